@@ -196,13 +196,13 @@ class Expressible:
 class Partial:
     """An operator that can omit some of its outputs."""
 
-    def keeping(self, wanted: Sequence[bool]) -> Operator | None:
-        """Return the operator with only the wanted outputs, in order; None if it always computes all outputs."""
+    def keeping(self, needed: Sequence[bool]) -> Operator | None:
+        """Return the operator with only the needed outputs, in order; None if it always computes all outputs."""
         raise NotImplementedError
 
-    def computed(self, wanted: Sequence[bool]) -> Sequence[bool]:
-        """Return the outputs that the operator computes at least, if the wanted ones are needed."""
-        return wanted
+    def computed(self, needed: Sequence[bool]) -> Sequence[bool]:
+        """Return which outputs the operator computes at least if these are needed."""
+        return needed
 
 
 class Stepwise:

@@ -49,8 +49,8 @@ class Dft(Operator):
         x, window = (*inputs, None)[:2]
         assert x is not None
         if x.rank != 3 or x.shape[2] not in (1, 2) or (window is not None and window.shape != (self.length,)):
-            found = f"{x.shape}" + (f", window {window.shape}" if window else "")
-            raise ModelError("dft: the input must be [batch, samples, 1 or 2], the window a frame", found, "repair it")
+            shapes = f"{x.shape}" + (f", window {window.shape}" if window else "")
+            raise ModelError("dft: the input must be [batch, samples, 1 or 2], the window a frame", shapes, "repair it")
         return (TensorType((x.shape[0], self.frames, self._bins, 1 if self.form == "real" else 2), x.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -84,7 +84,7 @@ class Dft(Operator):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Frame by frame, each within its own part of y."""
-        x, given = node.input(0).type, len(node.inputs) > 1 and node.inputs[1] is not None
+        x, has_window = node.input(0).type, len(node.inputs) > 1 and node.inputs[1] is not None
         packed, points, odd = self._plan(x)
         params = DftParams(
             batch=x.shape[0],
@@ -102,14 +102,14 @@ class Dft(Operator):
             form=self.form,
             packed=packed,
             direct=odd > 1,
-            window=given,
+            window=has_window,
             scaled=self.inverse,
             whole=(self.frames - 1) * self.step + self._read <= x.shape[1],
         )
         factors = self._factors(self.length if odd > 1 else max(self.length // 2, 1))
         operands = {
             "x": builder.buffer(node.input(0)),
-            **({"window": builder.buffer(node.input(1))} if given else {}),
+            **({"window": builder.buffer(node.input(1))} if has_window else {}),
             "factors": builder.const("dft.factors", factors.astype(x.dtype.numpy)),
             "y": builder.buffer(node.output),
         }
@@ -126,10 +126,10 @@ class Dft(Operator):
 
 def _whole(node: OnnxNode, name: str, index: int, default: int) -> int:
     """Return a parameter that must be a single number."""
-    found = node.ints(name, index)
-    if found is not None and len(found) != 1:
-        raise Refusal(f"{node.op_type}: {name} must be one number", f"{found}", "repair the model")
-    return default if found is None else found[0]
+    values = node.ints(name, index)
+    if values is not None and len(values) != 1:
+        raise Refusal(f"{node.op_type}: {name} must be one number", f"{values}", "repair the model")
+    return default if values is None else values[0]
 
 
 def _check_length(node: OnnxNode, length: int) -> None:
@@ -181,8 +181,8 @@ def _import_stft(node: OnnxNode) -> list[Value]:
     step = _whole(node, "frame_step", 1, 0)
     _check_length(node, length)
     if step < 1 or length > samples:
-        found = f"frames of {length} every {step} of {samples} samples"
-        raise Refusal("STFT: at least one frame must fit, and frames must advance", found, "repair the model")
+        framing = f"frames of {length} every {step} of {samples} samples"
+        raise Refusal("STFT: at least one frame must fit, and frames must advance", framing, "repair the model")
     op = Dft(length, (samples - length) // step + 1, step, form="half" if one_sided else "full")
     return [node.emit(op, x, *([] if window is None else [window]))]
 

@@ -32,8 +32,8 @@ class BitCast(Simplifiable, Operator):
         (x,) = inputs
         assert x is not None
         if x.dtype.nbytes != self.to.nbytes:
-            found = f"{x.dtype.value} to {self.to.value}"
-            raise ModelError("bitcast: both element types must have the same width", found, "repair the model")
+            dtypes = f"{x.dtype.value} to {self.to.value}"
+            raise ModelError("bitcast: both element types must have the same width", dtypes, "repair the model")
         return (TensorType(x.shape, self.to),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -52,13 +52,13 @@ class BitCast(Simplifiable, Operator):
 
 @onnx_operator("BitCast", kernels=("bitcast",), limits="whole bytes", keeps_halves=True)
 def _import_bit_cast(node: OnnxNode) -> list[Value]:
-    x, to, given = node.input(0), onnx_dtype(node, int(node.attr("to", 0))), node.dtypes[0]
-    assert given is not None
-    if _bits(given) != _bits(to) or (_bits(to) < 8 and to is not given):
-        found = f"{given.value} to {to.value}"
-        raise Refusal("BitCast: both element types must have the same width of whole bytes", found, "use Cast")
-    if x.type.dtype is not given:  # a 16-bit float that is computed as float32
-        x = node.emit(Cast(given), x, suffix="stored")
+    x, to, source_dtype = node.input(0), onnx_dtype(node, int(node.attr("to", 0))), node.dtypes[0]
+    assert source_dtype is not None
+    if _bits(source_dtype) != _bits(to) or (_bits(to) < 8 and to is not source_dtype):
+        dtypes = f"{source_dtype.value} to {to.value}"
+        raise Refusal("BitCast: both element types must have the same width of whole bytes", dtypes, "use Cast")
+    if x.type.dtype is not source_dtype:  # a 16-bit float that is computed as float32
+        x = node.emit(Cast(source_dtype), x, suffix="stored")
     return [node.emit(BitCast(to), x)]
 
 

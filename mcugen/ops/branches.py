@@ -51,9 +51,9 @@ class Branches(Operator):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Emit a fork/join block with two sides."""
-        given = iter(node.inputs)
+        outer_inputs = iter(node.inputs)
         for body in self.bodies:
-            for formal, value in zip(body.inputs, given, strict=False):
+            for formal, value in zip(body.inputs, outer_inputs, strict=False):
                 assert value is not None
                 builder.bind(formal, builder.buffer(value))
         with builder.one_unit():
@@ -63,8 +63,8 @@ class Branches(Operator):
                     lower_nodes(body, builder)
                     if control is Control.ELSE:
                         builder.mark(node, Control.END)
-        for value, made in zip(node.outputs, (v for body in self.bodies for v in body.outputs), strict=True):
-            builder.bind(value, builder.buffer(made))
+        for value, result in zip(node.outputs, (v for body in self.bodies for v in body.outputs), strict=True):
+            builder.bind(value, builder.buffer(result))
 
 
 def side_by_side(graph: Graph, first: Collection[Node], second: Collection[Node]) -> Node:
@@ -75,24 +75,24 @@ def side_by_side(graph: Graph, first: Collection[Node], second: Collection[Node]
     inside = {*first, *second}
     bodies = [_body(graph, [node for node in graph.nodes if node in part]) for part in (first, second)]
     inputs = [value for body in bodies for value in body[1]]
-    made = [value for body in bodies for value in body[2]]
-    place = next((n for n in graph.nodes if n not in inside and any(v in made for v in n.inputs)), None)
+    results = [value for body in bodies for value in body[2]]
+    place = next((n for n in graph.nodes if n not in inside and any(v in results for v in n.inputs)), None)
     origin = [name for node in graph.nodes if node in inside for name in node.origin]
-    types = [value.type for value in made]
-    names = [f"{value.name}.branch" for value in made]
+    types = [value.type for value in results]
+    names = [f"{value.name}.branch" for value in results]
     op = Branches(bodies[0][0], bodies[1][0])
     node = graph.add(op, inputs, tuple(dict.fromkeys(origin)), names=names, types=types, before=place)
-    for old, new in zip(made, node.outputs, strict=True):
+    for old, new in zip(results, node.outputs, strict=True):
         graph.replace(old, new)
-    for each in [n for n in reversed(list(graph.nodes)) if n in inside]:
-        graph.remove(each)
+    for old_node in [n for n in reversed(list(graph.nodes)) if n in inside]:
+        graph.remove(old_node)
     return node
 
 
 def _body(graph: Graph, nodes: Sequence[Node]) -> tuple[Graph, list[Value], list[Value]]:
     """Return a graph of these nodes, the outer values it reads, and the outer values it computes."""
     body, values = Graph("branch"), dict[Value, Value]()
-    outer, made = list[Value](), [v for node in nodes for v in node.outputs]
+    outer, produced = list[Value](), [v for node in nodes for v in node.outputs]
 
     def here(value: Value) -> Value:
         if value not in values:
@@ -109,7 +109,7 @@ def _body(graph: Graph, nodes: Sequence[Node]) -> tuple[Graph, list[Value], list
         copy = body.add(node.op, inputs, node.origin, names=names, types=types)
         values.update(zip(node.outputs, copy.outputs, strict=True))
     own = set(nodes)
-    results = [v for v in made if graph.is_output(v) or any(user not in own for user in v.users)]
+    results = [v for v in produced if graph.is_output(v) or any(user not in own for user in v.users)]
     for value in results:
         body.add_output(value.name, values[value])
     return body, outer, results

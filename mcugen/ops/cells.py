@@ -55,8 +55,8 @@ class Found:
 
     def attributes(self, backwards: bool) -> dict[str, Any]:
         """Return the attributes of the ONNX node."""
-        way = {"hidden_size": self.r.shape[1], "direction": "reverse" if backwards else "forward"}
-        return way | ({"linear_before_reset": int(self.is_linear)} if self.op == "GRU" else {})
+        onnx_attributes = {"hidden_size": self.r.shape[1], "direction": "reverse" if backwards else "forward"}
+        return onnx_attributes | ({"linear_before_reset": int(self.is_linear)} if self.op == "GRU" else {})
 
     def is_same(self, other: Found) -> bool:
         """Whether it is a step of the same layer."""
@@ -125,9 +125,9 @@ def steps_to(new: Value, is_read: Callable[[Value], object]) -> Iterator[Step]:
             if states[0] not in (None, h) or not is_read(x):
                 continue
             before = (h, *states[1:])
-            found = cell_of(x, before, after)
-            if found is not None and found.states == tuple(range(len(before))):
-                yield Step(found, x, before, after)
+            cell = cell_of(x, before, after)
+            if cell is not None and cell.states == tuple(range(len(before))):
+                yield Step(cell, x, before, after)
 
 
 States = tuple[tuple[Any, ...], tuple[Value, ...], Value]
@@ -158,28 +158,28 @@ def _blends(new: Value) -> Iterator[tuple[Value, Value, Value]]:
     """z, a and b where the value is z · a + (1 - z) · b, or z · (a - b) + b."""
     for kept, fresh in operands_of(new, "Add"):
         for gate, a in operands_of(kept, "Mul"):
-            yield from ((gate, a, b) for rest, b in operands_of(fresh, "Mul") if _is_one_less(rest, gate))
+            yield from ((gate, a, b) for complement, b in operands_of(fresh, "Mul") if _is_one_less(complement, gate))
             if a.producer is not None and a.producer.op == Binary("Sub") and a.producer.input(1) is fresh:
                 yield gate, a.producer.input(0), fresh
 
 
-def hoisted(found: Found, whole: Value, axis: int) -> tuple[Found, Value]:
+def hoisted(cell: Found, whole: Value, axis: int) -> tuple[Found, Value]:
     """Return the cell with the input projection of all steps merged into its weights, and the projection's input.
 
     Return the arguments unchanged if the merge is impossible.
     """
     total = _Sums()(whole)
-    takes_rows = np.array_equal(found.w.sum(0), np.ones(found.w.shape[1])) and (found.w != 0).sum() == len(found.w)
-    if not takes_rows or found.w.shape[0] != found.w.shape[1] or len(total.matrices) != 1:
-        return found, whole
+    takes_rows = np.array_equal(cell.w.sum(0), np.ones(cell.w.shape[1])) and (cell.w != 0).sum() == len(cell.w)
+    if not takes_rows or cell.w.shape[0] != cell.w.shape[1] or len(total.matrices) != 1:
+        return cell, whole
     ((x, matrix),) = total.matrices.items()
     if x is whole or x.type.shape[:-1] != whole.type.shape[:-1] or axis == whole.type.rank - 1:
-        return found, whole
-    b = np.concatenate([found.w @ _full(total.bias, whole.type.shape[-1]), np.zeros(len(found.w))])
-    return replace(found, w=found.w @ matrix.T, b=found.b + b), x
+        return cell, whole
+    b = np.concatenate([cell.w @ _full(total.bias, whole.type.shape[-1]), np.zeros(len(cell.w))])
+    return replace(cell, w=cell.w @ matrix.T, b=cell.b + b), x
 
 
-def compose_layer(node: OnnxNode, found: Found, x: Value, initial: Sequence[Value], backwards: bool) -> list[Value]:
+def compose_layer(node: OnnxNode, cell: Found, x: Value, initial: Sequence[Value], backwards: bool) -> list[Value]:
     """All h, the last h, the last c, as loops have them: without an axis of directions.
 
     x is [steps, batch, depth]; `initial` are h and c.
@@ -189,8 +189,8 @@ def compose_layer(node: OnnxNode, found: Found, x: Value, initial: Sequence[Valu
     for value in initial:
         is_zero = value.data is not None and not value.data.any()
         firsts.append(None if is_zero else node.call("Reshape", value, np.asarray((1, batch, size))))
-    inputs = [x, *found.constants, None, *firsts]
-    results = node.calls(found.op, inputs, 1 + len(initial), **found.attributes(backwards))
+    inputs = [x, *cell.constants, None, *firsts]
+    results = node.calls(cell.op, inputs, 1 + len(initial), **cell.attributes(backwards))
     shapes = [(*x.type.shape[:2], size), *[(batch, size)] * len(initial)]
     return [node.call("Reshape", v, np.asarray(shape)) for v, shape in zip(results, shapes, strict=True)]
 
@@ -203,9 +203,9 @@ def _lstm(x: Value, states: Sequence[Value], after: Sequence[Value], order: tupl
             for forget, cell in operands_of(kept, "Mul"):
                 for take, candidate in operands_of(fresh, "Mul") if cell is c else ():
                     gates = [argument_of(v, "Sigmoid") for v in (take, out, forget)]
-                    found = _of_gates("LSTM", x, h, [*gates, argument_of(candidate, "Tanh")], order)
-                    if found is not None:
-                        return found
+                    lstm = _of_gates("LSTM", x, h, [*gates, argument_of(candidate, "Tanh")], order)
+                    if lstm is not None:
+                        return lstm
     return None
 
 
@@ -213,8 +213,8 @@ def _gru(x: Value, h: Value, new: Value) -> Found | None:
     """h' = z · h + (1 - z) · tanh(g), where g is a sum of x and r · h, or of x and r · (a sum of h)."""
     for update, old, candidate in _blends(new):
         argument, z = argument_of(candidate, "Tanh"), argument_of(update, "Sigmoid")
-        if old is h and argument is not None and z is not None and (found := _reset(x, h, z, argument)) is not None:
-            return found
+        if old is h and argument is not None and z is not None and (gru := _reset(x, h, z, argument)) is not None:
+            return gru
     return None
 
 
@@ -222,8 +222,8 @@ def _reset(x: Value, h: Value, z: Value, argument: Value) -> Found | None:
     """Return the GRU whose candidate state is the tanh of `argument`."""
     sums = _Sums(x, h)
     total = sums(argument)
-    (scaled, *others) = (v for v in total.matrices if v is not x) if len(total.matrices) == 2 else (None,)
-    if scaled is None or others:
+    (scaled, *further_terms) = (v for v in total.matrices if v is not x) if len(total.matrices) == 2 else (None,)
+    if scaled is None or further_terms:
         return None
     for gate, of in operands_of(scaled, "Mul"):
         r = argument_of(gate, "Sigmoid")
@@ -274,8 +274,8 @@ class _Sums:
         """Return the sum that computes a value. The recursion is bounded by the depth of the largest cell."""
         if value not in self._known:
             node = value.producer
-            found = _constant(value) if node is None else self._composed(node, depth + 1) or _constant(value)
-            self._known[value] = found or _itself(value)
+            known_sum = _constant(value) if node is None else self._composed(node, depth + 1) or _constant(value)
+            self._known[value] = known_sum or _itself(value)
         return self._known[value]
 
     def _composed(self, node: Node, depth: int) -> Sum | None:
@@ -310,16 +310,16 @@ def _summed(node: Node) -> list[Value]:
 
 def _terms(value: Value, apart: Set[Value]) -> list[Value]:
     """Return the non-constant terms of the sum that computes a value. Values in `apart` are not expanded."""
-    found, seen, rest = list[Value](), set[Value](), [value]
-    while rest and len(seen) < _MOST_TERMS:
-        term = rest.pop()
+    terms, seen, pending = list[Value](), set[Value](), [value]
+    while pending and len(seen) < _MOST_TERMS:
+        term = pending.pop()
         if term in seen or _known(term) is not None:
             continue
         seen.add(term)
         inner = _summed(term.producer) if term.producer is not None and term not in apart else []
-        rest += inner
-        found += [] if inner else [term]
-    return found
+        pending += inner
+        terms += [] if inner else [term]
+    return terms
 
 
 def _itself(value: Value) -> Sum:
@@ -347,18 +347,18 @@ def _known(value: Value) -> Array | None:
     return evaluate_node(node, inputs)[0] if len(inputs) == len(node.inputs) else None
 
 
-def _wide(found: Sum, value: Value) -> Sum:
+def _wide(total: Sum, value: Value) -> Sum:
     """Return the sum with one bias for each element of the value's last axis."""
-    return Sum(found.matrices, _full(found.bias, value.type.shape[-1]))
+    return Sum(total.matrices, _full(total.bias, value.type.shape[-1]))
 
 
 def _full(bias: Array, size: int) -> Array:
     return np.broadcast_to(bias, (size,))
 
 
-def _is_one_less(rest: Value, gate: Value) -> bool:
-    """Whether it is 1 - gate."""
-    node = rest.producer
+def _is_one_less(complement: Value, gate: Value) -> bool:
+    """Return whether `complement` is 1 - gate."""
+    node = complement.producer
     if node is None or node.op != Binary("Sub") or node.input(1) is not gate:
         return False
     one = node.input(0).data

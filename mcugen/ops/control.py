@@ -60,8 +60,8 @@ def _macs(graph: Graph) -> int:
 
 
 def _require_types(name: str, formal: Sequence[Value], actual: Sequence[TensorType | None]) -> None:
-    found = [None if t is None else (t.shape, t.dtype) for t in actual]
-    if found != [(v.type.shape, v.type.dtype) for v in formal]:
+    actual_types = [None if t is None else (t.shape, t.dtype) for t in actual]
+    if actual_types != [(v.type.shape, v.type.dtype) for v in formal]:
         expected = ", ".join(str(v.type) for v in formal)
         raise ModelError(f"{name}: inputs must have the types that its body expects", f"not {expected}", "repair it")
 
@@ -100,8 +100,8 @@ class Branch(Operator):
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """One of both."""
-        taken = 0 if arrays[0].any() else 1
-        return tuple(run(self.bodies[taken], self._split(arrays)[taken]))
+        branch = 0 if arrays[0].any() else 1
+        return tuple(run(self.bodies[branch], self._split(arrays)[branch]))
 
     def macs(self, sig: Signature) -> int:
         """Return the multiply-accumulates of the longer branch."""
@@ -191,9 +191,10 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """States keep their types; stacked tensors get an axis."""
-        _, states, taken, seen = self._split(inputs)
+        _, states, scan_inputs, seen = self._split(inputs)
         parts = [
-            None if t is None else plain(t.with_shape(w.part(t.shape))) for t, w in zip(taken, self.taken, strict=True)
+            None if t is None else plain(t.with_shape(w.part(t.shape)))
+            for t, w in zip(scan_inputs, self.taken, strict=True)
         ]
         _require_types(self.name, self.body.inputs, [STEP, *states, *parts, *seen])
         _, results, rows = self._results(self.body.outputs)
@@ -208,12 +209,12 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """Step by step."""
-        cond, states, taken, seen = self._split(arrays)
+        cond, states, scan_inputs, seen = self._split(arrays)
         rows: list[Sequence[Array]] = []
         for step in range(self.steps):
             if self.conditional and not cond[0].any():
                 break
-            parts = [a.take(w.position(step, self.steps), w.axis) for a, w in zip(taken, self.taken, strict=True)]
+            parts = [a.take(w.position(step, self.steps), w.axis) for a, w in zip(scan_inputs, self.taken, strict=True)]
             cond, states, row = self._results(run(self.body, [np.asarray(step), *states, *parts, *seen]))
             rows.append(row)
         columns = [[row[i] for row in rows] for i in range(len(self.stacked))]
@@ -234,17 +235,17 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
             return None
         return lstm_step(self.body) if self.stacked in ((), self.taken) else None
 
-    def computed(self, wanted: Sequence[bool]) -> Sequence[bool]:
+    def computed(self, needed: Sequence[bool]) -> Sequence[bool]:
         """All states: steps read them."""
-        return [index < self.states or is_wanted for index, is_wanted in enumerate(wanted)]
+        return [index < self.states or is_needed for index, is_needed in enumerate(needed)]
 
-    def keeping(self, wanted: Sequence[bool]) -> Repeat:
+    def keeping(self, needed: Sequence[bool]) -> Repeat:
         """Return the loop without stacked outputs that have no readers."""
         body, first = self.body.copy(), int(self.conditional)
-        kept = [index for index in range(len(body.outputs)) if index < first or wanted[index - first]]
+        kept = [index for index in range(len(body.outputs)) if index < first or needed[index - first]]
         names, values = [body.output_names[i] for i in kept], [body.outputs[i] for i in kept]
         body.output_names, body.outputs = names, values
-        stacked = tuple(w for w, is_wanted in zip(self.stacked, wanted[self.states :], strict=True) if is_wanted)
+        stacked = tuple(w for w, is_needed in zip(self.stacked, needed[self.states :], strict=True) if is_needed)
         return replace(self, body=body, stacked=stacked)
 
     def last_part(self, node: Node, output: Value) -> tuple[int, int] | None:
@@ -273,7 +274,7 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Emit a loop in C. States lie in their own buffers, which each step updates at its end."""
-        cond, states, taken, seen = self._split(node.inputs)
+        cond, states, scan_inputs, seen = self._split(node.inputs)
         index = builder.scratch(f"{node.outputs[0].name}.step", DType.INT64, 1)
         with builder.one_layer():
             kept = [_first(node, v, builder) for v in (*cond, *states)]
@@ -283,7 +284,7 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
             loop = [("cond", Access.IN, b) for b in conds]
             rows = [(f"part{i}", Access.OUT, b) for i, b in enumerate(stacks)]
             builder.mark(node, Control.FOR, [("index", Access.OUT, index), *loop, *rows], steps=self.steps)
-            self._lower_step(node, builder, index, kept, list(taken), list(seen))
+            self._lower_step(node, builder, index, kept, list(scan_inputs), list(seen))
             builder.mark(node, Control.END, [("index", Access.INOUT, index), *loop])
 
     def _lower_step(
@@ -292,14 +293,17 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
         builder: Builder,
         index: Buffer,
         kept: list[Buffer],
-        taken: list[Value | None],
+        scan_inputs: list[Value | None],
         seen: list[Value | None],
     ) -> None:
         formal = self.body.inputs
         _bind_to(formal[: 1 + self.states], [index, *kept[int(self.conditional) :]], builder)
-        parts, rest = formal[1 + self.states :][: len(taken)], formal[1 + self.states + len(taken) :]
-        _bind(rest, seen, builder)
-        for value, part, walk in zip(taken, parts, self.taken, strict=True):
+        parts, shared_formals = (
+            formal[1 + self.states :][: len(scan_inputs)],
+            formal[1 + self.states + len(scan_inputs) :],
+        )
+        _bind(shared_formals, seen, builder)
+        for value, part, walk in zip(scan_inputs, parts, self.taken, strict=True):
             assert value is not None
             if part.uses or self.body.is_output(part):
                 window = _Window(walk, value.type.shape, self.steps)
@@ -383,11 +387,15 @@ class _Capture:
     def _constant(self, outer: Value) -> Value | None:
         if outer.data is not None:
             return self.graph.constant(outer.name, outer.data, outer.type.quant, outer.type.dtype)
-        made = outer.producer
-        if made is None or len(made.outputs) > 1 or not all(v is not None and v.is_constant for v in made.inputs):
+        producer = outer.producer
+        if (
+            producer is None
+            or len(producer.outputs) > 1
+            or not all(v is not None and v.is_constant for v in producer.inputs)
+        ):
             return None
-        inputs = [self(v) for v in made.inputs if v is not None]
-        return self.graph.add(made.op, inputs, made.origin, names=[outer.name], types=[outer.type]).output
+        inputs = [self(v) for v in producer.inputs if v is not None]
+        return self.graph.add(producer.op, inputs, producer.origin, names=[outer.name], types=[outer.type]).output
 
     def finish(self, results: Sequence[Value], names: Sequence[str]) -> list[Value]:
         """Declare the results, drop unread inputs, and return the captured outer values of the other inputs."""
@@ -411,9 +419,9 @@ def _stored(node: OnnxNode, index: int) -> Value:
 
 def _as(graph: Graph, value: Value, dtype: DType | None) -> Value:
     """`value` in float32 or a half, if it is in one of those and `dtype` names another: one side had lost track."""
-    found = value.type.dtype
-    both = dtype is not None and {found, dtype} <= {DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16}
-    if dtype is None or dtype is found or not both:
+    own_dtype = value.type.dtype
+    both = dtype is not None and {own_dtype, dtype} <= {DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16}
+    if dtype is None or dtype is own_dtype or not both:
         return value
     if value.data is not None:
         return graph.constant(f"{value.name}.{dtype.tag}", value.data.astype(dtype.numpy))
@@ -422,8 +430,8 @@ def _as(graph: Graph, value: Value, dtype: DType | None) -> Value:
 
 def _names(node: OnnxNode, count: int) -> list[str]:
     first = next(filter(None, node.outputs), node.op_type)
-    given = [*node.outputs, *[""] * count][:count]
-    return [name or f"{first}.out{i}" for i, name in enumerate(given)]
+    output_names = [*node.outputs, *[""] * count][:count]
+    return [name or f"{first}.out{i}" for i, name in enumerate(output_names)]
 
 
 def _empty(node: OnnxNode, name: str, type_: TensorType) -> Value:
@@ -473,8 +481,8 @@ def _import_if(node: OnnxNode) -> list[Value]:
     outputs: dict[int, Value] = {i: _empty(node, names[i], results[0][i].type) for i in known}
     if kept:
         inputs = [cond, *seen[0], *seen[1]]
-        made = node.graph.add(op, inputs, (node.name or names[0],), names=[names[i] for i in kept])
-        outputs |= dict(zip(kept, made.outputs, strict=True))
+        branch_node = node.graph.add(op, inputs, (node.name or names[0],), names=[names[i] for i in kept])
+        outputs |= dict(zip(kept, branch_node.outputs, strict=True))
     return [outputs[i] for i in range(len(names))]
 
 
@@ -564,16 +572,16 @@ class _Repetition:
         if self.counts:
             actual = [step, graph.constant(f"{place}.true", np.asarray(True)), *actual]
         if len(actual) != len(self.body.inputs) or len(self.body.outputs) < len(self.initial) + self.counts:
-            found = f"{len(self.body.inputs)} and {len(self.body.outputs)}"
+            mismatch = f"{len(self.body.inputs)} and {len(self.body.outputs)}"
             raise Refusal(
-                f"{self.node.op_type}: the body's inputs and outputs must be the operator's", found, "repair it"
+                f"{self.node.op_type}: the body's inputs and outputs must be the operator's", mismatch, "repair it"
             )
         cond, states_after, rows = self.split(self.body.import_into(graph, actual, place, capture))
         after = [_as(graph, v, s.type.dtype) for v, s in zip(states_after, self.initial, strict=True)]
         for value, first in zip(after, self.initial, strict=True):
             if value.type.dtype is not first.type.dtype:
-                found = f"{first.type.dtype.value}, then {value.type.dtype.value}"
-                raise Refusal(f"{self.node.op_type}: a state must keep its element type", found, "repair the model")
+                mismatch = f"{first.type.dtype.value}, then {value.type.dtype.value}"
+                raise Refusal(f"{self.node.op_type}: a state must keep its element type", mismatch, "repair the model")
         return cond, after, rows
 
     def _unrolled(self) -> list[Value]:
@@ -607,8 +615,10 @@ class _Repetition:
     def _stack(self, index: int, column: list[Value]) -> Value:
         first = column[0].type
         if any((v.type.shape, v.type.dtype) != (first.shape, first.dtype) for v in column):
-            found = ", ".join(str(v.type) for v in column[:4])
-            raise Refusal(f"{self.node.op_type}: the parts of an output must have one shape", found, "repair the model")
+            part_types = ", ".join(str(v.type) for v in column[:4])
+            raise Refusal(
+                f"{self.node.op_type}: the parts of an output must have one shape", part_types, "repair the model"
+            )
         walk = self.stacked(index, first.rank)
         ordered = column[::-1] if walk.backwards else column
         suffix = f"stack{index}"
@@ -626,10 +636,10 @@ class _Repetition:
             return not_constant(rule, self.cond)
         return Refusal(rule, "one that the body computes", "give the loop a fixed number of steps")
 
-    def _require(self, holds: bool, found: str) -> None:
+    def _require(self, holds: bool, workload: str) -> None:
         if not holds:
             rule = f"{self.node.op_type}: at most {MAX_UNROLLED} unrolled steps, and {MAX_WORK:,} operators run in all"
-            raise Refusal(rule, found, "use fewer steps")
+            raise Refusal(rule, workload, "use fewer steps")
 
 
 class _LoopBody:
@@ -671,13 +681,13 @@ class _LoopBody:
         of, graph = self.of, self.graph
         varying = [i for i in range(len(self.states)) if i not in self.fixed]
         states = [State(self.read[i], of.initial[i].data, self.states[i]) for i in varying]
-        found = counted(graph, self.step, states, self.cond, of.steps)
-        if found is None:
+        counted_loop = counted(graph, self.step, states, self.cond, of.steps)
+        if counted_loop is None:
             return
-        of.steps, self.cond = found.steps, None
+        of.steps, self.cond = counted_loop.steps, None
         for i in varying:
-            if self.read[i] in found.numbers:
-                self.last[i] = found.last[self.read[i]]
+            if self.read[i] in counted_loop.numbers:
+                self.last[i] = counted_loop.last[self.read[i]]
                 self._replace(self.read[i], as_number(graph, self.step, self.read[i].type.dtype))
         outer = {inner: value for value, inner in self.capture.inner.items()}
         for node, axis in rows_by_number(graph, self.step, of.steps):
@@ -765,11 +775,11 @@ class _LoopBody:
         is_flat = x.type.rank == 3 and all(self.read[i].type.rank == 2 for i in varying)
         if not is_flat or any(w.axis != 0 or w.backwards != walk.backwards for w in walks):
             return None
-        found = cell_of(self.parts[0], [self.read[i] for i in varying], [self.states[i] for i in varying])
-        numbers = [] if found is None else [varying[i] for i in found.states]
-        if found is None or any(row is not self.states[numbers[0]] for row in self.rows):
+        cell = cell_of(self.parts[0], [self.read[i] for i in varying], [self.states[i] for i in varying])
+        numbers = [] if cell is None else [varying[i] for i in cell.states]
+        if cell is None or any(row is not self.states[numbers[0]] for row in self.rows):
             return None
-        results = compose_layer(of.node, found, x, [of.initial[i] for i in numbers], walk.backwards)
+        results = compose_layer(of.node, cell, x, [of.initial[i] for i in numbers], walk.backwards)
         rows = range(len(self.states), len(self.states) + len(self.rows))
         return dict(zip(numbers, results[1:], strict=True)) | dict.fromkeys(rows, results[0])
 
@@ -781,8 +791,8 @@ def _add(node: OnnxNode, op: Repeat, inputs: Sequence[Value], names: Sequence[st
     if len(arrays) < len(inputs) or sum(t.count for t in types) > MAX_FOLDED:
         return node.graph.add(op, inputs, (node.name or names[0],), names=names).outputs
     results = op.evaluate(Signature(tuple(v.type for v in inputs), types), *arrays)
-    made = [np.ascontiguousarray(a, t.dtype.numpy).reshape(t.shape) for a, t in zip(results, types, strict=True)]
-    return [node.graph.constant(n, a, dtype=t.dtype) for n, a, t in zip(names, made, types, strict=True)]
+    folded = [np.ascontiguousarray(a, t.dtype.numpy).reshape(t.shape) for a, t in zip(results, types, strict=True)]
+    return [node.graph.constant(n, a, dtype=t.dtype) for n, a, t in zip(names, folded, types, strict=True)]
 
 
 @onnx_operator(
@@ -836,8 +846,8 @@ def _import_scan(node: OnnxNode) -> list[Value]:
 
 
 def _padded(node: OnnxNode, key: str, count: int) -> list[int]:
-    given = node.integers(key)
-    return (given + [0] * count)[: max(count, 0)]
+    entries = node.integers(key)
+    return (entries + [0] * count)[: max(count, 0)]
 
 
 def _axis(axis: int, rank: int) -> int:

@@ -286,14 +286,14 @@ class Conv(
     def _pixels(self, sig: Signature) -> Division:
         """Return the division by pixels, as if all pixels stood in one line."""
         (deep, wide), space = (t.shape[-1] for t in (sig.input(0), sig.output)), sig.output.shape[1:-1]
-        rest = (None,) * (len(sig.inputs) - 1)
+        whole_inputs = (None,) * (len(sig.inputs) - 1)
 
         def line(channels: int, start: int, stop: int) -> Run:
             return Run(start * channels, (1, *(1,) * (len(space) - 1), stop - start, channels))
 
         return Division(
             math.prod(space),
-            lambda start, stop: Portion(self, (line(deep, start, stop), *rest), line(wide, start, stop)),
+            lambda start, stop: Portion(self, (line(deep, start, stop), *whole_inputs), line(wide, start, stop)),
         )
 
     def spec(self, node: Node) -> ConvSpec:
@@ -420,8 +420,8 @@ def _import_conv(node: OnnxNode) -> list[Value]:
     window, groups = conv_window(node), int(node.attr("group", 1))
     inputs = [node.input(i) for i in range(3) if i < 2 or node.has(i)]
     if node.has(2) and node.input(2).type.shape != w.type.shape[:1]:
-        found = f"{node.input(2).type.shape} for weights {w.type.shape}"
-        raise Refusal("Conv: the bias must have one element a channel", found, "repair the model")
+        shapes = f"{node.input(2).type.shape} for weights {w.type.shape}"
+        raise Refusal("Conv: the bias must have one element a channel", shapes, "repair the model")
     if x.type.rank > 4 or x.type.dtype is DType.FLOAT64 or not _is_fixed(w):
         return [node.emit(DirectConv(window, groups=groups), *inputs)]
     op = Conv(window, groups=groups)
@@ -439,11 +439,11 @@ def conv_window(node: OnnxNode) -> Window:
     x, w = node.input(0).type, node.input(1).type
     kernel = w.shape[2:]
     if x.rank < 3 or x.rank != w.rank:
-        found = f"{x.shape} by {w.shape}"
-        raise ModelError(f"{node.op_type}: tensors must have spatial axes", found, "repair the model")
+        mismatch = f"{x.shape} by {w.shape}"
+        raise ModelError(f"{node.op_type}: tensors must have spatial axes", mismatch, "repair the model")
     if tuple(node.integers("kernel_shape") or kernel) != kernel:
-        found = f"kernel_shape {node.attr('kernel_shape', kernel)}, weights {w.shape}"
-        raise Refusal(f"{node.op_type}: kernel_shape must be that of the weights", found, "repair the model")
+        mismatch = f"kernel_shape {node.attr('kernel_shape', kernel)}, weights {w.shape}"
+        raise Refusal(f"{node.op_type}: kernel_shape must be that of the weights", mismatch, "repair the model")
     return window_of(node, x.shape[2:], kernel)
 
 

@@ -52,8 +52,8 @@ class Scatter(Operator):
         rows = zip(x, kernel, w.strides, w.dilations, w.before, strict=True)
         farthest = max(((n - 1) * s + (k - 1) * d + b for n, k, s, d, b in rows), default=0)
         if farthest >= 2**31 or min((*self.space, *x, *kernel), default=1) < 1:
-            found = f"{kernel} on {x} to {self.space}"
-            raise ModelError(f"{self.name}: the sizes must be positive and fit 32 bits", found, "repair the model")
+            sizes = f"{kernel} on {x} to {self.space}"
+            raise ModelError(f"{self.name}: the sizes must be positive and fit 32 bits", sizes, "repair the model")
 
     def _spread(self, parts: dict[tuple[int, ...], Array], kernel: Shape) -> Array:
         """Add the parts [N, C, *input space] of all kernel taps at their positions in the output."""
@@ -88,8 +88,8 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
         channels = w.shape[1] * self.groups
         fits = x.rank == w.rank == len(self.space) + 2 and self.groups > 0 and x.shape[1] % self.groups == 0
         if not fits or x.shape[1] != w.shape[0] or (bias is not None and bias.shape != (channels,)):
-            found = f"{x.shape} by {w.shape} in {self.groups} groups"
-            raise ModelError("conv_transpose: channels must match the weights", found, "repair the model")
+            mismatch = f"{x.shape} by {w.shape} in {self.groups} groups"
+            raise ModelError("conv_transpose: channels must match the weights", mismatch, "repair the model")
         self._check_reach(x.shape[2:], w.shape[2:])
         return (TensorType((x.shape[0], channels, *self.space), x.dtype, layout=Layout.CHANNELS_FIRST),)
 
@@ -324,8 +324,8 @@ class FoldColumns(Scatter):
         positions = self._positions
         self._check_reach(positions, self.kernel)
         if x.shape[2:] != (math.prod(self.kernel), math.prod(positions)):
-            found = f"{x.shape[2:]}, not ({math.prod(self.kernel)}, {math.prod(positions)})"
-            raise ModelError("fold_columns: blocks and positions must match the input", found, "repair the model")
+            shapes = f"{x.shape[2:]}, not ({math.prod(self.kernel)}, {math.prod(positions)})"
+            raise ModelError("fold_columns: blocks and positions must match the input", shapes, "repair the model")
         return (TensorType((*x.shape[:2], *self.space), x.dtype, layout=Layout.CHANNELS_FIRST),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -349,11 +349,11 @@ class FoldColumns(Scatter):
 
 
 def _row(node: OnnxNode, key: str, rank: int, default: int) -> tuple[int, ...]:
-    found = tuple(int(v) for v in node.integers(key) or (default,) * rank)
-    if len(found) != rank:
-        raise ModelError(f"{node.op_type}: {key} must have one entry an axis", f"{found}", "repair the model")
-    check_reach(node, found)
-    return found
+    entries = tuple(int(v) for v in node.integers(key) or (default,) * rank)
+    if len(entries) != rank:
+        raise ModelError(f"{node.op_type}: {key} must have one entry an axis", f"{entries}", "repair the model")
+    check_reach(node, entries)
+    return entries
 
 
 @onnx_operator("ConvTranspose", types=_FLOATS, kernels=("conv_transpose", *(k.name for k in TransposedConv.kernels)))
@@ -364,8 +364,8 @@ def _import_conv_transpose(node: OnnxNode) -> list[Value]:
     rank = x.type.rank - 2
     kernel, space = w.type.shape[2:], x.type.shape[2:]
     if rank < 1 or w.type.rank != x.type.rank or tuple(node.integers("kernel_shape") or kernel) != kernel:
-        found = f"{x.type.shape} by {w.type.shape}, kernel_shape {node.integers('kernel_shape')}"
-        raise ModelError("ConvTranspose: the kernel must be that of the weights", found, "repair the model")
+        mismatch = f"{x.type.shape} by {w.type.shape}, kernel_shape {node.integers('kernel_shape')}"
+        raise ModelError("ConvTranspose: the kernel must be that of the weights", mismatch, "repair the model")
     strides, dilations = _row(node, "strides", rank, 1), _row(node, "dilations", rank, 1)
     if min(strides + dilations) < 1:
         raise ModelError("ConvTranspose: strides and dilations must be positive", f"{strides}", "repair the model")
@@ -374,12 +374,12 @@ def _import_conv_transpose(node: OnnxNode) -> list[Value]:
         s * (n - 1) + o + d * (k - 1) + 1 for n, k, s, d, o in zip(space, kernel, strides, dilations, more, strict=True)
     ]
     auto = node.attr("auto_pad", "NOTSET")
-    wanted = node.attr("output_shape", None)
-    if wanted or auto in ("SAME_UPPER", "SAME_LOWER"):
+    output_shape = node.attr("output_shape", None)
+    if output_shape or auto in ("SAME_UPPER", "SAME_LOWER"):
         # exporters also write batch and channels
         out = (
-            tuple(int(v) for v in wanted[-rank:])
-            if wanted
+            tuple(int(v) for v in output_shape[-rank:])
+            if output_shape
             else tuple(n * s for n, s in zip(space, strides, strict=True))
         )
         total = [max(f - o, 0) for f, o in zip(full, out, strict=True)]
@@ -403,8 +403,8 @@ def _import_col2im(node: OnnxNode) -> list[Value]:
     space = declared.shape[2:] if known and declared is not None else tuple(node.ints("image_shape", 1) or ())
     rank, taps = len(kernel), math.prod(kernel)
     if not kernel or min(kernel) < 1 or len(space) != rank or x.type.rank != 3 or x.type.shape[1] % taps:
-        found = f"{x.type.shape}, blocks {kernel}, image {space}"
-        raise ModelError("Col2Im: the input must hold blocks of the image", found, "repair the model")
+        mismatch = f"{x.type.shape}, blocks {kernel}, image {space}"
+        raise ModelError("Col2Im: the input must hold blocks of the image", mismatch, "repair the model")
     strides, dilations = _row(node, "strides", rank, 1), _row(node, "dilations", rank, 1)
     pads = _row(node, "pads", 2 * rank, 0)
     if min(strides + dilations) < 1:

@@ -209,11 +209,11 @@ class Quantize(Simplifiable, Elementwise):
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
         """Return the expression for float vectors, if multiplications can replace the division exactly."""
         out = sig.output
-        found = Reciprocal.of(out.q.scale[0], _most(out))
-        if found is None:
+        reciprocal = Reciprocal.of(out.q.scale[0], _most(out))
+        if reciprocal is None:
             return None
         zero, (low, high) = out.q.zero_point, out.dtype.limits
-        ratio = call(fn.FUSED_RATIO, args[0], scalar(found.inverse), scalar(found.rest))
+        ratio = call(fn.FUSED_RATIO, args[0], scalar(reciprocal.inverse), scalar(reciprocal.rest))
         number = call(fn.MAX_NUMBER, ratio, scalar(float(low - zero)))
         return call(fn.NEAREST, call(fn.MIN_NUMBER, number, scalar(float(high - zero)))) + scalar(zero)
 
@@ -221,10 +221,10 @@ class Quantize(Simplifiable, Elementwise):
 def _ratio(x: Expression, out: TensorType, scalar: Scalars) -> Expression:
     """x / scale."""
     scale = out.q.scale[0]
-    found = Reciprocal.of(scale, _most(out))
-    if found is None:
+    reciprocal = Reciprocal.of(scale, _most(out))
+    if reciprocal is None:
         return x / scalar(float(scale))
-    return call(fn.RATIO, x, scalar(float(scale)), scalar(found.inverse), scalar(found.rest))
+    return call(fn.RATIO, x, scalar(float(scale)), scalar(reciprocal.inverse), scalar(reciprocal.rest))
 
 
 def _most(out: TensorType) -> int:
@@ -343,5 +343,5 @@ def onnx_dtype(node: OnnxNode, number: int) -> DType:
     try:
         return DType(helper.tensor_dtype_to_np_dtype(number).name)
     except (ValueError, KeyError) as error:
-        found = str(error)
-        raise Refusal(f"{node.op_type}: the type must have a C counterpart", found, "cast to float32") from error
+        cause = str(error)
+        raise Refusal(f"{node.op_type}: the type must have a C counterpart", cause, "cast to float32") from error

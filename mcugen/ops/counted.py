@@ -39,7 +39,7 @@ class Counted:
     numbers: frozenset[Value]
 
 
-def counted(graph: Graph, step: Value, states: Iterable[State], cond: Value | None, most: int) -> Counted | None:
+def counted(graph: Graph, step: Value, states: Iterable[State], cond: Value | None, max_steps: int) -> Counted | None:
     """Return the number of steps of a loop body, and its values by step.
 
     Args:
@@ -47,7 +47,7 @@ def counted(graph: Graph, step: Value, states: Iterable[State], cond: Value | No
         step: The step number inside the body.
         states: States of the loop.
         cond: Condition to continue; None if there is none.
-        most: Upper bound of the number of steps.
+        max_steps: Upper bound of the number of steps.
 
     Returns:
         None if the condition depends on more than the step number.
@@ -62,9 +62,9 @@ def counted(graph: Graph, step: Value, states: Iterable[State], cond: Value | No
     if cond is not None and not cond.is_constant and cond not in known:
         return None
     nodes = _needed([n for n in graph.nodes if n.outputs[0] in known], [*(s.after for s in counters), cond])
-    if most * (1 + len(nodes)) > MOST_EVALUATED:
+    if max_steps * (1 + len(nodes)) > MOST_EVALUATED:
         return None
-    return _played(nodes, step, counters, cond, most)
+    return _played(nodes, step, counters, cond, max_steps)
 
 
 def _following(graph: Graph, known: set[Value]) -> set[Value]:
@@ -78,19 +78,19 @@ def _following(graph: Graph, known: set[Value]) -> set[Value]:
 
 def _needed(nodes: list[Node], values: Iterable[Value | None]) -> list[Node]:
     """Return the nodes, in order, that the values are computed by."""
-    wanted, found = set(values), list[Node]()
+    needed_values, needed_nodes = set(values), list[Node]()
     for node in reversed(nodes):
-        if wanted.intersection(node.outputs):
-            wanted |= set(node.inputs)
-            found.insert(0, node)
-    return found
+        if needed_values.intersection(node.outputs):
+            needed_values |= set(node.inputs)
+            needed_nodes.insert(0, node)
+    return needed_nodes
 
 
-def _played(nodes: list[Node], step: Value, counters: list[State], cond: Value | None, most: int) -> Counted:
+def _played(nodes: list[Node], step: Value, counters: list[State], cond: Value | None, max_steps: int) -> Counted:
     """Step by step, as long as the condition holds."""
     now = {s.read: s.first for s in counters if s.first is not None}
     numbers, steps, goes_on = set(now), 0, True
-    while goes_on and steps < most:
+    while goes_on and steps < max_steps:
         numbers = {
             v for v in numbers if np.issubdtype(now[v].dtype, np.integer) and int(now[v].reshape(-1)[0]) == steps
         }

@@ -68,8 +68,8 @@ def _emit(node: OnnxNode, make: Callable[[int], Operator], inputs: Sequence[Valu
     """Add an operator whose results have at most `bound` entries; return its outputs without the size."""
     graph, names = node.graph, [name for name in node.outputs if name]
     if graph.sizes is None:
-        found = "the body of a loop or branch"
-        raise Refusal(f"{node.op_type}: the size of the result must not depend on data here", found, "move it out")
+        place = "the body of a loop or branch"
+        raise Refusal(f"{node.op_type}: the size of the result must not depend on data here", place, "move it out")
     symbol = names[0]
     results = graph.add(
         make(graph.assumed.get(symbol, bound)), inputs, (node.name or symbol,), names=[*names, f"{symbol}.size"]
@@ -95,8 +95,8 @@ class NonZero(Dynamic):
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """numpy.nonzero."""
-        found = np.stack(np.nonzero(arrays[0]))
-        return self._sized(sig, found.astype(np.int64), size=found.shape[1])
+        positions = np.stack(np.nonzero(arrays[0]))
+        return self._sized(sig, positions.astype(np.int64), size=positions.shape[1])
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Lower to a kernel that counts, then writes."""
@@ -189,7 +189,7 @@ class Unique(Dynamic):
     wanted: tuple[bool, ...] = field(default=(True,) * 4, repr=False)
 
     def _chosen(self, results: Sequence[Array]) -> list[Array]:
-        return [r for r, wanted in zip(results, self.wanted, strict=True) if wanted]
+        return [r for r, is_wanted in zip(results, self.wanted, strict=True) if is_wanted]
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the input's type with a shorter axis, the wanted int64 vectors, and the size."""
@@ -198,7 +198,7 @@ class Unique(Dynamic):
         shape = (*x.shape[: self.axis], self.size, *x.shape[self.axis + 1 :])
         lengths = (self.size, x.shape[self.axis], self.size)
         types = [x.with_shape(shape), *(TensorType((n,), DType.INT64) for n in lengths)]
-        return (*(t for t, wanted in zip(types, self.wanted, strict=True) if wanted), _SIZE)
+        return (*(t for t, is_wanted in zip(types, self.wanted, strict=True) if is_wanted), _SIZE)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """numpy.unique, reordered if need be."""
@@ -212,7 +212,7 @@ class Unique(Dynamic):
     def lower(self, node: Node, builder: Builder) -> None:
         """Lower to a kernel that searches a list of first indices for each entry."""
         x = node.input(0).type
-        roles = [role for role, wanted in zip(_UNIQUE, self.wanted, strict=True) if wanted]
+        roles = [role for role, is_wanted in zip(_UNIQUE, self.wanted, strict=True) if is_wanted]
         depth = x.shape[self.axis]
         operands = {
             "x": builder.buffer(node.input(0)),
@@ -230,9 +230,9 @@ def _import_unique(node: OnnxNode) -> list[Value]:
     if axis is None or x.type.rank == 1:
         x, axis = reshaped(node, x, (x.type.count,), "flat"), 0
     axis = normalize_axis(node, int(axis), x.type.rank)
-    wanted = tuple(index < len(node.outputs) and bool(node.outputs[index]) for index in range(4))
+    used_outputs = tuple(index < len(node.outputs) and bool(node.outputs[index]) for index in range(4))
     is_sorted = bool(node.attr("sorted", 1))
-    results = iter(_emit(node, lambda size: Unique(size, axis, is_sorted, wanted), [x], x.type.shape[axis]))
+    results = iter(_emit(node, lambda size: Unique(size, axis, is_sorted, used_outputs), [x], x.type.shape[axis]))
     unused = node.constant("unused", np.zeros(1, np.int64))
     return [next(results) if name else unused for name in node.outputs]
 
@@ -257,22 +257,22 @@ class NonMaxSuppression(Dynamic):
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """Class by class, the best of those left again and again."""
-        boxes, scores, most, overlap = arrays[:4]
+        boxes, scores, max_boxes, overlap = arrays[:4]
         low = float(arrays[4].reshape(-1)[0]) if len(arrays) > 4 else -math.inf
         corners = _corners(boxes, self.is_centered)
         rows = []
         for batch, class_ in np.ndindex(*scores.shape[:2]):
             score = scores[batch, class_]
             left = (score > low) if len(arrays) > 4 else np.ones(len(score), bool)
-            for _ in range(int(most.reshape(-1)[0])):
+            for _ in range(int(max_boxes.reshape(-1)[0])):
                 if not left.any():
                     break
                 best = int(np.argmax(np.where(left, score, -np.inf)))
                 rows.append((batch, class_, best))
                 left &= _overlap(corners[batch], best) <= overlap.reshape(-1)[0]
                 left[best] = False
-        found = np.array(rows, np.int64).reshape(-1, 3)
-        return self._sized(sig, found, size=len(found))
+        selected = np.array(rows, np.int64).reshape(-1, 3)
+        return self._sized(sig, selected, size=len(selected))
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Lower to a kernel that selects boxes without sorting."""
@@ -317,18 +317,20 @@ def _import_nonmaxsuppression(node: OnnxNode) -> list[Value]:
     b, s = boxes.type.shape, scores.type.shape
     if len(b) != 3 or len(s) != 3 or b[2] != 4 or (b[0], b[1]) != (s[0], s[2]):
         raise ModelError("NonMaxSuppression: boxes must be [B, N, 4], scores [B, C, N]", f"{b} and {s}", "repair it")
-    most = node.input(2) if node.has(2) else node.constant("most", np.zeros(1, np.int64))
+    max_boxes = node.input(2) if node.has(2) else node.constant("most", np.zeros(1, np.int64))
     overlap = node.input(3) if node.has(3) else node.constant("overlap", np.zeros(1, np.float32))
-    least = [node.input(4)] if node.has(4) else []
-    node.require_dtype(most, DType.INT64)
-    for value in (overlap, *least):
+    score_threshold = [node.input(4)] if node.has(4) else []
+    node.require_dtype(max_boxes, DType.INT64)
+    for value in (overlap, *score_threshold):
         node.require_dtype(value, DType.FLOAT32)
-    if any(v.type.count != 1 for v in (most, overlap, *least)):
-        raise ModelError("NonMaxSuppression: limits must be single numbers", f"{most.type.shape}", "repair the model")
-    limit = s[2] if most.data is None else min(max(int(most.data.reshape(-1)[0]), 0), s[2])
+    if any(v.type.count != 1 for v in (max_boxes, overlap, *score_threshold)):
+        raise ModelError(
+            "NonMaxSuppression: limits must be single numbers", f"{max_boxes.type.shape}", "repair the model"
+        )
+    limit = s[2] if max_boxes.data is None else min(max(int(max_boxes.data.reshape(-1)[0]), 0), s[2])
     bound = s[0] * s[1] * limit
     if not bound:
         return [node.constant("none", np.empty((0, 3), np.int64))]
     is_centered = bool(node.attr("center_point_box", 0))
-    inputs = [boxes, scores, most, overlap, *least]
+    inputs = [boxes, scores, max_boxes, overlap, *score_threshold]
     return _emit(node, lambda size: NonMaxSuppression(size, is_centered), inputs, bound)

@@ -114,9 +114,9 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         if source.quant is None or source.quant.axis is not None:
             return None
         if source.dtype is DType.INT16 and is_quantized(out):
-            wanted = self._of_codes(inputs, CODES, source.quant).astype(np.float64)
+            real_values = self._of_codes(inputs, CODES, source.quant).astype(np.float64)
             shared = SharedTanh.of(self.name, source.quant, out)
-            return _curve(graph, self.name, x, wanted / out.q.scale[0] + out.q.zero_point, out.dtype, shared)
+            return _curve(graph, self.name, x, real_values / out.q.scale[0] + out.q.zero_point, out.dtype, shared)
         if source.dtype is not DType.INT8:
             return None
         table = quantize(self._of_codes(inputs, BYTES, source.quant), out.q, out.dtype)
@@ -126,10 +126,10 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         """Return the expression's bounds for quantized outputs; real outputs are unbounded."""
         if sig.output.quant is None:
             return (None,)
-        found = bounds(self._formula(sig), {f"x{i}": ends for i, ends in enumerate(inputs) if ends is not None})
-        if found is None:
+        result_bounds = bounds(self._formula(sig), {f"x{i}": ends for i, ends in enumerate(inputs) if ends is not None})
+        if result_bounds is None:
             return (None,)
-        low, high = (np.broadcast_to(end, sig.output.shape).astype(sig.output.dtype.numpy) for end in found)
+        low, high = (np.broadcast_to(end, sig.output.shape).astype(sig.output.dtype.numpy) for end in result_bounds)
         return ((low, high),)
 
     def channels(self, sig: Signature) -> Channels | None:
@@ -167,18 +167,21 @@ def real_data(value: Value) -> Array:
 
 
 def _curve(
-    graph: Graph, name: str, x: Value | None, wanted: Array, dtype: DType, shared: SharedTanh | None
+    graph: Graph, name: str, x: Value | None, ideal_codes: Array, dtype: DType, shared: SharedTanh | None
 ) -> IntegerForm | None:
-    """wanted[i], a real number of output codes, for CODES[i] of an int16 tensor; None: it jumps."""
-    line = Line.through(wanted, dtype)
+    """Return the int16 form of a function by its curve; None if the curve jumps.
+
+    `ideal_codes[i]` is the exact, unrounded result for CODES[i], in units of the output.
+    """
+    line = Line.through(ideal_codes, dtype)
     if line is not None:
         return Linear(name, line), (x,)
-    if shared is not None and shared.is_near(wanted, dtype):
+    if shared is not None and shared.is_near(ideal_codes, dtype):
         return Interpolate(name, shared), (x, _tanh_table(graph))
-    found = interpolation(wanted, dtype)
-    if found is None:
+    interpolated = interpolation(ideal_codes, dtype)
+    if interpolated is None:
         return None
-    return Interpolate(name, found[0]), (x, graph.constant(f"{name}.table", found[1]))
+    return Interpolate(name, interpolated[0]), (x, graph.constant(f"{name}.table", interpolated[1]))
 
 
 def _tanh_table(graph: Graph) -> Value:
@@ -324,14 +327,14 @@ def _expressions(node: Node, steps: Sequence[Step], tables: frozenset[int], scal
     """Each step, of the variables before it."""
     types = [node.input(i).type for i in range(len(node.inputs))]
     args = [_argument(f"t{i}" if i in tables else f"v{i}", t, i in tables) for i, t in enumerate(types)]
-    found = []
+    typed_steps = []
     for number, step in enumerate(steps, len(args)):
         result = TensorType((), step.dtype, step.quant)
         sig = Signature(tuple(types[a] for a in step.args), (result,))
-        found.append((result, step.op.expression(sig, [args[a] for a in step.args], scalar)))
+        typed_steps.append((result, step.op.expression(sig, [args[a] for a in step.args], scalar)))
         args.append(_argument(f"v{number}", result))
         types.append(result)
-    return found
+    return typed_steps
 
 
 def _argument(name: str, tensor: TensorType, is_table: bool = False) -> Expression:
@@ -346,17 +349,17 @@ def _vectors(node: Node, steps: Sequence[Step], tables: frozenset[int], scalar: 
     if not all(dtype in mve.TYPES for dtype in dtypes):
         return None
     args = [_argument(f"t{i}" if i in tables else f"q{i}", t, i in tables) for i, t in enumerate(types)]
-    found = []
+    typed_steps = []
     for number, step in enumerate(steps, len(args)):
         result = TensorType((), step.dtype, step.quant)
         sig = Signature(tuple(types[a] for a in step.args), (result,))
         expression = step.op.vector(sig, [args[a] for a in step.args], scalar)
         if expression is None:
             return None
-        found.append((result, expression))
+        typed_steps.append((result, expression))
         args.append(_argument(f"q{number}", result))
         types.append(result)
-    return found
+    return typed_steps
 
 
 def emit_elementwise(node: OnnxNode, op: Elementwise, *inputs: Value, suffix: str = "") -> Value:

@@ -38,8 +38,8 @@ def _import_image_scaler(node: OnnxNode) -> list[Value]:
     _check_image(node)
     bias = np.asarray(node.reals("bias"), np.float32)
     if bias.size != node.input(0).type.shape[1]:
-        found = f"{bias.size} for {node.input(0).type.shape[1]} channels"
-        raise Refusal("ImageScaler: there must be a bias for each channel", found, "repair the model")
+        counts = f"{bias.size} for {node.input(0).type.shape[1]} channels"
+        raise Refusal("ImageScaler: there must be a bias for each channel", counts, "repair the model")
     return [node.call("Add", _times(node, node.input(0), "scale"), bias.reshape(1, -1, 1, 1))]
 
 
@@ -69,8 +69,8 @@ def _import_crop(node: OnnxNode) -> list[Value]:
         raise Refusal("Crop: the scale must be rows and columns", f"{len(size)} numbers", "repair the model")
     ends = (top + size[0], left + size[1]) if size else (height - bottom, width - right)
     if not (0 <= top < ends[0] <= height and 0 <= left < ends[1] <= width):
-        found = f"rows {top} to {ends[0]}, columns {left} to {ends[1]} of {height} x {width}"
-        raise Refusal("Crop: what is left must lie in the image", found, "repair the model")
+        region = f"rows {top} to {ends[0]}, columns {left} to {ends[1]} of {height} x {width}"
+        raise Refusal("Crop: what is left must lie in the image", region, "repair the model")
     starts = np.array([top, left], np.int64)
     return [node.call("Slice", node.input(0), starts, np.array(ends, np.int64), np.array([2, 3], np.int64))]
 

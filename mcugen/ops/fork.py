@@ -68,13 +68,13 @@ class Forked(Operator):
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """Portion by portion."""
-        made = np.empty(self.output.count, self.output.dtype.numpy)
+        output = np.empty(self.output.count, self.output.dtype.numpy)
         for share in self.shares:
             flat = (arrays[i].reshape(-1)[part.elements if part else slice(None)] for i, part in share.reads)
-            given = [x.reshape(formal.type.shape) for x, formal in zip(flat, share.body.inputs, strict=True)]
-            (result,) = run(share.body, given)
-            made[share.makes.elements] = result.reshape(-1)
-        return (made.reshape(self.output.shape),)
+            inputs = [x.reshape(formal.type.shape) for x, formal in zip(flat, share.body.inputs, strict=True)]
+            (result,) = run(share.body, inputs)
+            output[share.makes.elements] = result.reshape(-1)
+        return (output.reshape(self.output.shape),)
 
     def macs(self, sig: Signature) -> int:
         """Return the multiply-accumulates of all shares."""
@@ -103,8 +103,8 @@ class Forked(Operator):
                     builder.mark(node, Control.ELSE)
                     _lower_share(stage[1], builder)
                     builder.mark(node, Control.END)
-                    made = [builder.buffer(share.body.outputs[0]) for share in stage]
-                    _declare(marker, builder.program.instrs, made)
+                    results = [builder.buffer(share.body.outputs[0]) for share in stage]
+                    _declare(marker, builder.program.instrs, results)
                     if number == len(self.stages) - 1:
                         self._put(node, builder, aside=False)
             if any(share.aside for share in self.shares):
@@ -148,11 +148,11 @@ def _lanes(part: Run) -> Lanes:
     return Lanes(part.at, part.shape[-1], part.pitch)
 
 
-def _declare(marker: Instr, instrs: Sequence[Instr], made: Sequence[Buffer]) -> None:
+def _declare(marker: Instr, instrs: Sequence[Instr], results: Sequence[Buffer]) -> None:
     """Lets the marker say what portions' results may lie over: what only the instructions read that make them."""
     inside = [i for i in instrs[next(i for i, instr in enumerate(instrs) if instr is marker) + 1 :] if i.kernel != MOVE]
     operands, overlaps, inplace = list[Operand](), list[Overlap](), list[tuple[str, str]]()
-    for result in dict.fromkeys(made):
+    for result in dict.fromkeys(results):
         makers = [i for i in inside if i.control is Control.NONE and any(o.buffer is result for o in i.operands)]
         if not makers:  # a portion that is computed by no instruction: its bytes are its input's
             continue
@@ -164,7 +164,7 @@ def _declare(marker: Instr, instrs: Sequence[Instr], made: Sequence[Buffer]) -> 
         for into in dict.fromkeys([*leads, *(x for y, x in maker.inplace if y == role)]):
             source = maker.operand(into).buffer
             users = [i for i in inside if any(o.buffer is source for o in i.operands)]
-            near = all((role, into) in each.inplace for each in makers)
+            near = all((role, into) in writer.inplace for writer in makers)
             if source.planned and all(user in makers for user in users) and (near or into in leads):
                 operands.append(Operand(f"x{len(operands)}", Access.IN, source))
                 inplace += [(out.role, operands[-1].role)] * near

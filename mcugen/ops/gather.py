@@ -56,8 +56,8 @@ from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 def positions(indices: Array, depth: int) -> Array:
     """mcugen_index: negative indices count from the end; limited to `depth` elements."""
     wide = indices.astype(np.int64)
-    found: Array = np.clip(np.where(wide < 0, wide + depth, wide), 0, depth - 1)
-    return found
+    clipped: Array = np.clip(np.where(wide < 0, wide + depth, wide), 0, depth - 1)
+    return clipped
 
 
 def require_elements(name: str, depth: int, indices: TensorType) -> None:
@@ -93,8 +93,8 @@ def checked_indices(node: OnnxNode, indices: Value, depths: Sequence[int]) -> Va
     limits = np.asarray(depths, np.int64)
     wide = indices.data.astype(np.int64)
     if ((wide < -limits) | (wide >= limits)).any():
-        found = f"{wide.min()} to {wide.max()} of {', '.join(map(str, depths))}"
-        raise Refusal(f"{node.op_type}: indices must lie within the axis", found, "repair the model")
+        index_range = f"{wide.min()} to {wide.max()} of {', '.join(map(str, depths))}"
+        raise Refusal(f"{node.op_type}: indices must lie within the axis", index_range, "repair the model")
     counted = np.where(wide < 0, wide + limits, wide).reshape(wide.shape)  # a scalar has become a vector
     return node.constant("indices", counted.astype(index_type(max(depths))))
 
@@ -171,9 +171,9 @@ class Gather(Permutable, Simplifiable, Taking):
         table = source.input(0)
         if not table.is_constant or table.type.q.axis is not None:
             return None
-        taken = graph.add(self, [table, node.input(1)], node.origin, before=node)
+        gathered = graph.add(self, [table, node.input(1)], node.origin, before=node)
         types = [node.output.type]
-        return graph.add(source.op, [taken.output], source.origin, types=types, before=node).output
+        return graph.add(source.op, [gathered.output], source.origin, types=types, before=node).output
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
         """Axes change places, where the indices are one of them."""
@@ -203,8 +203,8 @@ class GatherND(Taking):
         depths, batch = self._depths(x, index), self.batch
         fits = 0 <= batch < index.rank and x.shape[:batch] == index.shape[:batch] and len(depths) > 0
         if not fits or len(depths) != index.shape[-1]:
-            found = f"{x.shape}, {index.shape}, {batch} batch axes"
-            raise ModelError("gather_nd: indices must fit the tensor", found, "repair the model")
+            shapes = f"{x.shape}, {index.shape}, {batch} batch axes"
+            raise ModelError("gather_nd: indices must fit the tensor", shapes, "repair the model")
         require_elements(self.name, math.prod(depths), index)
         return (x.with_shape((*index.shape[:-1], *x.shape[batch + len(depths) :])),)
 
@@ -246,8 +246,8 @@ class GatherElements(Permutable, Taking):
         assert x is not None and index is not None
         rests = [t.shape[: self.axis] + t.shape[self.axis + 1 :] for t in (x, index)]
         if x.rank != index.rank or rests[0] != rests[1]:
-            found = f"{x.shape}, {index.shape}"
-            raise ModelError("gather_elements: indices must fit the tensor", found, "repair the model")
+            shapes = f"{x.shape}, {index.shape}"
+            raise ModelError("gather_elements: indices must fit the tensor", shapes, "repair the model")
         require_elements(self.name, x.shape[self.axis], index)
         return (x.with_shape(index.shape, x.layout),)
 
@@ -284,8 +284,8 @@ class ReverseSequence(Taking):
         x, length = inputs
         assert x is not None and length is not None
         if x.rank < 2 or length.shape != (x.shape[1 - self.times],):
-            found = f"{x.shape}, {length.shape}"
-            raise ModelError("reverse_sequence: there must be one length per batch", found, "repair the model")
+            shapes = f"{x.shape}, {length.shape}"
+            raise ModelError("reverse_sequence: there must be one length per batch", shapes, "repair the model")
         return (x,)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -329,8 +329,8 @@ class SliceAt(Operator):
         assert x is not None
         small = len(self.sizes) == x.rank and all(n <= size for n, size in zip(self.sizes, x.shape, strict=True))
         if not small or len({t.shape for t in rows if t is not None}) != 1:
-            found = f"{x.shape} to {self.sizes}, {', '.join(str(t.shape) for t in rows if t is not None)} parameters"
-            raise ModelError("slice: the result must fit into the tensor", found, "repair the model")
+            shapes = f"{x.shape} to {self.sizes}, {', '.join(str(t.shape) for t in rows if t is not None)} parameters"
+            raise ModelError("slice: the result must fit into the tensor", shapes, "repair the model")
         return (TensorType(self.sizes, x.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -407,10 +407,10 @@ def _import_gather_elements(node: OnnxNode) -> list[Value]:
     axis = normalize_axis(node, node.attr("axis", 0), x.type.rank)
     indices = checked_indices(node, indices, x.type.shape[axis : axis + 1])
     if indices.type.rank != x.type.rank:
-        found = f"{indices.type.rank} axes, the data has {x.type.rank}"
-        raise Refusal("GatherElements: the indices must have as many axes as the data", found, "repair the model")
+        ranks = f"{indices.type.rank} axes, the data has {x.type.rank}"
+        raise Refusal("GatherElements: the indices must have as many axes as the data", ranks, "repair the model")
     pairs = enumerate(zip(x.type.shape, indices.type.shape, strict=True))
-    sizes = tuple(size if a == axis else min(size, wanted) for a, (size, wanted) in pairs)
+    sizes = tuple(size if a == axis else min(size, index_size) for a, (size, index_size) in pairs)
     if sizes != x.type.shape:
         x = node.emit(Slice((0,) * len(sizes), sizes, (1,) * len(sizes)), x, suffix="part")
     return [node.emit(GatherElements(axis), x, indices)]
@@ -420,8 +420,8 @@ def _import_gather_elements(node: OnnxNode) -> list[Value]:
 def _import_reverse_sequence(node: OnnxNode) -> list[Value]:
     batch, times = node.attr("batch_axis", 1), node.attr("time_axis", 0)
     if {batch, times} != {0, 1}:
-        found = f"batch_axis {batch}, time_axis {times}"
-        raise Refusal("ReverseSequence: the axes must be 0 and 1", found, "transpose before it")
+        axes = f"batch_axis {batch}, time_axis {times}"
+        raise Refusal("ReverseSequence: the axes must be 0 and 1", axes, "transpose before it")
     x, lens = node.input(0), require_integers(node, 1)
     if lens.data is not None and (lens.data == x.type.shape[times]).all():
         return [node.emit(reversed_axis(x.type.shape, times), x)]
@@ -441,8 +441,8 @@ def _import_slice(node: OnnxNode) -> list[Value]:
         return [_slice_at(node, x, decided)]
     shape = x.type.shape
     starts, ends = node.ints("starts", 1) or [], node.ints("ends", 2) or []
-    given, steps = node.ints("axes", 3), node.ints("steps", 4) or [1] * len(starts)
-    axes = normalize_axes(node, range(len(starts)) if given is None else given, len(shape))
+    declared_axes, steps = node.ints("axes", 3), node.ints("steps", 4) or [1] * len(starts)
+    axes = normalize_axes(node, range(len(starts)) if declared_axes is None else declared_axes, len(shape))
     first, sizes, walk = [0] * len(shape), list(shape), [1] * len(shape)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         indices = range(shape[axis])[slice(start, end, step)]
@@ -455,8 +455,8 @@ def _slice_at(node: OnnxNode, x: Value, shape: Shape) -> Value:
     starts = require_integers(node, 1)
     count = starts.type.count
     if count > x.type.rank:
-        found = f"{count} starts for rank {x.type.rank}"
-        raise Refusal("Slice: every axis must be named once", found, "repair the model")
+        counts = f"{count} starts for rank {x.type.rank}"
+        raise Refusal("Slice: every axis must be named once", counts, "repair the model")
     axes = node.input(3) if node.has(3) else node.constant("axes", np.arange(count))
     steps = node.input(4) if node.has(4) else node.constant("steps", np.ones(count, np.int64))
     if axes.data is not None:

@@ -140,21 +140,21 @@ def _reflect(at: Array, low: Array, high: Array) -> Array:
     span = high - low
     if span <= 0:
         return np.full_like(at, low)
-    rest = np.fmod(np.where(at < low, low - at, at - low), 2 * span)
-    found = low + np.where(rest <= span, rest, 2 * span - rest)
-    return np.where(found >= low, found, low)
+    phase = np.fmod(np.where(at < low, low - at, at - low), 2 * span)
+    reflected = low + np.where(phase <= span, phase, 2 * span - phase)
+    return np.where(reflected >= low, reflected, low)
 
 
 def _cubic(t: Array) -> list[Array]:
     a = t.dtype.type(_SLOPE)
 
     def near(d: Array) -> Array:
-        found: Array = ((a + 2) * d - (a + 3)) * d * d + 1
-        return found
+        weight: Array = ((a + 2) * d - (a + 3)) * d * d + 1
+        return weight
 
     def far(d: Array) -> Array:
-        found: Array = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-        return found
+        weight: Array = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+        return weight
 
     return [far(t + 1), near(t), near(1 - t), far(2 - t)]
 
@@ -195,15 +195,15 @@ class DeformConv(Operator):
             and min(space) > 0
         )
         if not fits:
-            found = f"{x.shape} by {w.shape}, offsets {offset.shape}"
-            raise ModelError("deform_conv: weights, offsets and mask must fit the input", found, "repair the model")
+            shapes = f"{x.shape} by {w.shape}, offsets {offset.shape}"
+            raise ModelError("deform_conv: weights, offsets and mask must fit the input", shapes, "repair the model")
         return (TensorType(out, x.dtype, layout=Layout.CHANNELS_FIRST),)
 
     def _split(self, sig: Signature, arrays: tuple[Array, ...]) -> tuple[Array | None, Array | None]:
         """Bias and mask, which may be absent."""
-        rest = iter(arrays[3:])
+        optional_arrays = iter(arrays[3:])
         present = [i < len(sig.inputs) and sig.inputs[i] is not None for i in (3, 4)]
-        bias, mask = (next(rest) if given else None for given in present)
+        bias, mask = (next(optional_arrays) if is_present else None for is_present in present)
         return bias, mask
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -229,8 +229,8 @@ class DeformConv(Operator):
         w = self.window
         tap = np.unravel_index(np.arange(math.prod(kernel)), kernel)[axis] * w.dilations[axis]
         start = np.indices(space)[axis] * w.strides[axis] - w.before[axis]
-        found: Array = tap[:, None, None] + start
-        return found
+        origin: Array = tap[:, None, None] + start
+        return origin
 
     def macs(self, sig: Signature) -> int:
         """Return outputs · kernel size · channels of a group."""
@@ -240,7 +240,7 @@ class DeformConv(Operator):
         """For each output pixel, the moved patch is gathered once for all filters."""
         x, w, y = node.input(0).type, node.input(1).type, node.output.type
         roles = ("x", "w", "offset", "bias", "mask")
-        given = {role: builder.buffer(v) for role, v in zip(roles, node.inputs, strict=False) if v is not None}
+        input_buffers = {role: builder.buffer(v) for role, v in zip(roles, node.inputs, strict=False) if v is not None}
         depth = math.prod(w.shape[1:])
         params = DeformParams(
             batch=x.shape[0],
@@ -261,10 +261,13 @@ class DeformConv(Operator):
             dilation=numbered("dilation", self.window.dilations),
         )
         options = DeformOptions(
-            t=x.dtype.c, f="" if x.dtype is DType.FLOAT64 else "f", bias="bias" in given, mask="mask" in given
+            t=x.dtype.c,
+            f="" if x.dtype is DType.FLOAT64 else "f",
+            bias="bias" in input_buffers,
+            mask="mask" in input_buffers,
         )
         patch = builder.scratch(f"{node.output.name}.patch", x.dtype, depth * self.groups)
-        operands = {**given, "y": builder.buffer(node.output), "patch": patch}
+        operands = {**input_buffers, "y": builder.buffer(node.output), "patch": patch}
         builder.call(node, Call(DEFORM_CONV, operands, [params, window], [options], variant=x.dtype.tag))
 
 
@@ -334,8 +337,8 @@ def _import_deform_conv(node: OnnxNode) -> list[Value]:
         raise Refusal("DeformConv: two spatial axes are supported", f"{x.type.rank - 2}", "add an axis of size 1")
     op = DeformConv(conv_window(node), int(node.attr("group", 1)), int(node.attr("offset_group", 1)))
     if min(op.groups, op.offset_groups) < 1:
-        found = f"{op.groups} and {op.offset_groups}"
-        raise Refusal("DeformConv: group and offset_group must be positive", found, "repair the model")
+        groups = f"{op.groups} and {op.offset_groups}"
+        raise Refusal("DeformConv: group and offset_group must be positive", groups, "repair the model")
     inputs = [node.inputs[i] if node.has(i) else None for i in range(5)]
     for value in inputs[1:]:
         if value is not None:

@@ -128,11 +128,11 @@ def affine_form(
     factor = scale.astype(np.float64) * (tensor.q.scale[0] / out.q.scale[0])
     start = shift.astype(np.float64) / out.q.scale[0] + out.q.zero_point - factor * tensor.q.zero_point
     wide = DType.INT16 in (tensor.dtype, out.dtype)
-    room, most, fewest = (2**61, 44, 16) if wide else (2**31 - 1, 30, _FEWEST)
+    room, max_bits, min_bits = (2**61, 44, 16) if wide else (2**31 - 1, 30, _FEWEST)
     reach = (np.abs(factor) * -tensor.dtype.limits[0] + np.abs(start)).max() + 1
-    bits = min(most, math.floor(math.log2(room / reach)))
+    bits = min(max_bits, math.floor(math.log2(room / reach)))
     bits = min(bits, math.floor(math.log2((2**31 - 1) / np.abs(factor).max())) if factor.any() else bits)
-    if bits < fewest:
+    if bits < min_bits:
         return None
     type_ = np.int64 if wide else np.int32
     constants = {"factor": (factor * 2.0**bits, np.int32), "start": ((start + 0.5) * 2.0**bits, type_)}

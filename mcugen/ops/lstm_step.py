@@ -40,8 +40,8 @@ def lstm_step(body: Graph) -> LstmStep | None:
     shape = (*h.type.shape[:-1], 4 * step.size)
     if any(n.output.type.shape != shape or clamp_of(n) is not None for n in layers.values()):
         return None
-    found, (result, new) = _terms(body), _wanted(step)
-    return step if [found.get(v) for v in body.outputs] == [result, new, result][: len(body.outputs)] else None
+    terms, (result, new) = _terms(body), _wanted(step)
+    return step if [terms.get(v) for v in body.outputs] == [result, new, result][: len(body.outputs)] else None
 
 
 def _wanted(step: LstmStep) -> tuple[Term, Term]:

@@ -407,18 +407,18 @@ def _import_einsum(node: OnnxNode) -> list[Value]:
     """Diagonals of repeated labels, then operand by operand: sums over what is needed no more, and products."""
     values = [node.input(i) for i in range(len(node.inputs))]
     _require_numbers(node, *values)
-    terms, wanted = _parse_equation(node, str(node.attr("equation", "")), values)
+    terms, output_labels = _parse_equation(node, str(node.attr("equation", "")), values)
     terms = [_diagonal(node, term) for term in terms]
     sizes: dict[str, int] = {}
     for term in terms:
         for label, size in zip(term.labels, term.value.type.shape, strict=True):
             sizes[label] = max(sizes.get(label, 1), size)
-    result = _summed(node, terms[0], {*wanted, *(label for t in terms[1:] for label in t.labels)})
+    result = _summed(node, terms[0], {*output_labels, *(label for t in terms[1:] for label in t.labels)})
     for index, term in enumerate(terms[1:], 2):
-        needed = {*wanted, *(label for later in terms[index:] for label in later.labels)}
+        needed = {*output_labels, *(label for later in terms[index:] for label in later.labels)}
         result = _product(node, result, _summed(node, term, needed | set(result.labels)), needed, sizes)
-    result = _spread(node, _summed(node, result, set(wanted)), wanted, sizes)
-    order = tuple(result.labels.index(label) for label in wanted)
+    result = _spread(node, _summed(node, result, set(output_labels)), output_labels, sizes)
+    order = tuple(result.labels.index(label) for label in output_labels)
     return [node.emit(Transpose(order), result.value)]
 
 
@@ -439,11 +439,11 @@ def _parse_equation(node: OnnxNode, equation: str, values: Sequence[Value]) -> t
     if not arrow:
         letters = left.replace("...", "").replace(",", "")
         right = ("..." if "..." in left else "") + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
-    wanted = right.replace("...", extra)
+    output_labels = right.replace("...", extra)
     known = {label for term in terms for label in term.labels}
-    if len(set(wanted)) != len(wanted) or not set(wanted) <= known:
+    if len(set(output_labels)) != len(output_labels) or not set(output_labels) <= known:
         raise Refusal("Einsum: the output's letters must be operands', each once", f"'{right}'", "repair the model")
-    return terms, wanted
+    return terms, output_labels
 
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -457,12 +457,12 @@ def _diagonal(node: OnnxNode, term: _Term) -> _Term:
         size = value.type.shape[first]
         if size != value.type.shape[second]:
             raise Refusal("Einsum: axes of one letter must be equally long", f"{value.type.shape}", "repair the model")
-        rest = [axis for axis in range(len(labels)) if axis not in (first, second)]
-        shape = tuple(value.type.shape[axis] for axis in rest)
-        turned = node.emit(Transpose((*rest, first, second)), value, suffix="turned")
+        remaining_axes = [axis for axis in range(len(labels)) if axis not in (first, second)]
+        shape = tuple(value.type.shape[axis] for axis in remaining_axes)
+        turned = node.emit(Transpose((*remaining_axes, first, second)), value, suffix="turned")
         flat = node.emit(Reshape((*shape, size * size)), turned, suffix="flat")
-        op = Slice((0,) * (len(rest) + 1), (*shape, size), (1,) * len(rest) + (size + 1,))
-        value, labels = node.emit(op, flat, suffix="diagonal"), "".join(labels[axis] for axis in rest) + twice
+        op = Slice((0,) * (len(remaining_axes) + 1), (*shape, size), (1,) * len(remaining_axes) + (size + 1,))
+        value, labels = node.emit(op, flat, suffix="diagonal"), "".join(labels[axis] for axis in remaining_axes) + twice
     return _Term(value, labels)
 
 

@@ -158,8 +158,8 @@ class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movem
 def reshaped(node: OnnxNode, value: Value, shape: Shape, suffix: str = "") -> Value:
     """`value` in another shape; constants are reshaped at once."""
     if value.type.count != math.prod(shape):
-        found = f"{value.type.shape} of '{value.name}' for {shape}"
-        raise Refusal(f"{node.op_type}: an input must have another number of elements", found, "repair the model")
+        shapes = f"{value.type.shape} of '{value.name}' for {shape}"
+        raise Refusal(f"{node.op_type}: an input must have another number of elements", shapes, "repair the model")
     if value.data is not None and value.type.quant is None:
         name = f"{node.outputs[0]}.{value.name}.reshaped"
         return node.graph.constant(name, value.data.reshape(shape), dtype=value.type.dtype)
@@ -193,15 +193,15 @@ def _runs(x: Shape, y: Shape) -> list[tuple[range, range]]:
 def _in_runs(order: Permutation, runs: Sequence[tuple[range, range]]) -> Permutation | None:
     """Translate an order of the first shape's axes into one of the second's, run by run; None if it splits a run."""
     of_first = {source.start: (source, target) for source, target in runs}
-    found: list[int] = []
+    translated: list[int] = []
     at = 0
     while at < len(order):
         source, target = of_first.get(order[at], (range(0), range(0)))
         if not source or tuple(order[at : at + len(source)]) != tuple(source):
             return None
-        found += target
+        translated += target
         at += len(source)
-    return tuple(found)
+    return tuple(translated)
 
 
 @dataclass(frozen=True)
@@ -454,8 +454,8 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
         types = [t for t in inputs if t is not None]
         rests = {(t.dtype, t.shape[: self.axis], t.shape[self.axis + 1 :]) for t in types}
         if len(rests) != 1:
-            found = ", ".join(str(t.shape) for t in types)
-            raise ModelError(f"concat: shapes must agree but on axis {self.axis}", found, "repair the model")
+            shapes = ", ".join(str(t.shape) for t in types)
+            raise ModelError(f"concat: shapes must agree but on axis {self.axis}", shapes, "repair the model")
         shape = list(types[0].shape)
         shape[self.axis] = sum(t.shape[self.axis] for t in types)
         return (types[0].with_shape(tuple(shape), types[0].layout),)
@@ -611,10 +611,10 @@ def normalize_axis(node: OnnxNode, axis: int, rank: int) -> int:
 
 def normalize_axes(node: OnnxNode, axes: Sequence[int], rank: int) -> list[int]:
     """Non-negative axes in the given order; Refusal where one is outside the rank or named twice."""
-    found = [normalize_axis(node, int(axis), rank) for axis in axes]
-    if len(set(found)) != len(found):
+    normalized = [normalize_axis(node, int(axis), rank) for axis in axes]
+    if len(set(normalized)) != len(normalized):
         raise Refusal(f"{node.op_type}: every axis must be named once", f"{list(axes)}", "repair the model")
-    return found
+    return normalized
 
 
 def decided_shape(node: OnnxNode, *indices: int) -> Shape | None:
@@ -630,13 +630,13 @@ def decided_shape(node: OnnxNode, *indices: int) -> Shape | None:
 def _import_reshape(node: OnnxNode) -> list[Value]:
     x = node.input(0).type
     decided = decided_shape(node, 1)
-    wanted = list(decided) if decided is not None else node.ints("shape", 1) or []
+    target_shape = list(decided) if decided is not None else node.ints("shape", 1) or []
     if decided is None and not node.attr("allowzero", 0):
-        wanted = [x.shape[i] if size == 0 and i < x.rank else size for i, size in enumerate(wanted)]
-    if -1 in wanted:
-        rest = math.prod(s for s in wanted if s != -1)
-        wanted[wanted.index(-1)] = x.count // rest if rest else 0
-    return [node.emit(Reshape(tuple(wanted)), node.input(0))]
+        target_shape = [x.shape[i] if size == 0 and i < x.rank else size for i, size in enumerate(target_shape)]
+    if -1 in target_shape:
+        known_count = math.prod(s for s in target_shape if s != -1)
+        target_shape[target_shape.index(-1)] = x.count // known_count if known_count else 0
+    return [node.emit(Reshape(tuple(target_shape)), node.input(0))]
 
 
 @onnx_operator("Flatten", kernels=(NO_CODE,), keeps_halves=True)
@@ -651,11 +651,11 @@ def _import_flatten(node: OnnxNode) -> list[Value]:
 def _import_squeeze(node: OnnxNode) -> list[Value]:
     shape = decided_shape(node, 1)
     if shape is None:
-        given, axes = node.input(0).type.shape, node.ints("axes", 1)
+        input_shape, axes = node.input(0).type.shape, node.ints("axes", 1)
         if axes is None:
-            axes = [i for i, size in enumerate(given) if size == 1]
-        drop = normalize_axes(node, axes, len(given))
-        shape = tuple(size for i, size in enumerate(given) if i not in drop)
+            axes = [i for i, size in enumerate(input_shape) if size == 1]
+        drop = normalize_axes(node, axes, len(input_shape))
+        shape = tuple(size for i, size in enumerate(input_shape) if i not in drop)
     return [node.emit(Reshape(shape), node.input(0))]
 
 
@@ -685,8 +685,8 @@ def _import_blocks(node: OnnxNode) -> list[Value]:
     n, c, h, w = x.type.shape
     to_space = node.op_type == "DepthToSpace"
     if size < 1 or (c % size**2 if to_space else h % size or w % size):
-        found = f"blocks of {size} in {x.type.shape}"
-        raise Refusal(f"{node.op_type}: the tensor must hold whole blocks", found, "repair the model")
+        mismatch = f"blocks of {size} in {x.type.shape}"
+        raise Refusal(f"{node.op_type}: the tensor must hold whole blocks", mismatch, "repair the model")
     behind = node.attr("mode", "DCR") == "CRD"
     if to_space:
         c //= size**2
@@ -705,8 +705,8 @@ def _import_concat(node: OnnxNode) -> list[Value]:
     parts = [node.input(i) for i in range(max(len(node.inputs), 1))]
     parts = [p for p in parts if p.type.count] or parts
     if len({p.type.rank for p in parts}) > 1:
-        found = ", ".join(str(p.type.shape) for p in parts[:8])
-        raise Refusal(f"{node.op_type}: what is joined must have as many axes", found, "repair the model")
+        shapes = ", ".join(str(p.type.shape) for p in parts[:8])
+        raise Refusal(f"{node.op_type}: what is joined must have as many axes", shapes, "repair the model")
     return [node.emit(Concat(normalize_axis(node, node.attr("axis", 1), parts[0].type.rank)), *parts)]
 
 
@@ -735,21 +735,21 @@ def _split_sizes(node: OnnxNode, axis: int) -> list[int]:
     if decided_shape(node, 1) is not None and len(known) == len(node.outputs):
         return known
     count, size = len(node.outputs), node.input(0).type.shape[axis]
-    each = -(-size // count)
-    return node.ints("split", 1) or [min(each, size - each * i) for i in range(count)]
+    part_size = -(-size // count)
+    return node.ints("split", 1) or [min(part_size, size - part_size * i) for i in range(count)]
 
 
 @onnx_operator(
     "Expand", kernels=("copy",), limits="a computed shape must be declared as the output's", keeps_halves=True
 )
 def _import_expand(node: OnnxNode) -> list[Value]:
-    wanted = decided_shape(node, 1)
-    if wanted is None:
-        wanted = tuple(node.ints("shape", 1) or ())
-    if any(size < 0 for size in wanted):
-        raise Refusal("Expand: sizes must not be negative", str(wanted), "repair the model")
-    check_size("Expand", node.outputs[0], math.prod(wanted))
-    return [emit_expanded(node, node.input(0), np.broadcast_shapes(node.input(0).type.shape, wanted))]
+    target_shape = decided_shape(node, 1)
+    if target_shape is None:
+        target_shape = tuple(node.ints("shape", 1) or ())
+    if any(size < 0 for size in target_shape):
+        raise Refusal("Expand: sizes must not be negative", str(target_shape), "repair the model")
+    check_size("Expand", node.outputs[0], math.prod(target_shape))
+    return [emit_expanded(node, node.input(0), np.broadcast_shapes(node.input(0).type.shape, target_shape))]
 
 
 def emit_expanded(node: OnnxNode, x: Value, shape: Shape) -> Value:
@@ -769,8 +769,8 @@ def _import_tile(node: OnnxNode) -> list[Value]:
     spread = tuple(v for s, r in zip(shape, repeats, strict=True) for v in (r, s))
     joined = tuple(s * r for s, r in zip(shape, repeats, strict=True))
     if decided is not None and decided != joined:
-        found = f"{shape} to {decided}"
-        raise Refusal("Tile: the declared shape must be a multiple of the input's", found, "repair the model")
+        shapes = f"{shape} to {decided}"
+        raise Refusal("Tile: the declared shape must be a multiple of the input's", shapes, "repair the model")
     wide = node.emit(Expand(spread), reshaped(node, node.input(0), apart), suffix="spread")
     return [node.emit(Reshape(joined), wide)]
 

@@ -92,8 +92,8 @@ def _grams(pool: Sequence[int], starts: Sequence[int]) -> list[tuple[int, ...]]:
     grams: list[tuple[int, ...]] = []
     for length, (start, end) in enumerate(pairwise((*starts, len(pool))), 1):
         if not 0 <= start <= end <= len(pool) or (end - start) % length:
-            found = f"{start} to {end} of {len(pool)}"
-            raise Refusal(f"TfIdfVectorizer: the pool must hold whole {length}-grams", found, "repair the model")
+            span = f"{start} to {end} of {len(pool)}"
+            raise Refusal(f"TfIdfVectorizer: the pool must hold whole {length}-grams", span, "repair the model")
         grams += [tuple(pool[i : i + length]) for i in range(start, end, length)]
     return grams
 
@@ -103,12 +103,12 @@ def _import_tfidf(node: OnnxNode) -> list[Value]:
     x, mode = node.input(0), node.attr("mode", "TF")
     pool, columns = (list(node.attr(key, ())) for key in ("pool_int64s", "ngram_indexes"))
     if node.attr("pool_strings", None) or x.type.rank not in (1, 2) or mode not in ("TF", "IDF", "TFIDF"):
-        found = f"shape {x.type.shape}, mode '{mode}'"
-        raise Refusal("TfIdfVectorizer: vectors of integers, and a known mode", found, "use pool_int64s")
+        mismatch = f"shape {x.type.shape}, mode '{mode}'"
+        raise Refusal("TfIdfVectorizer: vectors of integers, and a known mode", mismatch, "use pool_int64s")
     grams = _grams(pool, list(node.attr("ngram_counts", ())))
     if len(grams) != len(columns) or not columns or not 0 <= min(columns) <= max(columns) < 2**24:
-        found = f"{len(columns)} for {len(grams)}"
-        raise Refusal("TfIdfVectorizer: every n-gram must have a column", found, "repair the model")
+        mismatch = f"{len(columns)} for {len(grams)}"
+        raise Refusal("TfIdfVectorizer: every n-gram must have a column", mismatch, "repair the model")
     lengths = range(int(node.attr("min_gram_length", 1)), int(node.attr("max_gram_length", 1)) + 1)
     limits = x.type.dtype.limits  # what no element can be is never found
     kept = [g for g in zip(grams, columns, strict=True) if len(g[0]) in lengths and _within(g[0], limits)]
@@ -116,8 +116,8 @@ def _import_tfidf(node: OnnxNode) -> list[Value]:
     weights, width = np.asarray(node.attr("weights", ()), np.float32), max(columns) + 1
     if mode != "TF" and weights.size:
         if weights.size != len(columns):
-            found = f"{weights.size} for {len(columns)}"
-            raise Refusal("TfIdfVectorizer: every n-gram must have a weight", found, "repair the model")
+            mismatch = f"{weights.size} for {len(columns)}"
+            raise Refusal("TfIdfVectorizer: every n-gram must have a weight", mismatch, "repair the model")
         by_column = np.ones(width, np.float32)
         by_column[columns] = weights
         inputs.append(node.constant("weights", by_column))

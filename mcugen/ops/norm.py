@@ -64,8 +64,8 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         assert x is not None
         for t in filter(None, affine):
             if t.rank != x.rank or any(a not in (1, b) for a, b in zip(t.shape, x.shape, strict=True)):
-                found = f"{t.shape} for {x.shape}"
-                raise ModelError("normalize: scale and bias must broadcast to the input", found, "repair the model")
+                shapes = f"{t.shape} for {x.shape}"
+                raise ModelError("normalize: scale and bias must broadcast to the input", shapes, "repair the model")
         return (TensorType(x.shape, x.dtype, layout=x.layout),)
 
     def view(self, shape: Shape) -> tuple[Shape, tuple[int, ...]]:
@@ -110,8 +110,8 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
 
     def _affine(self, sig: Signature, arrays: Sequence[Array]) -> tuple[Array | None, Array | None]:
         """Scale and bias, of which `arrays` holds those that are present."""
-        given = iter(arrays)
-        scale, bias = (None if t is None else next(given) for t in (*sig.inputs, None, None)[1:3])
+        present_arrays = iter(arrays)
+        scale, bias = (None if t is None else next(present_arrays) for t in (*sig.inputs, None, None)[1:3])
         return scale, bias
 
     def _fixed(self, sig: Signature, arrays: Sequence[Array]) -> FixedNormalize | None:
@@ -123,9 +123,11 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         """Loops over rows of equal statistics around loops within them; the result may overwrite the input."""
         x, y = node.input(0).type, node.output.type
         if y.quant is None:
-            given = {"x": 0} | {r: i for r, i in (("scale", 1), ("bias", 2)) if len(node.inputs) > i and node.inputs[i]}
-            shapes = {role: node.input(i).type.shape for role, i in given.items()}
-            return call_normalize(node, builder, self._rows(x, y, shapes), self.epsilon, given)
+            indices_by_role = {"x": 0} | {
+                r: i for r, i in (("scale", 1), ("bias", 2)) if len(node.inputs) > i and node.inputs[i]
+            }
+            shapes = {role: node.input(i).type.shape for role, i in indices_by_role.items()}
+            return call_normalize(node, builder, self._rows(x, y, shapes), self.epsilon, indices_by_role)
         fixed = self._fixed(node.sig, constant_data(node.inputs[1:]))
         assert fixed is not None
         gain = (1,) * (x.rank - fixed.gain.ndim) + fixed.gain.shape
@@ -218,8 +220,8 @@ def _import_trailing(node: OnnxNode) -> list[Value]:
     centered = node.op_type == "LayerNormalization"
     op = Normalize(axes, float(node.attr("epsilon", 1e-5)), centered=centered)
     if not centered and any(node.outputs[1:]):
-        found = "the inverse deviation"
-        raise Refusal(f"{node.op_type}: only the result is computed", found, "export the model for inference")
+        refused_output = "the inverse deviation"
+        raise Refusal(f"{node.op_type}: only the result is computed", refused_output, "export the model for inference")
     results = [node.emit(op, x, _trailing(node, 1, x.type), _trailing(node, 2, x.type))]
     if centered and any(node.outputs[1:]):
         mean, variance = _statistics(node, x, axes)
@@ -239,8 +241,8 @@ def _import_channels(node: OnnxNode) -> list[Value]:
     if node.op_type == "GroupNormalization":
         channels, count = x.type.shape[1], int(node.attr("num_groups", 0))
         if count < 1 or channels % count:
-            found = f"{count} groups of {channels} channels"
-            raise Refusal("GroupNormalization: groups must be of equal size", found, "repair the model")
+            mismatch = f"{count} groups of {channels} channels"
+            raise Refusal("GroupNormalization: groups must be of equal size", mismatch, "repair the model")
         groups = (1, count)
     op = Normalize(tuple(range(2, x.type.rank)), float(node.attr("epsilon", 1e-5)), groups)
     return [node.emit(op, x, *(_per_channel(node, value, x.type.rank) for value in affine))]
@@ -263,8 +265,8 @@ def _import_lp(node: OnnxNode) -> list[Value]:
         raise Refusal("LpNormalization: p must be 1 or 2", f"{p}", "repair the model")
     norm = emit_reduce(node, x, "l1" if p == 1 else "sumsquare", [axis], "sum")
     norm = norm if p == 1 else node.emit(Unary("Sqrt"), norm, suffix="norm")
-    least = float(np.finfo(x.type.dtype.numpy).tiny)
-    return [node.emit(Binary("Div"), x, node.emit(Clamp(low=least), norm, suffix="nonzero"))]
+    smallest_normal = float(np.finfo(x.type.dtype.numpy).tiny)
+    return [node.emit(Binary("Div"), x, node.emit(Clamp(low=smallest_normal), norm, suffix="nonzero"))]
 
 
 LARGE_MEAN = 4.0
@@ -281,8 +283,10 @@ def _import_batch_normalization(node: OnnxNode) -> list[Value]:
     channels = x.type.shape[1] if x.type.rank > 1 else 1
     for parameter in (node.input(i) for i in range(1, 5)):
         if parameter.type.shape != (channels,):
-            found = f"'{parameter.name}' has shape {parameter.type.shape}"
-            raise Refusal(f"BatchNormalization: each channel has one parameter: {channels}", found, "repair the model")
+            mismatch = f"'{parameter.name}' has shape {parameter.type.shape}"
+            raise Refusal(
+                f"BatchNormalization: each channel has one parameter: {channels}", mismatch, "repair the model"
+            )
     if node.attr("training_mode", 0):
         return _batch_training(node)
     if any(node.outputs[1:]):

@@ -134,11 +134,11 @@ class OnnxNode:
         Raises:
             Refusal: The attribute is of another kind than the default.
         """
-        found = self.attributes.get(key, default)
+        value = self.attributes.get(key, default)
         kind = _kind(default)
-        if kind and not isinstance(found, _KINDS[kind]):
-            self._refuse_kind(key, f"{kind}", found)
-        return found
+        if kind and not isinstance(value, _KINDS[kind]):
+            self._refuse_kind(key, f"{kind}", value)
+        return value
 
     def attributes_of(self, op_type: str) -> dict[str, Any]:
         """Return the attributes that ONNX's operator `op_type` also has; empty lists count as absent."""
@@ -154,13 +154,13 @@ class OnnxNode:
         return [int(v) for v in self._list(key, "an integer")]
 
     def _list(self, key: str, kind: str) -> Sequence[Any]:
-        found: Sequence[Any] = self.attr(key, ())
-        if not all(isinstance(item, _KINDS[kind]) for item in found):
-            self._refuse_kind(key, f"{kind} in each place", found)
-        return found
+        elements: Sequence[Any] = self.attr(key, ())
+        if not all(isinstance(item, _KINDS[kind]) for item in elements):
+            self._refuse_kind(key, f"{kind} in each place", elements)
+        return elements
 
-    def _refuse_kind(self, key: str, kind: str, found: object) -> None:
-        raise Refusal(f"{self.op_type}: attribute {key} must be {kind}", str(found)[:80], "repair the model")
+    def _refuse_kind(self, key: str, kind: str, value: object) -> None:
+        raise Refusal(f"{self.op_type}: attribute {key} must be {kind}", str(value)[:80], "repair the model")
 
     def const(self, index: int, what: str) -> Array:
         """Return the elements of a constant input.
@@ -177,28 +177,28 @@ class OnnxNode:
         """Return a parameter that is an attribute in old opsets and constant input `index` in new ones, or None."""
         if self.has(index):
             return self.const(index, key)
-        found = self.attributes.get(key)
-        return None if found is None else np.asarray(found)
+        attribute = self.attributes.get(key)
+        return None if attribute is None else np.asarray(attribute)
 
     def ints(self, key: str, index: int) -> list[int] | None:
         """`param` as a list of Python ints."""
-        found = self.param(key, index)
-        if found is not None and found.size and found.dtype.kind not in "biu":
-            self._refuse_kind(key, "an integer in each place", found.reshape(-1)[:8])
-        return None if found is None else [int(v) for v in found.reshape(-1)]
+        values = self.param(key, index)
+        if values is not None and values.size and values.dtype.kind not in "biu":
+            self._refuse_kind(key, "an integer in each place", values.reshape(-1)[:8])
+        return None if values is None else [int(v) for v in values.reshape(-1)]
 
     def whole(self, index: int, what: str) -> int:
         """Return the single element of a constant input as an integer."""
-        found = self.const(index, what)
-        if found.size != 1 or not np.isfinite(found).all():
-            elements = ", ".join(str(v) for v in found.reshape(-1)[:8].tolist())
+        array = self.const(index, what)
+        if array.size != 1 or not np.isfinite(array).all():
+            elements = ", ".join(str(v) for v in array.reshape(-1)[:8].tolist())
             raise Refusal(f"{self.op_type}: {what} must be one number", f"[{elements}]", "repair the model")
-        return int(found.reshape(())[()])
+        return int(array.reshape(())[()])
 
     def body(self, key: str) -> Body:
         """Return a graph attribute."""
-        found: Body = self.attributes[key]
-        return found
+        graph_attribute: Body = self.attributes[key]
+        return graph_attribute
 
     def require_dtype(self, value: Value, *allowed: DType) -> None:
         """Refuses element types that no kernel is written for."""
@@ -259,10 +259,10 @@ def not_constant(rule: str, value: Value, also: str = "") -> Refusal:
     """Return the refusal of a value known only at run time; the message names the inputs that it depends on."""
     sources = sorted(v.name for v in _sources(value))
     if sources == [value.name]:
-        found = f"'{value.name}' is an input"
+        origin = f"'{value.name}' is an input"
     else:
-        found = f"'{value.name}' is computed from " + ", ".join(f"'{name}'" for name in sources)
-    return Refusal(rule, found + also, BIND + " ".join(f"--bind '{name}=...'" for name in sources))
+        origin = f"'{value.name}' is computed from " + ", ".join(f"'{name}'" for name in sources)
+    return Refusal(rule, origin + also, BIND + " ".join(f"--bind '{name}=...'" for name in sources))
 
 
 BIND = "fix it at compile time: "
@@ -270,16 +270,16 @@ BIND = "fix it at compile time: "
 
 def _sources(value: Value) -> set[Value]:
     """Return the graph inputs on which a value depends."""
-    found, seen, todo = set(), {value}, [value]
+    graph_inputs, seen, todo = set(), {value}, [value]
     while todo:
         current = todo.pop()
         if current.producer is None and current.data is None:
-            found.add(current)
+            graph_inputs.add(current)
         inputs = current.producer.inputs if current.producer else ()
         fresh = [v for v in inputs if v is not None and v not in seen]
         seen.update(fresh)
         todo += fresh
-    return found
+    return graph_inputs
 
 
 Importer = Callable[[OnnxNode], Sequence[Value | None]]

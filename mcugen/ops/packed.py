@@ -94,8 +94,8 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         x, w, scales = inputs[:3]
         assert x is not None and w is not None and scales is not None
         if x.shape[-1] != w.shape[1] or scales.shape != (w.shape[0], -(-w.shape[1] // self.group)):
-            found = f"{x.shape} by {w.shape}, scales {scales.shape}"
-            raise ModelError("packed_dense: depths and groups must agree", found, "repair the model")
+            shapes = f"{x.shape} by {w.shape}, scales {scales.shape}"
+            raise ModelError("packed_dense: depths and groups must agree", shapes, "repair the model")
         return (TensorType((*x.shape[:-1], w.shape[0])),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -110,8 +110,8 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         if sig.output.quant is None:
             return (self._clamped((sums.astype(np.float32) * _units(sig, scales)).sum(-1) + bias),)
         low, high = clamp_range(self.clamp, sig.output.q, sig.output.dtype)
-        found = np.clip(self._requantizer(sig, codes, scales, bias)(sums), low, high)
-        return (found.astype(sig.output.dtype.numpy),)
+        clipped = np.clip(self._requantizer(sig, codes, scales, bias)(sums), low, high)
+        return (clipped.astype(sig.output.dtype.numpy),)
 
     def _sums(self, x: Array, codes: Array) -> Array:
         """Return the sums of products of each group, [..., N, G]."""
@@ -248,8 +248,8 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         features = builder.features
         kernel = next(k for k in kernels.DENSE if k.runs_on(features) and all(holds(spec) for holds in k.when))
         assert kernel.emit is not None
-        made = kernel.emit(spec, Site(builder, node, kernel))
-        for call in made if isinstance(made, list) else [made]:
+        emitted = kernel.emit(spec, Site(builder, node, kernel))
+        for call in emitted if isinstance(emitted, list) else [emitted]:
             builder.call(node, call)
 
     def _store(
@@ -260,10 +260,10 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         The shift is 0 for real results.
         """
         if sig.output.quant is not None:
-            found = self._requantizer(sig, codes, scales, np.zeros(len(codes)) if bias is None else bias)
+            requantizer = self._requantizer(sig, codes, scales, np.zeros(len(codes)) if bias is None else bias)
             low, high = clamp_range(self.clamp, sig.output.q, sig.output.dtype)
-            constants = {"scale": found.multiplier.astype(np.int32), "bias": found.bias}
-            return constants, [GroupedCodes(low=low, high=high)], found.shift
+            constants = {"scale": requantizer.multiplier.astype(np.int32), "bias": requantizer.bias}
+            return constants, [GroupedCodes(low=low, high=high)], requantizer.shift
         constants = {"scale": scales.astype(np.float32) if sig.input(0).quant is None else _units(sig, scales)}
         if bias is not None:
             constants["bias"] = bias
@@ -293,9 +293,9 @@ def _units(sig: Signature, scales: Array) -> Array:
 
 def packs(codes: Array, group: int) -> bool:
     """Whether packed weights save enough beside floats."""
-    found = Packed.of(codes, group)
+    packed = Packed.of(codes, group)
     scales = len(codes) * -(-codes.shape[1] // group)
-    return found is not None and (4 * codes.size - found.nbytes - 4 * scales >= WORTH)
+    return packed is not None and (4 * codes.size - packed.nbytes - 4 * scales >= WORTH)
 
 
 def packed_form(

@@ -150,8 +150,8 @@ def _import_pad(node: OnnxNode) -> list[Value]:
 
 def _widths(node: OnnxNode, rank: int) -> tuple[list[int], list[int]]:
     """Elements to add before and after each axis; negative ones are cropped."""
-    pads, given = node.ints("pads", 1) or [], node.ints("axes", 3)
-    axes = normalize_axes(node, range(rank) if given is None else given, rank)
+    pads, declared_axes = node.ints("pads", 1) or [], node.ints("axes", 3)
+    axes = normalize_axes(node, range(rank) if declared_axes is None else declared_axes, rank)
     if len(pads) != 2 * len(axes):
         raise Refusal("Pad: there must be two widths per axis", f"{len(pads)} for {len(axes)} axes", "repair the model")
     before, after = [0] * rank, [0] * rank
@@ -172,13 +172,13 @@ def _padded(node: OnnxNode, x: Value, before: Shape, after: Shape) -> Value:
     """Constant mode. A value that a float32 parameter cannot hold, or that is computed, is an operand."""
     data = np.asarray(node.attr("value", 0.0)).astype(x.type.dtype.numpy)
     if node.has(2):
-        given = node.input(2)
-        if given.type.count != 1 or given.type.dtype is not x.type.dtype:
-            found = f"{given.type} for {x.type.dtype.value}"
-            raise Refusal("Pad: the padding value must be one element of the tensor's type", found, "cast it")
-        if given.data is None or not x.type.count or not _fits_float(given.data):
-            return _padded_with(node, x, before, after, given)
-        data = given.data
+        padding_value = node.input(2)
+        if padding_value.type.count != 1 or padding_value.type.dtype is not x.type.dtype:
+            mismatch = f"{padding_value.type} for {x.type.dtype.value}"
+            raise Refusal("Pad: the padding value must be one element of the tensor's type", mismatch, "cast it")
+        if padding_value.data is None or not x.type.count or not _fits_float(padding_value.data):
+            return _padded_with(node, x, before, after, padding_value)
+        data = padding_value.data
     quant = x.type.quant
     if not x.type.count or (quant is not None and quant.axis is not None):
         return _padded_with(node, x, before, after, node.constant("value", data))
@@ -203,6 +203,6 @@ def _extended(node: OnnxNode, x: Value, before: Shape, after: Shape, mode: str) 
     """Modes that repeat elements, of which there must be some."""
     sizes = [b + n + a for b, n, a in zip(before, x.type.shape, after, strict=True)]
     if max(sizes, default=0) > _LARGEST_AXIS or not x.type.count:
-        found = f"{x.type.shape} to {tuple(sizes)}"
-        raise Refusal(f"Pad: an axis must have 1 to {_LARGEST_AXIS:,} elements", found, "pad less")
+        shapes = f"{x.type.shape} to {tuple(sizes)}"
+        raise Refusal(f"Pad: an axis must have 1 to {_LARGEST_AXIS:,} elements", shapes, "pad less")
     return node.emit(Extend(before, after, mode), x)

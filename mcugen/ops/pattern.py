@@ -112,8 +112,8 @@ class OneHot(Operator):
         index, values = inputs
         assert index is not None and values is not None
         if values.shape != (2,) or self.depth < 0:
-            found = f"values {values.shape}, depth {self.depth}"
-            raise ModelError("one_hot: there must be two values and a depth", found, "repair the model")
+            mismatch = f"values {values.shape}, depth {self.depth}"
+            raise ModelError("one_hot: there must be two values and a depth", mismatch, "repair the model")
         return (TensorType((*index.shape[: self.axis], self.depth, *index.shape[self.axis :]), values.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:

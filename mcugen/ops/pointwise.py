@@ -340,9 +340,9 @@ def _modulo(x: Expression, y: Expression) -> Expression:
     """Return the remainder with the divisor's sign; integers modulo 0 give 0."""
     if not x.dtype.is_float and not x.dtype.limits[0]:
         return _remainder(x, y)
-    rest = call(fn.FMOD, x, y) if x.dtype.is_float else x % y
-    crosses = both(differ(rest, 0), differ(x < 0, y < 0))
-    moved = select(crosses, nodes.Binary("+", rest, y), rest)
+    remainder = call(fn.FMOD, x, y) if x.dtype.is_float else x % y
+    crosses = both(differ(remainder, 0), differ(x < 0, y < 0))
+    moved = select(crosses, nodes.Binary("+", remainder, y), remainder)
     return moved if x.dtype.is_float else Convert(x.dtype, select(_leaves_nothing(y), 0, moved))
 
 
@@ -443,10 +443,10 @@ class FixedSum:
         """For these types, or None where the inputs' unit is so much coarser that 8 bits of factor are lost."""
         ratios = [sign * t.q.scale[0] / out.q.scale[0] for sign, t in zip(signs, (x, y), strict=True)]
         wide = any(t.dtype is DType.INT16 for t in (x, y, out))
-        codes, room, most, fewest = (65536, 2**47, 32, 16) if wide else (256, 2**30 - 1, 30, 13)
+        codes, room, max_shift, min_shift = (65536, 2**47, 32, 16) if wide else (256, 2**30 - 1, 30, 13)
         bound = codes * sum(map(abs, ratios)) + abs(out.q.zero_point) + 2
-        shift = min(most, math.floor(math.log2(room / bound)))
-        if shift < fewest:
+        shift = min(max_shift, math.floor(math.log2(room / bound)))
+        if shift < min_shift:
             return None
         m0, m1 = (round(r * 2**shift) for r in ratios)
         offset = (out.q.zero_point << shift) + (1 << (shift - 1)) - x.q.zero_point * m0 - y.q.zero_point * m1
@@ -632,11 +632,11 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
         zeros = [sig.input(i).q.zero_point for i in (0, 1)]
         x_real, y_real = (Shared(v + scalar(-zero)) if zero else v for v, zero in zip((x, y), zeros, strict=True))
         (factor, offset), shift = _reduced((int(requantize.multiplier[0]), requantize.offset), requantize.shift)
-        most = self.largest_product(sig)
-        if self.function == "Mul" and most * factor + abs(offset) < 2**31:
+        max_product = self.largest_product(sig)
+        if self.function == "Mul" and max_product * factor + abs(offset) < 2**31:
             return call(fn.SHIFT_RIGHT, x_real * y_real * scalar(factor) + scalar(offset), scalar(shift))
-        value = _requantized_in_pieces(x_real * y_real, most, self.product(sig), scalar) or _requantized(
-            x_real * y_real, most, requantize, scalar
+        value = _requantized_in_pieces(x_real * y_real, max_product, self.product(sig), scalar) or _requantized(
+            x_real * y_real, max_product, requantize, scalar
         )
         if self.function == "Mul":
             return value
@@ -721,13 +721,13 @@ def _selected(op: Elementwise, graph: Graph, sig: Signature, inputs: Sequence[Va
     return op, [_recoded(graph, v, sig.output) for v in inputs]
 
 
-def _requantized(value: Expression, most: int, requantize: Requantizer, scalar: Scalars) -> Expression:
-    """Return the requantization of an int32 of magnitude at most `most`, by the upper product word if it fits."""
+def _requantized(value: Expression, max_magnitude: int, requantize: Requantizer, scalar: Scalars) -> Expression:
+    """Return the requantization of an int32 of at most `max_magnitude`, by the upper product word if it fits."""
     up, multiplier = 32 - requantize.shift, scalar(int(requantize.multiplier[0]))
     if up < 0:
         high = call(fn.REQUANTIZE_HIGH, value, multiplier, _as_int64(scalar, requantize.offset))
         return call(fn.SHIFT_RIGHT, high, scalar(-up))
-    if most << up < 2**31:
+    if max_magnitude << up < 2**31:
         return call(fn.SCALE, value * 2**up if up else value, multiplier, scalar(requantize.zero_point))
     offset = _as_int64(scalar, requantize.offset)
     return call(fn.REQUANTIZE, value, multiplier, offset, scalar(requantize.shift))
@@ -737,27 +737,31 @@ _PIECE = 15
 """Bits of the lower piece of a multiplier."""
 
 
-def _requantized_in_pieces(value: Expression, most: int, requantize: Requantizer, scalar: Scalars) -> Expression | None:
+def _requantized_in_pieces(
+    value: Expression, max_magnitude: int, requantize: Requantizer, scalar: Scalars
+) -> Expression | None:
     """Return the requantization by 32-bit products, for CPUs without longer ones; None if not applicable.
 
     (v · (h · 2^15 + l) + start · 2^15) >> 31 = (v · h + (v · l >> 15) + start) >> 16, as v · h and start are integers.
     """
     upper, lower = divmod(int(requantize.multiplier[0]), 1 << _PIECE)
     start, shift = requantize.offset >> _PIECE, requantize.shift - _PIECE
-    reach = most * max(upper + 1, lower) + abs(start) + 1
+    reach = max_magnitude * max(upper + 1, lower) + abs(start) + 1
     if "thumb1" not in scalar.features or requantize.shift != PLAIN_SHIFT or reach >= 2**31:
         return None
-    rest = call(fn.SHIFT_RIGHT, value * scalar(lower), _PIECE)
-    return call(fn.SHIFT_RIGHT, value * scalar(upper) + rest + scalar(start), scalar(shift))
+    lower_part = call(fn.SHIFT_RIGHT, value * scalar(lower), _PIECE)
+    return call(fn.SHIFT_RIGHT, value * scalar(upper) + lower_part + scalar(start), scalar(shift))
 
 
-def _requantized_vector(value: Expression, most: int, requantize: Requantizer, scalar: Scalars) -> Expression | None:
+def _requantized_vector(
+    value: Expression, max_magnitude: int, requantize: Requantizer, scalar: Scalars
+) -> Expression | None:
     """Return the requantization by upper product words for vectors; None if 32 bits do not suffice."""
     up, multiplier = 32 - requantize.shift, int(requantize.multiplier[0])
     if up < 0:
         high = call(fn.MULTIPLY_HIGH, value, scalar(multiplier)) + scalar(requantize.offset >> 32)
         return call(fn.SHIFT_RIGHT, high, scalar(-up))
-    if up == 0 or most << up >= 2**31:
+    if up == 0 or max_magnitude << up >= 2**31:
         return None
     value = value << up - 1 if up > 1 else value
     return call(fn.ROUNDED_DOUBLE_PRODUCT, value, scalar(multiplier), scalar(requantize.zero_point))
@@ -817,9 +821,9 @@ def _require_dtype(node: OnnxNode, row: Function, value: Value) -> None:
 
 
 def _require_one_dtype(node: OnnxNode, values: Sequence[Value]) -> None:
-    found = list(dict.fromkeys(value.type.dtype.value for value in values))
-    if len(found) > 1:
-        raise Refusal(f"{node.op_type}: the operands must have one element type", ", ".join(found), "repair the model")
+    dtypes = list(dict.fromkeys(value.type.dtype.value for value in values))
+    if len(dtypes) > 1:
+        raise Refusal(f"{node.op_type}: the operands must have one element type", ", ".join(dtypes), "repair the model")
 
 
 INNER = {"FiniteOrZero", "GeluTanh", "Fmod", "ShiftLeft", "ShiftRight"}
@@ -946,8 +950,8 @@ def _import_clamp(node: OnnxNode) -> list[Value]:
 
 def _number(array: Array) -> float:
     """Return the only element, as an int for integers."""
-    (found,) = array.reshape(-1).tolist()
-    return int(found) if array.dtype.kind in "iu" else float(found)
+    (element,) = array.reshape(-1).tolist()
+    return int(element) if array.dtype.kind in "iu" else float(element)
 
 
 def _clamp_by(node: OnnxNode, x: Value, low: Value | None, high: Value | None) -> Value:

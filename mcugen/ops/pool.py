@@ -265,8 +265,8 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
             return self.lanes(sig)
         counts = self._counts(sig)
         varies = any((c != c[0]).any() for c in counts)
-        most = math.prod(int(c.max()) for c in counts) if varies else 0
-        bands = replace(self, most=most)._bands(sig, self.kernel)
+        max_count = math.prod(int(c.max()) for c in counts) if varies else 0
+        bands = replace(self, most=max_count)._bands(sig, self.kernel)
 
         def portion(start: int, stop: int) -> Portion:
             """Return the portion, which does not count padding that it does not reach."""
@@ -488,8 +488,8 @@ class Unpool(Operator):
         x, indices = inputs
         assert x is not None and indices is not None
         if indices.shape != x.shape or min(self.shape) < 1:
-            found = f"{x.shape} at {indices.shape} in {self.shape}"
-            raise ModelError("unpool: every element must have an index", found, "repair the model")
+            shapes = f"{x.shape} at {indices.shape} in {self.shape}"
+            raise ModelError("unpool: every element must have an index", shapes, "repair the model")
         return (TensorType(self.shape, x.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -546,8 +546,8 @@ def _geometry(node: OnnxNode) -> tuple[Shape, Shape, Window, Shape]:
         raise ModelError(f"{node.op_type}: the kernel must fit the input", f"{kernel} on {space}", "use a larger input")
     none = (0,) * len(kernel)
     if min(int(c.min()) for c in pool._taps(space, none, none)) < 1:
-        found = f"kernel {kernel}, padding {window.before} and {window.after}"
-        raise Refusal(f"{node.op_type}: every window must meet the input", found, "use less padding")
+        mismatch = f"kernel {kernel}, padding {window.before} and {window.after}"
+        raise Refusal(f"{node.op_type}: every window must meet the input", mismatch, "use less padding")
     return space, kernel, window, declared
 
 
@@ -637,11 +637,11 @@ def _import_max_unpool(node: OnnxNode) -> list[Value]:
         return [values]
     declared = node.declared[0] if node.declared else None
     known = declared is not None and node.input(2).data is None
-    wanted = declared.shape if known and declared is not None else tuple(node.ints("output_shape", 2) or ())
-    more = tuple(w - n for w, n in zip(wanted, shape, strict=True))
-    kept = tuple(min(w, n) for w, n in zip(wanted, shape, strict=True))
-    if min(wanted) < 1:
-        raise ModelError("MaxUnpool: the output must not be empty", f"{wanted}", "repair the model")
+    output_shape = declared.shape if known and declared is not None else tuple(node.ints("output_shape", 2) or ())
+    more = tuple(w - n for w, n in zip(output_shape, shape, strict=True))
+    kept = tuple(min(w, n) for w, n in zip(output_shape, shape, strict=True))
+    if min(output_shape) < 1:
+        raise ModelError("MaxUnpool: the output must not be empty", f"{output_shape}", "repair the model")
     none = (0,) * len(shape)
     part = node.emit(Slice(none, kept, (1,) * len(shape)), values, suffix="part")
     return [node.emit(Pad(none, tuple(max(m, 0) for m in more)), part)]

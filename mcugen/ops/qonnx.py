@@ -54,20 +54,20 @@ def _round(node: OnnxNode, x: Value, default: str) -> Value:
 
 
 def _text(node: OnnxNode, key: str, default: str) -> str:
-    found = node.attributes.get(key, default)
-    return found.decode(errors="replace") if isinstance(found, bytes) else str(found)
+    value = node.attributes.get(key, default)
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _limits(node: OnnxNode, at: int) -> tuple[float, float]:
     """Return the least and greatest quantized value of the bit width at input `at`."""
     width = node.const(at, "the bit width").astype(np.float64).reshape(-1)
     if width.size != 1 or not 1 <= width[0] <= _EXACT:
-        found = ", ".join(f"{w:g}" for w in width[:8])
-        raise Refusal(f"{node.op_type}: the bit width must be one number of 1 to {_EXACT}", found, "quantize again")
-    narrow, bits = bool(node.attr("narrow", 0)), float(width[0])
+        widths = ", ".join(f"{w:g}" for w in width[:8])
+        raise Refusal(f"{node.op_type}: the bit width must be one number of 1 to {_EXACT}", widths, "quantize again")
+    is_narrow, bits = bool(node.attr("narrow", 0)), float(width[0])
     if node.attr("signed", 1):
-        return float(np.ceil(-(2 ** (bits - 1)))) + narrow, float(np.floor(2 ** (bits - 1) - 1))
-    return 0.0, float(np.floor(2**bits - 1)) - narrow
+        return float(np.ceil(-(2 ** (bits - 1)))) + is_narrow, float(np.floor(2 ** (bits - 1) - 1))
+    return 0.0, float(np.floor(2**bits - 1)) - is_narrow
 
 
 def _import_quant(node: OnnxNode) -> list[Value]:
@@ -131,8 +131,8 @@ def _import_bipolar(node: OnnxNode) -> list[Value]:
         quant = QuantParams((float(scale.data.reshape(-1)[0]),), 0)
         signs = np.where(x.data >= 0, 1, -1).astype(np.int8)
         return [node.emit(Dequantize(), node.constant("signs", signs, quant))]
-    least: Operand = np.float32(0)
-    positive = node.call("GreaterOrEqual", x, least)
+    zero: Operand = np.float32(0)
+    positive = node.call("GreaterOrEqual", x, zero)
     return [node.call("Mul", node.call("Where", positive, np.float32(1), np.float32(-1)), scale)]
 
 

@@ -30,11 +30,11 @@ from mcugen.ops.weighted import fits_int16
 
 def _is_known(node: OnnxNode, scale_at: int, *, whole: bool) -> bool:
     """Whether scale and zero point are constants of integer kernels: one a tensor (`whole`), or one a channel."""
-    given = [node.input(i) for i in (scale_at, scale_at + 1) if node.has(i)]
-    if any(v.data is None for v in given) or node.attr("block_size", 0):
+    parameters = [node.input(i) for i in (scale_at, scale_at + 1) if node.has(i)]
+    if any(v.data is None for v in parameters) or node.attr("block_size", 0):
         return False
     scale = node.input(scale_at).type
-    return scale.count == 1 if whole else scale.rank <= 1 and all(v.type.count in (1, scale.count) for v in given)
+    return scale.count == 1 if whole else scale.rank <= 1 and all(v.type.count in (1, scale.count) for v in parameters)
 
 
 def _params(node: OnnxNode, scale_at: int, axis: int, x: TensorType, what: str) -> tuple[Array, Array]:
@@ -42,12 +42,12 @@ def _params(node: OnnxNode, scale_at: int, axis: int, x: TensorType, what: str) 
     scale = node.const(scale_at, f"{what} scale")
     zero = node.const(scale_at + 1, f"{what} zero point") if node.has(scale_at + 1) else np.zeros(scale.shape, np.uint8)
     if scale.size != 1 and x.shape[normalize_axis(node, axis, x.rank)] != scale.size:
-        found = f"{scale.size} scales for axis {axis} of {x.shape}"
-        raise Refusal(f"{node.op_type}: scales must be one per tensor or one per channel", found, "quantize again")
+        counts = f"{scale.size} scales for axis {axis} of {x.shape}"
+        raise Refusal(f"{node.op_type}: scales must be one per tensor or one per channel", counts, "quantize again")
     if not scale.size or zero.size not in (1, scale.size):
-        found = f"{scale.size} scales, {zero.size} zero points"
+        counts = f"{scale.size} scales, {zero.size} zero points"
         raise Refusal(
-            f"{node.op_type}: there must be a scale, and a zero point for each or for all", found, "quantize again"
+            f"{node.op_type}: there must be a scale, and a zero point for each or for all", counts, "quantize again"
         )
     _check_scales(node, scale)
     return scale, zero
@@ -120,8 +120,8 @@ def _quantized_dtype(node: OnnxNode, scale_at: int, default: DType) -> DType:
 
 def _code_dtype(node: OnnxNode, index: int) -> DType:
     """Return an input's element type in ONNX; narrow floats are held as float32."""
-    found = node.dtypes[index] if index < len(node.dtypes) else None
-    return found or node.input(index).type.dtype
+    declared_dtype = node.dtypes[index] if index < len(node.dtypes) else None
+    return declared_dtype or node.input(index).type.dtype
 
 
 def emit_dequantize(node: OnnxNode, q: Value, scale_at: int, suffix: str = "", axis: int = 0) -> Value:
@@ -188,8 +188,10 @@ def _emit_plain_quantize(node: OnnxNode, real: Value, scale_at: int, dtype: DTyp
     axis = node.attr("axis", 1)
     scale = _spread(node, _as_real(node, node.input(scale_at), "scale"), real.type, axis, "scale")
     if not scale.type.rank and dtype in (DType.INT8, DType.UINT8, DType.INT16):
-        given = node.input(scale_at + 1) if node.has(scale_at + 1) else node.constant("zero", np.zeros((), dtype.numpy))
-        zero = reshaped(node, given, (), "zero.scalar")
+        zero_point = (
+            node.input(scale_at + 1) if node.has(scale_at + 1) else node.constant("zero", np.zeros((), dtype.numpy))
+        )
+        zero = reshaped(node, zero_point, (), "zero.scalar")
         return emit_elementwise(node, QuantizeBy(dtype), real, scale, zero, suffix=suffix)
     steps = emit_elementwise(node, Binary("Div"), real, scale, suffix="ratio")
     if dtype.is_integer:
@@ -232,14 +234,16 @@ def _spread(node: OnnxNode, param: Value, x: TensorType, axis: int, suffix: str)
     block, size = int(node.attr("block_size", 0)), x.shape[axis]
     if not block:
         if param.type.shape != (size,):
-            found = f"{param.type.shape} for axis {axis} of {x.shape}"
-            raise Refusal(f"{node.op_type}: scales must be one per tensor, channel or block", found, "quantize again")
+            mismatch = f"{param.type.shape} for axis {axis} of {x.shape}"
+            raise Refusal(
+                f"{node.op_type}: scales must be one per tensor, channel or block", mismatch, "quantize again"
+            )
         return reshaped(node, param, (size, *(1,) * (x.rank - axis - 1)), f"{suffix}.channels")
     head, tail = x.shape[:axis], x.shape[axis + 1 :]
     blocks = -(-size // max(block, 1))
     if block < 1 or param.type.shape != (*head, blocks, *tail):
-        found = f"{param.type.shape} for blocks of {block} on axis {axis} of {x.shape}"
-        raise Refusal(f"{node.op_type}: scales must be one per block", found, "quantize again")
+        mismatch = f"{param.type.shape} for blocks of {block} on axis {axis} of {x.shape}"
+        raise Refusal(f"{node.op_type}: scales must be one per block", mismatch, "quantize again")
     apart = reshaped(node, param, (*head, blocks, 1, *tail), f"{suffix}.blocks")
     wide = node.emit(Expand((*head, blocks, block, *tail)), apart, suffix=f"{suffix}.repeated")
     flat = node.emit(Reshape((*head, blocks * block, *tail)), wide, suffix=f"{suffix}.flat")
@@ -414,8 +418,8 @@ def _integer_operand(node: OnnxNode, index: int, zero_at: int, suffix: str) -> V
 @onnx_operator("ConvInteger", types=(DType.INT8, DType.UINT8), kernels=("depthwise_s8", "conv2d_s8", "conv_direct"))
 def _import_conv_integer(node: OnnxNode) -> list[Value]:
     """Constant weights with constant zero points, one a tensor, go the way of MatMulInteger."""
-    given = [node.input(i) for i in (2, 3) if node.has(i)]
-    if has_fast_kernel(node) and all(z.is_constant and z.type.count == 1 for z in given):
+    present_zero_points = [node.input(i) for i in (2, 3) if node.has(i)]
+    if has_fast_kernel(node) and all(z.is_constant and z.type.count == 1 for z in present_zero_points):
         return list(_import_integer_product(node))
     node.require_dtype(node.input(0), DType.INT8, DType.UINT8)
     node.require_dtype(node.input(1), DType.INT8, DType.UINT8)
@@ -442,17 +446,17 @@ def _centered_weights(node: OnnxNode, zero: Value) -> Array | None:
     w = node.input(1).data
     if w is None or zero.data is None:
         return None
-    found = w.astype(np.int64) - zero.data.astype(np.int64).reshape(-1, *[1] * (w.ndim - 1))
-    sums = np.abs(found).reshape(len(found), -1).sum(1)
-    return found if sums.max(initial=0) < 2**16 else None
+    centered = w.astype(np.int64) - zero.data.astype(np.int64).reshape(-1, *[1] * (w.ndim - 1))
+    sums = np.abs(centered).reshape(len(centered), -1).sum(1)
+    return centered if sums.max(initial=0) < 2**16 else None
 
 
 def _emit_centered_conv(node: OnnxNode, zero: Value, weights: Array) -> Value:
     """Σ (x − zx)(w − zw): of weights that fit a byte by _emit_padded_conv, else a convolution of int16 at scale 1."""
     unit = QuantParams((1.0,), 0)
-    found = _emit_padded_conv(node, zero, weights) if _is_int8(weights) else None
-    if found is not None:
-        return found
+    padded_conv = _emit_padded_conv(node, zero, weights) if _is_int8(weights) else None
+    if padded_conv is not None:
+        return padded_conv
     wide = node.emit(Cast(DType.INT32), node.input(0), suffix="x.wide")
     offset = node.emit(Cast(DType.INT32), reshaped(node, zero, (), "x.zero.scalar"), suffix="x.zero.wide")
     centered = emit_elementwise(node, Binary("Sub"), wide, offset, suffix="x.centered")
@@ -510,8 +514,8 @@ def _import_integer_product(node: OnnxNode) -> list[Value]:
 def _whole_weights(node: OnnxNode) -> tuple[Array, Array] | None:
     """Constant weights of a MatMulInteger as int64 [K, N]; their zero point, or one a column. None: not constant."""
     w, zero = node.input(1), node.input(3).data if node.has(3) else np.zeros((), np.int64)
-    narrow = {node.input(0).type.dtype, w.type.dtype} <= {DType.INT8, DType.UINT8}
-    if w.data is None or w.type.rank != 2 or zero is None or not narrow or node.input(0).type.rank < 2:
+    has_8_bit_operands = {node.input(0).type.dtype, w.type.dtype} <= {DType.INT8, DType.UINT8}
+    if w.data is None or w.type.rank != 2 or zero is None or not has_8_bit_operands or node.input(0).type.rank < 2:
         return None
     return w.data.astype(np.int64), zero.astype(np.int64).reshape(-1)
 
@@ -530,8 +534,8 @@ def _emit_weighted_sums(node: OnnxNode, w: Array, zero: Array) -> Value:
     if (center != zero).any():
         wide = node.emit(Cast(DType.INT32), node.input(0), suffix="x.wide")
         sums = node.call("ReduceSum", wide, np.asarray([-1], np.int64), keepdims=1)
-        rest = node.constant("rest", np.broadcast_to(center - zero, w.shape[1:]).astype(np.int32))
-        product = emit_elementwise(node, Binary("Mul"), sums, rest, suffix="rest.product")
+        center_offset = node.constant("rest", np.broadcast_to(center - zero, w.shape[1:]).astype(np.int32))
+        product = emit_elementwise(node, Binary("Mul"), sums, center_offset, suffix="rest.product")
         total = emit_elementwise(node, Binary("Add"), total, product, suffix="whole")
     if not node.has(2):
         return total

@@ -87,8 +87,8 @@ class Activation:
 
     def expression(self, role: str, x: Expression) -> Expression:
         """Return the activation of x as an expression whose parameters are members of a kernel's struct."""
-        given = self.params(role, x.dtype)
-        return FUNCTIONS[self.function].build(x, *(Parameter(f"p->{name}", v, x.dtype) for name, v in given.items()))
+        params = self.params(role, x.dtype)
+        return FUNCTIONS[self.function].build(x, *(Parameter(f"p->{name}", v, x.dtype) for name, v in params.items()))
 
     def params(self, role: str, dtype: DType) -> dict[str, float]:
         """Return the kernel parameters of the activation in this role."""
@@ -168,7 +168,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
             raise ModelError(f"{self.name}: X and R must have three dimensions", f"{x} and {r}", "repair the model")
         sizes = self.sizes(x, r)
         rows = self.gates * sizes.hidden
-        wanted = {
+        expected_shapes = {
             W: (sizes.directions, rows, sizes.depth),
             R: (sizes.directions, rows, sizes.hidden),
             B: (sizes.directions, 2 * rows),
@@ -177,12 +177,12 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
             C0: sizes.state_shape,
             P: (sizes.directions, 3 * sizes.hidden),
         }
-        for index, shape in wanted.items():
-            found = inputs[index] if index < len(inputs) else None
+        for index, shape in expected_shapes.items():
+            actual_type = inputs[index] if index < len(inputs) else None
             dtype = DType.INT32 if index == LENS else x.dtype
-            if found is not None and (found.shape, found.dtype) != (shape, dtype):
+            if actual_type is not None and (actual_type.shape, actual_type.dtype) != (shape, dtype):
                 rule = f"{self.name}: input {index} must be {TensorType(shape, dtype)}"
-                raise ModelError(rule, str(found), "repair the model")
+                raise ModelError(rule, str(actual_type), "repair the model")
         return tuple(TensorType(sizes.y_shape if r == "Y" else sizes.state_shape, x.dtype) for r in self.results)
 
     def sizes(self, x: TensorType, r: TensorType) -> Sizes:
@@ -190,9 +190,9 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         steps, batch = (x.shape[1], x.shape[0]) if self.batch_first else x.shape[:2]
         return Sizes(steps, batch, x.shape[2], r.shape[2], len(self.backwards), self.batch_first)
 
-    def keeping(self, wanted: Sequence[bool]) -> Self:
+    def keeping(self, needed: Sequence[bool]) -> Self:
         """Return the layer without unread results."""
-        return replace(self, results=tuple(r for r, w in zip(self.results, wanted, strict=True) if w))
+        return replace(self, results=tuple(r for r, w in zip(self.results, needed, strict=True) if w))
 
     def last_part(self, node: Node, output: Value) -> tuple[int, int] | None:
         """Return offset and size of the last step in Y of a layer with one direction."""
@@ -216,11 +216,11 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
             graph.release_name(value)
         names = [*(v.name for v in node.outputs), f"{node.outputs[0].name}.last"]
         more = replace(self, results=(*self.results, result))
-        made = graph.add(more, node.inputs, node.origin, names=names, before=node)
-        for old, new in zip(node.outputs, made.outputs, strict=False):
+        new_node = graph.add(more, node.inputs, node.origin, names=names, before=node)
+        for old, new in zip(node.outputs, new_node.outputs, strict=False):
             graph.replace(old, new)
         graph.remove(node)
-        return made
+        return new_node
 
     def macs(self, sig: Signature) -> int:
         """Return the multiply-accumulates of both products in all steps, for sequences of full length."""
@@ -256,8 +256,8 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         elements = sizes.steps * sizes.directions * sizes.batch * (self.gates + 1) * sizes.hidden
         count = max(MOST_ABREAST // max(elements, 1), 1)
         for some in (samples[at : at + count] for at in range(0, len(samples), count)):
-            each = zip(*some, strict=True)
-            joined = [arrays[0] if k in shared else np.concatenate(arrays, axis) for k, arrays in enumerate(each)]
+            operands = zip(*some, strict=True)
+            joined = [arrays[0] if k in shared else np.concatenate(arrays, axis) for k, arrays in enumerate(operands)]
             results, steps = self._found(sig, joined)
             axes = [2 * axis if name == "Y" else axis for name in self.results]
             parts = [np.split(array, len(some), place) for array, place in zip(results, axes, strict=True)]
@@ -273,15 +273,15 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         """Return whether activations are standard, weights constant, and ONNX's rarer options unused."""
         if node.input(X).type.dtype is not DType.FLOAT32:
             return False
-        given = dict(enumerate(node.inputs))
-        constants = all((v := given.get(i)) is None or v.is_constant for i in (W, R, B))
+        inputs_by_index = dict(enumerate(node.inputs))
+        constants = all((v := inputs_by_index.get(i)) is None or v.is_constant for i in (W, R, B))
         is_standard = all(tuple(map(str, names)) == self.standard for names in self.activations)
         sizes = (*node.input(X).type.shape, *node.input(R).type.shape)
         return constants and is_standard and not self._has_rare_options(node) and min(sizes) > 0
 
     def _has_rare_options(self, node: Node) -> bool:
-        given = dict(enumerate(node.inputs))
-        return given.get(LENS) is not None or given.get(P) is not None or self.clip < np.inf
+        inputs_by_index = dict(enumerate(node.inputs))
+        return inputs_by_index.get(LENS) is not None or inputs_by_index.get(P) is not None or self.clip < np.inf
 
     def alike(self, node: Node) -> list[Value]:
         """Return the outputs that hold hidden states: Y and Y_h."""
@@ -290,35 +290,39 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
     def _found(self, sig: Signature, arrays: Sequence[Array]) -> tuple[tuple[Array, ...], dict[str, list[Array]]]:
         """Results, and what the steps compute by role."""
         y, states, steps = self._run(sig, arrays)
-        found = {"Y": y.transpose(2, 0, 1, 3) if self.batch_first else y}
-        found |= {f"Y_{state}": self._turned(value) for state, value in zip(self.states, states, strict=True)}
+        by_name = {"Y": y.transpose(2, 0, 1, 3) if self.batch_first else y}
+        by_name |= {f"Y_{state}": self._turned(value) for state, value in zip(self.states, states, strict=True)}
         inner = {role: [s[role] for s in steps if role in s] for role in (steps[-1] if steps else {})}
-        return tuple(found[r] for r in self.results), inner
+        return tuple(by_name[r] for r in self.results), inner
 
     def _run(self, sig: Signature, arrays: Sequence[Array]) -> tuple[Array, Array, list[dict[str, Array]]]:
         """Y with steps before batch, the last states [states, directions, batch, hidden], and what was computed."""
         present = (i for i, t in enumerate(sig.inputs) if t is not None)
-        given = dict(zip(present, arrays, strict=True))
+        operands = dict(zip(present, arrays, strict=True))
         sizes = self.sizes(sig.input(X), sig.input(R))
-        x = self._turned(given[X])
+        x = self._turned(operands[X])
         batch = x.shape[1]  # several samples' may be side by side
-        lens = np.clip(given.get(LENS, np.full(batch, sizes.steps)), 0, sizes.steps)
+        lens = np.clip(operands.get(LENS, np.full(batch, sizes.steps)), 0, sizes.steps)
         y = np.zeros((sizes.steps, sizes.directions, batch, sizes.hidden), x.dtype)
         last = np.zeros((len(self.states), *y.shape[1:]), x.dtype)
         for index, role in enumerate((H0, C0)[: len(self.states)]):
-            if role in given:
-                last[index] = np.where((lens > 0)[:, None], self._turned(given[role]), 0)
-        made: list[dict[str, Array]] = []
+            if role in operands:
+                last[index] = np.where((lens > 0)[:, None], self._turned(operands[role]), 0)
+        computed_steps: list[dict[str, Array]] = []
         for d, backwards in enumerate(self.backwards):
-            weights = Weights(given[W][d], given[R][d], *(given[i][d] if i in given else None for i in (B, P)))
-            made.append({STATE_ROLES[s]: value for s, value in zip(self.states, last[:, d].copy(), strict=True)})
+            weights = Weights(
+                operands[W][d], operands[R][d], *(operands[i][d] if i in operands else None for i in (B, P))
+            )
+            computed_steps.append(
+                {STATE_ROLES[s]: value for s, value in zip(self.states, last[:, d].copy(), strict=True)}
+            )
             for step in range(sizes.steps):
                 active = np.flatnonzero(step < lens)
                 at = lens[active] - 1 - step if backwards else np.full(len(active), step)
-                made.append(self.step(d, x[at, active], last[:, d, active], weights))
-                last[:, d, active] = [made[-1][STATE_ROLES[s]] for s in self.states]
+                computed_steps.append(self.step(d, x[at, active], last[:, d, active], weights))
+                last[:, d, active] = [computed_steps[-1][STATE_ROLES[s]] for s in self.states]
                 y[at, d, active] = last[0, d, active]
-        return y, last, made
+        return y, last, computed_steps
 
     def _turned(self, array: Array) -> Array:
         """Swap the first two axes if the layer is `batch_first`."""
@@ -367,14 +371,16 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
     def _layer(self, node: Node, builder: Builder) -> Layer:
         """Return the layer with its inputs as kernels read them."""
         sizes = self.sizes(node.input(X).type, node.input(R).type)
-        given = dict(enumerate(node.inputs))
+        inputs_by_index = dict(enumerate(node.inputs))
         if not sizes.steps:  # then the state is 0
-            given |= {LENS: None, H0: None, C0: None}
+            inputs_by_index |= {LENS: None, H0: None, C0: None}
         inputs = self._weights(node, builder)
         inputs = {"x": builder.buffer(node.input(X)), **inputs}
-        inputs |= {role: builder.buffer(v) for role, i in _OPTIONAL.items() if (v := given.get(i)) is not None}
+        inputs |= {
+            role: builder.buffer(v) for role, i in _OPTIONAL.items() if (v := inputs_by_index.get(i)) is not None
+        }
         outputs = dict(zip(self.results, node.outputs, strict=True))
-        b = given.get(B)
+        b = inputs_by_index.get(B)
         return Layer(
             self.kernel,
             sizes,
@@ -399,13 +405,13 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         if w.data is not None and r.data is not None:
             rows = self.rows
             packed = [rows.packed(w.data, (self.gates,)), rows.packed(r.data, rows.blocks)]
-            found = {role: builder.const(f"{name}.{role}", array) for role, array in zip("wr", packed, strict=True)}
+            operands = {role: builder.const(f"{name}.{role}", array) for role, array in zip("wr", packed, strict=True)}
         else:
-            found = {"w": builder.buffer(w), "r": builder.buffer(r)}
+            operands = {"w": builder.buffer(w), "r": builder.buffer(r)}
         if b is not None:
             summed = None if b.data is None else self.summed_bias(b.data)
-            found["bias"] = builder.buffer(b) if summed is None else builder.const(f"{name}.bias", summed)
-        return found
+            operands["bias"] = builder.buffer(b) if summed is None else builder.const(f"{name}.bias", summed)
+        return operands
 
     @property
     def rows(self) -> Gates:
@@ -574,20 +580,20 @@ def _import_recurrent(node: OnnxNode) -> list[Value]:
     for index in (X, W, R):
         node.require_dtype(node.input(index), DType.FLOAT32, DType.FLOAT64)
         if node.input(index).type.rank != 3:
-            found = f"input {index} is {node.input(index).type.shape}"
-            raise Refusal(f"{node.op_type}: X, W and R must have three axes", found, "repair the model")
+            shape_text = f"input {index} is {node.input(index).type.shape}"
+            raise Refusal(f"{node.op_type}: X, W and R must have three axes", shape_text, "repair the model")
     if node.has(LENS):
         node.require_dtype(node.input(LENS), DType.INT32)
         inputs[LENS] = _lengths(node)
     while inputs[-1] is None:
         inputs.pop()
     names = dict(zip(_RESULTS, node.outputs, strict=False))
-    wanted = {result: name for result, name in names.items() if name}
-    if not wanted:
+    named_results = {result: name for result, name in names.items() if name}
+    if not named_results:
         return []
-    made = node.emit_all(_operator(node, tuple(wanted)), inputs, tuple(wanted.values()))
-    values = dict(zip(wanted, made, strict=True))
-    return [values.get(result, made[0]) for result in names]  # what has no name is read by nobody
+    results = node.emit_all(_operator(node, tuple(named_results)), inputs, tuple(named_results.values()))
+    values = dict(zip(named_results, results, strict=True))
+    return [values.get(result, results[0]) for result in names]  # what has no name is read by nobody
 
 
 def _operator(node: OnnxNode, results: tuple[str, ...]) -> Recurrent:
@@ -598,8 +604,8 @@ def _operator(node: OnnxNode, results: tuple[str, ...]) -> Recurrent:
         raise Refusal(rule, f"'{direction}'", "repair the model")
     hidden = node.input(R).type.shape[-1]
     if node.attr("hidden_size", hidden) != hidden:
-        found = f"{node.attr('hidden_size', hidden)}, R has {hidden}"
-        raise Refusal(f"{node.op_type}: hidden_size must agree with R", found, "repair the model")
+        sizes = f"{node.attr('hidden_size', hidden)}, R has {hidden}"
+        raise Refusal(f"{node.op_type}: hidden_size must agree with R", sizes, "repair the model")
     clip = float(node.attr("clip", math.inf))
     if not clip > 0:
         raise Refusal(f"{node.op_type}: clip must be positive", str(clip), "leave it out for no clipping")
@@ -629,9 +635,9 @@ def _activations(node: OnnxNode, directions: int) -> tuple[tuple[Activation, ...
     if node.op_type == "RNN" and directions == 1:
         names = names[:1]  # ONNX's default has two
     if len(names) != len(default) * directions:
-        found = f"{len(names)} in {directions} direction{'s' * (directions > 1)}"
+        counts = f"{len(names)} in {directions} direction{'s' * (directions > 1)}"
         rule = f"{node.op_type}: there must be {len(default)} activations for each direction"
-        raise Refusal(rule, found, "repair the model")
+        raise Refusal(rule, counts, "repair the model")
     spelled = {known.lower(): known for known in FUNCTIONS}
     unknown = [n for n in names if n.lower() not in spelled]
     if unknown:
@@ -646,12 +652,12 @@ def _activations(node: OnnxNode, directions: int) -> tuple[tuple[Activation, ...
 
 
 def _parameters(node: OnnxNode, key: str, defaults: Sequence[float | None]) -> list[float]:
-    given = node.reals(f"activation_{key}")
-    rest = iter(given)
-    values = [0.0 if default is None else next(rest, default) for default in defaults]
+    numbers = node.reals(f"activation_{key}")
+    remaining_numbers = iter(numbers)
+    values = [0.0 if default is None else next(remaining_numbers, default) for default in defaults]
     if any(math.isnan(v) for v in values):
         rule = f"{node.op_type}: activation_{key} must be numbers, and given for ScaledTanh, which has no default"
-        raise Refusal(rule, f"activation_{key}={given}", f"set activation_{key}")
+        raise Refusal(rule, f"activation_{key}={numbers}", f"set activation_{key}")
     return values
 
 

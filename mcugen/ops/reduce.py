@@ -63,8 +63,8 @@ def _mean(x: Array, axes: tuple[int, ...]) -> Array:
         return np.asarray(x.mean(axes, keepdims=True))
     wide = x.sum(axes, np.int64 if x.dtype.kind == "i" else np.uint64, keepdims=True)
     count = x.size // max(wide.size, 1)
-    floor, rest = wide // count, wide % count
-    return np.asarray(floor + ((rest != 0) & (wide < 0))).astype(x.dtype)
+    floor, remainder = wide // count, wide % count
+    return np.asarray(floor + ((remainder != 0) & (wide < 0))).astype(x.dtype)
 
 
 def _extreme(function: str) -> Callable[[Array, tuple[int, ...]], Array]:
@@ -72,13 +72,15 @@ def _extreme(function: str) -> Callable[[Array, tuple[int, ...]], Array]:
 
     def extreme(x: Array, axes: tuple[int, ...]) -> Array:
         if x.dtype.kind == "f":
-            least, most = -np.inf, np.inf
+            lowest, highest = -np.inf, np.inf
         else:
-            least, most = (0, 1) if x.dtype.kind == "b" else DType.of(x).limits
-        found = (
-            x.max(axes, keepdims=True, initial=least) if function == "max" else x.min(axes, keepdims=True, initial=most)
+            lowest, highest = (0, 1) if x.dtype.kind == "b" else DType.of(x).limits
+        reduced = (
+            x.max(axes, keepdims=True, initial=lowest)
+            if function == "max"
+            else x.min(axes, keepdims=True, initial=highest)
         )
-        return np.asarray(found, x.dtype)
+        return np.asarray(reduced, x.dtype)
 
     return extreme
 

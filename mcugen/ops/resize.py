@@ -96,13 +96,19 @@ class ResizeNearest(Permutable, Rowwise, Simplifiable, Movement):
         """Return the row form of one image if each row is repeated equally often, or every n-th row is taken."""
         if len(self.indices) < 3 or sig.output.shape[0] != 1 or sig.input(0).shape[0] != 1:
             return None
-        height, taken = sig.input(0).shape[1], self.indices[1] or range(sig.input(0).shape[1])
-        times = len(taken) // height
-        if times and tuple(taken) == tuple(np.repeat(range(height), times)):
+        height, source_rows = sig.input(0).shape[1], self.indices[1] or range(sig.input(0).shape[1])
+        times = len(source_rows) // height
+        if times and tuple(source_rows) == tuple(np.repeat(range(height), times)):
             window, rows = RowWindow(), times
         else:
-            window, rows = RowWindow(stride=max(taken[-1] - taken[0], 1) // max(len(taken) - 1, 1), before=-taken[0]), 1
-            if tuple(taken) != tuple(taken[0] + window.stride * i for i in range(len(taken))):
+            window, rows = (
+                RowWindow(
+                    stride=max(source_rows[-1] - source_rows[0], 1) // max(len(source_rows) - 1, 1),
+                    before=-source_rows[0],
+                ),
+                1,
+            )
+            if tuple(source_rows) != tuple(source_rows[0] + window.stride * i for i in range(len(source_rows))):
                 return None
         op = replace(self, indices=(None, (0,) * rows if rows > 1 else None, *self.indices[2:]))
         return RowForm(op, (window,), rows=rows)
@@ -526,8 +532,8 @@ class Resample(Permutable, Operator):
 
 def _triangle(distance: Array) -> Array:
     """Linear interpolation."""
-    found: Array = np.maximum(1 - np.abs(distance), 0)
-    return found
+    weights: Array = np.maximum(1 - np.abs(distance), 0)
+    return weights
 
 
 def _keys(a: float) -> Callable[[Array], Array]:
@@ -655,25 +661,25 @@ def _resized_axes(node: OnnxNode) -> dict[int, Axis]:
     """Return the axes that the model resizes, with sizes or scales."""
     shape = node.input(0).type.shape
     axes = [normalize_axis(node, a, len(shape)) for a in node.attr("axes", None) or range(len(shape))]
-    found = _by_sizes(node, axes) if node.op_type == "Resize" else None
-    if found is None:
+    resized = _by_sizes(node, axes) if node.op_type == "Resize" else None
+    if resized is None:
         scales = node.param("scales", 1 if node.op_type == "Upsample" or node.opset < 11 else 2)
         _refuse_unless(node, scales is not None, "scales or sizes must be given", "neither")
         assert scales is not None
         factors = [np.float32(s) for s in scales.reshape(-1)]
-        given = len(factors) == len(axes) and all(np.isfinite(s) and s > 0 for s in factors)
-        _refuse_unless(node, given, "scales must be positive numbers, one for each axis", f"{factors[:8]}")
+        has_valid_scales = len(factors) == len(axes) and all(np.isfinite(s) and s > 0 for s in factors)
+        _refuse_unless(node, has_valid_scales, "scales must be positive numbers, one for each axis", f"{factors[:8]}")
         rows = zip(axes, factors, strict=True)
-        found = {a: Axis(shape[a], int(s * np.float32(shape[a])), float(s)) for a, s in rows}
-    sizes = [axis.out for axis in found.values()]
+        resized = {a: Axis(shape[a], int(s * np.float32(shape[a])), float(s)) for a, s in rows}
+    sizes = [axis.out for axis in resized.values()]
     fits = min(sizes) > 0 and math.prod(sizes) <= _LARGEST
     _refuse_unless(node, fits, "sizes must be positive, with a product of at most 2^22", f"{sizes}")
     if node.attr("coordinate_transformation_mode", "") != "tf_crop_and_resize":
-        return found
+        return resized
     roi = [float(v) for v in node.const(1, "the region of interest").reshape(-1)]
     count = len(axes)
     _refuse_unless(node, len(roi) == 2 * count and bool(np.isfinite(roi).all()), "roi must bound each axis", f"{roi}")
-    return {a: replace(found[a], roi=(roi[i], roi[count + i])) for i, a in enumerate(axes)}
+    return {a: replace(resized[a], roi=(roi[i], roi[count + i])) for i, a in enumerate(axes)}
 
 
 def _by_sizes(node: OnnxNode, axes: Sequence[int]) -> dict[int, Axis] | None:
@@ -701,15 +707,15 @@ def _by_sizes(node: OnnxNode, axes: Sequence[int]) -> dict[int, Axis] | None:
 _POLICIES: dict[str, Callable[[Iterable[float]], float]] = {"not_larger": min, "not_smaller": max}
 
 
-def _refuse_unless(node: OnnxNode, condition: bool, rule: str, found: str) -> None:
+def _refuse_unless(node: OnnxNode, condition: bool, rule: str, actual: str) -> None:
     if not condition:
-        raise Refusal(f"{node.op_type}: {rule}", f"{found}", "repair the model")
+        raise Refusal(f"{node.op_type}: {rule}", f"{actual}", "repair the model")
 
 
 def _choice(node: OnnxNode, key: str, default: str, choices: Iterable[str]) -> str:
-    found = str(node.attr(key, default))
-    _refuse_unless(node, found in choices, f"{key} must be one of {', '.join(choices)}", f"'{found}'")
-    return found
+    choice = str(node.attr(key, default))
+    _refuse_unless(node, choice in choices, f"{key} must be one of {', '.join(choices)}", f"'{choice}'")
+    return choice
 
 
 @onnx_operator(

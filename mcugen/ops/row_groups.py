@@ -36,7 +36,7 @@ class _Unit:
         """A graph of its own. Each read is an input, then what is read as a whole; sums come last."""
         body = Graph(self.output.name)
         windows = iter([(v, body.add_input(v.name, _band(v, window))) for v, window in self.reads])
-        made: dict[Value, Value] = {value: body.add_input(value.name, value.type) for value in self.wholes}
+        inner_values: dict[Value, Value] = {value: body.add_input(value.name, value.type) for value in self.wholes}
         for node, form in self.nodes:
             inputs: list[Value | None] = []
             for value in node.inputs:
@@ -44,8 +44,8 @@ class _Unit:
                     inputs.append(None)
                 elif value.data is not None:
                     inputs.append(body.constant(value.name, value.data, value.type.quant, value.type.dtype))
-                elif value in made:
-                    inputs.append(made[value])
+                elif value in inner_values:
+                    inputs.append(inner_values[value])
                 else:
                     read, formal = next(windows)
                     assert read is value
@@ -54,8 +54,10 @@ class _Unit:
             if form.finish:
                 types = list(form.op.infer(*(v.type if v else None for v in inputs)))
                 inputs.append(body.add_input(f"{node.output.name}.sums", types[0]))
-            made[node.output] = body.add(form.op, inputs, node.origin, names=[node.output.name], types=types).output
-        body.add_output(self.output.name, made[self.output])
+            inner_values[node.output] = body.add(
+                form.op, inputs, node.origin, names=[node.output.name], types=types
+            ).output
+        body.add_output(self.output.name, inner_values[self.output])
         return body
 
 
@@ -86,10 +88,10 @@ def by_twos(form: RowForm, output: TensorType) -> RowForm:
 
 def ends_of(nodes: Sequence[Node], kept: Collection[Value]) -> tuple[list[Value], list[Value]]:
     """Return the values that nodes read from others, and their values that others read or that are in `kept`."""
-    made = dict.fromkeys(v for node in nodes for v in node.outputs)
+    produced = dict.fromkeys(v for node in nodes for v in node.outputs)
     read = dict.fromkeys(v for node in nodes for v in node.inputs if v is not None and not v.is_constant)
     inside = set(nodes)
-    return [v for v in read if v not in made], [v for v in made if v in kept or not inside.issuperset(v.users)]
+    return [v for v in read if v not in produced], [v for v in produced if v in kept or not inside.issuperset(v.users)]
 
 
 class RowGroups:
@@ -148,18 +150,18 @@ class RowGroups:
 
     def _units_of(self, first: int, end: int) -> dict[Value, _Unit] | None:
         """Return the units of a group by their results; None if some node cannot be in a unit."""
-        found = self._units.setdefault(first, [{}])
-        while len(found) <= end - first:
-            number, before = first + len(found) - 1, found[-1]
+        prefix_units = self._units.setdefault(first, [{}])
+        while len(prefix_units) <= end - first:
+            number, before = first + len(prefix_units) - 1, prefix_units[-1]
             form, node = self.forms[number], self._nodes[number]
             units = None if before is None else dict(before)
             unit = None if units is None or form is None or len(node.outputs) != 1 else self._unit(node, form, units)
             if units is not None and unit is not None:
                 units[node.output] = unit
-                found.append(units)
+                prefix_units.append(units)
             else:
-                found.append(None)
-        return found[end - first]
+                prefix_units.append(None)
+        return prefix_units[end - first]
 
     def _unit(self, node: Node, form: RowForm, units: dict[Value, _Unit]) -> _Unit | None:
         """Return the unit of a node and the chain of nodes before it whose rows only it reads."""

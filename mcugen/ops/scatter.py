@@ -94,8 +94,8 @@ def _types(inputs: tuple[TensorType | None, ...]) -> tuple[TensorType, TensorTyp
     x, index, updates = inputs
     assert x is not None and index is not None and updates is not None
     if x.dtype is not updates.dtype:
-        found = f"{updates.dtype.value} for {x.dtype.value}"
-        raise ModelError("scatter: updates must have the element type of the tensor", found, "repair the model")
+        dtypes = f"{updates.dtype.value} for {x.dtype.value}"
+        raise ModelError("scatter: updates must have the element type of the tensor", dtypes, "repair the model")
     return x, index, updates
 
 
@@ -123,8 +123,8 @@ class ScatterElements(Operator):
             n <= size or axis == self.axis for axis, (n, size) in enumerate(zip(index.shape, x.shape, strict=True))
         )
         if not fits or index.shape != updates.shape:
-            found = f"{x.shape}, {index.shape}, {updates.shape}"
-            raise ModelError("scatter_elements: indices must fit the tensor", found, "repair the model")
+            shapes = f"{x.shape}, {index.shape}, {updates.shape}"
+            raise ModelError("scatter_elements: indices must fit the tensor", shapes, "repair the model")
         require_elements(self.name, x.shape[self.axis], index)
         return (TensorType(x.shape, x.dtype, layout=x.layout),)
 
@@ -173,8 +173,8 @@ class ScatterND(Simplifiable, Operator):
         depths = x.shape[: index.shape[-1]] if index.rank else ()
         fits = 0 < len(depths) == index.shape[-1] and updates.shape == index.shape[:-1] + x.shape[len(depths) :]
         if not fits:
-            found = f"{x.shape}, {index.shape}, {updates.shape}"
-            raise ModelError("scatter_nd: indices and updates must fit the tensor", found, "repair the model")
+            shapes = f"{x.shape}, {index.shape}, {updates.shape}"
+            raise ModelError("scatter_nd: indices and updates must fit the tensor", shapes, "repair the model")
         require_elements(self.name, math.prod(depths), index)
         return (TensorType(x.shape, x.dtype),)
 
@@ -239,8 +239,8 @@ def _with_part(graph: Graph, node: Node, x: Value, part: Value, box: Sequence[tu
         slice_ = Slice(tuple(starts), tuple(sizes), (1,) * len(shape))
         return graph.add(slice_, [x], node.origin, before=node).output
 
-    (axis, (first, size)), *others = partial
-    middle = _with_part(graph, node, cut(axis, first, size), part, others) if others else part
+    (axis, (first, size)), *remaining_box = partial
+    middle = _with_part(graph, node, cut(axis, first, size), part, remaining_box) if remaining_box else part
     end = first + size
     before = [cut(axis, 0, first)] if first else []
     behind = [cut(axis, end, shape[axis] - end)] if end < shape[axis] else []
@@ -262,8 +262,8 @@ class TensorScatter(Operator):
         rests = [t.shape[: self.axis] + t.shape[self.axis + 1 :] for t in (x, updates)]
         fits = x.rank == updates.rank and rests[0] == rests[1] and updates.shape[self.axis] <= x.shape[self.axis]
         if not fits or first.shape != x.shape[:1]:
-            found = f"{x.shape}, {first.shape}, {updates.shape}"
-            raise ModelError("tensor_scatter: updates must fit the tensor", found, "repair the model")
+            shapes = f"{x.shape}, {first.shape}, {updates.shape}"
+            raise ModelError("tensor_scatter: updates must fit the tensor", shapes, "repair the model")
         return (TensorType(x.shape, x.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -271,8 +271,8 @@ class TensorScatter(Operator):
         x, first, updates = arrays
         y = x.copy()
         depth, count = x.shape[self.axis], updates.shape[self.axis]
-        for b, given in enumerate(first.astype(np.int64)):
-            start = given % depth if self.circular else np.clip(given, 0, depth - count)
+        for b, write_index in enumerate(first.astype(np.int64)):
+            start = write_index % depth if self.circular else np.clip(write_index, 0, depth - count)
             rows = np.moveaxis(y[b], self.axis - 1, 0)
             rows[(start + np.arange(count)) % depth] = np.moveaxis(updates[b], self.axis - 1, 0)
         return (y,)
@@ -296,12 +296,12 @@ class TensorScatter(Operator):
 
 
 def _reduction(node: OnnxNode) -> str:
-    found = str(node.attr("reduction", "none"))
-    if found not in REDUCTIONS:
+    reduction = str(node.attr("reduction", "none"))
+    if reduction not in REDUCTIONS:
         raise Refusal(
-            f"{node.op_type}: the reduction must be one of {', '.join(REDUCTIONS)}", found, "repair the model"
+            f"{node.op_type}: the reduction must be one of {', '.join(REDUCTIONS)}", reduction, "repair the model"
         )
-    return found
+    return reduction
 
 
 def _emit_scatter(node: OnnxNode, op: ScatterElements | ScatterND, depths: Shape) -> list[Value]:
@@ -329,8 +329,8 @@ def _import_scatter_elements(node: OnnxNode) -> list[Value]:
 def _import_scatter_nd(node: OnnxNode) -> list[Value]:
     data, index = node.input(0).type, node.input(1).type
     if not 1 <= (index.shape[-1] if index.shape else 0) <= data.rank:
-        found = f"indices {index.shape}, data {data.shape}"
-        raise Refusal("ScatterND: the last axis of the indices must hold one for each of the first axes", found)
+        shapes = f"indices {index.shape}, data {data.shape}"
+        raise Refusal("ScatterND: the last axis of the indices must hold one for each of the first axes", shapes)
     depths = data.shape[: index.shape[-1]]
     return _emit_scatter(node, ScatterND(_reduction(node)), depths)
 
@@ -340,8 +340,8 @@ def _import_tensor_scatter(node: OnnxNode) -> list[Value]:
     x, updates, mode = node.input(0), node.input(1), node.attr("mode", "linear")
     axis = normalize_axis(node, node.attr("axis", -2), x.type.rank)
     if mode not in ("linear", "circular") or axis == 0:
-        found = f"mode '{mode}', axis {axis}"
-        raise Refusal("TensorScatter: it must be linear or circular on an axis behind the batch", found, "repair it")
+        mismatch = f"mode '{mode}', axis {axis}"
+        raise Refusal("TensorScatter: it must be linear or circular on an axis behind the batch", mismatch, "repair it")
     first = require_integers(node, 2) if node.has(2) else node.constant("first", np.zeros(x.type.shape[0], np.int64))
     op = TensorScatter(axis, mode == "circular")
     op.infer(x.type, first.type, updates.type)

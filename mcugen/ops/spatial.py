@@ -62,8 +62,8 @@ class Spatial(Permutable, Operator):
 
         def portion(start: int, stop: int) -> Portion:
             window, first, last = self.window.band(axis, start, stop, x[1 + axis], kernel[axis])
-            read, made = run_along(x, 1 + axis, first, last), run_along(y, 1 + axis, start, stop)
-            return Portion(replace(self, window=window), (read, *(None,) * (len(sig.inputs) - 1)), made)
+            read, written = run_along(x, 1 + axis, first, last), run_along(y, 1 + axis, start, stop)
+            return Portion(replace(self, window=window), (read, *(None,) * (len(sig.inputs) - 1)), written)
 
         return Division(y[1 + axis], portion)
 
@@ -77,9 +77,9 @@ class Spatial(Permutable, Operator):
     def _around(self, before: Shape, after: Shape) -> tuple[Shape, Shape] | None:
         """Return the padding of the spatial axes; None if another axis is padded."""
         space = slice(1, -1) if self.is_channels_last else slice(2, None)
-        others = slice(0, 1) if self.is_channels_last else slice(0, 2)
+        other_axes = slice(0, 1) if self.is_channels_last else slice(0, 2)
         sums = [b + a for b, a in zip(before, after, strict=True)]
-        is_beside = any(sums[others]) or (self.is_channels_last and sums[-1])
+        is_beside = any(sums[other_axes]) or (self.is_channels_last and sums[-1])
         return None if is_beside else (before[space], after[space])
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
@@ -117,7 +117,7 @@ def window_of(node: OnnxNode, space: Shape, kernel: Shape) -> Window:
 def check_reach(node: OnnxNode, entries: Sequence[int]) -> None:
     """ModelError where a stride, dilation or padding is negative or absurdly large."""
     if entries and not 0 <= min(entries) <= max(entries) < _FARTHEST:
-        found = f"{min(entries)} to {max(entries)}"
+        entry_range = f"{min(entries)} to {max(entries)}"
         raise ModelError(
-            f"{node.op_type}: strides, dilations and pads must lie in 0 to 2^24 - 1", found, "repair the model"
+            f"{node.op_type}: strides, dilations and pads must lie in 0 to 2^24 - 1", entry_range, "repair the model"
         )

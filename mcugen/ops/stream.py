@@ -176,14 +176,14 @@ class Schedule:
     def progress(self, result: int, source: int) -> list[tuple[int, int]]:
         """At each event of a result before the last row of a source: how many rows of both there are then."""
         if (result, source) not in self._progress:
-            got, put, found = 0, 0, []
+            got, put, row_counts = 0, 0, []
             for tensor, is_row, _ in self.events:
                 got += tensor == source and is_row
                 if tensor == result:
                     put += is_row * self._steps[result]
                     if got < self._heights[source]:
-                        found.append((put, got))
-            self._progress[result, source] = found
+                        row_counts.append((put, got))
+            self._progress[result, source] = row_counts
         return self._progress[result, source]
 
     def _leave_out_unread(self) -> None:
@@ -195,12 +195,12 @@ class Schedule:
     def read_before_made(self) -> frozenset[int]:
         """Tensors whose padding above is read before they have a row."""
         begun: set[int] = set()
-        found: set[int] = set()
+        early_reads: set[int] = set()
         for event in self.events:
             if event.is_row:
-                found |= {tensor for tensor, _ in self._reads[event.tensor]} - begun
+                early_reads |= {tensor for tensor, _ in self._reads[event.tensor]} - begun
             begun.add(event.tensor)
-        return frozenset(found)
+        return frozenset(early_reads)
 
     @cached_property
     def cases(self) -> list[Event]:
@@ -217,19 +217,19 @@ class Schedule:
 
         Behind the last row the schedule continues, to keep the order of reads.
         """
-        made, reads = self._made, self._reads[tensor]
-        step = made[tensor] // self._steps[tensor]
+        scheduled_rows, reads = self._made, self._reads[tensor]
+        step = scheduled_rows[tensor] // self._steps[tensor]
         for read, window in reads:
             needed = step * window.stride - window.before + window.span
-            while made[read] < needed:
+            while scheduled_rows[read] < needed:
                 self._make(read)
-        is_row = made[tensor] < self._heights[tensor]
-        lags = tuple([made[t] - step * w.stride + w.before for t, w in reads]) if is_row else ()
+        is_row = scheduled_rows[tensor] < self._heights[tensor]
+        lags = tuple([scheduled_rows[t] - step * w.stride + w.before for t, w in reads]) if is_row else ()
         self.events.append(Event(tensor, is_row, lags))
-        if not made[tensor] and tensor in self._repeated:
+        if not scheduled_rows[tensor] and tensor in self._repeated:
             above = max(w.before for layer in self._reads for t, w in layer if t == tensor)
             self.events += [Event(tensor, False)] * above
-        made[tensor] += self._steps[tensor]
+        scheduled_rows[tensor] += self._steps[tensor]
 
 
 _schedule = lru_cache(maxsize=4096)(Schedule)
@@ -314,12 +314,12 @@ class Streamed(Operator):
             for i, (t, n) in enumerate(zip(self.tensors, self.schedule.windows, strict=True))
         ]
         sums = np.zeros(self.outputs[-1].shape, self.outputs[-1].dtype.numpy)
-        made: list[list[Array]] = [[] for _ in self.tensors]
+        computed_rows: list[list[Array]] = [[] for _ in self.tensors]
         for event in self.schedule.events:
             tensor, rows, step = event.tensor, self.tensors[event.tensor], self.schedule.step(event.tensor)
             new = np.full(band_type(rows.row, rows.axis, step).shape, self.fill(tensor), windows[tensor].dtype)
             if event.is_row and tensor < self.sources:
-                new = arrays[tensor].take([len(made[tensor])], rows.axis)
+                new = arrays[tensor].take([len(computed_rows[tensor])], rows.axis)
             elif not event.is_row and self.schedule.repeats(tensor):
                 new = windows[tensor].take([-1], rows.axis)
             elif event.is_row:
@@ -334,8 +334,12 @@ class Streamed(Operator):
                 range(step, self.schedule.windows[tensor] + step), rows.axis
             )
             if event.is_row:
-                made[tensor].append(new)
-        return (sums,) if self.adds else tuple(np.concatenate(made[t], self.tensors[t].axis) for t in self.results)
+                computed_rows[tensor].append(new)
+        return (
+            (sums,)
+            if self.adds
+            else tuple(np.concatenate(computed_rows[t], self.tensors[t].axis) for t in self.results)
+        )
 
     def _bands(self, event: Event, windows: Sequence[Array]) -> list[Array]:
         """Return the rows that a layer reads in this event."""
@@ -487,19 +491,19 @@ class _Lowering:
             return self._window(tensor)
         return self._scratch(f"row{tensor}", self.op.tensors[tensor].row, 1)
 
-    def _push(self, made: Buffer, tensor: int) -> None:
+    def _push(self, new_rows: Buffer, tensor: int) -> None:
         """Append rows to their row buffer, unless they were computed there."""
-        if made is self._window(tensor):
+        if new_rows is self._window(tensor):
             return
         rows, step = self.op.tensors[tensor], self.schedule.step(tensor)
         first = self.schedule.windows[tensor] - step
         if not any(rows.sides):
-            self.builder.move(self.node, made, self._window(tensor), "row", y_at=first * rows.pitch)
+            self.builder.move(self.node, new_rows, self._window(tensor), "row", y_at=first * rows.pitch)
             return
         for row in range(step):
             at = (first + row) * rows.pitch + rows.margin()
             self.builder.move(
-                self.node, made, self._window(tensor), "row", x_at=row * rows.nbytes, y_at=at, nbytes=rows.nbytes
+                self.node, new_rows, self._window(tensor), "row", x_at=row * rows.nbytes, y_at=at, nbytes=rows.nbytes
             )
 
     def _shift(self, tensor: int) -> None:

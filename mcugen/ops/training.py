@@ -35,9 +35,9 @@ class Formula:
 
     def sum(self, *terms: Operand | float) -> Value:
         """Return the sum of two or more terms."""
-        first, second, *rest = terms
+        first, second, *further_terms = terms
         total = self("Add", first, second)
-        return self.sum(total, *rest) if rest else total
+        return self.sum(total, *further_terms) if further_terms else total
 
     def scaled(self, factor: float, x: Value) -> Value:
         """Return x · factor."""
@@ -63,19 +63,22 @@ Update = Callable[[OnnxNode, Formula, list[Value]], list[Value]]
 
 def _update_each(node: OnnxNode, memories: int, update: Update) -> list[Value | None]:
     """Every tensor for itself; results are grouped as inputs are."""
-    given = len(node.inputs) - _TENSORS
-    if given <= 0 or given % (2 + memories):
-        found, rule = f"{max(given, 0)} tensors", f"each tensor comes with its gradient and {memories} of the past"
-        raise Refusal(f"{node.op_type}: {rule}", found, "repair the model")
-    count, formula = given // (2 + memories), Formula(node)
+    num_tensors = len(node.inputs) - _TENSORS
+    if num_tensors <= 0 or num_tensors % (2 + memories):
+        mismatch, rule = (
+            f"{max(num_tensors, 0)} tensors",
+            f"each tensor comes with its gradient and {memories} of the past",
+        )
+        raise Refusal(f"{node.op_type}: {rule}", mismatch, "repair the model")
+    count, formula = num_tensors // (2 + memories), Formula(node)
     node.require_dtype(node.input(_RATE), *FLOATS)
     node.require_dtype(node.input(_COUNT), DType.INT64)
     for index in range(_TENSORS, len(node.inputs)):
         node.require_dtype(node.input(index), *FLOATS)
         tensor = node.input(_TENSORS + (index - _TENSORS) % count)
         if node.input(index).type.shape != tensor.type.shape:
-            found = f"'{node.input(index).name}' has {node.input(index).type.shape}, not {tensor.type.shape}"
-            raise Refusal(f"{node.op_type}: what belongs to a tensor must have its shape", found, "repair the model")
+            mismatch = f"'{node.input(index).name}' has {node.input(index).type.shape}, not {tensor.type.shape}"
+            raise Refusal(f"{node.op_type}: what belongs to a tensor must have its shape", mismatch, "repair the model")
     groups = [[node.input(_TENSORS + i + count * part) for part in range(2 + memories)] for i in range(count)]
     results = [update(node, formula, group) for group in groups]
     return [row[part] for part in range(1 + memories) for row in results]

@@ -54,8 +54,8 @@ class RoiAlign(Operator):
         x, rois, batch = inputs
         assert x is not None and rois is not None and batch is not None
         if x.rank != 4 or rois.rank != 2 or rois.shape[1] != 4 or batch.shape != rois.shape[:1]:
-            found = f"{x.shape}, {rois.shape}, {batch.shape}"
-            raise ModelError("roi_align: regions must be four numbers and a batch index", found, "repair the model")
+            shapes = f"{x.shape}, {rois.shape}, {batch.shape}"
+            raise ModelError("roi_align: regions must be four numbers and a batch index", shapes, "repair the model")
         shape = (rois.shape[0], x.shape[1], self.height, self.width)
         return (TensorType(shape, x.dtype, layout=Layout.CHANNELS_FIRST),)
 
@@ -78,14 +78,14 @@ class RoiAlign(Operator):
         first, length = start * scale - offset, (end * scale - offset) - (start * scale - offset)
         if not self.half_pixel:
             length = length if length > 1 else real(1)
-        each = length / real(bins)
+        bin_length = length / real(bins)
         count = self.samples
         if not count:
-            wanted = np.ceil(each)
-            count = 0 if np.isnan(wanted) else int(np.clip(wanted, 0, _MOST_SAMPLES))
+            samples_per_bin = np.ceil(bin_length)
+            count = 0 if np.isnan(samples_per_bin) else int(np.clip(samples_per_bin, 0, _MOST_SAMPLES))
         return [
             [
-                _neighbours(first + real(i) * each + (real(s) + real(0.5)) * each / real(count), size)
+                _neighbours(first + real(i) * bin_length + (real(s) + real(0.5)) * bin_length / real(count), size)
                 for s in range(count)
             ]
             for i in range(bins)
@@ -191,8 +191,10 @@ class MaxRoiPool(Operator):
         real, scale = start.dtype.type, start.dtype.type(self.scale)
         far = 2**20
         first, last = (_whole(_round(v * scale), -far, far) for v in (start, end))
-        each = real(max(last - first + 1, 1)) / real(bins)
-        edges = [(math.floor(real(i) * each) + first, math.ceil(real(i + 1) * each) + first) for i in range(bins)]
+        bin_length = real(max(last - first + 1, 1)) / real(bins)
+        edges = [
+            (math.floor(real(i) * bin_length) + first, math.ceil(real(i + 1) * bin_length) + first) for i in range(bins)
+        ]
         return [(min(max(a, 0), size), min(max(b, 0), size)) for a, b in edges]
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -211,8 +213,8 @@ class MaxRoiPool(Operator):
 
 def _round(value: Array) -> Array:
     """Half away from zero, as C's round."""
-    found: Array = np.trunc(value + np.copysign(0.5, value.astype(np.float64)))
-    return found
+    rounded: Array = np.trunc(value + np.copysign(0.5, value.astype(np.float64)))
+    return rounded
 
 
 def _whole(value: Array, low: int, high: int) -> int:
@@ -224,10 +226,10 @@ def _whole(value: Array, low: int, high: int) -> int:
 
 
 def _bins(node: OnnxNode, *sizes: object) -> tuple[int, int]:
-    found = tuple(int(str(s)) for s in sizes)
-    if len(found) != 2 or not 0 < min(found) <= max(found) < 2**15:
-        raise ModelError(f"{node.op_type}: the output must have positive sizes", f"{found}", "repair the model")
-    return found[0], found[1]
+    output_sizes = tuple(int(str(s)) for s in sizes)
+    if len(output_sizes) != 2 or not 0 < min(output_sizes) <= max(output_sizes) < 2**15:
+        raise ModelError(f"{node.op_type}: the output must have positive sizes", f"{output_sizes}", "repair the model")
+    return output_sizes[0], output_sizes[1]
 
 
 def _scale(node: OnnxNode) -> float:

@@ -46,8 +46,8 @@ def integer_weights(graph: Graph, sig: Signature, inputs: Sequence[Value | None]
     if largest_sums(x.type, data, b).max(initial=0) >= most_sum(sig):
         return None
     lowest = -128 if sig.output.dtype is DType.INT32 else -127  # kernels that make codes need the sign to turn
-    narrow = np.int8 if data.min(initial=0) >= lowest and data.max(initial=0) < 128 else np.int16
-    weights = graph.constant(f"{w.name}.symmetric", data.astype(narrow), quant)
+    storage_dtype = np.int8 if data.min(initial=0) >= lowest and data.max(initial=0) < 128 else np.int16
+    weights = graph.constant(f"{w.name}.symmetric", data.astype(storage_dtype), quant)
     name = bias.name if bias is not None else f"{w.name}.bias"
     return [x, weights, graph.constant(f"{name}.int", b.astype(sum_dtype(np.abs(b)).numpy))]
 
@@ -62,10 +62,10 @@ def by_output_channels(op: Operator, sig: Signature, inputs: Sequence[Value | No
     """Return the division by outputs of a layer with one result vector and separate weights (axis 0) an output."""
     weights = inputs[1].data if inputs[1] is not None else None
     assert weights is not None
-    rest, shape, out = weights[0].size, weights.shape, sig.output.shape
+    weights_per_output, shape, out = weights[0].size, weights.shape, sig.output.shape
 
     def portion(start: int, stop: int) -> Portion:
-        reads = (None, Run(start * rest, (stop - start, *shape[1:])), Run(start, (stop - start,)))
+        reads = (None, Run(start * weights_per_output, (stop - start, *shape[1:])), Run(start, (stop - start,)))
         return Portion(op, reads[: len(sig.inputs)], Run(start, (*out[:-1], stop - start)))
 
     return (Division(shape[0], portion),) if rounds_by_channel(sig, inputs) else ()

@@ -52,8 +52,8 @@ class Cut(Elementwise):
         y = call(fn.TRUNCATE, x, *map(scalar, DType.INT32.limits)) if x.dtype.is_float else x
         low, high = scalar(self.low + zero), scalar(self.high + zero)
         if self.multiplier is None:
-            least, most = DType.INT32.limits if x.dtype.is_float else x.dtype.limits
-            is_within = self.low <= least and most <= self.high
+            lowest, highest = DType.INT32.limits if x.dtype.is_float else x.dtype.limits
+            is_within = self.low <= lowest and highest <= self.high
             limited = y if is_within else call(fn.CLAMP, y, scalar(self.low), scalar(self.high))
             if zero and out.dtype.nbytes > limited.dtype.nbytes:  # else it may wrap around and back
                 limited = Convert(DType.INT32, limited)
@@ -81,9 +81,9 @@ def cut(numerator: int, denominator: int, low: int, high: int) -> Cut | None:
         multiplier = round(Fraction(numerator << shift, denominator))
         if multiplier >= 2**31:
             continue
-        least = max((code << shift) - x * multiplier for code, x in steps)
-        if all((x - 1) * multiplier + least < code << shift for code, x in steps):
-            return Cut(low, high, multiplier, least, shift)
+        offset = max((code << shift) - x * multiplier for code, x in steps)
+        if all((x - 1) * multiplier + offset < code << shift for code, x in steps):
+            return Cut(low, high, multiplier, offset, shift)
     return None
 
 
@@ -154,8 +154,8 @@ def steps(function: Callable[[Array], Array], shape: tuple[int, ...], low: int, 
     if ((rise == 0) & inner.any(0)).any():
         return None
     slope = np.where(rise > 0, rise / np.maximum(last - first, 1), 0.0)
-    most = min(_MOST, _WIDEST - max(-low, high).bit_length())
-    for shift in range(most, _WORD - 1, -1):
+    max_shift = min(_MOST, _WIDEST - max(-low, high).bit_length())
+    for shift in range(max_shift, _WORD - 1, -1):
         guess = np.rint(np.ldexp(slope, shift))
         if guess.max(initial=0.0) < 2**30:
             return _fitted(codes, begins, guess.astype(np.int64), shift)
@@ -180,31 +180,31 @@ def _fitted(
 
     The range is concave in the multiplier, so a ternary search finds its maximum.
     """
-    wanted = codes << shift
+    targets = codes << shift
 
     def room(multipliers: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        least = np.where(begins < _ENDS[1], wanted - multipliers * begins, -_FAR).max(0)
-        most = np.where(begins > _ENDS[0], wanted - multipliers * (begins - 1) - 1, _FAR).min(0)
-        return least, most
+        min_offset = np.where(begins < _ENDS[1], targets - multipliers * begins, -_FAR).max(0)
+        max_offset = np.where(begins > _ENDS[0], targets - multipliers * (begins - 1) - 1, _FAR).min(0)
+        return min_offset, max_offset
 
     apart = np.maximum(guess >> 6, 2) * (guess > 0)
     left, right = np.maximum(guess - apart, 0), guess + apart
     for _ in range(_ROUNDS):
         third = (right - left) // 3
         a, b = left + third, right - third
-        (least_a, most_a), (least_b, most_b) = room(a), room(b)
-        rises = most_a - least_a < most_b - least_b
+        (min_offset_a, max_offset_a), (min_offset_b, max_offset_b) = room(a), room(b)
+        rises = max_offset_a - min_offset_a < max_offset_b - min_offset_b
         left, right = np.where(rises, np.minimum(a + 1, right), left), np.where(rises, right, b)
-    found = left
-    least, most = room(found)
+    best_multipliers = left
+    min_offset, max_offset = room(best_multipliers)
     for candidate in ((left + right) // 2, right):
         low, high = room(candidate)
-        better = high - low > most - least
-        found, least, most = (
-            np.where(better, candidate, found),
-            np.where(better, low, least),
-            np.where(better, high, most),
+        better = high - low > max_offset - min_offset
+        best_multipliers, min_offset, max_offset = (
+            np.where(better, candidate, best_multipliers),
+            np.where(better, low, min_offset),
+            np.where(better, high, max_offset),
         )
-    if (least > most).any():
+    if (min_offset > max_offset).any():
         return None
-    return Steps(found, np.where(least > -_FAR, least, most), shift)
+    return Steps(best_multipliers, np.where(min_offset > -_FAR, min_offset, max_offset), shift)

@@ -142,10 +142,10 @@ def _layer(chain: Sequence[_Link]) -> WrittenOut:
     if 0 <= earlier.index < size and _starts(first, earlier):
         outputs.insert(0, first.step.before[0])
         initial, begin = (None,) * len(initial), earlier
-    found, whole = hoisted(first.step.found, begin.whole, begin.axis)
+    cell, whole = hoisted(first.step.found, begin.whole, begin.axis)
     initial = tuple(v if v is None or v.data is None or v.data.any() else None for v in initial)
     return WrittenOut(
-        found,
+        cell,
         replace(begin, whole=whole),
         stride,
         initial,
@@ -163,11 +163,11 @@ def _starts(link: _Link, part: Part) -> bool:
     for _ in range(_SAMPLES):
         x = random.normal(0, 2, part.count)
         zeros = {v: np.zeros(v.type.shape, np.float32) for v in link.step.before}
-        wanted = _evaluated(link.step.after, zeros, link.part, x)
-        given = _evaluated(link.step.before, {}, part, x)
-        if wanted is None or given is None:
+        expected = _evaluated(link.step.after, zeros, link.part, x)
+        initial_states = _evaluated(link.step.before, {}, part, x)
+        if expected is None or initial_states is None:
             return False
-        pairs = zip(wanted, given, strict=True)
+        pairs = zip(expected, initial_states, strict=True)
         if not all(np.allclose(a, b, rtol=_TOLERANCE, atol=_TOLERANCE) for a, b in pairs):
             return False
     return True

@@ -63,12 +63,12 @@ class Slope(Elementwise):
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """Return the gradient times the slope."""
-        found = self.slope(dict(zip(self.reads, args[1:], strict=True)), scalar)
-        return args[0] * (Constant(0, args[0].dtype) if found is None else found)
+        slope = self.slope(dict(zip(self.reads, args[1:], strict=True)), scalar)
+        return args[0] * (Constant(0, args[0].dtype) if slope is None else slope)
 
-    def slope(self, given: Mapping[int, Expression], scalar: Scalars) -> Expression | None:
+    def slope(self, elements: Mapping[int, Expression], scalar: Scalars) -> Expression | None:
         """∂f/∂x[index] alone, of elements by input; None: 0 everywhere. NoDerivative."""
-        args = [given.get(i, formal(i, dtype)) for i, dtype in enumerate(self.dtypes)]
+        args = [elements.get(i, formal(i, dtype)) for i, dtype in enumerate(self.dtypes)]
         x = args[self.index]
         if isinstance(self.of, Unary) and self.of.function in _STABLE:
             return _STABLE[self.of.function](x, *(scalar(real_param(c, x.dtype)) for c in self.of.constants))
@@ -76,8 +76,8 @@ class Slope(Elementwise):
         args[self.index] = by
         types = tuple(TensorType((), dtype) for dtype in self.dtypes)
         value = self.of.expression(Signature(types, self.of.infer(*types)), args, scalar)
-        found = derivative(value, by)
-        return None if found is None else substituted(found, {by: x})
+        slope = derivative(value, by)
+        return None if slope is None else substituted(slope, {by: x})
 
 
 def formal(index: int, dtype: DType) -> Argument:
@@ -100,14 +100,14 @@ def _by_input(back: Backward, node: Node, gradient: Value, index: int) -> Value 
     assert isinstance(op, Elementwise)
     dtypes = tuple(node.input(i).type.dtype for i in range(len(node.inputs)))
     slope = Slope(op, index, dtypes)
-    found = _found(slope, node)
-    if found is None:
+    expression = _found(slope, node)
+    if expression is None:
         return None
-    read = set(parts(found))
+    read = set(parts(expression))
     reads = tuple(i for i, dtype in enumerate(dtypes) if formal(i, dtype) in read)
-    if found == Constant(1, found.dtype):
+    if expression == Constant(1, expression.dtype):
         by = gradient
-    elif len(reads) == 1 and found == formal(reads[0], dtypes[reads[0]]):
+    elif len(reads) == 1 and expression == formal(reads[0], dtypes[reads[0]]):
         by = back.emit(Binary("Mul"), gradient, node.input(reads[0]))
     else:
         by = back.emit(replace(slope, reads=reads), gradient, *(node.input(i) for i in reads))

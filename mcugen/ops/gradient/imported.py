@@ -33,10 +33,10 @@ def _import_gradient(node: OnnxNode) -> list[Value]:
     return gradients(node.graph, of, by)
 
 
-def _misplaced(found: str, remedy: str) -> Refusal:
-    return Refusal("Gradient: tensors must be where their names are", found, remedy)
+def _misplaced(place: str, remedy: str) -> Refusal:
+    return Refusal("Gradient: tensors must be where their names are", place, remedy)
 
 
-def _require(holds: bool, found: str, remedy: str) -> None:
+def _require(holds: bool, place: str, remedy: str) -> None:
     if not holds:
-        raise _misplaced(found, remedy)
+        raise _misplaced(place, remedy)

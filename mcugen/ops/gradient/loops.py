@@ -87,9 +87,9 @@ class _Loop:
             self.graph, self.steps, len(after), tuple(w for *_, w in self.parts), tuple(walk for _, walk in kept)
         )
         names = [f"{self.name}.{index}" for index in range(len(after) + len(kept))]
-        made = self.back.emit_all(op, [outer for _, outer in read], names)
-        stacked = dict(zip(kept, made[len(after) :], strict=True))
-        return *made[: len(after)], *(stacked[row] for row in zip(rows, walks, strict=True))
+        loop_outputs = self.back.emit_all(op, [outer for _, outer in read], names)
+        stacked = dict(zip(kept, loop_outputs[len(after) :], strict=True))
+        return *loop_outputs[: len(after)], *(stacked[row] for row in zip(rows, walks, strict=True))
 
 
 def _part(whole: TensorType, walk: Walk) -> TensorType:
@@ -136,20 +136,20 @@ class _Through:
     def _inputs(self) -> tuple[list[Value], list[Value], list[Value]]:
         """First states, what is read by parts, and what all steps read."""
         values = [self.node.input(index) for index in range(len(self.node.inputs))]
-        states, taken = self.op.states, len(self.op.taken)
-        return values[:states], values[states : states + taken], values[states + taken :]
+        states, num_scan_inputs = self.op.states, len(self.op.taken)
+        return values[:states], values[states : states + num_scan_inputs], values[states + num_scan_inputs :]
 
     def _loop(self, name: str) -> _Loop:
         return _Loop(self.back, f"{self.node.outputs[0].name}.{name}", self.op.steps)
 
     def _states(self) -> tuple[Value, ...]:
         """Return the states before each step, stacked along the first axis."""
-        first, taken, seen = self._inputs
+        first, scan_inputs, seen = self._inputs
         if not first:
             return ()
         loop = self._loop("states")
         states = [loop.state(value) for value in first]
-        parts = [loop.part(value, walk) for value, walk in zip(taken, self.op.taken, strict=True)]
+        parts = [loop.part(value, walk) for value, walk in zip(scan_inputs, self.op.taken, strict=True)]
         whole = [loop.everywhere(value) for value in seen]
         after = loop.graph.inline(self._body, [loop.step, *states, *parts, *whole])[: len(first)]
         return loop.results(after, states, [Walk()] * len(first))[len(first) :]
@@ -161,40 +161,42 @@ class _Through:
         The gradient with respect to an input of all steps is a sum, kept as a state of the loop, unless products after
         the loop compute it.
         """
-        first, taken, seen = self._inputs
+        first, scan_inputs, seen = self._inputs
         loop, stacks = self._loop("backward"), self.gradients[len(first) :]
         before = [loop.part(value, Walk(backwards=True)) for value in self._states()]
-        parts = [loop.part(value, _turned(walk)) for value, walk in zip(taken, self.op.taken, strict=True)]
+        parts = [loop.part(value, _turned(walk)) for value, walk in zip(scan_inputs, self.op.taken, strict=True)]
         inner = [*before, *parts, *map(loop.everywhere, seen)]
         after = loop.graph.inline(self._body, [self._counted(loop), *inner])
-        wanted = self._wanted(seen, len(first) + len(taken))
-        factors = {i: users for i in wanted if (users := _products(inner[i]))}
+        seen_indices = self._wanted(seen, len(first) + len(scan_inputs))
+        factors = {i: users for i in seen_indices if (users := _products(inner[i]))}
         products = [node for nodes in factors.values() for node in nodes]
-        real, summed = self._places(first, 0), [i for i in wanted if i not in factors]
-        read = self._wanted(taken, len(first))
+        real, summed = self._places(first, 0), [i for i in seen_indices if i not in factors]
+        scan_indices = self._wanted(scan_inputs, len(first))
         seeds = [(after[i], loop.state(self._seed(i))) for i in real]
         sums = [loop.state(self._zero(i)) for i in summed]
         for place, (gradient, walk) in enumerate(zip(stacks, self.op.stacked, strict=True), len(first)):
             if gradient is not None:
                 seeds.append((after[place], loop.part(gradient, _turned(walk))))
-        by = [*(inner[i] for i in (*real, *summed, *read)), *(node.output for node in products)]
-        found = gradients_of_several(loop.graph, seeds, by)
-        totals = [loop.graph.add(Binary("Add"), pair).output for pair in zip(sums, found[len(real) :], strict=False)]
-        rows = [*found[len(real) + len(summed) :], *(node.input(0) for node in products)]
-        walks = [*(_turned(self.op.taken[i - len(first)]) for i in read), *[Walk()] * (2 * len(products))]
-        made = loop.results([*found[: len(real)], *totals], rows, walks)
-        places = [*real, *summed, *read]
-        ends = dict(zip(products, zip(*_halves(made[len(places) :]), strict=True), strict=True))
-        by_input = dict(zip(places, made, strict=False))
+        by = [*(inner[i] for i in (*real, *summed, *scan_indices)), *(node.output for node in products)]
+        input_gradients = gradients_of_several(loop.graph, seeds, by)
+        totals = [
+            loop.graph.add(Binary("Add"), pair).output for pair in zip(sums, input_gradients[len(real) :], strict=False)
+        ]
+        rows = [*input_gradients[len(real) + len(summed) :], *(node.input(0) for node in products)]
+        walks = [*(_turned(self.op.taken[i - len(first)]) for i in scan_indices), *[Walk()] * (2 * len(products))]
+        loop_outputs = loop.results([*input_gradients[: len(real)], *totals], rows, walks)
+        places = [*real, *summed, *scan_indices]
+        ends = dict(zip(products, zip(*_halves(loop_outputs[len(places) :]), strict=True), strict=True))
+        by_input = dict(zip(places, loop_outputs, strict=False))
         return by_input | {i: self._summed([ends[node] for node in nodes]) for i, nodes in factors.items()}
 
     def _summed(self, pairs: Sequence[tuple[Value, Value]]) -> Value:
         """Return the gradient by b of products a·bᵀ, from the stacked gradients of the products and the stacked a."""
-        back, found = self.back, list[Value]()
+        back, products = self.back, list[Value]()
         for pair in pairs:
             gradient, a = (back.reshaped(v, (v.type.count // v.type.shape[-1], v.type.shape[-1])) for v in pair)
-            found.append(back.emit(MatMul(), back.transposed(gradient, [1, 0]), a))
-        return reduce(back.add, found)
+            products.append(back.emit(MatMul(), back.transposed(gradient, [1, 0]), a))
+        return reduce(back.add, products)
 
     def _counted(self, loop: _Loop) -> Value:
         """Return the number that this step has in the forward loop."""

@@ -92,8 +92,8 @@ def _of_pad_with(back: Backward, node: Node, gradient: Value) -> Parts:
         return back.emit(Slice(op.before, x.shape, (1,) * x.rank), gradient)
 
     def outside() -> Value:
-        rest = back.sub(back.reduced("sum", gradient, axes), back.reduced("sum", within(), axes))
-        return back.reshaped(rest, around.shape)
+        border = back.sub(back.reduced("sum", gradient, axes), back.reduced("sum", within(), axes))
+        return back.reshaped(border, around.shape)
 
     return {0: within, 1: outside}
 
@@ -153,12 +153,12 @@ def _of_scatter(back: Backward, node: Node, gradient: Value) -> Parts:
     assert isinstance(op, ScatterElements | ScatterND)
     if op.reduction not in ("none", "add"):
         raise Refusal("scatter is differentiated that replaces or adds", node.place, "train what lies behind it")
-    taken = GatherElements(op.axis) if isinstance(op, ScatterElements) else GatherND()
+    gather = GatherElements(op.axis) if isinstance(op, ScatterElements) else GatherND()
 
     def by_x() -> Value:
         return gradient if op.reduction == "add" else back.emit(op, gradient, index, back.zeros(updates))
 
-    return {0: by_x, 2: lambda: back.emit(taken, gradient, index)}
+    return {0: by_x, 2: lambda: back.emit(gather, gradient, index)}
 
 
 @derivative_of(TopK)
@@ -225,6 +225,6 @@ def _resized(back: Backward, node: Node, gradient: Value, axes: Mapping[int, Ope
         shape = rows.type.shape[:-1]
         flat = back.reshaped(rows, (math.prod(shape), rows.type.shape[-1]))
         turned = back.constant("matrix", np.ascontiguousarray(matrix.T))
-        made = back.reshaped(back.emit(MatMul(), flat, turned), (*shape, x.shape[axis]))
-        gradient = back.transposed(made, inverse(tuple(order)))
+        product = back.reshaped(back.emit(MatMul(), flat, turned), (*shape, x.shape[axis]))
+        gradient = back.transposed(product, inverse(tuple(order)))
     return gradient

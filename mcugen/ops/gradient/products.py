@@ -82,9 +82,9 @@ def _of_conv_transpose(back: Backward, node: Node, gradient: Value) -> Parts:
 
     def by_x() -> Value:
         kind = conv if w.is_constant else DirectConv(conv.window, groups=op.groups)
-        made = back.emit(kind, gradient, w)
+        full = back.emit(kind, gradient, w)
         starts, steps = (0,) * x.type.rank, (1,) * x.type.rank
-        return made if made.type.shape == x.type.shape else back.emit(Slice(starts, x.type.shape, steps), made)
+        return full if full.type.shape == x.type.shape else back.emit(Slice(starts, x.type.shape, steps), full)
 
     return {
         0: by_x,
@@ -163,9 +163,9 @@ def correlated(back: Backward, op: Conv, x: Value, kernel: Shape, gradient: Valu
     shape = (*x.type.shape[:2], *whole)
     read = x if shape == x.type.shape else back.emit(Slice(starts, shape, steps), x)
     depth = shape[1] // groups
-    rest = range(3, x.type.rank + 1)
+    spatial_axes = range(3, x.type.rank + 1)
     parted = back.reshaped(read, (batch, groups, depth, *whole))
-    images = back.reshaped(back.transposed(parted, [2, 1, 0, *rest]), (depth, groups * batch, *whole))
+    images = back.reshaped(back.transposed(parted, [2, 1, 0, *spatial_axes]), (depth, groups * batch, *whole))
     filters = back.transposed(gradient, [1, 0, *range(2, x.type.rank)])
     return back.transposed(convolve(window, groups, images, filters), [1, 0, *range(2, x.type.rank)])
 

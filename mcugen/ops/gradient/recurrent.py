@@ -29,17 +29,17 @@ def _of_recurrent(back: Backward, node: Node, gradients: Gradients) -> Parts:
     assert isinstance(op, Recurrent)
     if len(node.inputs) > LENS and node.inputs[LENS] is not None:
         raise Refusal(f"{op.name} is differentiated over whole windows", f"{node.place} has lengths", "leave them out")
-    wanted = [i for i, v in enumerate(node.inputs) if v is not None and v in back.varying]
-    found: list[Value] = []
+    varying_inputs = [i for i, v in enumerate(node.inputs) if v is not None and v in back.varying]
+    input_gradients: list[Value] = []
 
     def by(place: int) -> Value:
-        if not found:
+        if not input_gradients:
             results = _Layer(back, node, op).results()
             seeds = [(results[i], g) for i, g in enumerate(gradients) if g is not None]
-            found.extend(gradients_of_several(back.graph, seeds, [node.input(i) for i in wanted]))
-        return found[place]
+            input_gradients.extend(gradients_of_several(back.graph, seeds, [node.input(i) for i in varying_inputs]))
+        return input_gradients[place]
 
-    return {index: partial(by, place) for place, index in enumerate(wanted)}
+    return {index: partial(by, place) for place, index in enumerate(varying_inputs)}
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,15 @@ class _Layer:
     def results(self) -> list[Value]:
         """Values that are equal to the node's outputs."""
         back, first = self.back, self.op.batch_first
-        made = [self._direction(d) for d in range(len(self.op.backwards))]
-        found = []
+        directions = [self._direction(d) for d in range(len(self.op.backwards))]
+        outputs = []
         for result, output in zip(self.op.results, self.node.outputs, strict=True):
             shape, axis = output.type.shape, int(first) + (result == "Y")
-            parts = [back.reshaped(each[result], (*shape[:axis], 1, *shape[axis + 1 :])) for each in made]
-            found.append(parts[0] if len(parts) == 1 else back.emit(Concat(axis), *parts))
-        return found
+            parts = [
+                back.reshaped(direction[result], (*shape[:axis], 1, *shape[axis + 1 :])) for direction in directions
+            ]
+            outputs.append(parts[0] if len(parts) == 1 else back.emit(Concat(axis), *parts))
+        return outputs
 
     def _direction(self, d: int) -> Mapping[str, Value]:
         """All results of one direction, without its axis."""
@@ -77,20 +79,20 @@ class _Layer:
             body.add_output(value.name, value)
         loop = Repeat(body, x.type.shape[walk.axis], len(states), (walk,), (walk,))
         names = [f"{self.node.outputs[0].name}.again.{d}"] * (len(after) + 1)
-        found = self.back.emit_all(loop, [*states, x, *seen.values()], names)
-        return {**{f"Y_{s}": v for s, v in zip(self.op.states, found, strict=False)}, "Y": found[-1]}
+        loop_outputs = self.back.emit_all(loop, [*states, x, *seen.values()], names)
+        return {**{f"Y_{s}": v for s, v in zip(self.op.states, loop_outputs, strict=False)}, "Y": loop_outputs[-1]}
 
     def _weights(self, d: int) -> dict[str, Value]:
         """Return the weights of a direction by name; matrices are split by gates and named after the first gate."""
-        back, found = self.back, {}
+        back, weights = self.back, {}
         for index, name in ((W, "w"), (R, "r")):
             whole = self._of_direction(index, d, 0)
             for gates in _PARTS.get(type(self.op), (slice(self.op.gates),)):
-                found[f"{name}{gates.start or 0}"] = _gates_of(back, whole, gates, self._hidden)
+                weights[f"{name}{gates.start or 0}"] = _gates_of(back, whole, gates, self._hidden)
         for index, name in ((B, "b"), (P, "p")):
             if self._has(index):
-                found[name] = self._of_direction(index, d, 0)
-        return found
+                weights[name] = self._of_direction(index, d, 0)
+        return weights
 
     @property
     def _hidden(self) -> int:

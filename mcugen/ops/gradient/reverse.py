@@ -42,34 +42,40 @@ def gradients_of_several(
 ) -> list[Value]:
     """Return the gradients of the sum of products of several values with their seeds; see `gradients`."""
     of = list(dict.fromkeys(value for value, _ in seeded))
-    way = _way(graph, of, by)
-    _require_rules(graph, of, by, way)
-    found: dict[Value, Value] = {}
+    path = _way(graph, of, by)
+    _require_rules(graph, of, by, path)
+    gradient_of: dict[Value, Value] = {}
     for value, seed in seeded:
-        found[value] = graph.add(Binary("Add"), [found[value], seed]).output if value in found else seed
-    varying = {*by, *(output for node in way for output in node.outputs)}
-    for node in reversed(way):
-        given = [found.get(output) for output in node.outputs]
-        if any(given):
-            _step(Backward(graph, node, varying), given, found)
+        gradient_of[value] = (
+            graph.add(Binary("Add"), [gradient_of[value], seed]).output if value in gradient_of else seed
+        )
+    varying = {*by, *(output for node in path for output in node.outputs)}
+    for node in reversed(path):
+        output_gradients = [gradient_of.get(output) for output in node.outputs]
+        if any(output_gradients):
+            _step(Backward(graph, node, varying), output_gradients, gradient_of)
     if strictly:
-        _require_slopes(graph, by, way, found)
-    return [found[v] if v in found else zero_gradient(graph, v) for v in by]
+        _require_slopes(graph, by, path, gradient_of)
+    return [gradient_of[v] if v in gradient_of else zero_gradient(graph, v) for v in by]
 
 
-def _require_slopes(graph: Graph, by: Sequence[Value], way: Sequence[Node], found: Mapping[Value, Value]) -> None:
+def _require_slopes(
+    graph: Graph, by: Sequence[Value], path: Sequence[Node], gradient_of: Mapping[Value, Value]
+) -> None:
     """Refusal, with the operators that end gradients, if one of the values has none."""
-    silent = {value for value in by if value not in found}
+    silent = {value for value in by if value not in gradient_of}
     if not silent:
         return
-    ends = [node for node in way if found.keys() & set(node.outputs) and not found.keys() & set(node.inputs)]
+    ends = [
+        node for node in path if gradient_of.keys() & set(node.outputs) and not gradient_of.keys() & set(node.inputs)
+    ]
     for node in graph.nodes:
         if silent.intersection(v for v in node.inputs if v is not None):
             silent.update(node.outputs)
             ends += [] if _carries(node) else [node]
     places = ", ".join(shortened(node.place, 60) for node in ends[:3]) or "no way to it"
     rule = "what is learned must change the loss by more than steps, which have no slope"
-    raise Refusal(rule, places, _behind([value.name for value in by if value in found]))
+    raise Refusal(rule, places, _behind([value.name for value in by if value in gradient_of]))
 
 
 def _behind(names: Sequence[str]) -> str:
@@ -83,15 +89,15 @@ def zero_gradient(graph: Graph, value: Value) -> Value:
     return zeros(graph, f"{value.name}.gradient", value.type)
 
 
-def _step(back: Backward, given: Sequence[Value | None], found: dict[Value, Value]) -> None:
+def _step(back: Backward, output_gradients: Sequence[Value | None], gradient_of: dict[Value, Value]) -> None:
     """Add a node's contributions to the gradients of its inputs."""
     node, derivative = back.node, derivative_for(back.node.op)
     assert derivative is not None
-    for index, part in derivative.rule(back, node, given).items():
+    for index, part in derivative.rule(back, node, output_gradients).items():
         value = node.inputs[index] if index < len(node.inputs) else None
-        made = part() if value in back.varying and value is not None and value.type.dtype.is_float else None
-        if value is not None and made is not None:
-            found[value] = back.add(found[value], made) if value in found else made
+        contribution = part() if value in back.varying and value is not None and value.type.dtype.is_float else None
+        if value is not None and contribution is not None:
+            gradient_of[value] = back.add(gradient_of[value], contribution) if value in gradient_of else contribution
 
 
 def _way(graph: Graph, of: Iterable[Value], by: Iterable[Value]) -> list[Node]:
@@ -102,12 +108,12 @@ def _way(graph: Graph, of: Iterable[Value], by: Iterable[Value]) -> list[Node]:
         if any(v in varying for v in node.inputs) and _carries(node):
             varying.update(node.outputs)
             reached.append(node)
-    wanted, way = set(of), []
+    needed_values, path = set(of), []
     for node in reversed(reached):
-        if any(v in wanted for v in node.outputs):
-            wanted.update(v for v in node.inputs if v is not None and v in varying)
-            way.append(node)
-    return way[::-1]
+        if any(v in needed_values for v in node.outputs):
+            needed_values.update(v for v in node.inputs if v is not None and v in varying)
+            path.append(node)
+    return path[::-1]
 
 
 def _carries(node: Node) -> bool:
@@ -115,8 +121,8 @@ def _carries(node: Node) -> bool:
     return any(output.type.dtype.is_float for output in node.outputs)
 
 
-def _require_rules(graph: Graph, of: Collection[Value], by: Sequence[Value], way: Sequence[Node]) -> None:
-    refused = [node for node in way if not _is_differentiable(node, of, way)]
+def _require_rules(graph: Graph, of: Collection[Value], by: Sequence[Value], path: Sequence[Node]) -> None:
+    refused = [node for node in path if not _is_differentiable(node, of, path)]
     if not refused:
         return
     places = ", ".join(shortened(node.place, 60) for node in refused[:3])
@@ -124,8 +130,10 @@ def _require_rules(graph: Graph, of: Collection[Value], by: Sequence[Value], way
     raise Refusal("an operator on the way must have a derivative", places, _behind(free))
 
 
-def _is_differentiable(node: Node, of: Collection[Value], way: Sequence[Node]) -> bool:
+def _is_differentiable(node: Node, of: Collection[Value], path: Sequence[Node]) -> bool:
     """Whether there is a rule for all outputs that count."""
-    used, derivative = set(way), derivative_for(node.op)
-    others = any(o.type.dtype.is_float and (o in of or used.intersection(o.users)) for o in node.outputs[1:])
-    return derivative is not None and (derivative.of_all or not others)
+    used, derivative = set(path), derivative_for(node.op)
+    has_further_outputs = any(
+        o.type.dtype.is_float and (o in of or used.intersection(o.users)) for o in node.outputs[1:]
+    )
+    return derivative is not None and (derivative.of_all or not has_further_outputs)

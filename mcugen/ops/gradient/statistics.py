@@ -44,8 +44,8 @@ def _of_reduce(back: Backward, node: Node, gradient: Value) -> Parts:
             case "l1":
                 return back.mul(wide, back.emit(Unary("Sign"), x))
             case "max" | "min":
-                taken = back.emit(Cast(x.type.dtype), back.emit(Binary("Equal"), x, y))
-                return back.mul(back.div(gradient, back.reduced("sum", taken, op.axes)), taken)
+                is_extreme = back.emit(Cast(x.type.dtype), back.emit(Binary("Equal"), x, y))
+                return back.mul(back.div(gradient, back.reduced("sum", is_extreme, op.axes)), is_extreme)
         raise _refuse(node, op.function)
 
     return {0: by_x}
@@ -88,8 +88,8 @@ def _of_normalize(back: Backward, node: Node, gradient: Value) -> Parts:
         n, deviation = normalized()
         inner = back.reshaped(back.mul(gradient, affine[1]) if 1 in affine else gradient, shape)
         part = back.mul(n, back.reduced("mean", back.mul(inner, n), axes))
-        rest = back.sub(inner, back.reduced("mean", inner, axes)) if op.centered else inner
-        return back.reshaped(back.div(back.sub(rest, part), deviation), x.type.shape)
+        centered_gradient = back.sub(inner, back.reduced("mean", inner, axes)) if op.centered else inner
+        return back.reshaped(back.div(back.sub(centered_gradient, part), deviation), x.type.shape)
 
     def by_scale() -> Value:
         n = back.reshaped(normalized()[0], x.type.shape)

@@ -36,8 +36,8 @@ def sliced(node: OnnxNode, x: Value, axis: int, start: int, end: int) -> Value:
 
 def joined(node: OnnxNode, parts: Sequence[Value | None], axis: int) -> Value:
     """Concatenate the parts that are present."""
-    given = [part for part in parts if part is not None and part.type.count]
-    return given[0] if len(given) == 1 else node.call("Concat", *given, axis=axis)
+    present_parts = [part for part in parts if part is not None and part.type.count]
+    return present_parts[0] if len(present_parts) == 1 else node.call("Concat", *present_parts, axis=axis)
 
 
 def split_heads(node: OnnxNode, x: Value, heads: int) -> Value:
@@ -64,10 +64,10 @@ def mask_sum(node: OnnxNode, index: int, length: int, keys: int) -> Value | None
     """
     hidden = float(node.attr("mask_filter_value", -10000.0))
     causal = _causal(node, length, keys)
-    given = _padding(node, index, keys, hidden) if node.has(index) else None
-    if causal is None or given is None:
-        return given if causal is None else node.call("Identity", causal)
-    return node.call("Add", given, causal)
+    padding_term = _padding(node, index, keys, hidden) if node.has(index) else None
+    if causal is None or padding_term is None:
+        return padding_term if causal is None else node.call("Identity", causal)
+    return node.call("Add", padding_term, causal)
 
 
 def _causal(node: OnnxNode, length: int, keys: int) -> Array | None:
@@ -86,8 +86,10 @@ def _padding(node: OnnxNode, index: int, keys: int, hidden: float) -> Value | No
     if len(shape) == 1:
         return _ends(node, mask, batch, keys, hidden)
     if shape not in ((batch, keys), (batch, node.input(0).type.shape[1], keys)):
-        found = f"{shape}"
-        raise Refusal(f"{node.op_type}: a mask must be one of samples (and queries) by keys", found, "export another")
+        mask_shape = f"{shape}"
+        raise Refusal(
+            f"{node.op_type}: a mask must be one of samples (and queries) by keys", mask_shape, "export another"
+        )
     visible = node.call("Greater", mask, np.int32(0))
     added = node.call("Where", visible, np.float32(0), np.float32(hidden))
     return shaped(node, added, batch, 1, shape[1] if len(shape) == 3 else 1, keys)
@@ -96,8 +98,10 @@ def _padding(node: OnnxNode, index: int, keys: int, hidden: float) -> Value | No
 def _ends(node: OnnxNode, mask: Value, batch: int, keys: int, hidden: float) -> Value:
     """Return the mask term of an input that holds the end of each sample's valid keys, then optionally their start."""
     if mask.type.count not in (batch, 2 * batch):
-        found = f"{mask.type.shape}"
-        raise Refusal(f"{node.op_type}: a mask index must be one or two positions a sample", found, "export a mask")
+        mask_shape = f"{mask.type.shape}"
+        raise Refusal(
+            f"{node.op_type}: a mask index must be one or two positions a sample", mask_shape, "export a mask"
+        )
     positions = np.arange(keys).astype(np.int32)[None]
     end = shaped(node, sliced(node, mask, 0, 0, batch), batch, 1)
     visible = node.call("Less", positions, end)
@@ -141,9 +145,9 @@ def attend(node: OnnxNode, q: Value, k: Value, v: Value, *added: Value | None) -
 
 
 def _refuse(node: OnnxNode, inputs: Sequence[int], attributes: Sequence[str], what: str) -> None:
-    given = [f"input {i}" for i in inputs if node.has(i)] + [a for a in attributes if node.attr(a, 0)]
-    if given:
-        raise Refusal(f"{node.op_type}: {what}", given[0], "export without it")
+    unsupported = [f"input {i}" for i in inputs if node.has(i)] + [a for a in attributes if node.attr(a, 0)]
+    if unsupported:
+        raise Refusal(f"{node.op_type}: {what}", unsupported[0], "export without it")
 
 
 def _heads(node: OnnxNode, key: str = "num_heads") -> int:
@@ -213,8 +217,8 @@ def _operands(node: OnnxNode, bias: int, heads: int) -> Operands:
         parts = [sliced(node, query, 2, i * third, (i + 1) * third) for i in range(3)]
     else:
         parts = [query, node.input(1), node.input(2)]
-    given = node.input(bias) if node.has(bias) else None
-    biases = [sliced(node, given, 0, *span) for span in _spans(query, given)] if given else [None] * 3
+    packed_bias = node.input(bias) if node.has(bias) else None
+    biases = [sliced(node, packed_bias, 0, *span) for span in _spans(query, packed_bias)] if packed_bias else [None] * 3
     q, k, v = (
         part if part.type.rank == 4 else split_heads(node, plus(node, part, added), heads)
         for part, added in zip(parts, biases, strict=True)
@@ -269,8 +273,8 @@ def _multi_head(node: OnnxNode, at: _Places) -> Sequence[Value | None]:
 
 
 def _added(node: OnnxNode, at: _Places, q: Value, k: Value) -> tuple[Value | None, Value | None]:
-    given = node.inputs[at.added] if node.has(at.added) else None
-    return given, mask_sum(node, at.mask, q.type.shape[2], k.type.shape[2])
+    added_bias = node.inputs[at.added] if node.has(at.added) else None
+    return added_bias, mask_sum(node, at.mask, q.type.shape[2], k.type.shape[2])
 
 
 def _in_buffer(node: OnnxNode, new: Operands, at: _Places) -> Sequence[Value | None]:
@@ -345,8 +349,8 @@ def _grouped(node: OnnxNode, heads: int, shared: int) -> tuple[Value, Value, Val
     else:
         size = query.type.shape[2] // (heads + 2 * shared)
         if not size or size * (heads + 2 * shared) != query.type.shape[2]:
-            found = f"{query.type.shape[2]} for {heads} and twice {shared}"
-            raise Refusal("GroupQueryAttention: packed heads must be of equal size", found, "repair the model")
+            sizes = f"{query.type.shape[2]} for {heads} and twice {shared}"
+            raise Refusal("GroupQueryAttention: packed heads must be of equal size", sizes, "repair the model")
         ends = np.cumsum([0, heads, shared, shared]) * size
         parts = [sliced(node, query, 2, int(a), int(b)) for a, b in pairwise(ends)]
     q, k, v = (split_heads(node, x, n) for x, n in zip(parts, (heads, shared, shared), strict=True))
@@ -367,8 +371,10 @@ def _cache(node: OnnxNode, length: int) -> Cache:
         return Cache(max(int(lengths.data.reshape(-1)[0]) + 1 - length, 0), keys)
     batch = node.input(0).type.shape[0]
     if batch > 1 and length > 1:
-        found = f"{batch} samples of {length} tokens"
-        raise Refusal("GroupQueryAttention: tokens of several samples must follow as many", found, "bind seqlens_k")
+        batch_text = f"{batch} samples of {length} tokens"
+        raise Refusal(
+            "GroupQueryAttention: tokens of several samples must follow as many", batch_text, "bind seqlens_k"
+        )
     past = node.call("Add", shaped(node, lengths, batch), np.int32(1 - length))
     return Cache(node.call("Max", past, np.int32(0)), keys)
 
@@ -387,13 +393,15 @@ def _stored(node: OnnxNode, cache: Cache, past: Value | None, new: Value) -> Val
     batch, heads, length, size = new.type.shape
 
     def filled(x: Value, count: int) -> Value:
-        rest = np.zeros((batch, heads, cache.keys - count, size), np.float32)
-        return node.call("Concat", x, rest, axis=2) if rest.size else x
+        zeros = np.zeros((batch, heads, cache.keys - count, size), np.float32)
+        return node.call("Concat", x, zeros, axis=2) if zeros.size else x
 
     if isinstance(cache.past, int):
         if cache.past + length > cache.keys:
-            found = f"{cache.past} and {length} in {cache.keys}"
-            raise Refusal(f"{node.op_type}: the cache must have room for past and new keys", found, "repair the model")
+            lengths = f"{cache.past} and {length} in {cache.keys}"
+            raise Refusal(
+                f"{node.op_type}: the cache must have room for past and new keys", lengths, "repair the model"
+            )
         kept = sliced(node, past, 2, 0, cache.past) if past is not None and cache.past else None
         return filled(joined(node, [kept, new], 2), cache.past + length)
     assert past is not None
@@ -428,10 +436,10 @@ def _attend_groups(node: OnnxNode, q: Value, k: Value, v: Value, cache: Cache, s
 
 def _wide(node: OnnxNode, bias: Value, keys: int) -> Value:
     """Return a bias with `keys` columns: padded by zeros, or without further columns."""
-    *rest, columns = bias.type.shape
+    *leading_shape, columns = bias.type.shape
     if columns >= keys:
         return sliced(node, bias, bias.type.rank - 1, 0, keys)
-    return node.call("Concat", bias, np.zeros((*rest, keys - columns), np.float32), axis=-1)
+    return node.call("Concat", bias, np.zeros((*leading_shape, keys - columns), np.float32), axis=-1)
 
 
 def _visible(node: OnnxNode, cache: Cache, length: int) -> Value | Array:

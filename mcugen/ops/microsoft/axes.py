@@ -41,12 +41,14 @@ def _check(node: OnnxNode, specs: Sequence[str]) -> None:
         if spec == "*" or not node.has(index):
             continue
         shape = node.input(index).type.shape
-        found = next((f for one in spec.split("|") if (f := _match(one.split(), shape, sizes)) is not None), None)
-        if found is None:
+        matched_sizes = next(
+            (f for one in spec.split("|") if (f := _match(one.split(), shape, sizes)) is not None), None
+        )
+        if matched_sizes is None:
             known = ", ".join(f"{name} = {size}" for name, size in sizes.items() if name in spec.split())
             rule = f"{node.op_type}: input {index} must have axes '{spec}'"
             raise Refusal(rule, f"{shape}{' where ' + known if known else ''}", "repair the model")
-        sizes |= found
+        sizes |= matched_sizes
 
 
 def _match(names: list[str], shape: Shape, sizes: dict[str, int]) -> dict[str, int] | None:
@@ -59,12 +61,12 @@ def _match(names: list[str], shape: Shape, sizes: dict[str, int]) -> dict[str, i
         names, shape = names[:at] + names[at + 1 :], shape[:at] + shape[len(shape) - behind :]
     if len(names) != len(shape):
         return None
-    found: dict[str, int] = {}
+    matched_sizes: dict[str, int] = {}
     for name, size in zip(names, shape, strict=True):
         if name == "_":
             continue
-        if size != (int(name) if name.isdigit() else (sizes | found).get(name, size)):
+        if size != (int(name) if name.isdigit() else (sizes | matched_sizes).get(name, size)):
             return None
         if not name.isdigit():
-            found[name] = size
-    return found
+            matched_sizes[name] = size
+    return matched_sizes

@@ -20,13 +20,15 @@ _PARAMETERS: Mapping[str, tuple[str, ...]] = {
 """The attributes of ONNX's activations that fused operators know."""
 
 
-def _activated(node: OnnxNode, x: Value, name: str, given: Mapping[str, float]) -> Value:
+def _activated(node: OnnxNode, x: Value, name: str, parameter_values: Mapping[str, float]) -> Value:
     """`x` after the activation of that name; "" for none."""
     if not name:
         return x
     if name not in _PARAMETERS:
         raise Refusal(f"{node.op_type}: the activation must be known", f"'{name}'", "export without fusion")
-    parameters: dict[str, Any] = {key: float(given[key]) for key in _PARAMETERS[name] if key in given}
+    parameters: dict[str, Any] = {
+        key: float(parameter_values[key]) for key in _PARAMETERS[name] if key in parameter_values
+    }
     return node.call(name, x, **parameters)
 
 
@@ -36,13 +38,13 @@ def _import_conv(node: OnnxNode) -> list[Value]:
     bias = node.inputs[2] if node.has(2) else None
     total = node.call("Conv", node.input(0), node.input(1), bias, **node.attributes_of("Conv"))
     total = node.call("Add", total, node.input(3)) if node.has(3) else total
-    name, given = str(node.attr("activation", "")), node.reals("activation_params")
+    name, activation_params = str(node.attr("activation", "")), node.reals("activation_params")
     if name == "Clip":
-        if len(given) > 2:
-            raise Refusal("FusedConv: Clip has two limits", f"{len(given)}", "repair the model")
-        low, high = (np.float32(v) for v in (*given, *(-np.inf, np.inf)[len(given) :]))
+        if len(activation_params) > 2:
+            raise Refusal("FusedConv: Clip has two limits", f"{len(activation_params)}", "repair the model")
+        low, high = (np.float32(v) for v in (*activation_params, *(-np.inf, np.inf)[len(activation_params) :]))
         return [node.call("Clip", total, low, high)]
-    return [_activated(node, total, name, dict(zip(("alpha", "beta"), given, strict=False)))]
+    return [_activated(node, total, name, dict(zip(("alpha", "beta"), activation_params, strict=False)))]
 
 
 @onnx_operator("FusedGemm", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
@@ -51,8 +53,8 @@ def _import_gemm(node: OnnxNode) -> list[Value]:
     """activation(Gemm)."""
     total = node.call("Gemm", node.input(0), node.input(1), *node.inputs[2:3], **node.attributes_of("Gemm"))
     names = {"alpha": "activation_alpha", "beta": "activation_beta"}
-    given = {short: float(node.attr(long, 0.0)) for short, long in names.items() if long in node.attributes}
-    return [_activated(node, total, str(node.attr("activation", "")), given)]
+    parameter_values = {short: float(node.attr(long, 0.0)) for short, long in names.items() if long in node.attributes}
+    return [_activated(node, total, str(node.attr("activation", "")), parameter_values)]
 
 
 @onnx_operator("FusedMatMul", "TransposeMatMul", domain=MICROSOFT, types=FLOATS, kernels=(COMPOSED,))

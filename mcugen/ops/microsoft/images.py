@@ -147,8 +147,8 @@ def _mask(node: OnnxNode, shape: Sequence[int], rank: int) -> Value:
     """Return the mask in the shape of x, or of one image if all channels share it."""
     mask, size = node.input(1), math.prod(shape[2:])
     if mask.type.shape[2:] != tuple(shape[2:]):
-        found = f"{mask.type.shape} for {tuple(shape)}"
-        raise Refusal("MaxpoolWithMask: the mask must be as large as the image", found, "repair the model")
+        shapes = f"{mask.type.shape} for {tuple(shape)}"
+        raise Refusal("MaxpoolWithMask: the mask must be as large as the image", shapes, "repair the model")
     first = np.arange(shape[0] * shape[1]) * size % (mask.type.shape[0] * mask.type.shape[1])
     flat = shaped(node, mask, mask.type.count)
     if first.any():

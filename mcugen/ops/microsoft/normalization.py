@@ -34,8 +34,10 @@ def _import_skip_simplified(node: OnnxNode) -> Sequence[Value | None]:
 def _skip(node: OnnxNode, op_type: str, affine: Sequence[Value | None], bias: int) -> Sequence[Value | None]:
     """Return the normalized sum, and the sum. Statistics, which only training reads, are refused."""
     if any(node.outputs[1:3]):
-        found = "a mean or a deviation"
-        raise Refusal(f"{node.op_type}: only the result and the sum are computed", found, "export for inference")
+        refused_outputs = "a mean or a deviation"
+        raise Refusal(
+            f"{node.op_type}: only the result and the sum are computed", refused_outputs, "export for inference"
+        )
     x = node.call("Add", node.input(0), node.input(bias)) if node.has(bias) else node.input(0)
     total = node.call("Add", x, node.input(1))
     result = node.call(op_type, total, *affine, axis=-1, epsilon=float(node.attr("epsilon", 1e-12)))
@@ -89,8 +91,8 @@ def _import_branchwise(node: OnnxNode) -> list[Value]:
     count, width = x.type.shape[-2:]
     normal = root_mean_square(node, x, np.ones(width, np.float32), float(node.attr("epsilon", 1e-5)))
     if node.has(1):
-        each = (1, width) if node.input(1).type.count == width else (count, width)
-        normal = node.call("Mul", normal, node.call("Reshape", node.input(1), np.array(each, np.int64)))
+        scale_shape = (1, width) if node.input(1).type.count == width else (count, width)
+        normal = node.call("Mul", normal, node.call("Reshape", node.input(1), np.array(scale_shape, np.int64)))
     return [node.call("Reshape", normal, np.array(node.input(0).type.shape, np.int64))]
 
 

@@ -181,8 +181,8 @@ def _import_lstm(node: OnnxNode) -> Sequence[Value | None]:
         shape = (len(codes), 1, -1)
         return ((codes - zero.reshape(shape)) * scale.reshape(shape)).transpose(0, 2, 1)
 
-    rest = [node.inputs[i] if node.has(i) else None for i in range(3, 8)]
-    inputs = [node.input(0), weights(1, 8), weights(2, 10), *rest]
+    optional_inputs = [node.inputs[i] if node.has(i) else None for i in range(3, 8)]
+    inputs = [node.input(0), weights(1, 8), weights(2, 10), *optional_inputs]
     return node.calls("LSTM", inputs, len(node.outputs), **node.attributes_of("LSTM"))
 
 

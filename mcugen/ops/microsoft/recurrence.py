@@ -19,8 +19,8 @@ from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, 
 
 def _refuse_windows(node: OnnxNode) -> None:
     if node.attr("state_window", 0):
-        found = f"state_window {node.attr('state_window', 0)}"
-        raise Refusal(f"{node.op_type}: only the last state is handed on", found, "export it with state_window 0")
+        setting = f"state_window {node.attr('state_window', 0)}"
+        raise Refusal(f"{node.op_type}: only the last state is handed on", setting, "export it with state_window 0")
 
 
 # ---------------------------------------------------------------------------------------- causal convolution
@@ -39,8 +39,8 @@ def _import_causal_conv(node: OnnxNode) -> Sequence[Value]:
     x, weight, dilation = node.input(0), node.input(1), int(node.attr("dilation", 1))
     channels, _, taps = weight.type.shape
     if min(taps, dilation) < 1:
-        found = f"{taps} and {dilation}"
-        raise Refusal("CausalConvWithState: there must be taps, at a positive distance", found, "repair the model")
+        sizes = f"{taps} and {dilation}"
+        raise Refusal("CausalConvWithState: there must be taps, at a positive distance", sizes, "repair the model")
     reach = (taps - 1) * dilation
     rows = _channels_first(node, x, channels) if last else x
     past = node.input(3) if node.has(3) else None
@@ -55,8 +55,8 @@ def _import_causal_conv(node: OnnxNode) -> Sequence[Value]:
     state = sliced(node, window, 2, length - reach, length) if reach else before
     if not last:
         return [y, state]
-    rest = x.type.shape[2:]
-    return [_channels_last(node, part, rest) for part in (y, state)]
+    spatial_shape = x.type.shape[2:]
+    return [_channels_last(node, part, spatial_shape) for part in (y, state)]
 
 
 def _channels_first(node: OnnxNode, x: Value, channels: int) -> Value:
@@ -64,10 +64,10 @@ def _channels_first(node: OnnxNode, x: Value, channels: int) -> Value:
     return node.call("Transpose", shaped(node, x, *x.type.shape[:2], channels), perm=[0, 2, 1])
 
 
-def _channels_last(node: OnnxNode, x: Value, rest: Sequence[int]) -> Value:
+def _channels_last(node: OnnxNode, x: Value, spatial_shape: Sequence[int]) -> Value:
     """(B, C, L) → (B, L, ...)."""
     turned = node.call("Transpose", x, perm=[0, 2, 1])
-    return shaped(node, turned, *turned.type.shape[:2], *rest)
+    return shaped(node, turned, *turned.type.shape[:2], *spatial_shape)
 
 
 # ----------------------------------------------------------------------------------------- linear attention
@@ -83,14 +83,14 @@ def _import_linear_attention(node: OnnxNode) -> Sequence[Value]:
     rule = str(node.attr("update_rule", "gated_delta"))
     queries, heads = int(node.attr("q_num_heads", 0)), int(node.attr("kv_num_heads", 0))
     if rule not in _RULES or queries < 1 or heads < 1 or (queries % heads and heads % queries):
-        found = f"'{rule}', {queries} heads of queries for {heads}"
-        raise Refusal("LinearAttention: rule and heads must be known and fit", found, "repair the model")
+        mismatch = f"'{rule}', {queries} heads of queries for {heads}"
+        raise Refusal("LinearAttention: rule and heads must be known and fit", mismatch, "repair the model")
     (batch, _, key_width), value_width = node.input(1).type.shape, node.input(2).type.shape[2]
     size, values = key_width // heads, value_width // heads
     widths = [node.input(i).type.shape[2] for i in range(3)] + [n.type.shape[2] for n in node.inputs[4:5] if n]
     if widths[0] != queries * size or any(width % heads for width in widths[1:]):
-        found = f"widths {widths} of {queries} and {heads} heads"
-        raise Refusal("LinearAttention: heads must be of equal size", found, "repair the model")
+        mismatch = f"widths {widths} of {queries} and {heads} heads"
+        raise Refusal("LinearAttention: heads must be of equal size", mismatch, "repair the model")
     steps = {
         "q": _queries(node, queries, heads, size),
         "k": _by_step(node, node.input(1), heads, size, 1),
@@ -102,8 +102,8 @@ def _import_linear_attention(node: OnnxNode) -> Sequence[Value]:
     if rule.endswith("delta"):
         beta = node.input(5)
         if beta.type.shape[2] not in (1, heads):
-            found = f"{beta.type.shape[2]} for {heads} heads"
-            raise Refusal("LinearAttention: there must be an update rate a head", found, "repair the model")
+            mismatch = f"{beta.type.shape[2]} for {heads} heads"
+            raise Refusal("LinearAttention: there must be an update rate a head", mismatch, "repair the model")
         steps["b"] = _by_step(node, beta, beta.type.shape[2], 1, 1)
     state = node.input(3) if node.has(3) else node.call("Identity", np.zeros((batch, heads, size, values), np.float32))
     body = _step(steps, state)

@@ -15,8 +15,8 @@ def rotate(
     node: OnnxNode, x: Value, positions: Value | Array, cos: Value, sin: Value, interleaved: str = "interleaved"
 ) -> Value:
     """x (B, N, S, H) with the first 2 · R elements of each head turned; caches (·, R), positions (B or 1, S)."""
-    found = [_by_head(node, node.call("Gather", cache, positions)) for cache in (cos, sin)]
-    return _turned(node, x, found[0], found[1], bool(node.attr(interleaved, 0)))
+    factors = [_by_head(node, node.call("Gather", cache, positions)) for cache in (cos, sin)]
+    return _turned(node, x, factors[0], factors[1], bool(node.attr(interleaved, 0)))
 
 
 def _by_head(node: OnnxNode, angles: Value) -> Value:

@@ -65,8 +65,8 @@ def _import_sample(node: OnnxNode) -> list[Value]:
 def _import_unique(node: OnnxNode) -> list[Value | None]:
     """Import Unique, in order of appearance, without ONNX's output of first positions."""
     plain = _named(node, (node.outputs[0], f"{node.outputs[0]}.first", *node.outputs[1:]))
-    values, _, *rest = BUILT_IN.importers["", "Unique"](plain)
-    return [values, *rest]
+    values, _, *remaining_results = BUILT_IN.importers["", "Unique"](plain)
+    return [values, *remaining_results]
 
 
 def _named(node: OnnxNode, outputs: tuple[str, ...]) -> OnnxNode:
@@ -80,8 +80,8 @@ def _import_unfold(node: OnnxNode) -> list[Value]:
     x, size, step = node.input(0), int(node.attr("size", 0)), int(node.attr("step", 1))
     axis = normalize_axis(node, int(node.attr("dim", -1)), x.type.rank)
     if not 0 < size <= x.type.shape[axis] or step < 1:
-        found = f"{size} of {x.type.shape[axis]} by steps of {step}"
-        raise Refusal("UnfoldTensor: windows must lie in the tensor", found, "repair the model")
+        window_text = f"{size} of {x.type.shape[axis]} by steps of {step}"
+        raise Refusal("UnfoldTensor: windows must lie in the tensor", window_text, "repair the model")
     starts = np.arange(0, x.type.shape[axis] - size + 1, step)
     windows = node.call("Gather", x, (starts[:, None] + np.arange(size)).astype(np.int64), axis=axis)
     order = [*range(axis + 1), *range(axis + 2, x.type.rank + 1), axis + 1]

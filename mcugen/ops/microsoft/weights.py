@@ -46,11 +46,11 @@ def _import_few_bits(node: OnnxNode) -> list[Value]:
         int(node.attr("block_size", 0)),
     )
     blocks = node.input(1).type.shape[1]
-    whole = (columns, blocks, block * bits // 8), (columns * blocks,)
-    found = node.input(1).type.shape, (node.input(2).type.count,)
-    if found != whole or not 0 < rows <= blocks * block:
+    expected_shapes = (columns, blocks, block * bits // 8), (columns * blocks,)
+    actual_shapes = node.input(1).type.shape, (node.input(2).type.count,)
+    if actual_shapes != expected_shapes or not 0 < rows <= blocks * block:
         raise Refusal(
-            "MatMulNBits: weights and scales must be those of N, K and block_size", f"{found}", "quantize again"
+            "MatMulNBits: weights and scales must be those of N, K and block_size", f"{actual_shapes}", "quantize again"
         )
     codes = _fields(_bytes(node, 1), bits)
     scales = node.const(2, "scales").astype(np.float32).reshape(columns, -1, 1)
@@ -105,8 +105,8 @@ def _import_bnb4(node: OnnxNode) -> list[Value]:
         or min(2 * packed.size, scales.size * block) < rows * columns
         or min(rows, columns) < 1
     ):
-        found = f"{packed.size} bytes, {scales.size} scales for {rows} x {columns}"
-        raise Refusal("MatMulBnb4: weights and scales must be those of N, K and block_size", found, "quantize again")
+        sizes = f"{packed.size} bytes, {scales.size} scales for {rows} x {columns}"
+        raise Refusal("MatMulBnb4: weights and scales must be those of N, K and block_size", sizes, "quantize again")
     codes = np.stack([packed >> 4, packed & 15], -1).reshape(-1)[: rows * columns]
     weights = _BNB4[table][codes] * scales[np.arange(codes.size) // block]
     matrix = weights.reshape(columns, rows)
@@ -136,8 +136,8 @@ def _import_gather(node: OnnxNode) -> list[Value]:
     block, size = int(node.attr("block_size", 128)), data.shape[axis]
     parts = tuple(-(-n // max(block, 1)) if a == axis else n for a, n in enumerate(data.shape))
     if block < 1 or scales.shape != parts or (node.has(3) and zero.shape != parts):
-        found = f"scales {scales.shape} of blocks of {block} of {data.shape}"
-        raise Refusal("GatherBlockQuantized: there must be a scale a block", found, "quantize again")
+        shapes = f"scales {scales.shape} of blocks of {block} of {data.shape}"
+        raise Refusal("GatherBlockQuantized: there must be a scale a block", shapes, "quantize again")
 
     def spread(array: Array) -> Array:
         return array.take(np.arange(size) // block, axis) if array.ndim else array

@@ -110,11 +110,11 @@ class Forest:
 
     def always_scored(self) -> frozenset[int]:
         """Targets to which some tree contributes whatever leaf it reaches."""
-        found: set[int] = set()
+        targets: set[int] = set()
         for root in self.roots.tolist():
             reached = {~ref for ref in self._reached(root) if ref < 0}
-            found.update(frozenset.intersection(*(frozenset(t for t, _ in self.leaves[leaf]) for leaf in reached)))
-        return frozenset(found)
+            targets.update(frozenset.intersection(*(frozenset(t for t, _ in self.leaves[leaf]) for leaf in reached)))
+        return frozenset(targets)
 
     def _reached(self, root: int) -> Iterator[int]:
         seen, stack = {root}, [root]
@@ -134,9 +134,9 @@ class Forest:
             row, _ = np.nonzero(inside)
             here = at[inside]
             v, limit, mode = x[row, self.features[here]], thresholds[here], self.modes[here]
-            taken = np.select([mode == m for m in range(len(_COMPARE))], [f(v, limit) for f in _COMPARE])
-            taken = taken.astype(bool) | (np.isnan(v) & self.nan_is_yes[here])
-            at[inside] = np.where(taken, self.yes[here], self.no[here])
+            is_yes = np.select([mode == m for m in range(len(_COMPARE))], [f(v, limit) for f in _COMPARE])
+            is_yes = is_yes.astype(bool) | (np.isnan(v) & self.nan_is_yes[here])
+            at[inside] = np.where(is_yes, self.yes[here], self.no[here])
         return ~at
 
 
@@ -198,8 +198,8 @@ def nested_ifs(forest: Forest, dtype: DType, leaf: Callable[[Leaf], list[Line]])
     """
     visited: set[int] = set()
     bodies = [_body(forest, int(root), dtype, leaf, visited) for root in forest.roots]
-    found = [body for body in bodies if body is not None]
-    return found if len(found) == len(bodies) else None
+    complete_bodies = [body for body in bodies if body is not None]
+    return complete_bodies if len(complete_bodies) == len(bodies) else None
 
 
 def _body(

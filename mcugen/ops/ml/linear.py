@@ -32,8 +32,8 @@ def _scores(node: OnnxNode, x: Value, targets: int) -> Value:
     coefficients, intercepts = floats(node, "coefficients"), floats(node, "intercepts")
     features = x.type.shape[1]
     if targets < 1 or coefficients.size != targets * features:
-        found = f"{coefficients.size} for {targets} targets of {features} features"
-        raise Refusal(f"{node.op_type}: each target needs a coefficient a feature", found, "repair the model")
+        counts = f"{coefficients.size} for {targets} targets of {features} features"
+        raise Refusal(f"{node.op_type}: each target needs a coefficient a feature", counts, "repair the model")
     bias = intercepts if intercepts.size == targets else np.zeros(targets)
     return emit_dense(node, x, coefficients.reshape(targets, features), bias, "scores")
 

@@ -42,8 +42,8 @@ def _per_feature(node: OnnxNode, x: Value, values: Array, suffix: str) -> Value:
     """Return a constant with one value for all features, or one for each, aligned with their axis."""
     features = _features(node, x)
     if values.size not in (1, features):
-        found = f"{values.size} for {features} features"
-        raise Refusal(f"{node.op_type}: there must be one value, or one a feature", found, "repair the model")
+        counts = f"{values.size} for {features} features"
+        raise Refusal(f"{node.op_type}: there must be one value, or one a feature", counts, "repair the model")
     shape = [1] * x.type.rank
     shape[0 if x.type.rank == 1 else 1] = values.size
     return node.constant(suffix, values.reshape(shape))
@@ -143,8 +143,10 @@ def _import_one_hot(node: OnnxNode) -> list[Value]:
     """
     x, categories = node.input(0), ints(node, "cats_int64s")
     if not categories or len(set(categories)) < len(categories):
-        found = "strings" if node.attr("cats_strings", ()) else f"{categories}"
-        raise Refusal("OneHotEncoder: categories must be different integers", found, "encode them as integers")
+        given_categories = "strings" if node.attr("cats_strings", ()) else f"{categories}"
+        raise Refusal(
+            "OneHotEncoder: categories must be different integers", given_categories, "encode them as integers"
+        )
     if x.type.dtype is not DType.INT64:
         x = node.emit(Cast(DType.INT64), x, suffix="int")
     x = node.emit(Reshape((*x.type.shape, 1)), x, suffix="column")
@@ -158,8 +160,8 @@ def _import_feature_vectorizer(node: OnnxNode) -> list[Value]:
     sizes = ints(node, "inputdimensions")
     parts = [node.input(i) for i in range(len(node.inputs))]
     if len(sizes) != len(parts) or min(sizes, default=0) < 1:
-        found = f"{sizes} for {len(parts)} inputs"
-        raise Refusal("FeatureVectorizer: inputdimensions must give a size an input", found, "repair the model")
+        mismatch = f"{sizes} for {len(parts)} inputs"
+        raise Refusal("FeatureVectorizer: inputdimensions must give a size an input", mismatch, "repair the model")
     results = []
     for index, (part, size) in enumerate(zip(parts, sizes, strict=True)):
         here, count = f"part{index}", part.type.shape[0] if part.type.rank > 1 else 1
@@ -204,8 +206,8 @@ class Translate(Operator):
         """numpy.searchsorted."""
         x, keys, values = arrays
         at = np.minimum(np.searchsorted(keys, x), len(keys) - 1)
-        found = np.where(keys[at] == x, values[at], np.asarray(self.default, values.dtype))
-        return (np.where(x != x, np.asarray(self.of_nan, values.dtype), found).astype(values.dtype),)
+        translated = np.where(keys[at] == x, values[at], np.asarray(self.default, values.dtype))
+        return (np.where(x != x, np.asarray(self.of_nan, values.dtype), translated).astype(values.dtype),)
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Lower to a kernel that searches the sorted keys for each element."""
@@ -230,8 +232,8 @@ def _import_label_encoder(node: OnnxNode) -> list[Value]:
     values = np.asarray([names.index(n) for n in names], np.int64) if names else _entries(node, "values")
     default = np.asarray(-1) if names else _default(node, values)
     if not keys.size or keys.size != values.size or not values.size:
-        found = f"{keys.size} keys, {values.size} values"
-        raise Refusal("LabelEncoder: there must be a value for each numeric key", found, "encode strings beforehand")
+        counts = f"{keys.size} keys, {values.size} values"
+        raise Refusal("LabelEncoder: there must be a value for each numeric key", counts, "encode strings beforehand")
     known = dict(zip(keys.astype(x.type.dtype.numpy).tolist(), values.tolist(), strict=True))
     of_nan = next((v for k, v in reversed(known.items()) if k != k), default.item())
     ordered = sorted(k for k in known if k == k)
@@ -251,16 +253,16 @@ def _entries(node: OnnxNode, side: str) -> Array:
     for suffix, dtype in (("int64s", np.int64), ("floats", np.float32)):
         if len(node.attr(f"{side}_{suffix}", ())):
             return np.asarray(node.attr(f"{side}_{suffix}", ()), dtype)
-    found = np.asarray(node.attr(f"{side}_tensor", np.zeros(0, np.float32))).reshape(-1)
-    return found if found.dtype.kind in "fiu" else found[:0].astype(np.float32)
+    tensor = np.asarray(node.attr(f"{side}_tensor", np.zeros(0, np.float32))).reshape(-1)
+    return tensor if tensor.dtype.kind in "fiu" else tensor[:0].astype(np.float32)
 
 
 def _default(node: OnnxNode, values: Array) -> Array:
     """Return the result for unknown keys."""
-    found = node.attr("default_tensor", None)
-    if found is None:
-        found = node.attr("default_float", -0.0) if values.dtype.kind == "f" else node.attr("default_int64", -1)
-    default = np.asarray(found)
+    value = node.attr("default_tensor", None)
+    if value is None:
+        value = node.attr("default_float", -0.0) if values.dtype.kind == "f" else node.attr("default_int64", -1)
+    default = np.asarray(value)
     if default.size != 1 or default.dtype.kind not in "fiu":
         rule = "LabelEncoder: the default must be one number"
         raise Refusal(rule, f"{default.size} of type {default.dtype}", "repair the model")
@@ -278,5 +280,5 @@ def _import_zip_map(node: OnnxNode) -> list[Value]:
 
 @ml_operator("CategoryMapper", "DictVectorizer", "CastMap", limits="refused: strings")
 def _import_strings(node: OnnxNode) -> list[Value]:
-    found = "strings or dictionaries"
-    raise Refusal(f"{node.op_type}: only numbers can be computed", found, "encode them as numbers before the model")
+    kinds = "strings or dictionaries"
+    raise Refusal(f"{node.op_type}: only numbers can be computed", kinds, "encode them as numbers before the model")

@@ -59,10 +59,10 @@ def as_float(node: OnnxNode, value: Value) -> Value:
 
 def floats(node: OnnxNode, key: str) -> Array:
     """Return a list of reals from the attribute `key` or the tensor `key`_as_tensor; empty if absent."""
-    found = node.attr(key, None)
-    if found is None or not len(found):
-        found = node.attr(f"{key}_as_tensor", ())
-    return np.asarray(found, np.float64).reshape(-1)
+    values = node.attr(key, None)
+    if values is None or not len(values):
+        values = node.attr(f"{key}_as_tensor", ())
+    return np.asarray(values, np.float64).reshape(-1)
 
 
 def ints(node: OnnxNode, key: str) -> tuple[int, ...]:
@@ -152,8 +152,8 @@ class Classes:
     def top(self, node: OnnxNode, scores: Value) -> Value:
         """Return the label of each row's greatest score, the first one on ties."""
         if scores.type.shape[1] > len(self):
-            found = f"{scores.type.shape[1]} scores, {len(self)} classes"
-            raise Refusal(f"{node.op_type}: each score must have a class", found, "repair the model")
+            counts = f"{scores.type.shape[1]} scores, {len(self)} classes"
+            raise Refusal(f"{node.op_type}: each score must have a class", counts, "repair the model")
         return self.at(node, self.top_position(node, scores))
 
     def top_position(self, node: OnnxNode, scores: Value) -> Value:

@@ -96,8 +96,10 @@ def _kernel_values(node: OnnxNode, x: Value, vectors: Array) -> Value:
     if kind not in ("LINEAR", "POLY", "RBF", "SIGMOID"):
         raise Refusal(f"{node.op_type}: kernel_type must be known", kind, "one of LINEAR, POLY, RBF, SIGMOID")
     if parameters.size < 3 and (parameters.size or kind != "LINEAR"):
-        found = f"{parameters.size} numbers"
-        raise Refusal(f"{node.op_type}: kernel_params must hold gamma, coef0 and degree", found, "repair the model")
+        parameter_count = f"{parameters.size} numbers"
+        raise Refusal(
+            f"{node.op_type}: kernel_params must hold gamma, coef0 and degree", parameter_count, "repair the model"
+        )
     if kind == "RBF":
         return node.emit(Rbf(float(parameters[0])), x, float32_constant(node, "vectors", vectors), suffix="rbf")
     if kind == "LINEAR":
@@ -117,8 +119,8 @@ def _kernel_values(node: OnnxNode, x: Value, vectors: Array) -> Value:
 def _support_vectors(node: OnnxNode, x: Value, count: int) -> Array:
     vectors, features = floats(node, "support_vectors"), x.type.shape[1]
     if count < 1 or vectors.size != count * features:
-        found = f"{vectors.size} numbers for {count} vectors of {features}"
-        raise Refusal(f"{node.op_type}: support vectors must be as long as the features", found, "repair the model")
+        counts = f"{vectors.size} numbers for {count} vectors of {features}"
+        raise Refusal(f"{node.op_type}: support vectors must be as long as the features", counts, "repair the model")
     return vectors.reshape(count, features)
 
 
@@ -264,8 +266,8 @@ def _import_svm_regressor(node: OnnxNode) -> list[Value]:
     weights, rho = floats(node, "coefficients"), floats(node, "rho")
     values = _kernel_values(node, x, _support_vectors(node, x, count)) if count else x
     if weights.size != values.type.shape[1] or not rho.size:
-        found = f"{weights.size} coefficients, {rho.size} rho"
-        raise Refusal("SVMRegressor: each support vector needs a coefficient, and one rho", found, "repair the model")
+        counts = f"{weights.size} coefficients, {rho.size} rho"
+        raise Refusal("SVMRegressor: each support vector needs a coefficient, and one rho", counts, "repair the model")
     score = emit_dense(node, values, weights[None], rho[:1], "score")
     return [node.emit(Threshold(0.0, 1.0, -1.0), score) if node.attr("one_class", 0) else score]
 
@@ -280,11 +282,11 @@ def _import_svm_classifier(node: OnnxNode) -> list[Value]:
     pairs = math.comb(len(classes), 2)
     weights = floats(node, "coefficients")
     if len(sizes) != len(classes) or len(classes) < 2 or min(sizes) < 0:
-        found = f"{len(sizes)} sizes, {len(classes)} classes"
-        raise Refusal("SVMClassifier: vectors_per_class must count those of each class", found, "repair the model")
+        counts = f"{len(sizes)} sizes, {len(classes)} classes"
+        raise Refusal("SVMClassifier: vectors_per_class must count those of each class", counts, "repair the model")
     if rho.size < pairs or weights.size != (len(classes) - 1) * sum(sizes):
-        found = f"{rho.size} rho, {weights.size} coefficients for {len(classes)} classes, {sum(sizes)} vectors"
-        raise Refusal("SVMClassifier: each pair of classes needs coefficients and rho", found, "repair the model")
+        counts = f"{rho.size} rho, {weights.size} coefficients for {len(classes)} classes, {sum(sizes)} vectors"
+        raise Refusal("SVMClassifier: each pair of classes needs coefficients and rho", counts, "repair the model")
     values = _kernel_values(node, x, _support_vectors(node, x, sum(sizes)))
     weights, rho = weights.reshape(len(classes) - 1, -1), rho[:pairs]
     starts = node.constant("first", np.cumsum([0, *sizes]).astype(np.int32))
@@ -300,8 +302,8 @@ def _pair_scores(node: OnnxNode, duels: Value, classes: int, post: str) -> Value
     pairs = duels.type.shape[1]
     if a.size:
         if min(a.size, b.size) < pairs:
-            found = f"{a.size} and {b.size} for {pairs} pairs"
-            raise Refusal("SVMClassifier: prob_a and prob_b must be given for each pair", found, "repair the model")
+            counts = f"{a.size} and {b.size} for {pairs} pairs"
+            raise Refusal("SVMClassifier: prob_a and prob_b must be given for each pair", counts, "repair the model")
         parameters = [float32_constant(node, name, v[:pairs]) for name, v in (("prob_a", a), ("prob_b", b))]
         return transformed(node, node.emit(Coupling(classes), duels, *parameters, suffix="coupled"), post)
     if classes > 2:
@@ -313,8 +315,10 @@ def _linear(node: OnnxNode, classes: Classes, x: Value, post: str) -> list[Value
     """Import a classifier without support vectors: one linear function for each class."""
     weights, rho = floats(node, "coefficients"), floats(node, "rho")
     if weights.size != len(classes) * x.type.shape[1] or not rho.size:
-        found = f"{weights.size} coefficients, {rho.size} rho"
-        raise Refusal("SVMClassifier: each class needs a coefficient a feature, and one rho", found, "repair the model")
+        counts = f"{weights.size} coefficients, {rho.size} rho"
+        raise Refusal(
+            "SVMClassifier: each class needs a coefficient a feature, and one rho", counts, "repair the model"
+        )
     bias = np.full(len(classes), rho[0])
     scores = emit_dense(node, x, weights.reshape(len(classes), -1), bias, "scores")
     position = classes.top_position(node, scores)

@@ -242,8 +242,8 @@ def _smallest(numbers: Array) -> Array:
 
 def _reals(numbers: Array, dtype: DType) -> Array:
     """Numbers in the type that computes, or in float32 if that holds them exactly."""
-    narrow = numbers.astype(np.float32)
-    return narrow if np.array_equal(narrow, numbers, equal_nan=True) else numbers.astype(dtype.numpy)
+    as_float32 = numbers.astype(np.float32)
+    return as_float32 if np.array_equal(as_float32, numbers, equal_nan=True) else numbers.astype(dtype.numpy)
 
 
 @dataclass(frozen=True)
@@ -265,15 +265,15 @@ class Unscored(Elementwise):
 def _aligned(node: OnnxNode, *columns: Sequence[object]) -> None:
     """Refuses columns of one table that differ in length."""
     if len({len(column) for column in columns}) > 1:
-        found = ", ".join(str(len(column)) for column in columns)
-        raise Refusal(f"{node.op_type}: the attributes of nodes must have equal lengths", found, "repair the model")
+        lengths = ", ".join(str(len(column)) for column in columns)
+        raise Refusal(f"{node.op_type}: the attributes of nodes must have equal lengths", lengths, "repair the model")
 
 
 def _checked(node: OnnxNode, splits: Sequence[Split], features: int) -> Sequence[Split]:
     wrong = next((s.feature for s in splits if not 0 <= s.feature < features), None)
     if wrong is not None:
-        found = f"feature {wrong} of {features}"
-        raise Refusal(f"{node.op_type}: nodes must read features of the input", found, "repair the model")
+        wrong_feature = f"feature {wrong} of {features}"
+        raise Refusal(f"{node.op_type}: nodes must read features of the input", wrong_feature, "repair the model")
     return splits
 
 
@@ -298,9 +298,9 @@ def _forest(node: OnnxNode, side: str, targets: int, x: Value) -> Forest:
     parts = {part: ints(node, f"{side}_{part}") for part in ("treeids", "nodeids", "ids")}
     reals = floats(node, f"{side}_weights").astype(x.type.dtype.numpy).tolist()
     if len({len(reals), *map(len, parts.values())}) > 1:
-        found = ", ".join(str(len(part)) for part in (*parts.values(), reals))
+        lengths = ", ".join(str(len(part)) for part in (*parts.values(), reals))
         raise Refusal(
-            f"{node.op_type}: the lengths of {side}'s attributes must be consistent", found, "repair the model"
+            f"{node.op_type}: the lengths of {side}'s attributes must be consistent", lengths, "repair the model"
         )
     owners = [of_key.get(k) for k in zip(parts["treeids"], parts["nodeids"], strict=True)]
     weights: dict[int | None, list[tuple[int, float]]] = {}
@@ -334,8 +334,10 @@ def _base(node: OnnxNode, *counts: int) -> tuple[float, ...]:
     """base_values, of which there must be none or one of `counts`."""
     base = tuple(floats(node, "base_values").tolist())
     if len(base) not in (0, *counts):
-        found, wanted = f"{len(base)}", " or ".join(map(str, counts))
-        raise Refusal(f"{node.op_type}: the number of base_values must be {wanted}", found, "repair the model")
+        actual_count, allowed_counts = f"{len(base)}", " or ".join(map(str, counts))
+        raise Refusal(
+            f"{node.op_type}: the number of base_values must be {allowed_counts}", actual_count, "repair the model"
+        )
     return base
 
 
@@ -369,8 +371,8 @@ def _import_ensemble(node: OnnxNode) -> list[Value]:
     x, targets = rows(node, keep_double=True), _targets(node)
     aggregate, post = int(node.attr("aggregate_function", 1)), int(node.attr("post_transform", 0))
     if not (0 <= aggregate < len(AGGREGATES) and 0 <= post < len(POST_TRANSFORMS)):
-        found = f"{aggregate}, {post}"
-        raise Refusal("TreeEnsemble: aggregate_function and post_transform must be known", found, "repair the model")
+        codes = f"{aggregate}, {post}"
+        raise Refusal("TreeEnsemble: aggregate_function and post_transform must be known", codes, "repair the model")
     op = Trees(_new_forest(node, targets, x), AGGREGATES[aggregate])
     return [_finished(node, node.emit(op, x, suffix="scores"), POST_TRANSFORMS[post], x.type.dtype)]
 
@@ -394,8 +396,8 @@ def _new_forest(node: OnnxNode, targets: int, x: Value) -> Forest:
     weights = floats(node, "leaf_weights").astype(dtype).tolist()
     aims = ints(node, "leaf_targetids")
     if len(aims) != len(weights):
-        found = f"{len(aims)} and {len(weights)}"
-        raise Refusal("TreeEnsemble: leaves must have a target and a weight each", found, "repair the model")
+        counts = f"{len(aims)} and {len(weights)}"
+        raise Refusal("TreeEnsemble: leaves must have a target and a weight each", counts, "repair the model")
     leaves = [((target, weight),) for target, weight in zip(aims, weights, strict=True)]
     roots = ints(node, "tree_roots")
     if any(root < 0 for root in roots):
@@ -457,8 +459,10 @@ def _two_classes(node: OnnxNode, classes: Classes, forest: Forest, x: Value, pos
         return _two_scores(node, classes, forest, x, post, base)
     (own,) = used
     if own == 1 and len(base) == 2:
-        found = "weights of the second class only"
-        raise Refusal("TreeEnsembleClassifier: two base_values need weights of the first class", found, "repair it")
+        scored_classes = "weights of the second class only"
+        raise Refusal(
+            "TreeEnsembleClassifier: two base_values need weights of the first class", scored_classes, "repair it"
+        )
     single = replace(forest, leaves=tuple(tuple((0, w) for _, w in leaf) for leaf in forest.leaves), targets=1)
     offset = base[:1] if own == 0 else ()
     score = node.emit(Trees(single, base=offset), x, suffix="score")
