@@ -168,12 +168,12 @@ class Choice:
 
     `family` is one of FAMILIES (mcugen.core.options): `cmsis-nn` takes a kernel of the library wherever one fits; for
     `auto` a library kernel is one more candidate where both it and one of our kernels were measured. Kernels named in
-    `wanted` are taken wherever they fit. `any_size` admits only kernels whose parameters follow from sizes that are
+    `requested` are taken wherever they fit. `any_size` admits only kernels whose parameters follow from sizes that are
     known at run time, where a node has such kernels. The costs of kernels are estimated once, and serve all limits
     asked for.
 
     Raises:
-        UsageError: A kernel named in `wanted` fits no node.
+        UsageError: A kernel named in `requested` fits no node.
     """
 
     def __init__(
@@ -184,16 +184,18 @@ class Choice:
         goal: str,
         *,
         family: str = OWN,
-        wanted: Collection[str] = (),
+        requested: Collection[str] = (),
         any_size: bool = False,
     ) -> None:
-        fitting = _measured_first(graph, all_fitting(graph, features, any_size, wanted), costs)
-        library = {} if family == OWN or any_size else library_kernels(graph, features, costs, goal, wanted)
-        _require(wanted, {k.name for found in (*fitting.values(), library.values()) for k in found})
+        fitting = _measured_first(graph, all_fitting(graph, features, any_size, requested), costs)
+        library = {} if family == OWN or any_size else library_kernels(graph, features, costs, goal, requested)
+        _require(requested, {k.name for kernels in (*fitting.values(), library.values()) for k in kernels})
         if family == AUTO:
             fitting, library = fitting | _compared(library, fitting, features, costs), {}
-        fitting = {node: found for node, found in fitting.items() if node not in library}
-        self._fitting = {node: [k for k in found if k.name in wanted][:1] or found for node, found in fitting.items()}
+        fitting = {node: kernels for node, kernels in fitting.items() if node not in library}
+        self._fitting = {
+            node: [k for k in kernels if k.name in requested][:1] or kernels for node, kernels in fitting.items()
+        }
         self._library = library
         self._graph, self._features, self._costs, self._goal = graph, features, costs, goal
 
@@ -203,17 +205,17 @@ class Choice:
 
     def slowest(self, limits: Limits) -> float:
         """Return the most instructions that a `balanced` plan may take, stall cycles left out."""
-        offered, others = self._offered(limits)
-        return _slowest(_without_waits(offered), limits, others) + others.besides
+        offered, fixed_cost = self._offered(limits)
+        return _slowest(_without_waits(offered), limits, fixed_cost) + fixed_cost.besides
 
     def _taken(self, limits: Limits) -> dict[Node, Kernel]:
         """Return the chosen kernel of each node with candidates; nodes with a library kernel are not among them."""
-        if all(len(found) == 1 for found in self._fitting.values()):
-            return {node: found[0] for node, found in self._fitting.items()}
-        offered, others = self._offered(limits)
-        limits = replace(limits, instructions=limits.instructions - others.besides)
-        taken = _search(offered, self._goal, limits, others)
-        return {node: candidate.kernel for node, candidate in zip(self._offers[0], taken, strict=True)}
+        if all(len(kernels) == 1 for kernels in self._fitting.values()):
+            return {node: kernels[0] for node, kernels in self._fitting.items()}
+        offered, fixed_cost = self._offered(limits)
+        limits = replace(limits, instructions=limits.instructions - fixed_cost.besides)
+        plan = _search(offered, self._goal, limits, fixed_cost)
+        return {node: candidate.kernel for node, candidate in zip(self._offers[0], plan, strict=True)}
 
     def _offered(self, limits: Limits) -> tuple[list[list[Candidate]], Others]:
         """Return the candidates of each node under these limits, and the cost of all other nodes."""
@@ -228,9 +230,9 @@ class Choice:
 
         Their rough estimate counts only where it exceeds the least instructions of the nodes with a choice.
         """
-        others = time_without_choice(self._graph, self._features, self._costs, self._fitting, self._goal)
+        fixed_time = time_without_choice(self._graph, self._features, self._costs, self._fitting, self._goal)
         known = sum(min(c.instructions for c in offer) for offer in self._offers[0].values())
-        return (others, 0.0) if others > known else (0.0, others)
+        return (fixed_time, 0.0) if fixed_time > known else (0.0, fixed_time)
 
     @cached_property
     def _offers(self) -> tuple[dict[Node, list[Candidate]], dict[str, int]]:
@@ -243,11 +245,11 @@ def _measured_first(graph: Graph, fitting: Mapping[Node, list[Kernel]], costs: C
     Measured cycles and estimated instructions cannot be compared.
     """
 
-    def measured(node: Node, found: list[Kernel]) -> list[Kernel]:
-        return [k for k in found if (node.outputs[0].name, k.name) in costs.times]
+    def measured(node: Node, kernels: list[Kernel]) -> list[Kernel]:
+        return [k for k in kernels if (node.outputs[0].name, k.name) in costs.times]
 
     outer = set(graph.nodes)
-    return {node: (node in outer and measured(node, found)) or found for node, found in fitting.items()}
+    return {node: (node in outer and measured(node, kernels)) or kernels for node, kernels in fitting.items()}
 
 
 def offers_of(
@@ -274,7 +276,7 @@ def offers_of(
         The candidates of each node of `fitting`, and for the other nodes the bytes alive, by the name of the first
         output.
     """
-    firsts = {node: found[0] for node, found in fitting.items() if found[0].emit}
+    firsts = {node: kernels[0] for node, kernels in fitting.items() if kernels[0].emit}
     program = lower(graph, features, choices={**(settled or {}), **firsts})
     standing = alive_at(program) if in_any_order else {}
     reorder(program)
@@ -286,13 +288,13 @@ def offers_of(
     offers = {
         node: [
             _candidate(node, k, features, costs if node in outer else fitted, times[node], alive, lasting, numbers)
-            for k in found
+            for k in kernels
         ]
-        for node, found in fitting.items()
+        for node, kernels in fitting.items()
     }
     offers = {node: _by_cycles(node, offer, costs, times[node]) for node, offer in offers.items()}
-    others = alive.keys() - {node.outputs[0].name for node in fitting}
-    return offers, {name: alive[name].least() for name in others}
+    fixed_names = alive.keys() - {node.outputs[0].name for node in fitting}
+    return offers, {name: alive[name].least() for name in fixed_names}
 
 
 def _by_cycles(node: Node, offer: list[Candidate], costs: CostTable, times: int) -> list[Candidate]:
@@ -320,13 +322,13 @@ def _compared(
 
     If an operator has no choice of kernels, the kernel of the one instruction that it emits is used (own_kernel).
     """
-    found = {}
+    compared = {}
     for node, theirs in library.items():
         alone = own_kernel(node, features)
         ours = list(fitting.get(node, [alone] if alone else []))
         if costs.knows(node, theirs) and any(costs.knows(node, kernel) for kernel in ours):
-            found[node] = [*ours, theirs]
-    return found
+            compared[node] = [*ours, theirs]
+    return compared
 
 
 def estimated_instructions(graph: Graph, costs: CostTable, kernels: Mapping[Node, Kernel]) -> dict[str, float]:
@@ -415,7 +417,7 @@ def _nodes(graph: Graph, times: int = 1) -> Iterator[tuple[Node, int]]:
 
 
 def all_fitting(
-    graph: Graph, features: frozenset[str], any_size: bool = False, wanted: Collection[str] = ()
+    graph: Graph, features: frozenset[str], any_size: bool = False, requested: Collection[str] = ()
 ) -> dict[Node, list[Kernel]]:
     """Return our kernels that fit each node, including nodes of bodies; nodes that no kernel fits are left out.
 
@@ -423,28 +425,32 @@ def all_fitting(
         graph: The model.
         features: CPU features and tuning flags.
         any_size: Whether sizes may be known at run time only.
-        wanted: Names of kernels that are returned even if they spend memory.
+        requested: Names of kernels that are returned even if they spend memory.
     """
-    return {node: found for node, _ in _nodes(graph) if (found := fitting_kernels(node, features, any_size, wanted))}
+    return {
+        node: kernels for node, _ in _nodes(graph) if (kernels := fitting_kernels(node, features, any_size, requested))
+    }
 
 
-def fitting_kernels(node: Node, features: frozenset[str], any_size: bool, wanted: Collection[str] = ()) -> list[Kernel]:
+def fitting_kernels(
+    node: Node, features: frozenset[str], any_size: bool, requested: Collection[str] = ()
+) -> list[Kernel]:
     """Return the kernels that fit a node and emit their own instruction, in order of preference.
 
-    Kernels that spend memory are returned only under the tuning flag SPENDING, or if they are named in `wanted`. Under
-    the flag HALVES, kernels with float16 weights come alone where any fit.
+    Kernels that spend memory are returned only under the tuning flag SPENDING, or if they are named in `requested`.
+    Under the flag HALVES, kernels with float16 weights come alone where any fit.
 
     Args:
         node: The node.
         features: CPU features and tuning flags.
         any_size: Select the kernels for sizes known at run time, if any fits.
-        wanted: Names of kernels that are returned even if they spend memory.
+        requested: Names of kernels that are returned even if they spend memory.
     """
-    found = [k for k in own_kernels(node.op) if k.emit and k.fits(node, features)]
-    found = [k for k in found if not k.spends or SPENDING in features or k.name in wanted]
+    kernels = [k for k in own_kernels(node.op) if k.emit and k.fits(node, features)]
+    kernels = [k for k in kernels if not k.spends or SPENDING in features or k.name in requested]
     if HALVES in features:
-        found = [k for k in found if half_weights in k.when] or found
-    return [k for k in found if k.any_size] or found if any_size else found
+        kernels = [k for k in kernels if half_weights in k.when] or kernels
+    return [k for k in kernels if k.any_size] or kernels if any_size else kernels
 
 
 def unmeasured(graph: Graph, features: frozenset[str], costs: CostTable, any_size: bool = False) -> dict[Node, str]:
@@ -456,17 +462,17 @@ def unmeasured(graph: Graph, features: frozenset[str], costs: CostTable, any_siz
         costs: Cost model of the CPU.
         any_size: Whether sizes may be known at run time only.
     """
-    found = {}
+    remarks = {}
     for node, _ in _nodes(graph):
         kernels = own_kernels(node.op)
         names = [k.name for k in kernels if k.emit and k.name not in costs.kernels and k.fits(node, features)]
         if names and len(fitting_kernels(node, features, any_size)) > 1:
-            found[node] = f"not measured on {costs.cpu}: {', '.join(names)} (make costs)"
-    return found
+            remarks[node] = f"not measured on {costs.cpu}: {', '.join(names)} (make costs)"
+    return remarks
 
 
-def _require(wanted: Collection[str], known: set[str]) -> None:
-    missing = sorted(set(wanted) - known)
+def _require(requested: Collection[str], known: set[str]) -> None:
+    missing = sorted(set(requested) - known)
     if missing:
         offered = f"one of: {', '.join(sorted(known))}" if known else "this model has no layer with a choice"
         raise UsageError("a wanted kernel must fit some layer", ", ".join(missing), offered)
@@ -499,7 +505,7 @@ def alive_at(program: Program) -> dict[str, Alive]:
         if b not in scratch
     }
     spans = {b: (number, at, at + b.nbytes) for b, (number, at, _) in places.items()}
-    taken = bytes_at(spans, lives.ranges, len(program.instrs))
+    live_bytes = bytes_at(spans, lives.ranges, len(program.instrs))
     ending: dict[int, set[Buffer]] = defaultdict(set)
     for buffer, (_, last) in lives.ranges.items():
         ending[last].add(buffer)
@@ -510,12 +516,12 @@ def alive_at(program: Program) -> dict[str, Alive]:
     for start, end in program.blocks():
         if program.instrs[start].control is Control.STREAM and free[start]:  # Its results may replace its inputs.
             saved = _saved_in_place([program.instrs[start]], ending[end])
-            taken[start : end + 1] = [nbytes - saved for nbytes in taken[start : end + 1]]
-    found: dict[str, Alive] = {}
+            live_bytes[start : end + 1] = [nbytes - saved for nbytes in live_bytes[start : end + 1]]
+    peaks: dict[str, Alive] = {}
     for index, (instr, is_free) in enumerate(zip(program.instrs, free, strict=True)):
-        now = Alive(taken[index], _saved_in_place([instr], ending[index]) if is_free else 0, is_free)
-        found[instr.name] = max(now, found.get(instr.name, now), key=Alive.least)
-    return found
+        now = Alive(live_bytes[index], _saved_in_place([instr], ending[index]) if is_free else 0, is_free)
+        peaks[instr.name] = max(now, peaks.get(instr.name, now), key=Alive.least)
+    return peaks
 
 
 def _candidate(
@@ -540,14 +546,14 @@ def _candidate(
         lasting: Values that nothing may overwrite.
         numbers: Numbers of contents in flash; contents that are new get the next number.
     """
-    made = trial(node, kernel, features) if kernel.emit else Trial.of(node, alone(node, features))
-    program = made.program
+    lowered = trial(node, kernel, features) if kernel.emit else Trial.of(node, alone(node, features))
+    program = lowered.program
     functions = {instr.function_key: kernel.name for instr in program.instrs}
     stored: dict[object, int] = dict(costs.code_of(functions, kernel.code_of(node)))
-    stored.update(made.constants)
+    stored.update(lowered.constants)
     flash = {numbers.setdefault(content, len(numbers)): nbytes for content, nbytes in stored.items()}
     around = alive.get(node.outputs[0].name)
-    read = ((v, b) for v, b in zip(node.inputs, made.inputs, strict=True) if v is not None and b is not None)
+    read = ((v, b) for v, b in zip(node.inputs, lowered.inputs, strict=True) if v is not None and b is not None)
     ending = {buffer for value, buffer in read if set(value.users) == {node} and value not in lasting}
     saved = _saved_in_place(program.instrs, ending) if around and around.is_free else 0
     ram = (around.nbytes if around else 0) - saved + program.scratch_size
@@ -562,19 +568,19 @@ def _saved_in_place(instrs: Sequence[Instr], ending: Collection[Buffer]) -> int:
     """Return the most bytes saved by an output that overlaps a buffer in `ending`, which no later instruction reads."""
     outs = ((i, out.buffer) for i in instrs for out in i.operands if out.access is Access.OUT)
     pairs = ((i, y, x.buffer) for i, y in outs for x in i.operands if x.buffer in ending)
-    found = ((y, x, freedom(i, y, x)) for i, y, x in pairs)
-    return max((free.most_shared(y.nbytes, x.nbytes) for y, x, free in found if free is not None), default=0)
+    freedoms = ((y, x, freedom(i, y, x)) for i, y, x in pairs)
+    return max((free.most_shared(y.nbytes, x.nbytes) for y, x, free in freedoms if free is not None), default=0)
 
 
 class _Plan:
     """A candidate for each node, and running totals that include the nodes without a choice."""
 
-    def __init__(self, taken: Sequence[Candidate], others: Others) -> None:
-        self.taken = list(taken)
-        self._instructions = others.time + sum(c.instructions for c in taken)
-        self._ram = _Largest([others.ram, *(c.ram for c in taken)])
+    def __init__(self, candidates: Sequence[Candidate], fixed_cost: Others) -> None:
+        self.taken = list(candidates)
+        self._instructions = fixed_cost.time + sum(c.instructions for c in candidates)
+        self._ram = _Largest([fixed_cost.ram, *(c.ram for c in candidates)])
         self._users: Counter[int] = Counter()
-        self._flash = sum(self._add_code(candidate) for candidate in taken)
+        self._flash = sum(self._add_code(candidate) for candidate in candidates)
 
     def cost(self) -> Cost:
         """Return the instructions, RAM and flash of the whole model with the current candidates."""
@@ -592,7 +598,7 @@ class _Plan:
         """Return the cost of the whole model for each candidate in `offer` in place of the node's current one."""
         old = self.taken[index]
         ram, flash = self._ram.most_without(old.ram), self._flash - self._remove_code(old)
-        found = [
+        costs = [
             Cost(
                 self._instructions + (candidate.instructions - old.instructions),
                 max(ram, candidate.ram),
@@ -601,7 +607,7 @@ class _Plan:
             for candidate in offer
         ]
         self._add_code(old)
-        return found
+        return costs
 
     def _add_code(self, candidate: Candidate) -> int:
         """Add a user to each content of the candidate, and return the bytes that are new in flash."""
@@ -646,28 +652,28 @@ class _Largest:
             del self._counts[old]
 
 
-def _search(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, others: Others) -> list[Candidate]:
+def _search(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, fixed_cost: Others) -> list[Candidate]:
     """Return the best plan by the goal, one candidate for each node.
 
     `speed` takes the kernel of fewest instructions only at nodes where it is clearly faster than that of `balanced`.
     `balanced` takes stall cycles into account only if the plan becomes clearly better, because estimates of stalls err.
     """
-    taken = _best(offers, goal, limits, others)
+    best = _best(offers, goal, limits, fixed_cost)
     if goal == "balanced" and any(c.waits for offer in offers for c in offer):
-        plain = _balanced(offers, limits, others)
-        return taken if _is_clearly_better(_Plan(taken, others), _Plan(plain, others), limits) else plain
+        plain = _balanced(offers, limits, fixed_cost)
+        return best if _is_clearly_better(_Plan(best, fixed_cost), _Plan(plain, fixed_cost), limits) else plain
     if goal != "speed":
-        return taken
-    surely = _where_faster(taken, _balanced(offers, limits, others))
-    fits = limits.missed(_Plan(surely, others).cost()) <= limits.missed(_Plan(taken, others).cost())
-    return surely if fits else taken
+        return best
+    improved = _where_faster(best, _balanced(offers, limits, fixed_cost))
+    fits = limits.missed(_Plan(improved, fixed_cost).cost()) <= limits.missed(_Plan(best, fixed_cost).cost())
+    return improved if fits else best
 
 
-def _balanced(offers: Sequence[Sequence[Candidate]], limits: Limits, others: Others) -> list[Candidate]:
+def _balanced(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: Others) -> list[Candidate]:
     """Return the plan of the goal `balanced`, with stall cycles left out."""
     plain = _without_waits(offers)
-    taken = _best(plain, "balanced", limits, others)
-    return [offer[given.index(c)] for offer, given, c in zip(offers, plain, taken, strict=True)]
+    chosen = _best(plain, "balanced", limits, fixed_cost)
+    return [offer[plain_offer.index(c)] for offer, plain_offer, c in zip(offers, plain, chosen, strict=True)]
 
 
 def _without_waits(offers: Sequence[Sequence[Candidate]]) -> list[list[Candidate]]:
@@ -679,21 +685,21 @@ def _where_faster(fast: Sequence[Candidate], other: Sequence[Candidate]) -> list
     notable = NOTABLE * sum(c.cycles for c in other)
 
     def is_faster(quick: Candidate, slow: Candidate) -> bool:
-        least = 0.0 if quick.is_measured else max(CLEARLY * slow.cycles, notable)
-        return slow.cycles - quick.cycles > least
+        min_gain = 0.0 if quick.is_measured else max(CLEARLY * slow.cycles, notable)
+        return slow.cycles - quick.cycles > min_gain
 
     return [quick if is_faster(quick, slow) else slow for quick, slow in zip(fast, other, strict=True)]
 
 
-def _best(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, others: Others) -> list[Candidate]:
+def _best(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, fixed_cost: Others) -> list[Candidate]:
     """Return the best plan that descents from the extremes reach, by the goal."""
     if goal == "flash":
-        return _traded(offers, limits, others)
-    free = best = _best_end(offers, others, _within(limits, lambda cost: cost.rank(goal)))
+        return _traded(offers, limits, fixed_cost)
+    free = best = _best_end(offers, fixed_cost, _within(limits, lambda cost: cost.rank(goal)))
     if goal == "balanced":
-        fast = replace(limits, instructions=min(limits.instructions, _slowest(offers, limits, others)))
+        fast = replace(limits, instructions=min(limits.instructions, _slowest(offers, limits, fixed_cost)))
         rank = _within(fast, lambda cost: cost.rank(goal))
-        best = _best_end(offers, others, rank)
+        best = _best_end(offers, fixed_cost, rank)
         # The limit may end descents early, and estimates of RAM cannot tell small differences.
         if _is_clearly_better(free, best, fast):
             best = free
@@ -715,71 +721,76 @@ def _within(limits: Limits, worth: Callable[[Cost], float]) -> Rank:
     return lambda cost: (*limits.missed(cost), worth(cost))
 
 
-def _traded(offers: Sequence[Sequence[Candidate]], limits: Limits, others: Others) -> list[Candidate]:
+def _traded(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: Others) -> list[Candidate]:
     """Return the `flash` plan: the best trade of time and flash among the plans with nearly the least flash.
 
     The plan uses at most NEARLY times the least flash, or less where the flash limit is smaller. If there is a plan of
     at most MOST_SLOWER times the instructions of `balanced` (unrolled loops included), one of these is returned.
     """
-    least = _best_end(offers, others, _within(limits, lambda cost: cost.rank("flash"))).cost()
-    most = replace(limits, ram=max(limits.ram, least.ram), flash=int(NEARLY * least.flash))
-    if limits.flash < most.flash:
-        most = replace(most, flash=max(limits.flash, least.flash))
+    min_flash_cost = _best_end(offers, fixed_cost, _within(limits, lambda cost: cost.rank("flash"))).cost()
+    flash_limits = replace(limits, ram=max(limits.ram, min_flash_cost.ram), flash=int(NEARLY * min_flash_cost.flash))
+    if limits.flash < flash_limits.flash:
+        flash_limits = replace(flash_limits, flash=max(limits.flash, min_flash_cost.flash))
     long = [[c for c in offer if SHORT_LOOPS not in c.kernel.needs] or offer for offer in offers]
-    slowest = MOST_SLOWER * _Plan(_best(long, "balanced", limits, others), others).cost().instructions
-    quick = replace(most, instructions=min(limits.instructions, slowest))
-    found = _best_trade(offers, most, others)
-    if any(quick.missed(found.cost())):
-        faster = _best_trade(offers, quick, others)
-        found = found if any(quick.missed(faster.cost())) else faster
-    return found.taken
+    slowest = MOST_SLOWER * _Plan(_best(long, "balanced", limits, fixed_cost), fixed_cost).cost().instructions
+    quick = replace(flash_limits, instructions=min(limits.instructions, slowest))
+    plan = _best_trade(offers, flash_limits, fixed_cost)
+    if any(quick.missed(plan.cost())):
+        faster = _best_trade(offers, quick, fixed_cost)
+        plan = plan if any(quick.missed(faster.cost())) else faster
+    return plan.taken
 
 
-def _best_trade(offers: Sequence[Sequence[Candidate]], limits: Limits, others: Others) -> _Plan:
+def _best_trade(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: Others) -> _Plan:
     """Return the plan of the best trade of time and flash, log(instructions) + LAST_BYTES · log(flash)."""
 
     def trade(cost: Cost) -> float:
         return math.log(max(cost.instructions, 1.0)) + LAST_BYTES * math.log(max(cost.flash, 1))
 
     rank = _within(limits, trade)
-    found = _best_end(offers, others, rank)
+    best = _best_end(offers, fixed_cost, rank)
     while True:
-        rivals = [_end(start, offers, others, rank) for start in _with_one_kernel(found.taken, offers)]
-        better = min(rivals, key=lambda plan: rank(plan.cost()), default=found)
-        if rank(better.cost()) >= rank(found.cost()):
-            return found
-        found = better
+        rivals = [_end(start, offers, fixed_cost, rank) for start in _with_one_kernel(best.taken, offers)]
+        better = min(rivals, key=lambda plan: rank(plan.cost()), default=best)
+        if rank(better.cost()) >= rank(best.cost()):
+            return best
+        best = better
 
 
-def _with_one_kernel(taken: Sequence[Candidate], offers: Sequence[Sequence[Candidate]]) -> Iterator[list[Candidate]]:
+def _with_one_kernel(
+    candidates: Sequence[Candidate], offers: Sequence[Sequence[Candidate]]
+) -> Iterator[list[Candidate]]:
     """Yield the plan once per kernel, with that kernel wherever it is offered.
 
     A kernel's code is shared, so that a change of one node alone may gain nothing.
     """
     for name in sorted({c.kernel.name for offer in offers for c in offer}):
-        yield [next((c for c in offer if c.kernel.name == name), old) for offer, old in zip(offers, taken, strict=True)]
+        yield [
+            next((c for c in offer if c.kernel.name == name), old)
+            for offer, old in zip(offers, candidates, strict=True)
+        ]
 
 
-def _slowest(offers: Sequence[Sequence[Candidate]], limits: Limits, others: Others) -> float:
+def _slowest(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: Others) -> float:
     """Return the most instructions that `balanced` may take: MOST_SLOWDOWN times the fastest plan within ENOUGH memory.
 
     There is no limit if the fastest plan needs more than that share of memory.
     """
     room = Limits(int(ENOUGH * limits.ram), int(ENOUGH * limits.flash), limits.taken)
-    fastest = _best_end(offers, others, _within(room, lambda cost: cost.rank("speed"))).cost()
+    fastest = _best_end(offers, fixed_cost, _within(room, lambda cost: cost.rank("speed"))).cost()
     return math.inf if room.excess(fastest) else MOST_SLOWDOWN * fastest.instructions
 
 
-def _best_end(offers: Sequence[Sequence[Candidate]], others: Others, rank: Rank) -> _Plan:
+def _best_end(offers: Sequence[Sequence[Candidate]], fixed_cost: Others, rank: Rank) -> _Plan:
     """Return the plan of least rank among those that the descents from all starts reach."""
     starts = {tuple(map(id, start)): start for start in _starts(offers)}
-    ends = [_end(start, offers, others, rank) for start in starts.values()]
+    ends = [_end(start, offers, fixed_cost, rank) for start in starts.values()]
     return min(ends, key=lambda plan: rank(plan.cost()))
 
 
-def _end(start: Sequence[Candidate], offers: Sequence[Sequence[Candidate]], others: Others, rank: Rank) -> _Plan:
+def _end(start: Sequence[Candidate], offers: Sequence[Sequence[Candidate]], fixed_cost: Others, rank: Rank) -> _Plan:
     """Return the plan that a descent from `start` reaches."""
-    plan = _Plan(start, others)
+    plan = _Plan(start, fixed_cost)
     _descend(plan, offers, rank)
     return plan
 

@@ -87,9 +87,9 @@ def rough_time(node: Node, features: frozenset[str]) -> float:
     """Estimate the instructions of a node whose kernels are all unknown; 0 if it moves data, as the move may vanish."""
     if node.op.moves_data:
         return 0.0
-    given = [v for v in node.inputs if v is not None and not v.is_constant]
-    is_soft = "fpu" not in features and any(v.type.dtype.is_float for v in (*given, *node.outputs))
-    elements = max(sum(v.type.count for v in values) for values in (given, node.outputs))
+    varying_inputs = [v for v in node.inputs if v is not None and not v.is_constant]
+    is_soft = "fpu" not in features and any(v.type.dtype.is_float for v in (*varying_inputs, *node.outputs))
+    elements = max(sum(v.type.count for v in values) for values in (varying_inputs, node.outputs))
     return (SOFT_FLOAT if is_soft else 1.0) * (PER_MAC * node.op.macs(node.sig) + PER_ELEMENT * elements)
 
 
@@ -176,8 +176,8 @@ class CostTable:
         return self._per(node, kernel) is not None
 
     def _per(self, node: Node, kernel: Kernel) -> tuple[float, ...] | None:
-        found = self._cost(kernel.name)
-        return None if found is UNKNOWN else found.per.get(kernel.way_of(node))
+        kernel_cost = self._cost(kernel.name)
+        return None if kernel_cost is UNKNOWN else kernel_cost.per.get(kernel.way_of(node))
 
     def code_of(self, functions: Mapping[tuple[object, ...], str], known: int | None = None) -> dict[Hashable, int]:
         """Return the bytes of C functions, and by kernel name the bytes of the helpers that its functions share.
@@ -238,12 +238,12 @@ def _parsed(table: Mapping[str, Any], cpu: str) -> CostTable:
 
     kernels = {}
     for name, entry in table["kernels"].items():
-        ways = entry["ways"] if "ways" in entry else {"": entry["instructions"]}
+        counts_by_variant = entry["ways"] if "ways" in entry else {"": entry["instructions"]}
         cycles = {
-            core: {way: by_terms(counts) for way, counts in each.items()}
-            for core, each in entry.get("cycles", {}).items()
+            core: {variant: by_terms(counts) for variant, counts in core_costs.items()}
+            for core, core_costs in entry.get("cycles", {}).items()
         }
-        per = {way: by_terms(counts) for way, counts in ways.items()}
+        per = {variant: by_terms(counts) for variant, counts in counts_by_variant.items()}
         kernels[name] = KernelCost(per, entry["code"], cycles, entry.get("shared", 0))
-    others = {key: table.get(key, {}) for key in ("once", "several")}
-    return CostTable(kernels, cpu, **others, soft_floats=table.get("soft_floats", 0))
+    extra_costs = {key: table.get(key, {}) for key in ("once", "several")}
+    return CostTable(kernels, cpu, **extra_costs, soft_floats=table.get("soft_floats", 0))

@@ -146,12 +146,12 @@ def test_code_that_another_layer_needs_anyway_costs_nothing_more(monkeypatch: py
 def test_a_wanted_kernel_is_taken_wherever_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels = (kernel("good"), kernel("other"), kernel("narrow", when=(lambda layer: layer.weights[0, 0] == 2,)))
     table = costs(good=(1, 1), other=(2, 2), narrow=(3, 3))
-    assert chosen(monkeypatch, kernels, table, layers=3, wanted=("narrow",)) == ["good", "narrow", "good"]
+    assert chosen(monkeypatch, kernels, table, layers=3, requested=("narrow",)) == ["good", "narrow", "good"]
 
 
 def test_a_wanted_kernel_must_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"nonsense\..*good"):
-        chosen(monkeypatch, (kernel("good"),), costs(good=(1, 1)), wanted=("nonsense",))
+        chosen(monkeypatch, (kernel("good"),), costs(good=(1, 1)), requested=("nonsense",))
 
 
 def test_sizes_known_at_run_time_leave_the_kernels_made_for_any(monkeypatch: pytest.MonkeyPatch) -> None:

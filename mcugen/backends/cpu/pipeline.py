@@ -254,7 +254,7 @@ class Kernels:
             _with_waits(cost_table(board.cpu, board.features), board, options),
             options.optimize,
             family=options.family,
-            wanted=options.kernels,
+            requested=options.kernels,
             any_size=any_size,
         )
 

@@ -44,8 +44,8 @@ def _scaled(x: Array, left: int) -> Array:
     return np.asarray(scaled)
 
 
-def _line(at: Array, bits: int, most: int) -> Array:
-    """Between entries 2^`bits` steps apart, in units 2^`bits` times smaller than theirs; `most` beyond the last."""
-    table, index, rest = _table(), np.minimum(at >> bits, 254), at & ((1 << bits) - 1)
-    inside = (table[index] << bits) + rest * (table[index + 1] - table[index])
-    return np.asarray(np.where(at >> bits >= 255, most, inside))
+def _line(at: Array, bits: int, end_value: int) -> Array:
+    """Interpolate between entries 2^`bits` steps apart, in 2^-`bits` of their unit; `end_value` beyond the last."""
+    table, index, fraction = _table(), np.minimum(at >> bits, 254), at & ((1 << bits) - 1)
+    inside = (table[index] << bits) + fraction * (table[index + 1] - table[index])
+    return np.asarray(np.where(at >> bits >= 255, end_value, inside))

@@ -91,8 +91,8 @@ class Numbers:
         columns = []
         for layer in (cell.inner, cell.recurrent):
             scales = layer.sig.input(0).q.scales * _by_gate(layer)[:, 0] / SUMS.scales
-            each = [Requantizer.of(scale, 0) for scale in scales]
-            columns += [[int(r.multiplier[0]) for r in each], [31 - r.shift for r in each]]
+            requantizers = [Requantizer.of(scale, 0) for scale in scales]
+            columns += [[int(r.multiplier[0]) for r in requantizers], [31 - r.shift for r in requantizers]]
         return Numbers(
             np.asarray(columns, np.int32).T,
             spec_of(cell.inner).folded_bias.astype(np.int32),
@@ -134,9 +134,9 @@ def fits_units(node: Node) -> bool:
     if scale != 2.0**-numbers.fraction or not -1 <= numbers.fraction <= 24 or numbers.factor < LEAST_FACTOR:
         return False
     return all(
-        int(most) << int(shift) < MOST_SHIFTED and int(most) * int(multiplier) >> (31 - int(shift)) < MOST_RESULT
+        int(max_sum) << int(shift) < MOST_SHIFTED and int(max_sum) * int(multiplier) >> (31 - int(shift)) < MOST_RESULT
         for column, layer in ((0, cell.inner), (2, cell.recurrent))
-        for (multiplier, shift), most in zip(
+        for (multiplier, shift), max_sum in zip(
             numbers.scales[:, column : column + 2], spec_of(layer).largest_sums.reshape(4, -1).max(1), strict=True
         )
     )

@@ -24,9 +24,9 @@ def int8_product(spec: MatMulSpec) -> bool:
     """int8 operands and result, sums of 32 bits"""
     if any(t.dtype is not DType.INT8 or t.quant is None for t in (spec.a, spec.b, spec.y)):
         return False
-    most, requantize = int(spec.largest_sums[0]), spec.requantizer
-    left, largest = 31 - requantize.shift, most * int(requantize.multiplier[0]) >> requantize.shift
-    return left >= 0 and most << left < MOST_SHIFTED and largest < MOST_RESULT
+    max_sum, requantize = int(spec.largest_sums[0]), spec.requantizer
+    left, largest = 31 - requantize.shift, max_sum * int(requantize.multiplier[0]) >> requantize.shift
+    return left >= 0 and max_sum << left < MOST_SHIFTED and largest < MOST_RESULT
 
 
 @dataclass(frozen=True, kw_only=True)

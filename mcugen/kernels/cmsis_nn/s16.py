@@ -60,10 +60,10 @@ class Scaling:
     shift: Int64Array
 
     @staticmethod
-    def near(wanted: Requantizer, bits: int, most: int) -> Scaling:
-        """Return the scaling nearest to `wanted` with multipliers of `bits` bits and shifts of at most `most`."""
-        real = wanted.multiplier / 2.0**wanted.shift
-        shift = np.minimum(bits - np.frexp(real)[1].astype(np.int64), most)
+    def near(exact: Requantizer, bits: int, max_shift: int) -> Scaling:
+        """Return the scaling nearest to `exact` with multipliers of `bits` bits and shifts of at most `max_shift`."""
+        real = exact.multiplier / 2.0**exact.shift
+        shift = np.minimum(bits - np.frexp(real)[1].astype(np.int64), max_shift)
         shift -= np.rint(real * 2.0**shift) >= 2**bits
         return Scaling(np.rint(real * 2.0**shift).astype(np.int64), shift)
 
@@ -72,13 +72,13 @@ class Scaling:
         q: Array = np.clip((sums * self.multiplier + (1 << (self.shift - 1))) >> self.shift, low, high)
         return q
 
-    def agrees(self, wanted: Requantizer, sums: Array) -> bool:
-        """Whether sums of at most these magnitudes, by channel, become int16 codes within one step of `wanted`'s.
+    def agrees(self, exact: Requantizer, sums: Array) -> bool:
+        """Whether sums of at most these magnitudes, by channel, become int16 codes within one step of `exact`'s.
 
         Two results differ by at most 1 if they did by less before the rounding, or if both leave the range. What is
         rounded must fit 31 bits.
         """
-        mine, other = self.multiplier / 2.0**self.shift, wanted.multiplier / 2.0**wanted.shift
+        mine, other = self.multiplier / 2.0**self.shift, exact.multiplier / 2.0**exact.shift
         inside = np.minimum(sums, (2**15 + 1) / np.maximum(np.minimum(mine, other), 2.0**-60))
         fits = (sums * mine < 2**30) & (self.shift >= SHORTEST_SHIFT)
         return bool((fits & (np.abs(mine - other) * inside < 1)).all())
@@ -86,7 +86,7 @@ class Scaling:
     def arguments(self, channels: int) -> tuple[Array, Array]:
         """Multiplier and shift of each channel as the library takes them for sums of 64 bits, int32."""
         pair = self.multiplier << 16, REDUCED - self.shift
-        multiplier, shift = (np.broadcast_to(each, channels).astype(np.int32) for each in pair)
+        multiplier, shift = (np.broadcast_to(values, channels).astype(np.int32) for values in pair)
         return multiplier, shift
 
 
@@ -95,14 +95,14 @@ class Scaling:
 
 def short_scaling(spec: WeightedSpec) -> Scaling | None:
     """Return the scaling of a layer whose doubled sums fit in 32 bits, which Helium needs; None for other layers."""
-    found = Scaling.near(spec.requantizer, 31, 31)
-    return found if (spec.largest_sums * 2.0 ** (31 - found.shift) < 2**30).all() else None
+    scaling = Scaling.near(spec.requantizer, 31, 31)
+    return scaling if (spec.largest_sums * 2.0 ** (31 - scaling.shift) < 2**30).all() else None
 
 
 def long_scaling(spec: WeightedSpec) -> Scaling | None:
     """Return the scaling of any sums; None if it is more than a step from ours."""
-    found = Scaling.near(spec.requantizer, REDUCED, LONGEST_SHIFT)
-    return found if found.agrees(spec.requantizer, spec.largest_sums) else None
+    scaling = Scaling.near(spec.requantizer, REDUCED, LONGEST_SHIFT)
+    return scaling if scaling.agrees(spec.requantizer, spec.largest_sums) else None
 
 
 def conv_scaling(spec: ConvSpec) -> Scaling | None:
@@ -119,8 +119,8 @@ def _adds_in_64_bits(spec: ConvSpec) -> bool:
 
 def product_scaling(spec: MatMulSpec) -> Scaling | None:
     """Return the scaling of a product of two activations; None if it is more than a step from ours."""
-    found = Scaling.near(spec.requantizer, REDUCED, LONGEST_SHIFT)
-    return found if found.agrees(spec.requantizer, spec.largest_sums) else None
+    scaling = Scaling.near(spec.requantizer, REDUCED, LONGEST_SHIFT)
+    return scaling if scaling.agrees(spec.requantizer, spec.largest_sums) else None
 
 
 # ------------------------------------------------------------------------------------- references
@@ -167,7 +167,7 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
         multiplier, shift = scaling.arguments(shape.out_c)
     else:
         pair = short.multiplier, 31 - short.shift
-        multiplier, shift = (np.broadcast_to(each, shape.out_c).astype(np.int32) for each in pair)
+        multiplier, shift = (np.broadcast_to(values, shape.out_c).astype(np.int32) for values in pair)
     depth = shape.k_h * shape.k_w * shape.in_c
     size = by_variant(site.features, 4 * depth, 4 * depth, 8 * (-(-depth // 8) * 8))
     bias = spec.integer_bias.astype(np.int64 if short is None else np.int32)

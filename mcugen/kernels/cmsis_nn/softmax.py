@@ -86,9 +86,9 @@ _POWERS = (1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242)
 def _exp(v: Array) -> Array:
     """exp(v / 2^FRACTION) · 2^31 for v ≤ 0: a polynomial within the last quarter, times the powers that make up v."""
     quarter = 1 << (FRACTION - 2)
-    rest = (v & (quarter - 1)) - quarter
-    remainder = rest - v
-    x = (rest << 5) + 2**28  # around −1/8
+    residue = (v & (quarter - 1)) - quarter
+    remainder = residue - v
+    x = (residue << 5) + 2**28  # around −1/8
     square = _times(x, x)
     cube = _divided(_times(square, square), 2) + _times(square, x)
     terms = x + _divided(_times(cube, _THIRD) + square, 1)

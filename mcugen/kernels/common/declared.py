@@ -22,5 +22,5 @@ def _kernels(value: object) -> Iterator[Kernel]:
     elif isinstance(value, dict):
         yield from _kernels(tuple(value.values()))
     elif isinstance(value, Iterable) and isinstance(value, tuple):
-        for each in value:
-            yield from _kernels(each)
+        for member in value:
+            yield from _kernels(member)

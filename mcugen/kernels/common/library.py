@@ -16,7 +16,7 @@ from mcugen.lir.trial import trial
 
 
 def library_kernels(
-    graph: Graph, features: frozenset[str], costs: CostTable, goal: str, wanted: Collection[str] = ()
+    graph: Graph, features: frozenset[str], costs: CostTable, goal: str, requested: Collection[str] = ()
 ) -> dict[Node, Kernel]:
     """Return the library kernel of each node that any fits.
 
@@ -28,15 +28,15 @@ def library_kernels(
         features: CPU features and tuning flags.
         costs: Cost model of the CPU.
         goal: The goal of the user's optimization.
-        wanted: Names of kernels that are preferred to all others.
+        requested: Names of kernels that are preferred to all others.
     """
-    found = {}
+    chosen = {}
     for node, is_outside in _nodes(graph):
         fitting = [k for k in _kernels(node) if k.fits(node, features) and (is_outside or k.evaluate is None)]
-        fitting = [k for k in fitting if k.name in wanted] or fitting
+        fitting = [k for k in fitting if k.name in requested] or fitting
         if fitting:
-            found[node] = _best(node, fitting, features, costs, goal)
-    return found
+            chosen[node] = _best(node, fitting, features, costs, goal)
+    return chosen
 
 
 def _best(node: Node, fitting: Sequence[Kernel], features: frozenset[str], costs: CostTable, goal: str) -> Kernel:
@@ -81,8 +81,8 @@ def own_kernel(node: Node, features: frozenset[str]) -> Kernel | None:
     """
     names = {instr.kernel for instr in alone(node, features).program.instrs}
     first = next((v for v in node.inputs if v is not None), node.outputs[0])
-    way = f"{node.op.name}_{first.type.dtype.value}"
-    return Kernel(names.pop(), way=lambda _: way) if len(names) == 1 else None
+    cost_key = f"{node.op.name}_{first.type.dtype.value}"
+    return Kernel(names.pop(), way=lambda _: cost_key) if len(names) == 1 else None
 
 
 def _nodes(graph: Graph) -> Iterator[tuple[Node, bool]]:

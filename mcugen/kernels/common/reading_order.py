@@ -106,5 +106,5 @@ def _read_positions(shape: ConvShape, axis: str) -> Array:
     """Return the positions that taps read along an axis, [outputs, taps]; the axis' size for those in the padding."""
     size, out, taps, stride, dilation, pad = shape.along(axis)
     at = np.arange(out)[:, None] * stride + np.arange(taps) * dilation - pad
-    within: Array = np.where((at >= 0) & (at < size), at, size)
-    return within
+    positions: Array = np.where((at >= 0) & (at < size), at, size)
+    return positions

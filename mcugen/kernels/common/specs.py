@@ -261,9 +261,9 @@ class MatMulSpec:
         All of a batch's matrices are read until the last element of their product is written.
         """
         return [
-            each
+            allowed
             for role, read in (("a", self.a), ("b", self.b))
-            for each in overlap(read, self.y, self._by_matrix(read), into=role)
+            for allowed in overlap(read, self.y, self._by_matrix(read), into=role)
         ]
 
     def _by_matrix(self, read: TensorType) -> Traversal:

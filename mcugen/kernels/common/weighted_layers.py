@@ -75,8 +75,8 @@ def words_of_nibbles(weights: Array) -> Array:
     """
     whole = len(weights) // EIGHT * EIGHT
     blocks = weights[:whole].reshape(-1, EIGHT, weights.shape[1]).transpose(0, 2, 1)
-    rest = np.pad(weights[whole:], ((0, 0), (0, -weights.shape[1] % EIGHT)))
-    eights = np.concatenate([blocks.reshape(-1, EIGHT), rest.reshape(-1, EIGHT)]).astype(np.int64) - NIBBLES[0]
+    tail_rows = np.pad(weights[whole:], ((0, 0), (0, -weights.shape[1] % EIGHT)))
+    eights = np.concatenate([blocks.reshape(-1, EIGHT), tail_rows.reshape(-1, EIGHT)]).astype(np.int64) - NIBBLES[0]
     packed: Array = (eights << 4 * np.arange(EIGHT)).sum(1).astype(np.uint32)
     return packed
 
@@ -197,9 +197,9 @@ def integer_store(spec: WeightedSpec) -> Store:
     """
     acc = spec.acc
     bias = {"bias": spec.folded_bias.astype(acc.numpy)}
-    most = -spec.x.dtype.limits[0] * max(int(np.abs(spec.weights).max(initial=0)), 1)
+    max_product = -spec.x.dtype.limits[0] * max(int(np.abs(spec.weights).max(initial=0)), 1)
     zero = spec.x.q.zero_point if spec.x.dtype is DType.INT8 else None
-    sums = Requantization(x_zero=zero, run=(2**31 - 1) // most if acc is DType.INT64 else None)
+    sums = Requantization(x_zero=zero, run=(2**31 - 1) // max_product if acc is DType.INT64 else None)
     if not spec.is_requantized:
         return Store(bias, sums, IntegerStore(store="plain", acc_t=acc.c))
     requantize, (low, high) = spec.high_word, spec.limits

@@ -96,14 +96,14 @@ def sums_of(spec: ConvSpec, packed: bool = False, nibbles: bool = False) -> Sums
     """
     if spec.is_sums:
         return Sums(spec.folded_bias, None, 0, HighWord(zero=0, lift=0, drop=0, second=0))
-    shift, (low, high), (least, highest) = spec.high_word.shift, spec.limits, spec.y.dtype.limits
-    most, more = highest - least, shift - 32
+    shift, (low, high), (lowest, highest) = spec.high_word.shift, spec.limits, spec.y.dtype.limits
+    value_range, extra_shift = highest - lowest, shift - 32
     zero = spec.y.q.zero_point - (low if spec.is_clamped else 0)
-    gain = max(-more, 0)
+    gain = max(-extra_shift, 0)
     second = 256 * zero + 128 if packed else gain * nibbles
-    if more > 0:
-        zero, second = (zero << more) + (1 << (more - 1)), more
-    params = HighWord(zero=zero, lift=most - (high - low), drop=high - most, second=second)
+    if extra_shift > 0:
+        zero, second = (zero << extra_shift) + (1 << (extra_shift - 1)), extra_shift
+    params = HighWord(zero=zero, lift=value_range - (high - low), drop=high - value_range, second=second)
     return Sums(spec.folded_bias, spec.multipliers, gain, params)
 
 
@@ -203,8 +203,8 @@ def high_word_of_widened(spec: ConvSpec) -> bool:
     if not _has_codes(spec, DType.INT8, DType.INT16) or not _short_sums(spec):
         return False
     gain = max(32 - _shift(spec), 0)
-    most = int(np.abs(spec.weights.astype(np.int64)).max(initial=0))
-    return gain <= 8 and most << gain < 2**15 and _short_sums(spec, gain)
+    max_weight = int(np.abs(spec.weights.astype(np.int64)).max(initial=0))
+    return gain <= 8 and max_weight << gain < 2**15 and _short_sums(spec, gain)
 
 
 def shifted_high_word(spec: ConvSpec) -> bool:
@@ -234,9 +234,9 @@ def pairs_of_weights(spec: ConvSpec) -> bool:
     """sums of 24 bits: two int8 weights lie in 16"""
     odd = in_pairs(spec, spec.rows.astype(np.int64))[1::2]
     products = np.stack([code * odd for code in spec.x.dtype.limits])
-    most, least = products.max(0).sum(1), products.min(0).sum(1)
+    max_sums, min_sums = products.max(0).sum(1), products.min(0).sum(1)
     first = in_pairs(spec, spec.folded_bias)[1::2]
-    return pairs_in_parts(spec) and bool((first + least >= -(2**23)).all() and (first + most < 2**23).all())
+    return pairs_in_parts(spec) and bool((first + min_sums >= -(2**23)).all() and (first + max_sums < 2**23).all())
 
 
 def pairs_in_parts(spec: ConvSpec) -> bool:
@@ -256,8 +256,8 @@ def separate_nibbles(spec: ConvSpec) -> bool:
     """sums of 31 bits, 27, 23 and 19 of each four channels: products with the weights of several are taken at once"""
     rows = np.abs(in_pairs(spec, spec.rows.astype(np.int64), 4))
     places, bias = np.arange(len(rows)) % 4, np.abs(in_pairs(spec, spec.folded_bias, 4))
-    most = (rows + np.where(places < 3, -NIBBLES[0], 0)[:, None]).sum(1) * 128 + bias
-    return bool((most < 1 << (31 - 4 * places)).all())
+    max_sums = (rows + np.where(places < 3, -NIBBLES[0], 0)[:, None]).sum(1) * 128 + bias
+    return bool((max_sums < 1 << (31 - 4 * places)).all())
 
 
 def _shift(spec: ConvSpec) -> int:

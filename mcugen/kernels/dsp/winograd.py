@@ -311,12 +311,12 @@ class Tiles(Grid):
         A strip is `strip` blocks.
         """
         width, count = -(-shape.out_w // self.across), self.blocks(shape)
-        done = np.arange(width, count + 1, width) // strip * strip
-        done[-1] = count
-        oy, ox = done // width * 2, done % width * self.across
-        above = np.minimum(oy, shape.out_h) * shape.out_w
-        within = (np.minimum(oy + 2, shape.out_h) - 1) * shape.out_w + np.minimum(ox, shape.out_w)
-        ends: Array = np.where(ox > 0, within, above) * shape.out_c
+        finished_blocks = np.arange(width, count + 1, width) // strip * strip
+        finished_blocks[-1] = count
+        oy, ox = finished_blocks // width * 2, finished_blocks % width * self.across
+        ends_above = np.minimum(oy, shape.out_h) * shape.out_w
+        ends_in_row = (np.minimum(oy + 2, shape.out_h) - 1) * shape.out_w + np.minimum(ox, shape.out_w)
+        ends: Array = np.where(ox > 0, ends_in_row, ends_above) * shape.out_c
         return ends
 
     def is_cut(self, shape: ConvShape) -> bool:

@@ -119,8 +119,8 @@ def packed_halves(weights: Array, in_pairs: bool = True) -> Array:
     rows = np.concatenate([weights, np.zeros((missing, weights.shape[1]), np.float32)]).astype(np.float16)
     blocks = rows.reshape(-1, BLOCK, weights.shape[1])
     pairs = blocks[:, :, :whole].reshape(len(blocks), BLOCK, -1, 2).transpose(0, 2, 1, 3)
-    rest = blocks[:, :, whole:].transpose(0, 2, 1)
-    return np.concatenate([part.reshape(len(blocks), -1) for part in (pairs, rest)], axis=1).reshape(-1)
+    tail = blocks[:, :, whole:].transpose(0, 2, 1)
+    return np.concatenate([part.reshape(len(blocks), -1) for part in (pairs, tail)], axis=1).reshape(-1)
 
 
 def emit_dense(spec: ConvSpec, site: Site) -> Call:

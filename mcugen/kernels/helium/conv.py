@@ -145,8 +145,8 @@ def written_out_gather(shape: ConvShape, patch: PatchRows) -> dict[str, object] 
     Rows are divided among pointers, each of which reaches OFFSET bytes.
     """
     run, row_step = patch.run, patch.row_step
-    each = OFFSET // row_step + 1
-    starts = range(0, shape.k_h, each)
+    rows_per_pointer = OFFSET // row_step + 1
+    starts = range(0, shape.k_h, rows_per_pointer)
     if run > VECTOR or (shape.k_h - 1) * run > OFFSET or len(starts) > 7 or max(patch.x_step, patch.depth) > 255:
         return None
     if starts[-1] * row_step >= 4096:
@@ -156,7 +156,7 @@ def written_out_gather(shape: ConvShape, patch: PatchRows) -> dict[str, object] 
             "offset": start * row_step,
             "rows": [
                 {"number": row, "offset": (row - start) * row_step, "target": row * run}
-                for row in range(start, min(start + each, shape.k_h))
+                for row in range(start, min(start + rows_per_pointer, shape.k_h))
             ],
         }
         for start in starts
@@ -305,15 +305,15 @@ def emit_overwriting(spec: ConvSpec, site: Site) -> Call:
     """Emit a pointwise convolution in place: up to PATCHES pixels are copied before they are overwritten."""
     shape, table = spec.shape, Table(spec)
     pixels = shape.batch * shape.out_h * shape.out_w
-    loop, most = Loop(-(-shape.in_c // VECTOR)), min(PATCHES, pixels)
-    copied = CopiedPixels(in_c=shape.in_c, out_c=shape.out_c, pixels=pixels, most=most)
+    loop, num_copied = Loop(-(-shape.in_c // VECTOR)), min(PATCHES, pixels)
+    copied = CopiedPixels(in_c=shape.in_c, out_c=shape.out_c, pixels=pixels, most=num_copied)
     return call(
         site,
         pack_vectors(spec.rows, BLOCK),
         table,
         [gemm_frame(table, loop, 2 * shape.in_c), copied],
         [loop.flags, Jump()],
-        working=("patches", most * shape.in_c + VECTOR),
+        working=("patches", num_copied * shape.in_c + VECTOR),
         orders=[windows(in_a_row(shape), in_turn(pixels, PATCHES))],
     )
 
@@ -321,8 +321,8 @@ def emit_overwriting(spec: ConvSpec, site: Site) -> Call:
 def eight_channels(spec: ConvSpec) -> bool:
     """pointwise, 8 channels to an even number"""
     shape = spec.shape
-    enough = shape.batch * shape.out_h * shape.out_w >= 4
-    return dense_pixels(shape) and shape.in_c == VECTOR // 2 and shape.out_c % 2 == 0 and enough
+    has_enough_pixels = shape.batch * shape.out_h * shape.out_w >= 4
+    return dense_pixels(shape) and shape.in_c == VECTOR // 2 and shape.out_c % 2 == 0 and has_enough_pixels
 
 
 @dataclass(frozen=True, kw_only=True)

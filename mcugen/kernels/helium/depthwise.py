@@ -129,8 +129,8 @@ class Groups:
 def groups_of(shape: ConvShape, size: int) -> Groups:
     """Return the groups of a row of y."""
     half = size // 2
-    count, rest = divmod(shape.out_w, size)
-    halves = -(-rest // half)
+    count, remaining_columns = divmod(shape.out_w, size)
+    halves = -(-remaining_columns // half)
     covered = count * size + halves * half
     overlap = covered - shape.out_w if shape.out_w > half else 0
     mask = (1 << min(shape.out_w, half) * 16 // half) - 1
@@ -256,7 +256,7 @@ def emit_small_depthwise(spec: ConvSpec, site: Site) -> Call:
         constants["whole"] = weights[which].transpose(0, 2, 1).astype(np.int16)
         more = [WholeTaps(rows=weights.shape[1], columns=weights.shape[2])]
         weights = weights - spec.common_parts[:, None, None]
-    made = call(
+    kernel_call = call(
         site,
         pack_patches(weights.astype(np.int8)),
         table,
@@ -267,7 +267,7 @@ def emit_small_depthwise(spec: ConvSpec, site: Site) -> Call:
         constants=constants,
     )
     in_place = not forward and _patches_may_overwrite_input(shape)
-    return replace(made, inplace=[("y", "x")] if in_place else [])
+    return replace(kernel_call, inplace=[("y", "x")] if in_place else [])
 
 
 def _patches_frame(plane: Plane, groups: Groups, sections: Sections, table: Table) -> PatchesFrame:
@@ -312,13 +312,13 @@ def _sections_in_turn(shape: ConvShape, steps: int, sections: int) -> Traversal:
 
     Up to `sections` sections are transposed at a time.
     """
-    reads, taken = [0], 0
+    reads, finished_sections = [0], 0
     ends: list[int] = []
     while not ends or ends[-1] < shape.out_h:
         left = shape.out_h - (ends[-1] if ends else 0)
-        taken += min(max(left // steps, 1), sections)
-        ends.append(min(taken * steps, shape.out_h))
-        reads.append(min(max(2 + 2 * taken - shape.pad_h, 0), shape.in_h))
+        finished_sections += min(max(left // steps, 1), sections)
+        ends.append(min(finished_sections * steps, shape.out_h))
+        reads.append(min(max(2 + 2 * finished_sections - shape.pad_h, 0), shape.in_h))
     row_in, row_out = shape.in_w * shape.in_c, shape.out_w * shape.out_c
     return by_image(shape, np.array(reads[:-1]) * row_in, np.array(ends) * row_out)
 
@@ -486,7 +486,7 @@ def emit_row_depthwise(spec: ConvSpec, site: Site) -> Call:
     weights, packed = spec.weights.reshape(shape.out_c, -1), four_bits in site.kernel.when
     weights = np.pad(weights, [(0, 0), (0, shape.k_w % 2 * packed)])
     last = (weights.shape[1] - VECTOR * (bands - 1)) // (1 + packed)
-    made = call(
+    kernel_call = call(
         site,
         weights.reshape(-1),
         table,
@@ -494,7 +494,7 @@ def emit_row_depthwise(spec: ConvSpec, site: Site) -> Call:
         [RowOptions(bands=bands, stride_w=shape.stride_w, dilation_w=dilation)],
         working=("planes", 8 * planes.pitch),
     )
-    return replace(made, inplace=[("y", "x")] if _rows_may_overwrite_input(shape) else [])
+    return replace(kernel_call, inplace=[("y", "x")] if _rows_may_overwrite_input(shape) else [])
 
 
 def _rows_may_overwrite_input(shape: ConvShape) -> bool:
@@ -514,9 +514,9 @@ def row_instructions(spec: ConvSpec) -> int:
     shape = spec.shape.as_row()
     planes, longest = Planes.of(shape), _longest(shape)
     pieces = -(-longest // planes.segment)
-    taken = planes.window + (pieces - 1) * (planes.window - planes.held)
+    copied_pixels = planes.window + (pieces - 1) * (planes.window - planes.held)
     channel = 16 * pieces + (16 * _vectors(shape) + 17) * -(-longest // 8)
-    block = 300 * pieces + 6 * taken
+    block = 300 * pieces + 6 * copied_pixels
     return shape.batch * shape.out_h * shape.dilation_w * (-(-shape.in_c // 8) * block + shape.in_c * channel)
 
 

@@ -418,12 +418,12 @@ def call(
     if packs and table.apart is None:
         table = replace(table, nibbles=True)
         options = [replace(o, nibbles=True) if isinstance(o, LoopFlags) else o for o in options]
-    found: dict[str, Buffer] = {"x": site.x, "w": site.const("weights", packed)}
-    found["table"] = site.const("table", table.data)
-    found |= {role: site.const(role, data) for role, data in (constants or {}).items()}
-    found["y"] = site.y
+    buffers: dict[str, Buffer] = {"x": site.x, "w": site.const("weights", packed)}
+    buffers["table"] = site.const("table", table.data)
+    buffers |= {role: site.const(role, data) for role, data in (constants or {}).items()}
+    buffers["y"] = site.y
     if working:
-        found[working[0]] = site.scratch(working[0], DType.INT8, working[1])
+        buffers[working[0]] = site.scratch(working[0], DType.INT8, working[1])
     free = table.spec.overlaps(*orders) if orders else []
     flags = [flag for flag in (Halves(nibbles=packs), *table.flags) if type(flag) in site.kernel.options]
-    return site.call(found, params, [*options, *flags], overlaps=free)
+    return site.call(buffers, params, [*options, *flags], overlaps=free)

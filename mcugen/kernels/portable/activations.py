@@ -61,7 +61,7 @@ class RowsOfInt8:
         """Return how the output may overlap inputs that are read from first to last element."""
         y, order = node.output.type, Traversal.forward(node.output.type.count)
         dense = {"x0": self.x0} | ({"x1": self.x1} if self.rows == 1 else {})
-        return [each for role, i in dense.items() for each in overlap(node.input(i).type, y, order, into=role)]
+        return [allowed for role, i in dense.items() for allowed in overlap(node.input(i).type, y, order, into=role)]
 
 
 # --------------------------------------------------------------------------------------------- specs
@@ -258,7 +258,7 @@ def emit_sum_of_halves(node: Node, builder: Builder, sum_of: WeightedSum) -> boo
         kernel,
         {role: builder.buffer(value) for role, value in operands.items()},
         [HalvesParams(count=y.count)],
-        overlaps=[each for i in (0, 1) for each in overlap(node.input(i).type, y, order, into=f"x{i}")],
+        overlaps=[allowed for i in (0, 1) for allowed in overlap(node.input(i).type, y, order, into=f"x{i}")],
     )
     builder.call(node, call)
     return True

@@ -74,10 +74,10 @@ def emit_codes(node: Node, builder: Builder, codes: TensorType) -> bool:
     (scale,), zero = codes.q.scale, codes.q.zero_point
     params: list[Params] = [Codes(count=y.count, scale=float(scale), zero=zero)]
     if codes is y:
-        found = Reciprocal.of(scale, max(abs(limit - zero) for limit in y.dtype.limits))
-        if found is None:
+        reciprocal = Reciprocal.of(scale, max(abs(limit - zero) for limit in y.dtype.limits))
+        if reciprocal is None:
             return False
-        params.append(Inverse(inverse=found.inverse, rest=found.rest))
+        params.append(Inverse(inverse=reciprocal.inverse, rest=reciprocal.rest))
     operands = {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.output)}
     overlaps = overlap(x, y, Traversal.forward(y.count), into="x")
     builder.call(node, Call(QUANTIZE if codes is y else DEQUANTIZE, operands, params, overlaps=overlaps))

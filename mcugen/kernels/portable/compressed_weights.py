@@ -266,8 +266,8 @@ def digits_of(words: Array) -> Array:
 
     Weights that kernels have packed as sums are recovered exactly or nearly so.
     """
-    rest, digits = words.astype(np.int64), list[Array]()
+    remainder, digits = words.astype(np.int64), list[Array]()
     for _ in range(4):
-        digits.append(rest.astype(np.int8))
-        rest = (rest - digits[-1]) >> 8
+        digits.append(remainder.astype(np.int8))
+        remainder = (remainder - digits[-1]) >> 8
     return np.stack(digits, -1)

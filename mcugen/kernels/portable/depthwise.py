@@ -67,7 +67,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Strips:
-    """A way to cut a depthwise convolution: strips along `points`, next to each other along `lines`."""
+    """A tiling of a depthwise convolution: strips along `points`, next to each other along `lines`."""
 
     lines: Axis
     points: Axis
@@ -99,17 +99,17 @@ class Strips:
         return stays_behind(self, 2 // self.stride, 4, 2)
 
 
-def stays_behind(way: Strips, at_once: int, window: int, step: int) -> bool:
+def stays_behind(tiling: Strips, at_once: int, window: int, step: int) -> bool:
     """Return whether no output overwrites an input that is still to be read.
 
     Args:
-        way: The way to cut.
+        tiling: How the layer is cut into strips.
         at_once: Output lines of a strip.
         window: Lines that the first strip reads, padding included.
         step: Further lines that each other strip reads.
     """
-    lines, points = way.lines, way.points
-    if way.columns:
+    lines, points = tiling.lines, tiling.points
+    if tiling.columns:
         same = (lines.size, points.size) == (lines.out, points.out)
         return same and step == at_once and lines.pad <= window - at_once
     written = [min(k, lines.out) for k in range(at_once, lines.out + at_once, at_once)]
@@ -131,27 +131,30 @@ MOST_SLOWDOWN = 1.25
 
 
 def strips(shape: ConvShape) -> Strips:
-    """Return the faster of the two ways to cut; a strip has at least two output points.
+    """Return the faster of the two tilings; a strip has at least two output points.
 
-    If the layer is a shard of the channels, return the way of shortest strips within MOST_SLOWDOWN.
+    If the layer is a shard of the channels, return the tiling of shortest strips within MOST_SLOWDOWN.
     """
-    ways = _ways_to_cut(shape)
-    fastest = min(ways, key=Strips.instructions)
+    tilings = _ways_to_cut(shape)
+    fastest = min(tilings, key=Strips.instructions)
     if shape.whole_c is None:
         return fastest
-    enough = MOST_SLOWDOWN * fastest.instructions()
-    return min((way for way in ways if way.instructions() <= enough), key=lambda way: way.points.extent)
+    max_instructions = MOST_SLOWDOWN * fastest.instructions()
+    return min(
+        (tiling for tiling in tilings if tiling.instructions() <= max_instructions),
+        key=lambda tiling: tiling.points.extent,
+    )
 
 
 def _ways_to_cut(shape: ConvShape) -> list[Strips]:
     height, width = axes(shape)
-    return [way for way in (Strips(height, width, False), Strips(width, height, True)) if way.points.out > 1]
+    return [tiling for tiling in (Strips(height, width, False), Strips(width, height, True)) if tiling.points.out > 1]
 
 
 def slower_strips(spec: ConvSpec) -> float:
-    """Return the slowdown of the way to cut that is chosen, relative to the faster one."""
-    ways = _ways_to_cut(spec.shape)
-    return strips(spec.shape).instructions() / min(way.instructions() for way in ways)
+    """Return the slowdown of the tiling that is chosen, relative to the faster one."""
+    tilings = _ways_to_cut(spec.shape)
+    return strips(spec.shape).instructions() / min(tiling.instructions() for tiling in tilings)
 
 
 # --------------------------------------------------------------------------------------------------- conditions
@@ -195,12 +198,12 @@ def _is_short(spec: ConvSpec) -> bool:
     return spec.is_requantized and spec.acc is DType.INT32
 
 
-def end_word(spec: ConvSpec, least: int = 0) -> int:
+def end_word(spec: ConvSpec, lowest: int = 0) -> int:
     """Return the number added to the high word of a product before its shift.
 
-    This is the zero point, less the `least` result if that is added last, with rounding if the shift is not 0.
+    This is the zero point, less the `lowest` result if that is added last, with rounding if the shift is not 0.
     """
-    zero = spec.y.q.zero_point - least
+    zero = spec.y.q.zero_point - lowest
     more = max(spec.high_word.shift - 32, 0)
     return (zero << more) + (1 << more >> 1)
 
@@ -384,12 +387,12 @@ def emit_strips(spec: ConvSpec, site: Site) -> Call:
     Weights, bias and multiplier of a channel are adjacent; kernels with a Gain option read int8 or 4-bit weights and a
     table instead.
     """
-    shape, way, scale = spec.shape, strips(spec.shape), _scaled(spec)
+    shape, tiling, scale = spec.shape, strips(spec.shape), _scaled(spec)
     assert scale is not None
     taps = spec.weights.reshape(-1, 3, 3).astype(np.int64)
-    turned = taps.transpose(0, 2, 1) if way.columns else taps
-    bias, pairs = spec.folded_bias << scale, paired_taps(turned, way.stride)
-    strip = site.scratch("strip", DType.INT32, way.strip)
+    turned = taps.transpose(0, 2, 1) if tiling.columns else taps
+    bias, pairs = spec.folded_bias << scale, paired_taps(turned, tiling.stride)
+    strip = site.scratch("strip", DType.INT32, tiling.strip)
     if Gain in site.kernel.options:
         in_bytes = pairs.reshape(-1, 10)[:, :9].astype(np.int8)  # The tenth element is padding.
         stored = nibbles(pairs[..., 0], pairs[..., 1]) if four_bits in site.kernel.when else in_bytes
@@ -404,11 +407,11 @@ def emit_strips(spec: ConvSpec, site: Site) -> Call:
     else:
         stream = packed_taps(pairs << scale, bias, spec.multipliers)
         operands = {"x": site.x, "w": site.const("weights", stream), "y": site.y, "strip": strip}
-    params = [strip_walk(spec, shape, way), CodeLimits.of(spec.limits), YZero(y_zero=spec.y.q.zero_point)]
-    options = [StrideOptions(stride=way.stride, clamp=spec.is_clamped), Loops.of(site), Gain(gain=scale)]
-    used = [each for each in options if type(each) in site.kernel.options]
-    inplace = [("y", "x")] if way.may_overwrite_input() else []
-    return site.call(operands, params, used, inplace=inplace, variant=f"stride{way.stride}", gathers=_gathered(spec))
+    params = [strip_walk(spec, shape, tiling), CodeLimits.of(spec.limits), YZero(y_zero=spec.y.q.zero_point)]
+    options = [StrideOptions(stride=tiling.stride, clamp=spec.is_clamped), Loops.of(site), Gain(gain=scale)]
+    used = [option for option in options if type(option) in site.kernel.options]
+    inplace = [("y", "x")] if tiling.may_overwrite_input() else []
+    return site.call(operands, params, used, inplace=inplace, variant=f"stride{tiling.stride}", gathers=_gathered(spec))
 
 
 def _gathered(spec: ConvSpec) -> Gathered:
@@ -420,8 +423,8 @@ def _gathered(spec: ConvSpec) -> Gathered:
 def strip_count(spec: ConvSpec) -> int:
     """Count strips of four channels, each of which has a cost of its own at its start."""
     shape = spec.shape
-    way = strips(shape)
-    return shape.batch * -(-shape.in_c // WORD) * -(-way.lines.out * way.stride // 2)
+    tiling = strips(shape)
+    return shape.batch * -(-shape.in_c // WORD) * -(-tiling.lines.out * tiling.stride // 2)
 
 
 def stride_way(spec: ConvSpec) -> str:
@@ -429,15 +432,15 @@ def stride_way(spec: ConvSpec) -> str:
     return f"stride{spec.shape.stride_h}"
 
 
-def strip_walk(spec: ConvSpec, shape: ConvShape, way: Strips) -> StripWalk:
-    """Return the parameters of a way to cut.
+def strip_walk(spec: ConvSpec, shape: ConvShape, tiling: Strips) -> StripWalk:
+    """Return the parameters of a tiling.
 
     Args:
         spec: The layer.
         shape: Geometry of the convolution.
-        way: The way to cut.
+        tiling: How the layer is cut into strips.
     """
-    lines, points = way.lines, way.points
+    lines, points = tiling.lines, tiling.points
     return StripWalk(
         batch=shape.batch,
         channels=shape.in_c,
@@ -568,10 +571,10 @@ class TapStrips(Strips):
 
 
 def tap_strips(shape: ConvShape) -> TapStrips | None:
-    """Return the cheaper way to cut among those that fit, if any."""
+    """Return the cheaper tiling among those that fit, if any."""
     height, width = axes(shape)
-    ways = [way for way in (TapStrips(height, width, False), TapStrips(width, height, True)) if way.fits]
-    return min(ways, key=TapStrips.instructions, default=None)
+    tilings = [tiling for tiling in (TapStrips(height, width, False), TapStrips(width, height, True)) if tiling.fits]
+    return min(tilings, key=TapStrips.instructions, default=None)
 
 
 def folded(shape: ConvShape) -> TapStrips | None:
@@ -586,16 +589,16 @@ def folded(shape: ConvShape) -> TapStrips | None:
     taps = (row.taps + at_once) // 2
     lines = Axis(row.size, at_once, 0, row.step, row.out_step, 1, row.stride, 1)
     points = Axis(row.size, -(-row.out // at_once), row.pad, row.step, at_once * row.out_step, taps, 1, 1)
-    way = TapStrips(lines, points, False, True)
-    return way if way.fits else None
+    tiling = TapStrips(lines, points, False, True)
+    return tiling if tiling.fits else None
 
 
 def strip_instructions(spec: ConvSpec) -> int:
     """Estimate the instructions of a layer, which depend on how strips are cut."""
     shape = spec.shape.as_few_rows()
-    way = folded(shape) or tap_strips(shape)
-    assert way is not None
-    return round(shape.batch * shape.in_c * way.instructions())
+    tiling = folded(shape) or tap_strips(shape)
+    assert tiling is not None
+    return round(shape.batch * shape.in_c * tiling.instructions())
 
 
 def other_windows(spec: ConvSpec) -> bool:
@@ -616,16 +619,16 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
     """
     shape = spec.shape.as_few_rows()
     row, more = folded(shape), spec.high_word.shift - 32
-    way = row or tap_strips(shape)
-    assert way is not None
-    walk = strip_walk(spec, shape, way)
+    tiling = row or tap_strips(shape)
+    assert tiling is not None
+    walk = strip_walk(spec, shape, tiling)
     if row:  # In a folded row, the walk counts single points.
-        points = min(shape.in_w, 2 * way.points.extent - shape.pad_w)
+        points = min(shape.in_w, 2 * tiling.points.extent - shape.pad_w)
         walk = replace(walk, points=points, out_points=shape.out_w)
     taps = spec.weights.reshape(-1, shape.k_h, shape.k_w)
-    weights = taps.transpose(0, 2, 1) if not way.columns else taps
+    weights = taps.transpose(0, 2, 1) if not tiling.columns else taps
     if four_bits in site.kernel.when:
-        weights = paired_nibbles(weights.reshape(-1, shape.k_w if row else way.lines.taps))
+        weights = paired_nibbles(weights.reshape(-1, shape.k_w if row else tiling.lines.taps))
     elif spec.w.dtype is not DType.INT8:
         weights = weights.astype(np.int16)
     operands = {
@@ -633,8 +636,8 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
         "w": site.const("weights", weights),
         "table": biases_and_multipliers(spec, site),
         "y": site.y,
-        "strip": site.scratch("strip", DType.INT32, way.strip),
-        "spread": site.scratch("spread", DType.INT32, way.words * (1 if way.is_alone else WORD)),
+        "strip": site.scratch("strip", DType.INT32, tiling.strip),
+        "spread": site.scratch("spread", DType.INT32, tiling.words * (1 if tiling.is_alone else WORD)),
     }
     options = TapOptions(
         x_t=spec.x.dtype.c,
@@ -643,24 +646,24 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
         shifted=more > 0,
         clamp=spec.is_clamped,
         gain=max(-more, 0),
-        looped=way.is_looped,
+        looped=tiling.is_looped,
         folded=row is not None,
-        stride=way.points.stride,
-        dilation=way.points.dilation,
-        line_stride=way.lines.stride,
-        line_dilation=way.lines.dilation if way.lines.taps > 1 else 1,
-        afresh=way.afresh,
-        alone=way.is_alone,
-        pairs=way.pairs,
-        tap_pairs=way.tap_pairs,
-        lines=way.at_once,
-        points=way.together,
-        k_lines=shape.k_w if row else way.lines.taps,
-        k_points=way.points.taps,
+        stride=tiling.points.stride,
+        dilation=tiling.points.dilation,
+        line_stride=tiling.lines.stride,
+        line_dilation=tiling.lines.dilation if tiling.lines.taps > 1 else 1,
+        afresh=tiling.afresh,
+        alone=tiling.is_alone,
+        pairs=tiling.pairs,
+        tap_pairs=tiling.tap_pairs,
+        lines=tiling.at_once,
+        points=tiling.together,
+        k_lines=shape.k_w if row else tiling.lines.taps,
+        k_points=tiling.points.taps,
     )
     ending = EndWord(end=end_word(spec, _least(spec)), shift=more if more > 0 else None)
-    inplace = [("y", "x")] if spec.x.dtype is spec.y.dtype and way.may_overwrite_input() else []
-    variant = f"row{shape.k_w}" if row else f"{way.lines.taps}x{way.points.taps}"
+    inplace = [("y", "x")] if spec.x.dtype is spec.y.dtype and tiling.may_overwrite_input() else []
+    variant = f"row{shape.k_w}" if row else f"{tiling.lines.taps}x{tiling.points.taps}"
     params = [walk, CodeLimits.of(spec.limits), ending]
     return site.call(operands, params, [options], inplace=inplace, variant=variant, gathers=_gathered(spec))
 

@@ -120,10 +120,10 @@ class PlaneStrips(Strips):
 
 
 def plane_strips(shape: ConvShape, few: bool) -> PlaneStrips:
-    """Return the cheaper of two ways to cut: lines are rows, or lines are columns."""
+    """Return the cheaper of two tilings: lines are rows, or lines are columns."""
     height, width = axes(shape)
-    ways = (PlaneStrips(height, width, False, few), PlaneStrips(width, height, True, few))
-    return min(ways, key=PlaneStrips.instructions)
+    tilings = (PlaneStrips(height, width, False, few), PlaneStrips(width, height, True, few))
+    return min(tilings, key=PlaneStrips.instructions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,28 +170,28 @@ def emit_planes(spec: ConvSpec, site: Site) -> Call:
     The strip has words in place of bytes on CPUs that load only words at fixed offsets (Thumb-1).
     """
     shape, few, more = spec.shape.as_row(), "thumb1" in site.features, spec.high_word.shift - 32
-    way = plane_strips(shape, few)
+    tiling = plane_strips(shape, few)
     weights = spec.weights.reshape(-1, shape.k_h, shape.k_w)
     strip = DType.INT32 if few else spec.x.dtype
-    weights = weights.transpose(0, 2, 1) if way.columns else weights
+    weights = weights.transpose(0, 2, 1) if tiling.columns else weights
     packed = four_bits in site.kernel.when
     operands = {
         "x": site.x,
         "w": site.const("weights", paired_nibbles(weights.reshape(len(weights), -1)) if packed else weights),
         "table": biases_and_multipliers(spec, site),
         "y": site.y,
-        "strip": site.scratch("strip", strip, way.held * way.pitch),
+        "strip": site.scratch("strip", strip, tiling.held * tiling.pitch),
     }
     if packed:
         operands["taps"] = site.scratch("taps", DType.INT8, shape.k_h * shape.k_w)
     window = PlaneWindow(
-        pitch=way.pitch,
-        held=way.held,
-        at_once=way.at_once,
-        span=way.span,
-        k_lines=way.lines.taps,
-        line_stride=way.lines.stride,
-        tap_line=way.lines.dilation * way.pitch,
+        pitch=tiling.pitch,
+        held=tiling.held,
+        at_once=tiling.at_once,
+        span=tiling.span,
+        k_lines=tiling.lines.taps,
+        line_stride=tiling.lines.stride,
+        tap_line=tiling.lines.dilation * tiling.pitch,
     )
     options = PlaneOptions(
         x_t=spec.x.dtype.c,
@@ -200,23 +200,23 @@ def emit_planes(spec: ConvSpec, site: Site) -> Call:
         strip_t=strip.c,
         shifted=more > 0,
         gain=max(-more, 0),
-        together=way.together,
-        looped=way.is_looped,
-        k_lines=way.lines.taps if way.is_written_out else 0,
-        k_points=way.points.taps,
-        stride=way.points.stride,
-        dilation=way.points.dilation,
+        together=tiling.together,
+        looped=tiling.is_looped,
+        k_lines=tiling.lines.taps if tiling.is_written_out else 0,
+        k_points=tiling.points.taps,
+        stride=tiling.points.stride,
+        dilation=tiling.points.dilation,
         clamp=spec.is_clamped,
-        sliding="rv32" in site.features and way.is_three_by_three,
+        sliding="rv32" in site.features and tiling.is_three_by_three,
     )
     ending = EndWord(end=end_word(spec), shift=more if more > 0 else None)
-    inplace = [("y", "x")] if spec.x.dtype is spec.y.dtype and way.may_overwrite_input() else []
-    params = [strip_walk(spec, shape, way), window, CodeLimits.of(spec.limits), ending]
-    return site.call(operands, params, [options], inplace=inplace, variant=_variant(way))
+    inplace = [("y", "x")] if spec.x.dtype is spec.y.dtype and tiling.may_overwrite_input() else []
+    params = [strip_walk(spec, shape, tiling), window, CodeLimits.of(spec.limits), ending]
+    return site.call(operands, params, [options], inplace=inplace, variant=_variant(tiling))
 
 
-def _variant(way: PlaneStrips) -> str:
-    return f"{way.lines.taps}x{way.points.taps}" if way.is_written_out else str(way.points.taps)
+def _variant(tiling: PlaneStrips) -> str:
+    return f"{tiling.lines.taps}x{tiling.points.taps}" if tiling.is_written_out else str(tiling.points.taps)
 
 
 def plane_instructions(spec: ConvSpec) -> int:
@@ -230,10 +230,10 @@ def plane_way(spec: ConvSpec) -> str:
 
     Weights are in registers, of several lines ("held") or of one ("line"), or there is a loop over lines ("looped").
     """
-    way = plane_strips(spec.shape.as_row(), few=False)
-    if not way.is_written_out:
+    tiling = plane_strips(spec.shape.as_row(), few=False)
+    if not tiling.is_written_out:
         return "looped"
-    return "held" if way.lines.taps > 1 else "line"
+    return "held" if tiling.lines.taps > 1 else "line"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -116,8 +116,8 @@ def _rounds(instr: Instr) -> int:
     """Return the most iterations: all boxes of a class are visited for each chosen box, and once more at the end."""
     batches, classes, boxes = (instr.params[name] for name in ("batches", "classes", "boxes_n"))
     assert isinstance(batches, int) and isinstance(classes, int) and isinstance(boxes, int)
-    most = instr.operand("most").buffer.data
-    chosen = boxes if most is None else min(max(int(most.max()), 0), boxes)
+    max_boxes = instr.operand("most").buffer.data
+    chosen = boxes if max_boxes is None else min(max(int(max_boxes.max()), 0), boxes)
     return batches * classes * (chosen + 1) * boxes
 
 

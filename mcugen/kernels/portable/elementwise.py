@@ -61,10 +61,10 @@ class Scalars:
 class Known(Scalars):
     """Collector that reuses the variables of another one for equal values before it adds new ones."""
 
-    def __init__(self, others: Scalars) -> None:
-        super().__init__(others.features)
-        self.params = others.params
-        self._spell = others
+    def __init__(self, scalars: Scalars) -> None:
+        super().__init__(scalars.features)
+        self.params = scalars.params
+        self._spell = scalars
 
     def __call__(self, value: Param) -> Parameter:
         """Return the variable that holds `value`."""
@@ -199,7 +199,9 @@ def emit_loop(node: Node, builder: Builder, loop: Loop) -> None:
         {**{loop.name(i): builder.buffer(node.input(i)) for i in range(count)}, "y": builder.buffer(out)},
         [LoopParams(d=numbered("d", dims), x=steps, k=loop.scalar.params)],
         [_options(node, loop, walks, is_small=builder.optimize == "flash")],
-        overlaps=[each for i in dense for each in overlap(node.input(i).type, out.type, order, into=loop.name(i))],
+        overlaps=[
+            allowed for i in dense for allowed in overlap(node.input(i).type, out.type, order, into=loop.name(i))
+        ],
         variant="_".join(loop.steps),
     )
     builder.call(node, call)

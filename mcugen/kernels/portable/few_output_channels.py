@@ -66,11 +66,13 @@ class Plan:
         if not isinstance(spec, TransposedSpec):
             shape = dsp_conv.plain_pixels(shape)
             filters = spec.weights.reshape(spec.channels, shape.k_h, shape.k_w, shape.in_c)
-            found = tuple(Phase(-shape.pad_h, -shape.pad_w, each, n) for n, each in enumerate(filters))
-            return Plan(spec, found, (1, 1), (shape.stride_h, shape.stride_w), shape.dilation_h, is_dsp)
+            phases = tuple(
+                Phase(-shape.pad_h, -shape.pad_w, filter_weights, n) for n, filter_weights in enumerate(filters)
+            )
+            return Plan(spec, phases, (1, 1), (shape.stride_h, shape.stride_w), shape.dilation_h, is_dsp)
         places = product(range(shape.stride_h), range(shape.stride_w), range(spec.channels))
-        found = tuple(_phase(spec, *place) for place in places)
-        return Plan(spec, found, (shape.stride_h, shape.stride_w), (1, 1), 1, is_dsp)
+        phases = tuple(_phase(spec, *place) for place in places)
+        return Plan(spec, phases, (shape.stride_h, shape.stride_w), (1, 1), 1, is_dsp)
 
     @property
     def shape(self) -> ConvShape:
@@ -162,16 +164,16 @@ class Plan:
         Args:
             multipliers: The requantization multipliers, by channel.
         """
-        spec, (top, left), start, found = self.spec, self.first, 0, []
+        spec, (top, left), start, entries = self.spec, self.first, 0, []
         for phase in self.phases:
             own = spec.integer_bias[phase.channel : phase.channel + 1]
             (bias,) = folded_bias(spec.sig, phase.weights[None], own)
             rows, size = len(phase.weights), phase.weights.size
             turns = size // rows // self.turn
             place = (phase.top - top, (phase.left - left) * self.shape.in_c)
-            found.append((*place, rows, turns, start, bias, multipliers[phase.channel]))
+            entries.append((*place, rows, turns, start, bias, multipliers[phase.channel]))
             start += size
-        return np.array(found, np.int64)
+        return np.array(entries, np.int64)
 
     def params(self) -> SingleRows:
         """Return the parameters common to all kernels of this module."""
@@ -203,11 +205,11 @@ def _phase(spec: TransposedSpec, row: int, column: int, channel: int) -> Phase:
     weights = spec.weights[channel].reshape(shape.k_h, shape.k_w, shape.in_c)
     rows, columns = meets(shape, "h", row), meets(shape, "w", column)
     (top, height), (left, width) = _extent(rows), _extent(columns)
-    found = np.zeros((height, width, shape.in_c), weights.dtype)
-    for ky, at in rows:
-        for kx, beside in columns:
-            found[at - top, beside - left] = weights[ky, kx]
-    return Phase(top, left, found, channel)
+    phase_weights = np.zeros((height, width, shape.in_c), weights.dtype)
+    for ky, input_row in rows:
+        for kx, input_column in columns:
+            phase_weights[input_row - top, input_column - left] = weights[ky, kx]
+    return Phase(top, left, phase_weights, channel)
 
 
 def _extent(met: list[tuple[int, int]]) -> tuple[int, int]:
@@ -215,7 +217,7 @@ def _extent(met: list[tuple[int, int]]) -> tuple[int, int]:
 
     The result is (0, 1) if no input meets the taps.
     """
-    at = [each for _, each in met] or [0]
+    at = [position for _, position in met] or [0]
     return min(at), max(at) - min(at) + 1
 
 
@@ -372,12 +374,12 @@ def _kernels(
         emit=emit,
         extra=turns,
     )
-    x, _, *others = plain.operands
+    x, _, *remaining_operands = plain.operands
     dsp = replace(
         plain,
         name=f"{name}_s8_dsp_one",
         what=f"{plain.what}, weights widened to 16 bits",
-        operands=(x, reads("w", "weights, phase by phase", DType.INT32), *others),
+        operands=(x, reads("w", "weights, phase by phase", DType.INT32), *remaining_operands),
         params=(SingleRows, dsp_conv.HighWord),
         options=(dsp_conv.StreamOptions, SingleOptions),
         needs=frozenset({"dsp"}),

@@ -294,10 +294,10 @@ def six_steps(spec: MatMulSpec) -> int:
     return spec.batch * spec.rows * -(-spec.columns // SIX) * (81 * spec.depth // 4 + 240)
 
 
-def _width(columns: int, most: int, group: int) -> int:
-    """Return the columns of a strip: whole groups, at most `most` of them, so that strips have nearly equal sizes."""
+def _width(columns: int, max_groups: int, group: int) -> int:
+    """Return the columns of a strip: up to `max_groups` whole groups, so that strips have nearly equal sizes."""
     groups = -(-columns // group)
-    return -(-groups // -(-groups // most)) * group
+    return -(-groups // -(-groups // max_groups)) * group
 
 
 def _matrices(spec: MatMulSpec) -> Matrices:
@@ -328,8 +328,8 @@ def _product_options(spec: MatMulSpec, any_size: bool) -> ProductOptions:
     if spec.y.dtype is DType.INT32:
         return types
     requantize, (low, high) = spec.requantizer.for_high_word(), spec.y.dtype.limits
-    most = int(spec.largest_sums[0]) * int(requantize.multiplier[0]) + abs(requantize.offset)
-    bounded = most >> requantize.shift < 2**31 and not any_size
+    max_product = int(spec.largest_sums[0]) * int(requantize.multiplier[0]) + abs(requantize.offset)
+    bounded = max_product >> requantize.shift < 2**31 and not any_size
     return replace(types, shift=requantize.shift, low=low, high=high, bounded=bounded)
 
 

@@ -300,8 +300,11 @@ def _by_blocks(batch: int, columns: int, rows: int) -> Traversal:
     starts = np.arange(batch) * rows * columns
     blocks = np.arange(0, last, BLOCK)
     turned = nested(blocks, first * columns), nested((blocks + BLOCK - 1) * rows, first + size)
-    rest = nested(np.arange(last, columns), np.arange(rows) * columns), np.arange(last * rows, columns * rows) + 1
-    reads, writes = (np.concatenate(parts) for parts in zip(turned, rest, strict=True))
+    tail_columns = (
+        nested(np.arange(last, columns), np.arange(rows) * columns),
+        np.arange(last * rows, columns * rows) + 1,
+    )
+    reads, writes = (np.concatenate(parts) for parts in zip(turned, tail_columns, strict=True))
     return Traversal(nested(starts, reads), nested(starts, writes))
 
 
@@ -315,8 +318,8 @@ def _lanes(spec: TransposeSpec, matrices: tuple[int, int, int], site: Site) -> s
         if 15 * rows < 2**8 and columns >= rows:
             return "scattered"
         return "gathered" if 7 * (spec.whole or columns) < 2**16 else ""
-    least = FEWEST_BY_BLOCKS * (2 if SHORT_LOOPS in site.features else 1)
-    large = spec.whole is None and min(columns, rows) >= BLOCK and spec.y.count >= least
+    min_elements = FEWEST_BY_BLOCKS * (2 if SHORT_LOOPS in site.features else 1)
+    large = spec.whole is None and min(columns, rows) >= BLOCK and spec.y.count >= min_elements
     return "blocks" if "dsp" in site.features and large else ""
 
 

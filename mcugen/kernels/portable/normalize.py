@@ -54,8 +54,8 @@ class Rows:
     @property
     def is_forward(self) -> bool:
         """Return whether rows are contiguous and walked forward."""
-        within = [axis in self.axes for axis, size in enumerate(self.shape) if size != 1]
-        return within == sorted(within)
+        is_reduced = [axis in self.axes for axis, size in enumerate(self.shape) if size != 1]
+        return is_reduced == sorted(is_reduced)
 
     @property
     def inplace(self) -> list[tuple[str, str]]:
@@ -74,21 +74,21 @@ class Rows:
 
     def loops(self) -> Loops:
         """Return the loop nest, with sizes and all strides other than 1."""
-        kept, within = self._walks()
+        kept, reduced = self._walks()
         index: dict[tuple[str, str], str] = {}
 
         def nest(letter: str, counter: str, walks: list[_Walk]) -> dict[str, int]:
-            found = {f"{letter}{number}_size": size for number, (size, _) in enumerate(walks)}
+            members = {f"{letter}{number}_size": size for number, (size, _) in enumerate(walks)}
             for place, role in enumerate(self.strides):
                 terms = []
                 for number, stride in ((n, strides[place]) for n, (_, strides) in enumerate(walks) if strides[place]):
                     name = f"{letter}{number}_{role}"
-                    found |= {name: stride} if stride > 1 else {}
+                    members |= {name: stride} if stride > 1 else {}
                     terms.append(f"{counter}{number}" + (f" * p->{name}" if stride > 1 else ""))
                 index[role, letter] = " + ".join(terms)
-            return found
+            return members
 
-        return Loops(Nests(k=nest("k", "i", kept), r=nest("r", "j", within)), len(kept), len(within), index)
+        return Loops(Nests(k=nest("k", "i", kept), r=nest("r", "j", reduced)), len(kept), len(reduced), index)
 
     def _walks(self) -> tuple[list[_Walk], list[_Walk]]:
         """Return (size, stride of each operand) of the kept and of the reduced dimensions, neighbours merged."""

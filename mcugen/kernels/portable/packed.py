@@ -79,8 +79,8 @@ def _width(span: int) -> int | None:
 
 def _bytes(codes: Array, bits: int) -> Array:
     """Pack [N, k] numbers of `bits` bits as [N, bytes]."""
-    each = 8 // bits
-    padded = np.pad(codes, ((0, 0), (0, -codes.shape[1] % each))).reshape(len(codes), -1, each)
+    codes_per_byte = 8 // bits
+    padded = np.pad(codes, ((0, 0), (0, -codes.shape[1] % codes_per_byte))).reshape(len(codes), -1, codes_per_byte)
     shifted: Array = (padded << np.arange(0, 8, bits)).sum(2).astype(np.uint8)
     return shifted
 
@@ -107,9 +107,9 @@ class GroupRequantizer:
             zero_point: Zero point of the output.
             sums: Largest magnitudes of sums, [N, G].
         """
-        most = max(float((factors * sums).sum(1).max() + np.abs(bias).max()) + abs(zero_point) + 1, 1.0)
+        max_total = max(float((factors * sums).sum(1).max() + np.abs(bias).max()) + abs(zero_point) + 1, 1.0)
         shift = 46
-        while shift > 1 and (np.rint(factors.max() * 2.0**shift) >= 2**31 or most * 2.0**shift >= 2**62):
+        while shift > 1 and (np.rint(factors.max() * 2.0**shift) >= 2**31 or max_total * 2.0**shift >= 2**62):
             shift -= 1
         multiplier = np.rint(np.minimum(factors * 2.0**shift, 2**31 - 1)).astype(np.int64)
         start = np.rint(np.clip(bias, -(2.0**15), 2.0**15) * 2.0**shift).astype(np.int64)

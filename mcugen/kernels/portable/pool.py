@@ -268,7 +268,7 @@ class MeanOptions(Options):
         """
         low, high = y.limits
         largest, up = area * 2 ** (8 * x.nbytes), 32 - requantize.shift
-        most = largest * int(requantize.multiplier.max()) + abs(requantize.offset)
+        max_product = largest * int(requantize.multiplier.max()) + abs(requantize.offset)
         return MeanOptions(
             y_t=y.c,
             low=low,
@@ -277,7 +277,7 @@ class MeanOptions(Options):
             up=up,
             ties=may_tie(requantize, largest),
             scaled=up >= 0 and largest << up < 2**31,
-            bounded=most >> requantize.shift < 2**31,
+            bounded=max_product >> requantize.shift < 2**31,
         )
 
     def of_any_size(self) -> MeanOptions:
@@ -386,7 +386,7 @@ def _call_average_of_codes(node: Node, builder: Builder, pool: AverageSpec, requ
         operands["multiplier"] = builder.const(f"{node.output.name}.multiplier", table)
     operands["y"] = builder.buffer(node.output)
     area = pool.geometry.k_h * pool.geometry.k_w
-    few, fewer = (area < most and not builder.any_size for most in (2**8, 2**7))
+    few, fewer = (area < area_limit and not builder.any_size for area_limit in (2**8, 2**7))
     mean = MeanOptions.of(requantize, area, x, y)
     mean = mean.of_any_size() if builder.any_size else mean
     variant = pool.variants(inside) + ["even"] * mean.ties + ["many"] * (not few and x is DType.INT8)

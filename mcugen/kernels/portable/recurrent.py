@@ -321,19 +321,19 @@ class Layer:
 
     def _params(self, d: int) -> list[Params]:
         sizes = self.sizes
-        found: list[Params] = [self._sequence(d)]
+        params: list[Params] = [self._sequence(d)]
         if "c" in self.states:
-            found.append(PeepholeParams(peepholes_offset=d * 3 * sizes.hidden if "peepholes" in self.inputs else None))
+            params.append(PeepholeParams(peepholes_offset=d * 3 * sizes.hidden if "peepholes" in self.inputs else None))
         if "y" in self.results:
             batch, step = sizes.y_strides
-            found.append(OutputWalk(y_batch=batch, y_step=step, y_offset=sizes.start(d)))
+            params.append(OutputWalk(y_batch=batch, y_step=step, y_offset=sizes.start(d)))
         else:
-            found.append(OutputWalk())
+            params.append(OutputWalk())
         places = {s: (sizes.start(d), sizes.state_stride) if s in self.results else (0, 0) for s in self.states}
-        found.append(HiddenWalk(h_offset=places["h"][0], h_stride=places["h"][1]))
+        params.append(HiddenWalk(h_offset=places["h"][0], h_stride=places["h"][1]))
         if "c" in self.states:
-            found.append(CellWalk(c_offset=places["c"][0], c_stride=places["c"][1]))
-        return found
+            params.append(CellWalk(c_offset=places["c"][0], c_stride=places["c"][1]))
+        return params
 
     def _sequence(self, d: int) -> SequenceParams:
         sizes, rows = self.sizes, self.gates.count * self.sizes.hidden

@@ -38,10 +38,10 @@ def nests_of(kept: Walks, reduced: Walks) -> Nests:
     """Return the loops over kept and reduced axes as members of the parameter struct."""
 
     def loops(letter: str, walks: Walks) -> dict[str, int]:
-        found: dict[str, int] = {}
+        members: dict[str, int] = {}
         for number, (size, stride) in enumerate(walks):
-            found |= {f"{letter}{number}_size": size, f"{letter}{number}_stride": stride}
-        return found
+            members |= {f"{letter}{number}_size": size, f"{letter}{number}_stride": stride}
+        return members
 
     return Nests(k=loops("k", kept), r=loops("r", reduced))
 

@@ -78,7 +78,7 @@ def transposed_call(spec: ConvSpec, site: Site) -> Call:
     """
     shape, bias = spec.shape, spec.integer_bias
     group_out = spec.channels // shape.groups
-    rest = group_out % BLOCK != 0
+    has_tail = group_out % BLOCK != 0
     packed = np.concatenate([interleave(group) for group in spec.weights.reshape(shape.groups, group_out, -1)])
     operands = {
         "x": site.x,
@@ -98,10 +98,10 @@ def transposed_call(spec: ConvSpec, site: Site) -> Call:
         y_t=spec.y.dtype.c,
         acc_t=spec.acc.c,
         shift=spec.high_word.shift,
-        rest=rest,
+        rest=has_tail,
     )
     variant = spec.x.dtype.tag + ("_long" if spec.acc is DType.INT64 else "")
-    free = spec.overlaps(_pixels(shape, 1 if rest else BLOCK))
+    free = spec.overlaps(_pixels(shape, 1 if has_tail else BLOCK))
     params = [channels, SpreadGeometry.of(shape), CodeStore.of(spec)]
     return site.call(operands, params, [types], overlaps=free, variant=variant)
 
@@ -215,12 +215,12 @@ class TransposedSpec(ConvSpec):
         rows = meets(shape, "h", place)
         first = min((at for _, at in rows), default=0)
         span = max((at for _, at in rows), default=0) - first + 1
-        found = np.zeros((shape.stride_w, shape.out_c, span, taps, shape.in_c), weights.dtype)
+        phase_weights = np.zeros((shape.stride_w, shape.out_c, span, taps, shape.in_c), weights.dtype)
         for ky, row in rows:
             for pixel in range(shape.stride_w):
                 for kx, column in meets(shape, "w", pixel):
-                    found[pixel, :, row - first, column - left] = weights[:, ky, kx]
-        packed = found.reshape(-1, *found.shape[2:])
+                    phase_weights[pixel, :, row - first, column - left] = weights[:, ky, kx]
+        packed = phase_weights.reshape(-1, *phase_weights.shape[2:])
         bias, codes = (np.tile(a, shape.stride_w) for a in (self.integer_bias, self._multipliers))
         line = ConvShape.of_rows(self.windows, packed[0].size, len(packed))
         codes_of = replace(self.requantizer, multiplier=codes)
@@ -230,11 +230,11 @@ class TransposedSpec(ConvSpec):
     def _filled(self) -> Array:
         """Return the weights as [O, k_h, k_w, C], with zeros for input channels of other groups."""
         shape = self.shape
-        each = self.weights.reshape(shape.groups, -1, shape.k_h, shape.k_w, shape.in_c // shape.groups)
-        found = np.zeros((*each.shape[:-1], shape.groups, each.shape[-1]), each.dtype)
-        for group, weights in enumerate(each):
-            found[group, ..., group, :] = weights
-        return found.reshape(shape.out_c, shape.k_h, shape.k_w, shape.in_c)
+        grouped_weights = self.weights.reshape(shape.groups, -1, shape.k_h, shape.k_w, shape.in_c // shape.groups)
+        filled = np.zeros((*grouped_weights.shape[:-1], shape.groups, grouped_weights.shape[-1]), grouped_weights.dtype)
+        for group, weights in enumerate(grouped_weights):
+            filled[group, ..., group, :] = weights
+        return filled.reshape(shape.out_c, shape.k_h, shape.k_w, shape.in_c)
 
     @property
     def _multipliers(self) -> Array:
@@ -260,8 +260,8 @@ class TransposedSpec(ConvSpec):
         tops, spans = (np.array(by_place)[oy % shape.stride_h] for by_place in zip(*self._spans, strict=True))
         top, start = oy // shape.stride_h + tops, np.arange(0, self.windows, at_once)
         row, column = np.maximum(top, 0), np.maximum(start + left, 0)
-        beside = start + min(at_once, self.windows) - 1 + left + taps <= 0
-        none = (top + spans <= 0) | (row >= shape.in_h) | (column >= shape.in_w) | beside
+        left_of_image = start + min(at_once, self.windows) - 1 + left + taps <= 0
+        none = (top + spans <= 0) | (row >= shape.in_h) | (column >= shape.in_w) | left_of_image
         pixels = shape.in_h * shape.in_w
         first = np.where(none, pixels, row * shape.in_w + column).reshape(-1)
         ends = oy * shape.out_w + np.minimum((start + at_once) * shape.stride_w, shape.out_w)
@@ -392,13 +392,13 @@ class _Rows:
 
     def working(self, site: Site) -> dict[str, Buffer]:
         """Return the working memory for windows, and for a row of y if it is cut."""
-        found = {}
+        buffers = {}
         if not self.is_direct:
-            found["patches"] = site.scratch("patches", DType.INT8, self.most * max(self.pitches))
+            buffers["patches"] = site.scratch("patches", DType.INT8, self.most * max(self.pitches))
         if self.spec.is_cut:
             line = self.spec.windows * self.spec.shape.stride_w * self.spec.shape.out_c
-            found["line"] = site.scratch("line", DType.INT8, line)
-        return found
+            buffers["line"] = site.scratch("line", DType.INT8, line)
+        return buffers
 
     def call(self, site: Site, operands: dict[str, Buffer], params: list[Params], options: list[Options]) -> Call:
         """Return the call of the kernel.
@@ -533,8 +533,8 @@ def emit_thumb1(spec: TransposedSpec, site: Site) -> Call:
     }
     size = Rows(rows=0, depth=spec.shape.in_c, channels=head.channels)
     zero = [] if rows.is_direct else [layer.padding(head)]
-    rest = RestOptions(rest=head.channels % 6 > 0)
-    return rows.call(site, operands, [offset, size, *zero], [codes, rest])
+    tail_options = RestOptions(rest=head.channels % 6 > 0)
+    return rows.call(site, operands, [offset, size, *zero], [codes, tail_options])
 
 
 def thumb1_steps(spec: TransposedSpec) -> int:

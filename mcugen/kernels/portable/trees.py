@@ -81,8 +81,8 @@ def _rounds(instr: Instr) -> int | None:
     weights = int(np.diff(tables["first"].astype(int)).max()) if "first" in tables else 0
     rows = instr.params["rows"]
     assert isinstance(rows, int)
-    most: int = max(longest, weights * len(root))
-    return rows * most
+    max_per_row: int = max(longest, weights * len(root))
+    return rows * max_per_row
 
 
 TREES_TABLE = Kernel(

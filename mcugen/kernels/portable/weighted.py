@@ -172,19 +172,19 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
     """Emit a fully connected layer, four channels at a time: weights as [block][depth][4]."""
     channels, shape = spec.channels, spec.shape
     size = Rows(rows=spec.y.count // channels, depth=spec.depth, channels=channels)
-    rest = channels % BLOCK != 0
-    order = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=1 if rest else BLOCK)
+    has_tail = channels % BLOCK != 0
+    order = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=1 if has_tail else BLOCK)
     packed = _interleaved(spec.rows, site)
-    return weighted_call(spec, site, packed, [size], RestOptions(rest=rest), spec.overlaps(order))
+    return weighted_call(spec, site, packed, [size], RestOptions(rest=has_tail), spec.overlaps(order))
 
 
 def emit_dense_nibbles(spec: ConvSpec, site: Site) -> Call:
     """Emit a fully connected layer with 4-bit weights, eight channels at a time (words_of_nibbles)."""
-    rest = spec.channels % EIGHT != 0
+    has_tail = spec.channels % EIGHT != 0
     shape = spec.shape
-    order = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=1 if rest else EIGHT)
+    order = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=1 if has_tail else EIGHT)
     return weighted_call(
-        spec, site, words_of_nibbles(spec.rows), [Rows.of(spec)], RestOptions(rest=rest), spec.overlaps(order)
+        spec, site, words_of_nibbles(spec.rows), [Rows.of(spec)], RestOptions(rest=has_tail), spec.overlaps(order)
     )
 
 
@@ -222,12 +222,12 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
         runs=1 if joined else shape.k_w,
         taps=shape.k_w if joined else 1,
     )
-    rest = group_out % BLOCK != 0
-    last = (1 if rest else BLOCK) if direct or lines else 0
+    has_tail = group_out % BLOCK != 0
+    last = (1 if has_tail else BLOCK) if direct or lines else 0
     free = spec.overlaps(windows(shape, in_turn(shape.out_h * shape.out_w, 2), last))
     patches = None if lines else ("patches", 0 if direct else 2 * depth)
     variant = "grouped" if shape.groups > 1 else "lines" if lines else ""
-    params, options = [shape.geometry, lines or gathering], WindowRows(rest=rest, lines=lines is not None)
+    params, options = [shape.geometry, lines or gathering], WindowRows(rest=has_tail, lines=lines is not None)
     call = weighted_call(spec, site, packed, params, options, free, working=patches, variant=variant)
     return replace(call, baked=frozenset({"groups"} if shape.groups == 1 and not lines else ()))
 
@@ -343,8 +343,8 @@ def nibble_steps(spec: ConvSpec) -> int:
     They are 20 per input of a block of eight channels, 60 per 16 inputs of one, and 7 per input of each remaining
     channel.
     """
-    blocks, rest = divmod(spec.channels, EIGHT)
-    row = blocks * (20 * spec.depth + 60 * -(-spec.depth // 16)) + rest * 7 * spec.depth
+    blocks, remaining_channels = divmod(spec.channels, EIGHT)
+    row = blocks * (20 * spec.depth + 60 * -(-spec.depth // 16)) + remaining_channels * 7 * spec.depth
     return spec.y.count // spec.channels * row
 
 

@@ -119,19 +119,19 @@ def _padded(rows: Array, multiple: int, axis: int = 1) -> Array:
 
 def conv_mla_steps(spec: ConvSpec) -> int:
     """Count instructions in assembly: 5 per input of six pixels and a channel, 14 per chunk, 11 to pack an input."""
-    return _steps_of_chunks(spec, each=5, chunk=14, channel=62, pack=11)
+    return _steps_of_chunks(spec, per_weight=5, chunk=14, channel=62, pack=11)
 
 
 def conv_muls_steps(spec: ConvSpec) -> int:
     """Count instructions in assembly: 9 per input of six pixels and a channel, 22 per chunk, 21 to pack an input."""
-    return _steps_of_chunks(spec, each=9, chunk=22, channel=190, pack=21)
+    return _steps_of_chunks(spec, per_weight=9, chunk=22, channel=190, pack=21)
 
 
 def conv_muls_steps_of_few(spec: ConvSpec, pixels: int) -> int:
     """Count instructions in assembly for fewer than six pixels: 7 (four pixels) or 5 (two) per input and channel."""
     twos = pixels // 2
     return _steps_of_chunks(
-        spec, each=3 + 2 * twos, chunk=7 + 5 * twos, channel=22 + 56 * twos, pack=3 + 6 * twos, pixels=pixels
+        spec, per_weight=3 + 2 * twos, chunk=7 + 5 * twos, channel=22 + 56 * twos, pack=3 + 6 * twos, pixels=pixels
     )
 
 
@@ -140,22 +140,22 @@ def conv_mul_steps(spec: ConvSpec) -> int:
 
     They are 10 per input of six pixels and a channel and 23 per chunk in assembly, and 24 in C to pack an input.
     """
-    return _steps_of_chunks(spec, each=10, chunk=23, channel=90, pack=24)
+    return _steps_of_chunks(spec, per_weight=10, chunk=23, channel=90, pack=24)
 
 
 def conv_mla_steps_4(spec: ConvSpec) -> int:
     """Count instructions with 4-bit weights in assembly: 12 per two inputs of six pixels and a channel."""
-    return _steps_of_chunks(spec, each=6, chunk=14, channel=62, pack=11, few_bits=True)
+    return _steps_of_chunks(spec, per_weight=6, chunk=14, channel=62, pack=11, few_bits=True)
 
 
 def conv_muls_steps_4(spec: ConvSpec) -> int:
     """Count instructions with 4-bit weights in assembly: 19 per two inputs of six pixels and a channel."""
-    return _steps_of_chunks(spec, each=9.5, chunk=24, channel=190, pack=21, few_bits=True)
+    return _steps_of_chunks(spec, per_weight=9.5, chunk=24, channel=190, pack=21, few_bits=True)
 
 
 def conv_mul_steps_4(spec: ConvSpec) -> int:
     """Count instructions with 4-bit weights in assembly: 22 per two inputs of six pixels and a channel."""
-    return _steps_of_chunks(spec, each=11, chunk=23, channel=90, pack=24, few_bits=True)
+    return _steps_of_chunks(spec, per_weight=11, chunk=23, channel=90, pack=24, few_bits=True)
 
 
 def _with_sums(steps: Callable[[ConvSpec], int], spec: ConvSpec) -> int:
@@ -164,11 +164,11 @@ def _with_sums(steps: Callable[[ConvSpec], int], spec: ConvSpec) -> int:
 
 
 def _steps_of_chunks(
-    spec: ConvSpec, each: float, chunk: int, channel: int, pack: int, few_bits: bool = False, pixels: int = PIXELS
+    spec: ConvSpec, per_weight: float, chunk: int, channel: int, pack: int, few_bits: bool = False, pixels: int = PIXELS
 ) -> int:
     rows = spec.byte_rows
     around = sum(chunk * len(_chunks(row, few_bits)) + channel for row in rows)
-    return int(_blocks_of_pixels(spec, pixels) * (each * rows.size + around + pack * spec.depth))
+    return int(_blocks_of_pixels(spec, pixels) * (per_weight * rows.size + around + pack * spec.depth))
 
 
 def dense_smlal_steps(spec: ConvSpec) -> int:
@@ -292,8 +292,8 @@ def _conv_call(
     shape, direct = spec.shape, rows_of_pixels(spec)
     runs, taps = (1, shape.k_w) if shape.dilation_w == 1 else (shape.k_w, 1)
     pairs = Pairs(direct=int(direct), runs=runs, taps=taps, x_zero=spec.x.q.zero_point)
-    rest = pixels * shape.out_c if shape.out_h * shape.out_w % pixels else 0
-    copies = max(rest, 0 if direct else pixels * taps * shape.in_c)
+    tail_bytes = pixels * shape.out_c if shape.out_h * shape.out_w % pixels else 0
+    copies = max(tail_bytes, 0 if direct else pixels * taps * shape.in_c)
     inputs = spec.depth + int(_is_packed(site))
     operands = {
         "x": site.x,
@@ -359,8 +359,8 @@ def _is_packed(site: Site) -> bool:
 def few_chunks(spec: ConvSpec) -> bool:
     """at most 255 chunks of weights a channel"""
     rows = spec.byte_rows
-    most = np.abs(rows.astype(np.int64)).sum(1).max(initial=0)  # Two neighbouring chunks exceed CHUNK_SUM.
-    if 2 * most // (CHUNK_SUM + 1) + spec.depth // LONGEST_CHUNK + 1 < 256:
+    max_row_sum = np.abs(rows.astype(np.int64)).sum(1).max(initial=0)  # Two neighbouring chunks exceed CHUNK_SUM.
+    if 2 * max_row_sum // (CHUNK_SUM + 1) + spec.depth // LONGEST_CHUNK + 1 < 256:
         return True
     return all(len(chunks(row)) < 256 for row in rows)
 
@@ -376,14 +376,14 @@ def short_products(spec: ConvSpec) -> bool:
     return piece_of(spec.requantizer, spec.largest_sum, spec.limits[0]) > 0
 
 
-def piece_of(requantize: Requantizer, most: int, low: int) -> int:
+def piece_of(requantize: Requantizer, max_sum: int, low: int) -> int:
     """Return the bits of the pieces of a multiplier of three pieces, so that no product exceeds 32 bits.
 
     One size serves all layers if it can, so that they share their code.
 
     Args:
         requantize: The requantization.
-        most: The largest sum.
+        max_sum: The largest sum.
         low: The lowest result.
 
     Returns:
@@ -393,8 +393,8 @@ def piece_of(requantize: Requantizer, most: int, low: int) -> int:
         return 0
     for piece in (9, 8, 10):
         shift = requantize.shift - 2 * piece
-        last = (most * int(requantize.multiplier.max()) >> 2 * piece) + _offset(requantize, low, shift)
-        if most << piece < 2**31 and last + 1 < 2**31:
+        last = (max_sum * int(requantize.multiplier.max()) >> 2 * piece) + _offset(requantize, low, shift)
+        if max_sum << piece < 2**31 and last + 1 < 2**31:
             return piece
     return 0
 
@@ -411,16 +411,16 @@ def _thumb1(spec: ConvSpec) -> tuple[Array, ThumbOffset, ThumbOptions]:
     return tails, *thumb_codes(requantize, spec.largest_sum, spec.limits)
 
 
-def thumb_codes(requantize: Requantizer, most: int, limits: tuple[int, int]) -> tuple[ThumbOffset, ThumbOptions]:
+def thumb_codes(requantize: Requantizer, max_sum: int, limits: tuple[int, int]) -> tuple[ThumbOffset, ThumbOptions]:
     """Return the parameters and options that requantize sums on Thumb-1.
 
     Args:
         requantize: The requantization.
-        most: The largest sum.
+        max_sum: The largest sum.
         limits: Lowest and highest result.
     """
     low, high = limits
-    piece = piece_of(requantize, most, low)
+    piece = piece_of(requantize, max_sum, low)
     offset = ThumbOffset(offset=_offset(requantize, low, requantize.shift - 2 * piece))
     return offset, ThumbOptions(piece=piece, low=low, high=high)
 
@@ -603,8 +603,8 @@ def emit_dense_muls_32(spec: ConvSpec, site: Site) -> Call:
     bias = _padded(spec.folded_bias.astype(np.int32), 6, axis=0)
     operands = {"x": site.x, "w": site.const("w", packed), "bias": site.const("bias", bias), "y": site.y}
     order = windows(spec.shape, in_turn(spec.shape.out_h * spec.shape.out_w, 1), last=1)
-    rest = RestOptions(rest=spec.channels % 6 != 0)
-    options = [rest, WeightLoads.of(spec, site)]
+    tail_options = RestOptions(rest=spec.channels % 6 != 0)
+    options = [tail_options, WeightLoads.of(spec, site)]
     return site.call(operands, [Rows.of(spec)], options, overlaps=spec.overlaps(order))
 
 
@@ -624,11 +624,12 @@ def _dense_call(
     """
     count, channels, depth = _dense_shape(spec)
     operands = {"x": site.x, "w": site.const("w", packed), "tails": site.const("tails", tails), "y": site.y}
-    rest, shape = channels % block, spec.shape
-    order = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=rest or 1)  # Plain C stores channels one by one.
+    remaining_channels, shape = channels % block, spec.shape
+    # Plain C stores channels one by one.
+    order = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=remaining_channels or 1)
     size = Rows(rows=count, depth=depth, channels=channels)
     free = spec.overlaps(order)
-    return site.call(operands, [params, size], [*options, RestOptions(rest=rest != 0)], overlaps=free)
+    return site.call(operands, [params, size], [*options, RestOptions(rest=remaining_channels != 0)], overlaps=free)
 
 
 def few_pixels(spec: ConvSpec) -> bool:
