@@ -163,7 +163,7 @@ Rank = Callable[[Cost], tuple[float, ...]]
 """A key of a plan's cost: of two plans, the one with the lower key is better."""
 
 
-class Choice:
+class KernelChoice:
     """The choice of a kernel for each node of a graph for which several kernels fit.
 
     `family` is one of FAMILIES (mcugen.core.options): `cmsis-nn` takes a kernel of the library wherever one fits; for

@@ -36,7 +36,7 @@ _WIDEST = 2048
 
 
 @dataclass(frozen=True)
-class Found:
+class RecurrentCell:
     """A layer of one direction: W and R [gates · hidden, …], B (those of W, then those of R), and its states."""
 
     op: str
@@ -58,7 +58,7 @@ class Found:
         onnx_attributes = {"hidden_size": self.r.shape[1], "direction": "reverse" if backwards else "forward"}
         return onnx_attributes | ({"linear_before_reset": int(self.is_linear)} if self.op == "GRU" else {})
 
-    def is_same(self, other: Found) -> bool:
+    def is_same(self, other: RecurrentCell) -> bool:
         """Whether it is a step of the same layer."""
         arrays = zip((self.w, self.r, self.b), (other.w, other.r, other.b), strict=True)
         alike = (self.op, self.states, self.is_linear) == (other.op, other.states, other.is_linear)
@@ -66,39 +66,39 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Step:
+class CellStep:
     """One time step of a recurrent layer: its input, and its states (h, and c of an LSTM) before and after the step."""
 
-    found: Found
+    found: RecurrentCell
     x: Value
     before: tuple[Value, ...]
     after: tuple[Value, ...]
 
 
 @dataclass(frozen=True)
-class Sum:
+class AffineSum:
     """Σ value · matrix + bias: matrices [size of the value, n] by value, which are rows, and n numbers."""
 
     matrices: Mapping[Value, Array]
     bias: Array
 
-    def plus(self, other: Sum, sign: float = 1.0) -> Sum:
+    def plus(self, other: AffineSum, sign: float = 1.0) -> AffineSum:
         """Return the sum of both, or their difference for `sign` −1."""
         theirs = {v: sign * m for v, m in other.matrices.items()}
         both = {v: self.matrices[v] + theirs[v] for v in self.matrices if v in theirs}
-        return Sum({**self.matrices, **theirs, **both}, self.bias + sign * other.bias)
+        return AffineSum({**self.matrices, **theirs, **both}, self.bias + sign * other.bias)
 
-    def times(self, matrix: Array) -> Sum:
+    def times(self, matrix: Array) -> AffineSum:
         """Return the product with a matrix [n, m]."""
-        return Sum({v: m @ matrix for v, m in self.matrices.items()}, self.bias @ matrix)
+        return AffineSum({v: m @ matrix for v, m in self.matrices.items()}, self.bias @ matrix)
 
-    def part(self, begin: int, size: int) -> Sum:
+    def part(self, begin: int, size: int) -> AffineSum:
         """Return `size` of the n columns, from column `begin` on."""
         window = slice(begin, begin + size)
-        return Sum({v: m[:, window] for v, m in self.matrices.items()}, self.bias[window])
+        return AffineSum({v: m[:, window] for v, m in self.matrices.items()}, self.bias[window])
 
 
-def cell_of(x: Value, states: Sequence[Value], after: Sequence[Value]) -> Found | None:
+def cell_of(x: Value, states: Sequence[Value], after: Sequence[Value]) -> RecurrentCell | None:
     """Return the recurrent cell that computes the states `after` from rows x [batch, depth] and states [batch, hidden].
 
     Any of the values may have further axes of length 1.
@@ -114,7 +114,7 @@ def cell_of(x: Value, states: Sequence[Value], after: Sequence[Value]) -> Found 
     return None
 
 
-def steps_to(new: Value, is_read: Callable[[Value], object]) -> Iterator[Step]:
+def steps_to(new: Value, is_read: Callable[[Value], object]) -> Iterator[CellStep]:
     """Yield the time steps after which `new` can be the state h, whatever h was before.
 
     Only steps whose input `is_read` accepts are returned.
@@ -127,7 +127,7 @@ def steps_to(new: Value, is_read: Callable[[Value], object]) -> Iterator[Step]:
             before = (h, *states[1:])
             cell = cell_of(x, before, after)
             if cell is not None and cell.states == tuple(range(len(before))):
-                yield Step(cell, x, before, after)
+                yield CellStep(cell, x, before, after)
 
 
 States = tuple[tuple[Any, ...], tuple[Value, ...], Value]
@@ -163,7 +163,7 @@ def _blends(new: Value) -> Iterator[tuple[Value, Value, Value]]:
                 yield gate, a.producer.input(0), fresh
 
 
-def hoisted(cell: Found, whole: Value, axis: int) -> tuple[Found, Value]:
+def hoisted(cell: RecurrentCell, whole: Value, axis: int) -> tuple[RecurrentCell, Value]:
     """Return the cell with the input projection of all steps merged into its weights, and the projection's input.
 
     Return the arguments unchanged if the merge is impossible.
@@ -179,7 +179,9 @@ def hoisted(cell: Found, whole: Value, axis: int) -> tuple[Found, Value]:
     return replace(cell, w=cell.w @ matrix.T, b=cell.b + b), x
 
 
-def compose_layer(node: OnnxNode, cell: Found, x: Value, initial: Sequence[Value], backwards: bool) -> list[Value]:
+def compose_layer(
+    node: OnnxNode, cell: RecurrentCell, x: Value, initial: Sequence[Value], backwards: bool
+) -> list[Value]:
     """All h, the last h, the last c, as loops have them: without an axis of directions.
 
     x is [steps, batch, depth]; `initial` are h and c.
@@ -195,7 +197,7 @@ def compose_layer(node: OnnxNode, cell: Found, x: Value, initial: Sequence[Value
     return [node.call("Reshape", v, np.asarray(shape)) for v, shape in zip(results, shapes, strict=True)]
 
 
-def _lstm(x: Value, states: Sequence[Value], after: Sequence[Value], order: tuple[int, ...]) -> Found | None:
+def _lstm(x: Value, states: Sequence[Value], after: Sequence[Value], order: tuple[int, ...]) -> RecurrentCell | None:
     """h' = σ(o) · tanh(c'), c' = σ(f) · c + σ(i) · tanh(g)."""
     h, c, new_h, new_c = *(states[i] for i in order), *(after[i] for i in order)
     for out, squashed in operands_of(new_h, "Mul"):
@@ -209,7 +211,7 @@ def _lstm(x: Value, states: Sequence[Value], after: Sequence[Value], order: tupl
     return None
 
 
-def _gru(x: Value, h: Value, new: Value) -> Found | None:
+def _gru(x: Value, h: Value, new: Value) -> RecurrentCell | None:
     """h' = z · h + (1 - z) · tanh(g), where g is a sum of x and r · h, or of x and r · (a sum of h)."""
     for update, old, candidate in _blends(new):
         argument, z = argument_of(candidate, "Tanh"), argument_of(update, "Sigmoid")
@@ -218,7 +220,7 @@ def _gru(x: Value, h: Value, new: Value) -> Found | None:
     return None
 
 
-def _reset(x: Value, h: Value, z: Value, argument: Value) -> Found | None:
+def _reset(x: Value, h: Value, z: Value, argument: Value) -> RecurrentCell | None:
     """Return the GRU whose candidate state is the tanh of `argument`."""
     sums = _Sums(x, h)
     total = sums(argument)
@@ -242,16 +244,18 @@ def _reset(x: Value, h: Value, z: Value, argument: Value) -> Found | None:
             continue
         w = np.concatenate([first.w, total.matrices[x].T])
         b = np.concatenate([first.b[: 2 * size], _full(total.bias, size), np.zeros(2 * size), bias])
-        return Found("GRU", w, np.concatenate([first.r, recurrent.T]), b, (0,), is_linear)
+        return RecurrentCell("GRU", w, np.concatenate([first.r, recurrent.T]), b, (0,), is_linear)
     return None
 
 
-def _rnn(x: Value, h: Value, new: Value) -> Found | None:
+def _rnn(x: Value, h: Value, new: Value) -> RecurrentCell | None:
     """h' = tanh(a sum of x and h)."""
     return _of_gates("RNN", x, h, [argument_of(new, "Tanh")], (0,))
 
 
-def _of_gates(op: str, x: Value, h: Value, gates: Sequence[Value | None], states: tuple[int, ...]) -> Found | None:
+def _of_gates(
+    op: str, x: Value, h: Value, gates: Sequence[Value | None], states: tuple[int, ...]
+) -> RecurrentCell | None:
     """Return the layer with these gate sums, if the sums contain only x and h."""
     size, read = h.type.shape[-1], _Sums(x, h)
     sums = [read(v) for v in gates if v is not None]
@@ -260,7 +264,7 @@ def _of_gates(op: str, x: Value, h: Value, gates: Sequence[Value | None], states
         return None
     w, r = (np.concatenate([s.matrices[v].T for s in sums]) for v in (x, h))
     b = np.concatenate([*(_full(s.bias, size) for s in sums), np.zeros(len(sums) * size)])
-    return Found(op, w, r, b, states)
+    return RecurrentCell(op, w, r, b, states)
 
 
 class _Sums:
@@ -270,7 +274,7 @@ class _Sums:
         """Treat the values `apart` as terms of their own, however they are computed."""
         self._known = {value: _itself(value) for value in apart}
 
-    def __call__(self, value: Value, depth: int = 0) -> Sum:
+    def __call__(self, value: Value, depth: int = 0) -> AffineSum:
         """Return the sum that computes a value. The recursion is bounded by the depth of the largest cell."""
         if value not in self._known:
             node = value.producer
@@ -278,7 +282,7 @@ class _Sums:
             self._known[value] = known_sum or _itself(value)
         return self._known[value]
 
-    def _composed(self, node: Node, depth: int) -> Sum | None:
+    def _composed(self, node: Node, depth: int) -> AffineSum | None:
         op, terms = node.op, _summed(node)
         if not terms or depth > _DEEPEST:
             return None
@@ -322,8 +326,8 @@ def _terms(value: Value, apart: Set[Value]) -> list[Value]:
     return terms
 
 
-def _itself(value: Value) -> Sum:
-    return Sum({value: np.eye(value.type.shape[-1] if value.type.rank else 1)}, np.zeros(1))
+def _itself(value: Value) -> AffineSum:
+    return AffineSum({value: np.eye(value.type.shape[-1] if value.type.rank else 1)}, np.zeros(1))
 
 
 def _is_whole(part: Value, total: Value) -> bool:
@@ -331,11 +335,11 @@ def _is_whole(part: Value, total: Value) -> bool:
     return part.type.rank > 0 and (_known(part) is not None or part.type.shape[-1] == total.type.shape[-1])
 
 
-def _constant(value: Value) -> Sum | None:
+def _constant(value: Value) -> AffineSum | None:
     array = _known(value)
     if array is None or array.size not in (1, *value.type.shape[-1:]):
         return None
-    return Sum({}, array.reshape(-1).astype(np.float64))
+    return AffineSum({}, array.reshape(-1).astype(np.float64))
 
 
 def _known(value: Value) -> Array | None:
@@ -347,9 +351,9 @@ def _known(value: Value) -> Array | None:
     return evaluate_node(node, inputs)[0] if len(inputs) == len(node.inputs) else None
 
 
-def _wide(total: Sum, value: Value) -> Sum:
+def _wide(total: AffineSum, value: Value) -> AffineSum:
     """Return the sum with one bias for each element of the value's last axis."""
-    return Sum(total.matrices, _full(total.bias, value.type.shape[-1]))
+    return AffineSum(total.matrices, _full(total.bias, value.type.shape[-1]))
 
 
 def _full(bias: Array, size: int) -> Array:

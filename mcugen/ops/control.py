@@ -25,7 +25,7 @@ from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.kernels import cmsis_nn
 from mcugen.kernels.cmsis_nn.lstm import LstmStep
 from mcugen.kernels.common.strided_loops import dense_strides
-from mcugen.kernels.portable.movement import COPY, Loops
+from mcugen.kernels.portable.movement import COPY, CopyLoops
 from mcugen.lir.builder import Builder
 from mcugen.lir.copies import Offsets
 from mcugen.lir.kernel import Call, Kernel
@@ -350,7 +350,7 @@ class _Window:
         stride, inner = strides[self.walk.axis], list(self.walk.part(tuple(strides)))
         offset, growth = ((self.steps - 1) * stride, -stride) if self.walk.backwards else (0, stride)
         walks = (inner, dense_strides(part)) if reads else (dense_strides(part), inner)
-        loops, whole, step = Loops.of(part, *walks), "x" if reads else "y", "y" if reads else "x"
+        loops, whole, step = CopyLoops.of(part, *walks), "x" if reads else "y", "y" if reads else "x"
         places = {f"{whole}_offset": offset, f"{step}_offset": 0, f"{whole}_step": growth, f"{step}_step": 0}
         call = Call(
             COPY,

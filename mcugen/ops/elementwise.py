@@ -20,7 +20,7 @@ from mcugen.hir.traits import Channelwise, Permutable, Quantizable, Rowwise
 from mcugen.hir.types import Array, Bounds, DType, Layout, QuantParams, TensorType
 from mcugen.kernels import cmsis_nn
 from mcugen.kernels.portable.activations import CurveSpec
-from mcugen.kernels.portable.elementwise import MOST_SHARED, Known, Literals, Loop, Scalars, Typed, emit_loop
+from mcugen.kernels.portable.elementwise import MOST_SHARED, Literals, Loop, ReusedScalars, Scalars, Typed, emit_loop
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.spec import HasKernels
@@ -319,7 +319,7 @@ def _emit_steps(node: Node, steps: Sequence[Step], builder: Builder) -> None:
     if len(scalar.params) > MOST_SHARED and not any(isinstance(v, float) for v in scalar.params.values()):
         scalar = Literals(builder.features)
         plain = _expressions(node, steps, tables, scalar)
-    helium = _vectors(node, steps, tables, Known(scalar)) if "mve" in builder.features else None
+    helium = _vectors(node, steps, tables, ReusedScalars(scalar)) if "mve" in builder.features else None
     emit_loop(node, builder, Loop([step.op.name for step in steps], tables, scalar, plain, helium))
 
 

@@ -20,7 +20,7 @@ from mcugen.kernels.portable.learning import (
     DescentOptions,
     ProductLoops,
 )
-from mcugen.kernels.portable.weighted import Rows
+from mcugen.kernels.portable.weighted import DenseSizes
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.numerics.sums import exact_product, real_product
@@ -67,7 +67,7 @@ class Descend(Operator):
         (rows, depth), channels = node.input(1).type.shape, node.input(2).type.shape[1]
         dtype = node.output.type.dtype
         options = DescentOptions(codes=dtype is DType.INT8)
-        params = [Rows(rows=rows, depth=depth, channels=channels)]
+        params = [DenseSizes(rows=rows, depth=depth, channels=channels)]
         builder.call(node, Call(DESCEND, operands, params, [options], inplace=[("y", "w")], variant=dtype.tag))
 
 
@@ -111,7 +111,10 @@ class DescendCodes(Operator):
         roles = zip(("w", "a", "b", "gain", "fraction"), node.inputs, strict=True)
         operands = {role: builder.buffer(v) for role, v in roles if v is not None} | {"y": builder.buffer(node.output)}
         (rows, depth), channels = node.input(1).type.shape, node.input(2).type.shape[0]
-        params = [Rows(rows=rows, depth=depth, channels=channels), CodedStep(zero=node.input(2).type.q.zero_point)]
+        params = [
+            DenseSizes(rows=rows, depth=depth, channels=channels),
+            CodedStep(zero=node.input(2).type.q.zero_point),
+        ]
         builder.call(node, Call(DESCEND_CODES, operands, params, inplace=[("y", "w")]))
 
 
@@ -143,7 +146,7 @@ class CodedProduct(Operator):
         roles = zip(("x", "w", "y"), (*node.inputs, node.output), strict=True)
         operands = {role: builder.buffer(v) for role, v in roles if v is not None}
         (rows, depth), channels = node.input(0).type.shape, node.input(1).type.shape[1]
-        params = [Rows(rows=rows, depth=depth, channels=channels)]
+        params = [DenseSizes(rows=rows, depth=depth, channels=channels)]
         loops = ProductLoops(many=rows >= 4, rest=rows % 4 != 0)
         variant = f"{'4' if loops.many else ''}{'1' if loops.rest else ''}"
         builder.call(node, Call(CODED_PRODUCT, operands, params, [loops], variant=variant))

@@ -36,8 +36,8 @@ from mcugen.kernels.common.strided_loops import dense_strides
 from mcugen.kernels.portable.movement import (
     TRANSPOSE,
     TRANSPOSE_INPLACE,
-    Loops,
-    Side,
+    CopyLoops,
+    CopySide,
     TransposeSpec,
     emit_copy,
     emit_fill,
@@ -281,7 +281,9 @@ class Transpose(HasKernels, Rowwise, Divisible, Simplifiable, Expressible, Movem
         if not builder.any_size and turns_matrices(self.spec(node)):
             builder.lower(self.kernels, node)
         else:
-            emit_copy(node, builder, 0, node.output.type.shape, Side([self._strides(node)[axis] for axis in self.perm]))
+            emit_copy(
+                node, builder, 0, node.output.type.shape, CopySide([self._strides(node)[axis] for axis in self.perm])
+            )
 
     def _strides(self, node: Node) -> Sequence[int]:
         """Return the strides of the input in elements: some columns of a matrix lie as far apart as its rows."""
@@ -365,13 +367,13 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
 
     def is_run(self, x: TensorType) -> bool:
         """Whether its elements lie together: then they may stay where they are."""
-        loops = Loops.of(self.sizes, self._side(x).strides, dense_strides(self.sizes))
+        loops = CopyLoops.of(self.sizes, self._side(x).strides, dense_strides(self.sizes))
         return loops.run is not None and not loops.outer
 
-    def _side(self, x: TensorType) -> Side:
+    def _side(self, x: TensorType) -> CopySide:
         strides = dense_strides(x.shape)
         offset = sum(s * stride for s, stride in zip(self.starts, strides, strict=True))
-        return Side([k * stride for k, stride in zip(self.steps, strides, strict=True)], offset)
+        return CopySide([k * stride for k, stride in zip(self.steps, strides, strict=True)], offset)
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Lower to a strided copy."""
@@ -410,7 +412,7 @@ class Expand(Permutable, Simplifiable, Movement):
         """Lower to a copy with stride 0 on broadcast axes."""
         x = node.input(0).type.shape
         walk = [0 if size == 1 else stride for size, stride in zip(x, dense_strides(x), strict=True)]
-        emit_copy(node, builder, 0, self.shape, Side(walk))
+        emit_copy(node, builder, 0, self.shape, CopySide(walk))
 
 
 def run_of(value: Value) -> tuple[Value, int]:
@@ -521,9 +523,9 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
         if not builder.any_size and math.prod(node.output.type.shape[: self.axis]) > 1:
             order.sort(key=lambda index: (parts[index].is_constant, -parts[index].type.nbytes))
         for index in order:
-            shape, side = parts[index].type.shape, Side(target, int(starts[index]))
+            shape, side = parts[index].type.shape, CopySide(target, int(starts[index]))
             access = Access.OUT if index == order[0] else Access.INOUT
-            emit_copy(node, builder, index, shape, Side.dense(shape), side, access)
+            emit_copy(node, builder, index, shape, CopySide.dense(shape), side, access)
 
 
 @dataclass(frozen=True)
@@ -588,7 +590,7 @@ class Pad(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Movement):
         emit_fill(node, builder, builder.buffer(node.output), self.stored(x))
         target = dense_strides(y.shape)
         offset = sum(b * stride for b, stride in zip(self.before, target, strict=True))
-        emit_copy(node, builder, 0, x.shape, Side.dense(x.shape), Side(target, offset), Access.INOUT)
+        emit_copy(node, builder, 0, x.shape, CopySide.dense(x.shape), CopySide(target, offset), Access.INOUT)
 
 
 # --------------------------------------------------------------------------------------------------- import

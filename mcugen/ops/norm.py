@@ -16,7 +16,7 @@ from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, Sig
 from mcugen.hir.traits import Permutable, Quantizable, Rowwise
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.kernels.common.strided_loops import dense_strides
-from mcugen.kernels.portable.normalize import Rows, call_normalize, call_normalize_codes
+from mcugen.kernels.portable.normalize import NormalizedRows, call_normalize, call_normalize_codes
 from mcugen.lir.builder import Builder
 from mcugen.numerics.fixedpoint import dequantize
 from mcugen.numerics.normalize import FixedNormalize
@@ -133,10 +133,10 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         gain = (1,) * (x.rank - fixed.gain.ndim) + fixed.gain.shape
         return call_normalize_codes(node, builder, self._rows(x, y, {"x": x.shape, "gain": gain}), fixed)
 
-    def _rows(self, x: TensorType, y: TensorType, shapes: Mapping[str, Shape]) -> Rows:
+    def _rows(self, x: TensorType, y: TensorType, shapes: Mapping[str, Shape]) -> NormalizedRows:
         """Return how kernels iterate over operands of these shapes, by role."""
         strides = {role: self._strides(shape, x.shape) for role, shape in shapes.items()}
-        return Rows(x, y, *self.view(x.shape), self.centered, strides)
+        return NormalizedRows(x, y, *self.view(x.shape), self.centered, strides)
 
     def _strides(self, shape: Shape, full: Shape) -> list[int]:
         """Strides of a tensor that broadcasts to `full`, in the view."""

@@ -13,7 +13,7 @@ from mcugen.hir.operator import Operator, Permutation, Signature
 from mcugen.hir.traits import Permutable, Simplifiable
 from mcugen.hir.types import Array, Shape, TensorType
 from mcugen.kernels.common.strided_loops import dense_strides, numbered
-from mcugen.kernels.portable.movement import Side, emit_copy
+from mcugen.kernels.portable.movement import CopySide, emit_copy
 from mcugen.kernels.portable.padding import EXTEND, FILL_WITH, Count, ExtendOptions, ExtendWalk, Extension
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
@@ -64,7 +64,7 @@ class PadWith(Permutable, Operator):
         builder.call(node, call)
         target = dense_strides(node.output.type.shape)
         offset = sum(b * stride for b, stride in zip(self.before, target, strict=True))
-        emit_copy(node, builder, 0, x.shape, Side.dense(x.shape), Side(target, offset), Access.INOUT)
+        emit_copy(node, builder, 0, x.shape, CopySide.dense(x.shape), CopySide(target, offset), Access.INOUT)
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ class Clamp(Elementwise):
 
 
 @dataclass(frozen=True)
-class Function:
+class PointwiseFunction:
     """One row of the table of functions: the expression of operands and attributes, and the types that it is for."""
 
     build: Callable[..., Expression]
@@ -135,21 +135,21 @@ class Function:
         return self.floats if dtype.is_float else self.integers
 
 
-def _of_all(build: Callable[..., Expression], *, tests: bool = False) -> Function:
-    return Function(build, integers=True, tests=tests)
+def _of_all(build: Callable[..., Expression], *, tests: bool = False) -> PointwiseFunction:
+    return PointwiseFunction(build, integers=True, tests=tests)
 
 
-def _of_integers(build: Callable[..., Expression], *, tests: bool = False) -> Function:
-    return Function(build, floats=False, integers=True, tests=tests)
+def _of_integers(build: Callable[..., Expression], *, tests: bool = False) -> PointwiseFunction:
+    return PointwiseFunction(build, floats=False, integers=True, tests=tests)
 
 
-def _calls(function: fn.Function) -> Function:
-    return Function(lambda x: call(function, x))
+def _calls(function: fn.Function) -> PointwiseFunction:
+    return PointwiseFunction(lambda x: call(function, x))
 
 
-def _in_vectors(build: Callable[..., Expression], *, integers: bool = False) -> Function:
+def _in_vectors(build: Callable[..., Expression], *, integers: bool = False) -> PointwiseFunction:
     """Return a function whose expression is the same in Helium and in plain C."""
-    return Function(build, integers=integers, vector=build)
+    return PointwiseFunction(build, integers=integers, vector=build)
 
 
 def _absolute(x: Expression) -> Expression:
@@ -214,13 +214,13 @@ def _is_infinite(x: Expression, positive: Expression, negative: Expression) -> E
     return both(both(equal(x, x), differ(x - x, 0)), select(x > 0, positive, negative) > 0)
 
 
-UNARY: dict[str, Function] = {
-    "Abs": Function(_absolute, integers=True, vector=lambda x: call(fn.ABS, x)),
+UNARY: dict[str, PointwiseFunction] = {
+    "Abs": PointwiseFunction(_absolute, integers=True, vector=lambda x: call(fn.ABS, x)),
     "Neg": _in_vectors(lambda x: -x, integers=True),
     "Exp": _in_vectors(_exp),
     "Log": _calls(fn.LOG),
     "Sqrt": _calls(fn.SQRT),
-    "Reciprocal": Function(lambda x: 1 / x),
+    "Reciprocal": PointwiseFunction(lambda x: 1 / x),
     "Floor": _calls(fn.FLOOR),
     "Ceil": _calls(fn.CEIL),
     "Round": _calls(fn.RINT),
@@ -238,29 +238,29 @@ UNARY: dict[str, Function] = {
     "Atanh": _calls(fn.ATANH),
     "Erf": _calls(fn.ERF),
     "Tanh": _in_vectors(_tanh),
-    "Sigmoid": Function(lambda x: 1 / (1 + _exp(-x)), vector=_logistic),
-    "Swish": Function(lambda x, a: x / (1 + _exp(-a * x)), vector=lambda x, a: x * _logistic(x * a)),
-    "HardSwish": Function(
+    "Sigmoid": PointwiseFunction(lambda x: 1 / (1 + _exp(-x)), vector=_logistic),
+    "Swish": PointwiseFunction(lambda x, a: x / (1 + _exp(-a * x)), vector=lambda x, a: x * _logistic(x * a)),
+    "HardSwish": PointwiseFunction(
         lambda x: x * _unit(x * (Constant(1, x.dtype) / 6) + 0.5),
         vector=lambda x: x * _unit(x * _irrational(1 / 6, x) + 0.5),
     ),
-    "Softplus": Function(_softplus),
-    "Softsign": Function(lambda x: x / (1 + _absolute(x))),
-    "Mish": Function(lambda x: x * _tanh(_softplus(x))),
+    "Softplus": PointwiseFunction(_softplus),
+    "Softsign": PointwiseFunction(lambda x: x / (1 + _absolute(x))),
+    "Mish": PointwiseFunction(lambda x: x * _tanh(_softplus(x))),
     "LeakyRelu": _in_vectors(_leaky),
-    "Elu": Function(lambda x, a: select(x < 0, a * _expm1(x), x)),
-    "Celu": Function(lambda x, a: select(x < 0, a * _expm1(x / a), x)),
-    "Selu": Function(lambda x, a, b: b * select(x < 0, a * _expm1(x), x)),
+    "Elu": PointwiseFunction(lambda x, a: select(x < 0, a * _expm1(x), x)),
+    "Celu": PointwiseFunction(lambda x, a: select(x < 0, a * _expm1(x / a), x)),
+    "Selu": PointwiseFunction(lambda x, a, b: b * select(x < 0, a * _expm1(x), x)),
     "HardSigmoid": _in_vectors(lambda x, a, b: _unit(a * x + b)),
-    "ThresholdedRelu": Function(lambda x, a: select(x > a, x, 0)),
-    "Shrink": Function(lambda x, a, b: select(x < -a, x + b, select(x > a, x - b, 0))),
-    "Gelu": Function(lambda x: x * 0.5 * (1 + _erf_of_normal(x))),
+    "ThresholdedRelu": PointwiseFunction(lambda x, a: select(x > a, x, 0)),
+    "Shrink": PointwiseFunction(lambda x, a, b: select(x < -a, x + b, select(x > a, x - b, 0))),
+    "Gelu": PointwiseFunction(lambda x: x * 0.5 * (1 + _erf_of_normal(x))),
     "GeluTanh": _in_vectors(_gelu_tanh),
-    "FiniteOrZero": Function(lambda x: select(equal(x - x, 0), x, 0)),
+    "FiniteOrZero": PointwiseFunction(lambda x: select(equal(x - x, 0), x, 0)),
     "Not": _of_integers(lambda x: nodes.Unary("!", x), tests=True),
     "BitwiseNot": _of_integers(lambda x: Convert(x.dtype, ~x)),
-    "IsNaN": Function(is_nan, tests=True),
-    "IsInf": Function(_is_infinite, tests=True),
+    "IsNaN": PointwiseFunction(is_nan, tests=True),
+    "IsInf": PointwiseFunction(_is_infinite, tests=True),
 }
 
 _ALPHA_BETA = {
@@ -389,7 +389,7 @@ def _shifted_right(x: Expression, y: Expression) -> Expression:
     return Convert(x.dtype, select(_is_no_shift(x, y), Constant(0, unsigned.dtype), unsigned >> y))
 
 
-BINARY: dict[str, Function] = {
+BINARY: dict[str, PointwiseFunction] = {
     "Add": _in_vectors(lambda x, y: x + y, integers=True),
     "Sub": _in_vectors(lambda x, y: x - y, integers=True),
     "Mul": _in_vectors(lambda x, y: x * y, integers=True),
@@ -811,7 +811,7 @@ class Where(Simplifiable, Elementwise):
 # --------------------------------------------------------------------------------------------------- import
 
 
-def _require_dtype(node: OnnxNode, row: Function, value: Value) -> None:
+def _require_dtype(node: OnnxNode, row: PointwiseFunction, value: Value) -> None:
     if not row.takes(value.type.dtype):
         raise Refusal(
             f"{node.op_type}: the element type must be one that the kernel is written for",

@@ -21,9 +21,9 @@ from mcugen.kernels.portable.pool import (
     POOL_DIRECT,
     UNPOOL,
     AverageSpec,
-    Counted,
-    DirectOptions,
+    CountedPadding,
     DirectParams,
+    DirectPoolOptions,
     PoolPlanes,
     PoolSpec,
     UnpoolParams,
@@ -305,7 +305,7 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
             self.whole,
             divisor="fixed" if fixed else "padded" if counts_padding else "inside",
             requantize=self._requantizer(sig) if sig.output.quant is not None else None,
-            counted=Counted(counted_h=sizes[0], counted_w=sizes[1]),
+            counted=CountedPadding(counted_h=sizes[0], counted_w=sizes[1]),
             taps=math.prod(int(c[0]) for c in counts),
             counts_padding=counts_padding,
         )
@@ -417,7 +417,7 @@ class DirectPool(Pool):
         operands = {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.outputs[0])}
         if self.order:
             operands["indices"] = builder.buffer(node.outputs[1])
-        options = DirectOptions(
+        options = DirectPoolOptions(
             rank=rank,
             function=self.function,
             t=x.dtype.c,

@@ -25,12 +25,12 @@ from mcugen.kernels.portable.recurrent import (
     GRU,
     LSTM,
     RNN,
+    DirectionActivations,
     FunctionParams,
-    Functions,
     Gates,
     GruOptions,
-    Layer,
     LstmOptions,
+    RecurrentLayer,
     Sizes,
     real_text,
 )
@@ -45,7 +45,7 @@ from mcugen.ops.pointwise import UNARY
 
 
 @dataclass(frozen=True)
-class Function:
+class ActivationFunction:
     """One row of the table of activation functions: the expression of x, alpha and beta, as far as it has these.
 
     `defaults` are ONNX's of alpha and beta, as many as the function has; NaN if one must be given.
@@ -55,18 +55,18 @@ class Function:
     defaults: tuple[float, ...] = ()
 
 
-FUNCTIONS: dict[str, Function] = {
-    "Relu": Function(lambda x: select(x < 0, 0, x)),
-    "Tanh": Function(UNARY["Tanh"].build),
-    "Sigmoid": Function(UNARY["Sigmoid"].build),
-    "Affine": Function(lambda x, a, b: a * x + b, (1.0, 0.0)),
-    "LeakyRelu": Function(UNARY["LeakyRelu"].build, (0.01,)),
-    "ThresholdedRelu": Function(lambda x, a: select(x >= a, x, 0), (1.0,)),
-    "ScaledTanh": Function(lambda x, a, b: a * UNARY["Tanh"].build(b * x), (math.nan, math.nan)),
-    "HardSigmoid": Function(UNARY["HardSigmoid"].build, (0.2, 0.5)),
-    "Elu": Function(UNARY["Elu"].build, (1.0,)),
-    "Softsign": Function(UNARY["Softsign"].build),
-    "Softplus": Function(UNARY["Softplus"].build),
+FUNCTIONS: dict[str, ActivationFunction] = {
+    "Relu": ActivationFunction(lambda x: select(x < 0, 0, x)),
+    "Tanh": ActivationFunction(UNARY["Tanh"].build),
+    "Sigmoid": ActivationFunction(UNARY["Sigmoid"].build),
+    "Affine": ActivationFunction(lambda x, a, b: a * x + b, (1.0, 0.0)),
+    "LeakyRelu": ActivationFunction(UNARY["LeakyRelu"].build, (0.01,)),
+    "ThresholdedRelu": ActivationFunction(lambda x, a: select(x >= a, x, 0), (1.0,)),
+    "ScaledTanh": ActivationFunction(lambda x, a, b: a * UNARY["Tanh"].build(b * x), (math.nan, math.nan)),
+    "HardSigmoid": ActivationFunction(UNARY["HardSigmoid"].build, (0.2, 0.5)),
+    "Elu": ActivationFunction(UNARY["Elu"].build, (1.0,)),
+    "Softsign": ActivationFunction(UNARY["Softsign"].build),
+    "Softplus": ActivationFunction(UNARY["Softplus"].build),
 }
 
 
@@ -368,7 +368,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
             functions = self._functions(d, layer.x.dtype)
             layer.call(node, builder, d, functions.params, [*self.options(layer, functions), FloatLoops.of(builder)])
 
-    def _layer(self, node: Node, builder: Builder) -> Layer:
+    def _layer(self, node: Node, builder: Builder) -> RecurrentLayer:
         """Return the layer with its inputs as kernels read them."""
         sizes = self.sizes(node.input(X).type, node.input(R).type)
         inputs_by_index = dict(enumerate(node.inputs))
@@ -381,7 +381,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         }
         outputs = dict(zip(self.results, node.outputs, strict=True))
         b = inputs_by_index.get(B)
-        return Layer(
+        return RecurrentLayer(
             self.kernel,
             sizes,
             self.rows,
@@ -418,11 +418,11 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         """Return how the rows of the weights are grouped by gates."""
         return Gates(self.gates, (self.gates,), self.gates)
 
-    def options(self, layer: Layer, functions: Functions) -> list[Options]:
+    def options(self, layer: RecurrentLayer, functions: DirectionActivations) -> list[Options]:
         """Return the template options."""
         return [layer.options(functions)]
 
-    def _functions(self, d: int, dtype: DType) -> Functions:
+    def _functions(self, d: int, dtype: DType) -> DirectionActivations:
         """C statements that apply each activation to a variable `@`."""
         x = Argument("@", dtype)
         clip = Parameter("p->clip", self.clip, dtype)
@@ -438,7 +438,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
             called.update(*map(headers, steps))
             params[role] = activation.params(role, dtype)
         limit = real_param(self.clip, dtype) if clips else None
-        return Functions(texts, sorted(called), FunctionParams(clip=limit, **params))
+        return DirectionActivations(texts, sorted(called), FunctionParams(clip=limit, **params))
 
 
 def _are_constant(node: Node) -> bool:
@@ -491,7 +491,7 @@ class Lstm(Recurrent):
         new = forget * c + i * self._gate(fresh, g)
         return {**sums, "cell": new, "hidden": self._gate(o + peep_o * new, f) * k(new)}
 
-    def options(self, layer: Layer, functions: Functions) -> list[Options]:
+    def options(self, layer: RecurrentLayer, functions: DirectionActivations) -> list[Options]:
         """Gates and cells besides."""
         own = LstmOptions(
             g=functions.texts["g"],
@@ -560,7 +560,7 @@ class Gru(Recurrent):
         """The hidden gate's product is one of its own, and Rh h + Rbh is kept where that is scaled by r."""
         return Gates(3, (2, 1), 4 if self.linear else 3)
 
-    def options(self, layer: Layer, functions: Functions) -> list[Options]:
+    def options(self, layer: RecurrentLayer, functions: DirectionActivations) -> list[Options]:
         """Return the template options, with those of the hidden gate."""
         own = GruOptions(g=functions.texts["g"], one=real_text("1.0", layer.x.dtype), linear=self.linear)
         return [*super().options(layer, functions), own]

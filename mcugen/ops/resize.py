@@ -22,7 +22,7 @@ from mcugen.kernels.portable.resize import (
     RESIZE_LINEAR_LANES,
     RESIZE_NEAREST,
     CodesOptions,
-    LaneOptions,
+    LinearLaneOptions,
     LinearOptions,
     LinearWalk,
     NearestAxes,
@@ -31,7 +31,7 @@ from mcugen.kernels.portable.resize import (
     ResampleOptions,
     ResampleParams,
     Rescaling,
-    RowOptions,
+    ResizedRowOptions,
 )
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
@@ -200,7 +200,7 @@ def _element_by_element(walk: LinearWalk) -> LinearWalk:
     return replace(walk, inner=1, b_out=walk.b_out * inner, b_places=walk.b_places * inner)
 
 
-def _suffix(form: RowOptions) -> str:
+def _suffix(form: ResizedRowOptions) -> str:
     """Return the suffix of a kernel function's name."""
     words = f"_{form.few}" if form.few else "_rest" * form.rest
     return "_gathered" if form.gathers else f"_words{words}" if form.words else ""
@@ -364,15 +364,15 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         )
         builder.call(node, call)
 
-    def _row_options(self, sig: Signature, walk: LinearWalk, features: frozenset[str]) -> RowOptions:
+    def _row_options(self, sig: Signature, walk: LinearWalk, features: frozenset[str]) -> ResizedRowOptions:
         """Helium takes elements of a row one by one: with few channels, a pixel's own work would outweigh them."""
         inner, both = walk.inner, sig.input(0).dtype is sig.output.dtype is DType.INT8
         if "mve" in features:
-            return RowOptions(gathers=both and inner <= MOST_GATHERED and walk.b_places * inner <= 1 << 16)
+            return ResizedRowOptions(gathers=both and inner <= MOST_GATHERED and walk.b_places * inner <= 1 << 16)
         words = both and "dsp" in features and walk.b_places <= 1 << 16
         if words and inner < LANES:
-            return RowOptions(words=True, few=inner)
-        return RowOptions(words=words, rest=words and inner % LANES > 0)
+            return ResizedRowOptions(words=True, few=inner)
+        return ResizedRowOptions(words=words, rest=words and inner % LANES > 0)
 
     def _by_lanes(self, sig: Signature, walk: LinearWalk, features: frozenset[str]) -> bool:
         """Return whether to compute several channels of a word at once: few-bit weights, and channels that fill words.
@@ -401,7 +401,7 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         operands["y"] = builder.buffer(node.output)
         same = same_codes(x, y)
         params = [walk] if same else [walk, self._rescaling(node.sig)]
-        options = LaneOptions(pair=len(axes) == 2, a_bits=a_bits, b_bits=b_bits, same=same)
+        options = LinearLaneOptions(pair=len(axes) == 2, a_bits=a_bits, b_bits=b_bits, same=same)
         free = overlap(x, y, *(self._order(walk, block) for block in (LANES, 2 * LANES)))
         variant = f"{len(axes)}d_{a_bits}_{b_bits}" + "_same" * same
         builder.call(node, Call(RESIZE_LINEAR_LANES, operands, params, [options], overlaps=free, variant=variant))
@@ -585,7 +585,7 @@ _LARGEST = 2**22
 
 
 @dataclass(frozen=True)
-class Axis:
+class ResizedAxis:
     """One axis to resize: elements before and after, the ratio that the model gives, and what part is wanted.
 
     The methods give the positions of the outputs in the input, rounded where onnxruntime rounds: at halves and
@@ -636,14 +636,14 @@ class Axis:
         return start * span + np.arange(self.out, dtype=np.float32) * ((end - start) * span / np.float32(self.out - 1))
 
 
-_COORDINATES: dict[str, Callable[[Axis], Array]] = {
-    "half_pixel": Axis.half_pixel,
-    "tf_half_pixel_for_nn": Axis.tf_half_pixel_for_nn,
-    "pytorch_half_pixel": Axis.pytorch_half_pixel,
-    "align_corners": Axis.align_corners,
-    "asymmetric": Axis.asymmetric,
-    "half_pixel_symmetric": Axis.half_pixel_symmetric,
-    "tf_crop_and_resize": Axis.tf_crop_and_resize,
+_COORDINATES: dict[str, Callable[[ResizedAxis], Array]] = {
+    "half_pixel": ResizedAxis.half_pixel,
+    "tf_half_pixel_for_nn": ResizedAxis.tf_half_pixel_for_nn,
+    "pytorch_half_pixel": ResizedAxis.pytorch_half_pixel,
+    "align_corners": ResizedAxis.align_corners,
+    "asymmetric": ResizedAxis.asymmetric,
+    "half_pixel_symmetric": ResizedAxis.half_pixel_symmetric,
+    "tf_crop_and_resize": ResizedAxis.tf_crop_and_resize,
 }
 
 _HALF = 0.5 + 1e-6
@@ -657,7 +657,7 @@ _ROUNDING: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def _resized_axes(node: OnnxNode) -> dict[int, Axis]:
+def _resized_axes(node: OnnxNode) -> dict[int, ResizedAxis]:
     """Return the axes that the model resizes, with sizes or scales."""
     shape = node.input(0).type.shape
     axes = [normalize_axis(node, a, len(shape)) for a in node.attr("axes", None) or range(len(shape))]
@@ -670,7 +670,7 @@ def _resized_axes(node: OnnxNode) -> dict[int, Axis]:
         has_valid_scales = len(factors) == len(axes) and all(np.isfinite(s) and s > 0 for s in factors)
         _refuse_unless(node, has_valid_scales, "scales must be positive numbers, one for each axis", f"{factors[:8]}")
         rows = zip(axes, factors, strict=True)
-        resized = {a: Axis(shape[a], int(s * np.float32(shape[a])), float(s)) for a, s in rows}
+        resized = {a: ResizedAxis(shape[a], int(s * np.float32(shape[a])), float(s)) for a, s in rows}
     sizes = [axis.out for axis in resized.values()]
     fits = min(sizes) > 0 and math.prod(sizes) <= _LARGEST
     _refuse_unless(node, fits, "sizes must be positive, with a product of at most 2^22", f"{sizes}")
@@ -682,7 +682,7 @@ def _resized_axes(node: OnnxNode) -> dict[int, Axis]:
     return {a: replace(resized[a], roi=(roi[i], roi[count + i])) for i, a in enumerate(axes)}
 
 
-def _by_sizes(node: OnnxNode, axes: Sequence[int]) -> dict[int, Axis] | None:
+def _by_sizes(node: OnnxNode, axes: Sequence[int]) -> dict[int, ResizedAxis] | None:
     """Sizes are an input, or else follow from the declared shape of the result."""
     if not node.has(3):
         return None
@@ -698,10 +698,10 @@ def _by_sizes(node: OnnxNode, axes: Sequence[int]) -> dict[int, Axis] | None:
     _refuse_unless(node, all(shape[a] for a in axes), "there must be something to resize", f"shape {shape}")
     ratios = {a: n / shape[a] for a, n in zip(axes, sizes, strict=True)}
     if policy == "stretch":
-        return {a: Axis(shape[a], n, ratios[a]) for a, n in zip(axes, sizes, strict=True)}
+        return {a: ResizedAxis(shape[a], n, ratios[a]) for a, n in zip(axes, sizes, strict=True)}
     _refuse_unless(node, policy in _POLICIES, "keep_aspect_ratio_policy must be known", str(policy))
     scale = _POLICIES[policy](ratios.values())
-    return {a: Axis(shape[a], int(scale * shape[a] + 0.5), scale) for a in axes}
+    return {a: ResizedAxis(shape[a], int(scale * shape[a] + 0.5), scale) for a in axes}
 
 
 _POLICIES: dict[str, Callable[[Iterable[float]], float]] = {"not_larger": min, "not_smaller": max}
@@ -757,7 +757,7 @@ def _import_resize(node: OnnxNode) -> list[Value]:
 def _interpolated(
     node: OnnxNode,
     mode: str,
-    axes: dict[int, Axis],
+    axes: dict[int, ResizedAxis],
     positions: dict[int, Array],
     rounding: Callable[[Array], Array],
     suffix: str,
@@ -775,7 +775,7 @@ def _interpolated(
 
 
 def _interpolated_reals(
-    node: OnnxNode, x: Value, mode: str, axes: dict[int, Axis], positions: dict[int, Array], suffix: str
+    node: OnnxNode, x: Value, mode: str, axes: dict[int, ResizedAxis], positions: dict[int, Array], suffix: str
 ) -> Value:
     antialias, inside = bool(node.attr("antialias", 0)), bool(node.attr("exclude_outside", 0))
     if mode == "linear" and not antialias and x.type.dtype is DType.FLOAT32:

@@ -41,7 +41,7 @@ from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 
 @dataclass(frozen=True)
-class Reduction:
+class ScatterReduction:
     """A way to combine an update with the element it replaces.
 
     It holds the numpy function, and C statements for floats, integers (u is the unsigned type) and bools.
@@ -71,16 +71,16 @@ _PLAIN = "*to = *from;"
 _WRAP = "*to = ({{t}})(({{u}})*to {0} ({{u}})*from);"  # unsigned arithmetic wraps; signed overflow is undefined in C
 
 REDUCTIONS = {
-    "none": Reduction(None, _PLAIN, _PLAIN, _PLAIN),
-    "add": Reduction(np.add, "*to += *from;", _WRAP.format("+"), "*to = (uint8_t)(*to | *from);"),
-    "mul": Reduction(np.multiply, "*to *= *from;", _WRAP.format("*"), "*to = (uint8_t)(*to & *from);"),
-    "max": Reduction(
+    "none": ScatterReduction(None, _PLAIN, _PLAIN, _PLAIN),
+    "add": ScatterReduction(np.add, "*to += *from;", _WRAP.format("+"), "*to = (uint8_t)(*to | *from);"),
+    "mul": ScatterReduction(np.multiply, "*to *= *from;", _WRAP.format("*"), "*to = (uint8_t)(*to & *from);"),
+    "max": ScatterReduction(
         np.maximum,
         "*to = *from > *to || *from != *from ? *from : *to;",
         "*to = *from > *to ? *from : *to;",
         "*to = (uint8_t)(*to | *from);",
     ),
-    "min": Reduction(
+    "min": ScatterReduction(
         np.minimum,
         "*to = *from < *to || *from != *from ? *from : *to;",
         "*to = *from < *to ? *from : *to;",

@@ -126,7 +126,7 @@ class Event(NamedTuple):
     lags: tuple[int, ...] = ()
 
 
-class Pace(NamedTuple):
+class RowDependencies(NamedTuple):
     """The fields of a layer that determine when its rows can be computed; see Layer."""
 
     reads: tuple[tuple[int, RowWindow], ...]
@@ -139,7 +139,9 @@ class Schedule:
     Tensors below `sources` have no layer. All `results` come at one pace.
     """
 
-    def __init__(self, heights: Sequence[int], layers: Sequence[Pace], sources: int, results: Sequence[int]) -> None:
+    def __init__(
+        self, heights: Sequence[int], layers: Sequence[RowDependencies], sources: int, results: Sequence[int]
+    ) -> None:
         self._heights = heights
         self._reads = [()] * sources + [layer.reads for layer in layers]
         self._steps = [1] * sources + [layer.rows for layer in layers]
@@ -282,7 +284,7 @@ class Streamed(Operator):
     @cached_property
     def schedule(self) -> Schedule:
         """Return the order in which rows are read and computed."""
-        paces = tuple(Pace(layer.reads, layer.rows) for layer in self.layers)
+        paces = tuple(RowDependencies(layer.reads, layer.rows) for layer in self.layers)
         return _schedule(tuple(t.height for t in self.tensors), paces, self.sources, self.results)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:

@@ -18,7 +18,7 @@ from mcugen.kernels.portable.sampling import (
     ROI_ALIGN,
     AlignOptions,
     BinSamples,
-    RealOptions,
+    FloatTypeOptions,
     RegionParams,
     RegionScale,
 )
@@ -207,7 +207,7 @@ class MaxRoiPool(Operator):
         }
         scale = RegionScale(scale=real_param(self.scale, x.dtype))
         params = [_regions(node, self.height, self.width), scale]
-        options = RealOptions(t=x.dtype.c, f="" if x.dtype is DType.FLOAT64 else "f")
+        options = FloatTypeOptions(t=x.dtype.c, f="" if x.dtype is DType.FLOAT64 else "f")
         builder.call(node, Call(MAX_ROI_POOL, operands, params, [options], variant=x.dtype.tag))
 
 

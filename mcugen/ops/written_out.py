@@ -14,7 +14,7 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import evaluate_node
 from mcugen.hir.types import Array
-from mcugen.ops.cells import Found, Step, hoisted, steps_to
+from mcugen.ops.cells import CellStep, RecurrentCell, hoisted, steps_to
 from mcugen.ops.movement import Reshape, Slice
 
 FEWEST = 4
@@ -26,7 +26,7 @@ _TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
-class Part:
+class TensorPart:
     """One of the parts of a tensor along an axis."""
 
     whole: Value
@@ -38,7 +38,7 @@ class Part:
         """Return the number of elements."""
         return self.whole.type.count // self.whole.type.shape[self.axis]
 
-    def moved(self, by: int) -> Part:
+    def moved(self, by: int) -> TensorPart:
         """Another part of it."""
         return replace(self, index=self.index + by)
 
@@ -47,8 +47,8 @@ class Part:
 class WrittenOut:
     """A layer: what it reads, which parts of that from where to where, its first states, and what its steps gave."""
 
-    found: Found
-    first: Part
+    found: RecurrentCell
+    first: TensorPart
     stride: int
     """From one part to the next: 1 or -1."""
     initial: tuple[Value | None, ...]
@@ -71,8 +71,8 @@ def layers_written_out(graph: Graph) -> list[WrittenOut]:
 
 @dataclass(frozen=True)
 class _Link:
-    step: Step
-    part: Part
+    step: CellStep
+    part: TensorPart
 
     def leads_to(self, other: _Link) -> bool:
         """Whether the other is the step after this one."""
@@ -112,7 +112,7 @@ def _goes_on(graph: Graph, chain: Sequence[_Link], link: _Link) -> bool:
     return not turned and all(len(c.users) <= 2 and not graph.is_output(c) for c in cells)
 
 
-def part_of(value: Value) -> Part | None:
+def part_of(value: Value) -> TensorPart | None:
     """Return the tensor and index of which a value is one slice along an axis, axes of length 1 aside; else None."""
     node = value.producer
     while node is not None and isinstance(node.op, Reshape) and _alike(node.output, node.input(0)):
@@ -122,7 +122,7 @@ def part_of(value: Value) -> Part | None:
     op, axis = node.op, node.op.cut_axis(node.input(0).type.shape)
     if axis is None or op.sizes[axis] != 1 or any(s < 0 for s in op.steps) or not _alike(value, node.output):
         return None
-    return Part(node.input(0), axis, op.starts[axis])
+    return TensorPart(node.input(0), axis, op.starts[axis])
 
 
 def _alike(a: Value, b: Value) -> bool:
@@ -154,7 +154,7 @@ def _layer(chain: Sequence[_Link]) -> WrittenOut:
     )
 
 
-def _starts(link: _Link, part: Part) -> bool:
+def _starts(link: _Link, part: TensorPart) -> bool:
     """Whether the states that a step reads are what it gives itself for another part, and states of zeros.
 
     Exporters fold what zeros leave of a first step, so it is judged by its numbers.
@@ -173,7 +173,7 @@ def _starts(link: _Link, part: Part) -> bool:
     return True
 
 
-def _evaluated(values: Sequence[Value], known: Mapping[Value, Array], part: Part, x: Array) -> list[Array] | None:
+def _evaluated(values: Sequence[Value], known: Mapping[Value, Array], part: TensorPart, x: Array) -> list[Array] | None:
     """Evaluate values from known values and one slice of x; None if they depend on anything else."""
     env, seen, nodes = dict(known), set[Node](), list[Node]()
 

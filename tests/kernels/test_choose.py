@@ -17,7 +17,7 @@ from mcugen.core.board import load_board
 from mcugen.core.errors import UsageError
 from mcugen.core.options import CompileOptions
 from mcugen.hir.graph import Graph
-from mcugen.kernels.choose import Choice, Limits
+from mcugen.kernels.choose import KernelChoice, Limits
 from mcugen.kernels.common.library import own_kernel
 from mcugen.kernels.common.specs import ConvSpec
 from mcugen.kernels.cost import UNKNOWN, CostTable, KernelCost, cost_table, work
@@ -74,7 +74,7 @@ def chosen(
     """The kernels' names, layer by layer."""
     monkeypatch.setattr(Dense, "kernels", tuple(kernels))
     graph = dense_layers(layers)
-    found = Choice(graph, frozenset(), table, goal, **more).within(limits)  # type: ignore[arg-type]
+    found = KernelChoice(graph, frozenset(), table, goal, **more).within(limits)  # type: ignore[arg-type]
     return [found[node].name for node in graph.nodes]
 
 
@@ -319,7 +319,7 @@ def test_auto_compares_with_operators_without_a_choice(
     rows = {"theirs": KernelCost({"": (5.0, *[0.0] * 7)}, 1)}
     if mine is not None:
         rows[own.name] = KernelCost({"mul_float32": (float(mine), *[0.0] * 7)}, 1)
-    found = Choice(graph, frozenset(), CostTable(rows), "balanced", family="auto").within(PLENTY)
+    found = KernelChoice(graph, frozenset(), CostTable(rows), "balanced", family="auto").within(PLENTY)
     assert [k.name for k in found.values()] == taken
 
 

@@ -19,7 +19,7 @@ from mcugen.hir.types import Array
 from mcugen.hir.verify import Verifier, verify_graph
 from mcugen.kernels.choose import (
     ENOUGH,
-    Choice,
+    KernelChoice,
     Limits,
     estimated_cycles,
     estimated_instructions,
@@ -248,7 +248,7 @@ class Kernels:
 
     def __init__(self, graph: Graph, board: Board, options: CompileOptions, any_size: bool = False) -> None:
         self.board, self._options = board, options
-        self._choice = Choice(
+        self._choice = KernelChoice(
             graph,
             board.features,
             _with_waits(cost_table(board.cpu, board.features), board, options),

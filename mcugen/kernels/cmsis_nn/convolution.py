@@ -15,7 +15,7 @@ from mcugen.hir.types import Array, DType
 from mcugen.kernels.cmsis_nn.common import (
     SCRATCH,
     Scratch,
-    Zeros,
+    ZeroPoints,
     by_variant,
     int8_layer,
     layer_constants,
@@ -115,7 +115,7 @@ def _emit(spec: ConvSpec, site: Site, shape: ConvShape, packed: Array) -> Call:
     depth = FilterDepth(w_c=spec.weights.shape[-1])
     return site.call(
         operands if size is None else with_scratch(operands, site, size),
-        [shape.geometry, depth, Zeros.of(spec), CodeLimits.of(spec.limits), Scratch(scratch_size=size)],
+        [shape.geometry, depth, ZeroPoints.of(spec), CodeLimits.of(spec.limits), Scratch(scratch_size=size)],
         [ConvOptions(direct=direct)],
         variant="pointwise" if direct else "",
     )
@@ -153,7 +153,7 @@ def _convolution(name: str, function: str, **more: Any) -> Kernel:
         name,
         what=f"a convolution of int8 tensors: {function}",
         operands=(*layer_operands(DType.INT8, DType.INT32), replace(SCRATCH, optional=True)),
-        params=(ConvGeometry, FilterDepth, Zeros, CodeLimits, Scratch),
+        params=(ConvGeometry, FilterDepth, ZeroPoints, CodeLimits, Scratch),
         options=(ConvOptions,),
         **more,
     )

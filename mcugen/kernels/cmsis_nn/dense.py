@@ -15,7 +15,7 @@ import numpy as np
 from mcugen.hir.types import DType
 from mcugen.kernels.cmsis_nn.common import (
     MOST_SHIFTED,
-    Zeros,
+    ZeroPoints,
     int8_layer,
     layer_constants,
     layer_operands,
@@ -26,7 +26,7 @@ from mcugen.kernels.cmsis_nn.common import (
 from mcugen.kernels.cmsis_nn.convolution import CONV
 from mcugen.kernels.common.specs import ConvSpec
 from mcugen.kernels.common.weighted_layers import CodeLimits, four_bits
-from mcugen.kernels.portable.weighted import Rows
+from mcugen.kernels.portable.weighted import DenseSizes
 from mcugen.lir.kernel import Call, Kernel, Options, Site
 from mcugen.numerics.sums import requantizer
 
@@ -47,7 +47,7 @@ def emit_s8(spec: ConvSpec, site: Site) -> Call:
     constants = layer_constants(spec, site, spec.weights, spec.folded_bias, per_tensor=one)
     return site.call(
         {"x": site.x, **constants, "y": site.y},
-        [Rows.of(spec), Zeros.of(spec), CodeLimits.of(spec.limits)],
+        [DenseSizes.of(spec), ZeroPoints.of(spec), CodeLimits.of(spec.limits)],
         [DenseOptions(per_channel=not one)],
         variant="" if one else "per_channel",
     )
@@ -56,7 +56,7 @@ def emit_s8(spec: ConvSpec, site: Site) -> Call:
 def emit_s4(spec: ConvSpec, site: Site) -> Call:
     """Two weights a byte, one multiplier."""
     constants = layer_constants(spec, site, packed_nibbles(spec.weights), spec.folded_bias, per_tensor=True)
-    params = [Rows.of(spec), Zeros.of(spec), CodeLimits.of(spec.limits)]
+    params = [DenseSizes.of(spec), ZeroPoints.of(spec), CodeLimits.of(spec.limits)]
     return site.call({"x": site.x, **constants, "y": site.y}, params)
 
 
@@ -88,7 +88,7 @@ def _dense(name: str, function: str, **more: Any) -> Kernel:
         name,
         what=f"a fully connected layer of int8 tensors: {function}",
         operands=layer_operands(DType.INT8, DType.INT32),
-        params=(Rows, Zeros, CodeLimits),
+        params=(DenseSizes, ZeroPoints, CodeLimits),
         without=frozenset({"x_zero"}),
         **more,
     )

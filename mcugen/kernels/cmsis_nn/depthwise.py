@@ -12,7 +12,7 @@ from mcugen.hir.types import Array, DType
 from mcugen.kernels.cmsis_nn.common import (
     SCRATCH,
     Scratch,
-    Zeros,
+    ZeroPoints,
     by_variant,
     int8_layer,
     layer_constants,
@@ -92,7 +92,7 @@ def _emit(spec: ConvSpec, site: Site, packed: Array, small: bool) -> Call:
     by_channel = Multiplicity(multiple=shape.out_c // shape.in_c)
     return site.call(
         with_scratch({"x": site.x, **constants, "y": site.y}, site, size),
-        [shape.geometry, by_channel, Zeros.of(spec), CodeLimits.of(spec.limits), Scratch(scratch_size=size)],
+        [shape.geometry, by_channel, ZeroPoints.of(spec), CodeLimits.of(spec.limits), Scratch(scratch_size=size)],
     )
 
 
@@ -136,7 +136,7 @@ def _depthwise(name: str, function: str, **more: Any) -> Kernel:
         name,
         what=f"a convolution of each channel of int8 tensors: {function}",
         operands=(*layer_operands(DType.INT8, DType.INT32), SCRATCH),
-        params=(ConvGeometry, Multiplicity, Zeros, CodeLimits, Scratch),
+        params=(ConvGeometry, Multiplicity, ZeroPoints, CodeLimits, Scratch),
         **more,
     )
 

@@ -121,7 +121,7 @@ def emit_mul(spec: BinarySpec, site: Site) -> Call:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matrices(Params):
+class BroadcastMatrices(Params):
     """Matrices, of which operands may lack rows, columns or both."""
 
     y_rows: Annotated[int, "rows of y"]
@@ -132,18 +132,20 @@ class Matrices(Params):
     x1_columns: Annotated[int, "columns of x1: as many, or 1"]
 
     @staticmethod
-    def of(spec: BinarySpec) -> Matrices:
+    def of(spec: BinarySpec) -> BroadcastMatrices:
         """Return the parameters of a layer."""
         dims, strides = _walks(spec)
         sizes = [dims] + [[size if stride else 1 for size, stride in zip(dims, row, strict=True)] for row in strides]
         (y_h, y_w), (x0_h, x0_w), (x1_h, x1_w) = ((rows[0] if len(rows) > 1 else 1, rows[-1]) for rows in sizes)
-        return Matrices(y_rows=y_h, y_columns=y_w, x0_rows=x0_h, x0_columns=x0_w, x1_rows=x1_h, x1_columns=x1_w)
+        return BroadcastMatrices(
+            y_rows=y_h, y_columns=y_w, x0_rows=x0_h, x0_columns=x0_w, x1_rows=x1_h, x1_columns=x1_w
+        )
 
 
 def emit_extreme(spec: BinarySpec, site: Site) -> Call:
     """Element by element, where an operand is whole."""
     whole = [pair for pair, x in zip(IN_PLACE, (spec.x0, spec.x1), strict=True) if x.count == spec.y.count]
-    return site.call(operands(site), [Matrices.of(spec)], inplace=whole)
+    return site.call(operands(site), [BroadcastMatrices.of(spec)], inplace=whole)
 
 
 # --------------------------------------------------------------------------------------------- kernels
@@ -160,7 +162,7 @@ def _extreme(name: str, which: str, condition: Callable[[BinarySpec], bool]) -> 
         name,
         what=f"the {which} codes of two int8 matrices, one of which may be a row, a column or a number: {function}",
         operands=binary_operands(DType.INT8),
-        params=(Matrices,),
+        params=(BroadcastMatrices,),
         when=(condition,),
         emit=emit_extreme,
     )

@@ -164,7 +164,7 @@ class TransposeParams(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransposeOptions(Options):
+class LibraryTransposeOptions(Options):
     """Template options of a transposition."""
 
     perm: Annotated[list[int], "axis of x by axis of y"]
@@ -178,7 +178,7 @@ def emit_transpose(spec: TransposeSpec, site: Site) -> Call:
         sizes, perm = [1] * missing + sizes, [*range(missing), *(axis + missing for axis in perm)]
     params = TransposeParams(**dict(zip(AXES, sizes, strict=False)))
     order = "".join(AXES[axis] for axis in perm)
-    return site.call({"x": site.x, "y": site.y}, [params], [TransposeOptions(perm=perm)], variant=order)
+    return site.call({"x": site.x, "y": site.y}, [params], [LibraryTransposeOptions(perm=perm)], variant=order)
 
 
 TRANSPOSE: tuple[Kernel, ...] = (
@@ -187,7 +187,7 @@ TRANSPOSE: tuple[Kernel, ...] = (
         what="a tensor with its axes in another order: arm_transpose_s8",
         operands=_OPERANDS,
         params=(TransposeParams,),
-        options=(TransposeOptions,),
+        options=(LibraryTransposeOptions,),
         when=(turns_bytes, turns_axes),
         emit=emit_transpose,
         extra=rows,

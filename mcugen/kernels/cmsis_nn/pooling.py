@@ -14,7 +14,7 @@ import numpy as np
 from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.cmsis_nn.common import SCRATCH, Scratch, by_variant, library_kernel
-from mcugen.kernels.portable.pool import AverageSpec, Geometry, PoolSpec
+from mcugen.kernels.portable.pool import AverageSpec, PoolSpec, WindowGeometry
 from mcugen.lir.kernel import Call, Kernel, Role, Site, reads, writes
 from mcugen.lir.spec import spec_of
 from mcugen.numerics.fixedpoint import is_quantized, same_codes
@@ -90,7 +90,7 @@ MAX_POOL: tuple[Kernel, ...] = tuple(
         f"cmsis_max_pool_{dtype.tag}",
         what=f"the largest code under each window: arm_max_pool_{dtype.tag}",
         operands=_operands(dtype),
-        params=(Geometry,),
+        params=(WindowGeometry,),
         when=(of_type, gapless),
         emit=emit_max_pool,
     )
@@ -103,7 +103,7 @@ AVERAGE_POOL, REDUCE = (
             f"cmsis_avgpool_{dtype.tag}",
             what=f"the mean of the codes under each window, ties away from 0: arm_avgpool_{dtype.tag}",
             operands=(*_operands(dtype), SCRATCH),
-            params=(Geometry, Scratch),
+            params=(WindowGeometry, Scratch),
             when=(of_type, *conditions, keeps_codes),
             emit=emit_average,
             evaluate=average,

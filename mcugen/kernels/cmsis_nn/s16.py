@@ -35,7 +35,7 @@ from mcugen.kernels.cmsis_nn.matmul import ProductSize, product_operands
 from mcugen.kernels.common.conv_shape import ConvGeometry, ConvShape
 from mcugen.kernels.common.specs import ConvSpec, MatMulSpec, WeightedSpec
 from mcugen.kernels.common.weighted_layers import CodeLimits
-from mcugen.kernels.portable.weighted import Rows
+from mcugen.kernels.portable.weighted import DenseSizes
 from mcugen.lir.kernel import Call, Kernel, Site, reads, writes
 from mcugen.lir.kernel import scratch as scratch_role
 from mcugen.lir.program import Buffer
@@ -225,7 +225,7 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
         "bias": site.const("bias", spec.integer_bias.astype(np.int64)),
         "y": site.y,
     }
-    return site.call(operands, [Rows.of(spec), _of_tensor(scaling), CodeLimits.of(spec.limits)])
+    return site.call(operands, [DenseSizes.of(spec), _of_tensor(scaling), CodeLimits.of(spec.limits)])
 
 
 def emit_product(spec: MatMulSpec, site: Site) -> Call:
@@ -329,7 +329,7 @@ DENSE: tuple[Kernel, ...] = (
             reads("bias", "bias by channel", DType.INT64),
             writes("y", "output", DType.INT16),
         ),
-        params=(Rows, TensorScale, CodeLimits),
+        params=(DenseSizes, TensorScale, CodeLimits),
         when=(int16_layer, one_scale, small_axes, long_agrees),
         emit=emit_dense,
         evaluate=evaluate_long,

@@ -89,7 +89,7 @@ class Codes16(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Factor(Params):
+class LibraryFactor(Params):
     """Parameter of the library's scaling of a product."""
 
     multiplier: Annotated[Trained, "scales of the operands / scale of y, with 31 bits behind the point"]
@@ -106,7 +106,7 @@ def emit_add(spec: BinarySpec, site: Site) -> Call:
 
 def emit_mul(spec: BinarySpec, site: Site) -> Call:
     """Emit a product."""
-    factor = Factor(multiplier=int(_product(spec).multiplier[0]))
+    factor = LibraryFactor(multiplier=int(_product(spec).multiplier[0]))
     return site.call(operands(site), [factor, Codes16.of(spec)], inplace=IN_PLACE)
 
 
@@ -149,7 +149,7 @@ _CODES = np.arange(-(2**15), 2**15)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Argument(Params):
+class ActivationParams(Params):
     """Parameters of a function of one tensor."""
 
     count: Annotated[int, "elements"]
@@ -163,7 +163,7 @@ def _left(spec: CurveSpec) -> int:
 
 def emit_sigmoid(spec: CurveSpec, site: Site) -> Call:
     """Emit the library's sigmoid, which has a table of its own."""
-    argument = Argument(count=spec.y.count, left=_left(spec))
+    argument = ActivationParams(count=spec.y.count, left=_left(spec))
     return site.call({"x": site.x, "y": site.y}, [argument], inplace=[("y", "x")])
 
 
@@ -198,7 +198,7 @@ BINARY: tuple[Kernel, ...] = (
         "cmsis_elementwise_mul_s16",
         what="the product of two int16 tensors of one shape: arm_elementwise_mul_s16",
         operands=binary_operands(DType.INT16),
-        params=(Factor, Codes16),
+        params=(LibraryFactor, Codes16),
         when=(int16_operands, fine_product),
         emit=emit_mul,
         evaluate=evaluate_mul,
@@ -211,7 +211,7 @@ CURVE: tuple[Kernel, ...] = (
         "cmsis_sigmoid_s16",
         what="the sigmoid of an int16 tensor: arm_nn_activation_s16",
         operands=(reads("x", "input", DType.INT16), writes("y", "output", DType.INT16)),
-        params=(Argument,),
+        params=(ActivationParams,),
         when=(int16_sigmoid,),
         emit=emit_sigmoid,
         evaluate=evaluate_sigmoid,

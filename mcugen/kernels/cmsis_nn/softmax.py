@@ -136,7 +136,7 @@ def softmax(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowsParams(Params):
+class SoftmaxRows(Params):
     """Rows, and the scale of x as the library has it."""
 
     rows: Annotated[int, "rows"]
@@ -151,7 +151,7 @@ def emit_softmax(spec: SoftmaxSpec, site: Site) -> Call:
     fixed, depth = Softmax8.of(spec.x), spec.walk.depth
     assert fixed is not None
     scale = {"multiplier": fixed.multiplier, "shift": fixed.shift, "diff_min": fixed.diff_min}
-    return site.call({"x": site.x, "y": site.y}, [RowsParams(rows=spec.x.count // depth, depth=depth, **scale)])
+    return site.call({"x": site.x, "y": site.y}, [SoftmaxRows(rows=spec.x.count // depth, depth=depth, **scale)])
 
 
 SOFTMAX: tuple[Kernel, ...] = (
@@ -159,7 +159,7 @@ SOFTMAX: tuple[Kernel, ...] = (
         "cmsis_softmax_s8",
         what="probabilities of int8 rows in steps of 1/256: arm_softmax_s8",
         operands=(reads("x", "input", DType.INT8), writes("y", "output", DType.INT8)),
-        params=(RowsParams,),
+        params=(SoftmaxRows,),
         when=(int8_rows,),
         emit=emit_softmax,
         evaluate=softmax,

@@ -17,7 +17,7 @@ from mcugen.hir.types import DType
 from mcugen.kernels.cmsis_nn.common import (
     SCRATCH,
     Scratch,
-    Zeros,
+    ZeroPoints,
     by_variant,
     int8_layer,
     layer_operands,
@@ -109,7 +109,7 @@ def emit(spec: ConvSpec, site: Site) -> Call:
     sizes = FirstScratch(first_size=first), Scratch(scratch_size=first + second)
     return site.call(
         with_scratch(operands, site, first + second),
-        [wide.geometry, sizes[0], Zeros.of(spec), CodeLimits.of(spec.limits), sizes[1]],
+        [wide.geometry, sizes[0], ZeroPoints.of(spec), CodeLimits.of(spec.limits), sizes[1]],
     )
 
 
@@ -131,7 +131,7 @@ CONV_TRANSPOSE: tuple[Kernel, ...] = (
         "cmsis_transpose_conv_s8",
         what="a transposed convolution of int8 tensors: arm_transpose_conv_wrapper_s8",
         operands=(*layer_operands(DType.INT8, DType.INT32), SCRATCH),
-        params=(ConvGeometry, FirstScratch, Zeros, CodeLimits, Scratch),
+        params=(ConvGeometry, FirstScratch, ZeroPoints, CodeLimits, Scratch),
         without=frozenset({"dilation_h", "dilation_w"}),
         when=(int8_layer, is_plain, stays_inside, small_axes),
         emit=emit,

@@ -176,7 +176,7 @@ class FloatStore(Options):
 
 
 @dataclass(frozen=True)
-class Store:
+class SumStore:
     """The transition from sums to results: constants by role, and the parameters and options that describe it."""
 
     constants: Mapping[str, Array]
@@ -185,12 +185,12 @@ class Store:
     variant: str = ""
 
 
-def store_of(spec: WeightedSpec) -> Store:
+def store_of(spec: WeightedSpec) -> SumStore:
     """Return how a layer stores its sums: floats are clamped, integers requantized."""
     return float_store(spec) if spec.x.quant is None else integer_store(spec)
 
 
-def integer_store(spec: WeightedSpec) -> Store:
+def integer_store(spec: WeightedSpec) -> SumStore:
     """Return how a layer stores integer sums, in 64 bits where 32 are too few.
 
     Sums start with the folded bias. They are requantized unless the output is int32.
@@ -201,18 +201,18 @@ def integer_store(spec: WeightedSpec) -> Store:
     zero = spec.x.q.zero_point if spec.x.dtype is DType.INT8 else None
     sums = Requantization(x_zero=zero, run=(2**31 - 1) // max_product if acc is DType.INT64 else None)
     if not spec.is_requantized:
-        return Store(bias, sums, IntegerStore(store="plain", acc_t=acc.c))
+        return SumStore(bias, sums, IntegerStore(store="plain", acc_t=acc.c))
     requantize, (low, high) = spec.high_word, spec.limits
     params = replace(sums, low=low, high=high, offset=Wide(requantize.offset))
     options = IntegerStore(store="requantize", acc_t=acc.c, shift=requantize.shift)
     variant = "long" if acc is DType.INT64 else ""
-    return Store(bias | {"multiplier": spec.multipliers}, params, options, variant)
+    return SumStore(bias | {"multiplier": spec.multipliers}, params, options, variant)
 
 
-def float_store(spec: WeightedSpec) -> Store:
+def float_store(spec: WeightedSpec) -> SumStore:
     """Return how a layer stores float sums: with their bias, clamped."""
     high = not math.isinf(spec.float_limits[1])
-    return Store({"bias": spec.float_bias}, float_limits(spec), FloatStore(store="clamp", high=high))
+    return SumStore({"bias": spec.float_bias}, float_limits(spec), FloatStore(store="clamp", high=high))
 
 
 def float_limits(spec: WeightedSpec) -> FloatLimits:

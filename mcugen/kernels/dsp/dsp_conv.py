@@ -277,11 +277,11 @@ def _short_sums(spec: ConvSpec, gain: int = 0) -> bool:
 
 
 UNREAD = frozenset({"k_w", "stride_w", "dilation_w", "pad_w"})
-"""Sizes that the kernels do not read, because Walk holds the runs instead."""
+"""Sizes that the kernels do not read, because PixelWalk holds the runs instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Walk(Params):
+class PixelWalk(Params):
     """Parameters of the walk over rows and pixels."""
 
     runs_w: Annotated[int, "runs of neighbouring elements in a row of the window"]
@@ -336,7 +336,7 @@ class Raised(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WrittenOut(Options):
+class UnrollOptions(Options):
     """Template options of convolutions: how patches are gathered and how far loops are unrolled."""
 
     x_t: Annotated[str, "C type of the input"]
@@ -435,7 +435,7 @@ def is_of_pixels(shape: ConvShape) -> bool:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowSource:
     """The place where convolution rows are read: x itself, or a ring buffer of padded copies.
 
     Sizes are in rows and elements.
@@ -460,7 +460,7 @@ class Rows:
         return self.ring_h * self.pitch if self.is_padded else 0
 
 
-def rows_of(shape: ConvShape, few: bool = False) -> Rows:
+def rows_of(shape: ConvShape, few: bool = False) -> RowSource:
     """Return where rows are read: in x if possible, else in a ring buffer of padded copies.
 
     Rows are read in x if no window leaves x and none reads words beyond it; or, in a single output row of several
@@ -470,13 +470,13 @@ def rows_of(shape: ConvShape, few: bool = False) -> Rows:
     span_h = (shape.k_h - 1) * shape.dilation_h + 1
     right = shape.stride_w * (shape.out_w - 1) + (shape.k_w - 1) * shape.dilation_w + 1
     if shape.is_inside and runs_of(shape, few).are_exact:
-        return Rows(False, shape.in_h, shape.in_w * shape.in_c, 0, pair_h)
+        return RowSource(False, shape.in_h, shape.in_w * shape.in_c, 0, pair_h)
     if _leaves_sides_only(shape) and runs_of(shape, few).are_exact:
-        return Rows(False, shape.in_h, shape.in_w * shape.in_c, 0, 1, is_edged=True)
+        return RowSource(False, shape.in_h, shape.in_w * shape.in_c, 0, 1, is_edged=True)
     margin = -(-shape.pad_w * shape.in_c // GROUP) * GROUP
     extent = margin + (max(right - shape.pad_w, shape.in_w)) * shape.in_c
     pitch = -(-(extent + GROUP - 1) // GROUP) * GROUP
-    return Rows(True, span_h + (pair_h - 1) * shape.stride_h, pitch, margin, pair_h)
+    return RowSource(True, span_h + (pair_h - 1) * shape.stride_h, pitch, margin, pair_h)
 
 
 def _leaves_sides_only(shape: ConvShape) -> bool:
@@ -485,7 +485,7 @@ def _leaves_sides_only(shape: ConvShape) -> bool:
     return shape.groups > 1 and shape.out_h == 1 and not shape.pad_h and span_h <= shape.in_h
 
 
-def traversal_of(shape: ConvShape, rows: Rows) -> Traversal:
+def traversal_of(shape: ConvShape, rows: RowSource) -> Traversal:
     """Return the traversal: pairs of pixels if windows are read in x, or rows through the ring buffer."""
     if rows.is_padded:
         return ring_rows(shape, rows.pair_h)
@@ -541,7 +541,7 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     patch = {"runs": runs.count, "units": runs.units, "unit": runs.unit, "rest": runs.rest, "pixels": pixels}
     written, turns = (patch, steps) if few else (None, 0)
     grouped, edged = shape.groups if shape.groups > 1 else None, rows.is_edged
-    unrolled = WrittenOut(x_t=spec.x.dtype.c, few=written, steps=turns, grouped=grouped is not None, edged=edged)
+    unrolled = UnrollOptions(x_t=spec.x.dtype.c, few=written, steps=turns, grouped=grouped is not None, edged=edged)
     free = spec.overlaps(traversal_of(shape, rows))
     raised = nibbles and sums.gain > 0
     variant = _variant(spec, runs, few, raised, edged)
@@ -590,8 +590,8 @@ WRITTEN_STEP, PIXELS_AROUND, WINDOWS_AROUND = 62, 620, 783
 """Bytes of code of one unrolled step, and around all steps of kernels of pixels and of windows (see few_code)."""
 
 
-def _walk(shape: ConvShape, runs: Runs, rows: Rows) -> Walk:
-    return Walk(
+def _walk(shape: ConvShape, runs: Runs, rows: RowSource) -> PixelWalk:
+    return PixelWalk(
         runs_w=runs.count // shape.k_h,
         run_step=shape.dilation_w * shape.in_c,
         units=runs.units,
@@ -633,7 +633,7 @@ def several_rows(spec: ConvSpec) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row(Params):
+class SingleRowParams(Params):
     """Parameters of a layer with one row of outputs."""
 
     depth: Annotated[int, "elements of x"]
@@ -644,7 +644,7 @@ class Row(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowOptions(StreamOptions):
+class SingleRowOptions(StreamOptions):
     """Template options of a layer with one row of outputs."""
 
     parts: Annotated[bool, "whether odd channels' sums are taken apart after each part of x"]
@@ -669,9 +669,9 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
         size = -(-depth // 16) * 16 + (CENTER if nibbles else 0)
         operands["patch"] = site.scratch("patch", DType.INT16, size)
     first, part = ((padded - 8) % PART + 8, PART) if parts else (None, None)
-    row = Row(depth=depth, padded=padded, channels=spec.channels, first=first, part=part)
+    row = SingleRowParams(depth=depth, padded=padded, channels=spec.channels, first=first, part=part)
     raised = nibbles and sums.gain > 0
-    types = RowOptions(**vars(StreamOptions.of(spec)), parts=parts)
+    types = SingleRowOptions(**vars(StreamOptions.of(spec)), parts=parts)
     options = [types, Loops.of(site), *[Raised(raised=raised)] * nibbles]
     last = (spec.channels % GROUP or GROUP) if is_direct else 0
     free = spec.overlaps(windows(spec.shape, in_turn(1, 1), last))
@@ -771,8 +771,8 @@ def _row(name: str, what: str, *when: Callable[[ConvSpec], bool]) -> Kernel:
         name,
         what=what,
         operands=(_X, _W, _Y, *[_PATCH] * (whole_steps not in when)),
-        params=(Row, HighWord),
-        options=(RowOptions, Loops, *[Raised] * (four_bits in when)),
+        params=(SingleRowParams, HighWord),
+        options=(SingleRowOptions, Loops, *[Raised] * (four_bits in when)),
         needs=_DSP,
         lacks=_lacks(when),
         when=(one_row, *when),
@@ -802,11 +802,11 @@ def _conv(
             *(_X, _W, _Y, scratch("ring", "padded rows of x", DType.INT8, DType.INT16, optional=True), _PATCH),
             scratch("table", "where the runs of two pixels' windows begin", DType.INT32),
         ),
-        params=(ConvGeometry, Walk, HighWord, InnerLoop, GroupCount),
-        optional=(Walk,),
+        params=(ConvGeometry, PixelWalk, HighWord, InnerLoop, GroupCount),
+        optional=(PixelWalk,),
         uniform=UNIFORM,
         without=UNREAD,
-        options=(StreamOptions, Loops, WrittenOut, *[Raised] * (four_bits in when)),
+        options=(StreamOptions, Loops, UnrollOptions, *[Raised] * (four_bits in when)),
         needs=_DSP,
         lacks=_lacks(when),
         when=(several_rows, shared_channels, *when),

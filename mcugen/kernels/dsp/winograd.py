@@ -234,7 +234,7 @@ class FlyOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TileOptions(Options):
+class WinogradOptions(Options):
     """Template options of blocks, limits and loops."""
 
     across: Annotated[int, "pixels of a block, two of a tile"]
@@ -447,10 +447,10 @@ def _call(
     return site.call(operands, params, options, overlaps=free, variant=variant)
 
 
-def _options(spec: ConvSpec, tiles: Tiles) -> TileOptions:
+def _options(spec: ConvSpec, tiles: Tiles) -> WinogradOptions:
     chunk, once = tiles.loop(spec.shape.in_c)
     low, high = spec.limits
-    return TileOptions(
+    return WinogradOptions(
         across=tiles.across,
         shift=spec.high_word.shift,
         clamp_low=low > -128,
@@ -482,7 +482,7 @@ def _kernel(
         params=(ConvGeometry, PaddedRows, *more),
         uniform=frozenset({"batch", "pad_h", "pad_w", "x_zero"}),
         without=frozenset({"k_h", "k_w", "stride_h", "stride_w", "dilation_h", "dilation_w"}),
-        options=(TileOptions, *[Loops] * bool(needs)),
+        options=(WinogradOptions, *[Loops] * bool(needs)),
         needs=frozenset(needs),
         when=FITS,
         stalls=_STALLS if needs else {},
@@ -503,7 +503,7 @@ def _fly(name: str, tiles: Tiles, strip: int, *needs: str) -> Kernel:
     emit, work = partial(emit_fly, tiles=tiles, strip=strip), partial(tiles.strip_work, strip=strip)
     kernel = _kernel(f"{name}_t{strip}", tiles, needs, (StripOfBlocks,), (weights,))
     when = (*FITS, int8_weights)
-    options = (TileOptions, FlyOptions, *kernel.options[1:])
+    options = (WinogradOptions, FlyOptions, *kernel.options[1:])
     sweeps = 1 / (16 * strip)  # A word holds four weights, which serve all tiles of a strip.
     loads = sweeps if needs else 4 * sweeps  # Weights are loaded by words, or by bytes.
     return replace(kernel, options=options, when=when, emit=emit, extra=work, loads=loads, sweeps=sweeps)

@@ -79,7 +79,7 @@ class UpperLimit(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SingleOptions(Options):
+class FpuDenseOptions(Options):
     """Template option of fully connected layers."""
 
     single: Annotated[bool, "whether it has one row"]
@@ -134,7 +134,7 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
     whole, shape = rows // ROWS * ROWS, spec.shape
     fours, ones = windows(shape, in_turn(whole, ROWS)), np.arange(whole, rows)[:, None]
     order = fours + windows(shape, ones, last=channels % BLOCK or BLOCK)
-    options = [clamp_options(*spec.float_limits), SingleOptions(single=single)]
+    options = [clamp_options(*spec.float_limits), FpuDenseOptions(single=single)]
     return _call(spec, site, size, ("patch", 0 if single else ROWS * depth), options, order)
 
 
@@ -297,7 +297,7 @@ _DENSE = Kernel(
     what="four rows by four channels in registers or vectors",
     operands=_operands(_patch(optional=True)),
     params=(DenseRows, FloatLimits),
-    options=(ClampOptions, SingleOptions, UpperLimit, FloatLoops),
+    options=(ClampOptions, FpuDenseOptions, UpperLimit, FloatLoops),
     needs=frozenset({"fpu"}),
     when=(float_tensors,),
     emit=emit_dense,
@@ -311,7 +311,7 @@ _HALF_DENSE = replace(
     name="dense_f16_mve",
     what=_DENSE.what + _WIDENED,
     operands=_half_operands(_patch(optional=True)),
-    options=(ClampOptions, SingleOptions, UpperLimit),
+    options=(ClampOptions, FpuDenseOptions, UpperLimit),
     needs=frozenset({"mve_float"}),
     when=(float_tensors, half_weights),
     lacks=frozenset({UPDATABLE}),

@@ -18,9 +18,9 @@ from mcugen.kernels.helium import depthwise as patches
 from mcugen.kernels.helium.layer import (
     BLOCK,
     VECTOR,
-    Frame,
-    Loop,
-    Table,
+    RequantizationTable,
+    StackFrame,
+    VectorLoop,
     block_products,
     int8_products,
     int8_requantized,
@@ -41,7 +41,7 @@ def one_vector(spec: ConvSpec) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowFrame(Frame):
+class RowFrame(StackFrame):
     """Parameters of a vector-matrix product."""
 
     zero_point: Annotated[Trained, "of y; of a shift to the right with half a step"]
@@ -56,7 +56,7 @@ class RowFrame(Frame):
 
 def emit_row(spec: ConvSpec, site: Site) -> Call:
     """Emit a vector-matrix product, eight channels at a time: weights as [block][vector of inputs][8][16]."""
-    loop, table = Loop(*divmod(spec.depth, VECTOR)), Table(spec, 2 * BLOCK)
+    loop, table = VectorLoop(*divmod(spec.depth, VECTOR)), RequantizationTable(spec, 2 * BLOCK)
     codes = table.codes.values()
     frame = RowFrame(
         blocks=table.blocks,
@@ -106,9 +106,9 @@ _GEMM = Kernel(
     operands=layer.operands(working=_strip(optional=True), results=(DType.INT8, DType.INT16, DType.INT32)),
     params=(
         *(layer.GemmFrame, layer.Padding, ConvGeometry, layer.StripRows),
-        *(conv.PixelRows, conv.PatchRows, conv.Groups),
+        *(conv.PixelRows, conv.PatchRows, conv.ChannelGroupSizes),
     ),
-    optional=(layer.Padding, ConvGeometry, layer.StripRows, conv.PixelRows, conv.PatchRows, conv.Groups),
+    optional=(layer.Padding, ConvGeometry, layer.StripRows, conv.PixelRows, conv.PatchRows, conv.ChannelGroupSizes),
     without=frozenset({"k_w", "stride_w", "dilation_h", "dilation_w"}),
     options=(conv.ModeOptions, layer.LoopFlags, layer.Jump, layer.Ragged, layer.Clamped, layer.Shifted, layer.Results),
     needs=_MVE,
@@ -190,7 +190,7 @@ _DEPTHWISE = (
         operands=layer.operands(working=(scratch("columns", "columns of four rows, by channels", DType.INT8),)),
         params=(
             *(patches.PatchesFrame, layer.Padding, ConvGeometry),
-            *(patches.Mask, patches.Sections, patches.Distances),
+            *(patches.HalfGroupMask, patches.Sections, patches.Distances),
         ),
         without=frozenset({"out_c", "k_h", "k_w", "stride_h", "dilation_h"}),
         options=(patches.PatchOptions, layer.Halves, layer.Clamped, layer.Shifted),
@@ -217,9 +217,16 @@ _DEPTHWISE = (
         "depthwise_s8_mve_row",
         what="rows of up to 64 taps of one filter a channel: 16 taps of one channel are a vector",
         operands=layer.operands(working=(scratch("planes", "pixels under some of y, by channels", DType.INT8),)),
-        params=(layer.Codes, layer.Padding, ConvGeometry, patches.Planes, patches.Phase, patches.LastVector),
+        params=(
+            layer.RequantizationParams,
+            layer.Padding,
+            ConvGeometry,
+            patches.PlaneSizes,
+            patches.RowPhase,
+            patches.LastVector,
+        ),
         without=frozenset({"in_h", "k_h", "k_w", "stride_h", "stride_w", "dilation_h", "dilation_w", "pad_h"}),
-        options=(patches.RowOptions, layer.Halves, layer.Clamped, layer.Shifted),
+        options=(patches.RowLoopOptions, layer.Halves, layer.Clamped, layer.Shifted),
         needs=_MVE,
         when=(int8_requantized, depthwise, patches.row_window),
         loads=0.0,
@@ -232,7 +239,7 @@ _DEPTHWISE = (
         operands=layer.operands(
             reads("offsets", "where each tap lies in the strip, in bytes", DType.INT32), working=_strip()
         ),
-        params=(layer.Codes, layer.Padding, ConvGeometry, layer.StripRows, patches.TapPairs),
+        params=(layer.RequantizationParams, layer.Padding, ConvGeometry, layer.StripRows, patches.TapPairs),
         without=frozenset({"out_c", "k_h", "k_w", "dilation_h", "dilation_w"}),
         options=(layer.Halves, layer.Shifted),
         needs=_MVE,

@@ -17,12 +17,12 @@ from mcugen.kernels.common.weighted_layers import four_bits
 from mcugen.kernels.helium.layer import (
     BLOCK,
     VECTOR,
-    Frame,
     Jump,
-    Loop,
     LoopFlags,
     NineBits,
-    Table,
+    RequantizationTable,
+    StackFrame,
+    VectorLoop,
     call,
     gemm_frame,
     has_nine_bits,
@@ -81,7 +81,7 @@ class PatchRows(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Groups(Params):
+class ChannelGroupSizes(Params):
     """Sizes of groups of channels."""
 
     groups: Annotated[int, "groups"]
@@ -122,10 +122,10 @@ def emit_rows(spec: ConvSpec, site: Site) -> Call:
 
     Weights are zero where a vector reads past the row.
     """
-    shape, strip, table = spec.shape, strip_of(spec.shape), Table(spec)
+    shape, strip, table = spec.shape, strip_of(spec.shape), RequantizationTable(spec)
     vectors, several = -(-shape.k_w * shape.in_c // VECTOR), shape.k_h > 1
     jump = shape.dilation_h * strip.pitch - vectors * VECTOR
-    frame = replace(gemm_frame(table, Loop(0), 2 * shape.stride_w * shape.in_c), turns=shape.k_h, jump=jump)
+    frame = replace(gemm_frame(table, VectorLoop(0), 2 * shape.stride_w * shape.in_c), turns=shape.k_h, jump=jump)
     flags = LoopFlags(unroll=vectors, looped=several, tail=False)
     packed = pack_vectors(spec.weights.reshape(shape.out_c, shape.k_h, -1), BLOCK)
     return call(
@@ -199,8 +199,8 @@ def emit_direct(spec: ConvSpec, site: Site, walk: PixelRows) -> Call:
         site: Operands and CPU features of the call.
         walk: The walk over pixels.
     """
-    shape, loop = spec.shape, Loop(*divmod(spec.depth, VECTOR))
-    table = Table(spec, groups=shape.groups, nine=has_nine_bits(spec))
+    shape, loop = spec.shape, VectorLoop(*divmod(spec.depth, VECTOR))
+    table = RequantizationTable(spec, groups=shape.groups, nine=has_nine_bits(spec))
     frame = gemm_frame(table, loop, 2 * shape.stride_w * shape.in_c)
     if shape.groups > 1:
         packed, groups = _by_groups(spec, site, 1)
@@ -216,12 +216,12 @@ def emit_direct(spec: ConvSpec, site: Site, walk: PixelRows) -> Call:
     return call(site, pack_vectors(spec.byte_rows, BLOCK), table, params, options, orders=orders)
 
 
-def _by_groups(spec: ConvSpec, site: Site, taps: int) -> tuple[Array, Groups]:
+def _by_groups(spec: ConvSpec, site: Site, taps: int) -> tuple[Array, ChannelGroupSizes]:
     """Return the weights packed group by group, with whole vectors for each of `taps`, and the group parameters."""
     shape = spec.shape
     parts = np.split(spec.rows.reshape(shape.out_c, taps, -1), shape.groups)
     packed = np.concatenate([pack_vectors(part, BLOCK) for part in parts])
-    return packed, Groups(
+    return packed, ChannelGroupSizes(
         groups=shape.groups,
         group_in=shape.in_c // shape.groups,
         group_out=shape.out_c // shape.groups,
@@ -241,10 +241,10 @@ def emit_patches(spec: ConvSpec, site: Site) -> Call:
     With groups, an inner loop iteration is one tap.
     """
     shape, strip = spec.shape, strip_of(spec.shape)
-    table = Table(spec, groups=shape.groups, nine=has_nine_bits(spec))
+    table = RequantizationTable(spec, groups=shape.groups, nine=has_nine_bits(spec))
     joined, taps = shape.dilation_w == 1, shape.k_h * shape.k_w
     depth = -(-taps * shape.in_c // VECTOR) * VECTOR
-    loop = Loop(depth // VECTOR)
+    loop = VectorLoop(depth // VECTOR)
     patch = PatchRows(
         run=shape.in_c * (shape.k_w if joined else 1),
         runs=1 if joined else shape.k_w,
@@ -303,9 +303,9 @@ class CopiedPixels(Params):
 
 def emit_overwriting(spec: ConvSpec, site: Site) -> Call:
     """Emit a pointwise convolution in place: up to PATCHES pixels are copied before they are overwritten."""
-    shape, table = spec.shape, Table(spec)
+    shape, table = spec.shape, RequantizationTable(spec)
     pixels = shape.batch * shape.out_h * shape.out_w
-    loop, num_copied = Loop(-(-shape.in_c // VECTOR)), min(PATCHES, pixels)
+    loop, num_copied = VectorLoop(-(-shape.in_c // VECTOR)), min(PATCHES, pixels)
     copied = CopiedPixels(in_c=shape.in_c, out_c=shape.out_c, pixels=pixels, most=num_copied)
     return call(
         site,
@@ -326,7 +326,7 @@ def eight_channels(spec: ConvSpec) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EightFrame(Frame):
+class EightFrame(StackFrame):
     """Parameters of pixels of eight channels."""
 
     zero_point: Annotated[Trained, "of y"]
@@ -350,7 +350,7 @@ def emit_eight_channels(spec: ConvSpec, site: Site) -> Call:
 
     Weights stay in registers for all pixels.
     """
-    shape, table = spec.shape, Table(spec, 2)
+    shape, table = spec.shape, RequantizationTable(spec, 2)
     packed = np.stack([np.pad(spec.rows, [(0, 0), (0, 8)]), np.pad(spec.rows, [(0, 0), (8, 0)])], 1).reshape(-1)
     codes = table.codes.values()
     frame = EightFrame(table_size=table.data.nbytes, y_next=4 * shape.out_c, **codes)  # type: ignore[arg-type]
@@ -368,7 +368,7 @@ def three_columns(spec: ConvSpec) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnsFrame(Frame):
+class ColumnsFrame(StackFrame):
     """Parameters of products of four pixels by two channels."""
 
     zero_point: Annotated[Trained, "of y"]
@@ -396,7 +396,7 @@ def emit_columns(spec: ConvSpec, site: Site) -> Call:
 
     Weights are packed as [pair of channels][row][vector][column][2][16].
     """
-    shape, strip, table = spec.shape, strip_of(spec.shape), Table(spec, 2, nine=has_nine_bits(spec))
+    shape, strip, table = spec.shape, strip_of(spec.shape), RequantizationTable(spec, 2, nine=has_nine_bits(spec))
     chunks, codes = shape.in_c // VECTOR, table.codes.values()
     frame = ColumnsFrame(
         table_size=table.data.nbytes,

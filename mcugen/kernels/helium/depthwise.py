@@ -15,8 +15,8 @@ from mcugen.kernels.common.specs import ConvSpec
 from mcugen.kernels.common.weighted_layers import four_bits
 from mcugen.kernels.helium.layer import (
     VECTOR,
-    Frame,
-    Table,
+    RequantizationTable,
+    StackFrame,
     blocks_of,
     call,
     has_nine_bits,
@@ -44,7 +44,7 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
     An odd last tap is paired with a weight of zero.
     """
     shape, strip = spec.shape, strip_of(spec.shape)
-    table = Table(spec, 8, order=(0, 2, 4, 6, 1, 3, 5, 7), apart=8)
+    table = RequantizationTable(spec, 8, order=(0, 2, 4, 6, 1, 3, 5, 7), apart=8)
     ky, kx = np.divmod(np.arange(shape.k_h * shape.k_w), shape.k_w)
     offsets = ky * shape.dilation_h * strip.pitch + kx * shape.dilation_w * shape.in_c
     even = len(offsets) % 2
@@ -112,7 +112,7 @@ class Plane:
 
 
 @dataclass(frozen=True)
-class Groups:
+class PixelGroups:
     """Division of a row's output pixels into groups of `size`, and one or two half groups for the remaining ones.
 
     The last half group overlaps the pixels before it, or is masked if there are none.
@@ -126,7 +126,7 @@ class Groups:
     covered: int
 
 
-def groups_of(shape: ConvShape, size: int) -> Groups:
+def groups_of(shape: ConvShape, size: int) -> PixelGroups:
     """Return the groups of a row of y."""
     half = size // 2
     count, remaining_columns = divmod(shape.out_w, size)
@@ -134,11 +134,11 @@ def groups_of(shape: ConvShape, size: int) -> Groups:
     covered = count * size + halves * half
     overlap = covered - shape.out_w if shape.out_w > half else 0
     mask = (1 << min(shape.out_w, half) * 16 // half) - 1
-    return Groups(size, count, halves, mask, overlap, covered - overlap)
+    return PixelGroups(size, count, halves, mask, overlap, covered - overlap)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchesFrame(Frame):
+class PatchesFrame(StackFrame):
     """Parameters of patches of one channel, up to 4×4."""
 
     zero_point: Annotated[Trained, "of y"]
@@ -157,7 +157,7 @@ class PatchesFrame(Frame):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mask(Params):
+class HalfGroupMask(Params):
     """Parameter of the partial half group at the end of a row."""
 
     half_mask: Annotated[int, "lanes of a half group that are results, a bit a byte"]
@@ -221,7 +221,7 @@ def emit_small_depthwise(spec: ConvSpec, site: Site) -> Call:
 
     A 4×4 patch of one channel is then one vector. In narrow images, rows and columns are exchanged.
     """
-    shape, table = spec.shape, Table(spec, 1, apart=1)
+    shape, table = spec.shape, RequantizationTable(spec, 1, apart=1)
     plane, weights = Plane.of(shape), spec.weights.reshape(shape.out_c, shape.k_h, shape.k_w)
     same = (shape.in_h, shape.in_w) == (shape.out_h, shape.out_w)
     if same and _two_rows(shape) and 1 < shape.out_w < min(12, shape.out_h):
@@ -260,7 +260,7 @@ def emit_small_depthwise(spec: ConvSpec, site: Site) -> Call:
         site,
         pack_patches(weights.astype(np.int8)),
         table,
-        [frame, padding(spec), s.geometry, Mask(half_mask=groups.mask), sections, distances],
+        [frame, padding(spec), s.geometry, HalfGroupMask(half_mask=groups.mask), sections, distances],
         [options, *more],
         working=("columns", sections.padding + VECTOR),
         orders=[_sections_in_turn(shape, sections.steps, sections.sections)] if forward else [],
@@ -270,7 +270,7 @@ def emit_small_depthwise(spec: ConvSpec, site: Site) -> Call:
     return replace(kernel_call, inplace=[("y", "x")] if in_place else [])
 
 
-def _patches_frame(plane: Plane, groups: Groups, sections: Sections, table: Table) -> PatchesFrame:
+def _patches_frame(plane: Plane, groups: PixelGroups, sections: Sections, table: RequantizationTable) -> PatchesFrame:
     two, step, codes = _two_rows(plane.shape), 64 * plane.shape.stride_w, table.codes
     return PatchesFrame(
         zero_point=codes.zero_point,
@@ -346,7 +346,7 @@ def large_patches(spec: ConvSpec) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LargeFrame(Frame):
+class LargeFrame(StackFrame):
     """Parameters of windows of up to 2×2 patches."""
 
     zero_point: Annotated[Trained, "of y"]
@@ -386,7 +386,7 @@ def emit_large_depthwise(spec: ConvSpec, site: Site) -> Call:
 
     Weights are packed as [channel][patch row][patch column][4 columns][4 rows].
     """
-    shape, strip, table = spec.shape, strip_of(spec.shape), Table(spec, 1, apart=1)
+    shape, strip, table = spec.shape, strip_of(spec.shape), RequantizationTable(spec, 1, apart=1)
     bands, blocks, groups = -(-shape.k_h // 4), -(-shape.k_w // 4), groups_of(shape, 8)
     held = strip.span * strip.pitch
     read = max(strip.pitch // shape.in_c, (groups.covered - 1) * shape.stride_w + 4 * blocks)
@@ -434,7 +434,7 @@ def _longest(shape: ConvShape) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planes(Params):
+class PlaneSizes(Params):
     """Sizes of the planes of eight channels, which hold the inputs of some pixels of a row."""
 
     segment: Annotated[int, "pixels of y at a time"]
@@ -443,17 +443,17 @@ class Planes(Params):
     pitch: Annotated[int, "bytes from plane to plane"]
 
     @staticmethod
-    def of(shape: ConvShape) -> Planes:
+    def of(shape: ConvShape) -> PlaneSizes:
         """Return the planes for a row of windows; vectors may reach beyond the last window."""
         longest, stride = _longest(shape), shape.stride_w
         segment = min(SEGMENT, longest + -longest % 8)
         window = (segment - 1) * stride + shape.k_w
         pitch = (segment - 1) * stride + VECTOR * _vectors(shape)
-        return Planes(segment=segment, window=window, held=max(window - segment * stride, 0), pitch=pitch)
+        return PlaneSizes(segment=segment, window=window, held=max(window - segment * stride, 0), pitch=pitch)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase(Params):
+class RowPhase(Params):
     """Parameter of a dilated row, which is split into several undilated rows."""
 
     phase: Annotated[int | None, "from which pixel of those between two taps the first output's are"] = None
@@ -467,7 +467,7 @@ class LastVector(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowOptions(Options):
+class RowLoopOptions(Options):
     """Template options of the loops."""
 
     bands: Annotated[int, "vectors of taps"]
@@ -480,9 +480,9 @@ def emit_row_depthwise(spec: ConvSpec, site: Site) -> Call:
 
     A dilated row is split into as many undilated rows as there are pixels from tap to tap.
     """
-    shape, table = spec.shape.as_row(), Table(spec, 1, apart=1)
-    bands, dilation, planes = _vectors(shape), shape.dilation_w, Planes.of(shape)
-    phase = Phase(phase=-shape.pad_w % dilation if dilation > 1 else None)
+    shape, table = spec.shape.as_row(), RequantizationTable(spec, 1, apart=1)
+    bands, dilation, planes = _vectors(shape), shape.dilation_w, PlaneSizes.of(shape)
+    phase = RowPhase(phase=-shape.pad_w % dilation if dilation > 1 else None)
     weights, packed = spec.weights.reshape(shape.out_c, -1), four_bits in site.kernel.when
     weights = np.pad(weights, [(0, 0), (0, shape.k_w % 2 * packed)])
     last = (weights.shape[1] - VECTOR * (bands - 1)) // (1 + packed)
@@ -491,7 +491,7 @@ def emit_row_depthwise(spec: ConvSpec, site: Site) -> Call:
         weights.reshape(-1),
         table,
         [table.codes, padding(spec), shape.geometry, planes, phase, LastVector(last=last)],
-        [RowOptions(bands=bands, stride_w=shape.stride_w, dilation_w=dilation)],
+        [RowLoopOptions(bands=bands, stride_w=shape.stride_w, dilation_w=dilation)],
         working=("planes", 8 * planes.pitch),
     )
     return replace(kernel_call, inplace=[("y", "x")] if _rows_may_overwrite_input(shape) else [])
@@ -512,7 +512,7 @@ def _rows_may_overwrite_input(shape: ConvShape) -> bool:
 def row_instructions(spec: ConvSpec) -> int:
     """Estimate the instructions to copy pixels to planes and to compute the planes' rows, eight pixels at a time."""
     shape = spec.shape.as_row()
-    planes, longest = Planes.of(shape), _longest(shape)
+    planes, longest = PlaneSizes.of(shape), _longest(shape)
     pieces = -(-longest // planes.segment)
     copied_pixels = planes.window + (pieces - 1) * (planes.window - planes.held)
     channel = 16 * pieces + (16 * _vectors(shape) + 17) * -(-longest // 8)
@@ -520,7 +520,7 @@ def row_instructions(spec: ConvSpec) -> int:
     return shape.batch * shape.out_h * shape.dilation_w * (-(-shape.in_c // 8) * block + shape.in_c * channel)
 
 
-def _large_frame(shape: ConvShape, groups: Groups, band: int, table: Table) -> LargeFrame:
+def _large_frame(shape: ConvShape, groups: PixelGroups, band: int, table: RequantizationTable) -> LargeFrame:
     step, codes = 64 * shape.stride_w, table.codes
     return LargeFrame(
         zero_point=codes.zero_point,

@@ -100,7 +100,7 @@ def joined(packed: Array, size: int) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class RequantizationTable:
     """Requantization constants by blocks of `block` channels.
 
     A block has the biases, then the 31-bit multipliers if sums are requantized, then, with `nine`, the common parts of
@@ -166,10 +166,10 @@ class Table:
         return (self.spec.channels // self.groups - 1) % self.block + 1
 
     @property
-    def codes(self) -> Codes:
+    def codes(self) -> RequantizationParams:
         """Return the parameters that turn sums into quantized values."""
         low, high = (0, 0) if self.spec.is_sums else self.spec.limits
-        return Codes(zero_point=self.zero, low=low, high=high, shift=self.shift)
+        return RequantizationParams(zero_point=self.zero, low=low, high=high, shift=self.shift)
 
     @property
     def flags(self) -> tuple[Options, ...]:
@@ -184,14 +184,14 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frame(Params):
+class StackFrame(Params):
     """Parameters that assembly copies to the stack in one piece: they come first, in this order."""
 
     by_place: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, kw_only=True)
-class Codes(Params):
+class RequantizationParams(Params):
     """Parameters of requantization."""
 
     zero_point: Annotated[Trained, "of y"]
@@ -201,7 +201,7 @@ class Codes(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GemmFrame(Frame):
+class GemmFrame(StackFrame):
     """Parameters of products of two pixels by four channels."""
 
     zero_point: Annotated[Trained, "of y; of a shift to the right with half a step"]
@@ -320,7 +320,7 @@ def operands(*more: Role, working: Sequence[Role] = (), results: Sequence[DType]
 
 
 @dataclass(frozen=True)
-class Loop:
+class VectorLoop:
     """An inner loop over `vectors` vectors, some per iteration, and `tail` further products."""
 
     vectors: int
@@ -339,7 +339,7 @@ class Loop:
         return self.vectors // self.flags.unroll if self.flags.unroll else 0
 
 
-def gemm_frame(table: Table, loop: Loop, x_next: int) -> GemmFrame:
+def gemm_frame(table: RequantizationTable, loop: VectorLoop, x_next: int) -> GemmFrame:
     """Return the parameters of products whose iterations read adjacent bytes of x.
 
     Args:
@@ -393,7 +393,7 @@ def padding(spec: ConvSpec) -> Padding:
 def call(
     site: Site,
     packed: Array,
-    table: Table,
+    table: RequantizationTable,
     params: Sequence[Params],
     options: Sequence[Options],
     *,

@@ -15,7 +15,7 @@ from mcugen.kernels.common.specs import ConvSpec
 from mcugen.kernels.common.weighted_layers import int8_weights, int16_tensors
 from mcugen.kernels.dsp.dsp_conv import shifted_high_word, ungrouped
 from mcugen.kernels.helium.conv import dense_pixels, in_a_row
-from mcugen.kernels.helium.layer import BLOCK, Loop, Table, pack_vectors
+from mcugen.kernels.helium.layer import BLOCK, RequantizationTable, VectorLoop, pack_vectors
 from mcugen.kernels.portable.weighted import depthwise
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
 
@@ -77,7 +77,7 @@ def emit_wide(spec: ConvSpec, site: Site) -> Call:
     operands = {
         "x": site.x,
         "w": site.const("weights", pack_vectors(spec.rows, BLOCK, LANES)),
-        "table": site.const("table", Table(spec).data),
+        "table": site.const("table", RequantizationTable(spec).data),
         "y": site.y,
     }
     if not direct:
@@ -87,7 +87,7 @@ def emit_wide(spec: ConvSpec, site: Site) -> Call:
     order = windows(walked, in_turn(walked.out_h * walked.out_w, PIXELS), last)
     window = WideWindow(depth=spec.depth, vectors=vectors, pixels=pixels, channels=spec.channels)
     geometry = [] if direct else [shape.geometry]
-    options = WideOptions(direct=direct, single=pixels == 1, unroll=Loop(vectors).flags.unroll)
+    options = WideOptions(direct=direct, single=pixels == 1, unroll=VectorLoop(vectors).flags.unroll)
     return site.call(operands, [*geometry, window, WideCodes.of(spec)], [options], overlaps=spec.overlaps(order))
 
 
@@ -109,7 +109,7 @@ def emit_wide_depthwise(spec: ConvSpec, site: Site) -> Call:
     operands = {
         "x": site.x,
         "w": site.const("weights", pack_vectors(spec.rows, LANES, 1)),
-        "table": site.const("table", Table(spec, LANES, order=(0, 2, 4, 6, 1, 3, 5, 7)).data),
+        "table": site.const("table", RequantizationTable(spec, LANES, order=(0, 2, 4, 6, 1, 3, 5, 7)).data),
         "y": site.y,
     }
     order = pixels_in_lanes(shape, LANES)
@@ -124,7 +124,7 @@ def wide_steps(spec: ConvSpec) -> int:
     """
     shape, vectors = spec.shape, -(-spec.depth // LANES)
     pixels, blocks = spec.y.count // spec.channels, -(-spec.channels // BLOCK)
-    products = (9 if pixels == 1 else 14) * vectors + 3 * Loop(vectors).turns + 36
+    products = (9 if pixels == 1 else 14) * vectors + 3 * VectorLoop(vectors).turns + 36
     total = -(-pixels // PIXELS) * (60 + blocks * products)
     if not (dense_pixels(shape) and spec.depth % LANES == 0):
         left = np.arange(shape.out_w) * shape.stride_w - shape.pad_w

@@ -20,7 +20,7 @@ _EXAMPLE = """<ir_version: 10, opset_import: ["": 21]>
 
 
 @dataclass(frozen=True, kw_only=True)
-class Codes(Params):
+class QuantizedTensorParams(Params):
     """Size, scale and zero point of a quantized tensor."""
 
     count: Annotated[int, "elements"]
@@ -29,7 +29,7 @@ class Codes(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inverse(Params):
+class InverseScale(Params):
     """The value 1 / scale as a sum of two floats."""
 
     inverse: Annotated[float, "1 / scale, rounded down"]
@@ -40,7 +40,7 @@ QUANTIZE = Kernel(
     "quantize_s8_fpu",
     what="reals to int8 codes, eight at a time by the FPU, packed by the DSP extension",
     operands=(reads("x", "reals", DType.FLOAT32), writes("y", "codes", DType.INT8)),
-    params=(Codes, Inverse),
+    params=(QuantizedTensorParams, InverseScale),
     needs=_NEEDS,
     lacks=_LACKS,
     example=_EXAMPLE,
@@ -49,7 +49,7 @@ DEQUANTIZE = Kernel(
     "dequantize_s8_fpu",
     what="int8 codes to reals, eight at a time by the FPU, unpacked by the DSP extension",
     operands=(reads("x", "codes", DType.INT8), writes("y", "reals", DType.FLOAT32)),
-    params=(Codes,),
+    params=(QuantizedTensorParams,),
     needs=_NEEDS,
     lacks=_LACKS,
     example=_EXAMPLE,
@@ -72,12 +72,12 @@ def emit_codes(node: Node, builder: Builder, codes: TensorType) -> bool:
     if not is_packed or not builder.features >= _NEEDS or builder.features & _LACKS or builder.any_size:
         return False
     (scale,), zero = codes.q.scale, codes.q.zero_point
-    params: list[Params] = [Codes(count=y.count, scale=float(scale), zero=zero)]
+    params: list[Params] = [QuantizedTensorParams(count=y.count, scale=float(scale), zero=zero)]
     if codes is y:
         reciprocal = Reciprocal.of(scale, max(abs(limit - zero) for limit in y.dtype.limits))
         if reciprocal is None:
             return False
-        params.append(Inverse(inverse=reciprocal.inverse, rest=reciprocal.rest))
+        params.append(InverseScale(inverse=reciprocal.inverse, rest=reciprocal.rest))
     operands = {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.output)}
     overlaps = overlap(x, y, Traversal.forward(y.count), into="x")
     builder.call(node, Call(QUANTIZE if codes is y else DEQUANTIZE, operands, params, overlaps=overlaps))

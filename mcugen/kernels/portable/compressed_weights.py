@@ -172,7 +172,7 @@ class CodedWeights(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CodeOptions(Options):
+class DecodeOptions(Options):
     """Template options of the code."""
 
     longest: Annotated[int, "zeros behind which a number follows as it is"]
@@ -189,7 +189,7 @@ DECODE = Kernel(
         scratch("table", "what each 8 bits begin with", DType.UINT16),
     ),
     params=(CodedWeights,),
-    options=(CodeOptions,),
+    options=(DecodeOptions,),
     lacks=frozenset({UPDATABLE, CHECKED}),
     example="""<ir_version: 10, opset_import: ["": 21]>
     coarse (int8[1, 16, 6, 6] x) => (int8[1, 16, 6, 6] y)
@@ -232,7 +232,7 @@ class Code:
         """
         operands = {"x": coded, **({} if plain is None else {"plain": plain}), "y": held}
         operands["table"] = Buffer(f"{held.name}.table", DType.UINT16, TABLE, Space.ARENA)
-        options = CodeOptions(longest=LONGEST_PREFIX, words=plain is not None)
+        options = DecodeOptions(longest=LONGEST_PREFIX, words=plain is not None)
         return Call(DECODE, operands, [self.params], [options], variant=held.dtype.tag)
 
 

@@ -43,7 +43,7 @@ bits, carries included."""
 
 
 @dataclass(frozen=True)
-class Axis:
+class ConvAxis:
     """One spatial axis of a convolution.
 
     `size` and `out` are the sizes of input and output, `pad` the padding before, `step` and `out_step` the elements
@@ -69,8 +69,8 @@ class Axis:
 class Strips:
     """A tiling of a depthwise convolution: strips along `points`, next to each other along `lines`."""
 
-    lines: Axis
-    points: Axis
+    lines: ConvAxis
+    points: ConvAxis
     columns: bool
     """Whether lines are columns of the image, so that points run along its height."""
 
@@ -117,12 +117,12 @@ def stays_behind(tiling: Strips, at_once: int, window: int, step: int) -> bool:
     return all(r * points.size >= w * points.out for r, w in zip(read, written, strict=True))
 
 
-def axes(shape: ConvShape) -> tuple[Axis, Axis]:
+def axes(shape: ConvShape) -> tuple[ConvAxis, ConvAxis]:
     """Return the axes of height and width."""
     s, row, out_row = shape, shape.in_w * shape.pixel, shape.out_w * shape.pixel
     return (
-        Axis(s.in_h, s.out_h, s.pad_h, row, out_row, s.k_h, s.stride_h, s.dilation_h),
-        Axis(s.in_w, s.out_w, s.pad_w, s.pixel, s.pixel, s.k_w, s.stride_w, s.dilation_w),
+        ConvAxis(s.in_h, s.out_h, s.pad_h, row, out_row, s.k_h, s.stride_h, s.dilation_h),
+        ConvAxis(s.in_w, s.out_w, s.pad_w, s.pixel, s.pixel, s.k_w, s.stride_w, s.dilation_w),
     )
 
 
@@ -274,7 +274,7 @@ class YZero(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Zeros(YZero):
+class InputOutputZeros(YZero):
     """Zero points of input and output."""
 
     x_zero: Annotated[Trained, "zero point of x: what padding holds"]
@@ -289,14 +289,14 @@ class StrideOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gain(Options):
+class GainOption(Options):
     """Template option of weights that are stored without their gain."""
 
     gain: Annotated[int, "a shift of weights to the left, with which sums become codes"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowOptions(Options):
+class ThreePixelOptions(Options):
     """Template options of kernels that compute three pixels of a row together."""
 
     short: Annotated[bool, "whether sums are so small that products of 32 bits requantize them"]
@@ -384,7 +384,7 @@ def _constants(bias: Array, multiplier: Array) -> Array:
 def emit_strips(spec: ConvSpec, site: Site) -> Call:
     """Emit a 3×3 depthwise convolution on strips.
 
-    Weights, bias and multiplier of a channel are adjacent; kernels with a Gain option read int8 or 4-bit weights and a
+    Weights, bias and multiplier of a channel are adjacent; kernels with a GainOption read int8 or 4-bit weights and a
     table instead.
     """
     shape, tiling, scale = spec.shape, strips(spec.shape), _scaled(spec)
@@ -393,7 +393,7 @@ def emit_strips(spec: ConvSpec, site: Site) -> Call:
     turned = taps.transpose(0, 2, 1) if tiling.columns else taps
     bias, pairs = spec.folded_bias << scale, paired_taps(turned, tiling.stride)
     strip = site.scratch("strip", DType.INT32, tiling.strip)
-    if Gain in site.kernel.options:
+    if GainOption in site.kernel.options:
         in_bytes = pairs.reshape(-1, 10)[:, :9].astype(np.int8)  # The tenth element is padding.
         stored = nibbles(pairs[..., 0], pairs[..., 1]) if four_bits in site.kernel.when else in_bytes
         operands = {
@@ -408,7 +408,7 @@ def emit_strips(spec: ConvSpec, site: Site) -> Call:
         stream = packed_taps(pairs << scale, bias, spec.multipliers)
         operands = {"x": site.x, "w": site.const("weights", stream), "y": site.y, "strip": strip}
     params = [strip_walk(spec, shape, tiling), CodeLimits.of(spec.limits), YZero(y_zero=spec.y.q.zero_point)]
-    options = [StrideOptions(stride=tiling.stride, clamp=spec.is_clamped), Loops.of(site), Gain(gain=scale)]
+    options = [StrideOptions(stride=tiling.stride, clamp=spec.is_clamped), Loops.of(site), GainOption(gain=scale)]
     used = [option for option in options if type(option) in site.kernel.options]
     inplace = [("y", "x")] if tiling.may_overwrite_input() else []
     return site.call(operands, params, used, inplace=inplace, variant=f"stride{tiling.stride}", gathers=_gathered(spec))
@@ -587,8 +587,8 @@ def folded(shape: ConvShape) -> TapStrips | None:
         return None
     at_once = 2 // row.stride
     taps = (row.taps + at_once) // 2
-    lines = Axis(row.size, at_once, 0, row.step, row.out_step, 1, row.stride, 1)
-    points = Axis(row.size, -(-row.out // at_once), row.pad, row.step, at_once * row.out_step, taps, 1, 1)
+    lines = ConvAxis(row.size, at_once, 0, row.step, row.out_step, 1, row.stride, 1)
+    points = ConvAxis(row.size, -(-row.out // at_once), row.pad, row.step, at_once * row.out_step, taps, 1, 1)
     tiling = TapStrips(lines, points, False, True)
     return tiling if tiling.fits else None
 
@@ -734,11 +734,11 @@ def emit_rows_of_three(spec: ConvSpec, site: Site) -> Call:
         "y": site.y,
         "rows": site.scratch("rows", DType.INT8, ring_size(shape, direct)),
     }
-    zeros = Zeros(y_zero=spec.y.q.zero_point, x_zero=spec.x.q.zero_point)
+    zeros = InputOutputZeros(y_zero=spec.y.q.zero_point, x_zero=spec.x.q.zero_point)
     params = [shape.geometry, ring_of(shape, direct), zeros, CodeLimits.of(spec.limits)]
     options = [
         StrideOptions(stride=shape.stride_w, clamp=spec.is_clamped),
-        RowOptions(short=bool(sums.max(initial=0) < SHORT_SUM), bits=bits),
+        ThreePixelOptions(short=bool(sums.max(initial=0) < SHORT_SUM), bits=bits),
     ]
     return site.call(operands, params, options, overlaps=spec.overlaps(order), variant=f"stride{shape.stride_w}")
 
@@ -868,10 +868,10 @@ DEPTHWISE: tuple[Kernel, ...] = (
         name="depthwise_s8_dsp_bytes",
         what=f"{_THREE_BY_THREE.what}, of a byte each in flash",
         operands=_stored_apart((DType.INT8,), DType.INT8),
-        options=(StrideOptions, Loops, Gain),
+        options=(StrideOptions, Loops, GainOption),
         when=(*_THREE_BY_THREE.when, int8_weights),
     ),
-    of_four_bits(_THREE_BY_THREE, operands=_stored_apart((DType.INT8,)), options=(StrideOptions, Loops, Gain)),
+    of_four_bits(_THREE_BY_THREE, operands=_stored_apart((DType.INT8,)), options=(StrideOptions, Loops, GainOption)),
     _ANY_WINDOW,
     of_four_bits(_ANY_WINDOW, operands=_stored_apart(_CODES)),
     _taps("depthwise_s16_taps_dsp", int16_tensors),
@@ -890,9 +890,9 @@ DEPTHWISE: tuple[Kernel, ...] = (
         "depthwise_s8_3x3",
         what="3 x 3 windows of one filter a channel, three pixels of a row at a time",
         operands=_operands((DType.INT8,), DType.INT32, scratch("rows", "a ring of padded rows", DType.INT8)),
-        params=(ConvGeometry, Ring, Zeros, CodeLimits),
+        params=(ConvGeometry, Ring, InputOutputZeros, CodeLimits),
         without=frozenset({"out_c", "k_w", "stride_w", "dilation_w"}),
-        options=(StrideOptions, RowOptions),
+        options=(StrideOptions, ThreePixelOptions),
         when=(int8_tensors, ten_bits, filters, rows_of_three, int8_results),
         loads=0.5,
         emit=emit_rows_of_three,

@@ -12,7 +12,7 @@ from mcugen.hir.types import DType, Shape, TensorType
 from mcugen.kernels.common.specs import WeightedSpec
 from mcugen.kernels.common.strided_loops import WindowWalk, pitches
 from mcugen.kernels.common.weighted_layers import BLOCK, CodeStore
-from mcugen.kernels.portable.weighted import Rows
+from mcugen.kernels.portable.weighted import DenseSizes
 from mcugen.lir.kernel import ByAxis, Call, Kernel, Options, Params, Real, reads, writes
 from mcugen.lir.program import Buffer, real_param
 from mcugen.numerics.fixedpoint import Range
@@ -186,7 +186,7 @@ DENSE_DIRECT = Kernel(
         reads("bias", "by output channel", DType.FLOAT32, optional=True),
         writes("y", "output", DType.FLOAT32),
     ),
-    params=(Rows,),
+    params=(DenseSizes,),
     options=(DenseDirectOptions,),
     example="""<ir_version: 10, opset_import: ["": 21]>
     net (float[1, 9] x, float[8, 9] v, float[6, 8] w, float[6] b) => (float[1, 6] y)
@@ -205,7 +205,7 @@ def dense_call(operands: Mapping[str, Buffer], rows: int, depth: int, channels: 
     """
     codes = "scale" in operands
     options = DenseDirectOptions(bias="bias" in operands, rest=channels % BLOCK != 0, codes=codes)
-    params, variant = [Rows(rows=rows, depth=depth, channels=channels)], "f32_w8" if codes else "f32"
+    params, variant = [DenseSizes(rows=rows, depth=depth, channels=channels)], "f32_w8" if codes else "f32"
     return Call(DENSE_DIRECT, operands, params, [options], variant=variant)
 
 

@@ -48,17 +48,17 @@ class Scalars:
         self.params[name] = value
         return Parameter(name, value, param_dtype(value))
 
-    def locals_of(self, expressions: Sequence[Expression]) -> list[Local]:
+    def locals_of(self, expressions: Sequence[Expression]) -> list[LoadedParameter]:
         """Return the local variables that these expressions use.
 
         Parameters are copied to local variables because, as far as C knows, stores through `y` could change what `p`
         points to.
         """
         used = {p.name for e in expressions for p in parameters(e)}
-        return [Local(name, param_dtype(v).c) for name, v in self.params.items() if name in used]
+        return [LoadedParameter(name, param_dtype(v).c) for name, v in self.params.items() if name in used]
 
 
-class Known(Scalars):
+class ReusedScalars(Scalars):
     """Collector that reuses the variables of another one for equal values before it adds new ones."""
 
     def __init__(self, scalars: Scalars) -> None:
@@ -87,7 +87,7 @@ class Literals(Scalars):
 
 
 @dataclass(frozen=True)
-class Local:
+class LoadedParameter:
     """A local variable that holds a parameter of the same name."""
 
     name: str
@@ -133,9 +133,9 @@ class LoopOptions(Options):
     vectors: Annotated[list[str], "the same of four elements by Helium, if all can be"]
     real: Annotated[bool, "whether Helium must have floats"]
     store: Annotated[tuple[str, str], "statements of Helium that store four elements, and the last few"]
-    scalars: Annotated[list[Local], "parameters that lines use"]
+    scalars: Annotated[list[LoadedParameter], "parameters that lines use"]
     headers: Annotated[list[str], "of functions that lines call"]
-    vector_scalars: Annotated[list[Local], "parameters that vectors use"]
+    vector_scalars: Annotated[list[LoadedParameter], "parameters that vectors use"]
     unroll: Annotated[int, "elements at a time"]
     result: Annotated[str, "variable of the result"]
 

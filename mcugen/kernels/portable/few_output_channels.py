@@ -46,7 +46,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Plan:
+class WindowPlan:
     """The order of a layer's windows, and where they are read: in x, or in a ring buffer of padded rows."""
 
     spec: ConvSpec
@@ -60,7 +60,7 @@ class Plan:
     is_dsp: bool
 
     @staticmethod
-    def of(spec: ConvSpec, is_dsp: bool) -> Plan:
+    def of(spec: ConvSpec, is_dsp: bool) -> WindowPlan:
         """Return the plan of a convolution, transposed or not."""
         shape = spec.shape
         if not isinstance(spec, TransposedSpec):
@@ -69,10 +69,10 @@ class Plan:
             phases = tuple(
                 Phase(-shape.pad_h, -shape.pad_w, filter_weights, n) for n, filter_weights in enumerate(filters)
             )
-            return Plan(spec, phases, (1, 1), (shape.stride_h, shape.stride_w), shape.dilation_h, is_dsp)
+            return WindowPlan(spec, phases, (1, 1), (shape.stride_h, shape.stride_w), shape.dilation_h, is_dsp)
         places = product(range(shape.stride_h), range(shape.stride_w), range(spec.channels))
         phases = tuple(_phase(spec, *place) for place in places)
-        return Plan(spec, phases, (shape.stride_h, shape.stride_w), (1, 1), 1, is_dsp)
+        return WindowPlan(spec, phases, (shape.stride_h, shape.stride_w), (1, 1), 1, is_dsp)
 
     @property
     def shape(self) -> ConvShape:
@@ -246,7 +246,7 @@ class SingleRows(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Codes(CodeLimits):
+class OffsetCodeLimits(CodeLimits):
     """Parameters of requantization."""
 
     offset: Annotated[Wide, "zero point of y and half a step, before the shift to the right"]
@@ -309,7 +309,7 @@ def emit(spec: ConvSpec, site: Site) -> Call:
     Weights are int8 in natural order, or, with the DSP extension, widened to 16 bits.
     """
     form = site.kernel.options[0]
-    plan = Plan.of(spec, form is dsp_conv.StreamOptions)
+    plan = WindowPlan.of(spec, form is dsp_conv.StreamOptions)
     weights = np.concatenate([phase.weights.reshape(-1) for phase in plan.phases])
     params: list[Params]
     options: list[Options]
@@ -327,7 +327,7 @@ def emit(spec: ConvSpec, site: Site) -> Call:
         params, options = [offset], [option]
         table = plan.table(np.broadcast_to(spec.requantizer.multiplier, spec.channels))
     else:
-        codes = Codes(offset=Wide(spec.high_word.offset), **vars(CodeLimits.of(spec.limits)))
+        codes = OffsetCodeLimits(offset=Wide(spec.high_word.offset), **vars(CodeLimits.of(spec.limits)))
         params, options, table = [codes], [Shift(shift=spec.high_word.shift)], plan.table(spec.multipliers)
     operands = {
         "x": site.x,
@@ -347,7 +347,7 @@ def emit(spec: ConvSpec, site: Site) -> Call:
 
 def turns(spec: ConvSpec) -> int:
     """Count inner loop iterations in plain C."""
-    plan = Plan.of(spec, is_dsp=False)
+    plan = WindowPlan.of(spec, is_dsp=False)
     return plan.turns
 
 
@@ -366,7 +366,7 @@ def _kernels(
             scratch("ring", "padded rows of x", DType.INT8),
             scratch("table", "where the runs of a window begin, if there are several", DType.INT32, optional=True),
         ),
-        params=(SingleRows, Codes),
+        params=(SingleRows, OffsetCodeLimits),
         options=(Shift, SingleOptions),
         lacks=frozenset({CHECKED}),  # The table holds addresses and sizes.
         when=(*when, few_channels, whole_words, undilated_rows, scalar_conv.to_int8, short_sums),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mcugen.hir.types import DType
-from mcugen.kernels.portable.weighted import Rows
+from mcugen.kernels.portable.weighted import DenseSizes
 from mcugen.lir.kernel import Kernel, Options, Params, reads, writes
 
 
@@ -28,7 +28,7 @@ DESCEND = Kernel(
         reads("dither", "added to codes before they are cut off, 0 to 1", DType.FLOAT32, optional=True),
         writes("y", "the matrix afterwards, which may be w", DType.FLOAT32, DType.INT8),
     ),
-    params=(Rows,),
+    params=(DenseSizes,),
     options=(DescentOptions,),
 )
 
@@ -51,7 +51,7 @@ DESCEND_CODES = Kernel(
         reads("fraction", "added to weights before they are cut off", DType.INT32),
         writes("y", "weights afterwards, which may be w", DType.INT8),
     ),
-    params=(Rows, CodedStep),
+    params=(DenseSizes, CodedStep),
 )
 
 
@@ -71,6 +71,6 @@ CODED_PRODUCT = Kernel(
         reads("w", "matrix of codes", DType.INT8),
         writes("y", "their product", DType.FLOAT32),
     ),
-    params=(Rows,),
+    params=(DenseSizes,),
     options=(ProductLoops,),
 )

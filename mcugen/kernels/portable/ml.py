@@ -71,7 +71,7 @@ SVM_DUELS = Kernel(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pairs(Params):
+class ClassPairs(Params):
     """Numbers of rows, classes and pairs of classes."""
 
     rows: Annotated[int, "rows of x"]
@@ -83,7 +83,7 @@ SVM_WINNER = Kernel(
     "svm_winner",
     what="the class that wins most of its pairs",
     operands=(reads("x", "scores by row and pair", DType.FLOAT32), writes("y", "classes", DType.INT64)),
-    params=(Pairs,),
+    params=(ClassPairs,),
     example=_CLASSIFIER,
 )
 
@@ -107,7 +107,7 @@ SVM_COUPLING = Kernel(
         scratch("q", "matrix of the quadratic form", DType.FLOAT32),
         scratch("qp", "its product with y", DType.FLOAT32),
     ),
-    params=(Pairs, Iteration),
+    params=(ClassPairs, Iteration),
     example=_CLASSIFIER,
 )
 

@@ -27,27 +27,27 @@ MOVE, COPY = MOVE_KERNEL, COPY_KERNEL
 
 
 @dataclass(frozen=True)
-class Side:
+class CopySide:
     """One side of a copy: strides by axis, and the offset of the first element, in elements."""
 
     strides: Sequence[int]
     offset: int = 0
 
     @staticmethod
-    def dense(shape: Shape) -> Side:
+    def dense(shape: Shape) -> CopySide:
         """Return the walk over all of a dense tensor."""
-        return Side(dense_strides(shape))
+        return CopySide(dense_strides(shape))
 
 
 @dataclass(frozen=True)
-class Loops:
+class CopyLoops:
     """Loops of a copy, and the run in elements that is contiguous on both sides, if any."""
 
     outer: Sequence[tuple[int, int, int]]
     run: int | None
 
     @staticmethod
-    def of(shape: Shape, source: Sequence[int], target: Sequence[int]) -> Loops:
+    def of(shape: Shape, source: Sequence[int], target: Sequence[int]) -> CopyLoops:
         """Return the merged loops over all indices of `shape`.
 
         Args:
@@ -57,7 +57,7 @@ class Loops:
         """
         dims = merge_walks(shape, source, target)
         size, *steps = dims[-1]
-        return Loops(dims[:-1], size) if steps == [1, 1] else Loops(dims, None)
+        return CopyLoops(dims[:-1], size) if steps == [1, 1] else CopyLoops(dims, None)
 
     def params(self, dtype: DType) -> tuple[Walk, Run]:
         """Return the parameters of the kernel."""
@@ -87,8 +87,8 @@ def emit_copy(
     builder: Builder,
     index: int,
     shape: Shape,
-    source: Side,
-    target: Side | None = None,
+    source: CopySide,
+    target: CopySide | None = None,
     access: Access = Access.OUT,
 ) -> None:
     """Emit y[target.offset + Σ i·target] = x[source.offset + Σ i·source] for all i in `shape`.
@@ -104,8 +104,8 @@ def emit_copy(
         target: Strides and offset in y; None: y is dense.
         access: Access to y.
     """
-    target = target or Side.dense(shape)
-    loops = Loops.of(shape, source.strides, target.strides)
+    target = target or CopySide.dense(shape)
+    loops = CopyLoops.of(shape, source.strides, target.strides)
     x, y = node.input(index).type, node.output.type
     x_buffer, y_buffer = builder.buffer(node.input(index)), builder.buffer(node.output)
     if loops.run is not None and not loops.outer and not builder.any_size:
@@ -127,7 +127,7 @@ def emit_copy(
 
 
 @dataclass(frozen=True, kw_only=True)
-class FillParams(Params):
+class WholeFillParams(Params):
     """Number of elements, and their value."""
 
     count: Annotated[int, "elements of y"]
@@ -145,7 +145,7 @@ FILL = Kernel(
     "fill",
     what="one number for every element",
     operands=(writes("y", "what is filled"),),
-    params=(FillParams,),
+    params=(WholeFillParams,),
     options=(FillOptions,),
 )
 
@@ -160,7 +160,7 @@ def emit_fill(node: Node, builder: Builder, buffer: Buffer, value: Array) -> Non
         value: The value, an array of one element.
     """
     dtype = DType.of(value)
-    params = FillParams(count=buffer.count, value=element_param(as_stored(value)[0].item(), dtype))
+    params = WholeFillParams(count=buffer.count, value=element_param(as_stored(value)[0].item(), dtype))
     options = FillOptions(ctype=dtype.c)
     builder.call(node, Call(FILL, {"y": buffer}, [params], [options], variant=dtype.tag))
 
@@ -225,7 +225,7 @@ def turns_matrices(spec: TransposeSpec) -> bool:
 
 def turns_few_planes(spec: TransposeSpec) -> bool:
     """a few whole planes, turned in place"""
-    planes = Planes.of(spec) if spec.whole is None else None
+    planes = TransposedPlanes.of(spec) if spec.whole is None else None
     return planes is not None and 4 * planes.scratch(spec.y.dtype) <= spec.y.nbytes
 
 
@@ -238,13 +238,13 @@ def _strided_elements(spec: TransposeSpec) -> int:
 
 def _elements_of_many_planes(spec: TransposeSpec) -> int:
     """Count elements that are not interleaved by named pointers, for the cost model."""
-    planes = Planes.of(spec)
+    planes = TransposedPlanes.of(spec)
     assert planes is not None
     return 0 if planes.planes <= WRITTEN_OUT else spec.y.count
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matrices(Params):
+class TransposeSizes(Params):
     """Sizes of the matrices."""
 
     batch: Annotated[int, "matrices"]
@@ -262,7 +262,7 @@ class TransposeOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatherOptions(TransposeOptions):
+class TransposeGatherOptions(TransposeOptions):
     """Template options of a transposition in the order of the output."""
 
     lanes: Annotated[str, "scattered: 16 of a row at a time; gathered: of eight rows; blocks: four by four; or empty"]
@@ -281,8 +281,8 @@ def _emit_transpose(spec: TransposeSpec, site: Site) -> Call:
     orders = [Traversal.runs(nested(*walks), 1), *[_by_blocks(*matrices)] * (lanes == "blocks")]
     return site.call(
         {"x": site.x, "y": site.y},
-        [Matrices(batch=batch, columns=columns, rows=None if few else rows, whole=spec.whole)],
-        [GatherOptions(x_t=dtype.c, inner=rows if few else 0, lanes=lanes)],
+        [TransposeSizes(batch=batch, columns=columns, rows=None if few else rows, whole=spec.whole)],
+        [TransposeGatherOptions(x_t=dtype.c, inner=rows if few else 0, lanes=lanes)],
         overlaps=overlap(spec.x, spec.y, *orders),
         variant="_".join(part for part in (f"b{8 * dtype.nbytes}", form, "some" * (spec.whole is not None)) if part),
         gathers=Gathered((spec.whole or columns) * dtype.nbytes, dtype.nbytes),
@@ -324,7 +324,7 @@ def _lanes(spec: TransposeSpec, matrices: tuple[int, int, int], site: Site) -> s
 
 
 @dataclass(frozen=True)
-class Planes:
+class TransposedPlanes:
     """Images of few planes that are transposed in place: each plane is `lines` runs of `width` elements.
 
     `inverse` says that pixels become planes.
@@ -340,7 +340,7 @@ class Planes:
     """Least bytes of a run: each run takes about 60 instructions besides."""
 
     @staticmethod
-    def of(spec: TransposeSpec) -> Planes | None:
+    def of(spec: TransposeSpec) -> TransposedPlanes | None:
         """Return the planes of a transposition, with runs of whole words if possible.
 
         The result is None if no matrices are transposed.
@@ -351,9 +351,11 @@ class Planes:
         batch, columns, rows = matrices
         planes, pixels = min(rows, columns), max(rows, columns)
         nbytes = spec.y.dtype.nbytes
-        widths = [n for n in range(-(-Planes.SHORTEST // nbytes), pixels // 4 + 1) if pixels % n == 0] or [pixels]
+        widths = [n for n in range(-(-TransposedPlanes.SHORTEST // nbytes), pixels // 4 + 1) if pixels % n == 0] or [
+            pixels
+        ]
         width = next((n for n in widths if n * nbytes % 4 == 0), widths[0])
-        return Planes(batch, planes, pixels // width, width, columns < rows)
+        return TransposedPlanes(batch, planes, pixels // width, width, columns < rows)
 
     @property
     def runs(self) -> int:
@@ -387,7 +389,7 @@ def _emit_in_place(spec: TransposeSpec, site: Site) -> Call:
 
     For the inverse, from pixels to planes, the order is reversed.
     """
-    planes, dtype = Planes.of(spec), spec.y.dtype
+    planes, dtype = TransposedPlanes.of(spec), spec.y.dtype
     assert planes is not None
     few = 1 < planes.planes <= WRITTEN_OUT
     return site.call(
@@ -411,8 +413,8 @@ TRANSPOSE = Kernel(
     emit=_emit_transpose,
     extra=_strided_elements,
     operands=(reads("x", "input"), writes("y", "output")),
-    params=(Matrices,),
-    options=(GatherOptions,),
+    params=(TransposeSizes,),
+    options=(TransposeGatherOptions,),
 )
 TRANSPOSE_INPLACE = Kernel(
     "transpose_inplace",

@@ -23,7 +23,7 @@ from mcugen.numerics.normalize import FixedNormalize, span
 
 
 @dataclass(frozen=True)
-class Loops:
+class NormalizeLoops:
     """The loop nest: parameters, numbers of loops, and index expressions.
 
     `index` is by role and nest: k for loops over rows, r for loops within a row.
@@ -36,7 +36,7 @@ class Loops:
 
 
 @dataclass(frozen=True)
-class Rows:
+class NormalizedRows:
     """A normalization of x to y, both of `shape`, with statistics over `axes`; `strides` are by operand role."""
 
     x: TensorType
@@ -72,7 +72,7 @@ class Rows:
         text = "(x - mean) / sqrt(variance + epsilon)" if self.centered else "x / sqrt(mean(x * x) + epsilon)"
         return text + (" * scale" if "scale" in self.strides else "") + (" + bias" if "bias" in self.strides else "")
 
-    def loops(self) -> Loops:
+    def loops(self) -> NormalizeLoops:
         """Return the loop nest, with sizes and all strides other than 1."""
         kept, reduced = self._walks()
         index: dict[tuple[str, str], str] = {}
@@ -88,7 +88,7 @@ class Rows:
                 index[role, letter] = " + ".join(terms)
             return members
 
-        return Loops(Nests(k=nest("k", "i", kept), r=nest("r", "j", reduced)), len(kept), len(reduced), index)
+        return NormalizeLoops(Nests(k=nest("k", "i", kept), r=nest("r", "j", reduced)), len(kept), len(reduced), index)
 
     def _walks(self) -> tuple[list[_Walk], list[_Walk]]:
         """Return (size, stride of each operand) of the kept and of the reduced dimensions, neighbours merged."""
@@ -151,7 +151,9 @@ NORMALIZE = Kernel(
 )
 
 
-def call_normalize(node: Node, builder: Builder, rows: Rows, epsilon: float, inputs: Mapping[str, int]) -> None:
+def call_normalize(
+    node: Node, builder: Builder, rows: NormalizedRows, epsilon: float, inputs: Mapping[str, int]
+) -> None:
     """Emit the call of a normalization of reals.
 
     Args:
@@ -234,7 +236,7 @@ NORMALIZE_INT = Kernel(
 )
 
 
-def call_normalize_codes(node: Node, builder: Builder, rows: Rows, fixed: FixedNormalize) -> None:
+def call_normalize_codes(node: Node, builder: Builder, rows: NormalizedRows, fixed: FixedNormalize) -> None:
     """Emit the call of a normalization of quantized values.
 
     Args:

@@ -22,7 +22,7 @@ from mcugen.numerics.window import Window
 
 
 @dataclass(frozen=True, kw_only=True)
-class Geometry(Params):
+class WindowGeometry(Params):
     """Geometry of a window that slides over rows and columns, channels last; with one spatial axis there is one row."""
 
     batch: Annotated[int, "images"]
@@ -61,7 +61,7 @@ class PoolSpec:
     """Channels of a pixel in memory, of x and y, if the layer covers only some of them."""
 
     @cached_property
-    def geometry(self) -> Geometry:
+    def geometry(self) -> WindowGeometry:
         """Return the geometry as parameters of a kernel."""
         axes: dict[str, tuple[Sequence[int], int]] = {
             "in": (self.x.shape[1:-1], 1),
@@ -73,7 +73,7 @@ class PoolSpec:
         sizes: dict[str, int] = {}
         for name, (values, missing) in axes.items():
             sizes[f"{name}_h"], sizes[f"{name}_w"] = values if len(values) == 2 else (missing, values[0])
-        return Geometry(batch=self.x.shape[0], channels=self.x.shape[-1], **sizes)
+        return WindowGeometry(batch=self.x.shape[0], channels=self.x.shape[-1], **sizes)
 
     @property
     def is_dilated(self) -> bool:
@@ -143,7 +143,7 @@ def _max_pool(name: str, *dtypes: DType, example: str = "") -> Kernel:
         name,
         what="the largest element under each window, channel by channel, four or more channels at a time",
         operands=(reads("x", "input, channels last", *dtypes), writes("y", "output, channels last", *dtypes)),
-        params=(Geometry, Gaps),
+        params=(WindowGeometry, Gaps),
         options=(MaxOptions,),
         example=example,
     )
@@ -186,7 +186,7 @@ def call_max_pool(node: Node, builder: Builder, pool: PoolSpec) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counted(Params):
+class CountedPadding(Params):
     """Parameters of the padding that counts in a mean."""
 
     counted_h: Annotated[int | None, "rows from the first above x whose taps count to the last below"] = None
@@ -235,7 +235,7 @@ class AverageOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SumOptions(Options):
+class PoolSumOptions(Options):
     """Template options of sums of quantized values."""
 
     few: Annotated[bool, "whether sums fit 16 bits"]
@@ -301,7 +301,7 @@ AVERAGE_POOL_F32 = Kernel(
         reads("x", "input, channels last", DType.FLOAT32),
         writes("y", "output, channels last", DType.FLOAT32),
     ),
-    params=(Geometry, Gaps, Counted, RealMean),
+    params=(WindowGeometry, Gaps, CountedPadding, RealMean),
     options=(AverageOptions,),
 )
 
@@ -315,8 +315,8 @@ def _average_pool(name: str, dtype: DType) -> Kernel:
             reads("multiplier", "the multiplier for each number of taps, from 1 on", DType.INT32, optional=True),
             writes("y", "output, channels last", DType.INT8, DType.INT16),
         ),
-        params=(Geometry, Gaps, Counted, CodesMean),
-        options=(AverageOptions, SumOptions, MeanOptions),
+        params=(WindowGeometry, Gaps, CountedPadding, CodesMean),
+        options=(AverageOptions, PoolSumOptions, MeanOptions),
     )
 
 
@@ -337,7 +337,7 @@ class AverageSpec(PoolSpec):
 
     divisor: str
     requantize: Requantizer | None
-    counted: Counted = field(default_factory=Counted)
+    counted: CountedPadding = field(default_factory=CountedPadding)
     taps: int = 0
     counts_padding: bool = False
 
@@ -394,7 +394,7 @@ def _call_average_of_codes(node: Node, builder: Builder, pool: AverageSpec, requ
         AVERAGE_POOL[x],
         operands,
         [pool.geometry, pool.gaps, pool.counted, CodesMean.of(requantize, pool.x, pool.is_fixed)],
-        [pool.options(inside), SumOptions(few=few, fewer=fewer, short=SHORT_LOOPS in builder.features), mean],
+        [pool.options(inside), PoolSumOptions(few=few, fewer=fewer, short=SHORT_LOOPS in builder.features), mean],
         overlaps=pool.overlaps(),
         variant="_".join(variant + [f"to_{y.tag}"] * (x is not y)),
     )
@@ -489,7 +489,7 @@ class DirectParams(ByAxis):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DirectOptions(Options):
+class DirectPoolOptions(Options):
     """Template options of a pool in any number of axes."""
 
     rank: Annotated[int, "number of axes"]
@@ -510,7 +510,7 @@ POOL_DIRECT = Kernel(
         writes("indices", "where each maximum lies in x, as if x were flat", DType.INT64, optional=True),
     ),
     params=(PoolPlanes, WindowWalk, DirectParams),
-    options=(DirectOptions,),
+    options=(DirectPoolOptions,),
 )
 
 

@@ -241,7 +241,7 @@ LSTM = _recurrent(
 
 
 @dataclass(frozen=True)
-class Functions:
+class DirectionActivations:
     """Activation functions of a direction.
 
     `texts` are C statements on a variable @, by role; `headers` are the headers that they need.
@@ -253,7 +253,7 @@ class Functions:
 
 
 @dataclass(frozen=True)
-class Layer:
+class RecurrentLayer:
     """A recurrent layer as its kernel takes it.
 
     `inputs` are the inputs that are present, by role; `results` are buffers by state (h, c) and of y. `backwards` is by
@@ -272,7 +272,7 @@ class Layer:
     packed: bool
     bias: str
 
-    def options(self, functions: Functions) -> RecurrentOptions:
+    def options(self, functions: DirectionActivations) -> RecurrentOptions:
         """Return the template options of a direction that every recurrent kernel has."""
         return RecurrentOptions(
             packed=self.packed,

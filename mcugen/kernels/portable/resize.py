@@ -107,7 +107,7 @@ class CodesOptions(LinearOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowOptions(Options):
+class ResizedRowOptions(Options):
     """Template options of rows of quantized values on CPUs with vectors or the DSP extension.
 
     Places have 16 bits then.
@@ -136,7 +136,7 @@ def _linear_int(name: str) -> Kernel:
         what="linear interpolation of codes in fixed point, with one rounding",
         operands=_OPERANDS,
         params=(LinearWalk, Rescaling),
-        options=(CodesOptions, RowOptions),
+        options=(CodesOptions, ResizedRowOptions),
     )
 
 
@@ -155,7 +155,7 @@ RESIZE_LINEAR = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaneOptions(LinearOptions):
+class LinearLaneOptions(LinearOptions):
     """Template options of linear interpolation with weights of few bits, such as sixteenths."""
 
     a_bits: Annotated[int, "bits of weights of the first of two axes behind the point"]
@@ -172,7 +172,7 @@ RESIZE_LINEAR_LANES = Kernel(
     operands=_OPERANDS,
     params=(LinearWalk, Rescaling),
     optional=(Rescaling,),
-    options=(LaneOptions,),
+    options=(LinearLaneOptions,),
     example="""<ir_version: 10, opset_import: ["": 21]>
 net (int8[1, 4, 5, 8] x) => (int8[1, 8, 10, 8] y)
 <float s = {0.05}, int8 z = {3}, float[4] scales = {1.0, 2.0, 2.0, 1.0}> {

@@ -14,7 +14,7 @@ _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RealOptions(Options):
+class FloatTypeOptions(Options):
     """Template options in which kernels of float and double differ."""
 
     t: Annotated[str, "C type of the elements"]
@@ -40,7 +40,7 @@ class PlaneAxes(ByAxis):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GridOptions(RealOptions):
+class GridOptions(FloatTypeOptions):
     """Template options of interpolation and padding."""
 
     rank: Annotated[int, "axes of a plane"]
@@ -90,7 +90,7 @@ class DeformWindow(ByAxis):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeformOptions(RealOptions):
+class DeformOptions(FloatTypeOptions):
     """Template options of the operands that are present."""
 
     bias: Annotated[bool, "whether sums begin with a bias"]
@@ -143,7 +143,7 @@ class BinSamples(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlignOptions(RealOptions):
+class AlignOptions(FloatTypeOptions):
     """Template options of how a region is sampled, and what is computed from its samples."""
 
     half_pixel: Annotated[bool, "whether coordinates are of edges, and elements lie half a unit behind them"]
@@ -172,7 +172,7 @@ MAX_ROI_POOL = Kernel(
         writes("y", "output", *_FLOATS),
     ),
     params=(RegionParams, RegionScale),
-    options=(RealOptions,),
+    options=(FloatTypeOptions,),
     example="""<ir_version: 10, opset_import: ["" : 18]>
     regions (float[1, 2, 5, 6] x, float[3, 5] rois) => (float[3, 2, 2, 3] y) {
         y = MaxRoiPool <pooled_shape = [2, 3], spatial_scale = 1.5> (x, rois)

@@ -24,7 +24,7 @@ from mcugen.kernels.common.weighted_layers import BLOCK, CodeStore, int8_tensors
 from mcugen.kernels.dsp import dsp_conv
 from mcugen.kernels.helium import layer
 from mcugen.kernels.portable.direct_conv import ChannelGroups
-from mcugen.kernels.portable.weighted import RestOptions, Rows
+from mcugen.kernels.portable.weighted import DenseSizes, RestOptions
 from mcugen.kernels.scalar import scalar_conv
 from mcugen.lir.kernel import CHECKED, Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
 from mcugen.lir.program import Buffer
@@ -442,7 +442,7 @@ def emit_dsp(spec: TransposedSpec, site: Site) -> Call:
         words = dsp_conv.stream(padded[:, :, dsp_conv.WIDENED], dsp_conv.sums_of(phase, True), 2, True)
         streams.append(words.reshape(-1))
     shape = ConvShape.of_rows(spec.windows, pitch, head.channels)
-    walk = dsp_conv.Walk(
+    walk = dsp_conv.PixelWalk(
         runs_w=1, run_step=0, units=0, unit=8, is_padded=0, ring_h=1, pitch=0, margin=0, before=0, pair_h=1, right=0
     )
     operands = {
@@ -456,7 +456,7 @@ def emit_dsp(spec: TransposedSpec, site: Site) -> Call:
     }
     loop = dsp_conv.InnerLoop(x_zero=spec.x.q.zero_point, depth=0, steps=0)
     params = [shape.geometry, walk, dsp_conv.sums_of(head, True).params, loop]
-    written = dsp_conv.WrittenOut(x_t=spec.x.dtype.c, few=None, steps=0, grouped=False)
+    written = dsp_conv.UnrollOptions(x_t=spec.x.dtype.c, few=None, steps=0, grouped=False)
     return rows.call(site, operands, params, [dsp_conv.StreamOptions.of(head), Loops.of(site), written])
 
 
@@ -479,12 +479,12 @@ def _mve_rows(spec: TransposedSpec) -> _Rows:
 def emit_mve(spec: TransposedSpec, site: Site) -> Call:
     """Emit the kernel for Helium, with vectors of weights and tables phase by phase."""
     rows, head = _mve_rows(spec), spec.phases[0]
-    vectors, tables = [], [layer.Table(phase) for phase in spec.phases]
+    vectors, tables = [], [layer.RequantizationTable(phase) for phase in spec.phases]
     packed = [layer.pack_vectors(phase.rows, layer.BLOCK) for phase in spec.phases]
-    loop = layer.Loop(*divmod(spec.shape.in_c, layer.VECTOR))
+    loop = layer.VectorLoop(*divmod(spec.shape.in_c, layer.VECTOR))
     if not rows.is_direct:
         vectors = [pitch // layer.VECTOR for pitch in rows.pitches]
-        loop = layer.Loop(int(np.gcd.reduce(vectors)))
+        loop = layer.VectorLoop(int(np.gcd.reduce(vectors)))
     flags = loop.flags
     if vectors:
         flags = replace(flags, looped=max(vectors) > flags.unroll)
@@ -531,7 +531,7 @@ def emit_thumb1(spec: TransposedSpec, site: Site) -> Call:
         "y": site.y,
         **rows.working(site),
     }
-    size = Rows(rows=0, depth=spec.shape.in_c, channels=head.channels)
+    size = DenseSizes(rows=0, depth=spec.shape.in_c, channels=head.channels)
     zero = [] if rows.is_direct else [layer.padding(head)]
     tail_options = RestOptions(rest=head.channels % 6 > 0)
     return rows.call(site, operands, [offset, size, *zero], [codes, tail_options])
@@ -565,12 +565,12 @@ CONV_TRANSPOSE: tuple[Kernel, ...] = (
             *_WORKING,
         ),
         params=(
-            *(ConvGeometry, dsp_conv.Walk, dsp_conv.HighWord, dsp_conv.InnerLoop),
+            *(ConvGeometry, dsp_conv.PixelWalk, dsp_conv.HighWord, dsp_conv.InnerLoop),
             *(PhaseRows, PhasePatches),
         ),
         optional=(PhasePatches,),
         without=dsp_conv.UNREAD,
-        options=(dsp_conv.StreamOptions, Loops, dsp_conv.WrittenOut, PhaseOptions),
+        options=(dsp_conv.StreamOptions, Loops, dsp_conv.UnrollOptions, PhaseOptions),
         needs=frozenset({"dsp"}),
         lacks=frozenset({"mve"}) | _BY_VALUE,
         when=(few_groups, int8_tensors, dsp_conv.high_word, phases_in_pairs),
@@ -601,7 +601,7 @@ CONV_TRANSPOSE: tuple[Kernel, ...] = (
             writes("y", "output, channels last", DType.INT8),
             *_WORKING,
         ),
-        params=(scalar_conv.ThumbOffset, Rows, layer.Padding, PhaseRows, PhasePatches),
+        params=(scalar_conv.ThumbOffset, DenseSizes, layer.Padding, PhaseRows, PhasePatches),
         optional=(layer.Padding, PhasePatches),
         options=(scalar_conv.ThumbOptions, RestOptions, PhaseOptions),
         needs=frozenset({"thumb1"}),

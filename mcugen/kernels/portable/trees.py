@@ -128,7 +128,7 @@ def _mentions(lines: Sequence[Line], text: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CodeOptions(ForestOptions):
+class TreeCodeOptions(ForestOptions):
     """Template option of the functions."""
 
     trees: Annotated[list[TreeText], "the body of each tree's function"]
@@ -145,5 +145,5 @@ TREES_CODE = Kernel(
         writes("y", "scores", *_FLOATS),
     ),
     params=(ForestParams,),
-    options=(CodeOptions,),
+    options=(TreeCodeOptions,),
 )

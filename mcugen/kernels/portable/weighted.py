@@ -61,7 +61,7 @@ def single_row(spec: ConvSpec) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows(Params):
+class DenseSizes(Params):
     """Sizes of a fully connected layer."""
 
     rows: Annotated[int, "of x and y"]
@@ -69,9 +69,9 @@ class Rows(Params):
     channels: Annotated[int, "elements of a row of y"]
 
     @staticmethod
-    def of(spec: WeightedSpec) -> Rows:
+    def of(spec: WeightedSpec) -> DenseSizes:
         """Return the sizes of a layer."""
-        return Rows(rows=spec.y.count // spec.channels, depth=spec.depth, channels=spec.channels)
+        return DenseSizes(rows=spec.y.count // spec.channels, depth=spec.depth, channels=spec.channels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +171,7 @@ def weighted_call(
 def emit_dense(spec: ConvSpec, site: Site) -> Call:
     """Emit a fully connected layer, four channels at a time: weights as [block][depth][4]."""
     channels, shape = spec.channels, spec.shape
-    size = Rows(rows=spec.y.count // channels, depth=spec.depth, channels=channels)
+    size = DenseSizes(rows=spec.y.count // channels, depth=spec.depth, channels=channels)
     has_tail = channels % BLOCK != 0
     order = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=1 if has_tail else BLOCK)
     packed = _interleaved(spec.rows, site)
@@ -184,7 +184,7 @@ def emit_dense_nibbles(spec: ConvSpec, site: Site) -> Call:
     shape = spec.shape
     order = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=1 if has_tail else EIGHT)
     return weighted_call(
-        spec, site, words_of_nibbles(spec.rows), [Rows.of(spec)], RestOptions(rest=has_tail), spec.overlaps(order)
+        spec, site, words_of_nibbles(spec.rows), [DenseSizes.of(spec)], RestOptions(rest=has_tail), spec.overlaps(order)
     )
 
 
@@ -327,7 +327,7 @@ def _dense(kind: str) -> Kernel:
         f"dense_{kind}",
         what="rows by a matrix, four channels at a time" + _STORED_SO.get(kind, ""),
         operands=_operands(kind),
-        params=(Rows, params),
+        params=(DenseSizes, params),
         without=frozenset() if is_float else frozenset({"x_zero"}),
         options=(ElementTypes, RestOptions, options),
         when=_TENSORS[kind],
@@ -354,7 +354,7 @@ _DENSE_NIBBLES = Kernel(
     operands=tuple(
         reads("w", "weights, eight a word", DType.UINT32) if role.name == "w" else role for role in _operands("s4")
     ),
-    params=(Rows, Requantization),
+    params=(DenseSizes, Requantization),
     without=frozenset({"x_zero", "run"}),
     options=(ElementTypes, RestOptions, IntegerStore),
     when=_TENSORS["s4"],

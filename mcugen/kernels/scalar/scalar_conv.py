@@ -29,7 +29,7 @@ from mcugen.kernels.common.weighted_layers import (
     to_int8_codes,
     uint8_example,
 )
-from mcugen.kernels.portable.weighted import RestOptions, Rows
+from mcugen.kernels.portable.weighted import DenseSizes, RestOptions
 from mcugen.lir.kernel import (
     CHECKED,
     UPDATABLE,
@@ -204,7 +204,7 @@ class Pairs(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Codes(CodeLimits):
+class OutputCodes(CodeLimits):
     """Limits and zero point of the quantized output."""
 
     zero: Annotated[Trained, "zero point of y"]
@@ -425,9 +425,9 @@ def thumb_codes(requantize: Requantizer, max_sum: int, limits: tuple[int, int]) 
     return offset, ThumbOptions(piece=piece, low=low, high=high)
 
 
-def _codes(spec: ConvSpec) -> Codes:
+def _codes(spec: ConvSpec) -> OutputCodes:
     low, high = spec.limits
-    return Codes(low=low, high=high, zero=spec.y.q.zero_point)
+    return OutputCodes(low=low, high=high, zero=spec.y.q.zero_point)
 
 
 def emit_conv_mla(spec: ConvSpec, site: Site) -> Call:
@@ -589,7 +589,7 @@ def emit_dense_muls_16(spec: ConvSpec, site: Site) -> Call:
     joined = _padded(tails, 6, axis=0).reshape(-1, 6, 2).transpose(0, 2, 1)
     operands = {"x": site.x, "w": site.const("w", packed), "tails": site.const("tails", joined), "y": site.y}
     order = windows(spec.shape, in_turn(spec.shape.out_h * spec.shape.out_w, 1), last=1)
-    params = [WideOffset(offset=Wide(spec.high_word.offset)), CodeLimits.of(spec.limits), Rows.of(spec)]
+    params = [WideOffset(offset=Wide(spec.high_word.offset)), CodeLimits.of(spec.limits), DenseSizes.of(spec)]
     options = [ShiftOptions(shift=spec.high_word.shift), *[WeightLoads.of(spec, site)] * (not packs)]
     return site.call(operands, params, options, overlaps=spec.overlaps(order))
 
@@ -605,7 +605,7 @@ def emit_dense_muls_32(spec: ConvSpec, site: Site) -> Call:
     order = windows(spec.shape, in_turn(spec.shape.out_h * spec.shape.out_w, 1), last=1)
     tail_options = RestOptions(rest=spec.channels % 6 != 0)
     options = [tail_options, WeightLoads.of(spec, site)]
-    return site.call(operands, [Rows.of(spec)], options, overlaps=spec.overlaps(order))
+    return site.call(operands, [DenseSizes.of(spec)], options, overlaps=spec.overlaps(order))
 
 
 def _dense_call(
@@ -627,7 +627,7 @@ def _dense_call(
     remaining_channels, shape = channels % block, spec.shape
     # Plain C stores channels one by one.
     order = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=remaining_channels or 1)
-    size = Rows(rows=count, depth=depth, channels=channels)
+    size = DenseSizes(rows=count, depth=depth, channels=channels)
     free = spec.overlaps(order)
     return site.call(operands, [params, size], [*options, RestOptions(rest=remaining_channels != 0)], overlaps=free)
 
@@ -672,7 +672,7 @@ _DENSE_SMLAL = Kernel(
     "dense_s8_thumb2",
     what="rows by a matrix, four channels at a time, weights of two channels in a word",
     operands=_operands(DType.UINT8),
-    params=(CodeLimits, Rows),
+    params=(CodeLimits, DenseSizes),
     options=(DenseLoop, RestOptions),
     needs=frozenset({"thumb2"}),
     when=(to_int8, deep, upper_word),
@@ -684,7 +684,7 @@ _DENSE_MULS = Kernel(
     "dense_s8_thumb1",
     what="rows by a matrix, six channels at a time",
     operands=_operands(DType.UINT8),
-    params=(ThumbOffset, Rows),
+    params=(ThumbOffset, DenseSizes),
     options=(ThumbOptions, WeightLoads, RestOptions),
     needs=frozenset({"thumb1"}),
     when=(to_int8, short_products),
@@ -696,7 +696,7 @@ _DENSE_MULS_16 = Kernel(
     "dense_s8_s16_thumb1",
     what="rows by a matrix, six channels at a time, to 16 bits",
     operands=_operands(DType.UINT8, result=DType.INT16),
-    params=(WideOffset, CodeLimits, Rows),
+    params=(WideOffset, CodeLimits, DenseSizes),
     options=(ShiftOptions, WeightLoads),
     needs=frozenset({"thumb1"}),
     when=(to_int16,),
@@ -713,7 +713,7 @@ _DENSE_MULS_32 = Kernel(
         reads("bias", "what sums start with", DType.INT32),
         writes("y", "output, channels last", DType.INT32),
     ),
-    params=(Rows,),
+    params=(DenseSizes,),
     options=(RestOptions, WeightLoads),
     needs=frozenset({"thumb1"}),
     when=(to_sums,),
@@ -726,7 +726,7 @@ _PIXELS: tuple[Kernel, ...] = (
         "conv2d_s8_thumb2",
         what=_CONV,
         operands=_operands(DType.UINT8, *_WORKING),
-        params=(ConvGeometry, Codes, Pairs),
+        params=(ConvGeometry, OutputCodes, Pairs),
         options=(ChunkLoop, ChunkCode),
         needs=frozenset({"thumb2"}),
         lacks=_BY_VALUE,
@@ -750,7 +750,7 @@ _PIXELS: tuple[Kernel, ...] = (
         "conv2d_s8_rv32",
         what=_CONV,
         operands=_operands(DType.INT8, *_WORKING),
-        params=(ConvGeometry, Codes, Pairs),
+        params=(ConvGeometry, OutputCodes, Pairs),
         options=(ChunkLoop,),
         needs=frozenset({"rv32"}),
         lacks=_BY_VALUE,

@@ -311,7 +311,7 @@ def _part(node: OnnxNode, index: int, start: int, end: int) -> Value | None:
 
 
 @dataclass(frozen=True)
-class Cache:
+class KeyValueCache:
     """Position of new keys in a cache of `keys` positions: behind `past` (B,) others, or one number for all samples."""
 
     past: int | Value
@@ -357,7 +357,7 @@ def _grouped(node: OnnxNode, heads: int, shared: int) -> tuple[Value, Value, Val
     return q, k, v
 
 
-def _cache(node: OnnxNode, length: int) -> Cache:
+def _cache(node: OnnxNode, length: int) -> KeyValueCache:
     lengths, total = node.input(5), node.input(6)
     if node.has(3) != node.has(4):
         raise Refusal("GroupQueryAttention: past keys must have past values", "one of them", "repair the model")
@@ -366,9 +366,9 @@ def _cache(node: OnnxNode, length: int) -> Cache:
         raise not_constant("GroupQueryAttention: total_sequence_length must be constant", total)
     keys = max(held, int(total.data.reshape(-1)[0]) if total.data is not None else 0)
     if not held or (total.data is not None and int(total.data.reshape(-1)[0]) == length):
-        return Cache(0, keys)
+        return KeyValueCache(0, keys)
     if lengths.data is not None and (lengths.data == lengths.data.reshape(-1)[0]).all():
-        return Cache(max(int(lengths.data.reshape(-1)[0]) + 1 - length, 0), keys)
+        return KeyValueCache(max(int(lengths.data.reshape(-1)[0]) + 1 - length, 0), keys)
     batch = node.input(0).type.shape[0]
     if batch > 1 and length > 1:
         batch_text = f"{batch} samples of {length} tokens"
@@ -376,10 +376,10 @@ def _cache(node: OnnxNode, length: int) -> Cache:
             "GroupQueryAttention: tokens of several samples must follow as many", batch_text, "bind seqlens_k"
         )
     past = node.call("Add", shaped(node, lengths, batch), np.int32(1 - length))
-    return Cache(node.call("Max", past, np.int32(0)), keys)
+    return KeyValueCache(node.call("Max", past, np.int32(0)), keys)
 
 
-def _positions(node: OnnxNode, cache: Cache, length: int) -> Value | Array:
+def _positions(node: OnnxNode, cache: KeyValueCache, length: int) -> Value | Array:
     """(B, S) or (1, S): where the new tokens stand."""
     steps = np.arange(length)[None]
     if isinstance(cache.past, int):
@@ -388,7 +388,7 @@ def _positions(node: OnnxNode, cache: Cache, length: int) -> Value | Array:
     return node.call("Add", start, steps.astype(np.int64))
 
 
-def _stored(node: OnnxNode, cache: Cache, past: Value | None, new: Value) -> Value:
+def _stored(node: OnnxNode, cache: KeyValueCache, past: Value | None, new: Value) -> Value:
     """(B, N, keys, H): the past, what is new, and zeros."""
     batch, heads, length, size = new.type.shape
 
@@ -415,7 +415,7 @@ def _stored(node: OnnxNode, cache: Cache, past: Value | None, new: Value) -> Val
     return node.call("Where", node.call("Less", place, np.int32(0)), filled(past, past.type.shape[2]), tail)
 
 
-def _attend_groups(node: OnnxNode, q: Value, k: Value, v: Value, cache: Cache, shared: int) -> Attended:
+def _attend_groups(node: OnnxNode, q: Value, k: Value, v: Value, cache: KeyValueCache, shared: int) -> Attended:
     """Attend with the heads of a group stacked as queries of one head; see `attend`."""
     batch, heads, length, size = q.type.shape
     together = shaped(node, q, batch, shared, heads // shared * length, size)
@@ -442,7 +442,7 @@ def _wide(node: OnnxNode, bias: Value, keys: int) -> Value:
     return node.call("Concat", bias, np.zeros((*leading_shape, keys - columns), np.float32), axis=-1)
 
 
-def _visible(node: OnnxNode, cache: Cache, length: int) -> Value | Array:
+def _visible(node: OnnxNode, cache: KeyValueCache, length: int) -> Value | Array:
     """Return which keys (T) each query (S) sees: those before it, within the local window."""
     window = min(int(node.attr("local_window_size", -1)), cache.keys)  # a wider one hides nothing
     steps = np.arange(length).astype(np.int32).reshape(1, 1, length, 1)

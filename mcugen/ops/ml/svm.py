@@ -20,9 +20,9 @@ from mcugen.kernels.portable.ml import (
     SVM_COUPLING,
     SVM_DUELS,
     SVM_WINNER,
+    ClassPairs,
     DuelsParams,
     Iteration,
-    Pairs,
     RbfParams,
 )
 from mcugen.lir.builder import Builder
@@ -190,7 +190,7 @@ class Winner(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """One kernel."""
         rows_, pairs = node.input(0).type.shape
-        params = Pairs(rows=rows_, classes=self.classes, pairs=pairs)
+        params = ClassPairs(rows=rows_, classes=self.classes, pairs=pairs)
         builder.call(node, Call(SVM_WINNER, _operands(node, builder, SVM_WINNER), [params]))
 
 
@@ -251,7 +251,7 @@ class Coupling(Operator):
         operands = _operands(node, builder, SVM_COUPLING)
         for role, count in (("q", n * n), ("qp", n)):
             operands[role] = builder.scratch(f"{name}.{role}", DType.FLOAT32, count)
-        params = Pairs(rows=rows_, classes=n, pairs=pairs)
+        params = ClassPairs(rows=rows_, classes=n, pairs=pairs)
         stop = Iteration(rounds=self.ROUNDS, tolerance=float(np.float32(0.005) / np.float32(n)))
         builder.call(node, Call(SVM_COUPLING, operands, [params, stop]))
 

@@ -18,12 +18,12 @@ from mcugen.kernels.portable.elementwise import Scalars
 from mcugen.kernels.portable.trees import (
     TREES_CODE,
     TREES_TABLE,
-    CodeOptions,
     ForestOptions,
     ForestParams,
     Line,
     TableOptions,
     TableParams,
+    TreeCodeOptions,
     TreeText,
 )
 from mcugen.lir.builder import Builder
@@ -225,7 +225,7 @@ class Trees(Operator):
         bodies = nested_ifs(self.forest, x.dtype, leaf)
         if bodies is None:
             return False
-        texts = CodeOptions(
+        texts = TreeCodeOptions(
             **options.values(),  # type: ignore[arg-type]  # by the names of the base class
             trees=[TreeText.of(body) for body in bodies],
         )
