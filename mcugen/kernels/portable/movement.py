@@ -225,7 +225,7 @@ def turns_matrices(spec: TransposeSpec) -> bool:
 
 def turns_few_planes(spec: TransposeSpec) -> bool:
     """a few whole planes, turned in place"""
-    planes = TransposedPlanes.of(spec) if spec.whole is None else None
+    planes = Planes.of(spec) if spec.whole is None else None
     return planes is not None and 4 * planes.scratch(spec.y.dtype) <= spec.y.nbytes
 
 
@@ -238,7 +238,7 @@ def _strided_elements(spec: TransposeSpec) -> int:
 
 def _elements_of_many_planes(spec: TransposeSpec) -> int:
     """Count elements that are not interleaved by named pointers, for the cost model."""
-    planes = TransposedPlanes.of(spec)
+    planes = Planes.of(spec)
     assert planes is not None
     return 0 if planes.planes <= WRITTEN_OUT else spec.y.count
 
@@ -324,7 +324,7 @@ def _lanes(spec: TransposeSpec, matrices: tuple[int, int, int], site: Site) -> s
 
 
 @dataclass(frozen=True)
-class TransposedPlanes:
+class Planes:
     """Images of few planes that are transposed in place: each plane is `lines` runs of `width` elements.
 
     `inverse` says that pixels become planes.
@@ -340,7 +340,7 @@ class TransposedPlanes:
     """Least bytes of a run: each run takes about 60 instructions besides."""
 
     @staticmethod
-    def of(spec: TransposeSpec) -> TransposedPlanes | None:
+    def of(spec: TransposeSpec) -> Planes | None:
         """Return the planes of a transposition, with runs of whole words if possible.
 
         The result is None if no matrices are transposed.
@@ -351,11 +351,9 @@ class TransposedPlanes:
         batch, columns, rows = matrices
         planes, pixels = min(rows, columns), max(rows, columns)
         nbytes = spec.y.dtype.nbytes
-        widths = [n for n in range(-(-TransposedPlanes.SHORTEST // nbytes), pixels // 4 + 1) if pixels % n == 0] or [
-            pixels
-        ]
+        widths = [n for n in range(-(-Planes.SHORTEST // nbytes), pixels // 4 + 1) if pixels % n == 0] or [pixels]
         width = next((n for n in widths if n * nbytes % 4 == 0), widths[0])
-        return TransposedPlanes(batch, planes, pixels // width, width, columns < rows)
+        return Planes(batch, planes, pixels // width, width, columns < rows)
 
     @property
     def runs(self) -> int:
@@ -389,7 +387,7 @@ def _emit_in_place(spec: TransposeSpec, site: Site) -> Call:
 
     For the inverse, from pixels to planes, the order is reversed.
     """
-    planes, dtype = TransposedPlanes.of(spec), spec.y.dtype
+    planes, dtype = Planes.of(spec), spec.y.dtype
     assert planes is not None
     few = 1 < planes.planes <= WRITTEN_OUT
     return site.call(
