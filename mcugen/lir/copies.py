@@ -48,7 +48,7 @@ class Offsets(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Walk(ByAxis):
+class CopyWalk(ByAxis):
     """Loops around the elements or runs that are copied, the innermost last."""
 
     d: Annotated[Mapping[str, int], "trips of this loop"]
@@ -57,7 +57,7 @@ class Walk(ByAxis):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(Params):
+class CopiedRunParams(Params):
     """Parameter of copies of contiguous runs."""
 
     run: Annotated[int | None, "bytes that lie together"] = None
@@ -81,6 +81,6 @@ COPY_KERNEL = Kernel(
         writes("y", "where to"),
         reads("step", "number of the loop's step", DType.INT64, optional=True),
     ),
-    params=(Offsets, Walk, Run),
+    params=(Offsets, CopyWalk, CopiedRunParams),
     options=(CopyOptions,),
 )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mcugen.lir.copies import COPY_KERNEL, CopyOptions, Offsets, Run
+from mcugen.lir.copies import COPY_KERNEL, CopiedRunParams, CopyOptions, Offsets
 from mcugen.lir.moves import at_once
 from mcugen.lir.program import Access, Buffer, Endpoint, Instr, Operand, Program, Space
 
@@ -65,7 +65,7 @@ def copy_of(source: Buffer, target: Buffer, name: str, op: str = "state") -> Ins
         COPY_KERNEL.name,
         name,
         (Operand("x", Access.IN, source), Operand("y", Access.OUT, target)),
-        Offsets(x_offset=0, y_offset=0).values() | Run(run=source.nbytes).values(),
+        Offsets(x_offset=0, y_offset=0).values() | CopiedRunParams(run=source.nbytes).values(),
         code=CopyOptions(rank=0, contiguous=True, x_t=source.dtype.c, stepped=False).values(),
         variant="runs_0d",
         op=op,

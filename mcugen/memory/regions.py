@@ -47,7 +47,7 @@ def freedom(instr: Instr, out: Buffer, into: Buffer) -> Freedom | None:
 
 
 @dataclass(frozen=True)
-class Use:
+class BufferUse:
     """An instruction that uses the bytes of a buffer from `low` to before `high`; −1 and their number: the caller."""
 
     index: int
@@ -62,7 +62,7 @@ class Lives:
     def __init__(self, program: Program, area: int) -> None:
         self.program = program
         self.ranges = {b: life for b, life in program.live_ranges().items() if b.area == area and b.nbytes}
-        self._uses: dict[Buffer, list[Use]] = {b: [] for b in self.ranges}
+        self._uses: dict[Buffer, list[BufferUse]] = {b: [] for b in self.ranges}
         for endpoint in program.inputs:
             self._add(endpoint.buffer, -1, True)
         for index, instr in enumerate(program.instrs):
@@ -75,9 +75,9 @@ class Lives:
     def _add(self, buffer: Buffer, index: int, writes: bool, at: int = 0, nbytes: int | None = None) -> None:
         if buffer in self._uses:
             end = buffer.nbytes if nbytes is None else at + nbytes
-            self._uses[buffer].append(Use(index, writes, at, end))
+            self._uses[buffer].append(BufferUse(index, writes, at, end))
 
-    def uses(self, buffer: Buffer, first: int, end: int, low: int, high: int) -> list[Use]:
+    def uses(self, buffer: Buffer, first: int, end: int, low: int, high: int) -> list[BufferUse]:
         """Who uses the bytes from `low` to `high` of a buffer, from instruction `first` to before `end`."""
         uses = self._uses[buffer]
         start, stop = (bisect_left(uses, index, key=lambda use: use.index) for index in (first, end))

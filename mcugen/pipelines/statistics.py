@@ -19,7 +19,7 @@ _WIDEST = 1 << 12
 
 
 @dataclass(frozen=True)
-class Moments:
+class SampleMoments:
     """Sums, extremes and central moments of samples; the moments are of scaled-down samples."""
 
     count: int
@@ -32,7 +32,7 @@ class Moments:
     fourth: int
 
     @staticmethod
-    def of(samples: Array) -> Moments:
+    def of(samples: Array) -> SampleMoments:
         """Return the moments of int16 samples [n]."""
         x = samples.astype(np.int64)
         n, total = len(x), int(x.sum())
@@ -43,7 +43,7 @@ class Moments:
             shift += 1
         d = np.sign(away) * (np.abs(away) >> shift)
         sums = [int((d**power).sum()) for power in (2, 3, 4)]
-        return Moments(n, total, int((x * x).sum()), int(x.min()), int(x.max()), *sums)
+        return SampleMoments(n, total, int((x * x).sum()), int(x.min()), int(x.max()), *sums)
 
     @property
     def rms(self) -> int:
@@ -66,23 +66,23 @@ def _quotient(a: int, b: int) -> int:
     return a // b if a >= 0 else -(-a // b)
 
 
-def _deviation(m: Moments) -> int:
+def _deviation(m: SampleMoments) -> int:
     spread = (m.count * m.squares - m.total * m.total) // m.count
     return isqrt((spread << 16) // m.count)
 
 
-def _crest(m: Moments) -> int:
+def _crest(m: SampleMoments) -> int:
     return (m.peak << 24) // m.rms if m.rms else 0
 
 
-def _skewness(m: Moments) -> int:
+def _skewness(m: SampleMoments) -> int:
     if not m.variance:
         return 0
     root = isqrt(m.variance << 12)  # in 1/256
     return _quotient(_quotient(_quotient(m.third, m.count) << 12, m.variance) << 16, root)
 
 
-def _kurtosis(m: Moments) -> int:
+def _kurtosis(m: SampleMoments) -> int:
     if not m.variance:
         return 0
     return ((((m.fourth // m.count) << 15) // m.variance) << 9) // m.variance
@@ -93,7 +93,7 @@ class Statistic:
     """One number of a frame: its unit, and how it is computed."""
 
     unit: float
-    value: Callable[[Moments], int]
+    value: Callable[[SampleMoments], int]
 
 
 STATISTICS = {
@@ -114,5 +114,5 @@ The first five treat samples as numbers from -1 to 1; crest is peak / rms; a nor
 
 def statistics(samples: Array, names: tuple[str, ...]) -> list[int]:
     """Return statistics of int16 samples [n], in the statistics' units."""
-    moments = Moments.of(samples)
+    moments = SampleMoments.of(samples)
     return [STATISTICS[name].value(moments) for name in names]

@@ -16,7 +16,7 @@ from mcugen.hir.operator import Permutation
 from mcugen.hir.types import Array, DType, Shape, TensorType, as_stored
 from mcugen.kernels.common.strided_loops import dense_strides, merge_walks, numbered
 from mcugen.lir.builder import Builder
-from mcugen.lir.copies import COPY_KERNEL, MOVE_KERNEL, CopyOptions, Offsets, Run, Walk
+from mcugen.lir.copies import COPY_KERNEL, MOVE_KERNEL, CopiedRunParams, CopyOptions, CopyWalk, Offsets
 from mcugen.lir.kernel import SHORT_LOOPS, Call, Kernel, Options, Params, Real, Site, reads, scratch, writes
 from mcugen.lir.program import Access, Buffer, Gathered, element_param
 from mcugen.lir.traversal import Traversal, nested, overlap
@@ -59,11 +59,11 @@ class CopyLoops:
         size, *steps = dims[-1]
         return CopyLoops(dims[:-1], size) if steps == [1, 1] else CopyLoops(dims, None)
 
-    def params(self, dtype: DType) -> tuple[Walk, Run]:
+    def params(self, dtype: DType) -> tuple[CopyWalk, CopiedRunParams]:
         """Return the parameters of the kernel."""
         sizes, xs, ys = zip(*self.outer, strict=True) if self.outer else ((), (), ())
-        walk = Walk(d=numbered("d", sizes), x_s=numbered("x_s", xs), y_s=numbered("y_s", ys))
-        return walk, Run(run=None if self.run is None else self.run * dtype.nbytes)
+        walk = CopyWalk(d=numbered("d", sizes), x_s=numbered("x_s", xs), y_s=numbered("y_s", ys))
+        return walk, CopiedRunParams(run=None if self.run is None else self.run * dtype.nbytes)
 
     def options(self, dtype: DType, stepped: bool = False) -> CopyOptions:
         """Return the template options of the kernel."""
