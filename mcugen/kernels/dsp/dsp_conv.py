@@ -830,7 +830,7 @@ STALLS = {
         "conv2d_s8_dsp16": (8.7, 7.2, -1.0),
         "conv2d_s8_dsp_few": (8.7, 7.2, -1.0),
         "conv2d_s4_dsp": (5.9, 4.2, -2.0),
-        "conv2d_s4_dsp_fours": (8.6, 6.5, -2.4),
+        "conv2d_s4_dsp_fours": (7.8, 5.6, -2.4),
     }.items()
 }
 """Stall cycles per step of the inner loop beyond its instructions, by core, including the step's share of packing:
