@@ -22,7 +22,7 @@ from mcugen.hir.graph import Graph
 from mcugen.lir.program import STAGE_WEIGHTS, Program
 from mcugen.reporting.figures import Report, require_fit
 from mcugen.search import AS_ASKED, FALLBACKS
-from mcugen.search.budget import STACK, Attempt, Budget, Use, cheapest
+from mcugen.search.budget import STACK_RESERVE_BYTES, Attempt, Budget, Use, cheapest
 from mcugen.search.line_buffering import Streamings
 
 BOARD = "stm32f746"
@@ -190,7 +190,7 @@ def with_so_much(ram: int = 1 << 20, flash: int = 1 << 20, waits: bool = False) 
 def test_a_board_is_a_budget(model: onnx.ModelProto, goal: str) -> None:
     options = CompileOptions(optimize=goal)
     free = compile_model(model, with_so_much(), options)
-    room = ram(free) + STACK
+    room = ram(free) + STACK_RESERVE_BYTES
     same = compile_model(model, with_so_much(room), options)
     assert code_of(same) == code_of(free)
     assert same.report.notes == free.report.notes
@@ -217,8 +217,8 @@ def test_copies_of_weights_in_the_arena_leave_room_for_code_and_stack(model: onn
     free = compile_model(model, with_so_much(waits=True), options)
     assert any(instr.kernel == STAGE_WEIGHTS for instr in free.program.instrs)
     assert flash(compile_model(model, with_so_much(flash=flash(free) - 1, waits=True), options)) < flash(free)
-    room = ram(free) + STACK - 1
-    assert ram(compile_model(model, with_so_much(room, waits=True), options)) <= room - STACK
+    room = ram(free) + STACK_RESERVE_BYTES - 1
+    assert ram(compile_model(model, with_so_much(room, waits=True), options)) <= room - STACK_RESERVE_BYTES
 
 
 @pytest.mark.parametrize("goal", ["speed", "ram"])

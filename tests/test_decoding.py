@@ -22,7 +22,7 @@ from mcugen.kernels.choose import ENOUGH
 from mcugen.kernels.portable.compressed_weights import Code, code_of, digits_of
 from mcugen.lir.program import DECODE_WEIGHTS, Instr
 from mcugen.search.budget import use_of
-from mcugen.search.weight_decompression import TILE
+from mcugen.search.weight_decompression import DECODED_TILE_BYTES
 from mcugen.simulation import Setup, simulate
 
 FLASH = CompileOptions("net", optimize="flash")
@@ -217,7 +217,7 @@ def test_a_large_layer_is_decoded_in_portions(board: str, monkeypatch: pytest.Mo
         whole = compile_model(model, hardware, FLASH)
     tiled, feeds = compile_model(model, hardware, FLASH), random_feeds(model)
     assert len(decoding(tiled)) > len(decoding(whole))
-    assert max(i.operand("y").buffer.nbytes for i in decoding(tiled)) <= TILE
+    assert max(i.operand("y").buffer.nbytes for i in decoding(tiled)) <= DECODED_TILE_BYTES
     assert tiled.program.arena_size < 0.8 * whole.program.arena_size
     assert tiled.program.weights_size < 1.02 * whole.program.weights_size
     run = simulate(tiled.bundle, hardware, [feeds], measure=False, setup=Setup(sanitize=board == "host"))

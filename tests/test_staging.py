@@ -425,7 +425,7 @@ def test_kernels_are_chosen_for_where_start_up_copies_weights(monkeypatch: pytes
     """More weights for less time: in flash they would cost more than they save."""
     path = MODELS / "pt_resnet_s_legacy.onnx"
     again = fitted(path, "rt1060", "speed")
-    monkeypatch.setattr(mcugen.search, "SURELY", 0.0)
+    monkeypatch.setattr(mcugen.search, "MAX_RELATIVE_TIME", 0.0)
     once = fitted(path, "rt1060", "speed")
     for found in (again, once):
         assert copied_bytes(found.program, found.board, found.options.place) >= found.program.weights_size

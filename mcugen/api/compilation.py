@@ -20,7 +20,7 @@ from mcugen.backends.cpu.pipeline import Trace, fuse_float
 from mcugen.core.board import Board, load_board
 from mcugen.core.errors import ConstraintError, DoesNotFitError, McugenError, ModelError, UnsupportedError, UsageError
 from mcugen.core.options import DIVERGED_DB, LOSSES, MIXED, CompileOptions, Training
-from mcugen.distributed.sharing import ALONE, Workers
+from mcugen.distributed.sharing import ONLY_THIS_PROCESS, Workers
 from mcugen.driver.compiled import CompiledModel, stacked
 from mcugen.driver.compiler import compile_model, drafted
 from mcugen.driver.parameters import require_room_quantized
@@ -104,7 +104,7 @@ class Compilation:
     judging: Judging = field(default_factory=Judging)
     progress: Progress = no_progress
     trace: Trace | None = None
-    workers: Workers = ALONE
+    workers: Workers = ONLY_THIS_PROCESS
     """Run samples, and what a search tries."""
     teaching: Teaching | None = None
     """What a model that learns is shown."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model would take by other options: the neighbours of a choice, by estimate."""
+"""Estimates of what a model would take with other options."""
 
 from __future__ import annotations
 
@@ -17,40 +17,47 @@ from mcugen.reporting.figures import Alternative
 from mcugen.search.budget import likely_use
 
 AS_IT_IS = "as it is"
+"""Name of the compiled model in the comparison."""
 
-MORE = 1.02
-"""Times what the float32 form takes from which on a quantized program takes more: estimates are not exact."""
+MIN_REPORTED_RATIO = 1.02
+"""Least ratio of a figure of the quantized program to that of the float32 one to be reported, as estimates err."""
 
 
 def without_deadlines(options: CompileOptions) -> CompileOptions:
-    """For an estimate: nothing is measured to be fast enough."""
+    """Return the options without measurements, deadlines and self-tests, for use in an estimate."""
     estimated = replace(options, tune=0, times={})
     return replace(
         estimated, max_latency=None, max_cycles=None, max_step_cycles=None, stack_bound=False, self_test=0, plausible={}
     )
 
 
-def other_goals(taken: CompileOptions) -> list[tuple[str, CompileOptions]]:
-    """Those that were not taken, with the options as they would be."""
-    return [(goal, replace(without_deadlines(taken), optimize=goal)) for goal in GOALS if goal != taken.optimize]
+def other_goals(chosen: CompileOptions) -> list[tuple[str, CompileOptions]]:
+    """Return the goals that were not chosen, each with the options that select it."""
+    return [(goal, replace(without_deadlines(chosen), optimize=goal)) for goal in GOALS if goal != chosen.optimize]
 
 
 def compared(
     compiled: CompiledModel, makes: Mapping[str, Callable[[], CompiledModel]], progress: Progress
 ) -> tuple[Alternative, ...]:
-    """A model as it is, then each that can be made by its name."""
-    found = [Alternative(AS_IT_IS, *_estimates(compiled))]
-    for done, (name, make) in enumerate(makes.items()):
-        progress("other options", done, len(makes))
+    """Return the estimates of a model as it is, and of each alternative.
+
+    Args:
+        compiled: The model as it is.
+        makes: By name of the alternative, a function that compiles it.
+        progress: Receives the number of finished alternatives.
+    """
+    alternatives = [Alternative(AS_IT_IS, *_estimates(compiled))]
+    for count, (name, make) in enumerate(makes.items()):
+        progress("other options", count, len(makes))
         try:
-            found.append(Alternative(name, *_estimates(make())))
+            alternatives.append(Alternative(name, *_estimates(make())))
         except McugenError as error:
-            found.append(Alternative(name, None, None, None, f"{error.rule}: {error.found}"))
-    return tuple(found)
+            alternatives.append(Alternative(name, None, None, None, f"{error.rule}: {error.found}"))
+    return tuple(alternatives)
 
 
 def _estimates(compiled: CompiledModel) -> tuple[int, int, int | None]:
-    """Bytes of RAM and of flash, and instructions."""
+    """Return the bytes of RAM and of flash, and the instructions."""
     program = compiled.program
     use, instructions = likely_use(program, compiled.board, compiled.options), program.instructions_estimate
     return use.ram, use.flash, None if instructions is None else round(instructions)
@@ -61,7 +68,7 @@ def notes_of_float_form(
 ) -> list[str]:
     """Return a note if the quantized program takes more flash, RAM or time than the float32 form, by estimate.
 
-    Both are drafted layer by layer for the board. Nothing is said where the float32 form does not fit the board, or
+    Both are drafted layer by layer for the board. There is no note if the float32 form does not fit the board, or
     cannot be compiled for it.
 
     Args:
@@ -85,15 +92,19 @@ def notes_of_float_form(
         ("RAM", "bytes", uses[0].ram, uses[1].ram),
         _times(integer, real),
     )
-    more = [f"{what} {a:,.0f} {unit}, not {b:,.0f}" for what, unit, a, b in figures if a and b and a > MORE * b]
-    if not more:
+    excesses = [
+        f"{label} {a:,.0f} {unit}, not {b:,.0f}"
+        for label, unit, a, b in figures
+        if a and b and a > MIN_REPORTED_RATIO * b
+    ]
+    if not excesses:
         return []
-    notes = "; ".join(more)
+    notes = "; ".join(excesses)
     return [f"the {precision} program takes more than the float32 one, by estimate: {notes} (--precision float32)"]
 
 
 def _times(integer: Program, real: Program) -> tuple[str, str, float, float]:
-    """Return the estimated time of both, by cycles where these are known, else by instructions; 0 is unknown."""
+    """Return the estimated times of both, in cycles if these are known, else in instructions; 0 means unknown."""
     if integer.cycles_estimate and real.cycles_estimate:
         return "time", "cycles", integer.cycles_estimate, real.cycles_estimate
     return "time", "instructions", integer.instructions_estimate or 0.0, real.instructions_estimate or 0.0

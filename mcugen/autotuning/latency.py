@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--max-latency` and `--max-cycles`: of the programs that are fast enough, the one that serves the goal best.
+"""`--max-latency` and `--max-cycles`: of the programs that are fast enough, choose the one that serves the goal best.
 
-What a program takes is what it took when it ran, in estimated cycles of the board (mcugen.simulation). The programs
-between the one as asked for and the fastest are found by the most instructions that their kernels may take, by the
-costs that kernels are chosen by: as many as just meet the deadline.
+Time is measured by running a program in the simulator, in estimated cycles of the board (mcugen.simulation). Programs
+between the requested and the fastest one are built by a limit on the estimated instructions of their kernels. The
+search looks for the largest limit that meets the deadline.
 """
 
 from __future__ import annotations
@@ -18,31 +18,36 @@ from mcugen.driver.compiled import CompiledModel
 from mcugen.memory.peak import shortened
 from mcugen.reporting.figures import DeadlineFigures, Report, layer_title
 
-MOST_TRIALS = 4
-"""Programs that are measured between the one as asked for and the fastest."""
+MAX_TRIALS = 4
+"""Number of programs that are measured between the requested and the fastest one."""
 
-LEAST_STEP = 0.01
-"""Share of the instructions between two programs that is not worth another trial."""
+MIN_STEP_SHARE = 0.01
+"""Least remaining share of instructions between two programs for which another trial is made."""
 
-FAR = 2.0
-"""By how much cycles an instruction may differ between two precisions of a model: float32 waits longer for results."""
+MAX_CPI_RATIO = 2.0
+"""Assumed largest ratio of cycles per instruction of two precisions of a model: float32 stalls longer for results."""
 
-NAMED_LAYERS = 3
+NUM_NAMED_LAYERS = 3
+"""Number of the slowest layers that messages name."""
 
 Run = Callable[[CompiledModel], Report]
-"""Runs a program on the board's simulator: its report, with cycles."""
+"""Runs a program on the board's simulator and returns its report, with cycles."""
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """The most cycles that a call may take on a board, and the option that says so."""
+    """The most cycles that a call may take on a board, and the option that set them."""
 
     cycles: int
     text: str
 
     @classmethod
     def of(cls, options: CompileOptions, board: Board) -> Deadline | None:
-        """What is asked for, if anything. UsageError for two deadlines, or one below a cycle."""
+        """Return the deadline that the options set, or None.
+
+        Raises:
+            UsageError: If there are two deadlines, or one of less than a cycle.
+        """
         if options.max_cycles is not None and options.max_latency is not None:
             raise UsageError("there can be one deadline", "--max-cycles and --max-latency", "leave one out")
         if options.max_latency is not None:
@@ -54,20 +59,24 @@ class Deadline:
         return None
 
     def met_by(self, report: Report) -> bool:
-        """Whether a program that ran was fast enough."""
+        """Return whether a program that ran was fast enough."""
         return _cycles(report) <= self.cycles
 
     def require(self, report: Report) -> None:
-        """DoesNotFitError, with what takes longest, for a program that ran and was not fast enough."""
+        """Raise an error that names the slowest layers if the program was not fast enough.
+
+        Raises:
+            DoesNotFitError: If the deadline is missed.
+        """
         if not self.met_by(report):
             remedy = "allow more, use a faster board (mcugen boards), a smaller or a quantized model"
-            found = f"the least is {time_of(report)}"
-            raise DoesNotFitError(f"a call must take {self.text} at most: {self.cycles:,} cycles", found, remedy)
+            measured = f"the least is {time_of(report)}"
+            raise DoesNotFitError(f"a call must take {self.text} at most: {self.cycles:,} cycles", measured, remedy)
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """A program, how it was made, and its report of a run."""
+    """A program that ran, with the step that built it and its report."""
 
     step: str
     compiled: CompiledModel
@@ -75,25 +84,29 @@ class _Trial:
 
     @property
     def instructions(self) -> float:
-        """By the estimate that kernels are chosen by; 0 where no layer has a choice."""
+        """Return the estimated instructions; 0 where no layer has a choice of kernels."""
         return self.compiled.program.instructions_estimate or 0.0
 
 
 @dataclass
 class Pace:
-    """Tells of one model after the other whether its fastest program keeps a deadline, and runs as few as it can."""
+    """Decides whether the fastest program of a model meets a deadline, with as few runs as possible."""
 
     deadline: Deadline
     run: Run
     missed: Report | None = None
-    """Of the last one that was too slow."""
+    """Report of the last program that was too slow."""
     _cpi: float | None = None
-    """Cycles an estimated instruction, of the last one that ran."""
+    """Cycles per estimated instruction of the last program that ran."""
 
     def is_kept_by(self, fastest: CompiledModel) -> bool:
-        """By its price, where that is far from the deadline, or as it runs. UsageError: nothing is known of time."""
+        """Return whether a program meets the deadline, by its estimate where this is clear, else by a run.
+
+        Raises:
+            UsageError: If the time on this board cannot be measured.
+        """
         instructions = fastest.program.instructions_estimate or 0.0
-        if self._cpi is not None and FAR * self._cpi * instructions <= self.deadline.cycles:
+        if self._cpi is not None and MAX_CPI_RATIO * self._cpi * instructions <= self.deadline.cycles:
             return True
         report = self.run(fastest)
         self._cpi = _cycles(report) / max(instructions, 1.0)
@@ -105,56 +118,64 @@ class Pace:
 def within(
     deadline: Deadline, options: CompileOptions, make: Callable[[CompileOptions], CompiledModel], run: Run
 ) -> CompiledModel:
-    """The model compiled so that a call takes no longer, with the least of what the goal is to save.
+    """Return the model compiled to meet the deadline with the best value of the goal.
 
-    DoesNotFitError says what the fastest takes; UsageError: nothing is known of the board's time.
+    Args:
+        deadline: The most cycles of a call.
+        options: The requested options.
+        make: Compiles the model with given options.
+        run: Runs a program in the simulator.
+
+    Raises:
+        DoesNotFitError: If the fastest program misses the deadline; the error says its time.
+        UsageError: If the time on this board cannot be measured.
     """
 
     known: dict[tuple[object, ...], Report] = {}
 
-    def attempt(step: str, wanted: CompileOptions) -> _Trial:
-        compiled = make(wanted)
+    def attempt(step: str, trial_options: CompileOptions) -> _Trial:
+        compiled = make(trial_options)
         program = compiled.program
-        same = (program.instructions_estimate, program.arena_size, program.weights_size, len(program.instrs))
-        if same not in known:
-            known[same] = run(compiled)
-        return _Trial(step, compiled, known[same])
+        signature = (program.instructions_estimate, program.arena_size, program.weights_size, len(program.instrs))
+        if signature not in known:
+            known[signature] = run(compiled)
+        return _Trial(step, compiled, known[signature])
 
-    asked = attempt("as asked", options)
-    if deadline.met_by(asked.report):
-        return _told(asked, asked, deadline)
+    baseline = attempt("as asked", options)
+    if deadline.met_by(baseline.report):
+        return _told(baseline, baseline, deadline)
     fastest = attempt("all for speed", replace(options, optimize="speed"))
-    deadline.require(min(asked, fastest, key=lambda trial: _cycles(trial.report)).report)
-    taken, low, high = fastest, fastest.instructions, asked.instructions
-    share = _share(deadline, fastest, asked)
-    for _ in range(MOST_TRIALS):
-        if high - low < LEAST_STEP * low:
+    deadline.require(min(baseline, fastest, key=lambda trial: _cycles(trial.report)).report)
+    chosen, low, high = fastest, fastest.instructions, baseline.instructions
+    share = _share(deadline, fastest, baseline)
+    for _ in range(MAX_TRIALS):
+        if high - low < MIN_STEP_SHARE * low:
             break
         limit = low + share * (high - low)
         step = f"kernels of {limit:,.0f} instructions at most, by estimate"
         between = attempt(step, replace(options, most_instructions=limit))
         if deadline.met_by(between.report):
-            taken, low = between, limit
+            chosen, low = between, limit
         else:
             high = limit
         share = 0.5
-    return _told(taken, asked, deadline)
+    return _told(chosen, baseline, deadline)
 
 
 def _share(deadline: Deadline, fast: _Trial, slow: _Trial) -> float:
-    """Where between two programs the deadline lies, if cycles grow with instructions; a bit short of it."""
-    fewest, most = _cycles(fast.report), _cycles(slow.report)
-    return min(max(0.95 * (deadline.cycles - fewest) / max(most - fewest, 1), 0.05), 0.95)
+    """Return where the deadline lies between two programs (0 to 1) if cycles grow with instructions, 5 % below that."""
+    fast_cycles, slow_cycles = _cycles(fast.report), _cycles(slow.report)
+    return min(max(0.95 * (deadline.cycles - fast_cycles) / max(slow_cycles - fast_cycles, 1), 0.05), 0.95)
 
 
-def _told(taken: _Trial, asked: _Trial, deadline: Deadline) -> CompiledModel:
-    """The program, whose report says how the deadline was met."""
-    figures = DeadlineFigures(deadline.cycles, _cycles(taken.report), _cycles(asked.report), taken.step)
-    return replace(taken.compiled, report=replace(taken.compiled.report, deadline=figures))
+def _told(chosen: _Trial, baseline: _Trial, deadline: Deadline) -> CompiledModel:
+    """Return the program with a report that says how the deadline was met."""
+    figures = DeadlineFigures(deadline.cycles, _cycles(chosen.report), _cycles(baseline.report), chosen.step)
+    return replace(chosen.compiled, report=replace(chosen.compiled.report, deadline=figures))
 
 
 def time_of(report: Report) -> str:
-    """The time of a call, and what takes longest of it."""
+    """Return the time of a call as text, with the slowest layers."""
     return f"{_cycles(report):,} cycles, {1e3 * _cycles(report) / report.clock_hz:.4g} ms, of which {_slowest(report)}"
 
 
@@ -166,11 +187,11 @@ def _cycles(report: Report) -> int:
 
 
 def _slowest(report: Report) -> str:
-    """The layers that take longest, with their cycles."""
-    slowest = sorted(report.layers, key=lambda layer: -(layer.cycles_estimate or 0))[:NAMED_LAYERS]
+    """Return the slowest layers as text, with their cycles."""
+    slowest = sorted(report.layers, key=lambda layer: -(layer.cycles_estimate or 0))[:NUM_NAMED_LAYERS]
     titles = [shortened(layer_title(layer.name, layer.origin)) for layer in slowest]
-    each = [f"{layer.cycles_estimate or 0:,} '{title}'" for layer, title in zip(slowest, titles, strict=True)]
-    return f"{', '.join(each[:-1])} and {each[-1]}" if len(each) > 1 else each[0]
+    entries = [f"{layer.cycles_estimate or 0:,} '{title}'" for layer, title in zip(slowest, titles, strict=True)]
+    return f"{', '.join(entries[:-1])} and {entries[-1]}" if len(entries) > 1 else entries[0]
 
 
 def _positive(cycles: int, text: str) -> int:

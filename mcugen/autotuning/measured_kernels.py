@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--tune N`: kernels chosen by what they took in the simulator, layer by layer, and not by what was fitted.
+"""`--tune N`: choose kernels layer by layer by cycles measured in the simulator instead of by the cost model.
 
-Of each layer with a choice the N kernels that promise most run, as one firmware with all of them: with constants where
-they lie, and copied to the arena first. Kernels are chosen anew by these cycles. That program is taken if it serves the
-goal better than the other one, and takes no longer, as both ran. What ran before does not run again
-(mcugen.core.cache).
+For each layer with a choice, the N most promising kernels run, all of them in one firmware. Each runs with its
+constants in place, and with its constants copied to the arena first. Kernels are then chosen again with these cycles.
+The new program is used if a run of both shows that it serves the goal better and is not slower. Results of earlier runs
+are cached (mcugen.core.cache).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from mcugen.measurement.evaluate import sample_endpoints
 from mcugen.reporting.figures import TuningFigures
 from mcugen.search.budget import use_of
 
-ROOM = 1 << 24
-"""Bytes that each memory of the firmware has for all candidates: as much as the simulator's machines have."""
+MEMORY_BYTES = 1 << 24
+"""Bytes of each memory in the firmware of all candidates: as many as the simulator's machines have."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A layer by a kernel; `copies`: its constants are copied to the arena first."""
+    """A layer computed by a kernel, with its constants copied to the arena first if `copies`."""
 
     node: Node
     kernel: Kernel
@@ -51,30 +51,36 @@ class Candidate:
 def tuned(
     options: CompileOptions, make: Callable[[CompileOptions], CompiledModel], store: Store | None = None
 ) -> CompiledModel:
-    """The model compiled by measured cycles, or as asked for where that serves the goal no less.
+    """Return the model compiled by measured cycles, or as requested if that serves the goal as well.
 
-    UsageError for what cannot be measured: a board without a simulator or a timing, options that need other programs.
+    Args:
+        options: Options with the number of kernels per layer (`tune`).
+        make: Compiles the model with given options.
+        store: The cache of measurements; by default one in the user's cache folder.
+
+    Raises:
+        UsageError: If the board has no simulator or no timing, or an option makes measuring single kernels impossible.
     """
     store = store or Store(cache_folder() / "tune")
-    asked = make(options)
-    _require(asked)
-    candidates = list(_candidates(asked.graph, target_of(asked.board, options), options.tune))
-    before = _cycles(asked, store)
+    baseline = make(options)
+    _require(baseline)
+    candidates = list(_candidates(baseline.graph, target_of(baseline.board, options), options.tune))
+    baseline_cycles = _cycles(baseline, store)
     if not candidates:
-        return _told(asked, asked, 0, (before, before))
-    found = make(replace(options, times=_measured(candidates, asked, store)))
-    after = _cycles(found, store)
-    if after <= before and _rank(found, after) < _rank(asked, before):
-        return _told(found, asked, len(candidates), (before, after))
-    return _told(asked, asked, len(candidates), (before, before))
+        return _told(baseline, baseline, 0, (baseline_cycles, baseline_cycles))
+    retuned = make(replace(options, times=_measured(candidates, baseline, store)))
+    retuned_cycles = _cycles(retuned, store)
+    if retuned_cycles <= baseline_cycles and _rank(retuned, retuned_cycles) < _rank(baseline, baseline_cycles):
+        return _told(retuned, baseline, len(candidates), (baseline_cycles, retuned_cycles))
+    return _told(baseline, baseline, len(candidates), (baseline_cycles, baseline_cycles))
 
 
 def _require(compiled: CompiledModel) -> None:
-    """UsageError where there is nothing to measure with, or no choice of single kernels."""
+    """Raise UsageError if nothing can be measured or single kernels cannot be chosen."""
     from mcugen.simulation.timings import TIMINGS
 
     options, board = compiled.options, compiled.board
-    others = {
+    conflicts = {
         "--cores": options.cores > 1,
         "--train": options.training is not None,
         "--kernels": options.family != OWN,
@@ -84,47 +90,47 @@ def _require(compiled: CompiledModel) -> None:
         "a deadline": options.max_cycles is not None or options.max_latency is not None,
         "a range of sizes (--dim)": bool(options.ranges),
     }
-    asked = [name for name, is_asked in others.items() if is_asked]
-    if asked:
-        raise UsageError("--tune measures one kernel after the other", asked[0], "leave one out")
+    used_options = [name for name, is_used in conflicts.items() if is_used]
+    if used_options:
+        raise UsageError("--tune measures one kernel after the other", used_options[0], "leave one out")
     if options.tune < 0:
         raise UsageError("--tune must be a number of kernels", str(options.tune), "e.g. --tune 4")
     if not board.qemu or board.core not in TIMINGS:
-        found = f"no timing of a {board.core}" if board.qemu else f"board '{board.name}' is not simulated"
-        raise UsageError("--tune needs the time that kernels take on the board", found, "use another board")
+        problem = f"no timing of a {board.core}" if board.qemu else f"board '{board.name}' is not simulated"
+        raise UsageError("--tune needs the time that kernels take on the board", problem, "use another board")
 
 
-def _candidates(graph: Graph, target: Board, most: int) -> Iterator[Candidate]:
-    """The kernels that promise most, of each layer that has several, with and without copies of what they read."""
+def _candidates(graph: Graph, target: Board, count: int) -> Iterator[Candidate]:
+    """Yield the most promising kernels of each layer that has several, with and without copies of its constants."""
     costs = cost_table(target.cpu, target.features)
     for node in graph.nodes:
         fitting = fitting_kernels(node, target.features, any_size=False)
         if len(fitting) > 1:
-            best = sorted(fitting, key=lambda kernel: costs.time(node, kernel))[:most]
+            best = sorted(fitting, key=lambda kernel: costs.time(node, kernel))[:count]
             yield from (Candidate(node, kernel, copies) for kernel in best for copies in (False, True))
 
 
 def _measured(
-    candidates: Sequence[Candidate], asked: CompiledModel, store: Store
+    candidates: Sequence[Candidate], baseline: CompiledModel, store: Store
 ) -> Mapping[tuple[str, str], LayerTimes]:
-    """What each took, by layer and kernel."""
+    """Return the measured cycles by layer and kernel, without and with copies."""
     graph, kernels = _side_by_side(candidates)
-    board, options = _roomy(asked.board), _placed(asked.options)
+    board, options = _roomy(baseline.board), _placed(baseline.options)
     names = {node.outputs[0].name: candidate for node, candidate in zip(kernels, candidates, strict=True)}
     program = lowered(graph, target_of(board, options), options, kernels=kernels)
     program = planned(_with_copies(program, {name for name, candidate in names.items() if candidate.copies}))
     bundle = bundle_of(program, board, options)
-    _, each = _run(bundle, board, random_samples(program.inputs).inputs[0], store)
-    found: dict[tuple[str, str], dict[bool, int]] = {}
-    for layer, cycles in zip(program.layers(), each, strict=True):
+    _, layer_cycles = _run(bundle, board, random_samples(program.inputs).inputs[0], store)
+    times: dict[tuple[str, str], dict[bool, int]] = {}
+    for layer, cycles in zip(program.layers(), layer_cycles, strict=True):
         candidate = names[program.head(layer).name]
-        by_copies = found.setdefault((candidate.node.outputs[0].name, candidate.kernel.name), {})
+        by_copies = times.setdefault((candidate.node.outputs[0].name, candidate.kernel.name), {})
         by_copies[candidate.copies] = by_copies.get(candidate.copies, 0) + cycles
-    return {key: LayerTimes(by[False], by[True]) for key, by in found.items()}
+    return {key: LayerTimes(by[False], by[True]) for key, by in times.items()}
 
 
 def _side_by_side(candidates: Sequence[Candidate]) -> tuple[Graph, dict[Node, Kernel]]:
-    """A graph of all candidates, of which those of one layer read the same values, and the kernel of each."""
+    """Return a graph of all candidates, and the kernel of each; candidates of one layer read the same values."""
     graph, kernels, known = Graph("candidates"), dict[Node, Kernel](), dict[Value, Value]()
     for candidate in candidates:
         node = candidate.node
@@ -136,71 +142,71 @@ def _side_by_side(candidates: Sequence[Candidate]) -> tuple[Graph, dict[Node, Ke
                     else Value(graph.fresh_name(value.name), value.type, value.data)
                 )
         read = [None if value is None else known[value] for value in node.inputs]
-        made = graph.add(node.op, read, names=["y"] * len(node.outputs), types=[v.type for v in node.outputs])
-        kernels[made] = candidate.kernel
-    graph.add_output("y", made.outputs[0])  # those of the others may take the same place
+        kernel_node = graph.add(node.op, read, names=["y"] * len(node.outputs), types=[v.type for v in node.outputs])
+        kernels[kernel_node] = candidate.kernel
+    graph.add_output("y", kernel_node.outputs[0])  # Outputs of further candidates are dead, and may overlap.
     return graph, kernels
 
 
 def _with_copies(program: Program, layers: Container[str]) -> Program:
-    """Whose constants are copied to the arena before these layers."""
-    held = {
+    """Return the program with the constants of these layers copied to the arena before them."""
+    copies = {
         index: [Staged(buffer) for buffer in dict.fromkeys(o.buffer for o in instr.operands if is_read(o.buffer))]
         for index, instr in enumerate(program.instrs)
         if instr.name in layers
     }
-    return with_staged_weights(program, held)
+    return with_staged_weights(program, copies)
 
 
 def _roomy(board: Board) -> Board:
-    """The board, but with memory for all candidates at once."""
-    memories = (replace(m, size=ROOM, origin=(i + 1) * ROOM) for i, m in enumerate(board.memories))
+    """Return the board with enough memory for all candidates at once."""
+    memories = (replace(m, size=MEMORY_BYTES, origin=(i + 1) * MEMORY_BYTES) for i, m in enumerate(board.memories))
     return replace(board, memories=tuple(memories))
 
 
 def _placed(options: CompileOptions) -> CompileOptions:
-    """For the candidates, which lie where the model does, without its budgets."""
+    """Return options that place the candidates as the model is placed, without its budgets."""
     hot = options.place.hot[:1]
-    place = replace(options.place, hot_weights=tuple((memory, ROOM // 2) for memory, _ in hot))
+    place = replace(options.place, hot_weights=tuple((memory, MEMORY_BYTES // 2) for memory, _ in hot))
     return CompileOptions(optimize=options.optimize, place=place, plugins=options.plugins, updatable=options.updatable)
 
 
 def _cycles(compiled: CompiledModel, store: Store) -> int:
-    """Of one call on a random sample."""
+    """Return the cycles of one call on a random sample."""
     (sample,) = random_samples(sample_endpoints(compiled)).inputs
-    given = compiled.given_inputs
-    total, _ = _run(given.bundle, given.board, as_stored(sample, given.program.inputs), store)
+    model = compiled.given_inputs
+    total, _ = _run(model.bundle, model.board, as_stored(sample, model.program.inputs), store)
     return total
 
 
 def _run(bundle: Bundle, board: Board, sample: Mapping[str, Array], store: Store) -> tuple[int, Sequence[int]]:
-    """Estimated cycles of a call and of its layers, from the store where it has run before."""
+    """Return the estimated cycles of a call and of its layers, from the cache where possible."""
     from mcugen.simulation import simulate
     from mcugen.simulation.machines import tool_versions
 
     causes = (code_digest(), asdict(board), tool_versions(board), sorted(bundle.files.items()))
     key = hashlib.sha256(json.dumps(causes, sort_keys=True, default=sorted).encode()).hexdigest() + ".json"
     known = store.read(key)
-    with suppress(ValueError, TypeError, KeyError):  # one that is damaged is measured again
+    with suppress(ValueError, TypeError, KeyError):  # A damaged entry is measured again.
         document = json.loads(known or b"")
         return int(document["cycles"]), [int(cycles) for cycles in document["layers"]]
-    found = simulate(bundle, board, [sample], per_layer=True, cycles=True).cycles
-    if found is None or found.total is None or found.layers is None:
-        reason = found.note if found else f"board '{board.name}' is not simulated"
+    figures = simulate(bundle, board, [sample], per_layer=True, cycles=True).cycles
+    if figures is None or figures.total is None or figures.layers is None:
+        reason = figures.note if figures else f"board '{board.name}' is not simulated"
         raise UsageError("--tune needs the time that kernels take on the board", reason, "use another board")
-    store.keep(key, json.dumps({"cycles": found.total, "layers": found.layers}).encode())
-    return found.total, found.layers
+    store.keep(key, json.dumps({"cycles": figures.total, "layers": figures.layers}).encode())
+    return figures.total, figures.layers
 
 
 def _rank(compiled: CompiledModel, cycles: int) -> float:
-    """How well a program serves the goal; less is better."""
+    """Return how well a program serves the goal: less is better."""
     use = use_of(compiled.program, compiled.board, compiled.options)
     return Cost(cycles, use.ram, use.flash).rank(compiled.options.optimize)
 
 
-def _told(taken: CompiledModel, asked: CompiledModel, count: int, cycles: tuple[int, int]) -> CompiledModel:
-    """The program, whose report says what tuning gained."""
-    before = {layer.name: layer.kernel for layer in asked.report.layers}
-    others = [layer.name for layer in taken.report.layers if layer.kernel != before.get(layer.name)]
-    figures = TuningFigures(count, cycles[1], cycles[0], others)
-    return replace(taken, report=replace(taken.report, tuning=figures))
+def _told(chosen: CompiledModel, baseline: CompiledModel, count: int, cycles: tuple[int, int]) -> CompiledModel:
+    """Return the program with a report that says what tuning gained."""
+    baseline_kernels = {layer.name: layer.kernel for layer in baseline.report.layers}
+    changed_layers = [layer.name for layer in chosen.report.layers if layer.kernel != baseline_kernels.get(layer.name)]
+    figures = TuningFigures(count, cycles[1], cycles[0], changed_layers)
+    return replace(chosen, report=replace(chosen.report, tuning=figures))

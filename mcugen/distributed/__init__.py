@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work that is shared out: among processes of this computer, or those of a Dask cluster."""
+"""Distribution of work over processes of this computer or workers of a Dask cluster."""

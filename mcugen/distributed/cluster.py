@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work on a Dask cluster, whose scheduler gives what a lost worker was at to another (docs/cluster.md)."""
+"""Work on a Dask cluster, whose scheduler gives the tasks of a lost worker to another one (docs/cluster.md)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _ENCRYPTED = ("tls://", "wss://")
-"""Schemes of schedulers that ask each other, workers and clients for certificates."""
+"""Schemes of scheduler addresses with mutual authentication by certificates."""
 
 SECONDS_TO_ANSWER = 30
 """Seconds in which a scheduler, and then its first worker, must answer."""
@@ -36,7 +36,7 @@ SECONDS_ALONE = 10
 
 @dataclass(frozen=True)
 class Held:
-    """Data that all tasks share, kept once on the scheduler, from where it can always be fetched again."""
+    """Data that all tasks share, kept once on the scheduler so that workers can always fetch it again."""
 
     digest: str
     parcel: Parcel = field(compare=False)
@@ -46,47 +46,56 @@ class Held:
 def done_by_cluster(work: Callable[[T], R], tasks: Sequence[T], address: str, jobs: int) -> Iterator[tuple[T, R]]:
     """Yield tasks with their results (see Workers.each_done).
 
-    Where all workers are gone, `jobs` processes of this computer do the rest. ToolMissingError where Dask is not
-    installed, or workers have other versions; UsageError where no scheduler or no worker answers; DoesNotFitError where
-    a task was lost with several workers, one after the other.
+    If all workers are lost, `jobs` processes of this computer finish the work.
+
+    Args:
+        work: The function to run.
+        tasks: Its arguments, one for each task.
+        address: The address of the scheduler.
+        jobs: Number of local processes for unfinished tasks.
+
+    Raises:
+        ToolMissingError: If Dask is not installed, or workers have other versions.
+        UsageError: If no scheduler or no worker answers.
+        DoesNotFitError: If a task was lost with several workers in a row.
     """
     if not tasks:
         return
     parcel = packed(work)
     held = Held(parcel.digest, parcel, environment())
-    left = dict(enumerate(tasks))
+    unfinished = dict(enumerate(tasks))
     _warn_without_tls(address)
     with _connected(address) as client:
         common = client.submit(_kept, held, pure=False)
         futures = {
-            client.submit(_done, common, task, pure=False, priority=-index): index for index, task in left.items()
+            client.submit(_done, common, task, pure=False, priority=-index): index for index, task in unfinished.items()
         }
         for index, result in _each_result(client, futures, address):
-            yield left.pop(index), result
-    yield from done_by_others(work, list(left.values()), jobs)
+            yield unfinished.pop(index), result
+    yield from done_by_others(work, list(unfinished.values()), jobs)
 
 
 def _each_result(client: Client, futures: Mapping[Future, int], address: str) -> Iterator[tuple[int, Any]]:
     """Yield results as they arrive; stop if there was no worker for SECONDS_ALONE, where Dask would wait forever.
 
-    Finished results can be lost, too, as they stay with workers until they are fetched.
+    Finished results can be lost as well, as they stay with workers until they are fetched.
     """
     from distributed import wait
 
     pending, last = set(futures), time.monotonic()
     while pending and time.monotonic() < last + SECONDS_ALONE:
-        found = dict[Any, Any]()
+        results = dict[Any, Any]()
         with _told_plainly(address), suppress(TimeoutError), client.as_current():
             for future in wait(pending, timeout=1, return_when="FIRST_COMPLETED").done:
-                found[future] = future.result(timeout=SECONDS_ALONE)
-        pending -= found.keys()
-        yield from ((futures[future], result) for future, result in found.items())
+                results[future] = future.result(timeout=SECONDS_ALONE)
+        pending -= results.keys()
+        yield from ((futures[future], result) for future, result in results.items())
         with _told_plainly(address):
-            last = time.monotonic() if found or client.nthreads() else last
+            last = time.monotonic() if results or client.nthreads() else last
 
 
 def _kept(held: Held) -> Held:
-    """Itself: as a task's result it is sent to workers as they need it."""
+    """Return the argument: as the result of a task, it is sent to workers that need it."""
     return held
 
 
@@ -103,7 +112,7 @@ def _arrived(held: Held) -> Arrived:
 
 @cache
 def _warn_without_tls(address: str) -> None:
-    """Say once that others may use the scheduler too, unless it asks for certificates."""
+    """Warn once that anyone may use the scheduler, unless its address requires certificates."""
     if not address.startswith(_ENCRYPTED):
         where = printable(shortened(address, 200))
         risk = "whoever reaches the scheduler can run programs on its workers and read what is sent"
@@ -112,47 +121,48 @@ def _warn_without_tls(address: str) -> None:
 
 @contextmanager
 def _connected(address: str) -> Iterator[Client]:
-    """Yield a client of a cluster that has a worker; what it was asked for is forgotten at the end."""
+    """Yield a client of a cluster that has a worker; the cluster forgets its tasks at the end."""
     try:
         from distributed import Client
     except ImportError as error:
         rule = "--cluster needs Dask"
         raise ToolMissingError(rule, "not installed", "pip install 'mcugen[cluster]'") from error
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # lost workers are no news
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # Lost workers are handled here.
     warnings.filterwarnings("ignore", module="distributed")
     with ExitStack() as stack:
         try:
             client = stack.enter_context(_client(Client, address))
         except (OSError, ValueError, TypeError, ImportError) as error:
-            found = f"'{shortened(address, 200)}': {shortened(str(error) or type(error).__name__, 200)}"
+            problem = f"'{shortened(address, 200)}': {shortened(str(error) or type(error).__name__, 200)}"
             remedy = "start one: dask scheduler; or take this computer alone: --cluster local"
-            raise UsageError("--cluster must be the address of a Dask scheduler, or local", found, remedy) from error
+            raise UsageError("--cluster must be the address of a Dask scheduler, or local", problem, remedy) from error
         _require_worker(client, address)
         yield client
 
 
 def _client(kind: Any, where: Any) -> Client:
-    """Return a client of class `kind`, or close it here if it reaches nobody.
+    """Return a client of class `kind`, closed here if it cannot connect.
 
-    Otherwise the garbage collector would close it, perhaps in the thread that the next client starts, and both would
+    Otherwise the garbage collector would close it, perhaps in the thread that starts the next client, and both would
     wait for each other.
     """
-    made: Client = kind.__new__(kind)
+    client: Client = kind.__new__(kind)
     try:
-        made.__init__(where, timeout=SECONDS_TO_ANSWER, set_as_default=False)
+        client.__init__(where, timeout=SECONDS_TO_ANSWER, set_as_default=False)
     except BaseException:
-        with suppress(AttributeError):  # of one that has not even begun: certificates were missing, say
-            made.close()
+        with suppress(AttributeError):  # It may have failed early, for example without certificates.
+            client.close()
         raise
-    return made
+    return client
 
 
 def _require_worker(client: Client, address: str) -> None:
+    """Raise UsageError if no worker answers in time."""
     try:
         client.wait_for_workers(1, timeout=SECONDS_TO_ANSWER)
     except TimeoutError as error:
-        found = f"none in {SECONDS_TO_ANSWER} s at '{shortened(address, 200)}'"
-        raise UsageError("the cluster must have a worker", found, f"start one: dask worker {address}") from error
+        problem = f"none in {SECONDS_TO_ANSWER} s at '{shortened(address, 200)}'"
+        raise UsageError("the cluster must have a worker", problem, f"start one: dask worker {address}") from error
 
 
 @contextmanager
@@ -172,5 +182,5 @@ def _told_plainly(address: str) -> Iterator[None]:
         remedy = "install it there: pip install 'mcugen[cluster]'"
         raise ToolMissingError("scheduler and workers must have mcugen", str(error), remedy) from error
     except (CancelledError, FutureCancelledError, CommClosedError) as error:
-        found, remedy = f"nothing any more at '{shortened(address, 200)}'", "start it again, and repeat the command"
-        raise ToolMissingError("the cluster's scheduler must live as long as the work", found, remedy) from error
+        problem, remedy = f"nothing any more at '{shortened(address, 200)}'", "start it again, and repeat the command"
+        raise ToolMissingError("the cluster's scheduler must live as long as the work", problem, remedy) from error

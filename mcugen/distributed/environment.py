@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Properties of an installation that its results depend on."""
+"""Versions of an installation that its results depend on."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mcugen.core.errors import ToolMissingError
 from mcugen.core.version import __version__
 
 PACKAGES = ("numpy", "onnx", "onnxruntime", "ml_dtypes", "ortools")
-"""Packages that compute results."""
+"""Names of the packages whose versions affect results."""
 
 
 @cache
 def environment() -> Mapping[str, str]:
-    """Names with versions: of mcugen itself a digest too, as it has one version for many states."""
+    """Return the versions that results depend on; for mcugen a digest too, as one version has many states."""
     own = {"mcugen": f"{__version__} ({code_digest()[:12]})", "python": platform.python_version()}
     return own | {name: _version(name) for name in PACKAGES}
 
@@ -30,11 +30,15 @@ def _version(name: str) -> str:
         return "none"
 
 
-def require_same(wanted: Mapping[str, str]) -> None:
-    """ToolMissingError, with this computer's name, where its versions are others."""
+def require_same(expected: Mapping[str, str]) -> None:
+    """Raise ToolMissingError, with this computer's name, if its versions differ from the expected ones."""
     own = environment()
-    differing = [f"{name} {own.get(name, 'none')}, not {which}" for name, which in wanted.items() if own[name] != which]
+    differing = [
+        f"{name} {own.get(name, 'none')}, not {expected_version}"
+        for name, expected_version in expected.items()
+        if own[name] != expected_version
+    ]
     if differing:
-        found = f"on {platform.node()}: {'; '.join(differing)}"
+        problem = f"on {platform.node()}: {'; '.join(differing)}"
         remedy = "install the same versions there: pip install -c tools/constraints.txt 'mcugen[cluster]'"
-        raise ToolMissingError("workers of a cluster must have the versions of this computer", found, remedy)
+        raise ToolMissingError("workers of a cluster must have the versions of this computer", problem, remedy)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work that goes to another computer, with the files that it names by paths."""
+"""Data that is sent to another computer, together with the files that it names by paths."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mcugen.core.limits import open_regular
 
 @dataclass(frozen=True)
 class Parcel:
-    """A pickled value, and contents of files, each under its folder's number and its name."""
+    """A pickled value and the contents of files, each under the number of its folder and its name."""
 
     data: bytes
     files: tuple[tuple[str, bytes], ...]
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all of it."""
+        """Return the SHA-256 of value and files."""
         digest = hashlib.sha256(self.data)
         for name, content in self.files:
             digest.update(f"{name}\n{len(content)}\n".encode())
@@ -36,7 +36,7 @@ def packed(value: Any) -> Parcel:
     """Pickle a value together with all files and folders whose paths it holds.
 
     Raises:
-        OSError: A file cannot be read.
+        OSError: If a file cannot be read.
     """
     stream = io.BytesIO()
     packer = _Packer(stream)
@@ -60,7 +60,7 @@ def unpacked(parcel: Parcel, folder: Path) -> Any:
 
 
 class Arrived:
-    """A parcel's value, and the temporary folder of its files, which is gone with it."""
+    """The value of a parcel, and the temporary folder of its files, which is deleted with it."""
 
     def __init__(self, parcel: Parcel) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="mcugen-parcel-")
@@ -68,7 +68,7 @@ class Arrived:
 
 
 class _Packer(pickle.Pickler):
-    """Writes a path of what exists as a place: its folder's number, and its name."""
+    """A pickler that replaces paths of existing files by the number of their folder and their name."""
 
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream)
@@ -89,7 +89,7 @@ class _Packer(pickle.Pickler):
 
 
 class _Unpacker(pickle.Unpickler):
-    """Reads places as paths below a folder."""
+    """An unpickler that restores such positions as paths below a folder."""
 
     def __init__(self, stream: io.BytesIO, folder: Path) -> None:
         super().__init__(stream)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work in several processes of this computer, of which any may be lost."""
+"""Work in several processes of this computer, any of which may be lost."""
 
 from __future__ import annotations
 
@@ -14,14 +14,20 @@ from mcugen.core.errors import DoesNotFitError
 T = TypeVar("T")
 R = TypeVar("R")
 
-MOST_LOSSES = 3
+MAX_LOSSES = 3
 """Largest number of processes that may be lost in a row without a result in between."""
 
 
 def done_by_processes(work: Callable[[T], R], tasks: Sequence[T], jobs: int) -> Iterator[tuple[T, R]]:
-    """Tasks with their results (see Workers.each_done): of one process or one task, by this process itself.
+    """Yield tasks with their results (see Workers.each_done); a single task or job runs in this process.
 
-    DoesNotFitError as done_by_others.
+    Args:
+        work: The function to run.
+        tasks: Its arguments, one for each task.
+        jobs: Number of processes.
+
+    Raises:
+        DoesNotFitError: If processes keep getting lost.
     """
     if jobs <= 1 or len(tasks) <= 1:
         yield from ((task, work(task)) for task in tasks)
@@ -32,21 +38,26 @@ def done_by_processes(work: Callable[[T], R], tasks: Sequence[T], jobs: int) -> 
 def done_by_others(work: Callable[[T], R], tasks: Sequence[T], jobs: int) -> Iterator[tuple[T, R]]:
     """Yield each task with its result, computed by other processes. Tasks of a lost process are repeated.
 
+    Args:
+        work: The function to run.
+        tasks: Its arguments, one for each task.
+        jobs: Number of processes.
+
     Raises:
-        DoesNotFitError: Processes keep getting lost.
+        DoesNotFitError: If processes keep getting lost.
     """
-    left, losses = list(range(len(tasks))), 0
-    while left:
-        pool = ProcessPoolExecutor(min(jobs, len(left)), multiprocessing.get_context("spawn"))
+    unfinished, losses = list(range(len(tasks))), 0
+    while unfinished:
+        pool = ProcessPoolExecutor(min(jobs, len(unfinished)), multiprocessing.get_context("spawn"))
         try:
-            futures = {pool.submit(work, tasks[index]): index for index in left}
+            futures = {pool.submit(work, tasks[index]): index for index in unfinished}
             for index, result in _finished(futures):
-                left.remove(index)
+                unfinished.remove(index)
                 losses = 0
                 yield tasks[index], result
         except BrokenProcessPool as error:
             losses += 1
-            if losses >= MOST_LOSSES:
+            if losses >= MAX_LOSSES:
                 rule, remedy = "the work must fit this computer's memory", "take fewer processes: --jobs 1"
                 raise DoesNotFitError(rule, f"processes were lost {losses} times", remedy) from error
         finally:
@@ -54,11 +65,12 @@ def done_by_others(work: Callable[[T], R], tasks: Sequence[T], jobs: int) -> Ite
 
 
 def _finished(futures: dict[Future[R], int]) -> Iterator[tuple[int, R]]:
+    """Yield results as they arrive; raise BrokenProcessPool after the valid ones if a process was lost."""
     pending = set(futures)
     while pending:
-        done, pending = wait(pending, return_when=FIRST_COMPLETED)
-        lost = [future for future in done if isinstance(future.exception(), BrokenProcessPool)]
-        for future in sorted(done - set(lost), key=futures.__getitem__):
+        finished, pending = wait(pending, return_when=FIRST_COMPLETED)
+        lost = [future for future in finished if isinstance(future.exception(), BrokenProcessPool)]
+        for future in sorted(finished - set(lost), key=futures.__getitem__):
             yield futures[future], future.result()
         if lost:
             lost[0].result()

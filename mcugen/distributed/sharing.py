@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who does work that can be shared out."""
+"""Workers: processes of this computer or of a cluster that run independent tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ R = TypeVar("R")
 LOCAL = "local"
 """Address that stands for processes of this computer.
 
-They are reached by pipes, which no one else can open; a scheduler on a loopback address would run the code of any local
+They communicate by pipes, which no one else can open. A scheduler on a loopback address would run code of any local
 user.
 """
 
@@ -28,10 +28,13 @@ class Workers:
     cluster: str = ""
 
     def each_done(self, work: Callable[[T], R], tasks: Sequence[T]) -> Iterator[tuple[T, R]]:
-        """Yield tasks with their results, as they come; taken up in order. The first exception of a task ends it all.
+        """Yield tasks with their results, as these arrive; tasks start in order.
 
-        `work` and tasks can be pickled; files that `work` names by paths go along with it to a cluster. What a lost
-        process was at is done again: DoesNotFitError if that does not help.
+        The first exception of a task ends all. `work` and tasks must be picklable; files that `work` names by paths are
+        sent to a cluster as well. Tasks of a lost process are repeated.
+
+        Raises:
+            DoesNotFitError: If processes keep getting lost.
         """
         if not self.cluster:
             yield from done_by_processes(work, tasks, self.jobs)
@@ -44,5 +47,5 @@ class Workers:
         yield from done_by_cluster(work, tasks, self.cluster, self.jobs)
 
 
-ALONE = Workers()
-"""This process."""
+ONLY_THIS_PROCESS = Workers()
+"""This process only."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompiledModel:
-    """The result: both IRs, the C files, and ways to run them."""
+    """A compiled model: both intermediate representations, the C files, and ways to run them."""
 
     model: onnx.ModelProto
     """The checked model: opset converted, functions inlined, symbolic dimensions still free."""
@@ -48,32 +48,35 @@ class CompiledModel:
     report: Report
     options: CompileOptions
     draft: Draft
-    """What the C files are rendered from."""
+    """The data from which the C files are rendered."""
     quantization: Quantization | None = None
-    """How the model was quantized, where mcugen did it."""
+    """How the model was quantized, if mcugen did it."""
     given_bundle: Bundle | None = None
-    """Other C files than those of the draft."""
+    """C files that replace those of the draft, if any."""
 
     @cached_property
     def bundle(self) -> Bundle:
-        """The C files: rendered when they are asked for, as what compares models has no use for them."""
+        """Return the C files, rendered on first use, as comparisons of models do not need them."""
         return self.given_bundle or render(self.draft)
 
     def write(self, folder: str | Path) -> Path:
-        """Writes the C files; an earlier result in the folder is replaced as a whole or left untouched."""
+        """Write the C files. An earlier result in the folder is replaced completely or left untouched."""
         return write_folder(self.bundle, Path(folder))
 
     def run(self, inputs: Mapping[str, Array], *, sanitize: bool = False) -> dict[str, Array]:
-        """Outputs of the generated code for arrays with a leading axis of samples.
+        """Return the outputs of the generated code for arrays with a leading axis of samples.
 
-        Builds it with the host compiler (board `host`) or cross-compiles it and runs it under QEMU. A size that
-        was given a range follows from the arrays' shapes. UsageError if the samples' outputs differ in shape, or if
-        arrays are not of the inputs' types and shapes, or of different numbers of samples.
+        The code is built with the host compiler (board `host`), or cross-compiled and run in QEMU. A size that was
+        given as a range follows from the shapes of the arrays.
+
+        Raises:
+            UsageError: If outputs of the samples differ in shape. Also if the arrays do not have the types and shapes
+                of the inputs, or equally many samples.
         """
         counts = {name: len(array) if np.ndim(array) else 0 for name, array in inputs.items()}
         if len(set(counts.values())) > 1 or not all(counts.values()):
-            found = ", ".join(f"'{name}' has shape {np.shape(array)}" for name, array in inputs.items())
-            raise UsageError("inputs must have a leading axis of equally many samples", found, "give at least one")
+            problem = ", ".join(f"'{name}' has shape {np.shape(array)}" for name, array in inputs.items())
+            raise UsageError("inputs must have a leading axis of equally many samples", problem, "give at least one")
         count = next(iter(counts.values()), 0)
         samples = [{name: np.asarray(array[i]) for name, array in inputs.items()} for i in range(count)]
         outputs = self.simulate(samples, measure=False, sanitize=sanitize).outputs
@@ -81,19 +84,19 @@ class CompiledModel:
 
     @property
     def given_inputs(self) -> CompiledModel:
-        """The same, run on inputs as they are where its own would be made of raw data."""
+        """Return the model without its input pipeline, to run on inputs as they are."""
         return replace(self, given_bundle=replace(self.bundle, input_code=None))
 
     def reference(
         self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None = None
     ) -> list[dict[str, Array]]:
-        """Compute the outputs for each sample by another program: those of `reference_run`."""
+        """Return the outputs for each sample, computed by another program: those of `reference_run`."""
         return self.reference_run(samples, progress).outputs
 
     def reference_run(
         self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None = None
     ) -> OracleRun:
-        """Compute the outputs for each sample by another program, from the model as it was given.
+        """Compute the outputs for each sample by another program, from the model as the user gave it.
 
         Where no other program runs the model (operators of a plug-in, training), mcugen's numpy code does.
         """
@@ -108,7 +111,7 @@ class CompiledModel:
 
     @property
     def _oracle(self) -> OracleModel:
-        """Return what another program must know of the model and its options."""
+        """Return the model and the options that another program needs to run it."""
         options, program = self.options, self.program
         coded = {e.name: (e.quant, e.dtype.numpy) for e in (*program.inputs, *program.outputs) if e.quant is not None}
         return OracleModel(self.given, self.model, {**options.bound, **self.first_states}, options.states, coded)
@@ -117,24 +120,24 @@ class CompiledModel:
         self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None
     ) -> list[dict[str, Array]]:
         """Compute the outputs for each sample by the numpy references of operators and kernels."""
-        options, kept = self.options, self.first_states
+        options, states = self.options, self.first_states
         results = []
         for count, sample in enumerate(samples, 1):
-            results.append(self.interpret({**kept, **sample}))
-            kept = {target: results[-1][source] for source, target in options.states.items()}
+            results.append(self.interpret({**states, **sample}))
+            states = {target: results[-1][source] for source, target in options.states.items()}
             if progress:
                 progress(count)
         return results
 
     @property
     def first_states(self) -> dict[str, Array]:
-        """What the inputs that hold states are at first."""
+        """Return the initial values of the inputs that hold states."""
         return {v.name: first_state(self.graph, v) for v in self.graph.inputs if v.name in self.options.states.values()}
 
     def interpret(self, sample: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs for one sample, states among it, by the numpy references of operators and kernels.
+        """Return the outputs for one sample, states included, by the numpy references of operators and kernels.
 
-        A sample without a target and a rate is no lesson: nothing is learned from it.
+        A sample without a target and a learning rate is a plain inference: nothing is learned from it.
         """
         lesson = self.bundle.lesson.given if self.bundle.lesson else ()
         none = {port.name: np.zeros(port.shape, port.dtype) for port in lesson}
@@ -142,11 +145,11 @@ class CompiledModel:
 
     @cached_property
     def _references(self) -> Mapping[Node, Reference]:
-        """Of what kernels compute with a rounding of their own."""
+        """Return the references of kernels that round in their own way."""
         return references(self.graph, self.program)
 
     def _graph_for(self, sample: Mapping[str, Array]) -> Graph:
-        """The graph for the sizes of a sample."""
+        """Return the graph for the sizes of a sample."""
         from mcugen.simulation.execute import sizes_of
 
         symbols = self.program.symbols
@@ -167,7 +170,17 @@ class CompiledModel:
         sanitize: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> Execution:
-        """Runs samples and measures, linked with the options' library; see mcugen.simulation."""
+        """Run samples, linked with the options' library, and measure; see mcugen.simulation.
+
+        Args:
+            samples: Inputs by name, for each call.
+            measure: Whether to measure instructions, stack and sizes.
+            per_layer: Whether to measure each layer.
+            cycles: Whether to estimate cycles.
+            wait_states: Wait states of flash, instead of the board's.
+            sanitize: Whether to build with sanitizers.
+            progress: Receives the number of finished samples.
+        """
         from mcugen.simulation import Setup, simulate
 
         return simulate(
@@ -183,10 +196,14 @@ class CompiledModel:
 
 
 def stacked(outputs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """One array an output, with a leading axis of samples. UsageError where their shapes differ."""
+    """Return one array per output, with a leading axis of samples.
+
+    Raises:
+        UsageError: If the shapes of an output differ.
+    """
     for name in outputs[0]:
         shapes = sorted({o[name].shape for o in outputs})
         if len(shapes) > 1:
-            found = f"'{name}' has {shapes[0]} and {shapes[1]}"
-            raise UsageError("outputs of several samples must have one shape", found, "run the samples one by one")
+            problem = f"'{name}' has {shapes[0]} and {shapes[1]}"
+            raise UsageError("outputs of several samples must have one shape", problem, "run the samples one by one")
     return {name: np.stack([o[name] for o in outputs]) for name in outputs[0]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole compilation, on one screen."""
+"""The steps of a compilation, from the input model to C."""
 
 from __future__ import annotations
 
@@ -81,7 +81,17 @@ def compile_model(
     options: CompileOptions | None = None,
     trace: Trace | None = None,
 ) -> CompiledModel:
-    """Compile an ONNX model, or a quantized one, for a board. Raise the errors of mcugen.core.errors; write nothing."""
+    """Compile an ONNX model, or a quantized one, for a board, without writing files.
+
+    Args:
+        model: A file, a loaded model, or a quantized one.
+        board: The board or its name.
+        options: The options of the compilation; the defaults if None.
+        trace: Records dumps, times and effects of the passes, if given.
+
+    Raises:
+        McugenError: One of the errors of mcugen.core.errors.
+    """
     options = options or CompileOptions()
     if options.optimize == THROUGHPUT:
         options = replace(options, optimize=GOALS[0], throughput=True)
@@ -98,7 +108,7 @@ def compile_model(
 def _compiled(
     model: str | Path | onnx.ModelProto | Quantization, hardware: Board, options: CompileOptions, trace: Trace | None
 ) -> CompiledModel:
-    """As told."""
+    """Compile a model once, with fixed options."""
     file = _checked(options, hardware)
     target = target_of(hardware, options)
     registry = registry_of(options.plugins)
@@ -108,7 +118,7 @@ def _compiled(
         states = {*options.states, *options.states.values()}
         source = replace(source, proto=with_integer_borders(source.proto, states))
     if quantized:
-        options = replace(options, dims={}, bound={})  # they are part of the quantized model
+        options = replace(options, dims={}, bound={})  # These are part of the quantized model.
     name = identifier(options.name or Path(source.file).stem)
     check_ranges(options.ranges)
     variants = Variants(source.proto, name, options, target)
@@ -118,18 +128,18 @@ def _compiled(
         symbols = variants.symbols(graph)
         optimize(graph, trace)
         require_room(graph, target, options)
-        made = Made(variants.program(symbols), target, options) if symbols else _made(graph, target, options, hardware)
-        (fit, target, _), program, chosen = made, made.fit.program, made.placed(options)
+        best = Made(variants.program(symbols), target, options) if symbols else _made(graph, target, options, hardware)
+        (fit, target, _), program, chosen = best, best.fit.program, best.placed(options)
         notes = fit.notes(target, options.optimize)
         notes += _copy_notes(fit, target, options, chosen)
-        asked, options = options, chosen
+        requested, options = options, chosen
         placement = place(program, target, options.place, most_spilled=_most_spilled(fit, options))
         cached = _cached(target, placement) if options.cores > 1 else (False, False)
         notes += [*_cache_notes(target, placement, cached), *_core_notes(program, target, options, placement)]
-        notes += [*_arena_notes(program, target, placement, options), *_hints(fit, graph, target, asked, placement)]
+        notes += [*_arena_notes(program, target, placement, options), *_hints(fit, graph, target, requested, placement)]
         if file and placement.copies:
-            found = f"{file.option} and copies to RAM"
-            raise UsageError("a file of weights is read where it lies", found, "leave one out")
+            problem = f"{file.option} and copies to RAM"
+            raise UsageError("a file of weights is read where it lies", problem, "leave one out")
         fit = fit.placed(target, options)
         notes = [
             *graph.notes,
@@ -157,28 +167,41 @@ def _compiled(
     return CompiledModel(source.proto, source.given, hardware, graph, program, figures, options, draft, quantized)
 
 
-def _with_precisions(figures: Report, others: Quantization) -> Report:
-    """Return the report with what is known of a model that mcugen quantized."""
-    estimate, warnings, layers = others.estimate, others.warnings, others.other_precisions
+def _with_precisions(figures: Report, quantization: Quantization) -> Report:
+    """Return the report with the quantization estimate, warnings and remaining precisions of a quantized model."""
+    estimate, warnings, layers = quantization.estimate, quantization.warnings, quantization.other_precisions
     return replace(figures, quantization_estimate=estimate, warnings=warnings, other_precisions=layers)
 
 
 def _with_given(figures: Report, graph: Graph, source: LoadedModel, options: CompileOptions) -> Report:
-    """Return the report with what is wrong with a model that is compiled as it is, and its layers in float32."""
+    """Return the report of a model that mcugen did not quantize, with warnings and its layers in float32."""
     lost = lost_constants(source.given.graph, options.bound)
     warnings = (describe_lost(lost),) if lost else ()
     return replace(figures, warnings=warnings, other_precisions=precisions_of_given(graph))
 
 
 def drafted(model: Quantization, board: Board, options: CompileOptions) -> tuple[Graph, Program]:
-    """The optimized graph, and a planned program layer by layer, with the kernels that serve the goal. It is not fitted
-    to the board, which would take several times as long: to compare what models cost.
+    """Return the optimized graph and a planned program, to estimate what models cost.
+
+    The program runs layer by layer with the kernels that serve the goal. It is not fitted to the board, which would
+    take several times as long.
+
+    Args:
+        model: The quantized model.
+        board: The board.
+        options: The options of the compilation.
     """
     return _drafted(model.loaded, board, replace(options, dims={}, bound={}))
 
 
 def drafted_in_float(source: LoadedModel, board: Board, options: CompileOptions) -> Program:
-    """Return what `drafted` gives for a model that is not quantized."""
+    """Return a planned program like that of `drafted` for a model that is not quantized.
+
+    Args:
+        source: The float model.
+        board: The board.
+        options: The options of the compilation.
+    """
     return _drafted(source, board, replace(options, integer_io=False))[1]
 
 
@@ -192,12 +215,18 @@ def _drafted(source: LoadedModel, board: Board, options: CompileOptions) -> tupl
 
 
 def target_of(board: Board, options: CompileOptions) -> Board:
-    """The board with what kernels are asked for besides."""
+    """Return the board with the tuning flags of the options as features."""
     return replace(board, features=board.features | _wishes(board, options))
 
 
 def bundle_of(program: Program, board: Board, options: CompileOptions) -> Bundle:
-    """The C files of a planned program that no model stands for, whose self-test expects nothing in particular."""
+    """Return the C files of a planned program without a model, with a self-test that expects nothing in particular.
+
+    Args:
+        program: The planned program.
+        board: The board.
+        options: The options of the compilation.
+    """
     inputs, outputs = (
         {e.name: np.zeros(e.shape, e.dtype.numpy) for e in ends} for ends in (program.inputs, program.outputs)
     )
@@ -208,24 +237,24 @@ def bundle_of(program: Program, board: Board, options: CompileOptions) -> Bundle
 
 
 def _made(graph: Graph, target: Board, options: CompileOptions, hardware: Board) -> Made:
-    """For the target; code is built for the hardware where only that tells whether a program fits."""
+    """Search the program for the target; where only code size decides, candidates are compiled for the hardware."""
     fit = build_program(graph, target, options, partial(_code_of, board=hardware, options=options))
     return keeping_pace(graph, Made(fit, target, options), partial(target_of, hardware))
 
 
 def _code_of(program: Program, board: Board, options: CompileOptions) -> int | None:
-    """Bytes of a program's code as it is built for the board; None where that has no compiler, or none is installed."""
+    """Return the bytes of a program's code as built for the board, or None where no compiler is available."""
     from mcugen.simulation.simulation import linked_sizes, roots_of
 
     if not board.qemu:
         return None
-    before = Planned.of(program)
+    saved_plan = Planned.of(program)
     try:
         return linked_sizes(bundle := bundle_of(program, board, options), board, roots_of(bundle), options.library).code
     except (DoesNotFitError, ToolMissingError, UsageError):
         return None
     finally:
-        before.restore(program)
+        saved_plan.restore(program)
 
 
 def _with_training(options: CompileOptions, precision: str) -> CompileOptions:
@@ -234,7 +263,7 @@ def _with_training(options: CompileOptions, precision: str) -> CompileOptions:
 
 
 def _with_codes(options: CompileOptions) -> CompileOptions | None:
-    """The same with trained weights as int8, where the compiler has the choice."""
+    """Return options with int8 weights for training, or None if the weights must stay in float32."""
     training = options.training
     if training is None or training.precision != TRAINED_AS[0] or training.is_head or training.updates_statistics:
         return None
@@ -250,17 +279,20 @@ def _coded(
     trace: Trace | None,
     error: McugenError,
 ) -> CompiledModel:
-    """With int8 weights, which is told; the error of floats if these do not fit either."""
+    """Compile with trained weights as int8, and note that.
+
+    If the int8 weights do not fit either, the error of the float32 weights is raised.
+    """
     try:
-        found = _compiled(model, board, options, trace)
+        compiled = _compiled(model, board, options, trace)
     except (DoesNotFitError, ConstraintError, UsageError):
         raise error from None
-    told = f"trained weights are int8, as float32 did not fit ({error.found}); --train-weights float32 insists"
-    return replace(found, report=replace(found.report, notes=(*found.report.notes, told)))
+    note = f"trained weights are int8, as float32 did not fit ({error.found}); --train-weights float32 insists"
+    return replace(compiled, report=replace(compiled.report, notes=(*compiled.report.notes, note)))
 
 
 def _taught(graph: Graph, variants: Variants) -> Variants:
-    """With what the graph keeps from call to call if it is to learn, which it is made to here."""
+    """Make the graph learn if the options ask for it, and return the variants with its states."""
     options = variants.options
     if options.training is None:
         return variants
@@ -270,7 +302,7 @@ def _taught(graph: Graph, variants: Variants) -> Variants:
 def _with_input(
     figures: Report, program: Program, options: CompileOptions, file: WeightsFile | None
 ) -> tuple[Report, Form]:
-    """The form of the folder, and the report, which tells what makes the input of raw data, if anything does."""
+    """Return the report with the input pipeline, and the form of the folder."""
     feed = bind(options.input_pipeline, program.inputs) if options.input_pipeline else None
     if feed and program.streamed is not None:
         raise UsageError("an input that is made of raw data lies in memory", "--stream-input", "leave one out")
@@ -295,12 +327,13 @@ def _with_input(
 
 
 def _copy_notes(fit: Fit, board: Board, options: CompileOptions, chosen: CompileOptions) -> list[str]:
-    """Of weights: by start-up without being asked for, and while layers run."""
-    found = [_copied_note(fit.program, board, chosen)] if chosen is not options else []
-    return [*found, *([_copied_ahead_note(fit)] if options.copy_ahead else [])]
+    """Return notes of weights that start-up copies without being asked to, and of copies during layers."""
+    notes = [_copied_note(fit.program, board, chosen)] if chosen is not options else []
+    return [*notes, *([_copied_ahead_note(fit)] if options.copy_ahead else [])]
 
 
 def _copied_note(program: Program, board: Board, options: CompileOptions) -> str:
+    """Return the note of weights that start-up copies to RAM, with its time and the option that avoids it."""
     nbytes = copied_bytes(program, board, options.place)
     part = f" of {program.weights_size:,}" if nbytes < program.weights_size else ""
     took = time_of_copies(board, options, nbytes)
@@ -311,45 +344,47 @@ def _copied_note(program: Program, board: Board, options: CompileOptions) -> str
 
 
 def _copied_ahead_note(fit: Fit) -> str:
+    """Return the note of copies that run during other layers, with the cycles that they hide."""
     gains = [gain for gain in fit.taken.copies.gains if gain.copy.beside is not None] if fit.taken.copies else []
     if not gains:
         return "--copy-ahead: no copy pays that goes on while a layer runs"
     nbytes = sum(gain.copy.constant.nbytes for gain in gains)
     hidden = f"hides about {round(sum(gain.hidden for gain in gains)):,} cycles of reading"
-    found = f"{len(gains)} copies of weights, {nbytes:,} bytes, go on while other layers run, which {hidden}"
-    return f"--copy-ahead: {found}, if MCUGEN_STAGE_BEGIN and MCUGEN_STAGE_END of the firmware copy by DMA (mcugen.h)"
+    summary = f"{len(gains)} copies of weights, {nbytes:,} bytes, go on while other layers run, which {hidden}"
+    return f"--copy-ahead: {summary}, if MCUGEN_STAGE_BEGIN and MCUGEN_STAGE_END of the firmware copy by DMA (mcugen.h)"
 
 
 def _hints(fit: Fit, graph: Graph, board: Board, options: CompileOptions, placement: Placement) -> list[str]:
-    """What the user did not ask for, and may."""
-    found = hint_of_places(fit.taken, board, options, placement)
+    """Return hints to options that the user did not set."""
+    hints = hint_of_places(fit.taken, board, options, placement)
     if _refusal_of_copies_ahead(options, board) is None:
-        found += hint_of_copies_ahead(fit.taken, board, options)
-    return [*found, *hint_of_codes(fit.program, options), *hint_of_types(graph, options)]
+        hints += hint_of_copies_ahead(fit.taken, board, options)
+    return [*hints, *hint_of_codes(fit.program, options), *hint_of_types(graph, options)]
 
 
 def _most_spilled(fit: Fit, options: CompileOptions) -> float:
-    """Bytes that an arena in several memories may take."""
+    """Return the bytes that an arena in several memories may take."""
     if not options.may_spill:
         return 0
-    others = fit.taken.use.ram - fit.program.arena_size
-    return math.inf if options.max_ram is None else options.max_ram - others
+    other_bytes = fit.taken.use.ram - fit.program.arena_size
+    return math.inf if options.max_ram is None else options.max_ram - other_bytes
 
 
 def _arena_notes(program: Program, board: Board, placement: Placement, options: CompileOptions) -> list[str]:
-    """Where the arena does not fit the board's own memory: which buffers lie in slower ones, and what that costs."""
-    own, found = memory_of_arena(board, options.place), placement.arenas
-    if len(found) > 1:
+    """Return notes of an arena that exceeds the board's own memory: what lies in slower memory, and its cost."""
+    memory, arenas = memory_of_arena(board, options.place), placement.arenas
+    if len(arenas) > 1:
         return [
-            _spilling(program, board, placement, index) for index, m in enumerate(found) if m.speed > found[0].speed
+            _spilling(program, board, placement, index) for index, m in enumerate(arenas) if m.speed > arenas[0].speed
         ]
-    if options.place.arena or found[0].speed <= own.speed:
+    if options.place.arena or arenas[0].speed <= memory.speed:
         return []
     size = f"the arena of {program.arena_size:,} bytes"
-    return [f"{size} lies in '{found[0].name}', slower than '{own.name}', which has {own.room:,}; {_SPLIT}"]
+    return [f"{size} lies in '{arenas[0].name}', slower than '{memory.name}', which has {memory.room:,}; {_SPLIT}"]
 
 
 def _spilling(program: Program, board: Board, placement: Placement, area: int) -> str:
+    """Return the note of a part of the arena in slower memory, with its stall cycles and largest buffers."""
     memory, size = placement.arenas[area], program.area_sizes[area]
     waits = waits_for_arena(program, board, memory)
     lying = {buffer: cycles for buffer, cycles in waits.items() if buffer.area == area and buffer.nbytes}
@@ -360,17 +395,18 @@ def _spilling(program: Program, board: Board, placement: Placement, area: int) -
 
 
 def _cached(board: Board, placement: Placement) -> tuple[bool, bool]:
-    """Of two unlike cores, which have a data cache before the arena; those that are alike share theirs.
+    """Return for each of two unlike cores whether it has a data cache before the arena; equal cores share theirs.
 
-    UsageError where the second does not see the arena.
+    Raises:
+        UsageError: If the second core cannot access the arena.
     """
     seen = [(memory, board.seen_by_helper(memory)) for memory in placement.arenas]
-    others = [other.cache(other.memory(other.arena_memory), "data") for _, other in seen if other]
-    return any(other and board.cache(memory, "data") for memory, other in seen), any(others)
+    helper_caches = [other.cache(other.memory(other.arena_memory), "data") for _, other in seen if other]
+    return any(other and board.cache(memory, "data") for memory, other in seen), any(helper_caches)
 
 
 def _core_notes(program: Program, board: Board, options: CompileOptions, placement: Placement) -> list[str]:
-    """What two cores do that was not asked for, or not just so, and what that needs."""
+    """Return notes of what two cores do, where it differs from what was requested, and what it requires."""
     if options.cores == 1:
         return []
     image = _image_notes(board, placement, program)
@@ -383,8 +419,8 @@ def _core_notes(program: Program, board: Board, options: CompileOptions, placeme
             *image,
         ]
     if any(instr.control is Control.FORK for instr in program.instrs):
-        kept = "--optimize throughput: two cores that share layers give more frames than a pipeline"
-        return [kept] * options.throughput + image
+        note = "--optimize throughput: two cores that share layers give more frames than a pipeline"
+        return [note] * options.throughput + image
     return [
         "--cores 2: one core computes all, as the other would save nothing to speak of within the RAM that two may "
         f"take; there is {program.name}_run alone, as without --cores"
@@ -392,7 +428,7 @@ def _core_notes(program: Program, board: Board, options: CompileOptions, placeme
 
 
 def _cache_notes(board: Board, placement: Placement, cached: tuple[bool, bool]) -> list[str]:
-    """What two cores' caches need of the firmware."""
+    """Return notes of what the caches of two cores require of the firmware."""
     where = ", ".join(f"'{memory.name}'" for memory in placement.arenas)
     return [
         f"core '{core.name}' has a data cache before {where}, where the arena lies: build with MCUGEN_CORES_CACHE and "
@@ -403,7 +439,7 @@ def _cache_notes(board: Board, placement: Placement, cached: tuple[bool, bool]) 
 
 
 def _image_notes(board: Board, placement: Placement, program: Program) -> list[str]:
-    """What is told of a second core's firmware that has weights of its own."""
+    """Return notes on a second core whose firmware has its own copy of weights."""
     seen = board.seen_by_helper(placement.arenas[0]) if program.of_second_core() else None
     if seen is None or in_its_image(placement, program, seen) == placement:
         return []
@@ -417,18 +453,18 @@ _SPLIT = "--place auto leaves there what is used least, and report tells what ei
 
 
 def _nan_notes(graph: Graph) -> list[str]:
-    """Infinity may be meant (a mask, say), NaN hardly is."""
+    """Return a note of constants that hold NaN; infinity may be intended, for example in a mask."""
     constants = {v.name: v.data for part in graph.nested() for v in part.values() if v.data is not None}
-    bad = [name for name, data in constants.items() if data.dtype.kind == "f" and np.isnan(data).any()]
-    if not bad:
+    nan_names = [name for name, data in constants.items() if data.dtype.kind == "f" and np.isnan(data).any()]
+    if not nan_names:
         return []
-    names = ", ".join(f"'{shortened(name, 40)}'" for name in bad[:3])
-    more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+    names = ", ".join(f"'{shortened(name, 40)}'" for name in nan_names[:3])
+    more = f" and {len(nan_names) - 3} more" if len(nan_names) > 3 else ""
     return [f"constants hold NaN, and so may all results: {names}{more}; train or export the model again"]
 
 
 def _widened_notes(graph: Graph) -> list[str]:
-    """What float islands cost whose weights came quantized."""
+    """Return a note of quantized weights that are stored as floats, because their layers compute in float."""
     widened = [row for part in graph.nested() for row in part.widened.items()]
     if not widened:
         return []
@@ -442,7 +478,7 @@ def _widened_notes(graph: Graph) -> list[str]:
 
 
 def _wide_notes(graph: Graph, program: Program) -> list[str]:
-    """Which layers could keep weights in fewer bits, and do not, for speed."""
+    """Return a note of layers that store weights in more bits than necessary, for speed."""
     nodes = [node for part in graph.nested() for node in part.nodes if isinstance(node.op, Widenable)]
     nbytes = {node.outputs[0].name: node.op.widened_bytes(node.sig) for node in nodes if isinstance(node.op, Widenable)}
     stored = {
@@ -466,7 +502,7 @@ _READ_NOTE = "--weights-reader: the weights of a layer take up to {:,} bytes of 
 
 
 def _check_cores(options: CompileOptions, board: Board) -> None:
-    """UsageError for what does not go together with two cores."""
+    """Raise UsageError for options that are impossible with two cores."""
     if options.cores not in (1, 2):
         raise UsageError("--cores must be 1 or 2", str(options.cores))
     if options.cores > 1 and board.helper is None:
@@ -478,26 +514,26 @@ def _check_cores(options: CompileOptions, board: Board) -> None:
         if options.external_io:
             rule = "--optimize throughput keeps what a frame needs in the arena"
             raise UsageError(rule, "--external-io", "leave one out")
-    beside = {
+    option_in_use = {
         "--steps": options.steps,
         "--stream-input": options.stream_input,
         "--weights-reader": options.weights_reader,
         "--kernels": options.family != OWN,
         "a range of sizes (--dim)": bool(options.ranges),
     }
-    asked = [name for name, is_asked in beside.items() if is_asked]
-    if options.cores > 1 and asked:
-        raise UsageError("layers are shared by two cores only where each is one call", asked[0], "leave one out")
+    conflicts = [name for name, is_used in option_in_use.items() if is_used]
+    if options.cores > 1 and conflicts:
+        raise UsageError("layers are shared by two cores only where each is one call", conflicts[0], "leave one out")
 
 
 def _features_of_cores(board: Board, options: CompileOptions) -> frozenset[str]:
-    """What the CPUs have that the code is for."""
+    """Return the features of all CPUs that the code is built for."""
     other = board.other_kind if options.cores > 1 else None
     return board.features | other.features if other else board.features
 
 
 def _check_training(options: CompileOptions) -> None:
-    """UsageError for what a model that learns cannot have besides."""
+    """Raise UsageError for options that are impossible with a model that learns."""
     training = options.training
     if training is None:
         return
@@ -514,13 +550,13 @@ def _check_training(options: CompileOptions) -> None:
         if value not in known:
             raise UsageError(f"--{option} must be known", f"'{value}'", f"one of: {', '.join(known)}")
     if training.is_head and training != Training(training.layers):
-        found = f"--loss {training.loss} --optimizer {training.optimizer} --batch {training.batch}"
-        found += f" --statistics {training.statistics}"
-        raise UsageError(f"--train {training.layers} has its own way to learn", found, "leave these out")
+        problem = f"--loss {training.loss} --optimizer {training.optimizer} --batch {training.batch}"
+        problem += f" --statistics {training.statistics}"
+        raise UsageError(f"--train {training.layers} has its own way to learn", problem, "leave these out")
     if training.updates_statistics and training.precision == "int8":
         rule = "--statistics updated: trained weights must be float32, as what is learned from is normalized in reals"
         raise UsageError(rule, "--train-weights int8", "--train-weights float32, or --statistics frozen")
-    beside = {
+    option_in_use = {
         "--state": bool(options.states),
         "--steps": options.steps,
         "--cores": options.cores > 1,
@@ -532,28 +568,30 @@ def _check_training(options: CompileOptions) -> None:
         "--input-pipeline": bool(options.input_pipeline),
         "a range of sizes (--dim)": bool(options.ranges),
     }
-    asked = [name for name, is_asked in beside.items() if is_asked]
-    if asked:
-        raise UsageError("--train does not go together with everything yet", asked[0], "leave one out")
+    conflicts = [name for name, is_used in option_in_use.items() if is_used]
+    if conflicts:
+        raise UsageError("--train does not go together with everything yet", conflicts[0], "leave one out")
 
 
 def _refusal_of_copies_ahead(options: CompileOptions, board: Board) -> UsageError | None:
-    """Where no copy goes on while the CPU computes, or a run may leave one behind."""
-    beside = {
+    """Return an error if no copy can run while the CPU computes, or if a run could leave one unfinished."""
+    option_in_use = {
         "--steps": options.steps,
         "--train": options.training is not None,
         "--weights-reader": options.weights_reader,
         "--optimize flash": options.optimize == "flash",
         "a range of sizes (--dim)": bool(options.ranges),
     }
-    asked = [name for name, is_asked in beside.items() if is_asked]
-    if asked:
-        return UsageError("--copy-ahead does not go together with everything", asked[0], "leave one out")
+    conflicts = [name for name, is_used in option_in_use.items() if is_used]
+    if conflicts:
+        return UsageError("--copy-ahead does not go together with everything", conflicts[0], "leave one out")
     source, arenas = memory_of_weights(board, options.place), options.place.arena or (board.arena_memory,)
     if source.name not in board.dma_reads:
-        found = f"board '{board.name}' lists {', '.join(board.dma_reads) or 'none'}, and weights lie in '{source.name}'"
+        problem = (
+            f"board '{board.name}' lists {', '.join(board.dma_reads) or 'none'}, and weights lie in '{source.name}'"
+        )
         remedy = f'a board file with dma_reads = ["{source.name}"], if its DMA controller can (docs/boards.md)'
-        return UsageError("--copy-ahead: a DMA controller must read the memory of the weights", found, remedy)
+        return UsageError("--copy-ahead: a DMA controller must read the memory of the weights", problem, remedy)
     for name in arenas:
         if name == AUTO_PLACE or board.cache(board.memory(name), "data"):
             rule = "--copy-ahead: the arena must lie in a memory without a data cache, which a DMA controller bypasses"
@@ -564,27 +602,31 @@ def _refusal_of_copies_ahead(options: CompileOptions, board: Board) -> UsageErro
 
 
 def _wishes(board: Board, options: CompileOptions) -> frozenset[str]:
-    """What kernels are asked for beside the CPU's features."""
+    """Return the tuning flags of kernels, besides the CPU's features."""
     wishes = {UPDATABLE: options.updatable, CHECKED: options.checked_indices, HALVES: options.float16_weights}
-    asked = frozenset(wish for wish, is_asked in wishes.items() if is_asked)
-    return asked | wished_loops(board, memory_of_weights(board, options.place), options.optimize)
+    flags = frozenset(wish for wish, is_used in wishes.items() if is_used)
+    return flags | wished_loops(board, memory_of_weights(board, options.place), options.optimize)
 
 
 def _checked(options: CompileOptions, board: Board) -> WeightsFile | None:
-    """How weights are a file, if they are. UsageError for options that cannot be, or not together."""
+    """Check the options, and return how weights are stored in a file, or None if they are not.
+
+    Raises:
+        UsageError: If an option is invalid, or options exclude each other.
+    """
     if options.optimize not in GOALS:
         goals = ", ".join((*GOALS, THROUGHPUT))
         raise UsageError("--optimize must name a goal", f"'{options.optimize}'", f"one of: {goals}")
     if options.family not in FAMILIES:
         raise UsageError("--kernels must name a family", f"'{options.family}'", f"one of: {', '.join(FAMILIES)}")
-    Budget.of(options)  # a wrong one is told before anything is loaded
+    Budget.of(options)  # Raises for a wrong budget before anything is loaded.
     if not 0 <= options.weights_version < 1 << 32:
         raise UsageError("--weights-version must fit 32 bits", str(options.weights_version))
     if options.weights_version and not options.updatable:
         raise UsageError("a version is for an updatable file of weights", "--weights-version", "give --updatable")
     if options.weights_reader and (options.optimize == "ram" or options.stream_input):
-        found = "--stream-input" if options.stream_input else "--optimize ram"
-        raise UsageError("with --weights-reader layers are computed one after the other", found, "leave one out")
+        problem = "--stream-input" if options.stream_input else "--optimize ram"
+        raise UsageError("with --weights-reader layers are computed one after the other", problem, "leave one out")
     if options.weights_reader and options.validation:
         raise UsageError("validation on the target reads weights where they lie", "--weights-reader", "leave one out")
     if options.check_weights and options.weights_in_file:

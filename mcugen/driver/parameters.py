@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters alone against flash: what cannot fit is refused before the work, by a bound that is never too high."""
+"""Check of parameters against flash: models that cannot fit are refused early, by a lower bound of their weights."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from mcugen.quantization.profile import Profile
 from mcugen.quantization.quantize import Sample, quantizer
 from mcugen.quantization.scheme import Scheme
 
-DRAFTED = 4
-"""Samples that a draft is made by."""
-SURE = 0.9
-"""Share of a draft's weights that is certain: with other ranges more channels may be constant."""
+DRAFT_SAMPLES = 4
+"""Number of samples by which a draft is quantized."""
+CERTAIN_WEIGHTS_SHARE = 0.9
+"""Share of a draft's weights that is certain: with the final ranges, more channels may be constant."""
 _NAMED = 3
 
 
@@ -52,12 +52,17 @@ def least_bytes(graph: Graph, options: CompileOptions) -> int:
 
 
 def require_room(graph: Graph, board: Board, options: CompileOptions) -> None:
-    """DoesNotFitError if the weights of an optimized graph exceed the board's flash.
+    """Raise DoesNotFitError if the weights of an optimized graph exceed the board's flash.
 
-    A budget of the user's is the ladder's to refuse: it looks for the least that can be had (`fitting`).
+    The user's flash limit is not checked here: the search looks for the smallest program before it refuses.
+
+    Args:
+        graph: The optimized graph.
+        board: The board with its memories.
+        options: The options of the compilation.
     """
     weights, room = _weights(graph), _room(board, replace(options, max_flash=None))
-    if sum(_nbytes(v, options) for v in weights) <= room.size:  # mostly: nothing is to be compared
+    if sum(_nbytes(v, options) for v in weights) <= room.size:  # The usual case.
         return
     needed = least_bytes(graph, options)
     if needed > room.size:
@@ -72,36 +77,49 @@ def require_room_quantized(
     profile: Profile | None,
     board: Board,
     options: CompileOptions,
-    wanted: Mapping[str, DType] | None = None,
+    precisions: Mapping[str, DType] | None = None,
 ) -> None:
-    """The same, and by --max-flash, of a float model that is to be quantized, of which a draft of few samples tells.
+    """Raise DoesNotFitError if a model to be quantized cannot fit the board's flash or --max-flash.
 
-    A draft is made only where the weights as they are, a byte each, are too many: constant channels, which will not be
-    stored, may be most of them. Of layers that are not `wanted` in a precision, if that is given, weights may become as
-    narrow as they can.
+    A draft, quantized with few samples, decides that. It is made only if the weights are too many at a byte each: most
+    channels may be constant, and then are not stored.
+
+    Args:
+        source: The loaded model.
+        model: The float model.
+        scheme: The quantization scheme.
+        samples: Calibration samples.
+        profile: An earlier profile, if any.
+        board: The board with its memories.
+        options: The options of the compilation.
+        precisions: Fixed precisions by layer; weights of other layers may become as narrow as possible. None means that
+            the scheme fixes all precisions.
     """
     room = _room(board, options)
     if sum(v.type.count for v in _weights(model.graph)) // (1 + (options.family != OWN)) <= room.size:
         return
     quick = replace(scheme, method="minmax", correct_bias=False, optimize_rounding=False)
-    maker = quantizer(source, model, quick, samples[:DRAFTED], profile)
-    draft = maker.quantize() if wanted is None else maker.draft(maker.narrowest(wanted))
+    maker = quantizer(source, model, quick, samples[:DRAFT_SAMPLES], profile)
+    draft = maker.quantize() if precisions is None else maker.draft(maker.narrowest(precisions))
     graph = import_model(draft.proto, "draft", registry=source.registry)
     optimize(graph)
-    needed = int(SURE * least_bytes(graph, options))
+    needed = int(CERTAIN_WEIGHTS_SHARE * least_bytes(graph, options))
     if needed > room.size:
         raise _refusal(needed, _weights(graph), room, options)
 
 
 def _weights(graph: Graph) -> list[Value]:
-    """The largest constant of each layer that multiplies and accumulates: of others, some store sums or parts."""
+    """Return the largest constant of each layer with multiply-accumulates.
+
+    Smaller constants are left out, as some kernels store sums or parts of them instead.
+    """
     layers = [n for part in graph.nested() for n in part.nodes if n.op.macs(n.sig) and not n.op.bodies]
     constants = [[v for v in n.inputs if v is not None and v.data is not None and v.type.rank > 1] for n in layers]
     return list(dict.fromkeys(max(c, key=lambda v: v.type.count) for c in constants if c))
 
 
 def _nbytes(weights: Value, options: CompileOptions) -> int:
-    """The least that they take: there are kernels for weights of 4 bits, of fewer in groups, for halves."""
+    """Return the least bytes of weights: kernels exist for 4-bit weights, for fewer bits in groups, and for float16."""
     data = weights.data
     assert data is not None
     reader = weights.users[0].op
@@ -118,6 +136,7 @@ def _are_nibbles(codes: Array) -> bool:
 
 
 def _room(board: Board, options: CompileOptions) -> Room:
+    """Return the bytes for weights in the roomiest memory, or those of --max-flash where that is less."""
     memories = weights_memories(board, options.place)
     roomiest = max(memories, key=lambda m: m.room)
     if options.max_flash is not None and options.max_flash < roomiest.room:
@@ -127,9 +146,10 @@ def _room(board: Board, options: CompileOptions) -> Room:
 
 
 def _refusal(needed: int, weights: Sequence[Value], room: Room, options: CompileOptions) -> DoesNotFitError:
+    """Return the error for weights that do not fit, with the largest ones and boards that have room."""
     largest = sorted(weights, key=lambda v: -v.type.count)[:_NAMED]
     names = ", ".join(f"'{shortened(v.name, 40)}' {_nbytes(v, options):,}" for v in largest)
-    found = f"{needed:,} bytes of parameters alone, {needed - room.size:,} more than there are; largest: {names}"
+    problem = f"{needed:,} bytes of parameters alone, {needed - room.size:,} more than there are; largest: {names}"
     codes = sum(v.type.count for v in weights)
     remedies = [f"quantize it: --calibration SAMPLES.npz makes {codes:,} bytes of them, or fewer"] * (codes < needed)
     roomy = [name for name in board_names() if name != "host" and _board_room(name) >= needed]
@@ -137,7 +157,7 @@ def _refusal(needed: int, weights: Sequence[Value], room: Room, options: Compile
         remedies.append("allow more, or use a smaller model")
     else:
         remedies.append(f"a board with room: {', '.join(roomy)}" if roomy else "a smaller model: no board has room")
-    return DoesNotFitError(room.rule, found, "; or ".join(remedies))
+    return DoesNotFitError(room.rule, problem, "; or ".join(remedies))
 
 
 def _board_room(name: str) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of a compilation besides code: to quantize a model, and to judge it."""
+"""Tasks of a compilation besides code: quantizing a model, judging it, and training it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Quantizing:
-    """How a float model is quantized, if at all. UsageError for what contradicts itself.
+    """Settings to quantize a float model, if it is quantized at all.
 
-    `precision` is of PRECISIONS or FEW_BITS, or MIXED; "" is int8 where there are samples (`calibration`: a file, a
-    folder, or arrays), a `profile` of earlier ones or `synthetic` ones (LOW..HIGH or STATISTICS), else float32.
-    `preprocess` is what becomes of each sample first (see mcugen.evaluation.preprocess). `scheme` says more (see
-    mcugen.quantization.scheme); `layers` are precisions of single layers, by the names of their outputs.
+    `precision` is one of PRECISIONS or FEW_BITS, or MIXED. "" stands for int8 if there are samples, a `profile` of
+    earlier samples, or `synthetic` ones (LOW..HIGH or STATISTICS), else for float32. `calibration` names the samples: a
+    file, a folder, or arrays. `preprocess` is applied to each sample first (see mcugen.evaluation.preprocess). `scheme`
+    has further settings (see mcugen.quantization.scheme).
+
+    Raises:
+        UsageError: If the settings contradict each other.
     """
 
     precision: str = ""
@@ -33,8 +36,7 @@ class Quantizing:
     preprocess: str = ""
     scheme: Scheme | None = None
     layers: Mapping[str, str] = field(default_factory=dict)
-    """Precisions of single layers, by the names of their outputs: values of PRECISIONS or WIDE_WEIGHTS, int4
-    (FEW_BITS) or int2 (TWO_BITS)."""
+    """Precisions of single layers by output name: values of PRECISIONS or WIDE_WEIGHTS, int4 (FEW_BITS) or int2."""
     synthetic: str = ""
     finetune: int = 0
     """Epochs of quantization-aware fine-tuning on the samples (see mcugen.quantization.finetune)."""
@@ -52,37 +54,37 @@ class Quantizing:
             remedy = "give --calibration SAMPLES.npz or --profile PROFILE.json; without any data --synthetic LOW..HIGH"
             raise UsageError("quantization needs samples of the model's inputs", "none", remedy)
         if real and self.synthetic:
-            found = f"--synthetic {self.synthetic} and --{'profile' if self.calibration is None else 'calibration'}"
-            raise UsageError("synthetic samples are for models without data", found, "leave out --synthetic")
+            problem = f"--synthetic {self.synthetic} and --{'profile' if self.calibration is None else 'calibration'}"
+            raise UsageError("synthetic samples are for models without data", problem, "leave out --synthetic")
 
     @property
     def is_wanted(self) -> bool:
-        """Whether there is anything to quantize."""
+        """Return whether the model is quantized."""
         return self.precision != "float32"
 
     @property
     def activations(self) -> str:
-        """Their element type (a DType), where nothing else is said of a layer."""
+        """Return the element type of activations (a DType) of layers without a precision of their own."""
         return PRECISIONS.get(self.precision, "int8")
 
     @property
     def weights(self) -> str:
-        """The element type of weights (a DType), as far as the model bears it."""
+        """Return the element type of weights (a DType), for layers that support it."""
         return "int4" if self.precision in FEW_BITS else "int8"
 
     @property
     def group(self) -> int:
-        """Inputs that share a scale of weights, where these have 4 bits; 0: all."""
+        """Return how many inputs share a scale of 4-bit weights; 0 means all."""
         return FEW_BITS.get(self.precision, 0)
 
 
 @dataclass(frozen=True)
 class Judging:
-    """How a model is judged: by samples (`data`: a file, a folder, or arrays), by a measure, and what is good enough.
+    """Settings to judge a model: the samples (`data`: a file, a folder, or arrays), the metric, and the limits.
 
-    `metric` is one of METRICS, or FILE.py:FUNCTION; "" is top1 where there are labels, else sqnr. `max_drop`
-    (percentage points) and `min_sqnr` (dB) are what mixed precisions must reach, with weights of at most `max_weights`
-    of their bytes as int8.
+    `metric` is one of METRICS, or FILE.py:FUNCTION; "" is top1 if there are labels, else sqnr. Mixed precisions must
+    keep to `max_drop` (percentage points) and `min_sqnr` (dB), with weights of at most the share `max_weights` of their
+    bytes as int8.
     """
 
     data: str | Path | Mapping[str, npt.NDArray[Any]] | None = None
@@ -95,7 +97,7 @@ class Judging:
 
 @dataclass(frozen=True)
 class Teaching:
-    """What a model is shown: a file of samples with labels, in its order, so many times, at a learning rate."""
+    """Settings to train a model: a file of labelled samples, in its order, epochs, and the learning rate."""
 
     lesson: Path
     rate: float = 0.01

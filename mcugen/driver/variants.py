@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model at any sizes of its symbols: imported, optimized and lowered as often as it takes."""
+"""A model with symbolic sizes: it is imported, optimized and lowered for as many sizes as necessary."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from mcugen.lir.program import Program
 from mcugen.search import AS_ASKED
 from mcugen.search.budget import Attempt, Budget, Fit, cheapest, use_of
 
-LARGEST_SIZE = 4096
-"""Of a range: all of it is looked at."""
+MAX_SIZE = 4096
+"""Largest size in a range, as every size of the range is examined."""
 
-SEEDS = 8
-"""Of samples for the self-test of a model that computes sizes."""
+NUM_SEEDS = 8
+"""Number of random samples that are tried for the self-test of a model that computes sizes."""
 
 
 @dataclass(frozen=True)
 class Variants:
-    """A model at any sizes of its symbols."""
+    """A model that can be built for any sizes of its symbols."""
 
     model: onnx.ModelProto
     name: str
@@ -45,10 +45,10 @@ class Variants:
     board: Board
 
     def graph(self, sizes: Sizes) -> Graph:
-        """As imported; symbols of the model itself that are missing are as large as they can be."""
-        given = {key: size for key, size in sizes.items() if key in self.options.ranges}
-        computed = {key: size for key, size in sizes.items() if key not in given}
-        dims, registry = self.options.fixed_dims | given, registry_of(self.options.plugins)
+        """Return the imported graph; symbols of the model itself without a size are as large as possible."""
+        ranged_sizes = {key: size for key, size in sizes.items() if key in self.options.ranges}
+        computed = {key: size for key, size in sizes.items() if key not in ranged_sizes}
+        dims, registry = self.options.fixed_dims | ranged_sizes, registry_of(self.options.plugins)
         training = self.options.training
         keeps = training is not None and training.updates_statistics
         graph = import_model(
@@ -62,14 +62,17 @@ class Variants:
         return graph
 
     def symbols(self, graph: Graph) -> list[Symbol]:
-        """Those of the command line, then those that the model computes."""
-        given = [Symbol(key, low, high) for key, (low, high) in self.options.ranges.items()]
-        return given + [Symbol(key, 0, s.high, size_output(key)) for key, s in (graph.sizes or {}).items()]
+        """Return the symbols of the command line, then those that the model computes."""
+        ranged = [Symbol(key, low, high) for key, (low, high) in self.options.ranges.items()]
+        return ranged + [Symbol(key, 0, s.high, size_output(key)) for key, s in (graph.sizes or {}).items()]
 
     def program(self, symbols: Sequence[Symbol]) -> Fit:
-        """For all sizes of the symbols, of which there is one at least. DoesNotFitError if it exceeds the budget.
+        """Return the program for all sizes of the symbols, of which there is at least one.
 
-        Kernels that fit any size are few: there are no other ways to make it.
+        There are no alternatives, since few kernels work for every size.
+
+        Raises:
+            DoesNotFitError: If it exceeds the budget.
         """
         program = planned(merge_sizes(symbols, self._at))
         attempt = Attempt(AS_ASKED, program, use_of(program, self.board, self.options))
@@ -83,32 +86,44 @@ class Variants:
         return _Variant(graph, shapes, {name: value.type.shape for name, value in outputs}, self)
 
     def sample(self, graph: Graph, symbols: Sequence[Symbol], program: Program) -> Sample:
-        """For the self-test, with the largest sizes; `graph` is made for them, `program` of it."""
-        kept, sizes = set(self.options.states.values()), {s.name: s.high for s in symbols}
+        """Return the sample of the self-test, with the largest sizes.
+
+        Args:
+            graph: The optimized graph for these sizes.
+            symbols: The symbols of the model.
+            program: The program of the graph.
+        """
+        state_inputs, sizes = set(self.options.states.values()), {s.name: s.high for s in symbols}
         if not any(s.output for s in symbols):
-            return golden_sample(graph, kept, references=references(graph, program))
-        found = []
-        for seed in range(SEEDS):
-            golden = partial(golden_sample, kept=kept, seed=seed)
-            with warnings.catch_warnings(), suppress(McugenError, ValueError):  # of nothing there may be no maximum
+            return golden_sample(graph, state_inputs, references=references(graph, program))
+        samples = []
+        for seed in range(NUM_SEEDS):
+            golden = partial(golden_sample, kept=state_inputs, seed=seed)
+            with warnings.catch_warnings(), suppress(McugenError, ValueError):  # An empty tensor has no maximum.
                 warnings.simplefilter("ignore", RuntimeWarning)
-                found.append(golden(self.settled(symbols, sizes, partial(_outputs_of, golden))))
-                if all(found[-1].outputs[s.output].all() for s in symbols if s.output):
+                samples.append(golden(self.settled(symbols, sizes, partial(_outputs_of, golden))))
+                if all(samples[-1].outputs[s.output].all() for s in symbols if s.output):
                     break
-        if not found:
-            raise UnsupportedError("a result must be found for some sample", f"none in {SEEDS}", "repair the model")
-        return found[-1]
+        if not samples:
+            raise UnsupportedError("a result must be found for some sample", f"none in {NUM_SEEDS}", "repair the model")
+        return samples[-1]
 
     def settled(self, symbols: Sequence[Symbol], sizes: Sizes, run: Callable[[Graph], Mapping[str, Array]]) -> Graph:
-        """The optimized graph for given sizes, and for those computed sizes that `run` finds with that graph."""
-        for _ in range(len(symbols) + 1):  # a size may depend on those before it
+        """Return the optimized graph for given sizes, with the sizes that the model computes.
+
+        Args:
+            symbols: The symbols of the model.
+            sizes: The given sizes, and assumed values of the computed ones.
+            run: Returns the outputs of a graph, which include computed sizes.
+        """
+        for _ in range(len(symbols) + 1):  # A size may depend on previous ones.
             graph = self.graph(sizes)
             optimize(graph)
             outputs = run(graph)
-            found = {**sizes, **{s.name: int(outputs[s.output][0]) for s in symbols if s.output}}
-            if found == sizes:
+            actual_sizes = {**sizes, **{s.name: int(outputs[s.output][0]) for s in symbols if s.output}}
+            if actual_sizes == sizes:
                 break
-            sizes = found
+            sizes = actual_sizes
         return graph
 
 
@@ -118,7 +133,7 @@ def _outputs_of(make: Callable[[Graph], Sample], graph: Graph) -> Mapping[str, A
 
 @dataclass(frozen=True)
 class _Variant:
-    """The model at fixed sizes; `shapes` are those of its tensors as imported, `outputs` of its outputs."""
+    """The model at fixed sizes, with the shapes of its tensors as imported and of its outputs."""
 
     graph: Graph
     shapes: dict[str, Shape]
@@ -126,30 +141,30 @@ class _Variant:
     variants: Variants
 
     def lower(self) -> Program:
-        """Its program, without a memory plan."""
+        """Return its program without a memory plan."""
         optimize(self.graph)
         return lowered(self.graph, self.variants.board, self.variants.options, any_size=True)
 
 
 def check_ranges(ranges: Mapping[str, tuple[int, int]]) -> None:
-    """UsageError for ranges that no size can have, or that are too long."""
+    """Raise UsageError for ranges that no size can have, or that are too long."""
     for key, (low, high) in ranges.items():
-        if not 1 <= low <= high <= LARGEST_SIZE:
-            rule = f"--dim NAME=LOW..HIGH must be a range of sizes from 1 to {LARGEST_SIZE}"
+        if not 1 <= low <= high <= MAX_SIZE:
+            rule = f"--dim NAME=LOW..HIGH must be a range of sizes from 1 to {MAX_SIZE}"
             raise UsageError(rule, f"{key}={low}..{high}", f"e.g. --dim {key}=1..64")
 
 
 def check_states(graph: Graph, states: Mapping[str, str]) -> None:
-    """UsageError unless each state is an output of the type of its own input."""
+    """Raise UsageError unless each state is an output with the type of an input of its own."""
     outputs = dict(zip(graph.output_names, graph.outputs, strict=True))
     inputs = {v.name: v for v in graph.inputs}
-    for output, kept in states.items():
-        for name, known, kind in ((output, outputs, "output"), (kept, inputs, "input")):
+    for output, state_input in states.items():
+        for name, known, kind in ((output, outputs, "output"), (state_input, inputs, "input")):
             if name not in known:
                 choices = ", ".join(f"'{k}'" for k in known) or "none"
                 raise UsageError(f"--state OUTPUT:INPUT must name an {kind} of the model", f"'{name}'", choices)
-        source, target = outputs[output].type, inputs[kept].type
+        source, target = outputs[output].type, inputs[state_input].type
         if (source.shape, source.dtype) != (target.shape, target.dtype):
-            raise UsageError(f"--state {output}:{kept}: both must have one type", f"{source} and {target}")
+            raise UsageError(f"--state {output}:{state_input}: both must have one type", f"{source} and {target}")
     if len(set(states.values())) != len(states):
         raise UsageError("--state: each input can keep one output", ", ".join(sorted(states.values())))

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which board, which precision, which goal: all combinations of a model's, in parallel, kept between runs."""
+"""Exploration of all combinations of boards, precisions and goals for a model, in parallel, with cached results."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a combination must keep to, and which of several is the best."""
+"""Limits for combinations, and which of several is the best."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from mcugen.core.board import Board
 from mcugen.evaluation.metrics import Metric
 from mcugen.explore.point import Figures, Outcome
 
-AXES: dict[str, Callable[[Figures], float | None]] = {
+COST_AXES: dict[str, Callable[[Figures], float | None]] = {
     "ms": lambda f: f.ms,
     "ram": lambda f: f.ram,
     "flash": lambda f: f.flash,
     "microjoules": lambda f: f.microjoules,
 }
-"""Figures of which less is better; beside them there is accuracy."""
+"""Figures of which less is better, besides accuracy."""
 
 
 @dataclass(frozen=True)
 class Demands:
-    """The most that a combination may take, the least that it must be worth; None is no limit.
+    """The largest cost and the least accuracy of a combination; None means no limit.
 
-    `accuracy` is a value of the metric, `drop` by how much it may be worse than float32 (percentage points of shares).
+    `accuracy` is a value of the metric. `drop` is how much worse than float32 it may be, in percentage points for
+    shares.
     """
 
     ms: float | None = None
@@ -36,7 +37,14 @@ class Demands:
     drop: float | None = None
 
     def missed(self, outcome: Outcome, board: Board, metric: Metric | None, float32: float | None) -> list[str]:
-        """What the combination misses, a few words each; what is not known is missed, too."""
+        """Return the demands that a combination misses, in a few words each; unknown figures count as missed.
+
+        Args:
+            outcome: The outcome of the combination.
+            board: Its board, whose memory limits it as well.
+            metric: The metric of accuracy, if known.
+            float32: The value of the metric for the float model, if known.
+        """
         figures = outcome.figures
         if figures is None:
             return [outcome.refusal.kind if outcome.refusal else "nothing known"]
@@ -47,35 +55,37 @@ class Demands:
             ("flash", figures.flash, _least(self.flash, board.total_flash)),
             ("energy", figures.microjoules, self.microjoules),
         ]
-        found = [what for what, value, most in limits if most is not None and (value is None or value > most)]
-        for wanted, allowed in ((self.accuracy, 0.0), (float32, self.drop)):
-            if wanted is not None and allowed is not None and not _near(metric, figures.accuracy, wanted, allowed):
-                found.append("accuracy")
-        return list(dict.fromkeys(found))
+        missed_limits = [
+            label for label, value, limit in limits if limit is not None and (value is None or value > limit)
+        ]
+        for target, allowed in ((self.accuracy, 0.0), (float32, self.drop)):
+            if target is not None and allowed is not None and not _near(metric, figures.accuracy, target, allowed):
+                missed_limits.append("accuracy")
+        return list(dict.fromkeys(missed_limits))
 
 
 def _least(one: int | None, other: int) -> int:
     return other if one is None else min(one, other)
 
 
-def _near(metric: Metric | None, value: float | None, wanted: float, allowed: float) -> bool:
+def _near(metric: Metric | None, value: float | None, target: float, allowed: float) -> bool:
     if metric is None or value is None:
         return False
-    return value == wanted or metric.loss(value, wanted) <= allowed + 1e-9
+    return value == target or metric.loss(value, target) <= allowed + 1e-9
 
 
 def vector(outcome: Outcome, metric: Metric | None) -> tuple[float, ...]:
-    """All figures so that less is better; what is unknown is infinite."""
+    """Return all figures with signs such that less is better; unknown ones are infinite."""
     figures = outcome.figures
     assert figures is not None, "a combination that gave nothing has no figures"
     sign = 1 if metric is not None and metric.lower_is_better else -1
     error = None if figures.accuracy is None else sign * figures.accuracy
-    costs = (error, *(axis(figures) for axis in AXES.values()))
+    costs = (error, *(axis(figures) for axis in COST_AXES.values()))
     return tuple(math.inf if cost is None else cost for cost in costs)
 
 
 def front(outcomes: Sequence[Outcome], metric: Metric | None) -> list[Outcome]:
-    """The Pareto front: those that no other beats in one figure without being worse in another."""
+    """Return the Pareto front: the outcomes that are not dominated by another one."""
     known = [(outcome, vector(outcome, metric)) for outcome in outcomes if outcome.figures is not None]
     return [outcome for outcome, costs in known if not any(_beats(other, costs) for _, other in known)]
 
@@ -86,10 +96,10 @@ def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 
 @dataclass(frozen=True)
 class Prices:
-    """What boards cost: as the user says; of two without a price the smaller one is held to be cheaper."""
+    """Prices of boards as given by the user; of two boards without a price, the smaller one counts as cheaper."""
 
     known: Mapping[str, float] = field(default_factory=dict)
 
     def rank(self, board: Board) -> tuple[float, ...]:
-        """The cheapest first: by price, then by RAM, flash and clock, which chips are sold by."""
+        """Return the rank of a board: by price, then by RAM, flash and clock, which determine prices of chips."""
         return (self.known.get(board.name, math.inf), board.total_ram, board.total_flash, board.clock_hz)

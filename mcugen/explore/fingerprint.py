@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a result depends on, as a digest: of files their contents, of arrays their values."""
+"""Digests of what a result depends on: the contents of files, the values of arrays."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from mcugen.core.limits import open_regular
 
 
 def fingerprint(*causes: Any) -> str:
-    """SHA-256 of dataclasses, collections, arrays, paths (their contents) and plain values; sets have no order.
+    """Return the SHA-256 of dataclasses, collections, arrays, paths (by content) and plain values; sets have no order.
 
-    OSError for a file that cannot be read.
+    Raises:
+        OSError: If a file cannot be read.
     """
     return hashlib.sha256(json.dumps([_plain(cause) for cause in causes], sort_keys=True).encode()).hexdigest()
 
 
 def text_or_file(text: str) -> str | Path:
-    """The file that a text names, without what stands behind its last colon, or the text."""
+    """Return the file that a text names, with or without a suffix behind its last colon, or else the text."""
     for name in (text, text.rpartition(":")[0]):
         if name and len(name) < 4096 and "\0" not in name and Path(name).is_file():
             return Path(name)
@@ -33,15 +34,15 @@ def text_or_file(text: str) -> str | Path:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON can have it."""
+    """Return the value as plain data for JSON."""
     if is_dataclass(value) and not isinstance(value, type):
         return [type(value).__name__, {f.name: _plain(getattr(value, f.name)) for f in fields(value)}]
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (set, frozenset)):
         return sorted(map(json.dumps, map(_plain, value)))
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if isinstance(value, np.ndarray):
         return [str(value.dtype), value.shape, hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()]
     if isinstance(value, Path):
@@ -52,7 +53,7 @@ def _plain(value: Any) -> Any:
 
 
 def _contents(path: Path) -> Any:
-    """Of a file a digest, of a folder those of all files in it."""
+    """Return the digest of a file, or for a folder those of all files in it."""
     if path.is_dir():
         files = sorted(p for p in path.rglob("*") if p.is_file())
         return [[str(p.relative_to(path)), _contents(p)] for p in files]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One combination: compiled, run where that is asked for, and kept."""
+"""One combination: compiled, run if requested, and cached."""
 
 from __future__ import annotations
 
@@ -22,22 +22,28 @@ from mcugen.reporting.figures import Report
 from mcugen.search.budget import likely_use
 
 RUN_SAMPLES = 4
-"""Number of samples that run on each board. Integer results equal ONNX Runtime's, which sees all samples."""
+"""Number of samples that run on each board; ONNX Runtime, whose integer results are equal, computes all samples."""
 
 _LASTING = [kind.__name__ for kind in (DoesNotFitError, UnsupportedError, UsageError)]
-"""Refusals that come again; of others (a tool is missing, a disk is full) nothing is kept."""
+"""Errors that would come again. Results of other errors (a missing tool, a full disk) are not cached."""
 
 
-def key_of(asked: Asked, point: Point, simulate: bool) -> str:
-    """Return the name of the file in a store that holds the outcome of a point."""
+def key_of(subject: Asked, point: Point, simulate: bool) -> str:
+    """Return the name of the cached file that holds the outcome of a point.
+
+    Args:
+        subject: The subject of the exploration.
+        point: The combination.
+        simulate: Whether it is run, which makes the outcome depend on compilers and QEMU.
+    """
     board = load_board(point.board)
     tools: tuple[str, str | None] | None = None
     if simulate:
         from mcugen.simulation.machines import tool_versions
 
         tools = tool_versions(board)
-    quantizing = asked.quantizing[point.precision]
-    return asked.key("outcome", board, point.optimize, quantizing, tools, RUN_SAMPLES) + ".json"
+    quantizing = subject.quantizing[point.precision]
+    return subject.key("outcome", board, point.optimize, quantizing, tools, RUN_SAMPLES) + ".json"
 
 
 def known(key: str, store: Store) -> Outcome | None:
@@ -50,16 +56,31 @@ def known(key: str, store: Store) -> Outcome | None:
 
 
 def keep(outcome: Outcome, key: str, store: Store) -> None:
-    """Store the outcome of a point, unless a later attempt may succeed."""
+    """Store the outcome of a point, unless a later attempt may succeed.
+
+    Args:
+        outcome: The outcome.
+        key: Its name in the store.
+        store: The store.
+    """
     if outcome.refusal is None or outcome.refusal.kind in _LASTING:
         store.keep(key, json.dumps(asdict(outcome)).encode())
 
 
-def measure(asked: Asked, point: Point, simulate: bool, store: Store) -> Outcome:
-    """Return the outcome of a point; errors of quantization are raised."""
-    base = prepared(asked, point, store)
+def measure(subject: Asked, point: Point, simulate: bool, store: Store) -> Outcome:
+    """Return the outcome of a point.
+
+    Errors of quantization are raised, those of the compilation are part of the outcome.
+
+    Args:
+        subject: The subject of the exploration.
+        point: The combination.
+        simulate: Whether to run it in the simulator.
+        store: The store with quantized models.
+    """
+    base = prepared(subject, point, store)
     try:
-        report, figures = _made(asked, point, simulate, base)
+        report, figures = _made(subject, point, simulate, base)
     except McugenError as error:
         return Outcome(point, None, None, Refusal.of(error), base.yardstick, simulate)
     return Outcome(point, figures, report, None, base.yardstick, simulate)
@@ -68,15 +89,16 @@ def measure(asked: Asked, point: Point, simulate: bool, store: Store) -> Outcome
 _ADAPTER = TypeAdapter(Outcome)
 
 
-def _made(asked: Asked, point: Point, simulate: bool, base: Prepared) -> tuple[Report, Figures]:
-    options = asked.for_goal(point.optimize)
-    quantizing = asked.quantizing[point.precision]
-    if quantizing.is_wanted:  # sizes and values of inputs are part of the quantized model
+def _made(subject: Asked, point: Point, simulate: bool, base: Prepared) -> tuple[Report, Figures]:
+    """Return the report and figures of a compiled and perhaps simulated combination."""
+    options = subject.for_goal(point.optimize)
+    quantizing = subject.quantizing[point.precision]
+    if quantizing.is_wanted:  # Sizes and values of inputs are part of the quantized model.
         options = replace(options, dims={}, bound={})
         quantizing = Quantizing(preprocess=quantizing.preprocess)
-    net = Compilation(base.model, point.board, options, quantizing, asked.judging)
+    net = Compilation(base.model, point.board, options, quantizing, subject.judging)
     compiled = net.compiled
-    report = _run(net, asked) if simulate else compiled.report
+    report = _run(net, subject) if simulate else compiled.report
     basis = report.basis
     described = "; ".join([basis.options, *([base.described] if base.described else [])])
     report = replace(
@@ -89,20 +111,20 @@ def _made(asked: Asked, point: Point, simulate: bool, base: Prepared) -> tuple[R
     return report, _figures(report, compiled, base)
 
 
-def _run(net: Compilation, asked: Asked) -> Report:
+def _run(net: Compilation, subject: Asked) -> Report:
     """Return the report of a run on the first samples, with a note if outputs differ from ONNX Runtime's."""
     compiled = net.compiled
-    if asked.samples is None:
+    if subject.samples is None:
         return timed(compiled)
-    samples = net.samples(asked.samples, sample_endpoints(compiled))
+    samples = net.samples(subject.samples, sample_endpoints(compiled))
     count = slice(RUN_SAMPLES)
-    some = replace(
+    first_samples = replace(
         samples,
         inputs=samples.inputs[count],
         labels=None if samples.labels is None else samples.labels[count],
         raw=None if samples.raw is None else samples.raw[count],
     )
-    report = evaluate(compiled, some, METRICS["sqnr"])
+    report = evaluate(compiled, first_samples, METRICS["sqnr"])
     accuracy = report.accuracy
     if accuracy is not None and accuracy.agreement is not None and accuracy.agreement < 1:
         note = f"generated code and {accuracy.reference} name other classes for {1 - accuracy.agreement:.0%} of samples"
@@ -111,6 +133,7 @@ def _run(net: Compilation, asked: Asked) -> Report:
 
 
 def _figures(report: Report, compiled: CompiledModel, base: Prepared) -> Figures:
+    """Return the figures of a combination, by its report where measured, else by estimates."""
     use = likely_use(compiled.program, compiled.board, compiled.options)
     cycles, by_instructions = _cycles(report)
     board: Board = compiled.board

@@ -12,10 +12,11 @@ from mcugen.reporting.cells import Cell, number, words
 from mcugen.reporting.charts import PALETTE, Chart, chart, page
 from mcugen.reporting.figures import layer_title
 
-MOST_LAYERS = 6000
+MAX_LAYERS = 6000
 """Largest number of layers of all combinations whose bars are in the page; those of the front come first."""
 
-HEADS = ("board", "precision", "goal", "accuracy", "ms", "RAM", "flash", "µJ", "front", "misses")
+TABLE_HEADS = ("board", "precision", "goal", "accuracy", "ms", "RAM", "flash", "µJ", "front", "misses")
+"""Headings of the table."""
 
 _AXES = (
     ("ram", "RAM, bytes"),
@@ -27,31 +28,32 @@ _AXES = (
 
 
 def explored_page(explored: Explored) -> str:
-    """Equal results give equal bytes."""
+    """Return the HTML page; equal results give equal bytes."""
     return page(
         "explore.html.j2",
         {"points": _points(explored)} if any(outcome.figures for outcome in explored.outcomes) else {},
         title=heading(explored),
         verdict=verdict(explored),
-        heads=HEADS,
+        heads=TABLE_HEADS,
         rows=[_row(explored, outcome) for outcome in explored.outcomes],
     )
 
 
 def _row(explored: Explored, outcome: Outcome) -> list[Cell]:
+    """Return the cells of a combination's row in the table."""
     point, figures = outcome.point, outcome.figures
     values: list[float | None] = [None] * 5
     if figures is not None:
         values = [figures.accuracy, figures.ms, figures.ram, figures.flash, figures.microjoules]
     texts = cells_of(explored, outcome)
-    why = outcome.refusal.reason if outcome.refusal else ", ".join(explored.missed(outcome))
+    remark = outcome.refusal.reason if outcome.refusal else ", ".join(explored.missed(outcome))
     names = map(words, (point.board, point.precision, point.optimize))
     front = words("yes" if outcome in explored.front else "")
-    return [*names, *(number(v, t) for v, t in zip(values, texts, strict=True)), front, words(why, is_long=True)]
+    return [*names, *(number(v, t) for v, t in zip(values, texts, strict=True)), front, words(remark, is_long=True)]
 
 
 def _points(explored: Explored) -> Chart:
-    """Scatter plots side by side, which share the chosen combination, and bars of its layers below."""
+    """Return scatter plots side by side that share the chosen combination, and bars of its layers below."""
     rows = [_datum(explored, i, outcome) for i, outcome in enumerate(explored.outcomes) if outcome.figures]
     shown = [(key, title) for key, title in _AXES if any(row[key] is not None for row in rows)]
     ids = [row["id"] for row in rows]
@@ -88,6 +90,7 @@ def _chosen(explored: Explored) -> str:
 
 
 def _datum(explored: Explored, index: int, outcome: Outcome) -> dict[str, Any]:
+    """Return the data of a combination's point in the charts."""
     figures, point = outcome.figures, outcome.point
     assert figures is not None, "only what has figures is drawn"
     accuracy = figures.accuracy
@@ -107,9 +110,9 @@ def _datum(explored: Explored, index: int, outcome: Outcome) -> dict[str, Any]:
 
 
 def _scatter(key: str, title: str, boards: list[str], *, is_first: bool) -> Chart:
-    """One figure over time, both on scales of powers: boards differ by orders of magnitude.
+    """Return a plot of one figure over time, both on logarithmic scales, as boards differ by orders of magnitude.
 
-    The first has a legend of boards, where there are as many colors; else the mouse tells them apart.
+    The first plot has a legend of boards if there are enough colors; otherwise tooltips tell them apart.
     """
     legend = {} if is_first and len(boards) <= len(PALETTE) else {"legend": None}
     scale = {"zero": False, "padding": 12} if key == "accuracy" else {"type": "log", "padding": 12}
@@ -134,7 +137,7 @@ def _scatter(key: str, title: str, boards: list[str], *, is_first: bool) -> Char
 
 
 def _layers(explored: Explored) -> Chart:
-    """Bars of the chosen combination's layers: cycles where they are known, else multiply-accumulates."""
+    """Return bars of the chosen combination's layers: cycles where they are known, else multiply-accumulates."""
     return {
         "data": {"values": _layer_rows(explored)},
         "transform": [{"filter": {"param": "pick", "empty": False}}],
@@ -150,12 +153,13 @@ def _layers(explored: Explored) -> Chart:
 
 
 def _layer_rows(explored: Explored) -> list[dict[str, Any]]:
+    """Return the bars of all combinations' layers, at most MAX_LAYERS, those of the Pareto front first."""
     front = explored.front
     ordered = sorted(explored.outcomes, key=lambda outcome: outcome not in front)
     rows: list[dict[str, Any]] = []
     for outcome in ordered:
         layers = outcome.report.layers if outcome.report else []
-        if len(rows) + len(layers) > MOST_LAYERS:
+        if len(rows) + len(layers) > MAX_LAYERS:
             break
         for index, layer in enumerate(layers):
             known = [("cycles", layer.cycles_estimate), ("instructions", layer.instructions), ("MACs", layer.macs)]

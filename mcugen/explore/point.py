@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A combination of board, precision and goal, and what came of it."""
+"""A combination of board, precision and goal, and its outcome."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Figures:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a combination gave nothing."""
+    """The reason why a combination has no figures."""
 
     kind: str
-    """The error's class (mcugen.core.errors)."""
+    """Name of the error's class (mcugen.core.errors)."""
     message: str
 
     @property
@@ -72,7 +72,7 @@ class Yardstick:
 class Outcome:
     """The result for a combination: figures and a report, or a refusal.
 
-    `simulated` says that it ran or should have run.
+    `simulated` says whether a run was requested.
     """
 
     point: Point
@@ -84,9 +84,9 @@ class Outcome:
 
 
 def finite(value: Any) -> Any:
-    """Plain data for JSON that all programs read: infinite numbers are None."""
+    """Return plain data for JSON that all programs read: infinite numbers become None."""
     if isinstance(value, dict):
-        return {key: finite(each) for key, each in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [finite(each) for each in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

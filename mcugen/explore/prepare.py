@@ -21,18 +21,18 @@ from mcugen.explore.point import Point, Yardstick
 from mcugen.hir.types import Array
 from mcugen.measurement.evaluate import metric_of, sample_endpoints
 
-SCHEMA = 1
-"""Grows when files in the cache mean something else."""
+CACHE_SCHEMA = 1
+"""Version of the cached files, increased when their meaning changes."""
 
-ANYWHERE = "host"
-"""The board that a model is quantized on unless its precision depends on the board."""
+QUANTIZING_BOARD = "host"
+"""Board for which a model is quantized unless its precision depends on the board."""
 
 
 @dataclass(frozen=True)
 class Asked:
     """The subject of an exploration: a model, and the options that all combinations share.
 
-    `quantizing` is by precision.
+    `quantizing` has the settings of each precision.
     """
 
     model: Path
@@ -48,7 +48,7 @@ class Asked:
 
     @property
     def beside(self) -> list[Path]:
-        """Files of weights outside of the model's own."""
+        """Return the files of weights that belong to the model's file."""
         return sorted(self.model.parent.glob(f"{self.model.name}*[.-_]data"))
 
     def for_goal(self, optimize: str) -> CompileOptions:
@@ -60,14 +60,16 @@ class Asked:
         options, judging = self.options, self.judging
         texts = [text_or_file(text) for text in (options.input_pipeline, judging.metric)]
         plugins = [Path(plugin) for plugin in options.plugins]
-        return fingerprint(SCHEMA, code_digest(), self.model, self.beside, options, plugins, judging, texts, *more)
+        return fingerprint(
+            CACHE_SCHEMA, code_digest(), self.model, self.beside, options, plugins, judging, texts, *more
+        )
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model of one precision: its file (that of the user, or a quantized one), and its accuracy in ONNX Runtime.
+    """A model of one precision: its file (the user's or a quantized one), and its accuracy in ONNX Runtime.
 
-    There is none without samples. Generated code computes the same integers.
+    Without samples, there is no accuracy. Generated code computes the same integers.
     """
 
     model: Path
@@ -79,32 +81,39 @@ class Prepared:
     warnings: tuple[str, ...] = ()
 
 
-def prepared(asked: Asked, point: Point, store: Store) -> Prepared:
-    """Return the model in a point's precision, from the store or quantized now; errors of quantization are raised."""
-    board = point.board if point.precision == MIXED else ANYWHERE
-    quantizing = asked.quantizing[point.precision]
-    goal = point.optimize if point.precision == MIXED else asked.options.optimize
-    key = asked.key("prepared", board, goal, quantizing)
-    with store.locked(key):  # several processes may want it at once
+def prepared(subject: Asked, point: Point, store: Store) -> Prepared:
+    """Return the model in a point's precision, from the store or quantized now; errors of quantization are raised.
+
+    Args:
+        subject: The subject of the exploration.
+        point: The combination, whose precision counts.
+        store: The store with quantized models.
+    """
+    board = point.board if point.precision == MIXED else QUANTIZING_BOARD
+    quantizing = subject.quantizing[point.precision]
+    goal = point.optimize if point.precision == MIXED else subject.options.optimize
+    key = subject.key("prepared", board, goal, quantizing)
+    with store.locked(key):  # Several processes may need it at once.
         known = store.read(f"{key}.json")
-        found = None if known is None else _read(known)
-        if found is not None and found.model.is_file():
-            return found
-        made = _made(
-            Compilation(asked.model, board, asked.for_goal(goal), quantizing, asked.judging), asked, key, store
+        stored = None if known is None else _read(known)
+        if stored is not None and stored.model.is_file():
+            return stored
+        fresh = _made(
+            Compilation(subject.model, board, subject.for_goal(goal), quantizing, subject.judging), subject, key, store
         )
-        store.write(f"{key}.json", json.dumps(asdict(made), default=str).encode())
-        return made
+        store.write(f"{key}.json", json.dumps(asdict(fresh), default=str).encode())
+        return fresh
 
 
-def _made(net: Compilation, asked: Asked, key: str, store: Store) -> Prepared:
-    sha256, model, described = net.source.sha256, asked.model, ""
+def _made(net: Compilation, subject: Asked, key: str, store: Store) -> Prepared:
+    """Quantize the model if requested, store it, and judge its accuracy."""
+    sha256, model, described = net.source.sha256, subject.model, ""
     notes, warnings = tuple[str, ...](), tuple[str, ...]()
     if net.quantizing.is_wanted:
         quantized = net.quantized
         model = store.write(f"{key}.onnx", quantized.proto.SerializeToString(deterministic=True))
         described, notes, warnings = quantized.describe(), quantized.notes, quantized.warnings
-    accuracy, yardstick = _scores(net, asked) if asked.samples is not None else (None, None)
+    accuracy, yardstick = _scores(net, subject) if subject.samples is not None else (None, None)
     return Prepared(model.resolve(), sha256, described, notes, accuracy, yardstick, warnings)
 
 
@@ -119,16 +128,16 @@ def _read(data: bytes) -> Prepared | None:
 _ADAPTER = TypeAdapter(Prepared)
 
 
-def _scores(net: Compilation, asked: Asked) -> tuple[float, Yardstick]:
+def _scores(net: Compilation, subject: Asked) -> tuple[float, Yardstick]:
     """Return the quantized model's metric on the samples, and the yardstick."""
-    assert asked.samples is not None, "asked before"
+    assert subject.samples is not None, "asked before"
     compiled = net.compiled
-    samples = net.samples(asked.samples, sample_endpoints(compiled))
-    metric = metric_of(asked.judging.metric, samples.labels, compiled.program.outputs, compiled.program.inputs)
+    samples = net.samples(subject.samples, sample_endpoints(compiled))
+    metric = metric_of(subject.judging.metric, samples.labels, compiled.program.outputs, compiled.program.inputs)
     stored = [as_stored(sample, compiled.program.inputs) for sample in samples.inputs]
     outputs, quantized = compiled.reference(stored), compiled.quantization
-    wanted = outputs if quantized is None else quantized.model.reference(samples.inputs).outputs
+    reference = outputs if quantized is None else quantized.model.reference(samples.inputs).outputs
     inputs = reals(stored, compiled.program.inputs)
-    found = judged(compiled.program.outputs, outputs, wanted, samples.labels, inputs)
-    float32 = metric.compute(replace(found, outputs=found.reference))
-    return metric.compute(found), Yardstick(metric.name, float32, len(stored))
+    judgement = judged(compiled.program.outputs, outputs, reference, samples.labels, inputs)
+    float32 = metric.compute(replace(judgement, outputs=judgement.reference))
+    return metric.compute(judgement), Yardstick(metric.name, float32, len(stored))

@@ -14,27 +14,34 @@ from mcugen.core.errors import printable, shortened
 from mcugen.explore.point import Figures, Outcome
 from mcugen.explore.search import Explored
 
-MOST_REFUSED = 3
-"""Lines about what could not be made."""
+MAX_REFUSALS = 3
+"""Largest number of lines about combinations that could not be built."""
 
-COLUMNS = ("accuracy", "ms", "RAM", "flash", "µJ")
+FIGURE_COLUMNS = ("accuracy", "ms", "RAM", "flash", "µJ")
+"""Headings of the figures in the table."""
 
 
 def print_explored(explored: Explored, console: Console, outcomes: Sequence[Outcome]) -> None:
-    """Print a line for each outcome with the demands it misses, then the cheapest board that meets all demands."""
+    """Print a line for each outcome with the demands it misses, then the cheapest board that meets all demands.
+
+    Args:
+        explored: All outcomes, with demands and prices.
+        console: Where to print.
+        outcomes: The outcomes to list.
+    """
     misses = any(map(explored.missed, outcomes))
     table = Table(title=escape(printable(heading(explored))), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for head in ("board", "precision", "goal"):
         table.add_column(head, no_wrap=True)
-    for head in COLUMNS:
+    for head in FIGURE_COLUMNS:
         table.add_column(head, justify="right", no_wrap=True)
     if misses:
         table.add_column("misses")
     for outcome in outcomes:
         point = outcome.point
         missed = explored.missed(outcome)
-        why = [", ".join(missed)] * misses
-        cells = (point.board, point.precision, point.optimize, *cells_of(explored, outcome), *why)
+        missed_text = [", ".join(missed)] * misses
+        cells = (point.board, point.precision, point.optimize, *cells_of(explored, outcome), *missed_text)
         table.add_row(*(escape(printable(cell)) for cell in cells), style="dim" if missed else None)
     console.print(table)
     for line in verdict(explored):
@@ -49,10 +56,10 @@ def heading(explored: Explored) -> str:
 
 
 def cells_of(explored: Explored, outcome: Outcome) -> list[str]:
-    """Return a text for each of COLUMNS; "≥" marks lower bounds."""
+    """Return a text for each of FIGURE_COLUMNS; "≥" marks lower bounds."""
     figures, metric = outcome.figures, explored.metric
     if figures is None:
-        return [""] * len(COLUMNS)
+        return [""] * len(FIGURE_COLUMNS)
     at_least = "≥ " * figures.by_instructions
     accuracy = "" if figures.accuracy is None or metric is None else metric.show(figures.accuracy)
     ms, energy = ("" if n is None else f"{at_least}{_three(n)}" for n in (figures.ms, figures.microjoules))
@@ -60,20 +67,20 @@ def cells_of(explored: Explored, outcome: Outcome) -> list[str]:
 
 
 def _three(value: float) -> str:
-    """Three digits, or all before the point."""
+    """Return the number with three significant digits, or all digits before the point."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def verdict(explored: Explored) -> list[str]:
     """Return lines that name the cheapest board and its figures, and the combinations that failed."""
-    told = _refused(explored)
-    more = [f"and {len(told) - MOST_REFUSED:,} more that could not be made"] if len(told) > MOST_REFUSED else []
-    told = told[:MOST_REFUSED]
+    failures = _refused(explored)
+    more = [f"and {len(failures) - MAX_REFUSALS:,} more that could not be made"] if len(failures) > MAX_REFUSALS else []
+    failures = failures[:MAX_REFUSALS]
     best = explored.cheapest
     if best is None or best.figures is None:
-        return ["no combination meets the demands", *told, *more]
+        return ["no combination meets the demands", *failures, *more]
     ranked = "cheapest" if explored.prices.known else "smallest"
-    return [f"{ranked} board that meets the demands: {best.point}: {summary(best.figures)}", *told, *more]
+    return [f"{ranked} board that meets the demands: {best.point}: {summary(best.figures)}", *failures, *more]
 
 
 def _refused(explored: Explored) -> list[str]:
@@ -90,6 +97,6 @@ def _refused(explored: Explored) -> list[str]:
 
 
 def summary(figures: Figures) -> str:
-    """Time, RAM and flash in a line."""
+    """Return time, RAM and flash in one line."""
     time = "" if figures.ms is None else f"{'at least ' * figures.by_instructions}{_three(figures.ms)} ms, "
     return f"{time}{figures.ram:,} bytes of RAM, {figures.flash:,} of flash"

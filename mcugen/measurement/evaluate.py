@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compiled model on samples: run, measured, judged, and explained layer by layer."""
+"""Evaluation of a compiled model on samples: run, measure, judge accuracy, and compare layer by layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mcugen.codegen.render import render
 from mcugen.core.board import Board
 from mcugen.core.errors import UsageError, VerificationError
 from mcugen.core.options import DIVERGED_DB
-from mcugen.distributed.sharing import ALONE, Workers
+from mcugen.distributed.sharing import ONLY_THIS_PROCESS, Workers
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.plugins import load_function
 from mcugen.evaluation.accuracy import Accuracy, compare, reals
@@ -44,7 +44,14 @@ Sample = Mapping[str, Array]
 
 
 def metric_of(text: str, labels: Array | None, outputs: Sequence[Endpoint], inputs: Sequence[Endpoint]) -> Metric:
-    """A metric by its name, or a function FILE.py:FUNCTION; "" is what suits labels and outputs."""
+    """Return the metric of that name, or the user's function FILE.py:FUNCTION.
+
+    Args:
+        text: The name or function; "" selects the metric that suits labels and outputs.
+        labels: Labels of the samples, if any.
+        outputs: The outputs of the model.
+        inputs: The inputs of the model.
+    """
     file, _, function = text.rpartition(":")
     if file:
         return own_metric(text, load_function(file, function))
@@ -52,7 +59,7 @@ def metric_of(text: str, labels: Array | None, outputs: Sequence[Endpoint], inpu
 
 
 def sample_endpoints(compiled: CompiledModel) -> Sequence[Endpoint]:
-    """What evaluation samples are for: the float model where mcugen quantized it, else the compiled one."""
+    """Return the inputs that evaluation samples belong to: those of the float model if mcugen quantized it."""
     quantized = compiled.quantization
     return (
         compiled.program.inputs
@@ -62,28 +69,26 @@ def sample_endpoints(compiled: CompiledModel) -> Sequence[Endpoint]:
 
 
 def timed(compiled: CompiledModel, progress: Progress = no_progress) -> Report:
-    """The report with what one run on a random sample measures, time among it."""
+    """Return the report with the measurements of one run on a random sample, time included."""
     (sample,) = random_samples(sample_endpoints(compiled)).inputs
     stored = [as_stored(sample, compiled.program.inputs)]
 
-    def step(done: int) -> None:
-        progress(f"{compiled.board.name}: measuring", done, 1)
+    def step(count: int) -> None:
+        progress(f"{compiled.board.name}: measuring", count, 1)
 
     run = compiled.given_inputs.simulate(stored, per_layer=True, cycles=True, progress=step)
     return measured(compiled.report, run, None, compiled.board, _on_helper(compiled, stored))
 
 
 def _on_helper(compiled: CompiledModel, inputs: Sequence[Sample]) -> Execution | None:
-    """The first sample on the second core of a board, which computes all layers, if it is another kind of core."""
+    """Return a run of the first sample on the second core, computing all layers, if that is another kind of core."""
     is_shared = any(layer.core is not None for layer in compiled.report.layers)
     firmware = on_helper(compiled) if is_shared else None
     return simulate(*firmware, inputs[:1], per_layer=True, cycles=True) if firmware else None
 
 
 def on_helper(compiled: CompiledModel) -> tuple[Bundle, Board] | None:
-    """The model as another kind of core has it in its firmware, and the board as that sees it; None where there is no
-    such core.
-    """
+    """Return the model as built for a second core of another kind and the board as that core sees it, or None."""
     draft = compiled.draft
     board = compiled.board.seen_by_helper(draft.placement.arenas[0])
     if board is None:
@@ -94,9 +99,15 @@ def on_helper(compiled: CompiledModel) -> tuple[Bundle, Board] | None:
 def step_cycles(
     compiled: CompiledModel, progress: Progress = no_progress, rendered: Callable[[Draft], Bundle] | None = None
 ) -> tuple[int, ...]:
-    """Estimated cycles of each step of a run on a random sample. UsageError where nothing is known of time.
+    """Return the estimated cycles of each step of a run on a random sample.
 
-    The code is that of the model alone, unless it is `rendered` otherwise.
+    Args:
+        compiled: The model.
+        progress: Receives the progress of the run.
+        rendered: Renders the code; by default the code of the model alone.
+
+    Raises:
+        UsageError: If the time on this board cannot be measured.
     """
     (sample,) = random_samples(sample_endpoints(compiled)).inputs
     draft, board = compiled.draft, compiled.board
@@ -105,11 +116,11 @@ def step_cycles(
     bundle = replace(bundle, layers=tuple(map(str, range(len(bundle.steps)))))
     setup = Setup(progress=lambda done: progress(f"{board.name}: measuring", done, 1), library=compiled.options.library)
     stored = [as_stored(sample, compiled.program.inputs)]
-    found = simulate(bundle, board, stored, per_layer=True, cycles=True, setup=setup).cycles
-    if found is None or found.layers is None:
-        reason = found.note if found else f"board '{board.name}' is not simulated"
+    figures = simulate(bundle, board, stored, per_layer=True, cycles=True, setup=setup).cycles
+    if figures is None or figures.layers is None:
+        reason = figures.note if figures else f"board '{board.name}' is not simulated"
         raise UsageError("the cycles of steps need the time that code takes on the board", reason, "use another board")
-    return found.layers
+    return figures.layers
 
 
 def evaluate(
@@ -119,25 +130,33 @@ def evaluate(
     threshold_db: float = DIVERGED_DB,
     progress: Progress = no_progress,
     wait_states: int | None = None,
-    workers: Workers = ALONE,
+    workers: Workers = ONLY_THIS_PROCESS,
 ) -> Report:
-    """The report with figures of a simulated run, accuracy, and of a quantized model its layers' errors.
+    """Return the report with measurements of a simulated run, accuracy, and the layers' errors of a quantized model.
 
-    `wait_states` of flash, instead of the board's, are for the estimate of cycles; samples run in as many simulators as
-    there are `workers`.
+    Args:
+        compiled: The model.
+        samples: The samples to run.
+        metric: The metric of accuracy.
+        threshold_db: SQNR of a layer below which it counts as diverged.
+        progress: Receives the progress of the runs.
+        wait_states: Wait states of flash for the estimate of cycles, instead of the board's.
+        workers: Processes for the simulators.
     """
 
-    def step(what: str) -> Callable[[int], None]:
-        return lambda done: progress(what, done, len(samples.inputs))
+    def step(task: str) -> Callable[[int], None]:
+        return lambda done: progress(task, done, len(samples.inputs))
 
     stored = [as_stored(sample, compiled.program.inputs) for sample in samples.inputs]
     running, library = step(f"{compiled.board.name}: running"), compiled.options.library
     setup = Setup(progress=running, library=library, workers=workers)
-    given, board = samples.fed(stored), compiled.board
-    run = simulate(compiled.bundle, board, given, per_layer=True, cycles=True, wait_states=wait_states, setup=setup)
+    fed_inputs, board = samples.fed(stored), compiled.board
+    run = simulate(
+        compiled.bundle, board, fed_inputs, per_layer=True, cycles=True, wait_states=wait_states, setup=setup
+    )
     accuracy, oracle = judge(compiled, samples, run.outputs, metric, progress)
     reference = oracle.outputs
-    result = measured(compiled.report, run, accuracy, compiled.board, _on_helper(compiled, given))
+    result = measured(compiled.report, run, accuracy, compiled.board, _on_helper(compiled, fed_inputs))
     result = replace(
         result,
         basis=_basis(compiled, samples),
@@ -150,13 +169,15 @@ def evaluate(
         result = _with_input(result, compiled, stored, run)
     if compiled.quantization is None:
         return result
-    some = list(_with_states(compiled.quantization.model, samples.inputs, reference))[:DEFAULT_SAMPLES]
-    layers = compare_layers(compiled.quantization, some, threshold_db, lambda n: progress("layers", n, len(some)))
+    compared_samples = list(_with_states(compiled.quantization.model, samples.inputs, reference))[:DEFAULT_SAMPLES]
+    layers = compare_layers(
+        compiled.quantization, compared_samples, threshold_db, lambda n: progress("layers", n, len(compared_samples))
+    )
     return replace(result, quantization=layers)
 
 
 def _sample_warnings(compiled: CompiledModel, samples: Samples, metric: Metric) -> list[str]:
-    """Return what is wrong with evaluation samples."""
+    """Return warnings about evaluation samples: their own, those of labels, and values beyond calibrated ranges."""
     ends, quantized = sample_endpoints(compiled), compiled.quantization
     faults = [*samples.warnings, *label_warnings(samples.labels, compiled.program.outputs, ends, metric.name)]
     ranges = calibrated_ranges(quantized) if quantized else quantized_inputs(compiled.graph)
@@ -166,10 +187,18 @@ def _sample_warnings(compiled: CompiledModel, samples: Samples, metric: Metric) 
 def judge(
     compiled: CompiledModel, samples: Samples, outputs: Sequence[Sample], metric: Metric, progress: Progress
 ) -> tuple[Accuracy, OracleRun]:
-    """How good outputs of the generated code are, beside the reference's, which are returned, too."""
+    """Return the accuracy of the generated code's outputs, and the run of the reference that they were compared with.
 
-    def step(what: str) -> Callable[[int], None]:
-        return lambda done: progress(what, done, len(samples.inputs))
+    Args:
+        compiled: The model.
+        samples: The samples that ran.
+        outputs: The outputs of the generated code, by sample.
+        metric: The metric of accuracy.
+        progress: Receives the progress of the reference.
+    """
+
+    def step(task: str) -> Callable[[int], None]:
+        return lambda done: progress(task, done, len(samples.inputs))
 
     stored = [as_stored(sample, compiled.program.inputs) for sample in samples.inputs]
     reference = compiled.reference_run(stored, step("reference: running"))
@@ -184,30 +213,34 @@ def judge(
 def _sample_results(
     compiled: CompiledModel, samples: Samples, outputs: Sequence[Sample], reference: Sequence[Sample], classes: bool
 ) -> SampleResults | None:
-    """By the first output that has numbers, in reals."""
+    """Return the results of single samples by the first numeric output, in real values."""
     numeric = [e for e in compiled.program.outputs if e.name in outputs[0]][:1]
-    found = [next(iter(sample.values())) for sample in reals(outputs, numeric)]
+    first_outputs = [next(iter(sample.values())) for sample in reals(outputs, numeric)]
     views = samples.inputs if samples.raw is None else [{"raw": raw} for raw in samples.raw]
     if classes:
-        return sample_results(found, views, samples.labels, compiled.options.labels)
-    return farthest_results(found, [next(iter(sample.values())) for sample in reals(reference, numeric)], views)
+        return sample_results(first_outputs, views, samples.labels, compiled.options.labels)
+    return farthest_results(first_outputs, [next(iter(sample.values())) for sample in reals(reference, numeric)], views)
 
 
 def _with_input(report: Report, compiled: CompiledModel, stored: Sequence[Sample], run: Execution) -> Report:
-    """With what making the input takes. VerificationError where its bits are not numpy's."""
+    """Return the report with the cost of the input pipeline.
+
+    Raises:
+        VerificationError: If the pipeline's bits differ from those of numpy.
+    """
     (port, *_), figures, ram = compiled.bundle.inputs, report.input_pipeline, report.ram
     assert figures is not None
     for number, (sample, crc) in enumerate(zip(stored, run.crcs, strict=True)):
         if zlib.crc32(np.ascontiguousarray(sample[port.name]).tobytes()) != crc:
-            found = f"another input for sample {number}"
-            raise VerificationError("the generated pipeline must give the bits that numpy gives", found)
+            problem = f"another input for sample {number}"
+            raise VerificationError("the generated pipeline must give the bits that numpy gives", problem)
     figures = replace(figures, instructions=run.input_instructions, verified=len(stored))
     total = None if ram.total is None else ram.total + figures.state
     return replace(report, input_pipeline=figures, ram=replace(ram, total=total))
 
 
 def _basis(compiled: CompiledModel, samples: Samples) -> Basis:
-    """What the figures rest on, now that it ran."""
+    """Return what the figures are based on, with the tools that were used."""
     from mcugen.simulation.machines import tool_versions
 
     compiler, simulator = tool_versions(compiled.board)
@@ -216,8 +249,8 @@ def _basis(compiled: CompiledModel, samples: Samples) -> Basis:
 
 
 def _with_states(model: FloatModel, samples: Sequence[Sample], outputs: Sequence[Sample]) -> Iterator[Sample]:
-    """Samples with what the model kept from the ones before."""
-    kept = model.first_states
+    """Yield the samples with the states that the model kept from the previous ones."""
+    states = model.first_states
     for sample, results in zip(samples, outputs, strict=True):
-        yield {**kept, **sample}
-        kept = {target: results[source] for source, target in model.states.items()}
+        yield {**states, **sample}
+        states = {target: results[source] for source, target in model.states.items()}

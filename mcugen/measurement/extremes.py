@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`report --extreme-inputs`: what runs take for inputs that are made to be easy or hard, where instructions depend on
-data, and the most that any can take, where the code tells (mcugen.simulation.longest).
+"""`report --extreme-inputs`: instructions for easy and hard inputs, where they depend on data, and their upper bound.
+
+The bound comes from the code (mcugen.simulation.longest), where the code determines one.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from mcugen.reporting.timing import most_rounds
 from mcugen.simulation.longest import paths
 
 _REAL = 4.0
-"""The largest of an input that is no code."""
+"""Largest magnitude of a float input."""
 
 
 def extremes(endpoint: Endpoint) -> list[Array]:
-    """Zeros, the least, the largest, both in turn, a ramp, and random elements."""
+    """Return arrays of zeros, the least value, the largest, both alternately, a ramp, and random elements."""
     dtype, shape = endpoint.dtype, endpoint.shape
     low, high = (0, 1) if dtype is DType.BOOL else dtype.limits if dtype.is_integer else (-_REAL, _REAL)
     low, high = max(low, -(2**31)), min(high, 2**31 - 1)
@@ -34,9 +35,15 @@ def extremes(endpoint: Endpoint) -> list[Array]:
 
 
 def with_extremes(compiled: CompiledModel, report: Report, progress: Callable[[str, int, int], None]) -> Report:
-    """The report with the least and the most instructions of these runs and its own, and of any run.
+    """Return the report with the least and most instructions of runs on extreme inputs, and the bound of all runs.
 
-    UsageError for a board that no simulator counts instructions of.
+    Args:
+        compiled: The model.
+        report: Its report of a run, which counts as well.
+        progress: Receives the progress of the runs.
+
+    Raises:
+        UsageError: If no simulator counts instructions for the board.
     """
     if report.instructions is None:
         rule, remedy = "--extreme-inputs counts instructions in the simulator", "take another board"
@@ -49,13 +56,15 @@ def with_extremes(compiled: CompiledModel, report: Report, progress: Callable[[s
         for kind in zip(*(extremes(e) for e in inputs), strict=True)
     ]
 
-    def tell(done: int) -> None:
-        progress(f"{compiled.board.name}: extreme inputs", done, len(samples))
+    def tell(count: int) -> None:
+        progress(f"{compiled.board.name}: extreme inputs", count, len(samples))
 
-    rounds, why = most_rounds(compiled.program)
+    rounds, reason = most_rounds(compiled.program)
     bundle, library = compiled.given_inputs.bundle, compiled.options.library
-    found = paths(bundle, compiled.board, samples, None if why else rounds, library, tell)
-    counts = (report.instructions, *found.counts)
-    longest = found.longest
-    known = InstructionRange(min(counts), max(counts), len(counts), False, longest.instructions, why or longest.reason)
+    executed_paths = paths(bundle, compiled.board, samples, None if reason else rounds, library, tell)
+    counts = (report.instructions, *executed_paths.counts)
+    longest = executed_paths.longest
+    known = InstructionRange(
+        min(counts), max(counts), len(counts), False, longest.instructions, reason or longest.reason
+    )
     return replace(report, instruction_range=known)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model that learns on its board, as far as that is simulated: examinations, and lessons between them."""
+"""Simulated on-device training: alternating training steps and evaluations of a model that learns."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from mcugen.hir.types import Array
 from mcugen.quantization.quantize import Progress
 from mcugen.reporting.figures import CallFigures, Examination, LearningFigures
 
-EXAMINATIONS = 5
-"""Besides the first, as far as there are steps between them."""
+NUM_EXAMINATIONS = 5
+"""Number of evaluations besides the first one, as far as there are training steps between them."""
 
 
 Calls = Sequence[Mapping[str, Array]]
+"""Inputs of calls, in order."""
 
 
 def learn(
@@ -32,31 +33,39 @@ def learn(
     exam: Samples,
     progress: Progress,
 ) -> LearningFigures:
-    """Runs all examinations and lessons in one simulation, then counts one step, and an inference of `plain`, which is
-    the model that does not learn.
+    """Run all training steps and evaluations in one simulation, and measure one training step and one inference.
 
-    UsageError unless the model learns classes, and both files have labels.
+    Args:
+        compiled: The model that learns.
+        plain: The model that does not learn, for the cost of an inference.
+        teaching: Learning rate and epochs.
+        lesson: Training samples with labels.
+        exam: Evaluation samples with labels.
+        progress: Receives the number of finished calls.
+
+    Raises:
+        UsageError: If the model does not learn classes, or labels are missing.
     """
     names, labels = _taught(compiled, teaching, lesson)
-    _, right = _taught(compiled, teaching, exam)
+    _, exam_labels = _taught(compiled, teaching, exam)
     steps = _rated(names, _steps(names, lesson, labels), teaching)
-    parts = [part for part in np.array_split(np.arange(len(steps)), EXAMINATIONS) if len(part)]
-    asked: Calls = list(exam.inputs)
-    calls = list(asked)
+    parts = [part for part in np.array_split(np.arange(len(steps)), NUM_EXAMINATIONS) if len(part)]
+    exam_calls: Calls = list(exam.inputs)
+    calls = list(exam_calls)
     for part in parts:
-        calls += [*(steps[i] for i in part), *asked]
+        calls += [*(steps[i] for i in part), *exam_calls]
     total = len(calls)
     run = compiled.simulate(calls, measure=False, progress=lambda done: progress("learning", done, total))
     step, inference = _figures(compiled, steps[0]), _figures(plain, lesson.inputs[0])
     losses = [float(o[names.loss.name][0]) for o in run.outputs if names.loss.name in o]
-    found = _examinations(run.outputs, losses, right, [len(part) for part in parts])
+    examinations = _examinations(run.outputs, losses, exam_labels, [len(part) for part in parts])
     state, training = compiled.program.state_size, compiled.options.training
     assert training is not None
-    return LearningFigures(training.describe(), teaching.rate, found, step, inference, state)
+    return LearningFigures(training.describe(), teaching.rate, examinations, step, inference, state)
 
 
 def _figures(compiled: CompiledModel, call: Mapping[str, Array]) -> CallFigures:
-    """What one call takes."""
+    """Return the cost of one call."""
     run, program = compiled.simulate([call], cycles=True), compiled.program
     flash = None if run.sizes is None else run.sizes.code + run.sizes.weights
     cycles = None if run.cycles is None else run.cycles.total
@@ -65,7 +74,7 @@ def _figures(compiled: CompiledModel, call: Mapping[str, Array]) -> CallFigures:
 
 @dataclass(frozen=True)
 class Trial:
-    """Layers that were trained: the share of held-out samples of which the class was told then, and bytes of RAM."""
+    """A choice of trained layers, with its accuracy on held-out samples and its RAM in bytes."""
 
     layers: str
     accuracy: float
@@ -75,17 +84,17 @@ class Trial:
         return f"{self.layers}: {self.accuracy:.1%}, {self.ram:,} bytes"
 
 
-HELD_OUT = 4
-"""One of so many samples of a lesson judges what the others taught."""
+HELD_OUT_STRIDE = 4
+"""One of so many training samples is held out to judge what the other ones taught."""
 
 
 def lengths(count: int) -> list[int]:
-    """Of the ends of a model of so many layers that are tried: each is twice as long."""
+    """Return the numbers of last layers that are tried as trained layers: powers of two up to `count`."""
     return [1 << n for n in range(count.bit_length()) if 1 << n <= count]
 
 
 def candidates(count: int) -> list[str]:
-    """What is tried of a model of so many layers that can be trained."""
+    """Return the choices of trained layers to try, for a model with so many trainable layers."""
     every = lengths(count)
     longer = every[1:]
     return [
@@ -96,54 +105,74 @@ def candidates(count: int) -> list[str]:
     ]
 
 
-SENSITIVE = 4
-"""Of so many channels the one that the loss depends on most is trained where not all are."""
-ASKED = 32
-"""Samples of a lesson that say which these are, or a few more."""
-GRADIENT = ".weights.velocity"
-"""What the gradient of a layer's weights is kept as."""
+SENSITIVE_DIVISOR = 4
+"""Divisor of the channels of a layer: this share of them, with the largest gradients, is trained where not all are."""
+NUM_GRADIENT_SAMPLES = 32
+"""Approximate number of training samples by which these channels are chosen."""
+GRADIENT_SUFFIX = ".weights.velocity"
+"""Suffix of the state that keeps the gradient of a layer's weights."""
 
 
 def sensitive(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -> dict[str, list[int]]:
-    """By trained layer the channels whose gradients are largest on samples of a lesson, of a model that learns by
-    `momentum`, whose memory is the gradient after one step.
+    """Return by trained layer the channels with the largest gradients on training samples.
+
+    Args:
+        compiled: A model that learns by `momentum`: after one step, its momentum is the gradient.
+        teaching: The learning rate.
+        lesson: Training samples with labels.
     """
     names, labels = _taught(compiled, teaching, lesson)
     known = compiled.graph.lesson
     assert known is not None
-    outputs = {state.removesuffix(GRADIENT): o for o, state in known.states.items() if state.endswith(GRADIENT)}
+    outputs = {
+        state.removesuffix(GRADIENT_SUFFIX): o for o, state in known.states.items() if state.endswith(GRADIENT_SUFFIX)
+    }
     sizes: dict[str, Array] = {}
-    asked = _steps(names, lesson, labels)[:: max(1, len(labels) // ASKED)]
-    for step in _rated(names, asked, replace(teaching, epochs=1)):
-        found = compiled.interpret({**compiled.first_states, **step})
+    sampled_steps = _steps(names, lesson, labels)[:: max(1, len(labels) // NUM_GRADIENT_SAMPLES)]
+    for step in _rated(names, sampled_steps, replace(teaching, epochs=1)):
+        results = compiled.interpret({**compiled.first_states, **step})
         for layer, output in outputs.items():
-            gradient = np.abs(found[output])
+            gradient = np.abs(results[output])
             sizes[layer] = sizes.get(layer, 0) + gradient.reshape(len(gradient), -1).sum(1)
-    most = {layer: np.argsort(-size, kind="stable")[: max(1, len(size) // SENSITIVE)] for layer, size in sizes.items()}
-    return {layer: sorted(channels.tolist()) for layer, channels in most.items()}
+    largest = {
+        layer: np.argsort(-size, kind="stable")[: max(1, len(size) // SENSITIVE_DIVISOR)]
+        for layer, size in sizes.items()
+    }
+    return {layer: sorted(channels.tolist()) for layer, channels in largest.items()}
 
 
 def tried(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -> Trial:
-    """What a model of certain layers learns of most of a lesson, by the rest of it. UsageError as of `learn`."""
+    """Train on most of the samples, and return the accuracy on the held-out ones.
+
+    Args:
+        compiled: The model, with its choice of trained layers.
+        teaching: Learning rate and epochs.
+        lesson: Training samples with labels.
+
+    Raises:
+        UsageError: If the model does not learn classes, or labels are missing.
+    """
     training = compiled.options.training
     names, labels = _taught(compiled, teaching, lesson)
     assert training is not None
-    is_held = np.arange(len(labels)) % HELD_OUT == HELD_OUT - 1
-    steps = [step for step, held in zip(_steps(names, lesson, labels), is_held, strict=True) if not held]
-    exam = [sample for sample, held in zip(lesson.inputs, is_held, strict=True) if held]
+    held_out_mask = np.arange(len(labels)) % HELD_OUT_STRIDE == HELD_OUT_STRIDE - 1
+    steps = [
+        step for step, is_held_out in zip(_steps(names, lesson, labels), held_out_mask, strict=True) if not is_held_out
+    ]
+    exam = [sample for sample, is_held_out in zip(lesson.inputs, held_out_mask, strict=True) if is_held_out]
     rated = _rated(names, steps, teaching)
     outputs = compiled.simulate([*rated, *exam], measure=False).outputs[len(rated) :]
     ram = compiled.bundle.arena_size + compiled.program.state_size
-    return Trial(training.layers, _share(outputs, labels[is_held]), ram)
+    return Trial(training.layers, _share(outputs, labels[held_out_mask]), ram)
 
 
 def best(trials: Sequence[Trial]) -> Trial:
-    """The one that knew most; of several, that of the least RAM."""
+    """Return the most accurate trial, and of several the one with the least RAM."""
     return min(trials, key=lambda trial: (-trial.accuracy, trial.ram))
 
 
 def _taught(compiled: CompiledModel, teaching: Teaching, samples: Samples) -> tuple[Lesson, Array]:
-    """What a lesson is made of, and the classes of samples."""
+    """Return the ports of a training step and the classes of the samples, or raise UsageError."""
     training, names = compiled.options.training, compiled.bundle.lesson
     if training is None or names is None:
         raise UsageError("--lesson is for models that learn", "no --train", "say what is trained: --train last:1")
@@ -152,38 +181,41 @@ def _taught(compiled: CompiledModel, teaching: Teaching, samples: Samples) -> tu
     if not 0 < teaching.rate < np.inf:
         raise UsageError("--rate must be a positive number", str(teaching.rate))
     if samples.labels is None or samples.labels.ndim != 1:
-        found = "none" if samples.labels is None else str(samples.labels.shape)
-        raise UsageError("--lesson and --data must have a class for each sample", found, "add an array `labels`")
+        shape_text = "none" if samples.labels is None else str(samples.labels.shape)
+        raise UsageError("--lesson and --data must have a class for each sample", shape_text, "add an array `labels`")
     return names, samples.labels
 
 
 def _steps(names: Lesson, lesson: Samples, labels: Array) -> Calls:
-    """The samples with their targets, in order."""
+    """Return the samples with their targets, in order."""
     targets = ({names.target.name: np.asarray([label], np.int32)} for label in labels)
     return [dict(sample) | target for sample, target in zip(lesson.inputs, targets, strict=True)]
 
 
 def _rated(names: Lesson, steps: Calls, teaching: Teaching) -> Calls:
-    """As often as they are shown, with the rate."""
+    """Return the training steps of all epochs, with the learning rate."""
     rate = np.full(names.rate.shape, teaching.rate, np.float32)
     return [dict(step) | {names.rate.name: rate} for _ in range(teaching.epochs) for step in steps]
 
 
-def _share(outputs: Sequence[Mapping[str, Array]], right: Array) -> float:
-    """Of samples whose class was told."""
+def _share(outputs: Sequence[Mapping[str, Array]], labels: Array) -> float:
+    """Return the share of samples whose class was predicted."""
     scores = [next(iter(o.values())).reshape(-1) for o in outputs]
-    return float(np.mean(np.argmax(np.stack(scores), axis=1) == right))
+    return float(np.mean(np.argmax(np.stack(scores), axis=1) == labels))
 
 
 def _examinations(
     outputs: Sequence[Mapping[str, Array]], losses: Sequence[float], labels: Array, parts: Sequence[int]
 ) -> list[Examination]:
-    """Of outputs of an examination, and for each part its steps and another examination; `losses` of all steps."""
+    """Return the evaluations in the outputs of a run: one, and after each part of the training steps another one.
+
+    `losses` are those of all training steps.
+    """
     count = len(labels)
-    found, at, steps = [Examination(0, _share(outputs[:count], labels), None)], count, 0
+    examinations, at, steps = [Examination(0, _share(outputs[:count], labels), None)], count, 0
     for part in parts:
         loss = float(np.mean(losses[steps : steps + part]))
         steps, at = steps + part, at + part
-        found.append(Examination(steps, _share(outputs[at : at + count], labels), loss))
+        examinations.append(Examination(steps, _share(outputs[at : at + count], labels), loss))
         at += count
-    return found
+    return examinations

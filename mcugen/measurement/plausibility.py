@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--plausible`: ranges that results must lie in, as told or as samples have them."""
+"""`--plausible`: ranges that results must lie in, as given by the user or measured on samples."""
 
 from __future__ import annotations
 
@@ -16,31 +16,36 @@ from mcugen.hir.types import Array, DType
 from mcugen.lir.program import Endpoint
 from mcugen.reporting.figures import PlausibleRange
 
-MARGIN = 1 / 8
-"""Of a range's width, that is added at both ends of what samples have."""
+RANGE_MARGIN = 1 / 8
+"""Share of the width of a measured range that is added at both ends."""
 
-MOST = 64
-"""Samples that ranges are taken of."""
+MAX_RANGE_SAMPLES = 64
+"""Largest number of samples by which ranges are measured."""
 
 
-def with_plausibility(compiled: CompiledModel, given: Sequence[Mapping[str, Array]]) -> CompiledModel:
-    """The same with NAME_check_outputs; `given` are samples of the user's, as the graph's inputs.
+def with_plausibility(compiled: CompiledModel, samples: Sequence[Mapping[str, Array]]) -> CompiledModel:
+    """Return the model with the function NAME_check_outputs.
 
-    UsageError for unknown outputs, for types and sizes that have no range, and where samples are asked for and missing.
+    Args:
+        compiled: The model, with the requested ranges in its options.
+        samples: The user's samples, as inputs of the graph.
+
+    Raises:
+        UsageError: If an output is unknown, if its type or size has no range, or if required samples are missing.
     """
-    told, draft = compiled.options.plausible, compiled.draft
+    requested, draft = compiled.options.plausible, compiled.draft
     outputs = {e.name: e for e in compiled.program.outputs}
     if compiled.program.symbols:
         raise UsageError("--plausible is for outputs of one size", f"'{compiled.bundle.name}'", "leave it out")
-    for name in told:
+    for name in requested:
         if name != SAMPLES and name not in outputs:
             raise UsageError("--plausible must name outputs", f"'{name}'", f"one of: {', '.join(outputs)}")
-    if SAMPLES in told and not given:
+    if SAMPLES in requested and not samples:
         raise UsageError("--plausible samples takes ranges of samples", "none", "give --data or --calibration")
-    found = _of_samples(compiled, given[:MOST]) if SAMPLES in told else {}
-    found |= {name: _as_stored(outputs[name], ends) for name, ends in told.items() if name in outputs}
-    ranges = {e.name: found.get(e.name, _all(e)) for e in outputs.values() if _has_range(e)}
-    origin = "those of samples, an eighth wider at both ends" if SAMPLES in told else "as they were told"
+    ends_by_output = _of_samples(compiled, samples[:MAX_RANGE_SAMPLES]) if SAMPLES in requested else {}
+    ends_by_output |= {name: _as_stored(outputs[name], ends) for name, ends in requested.items() if name in outputs}
+    ranges = {e.name: ends_by_output.get(e.name, _all(e)) for e in outputs.values() if _has_range(e)}
+    origin = "those of samples, an eighth wider at both ends" if SAMPLES in requested else "as they were told"
     reals = [PlausibleRange(name, *_real(outputs[name], ends)) for name, ends in ranges.items()]
     report = replace(compiled.report, plausible=tuple(reals))
     form = replace(draft.form, plausible=Plausible(ranges, origin))
@@ -56,7 +61,7 @@ def _has_range(output: Endpoint) -> bool:
 
 
 def _all(output: Endpoint) -> tuple[float, float]:
-    """Of what nothing is known: any number of the type, but no infinite one."""
+    """Return the range of an output of which nothing is known: all finite numbers of its type."""
     return output.dtype.limits if output.dtype.is_integer else _FINITE
 
 
@@ -64,6 +69,7 @@ _FINITE = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max))
 
 
 def _as_stored(output: Endpoint, ends: tuple[float, float]) -> tuple[float, float]:
+    """Return the ends of a range in the units of the stored output, or raise UsageError if its type has no range."""
     if not _has_range(output):
         rule = "--plausible is for floats, and for integers up to 32 bits"
         raise UsageError(rule, f"'{output.name}' is {output.dtype.value}", "leave it out")
@@ -81,25 +87,28 @@ def _real(output: Endpoint, ends: tuple[float, float]) -> tuple[float, float]:
     return (ends[0] - zero) * scale, (ends[1] - zero) * scale
 
 
-def _of_samples(compiled: CompiledModel, given: Sequence[Mapping[str, Array]]) -> dict[str, tuple[float, float]]:
-    """What outputs are, in units as stored, and a margin."""
-    found: dict[str, tuple[float, float]] = {}
-    for results in _runs(compiled, given):
+def _of_samples(compiled: CompiledModel, samples: Sequence[Mapping[str, Array]]) -> dict[str, tuple[float, float]]:
+    """Return the measured ranges of outputs with a margin, in units as stored."""
+    ends_by_output: dict[str, tuple[float, float]] = {}
+    for results in _runs(compiled, samples):
         for output in filter(_has_range, compiled.program.outputs):
             values = results[output.name].astype(np.float64)
-            low, high = found.get(output.name, (np.inf, -np.inf))
-            found[output.name] = min(low, float(values.min())), max(high, float(values.max()))
-    limits = {e.name: _all(e) for e in compiled.program.outputs if e.name in found}
-    wider = {name: (low - MARGIN * (high - low), high + MARGIN * (high - low)) for name, (low, high) in found.items()}
+            low, high = ends_by_output.get(output.name, (np.inf, -np.inf))
+            ends_by_output[output.name] = min(low, float(values.min())), max(high, float(values.max()))
+    limits = {e.name: _all(e) for e in compiled.program.outputs if e.name in ends_by_output}
+    wider = {
+        name: (low - RANGE_MARGIN * (high - low), high + RANGE_MARGIN * (high - low))
+        for name, (low, high) in ends_by_output.items()
+    }
     whole = {e.name for e in compiled.program.outputs if e.dtype.is_integer}
     rounded = {n: (np.floor(low), np.ceil(high)) if n in whole else (low, high) for n, (low, high) in wider.items()}
     return {n: (max(float(a), limits[n][0]), min(float(b), limits[n][1])) for n, (a, b) in rounded.items()}
 
 
-def _runs(compiled: CompiledModel, given: Sequence[Mapping[str, Array]]) -> Iterator[Mapping[str, Array]]:
-    """Samples of a model with states are a sequence."""
-    kept = compiled.first_states
-    for sample in given:
-        results = compiled.interpret({**kept, **sample})
-        kept = {target: results[source] for source, target in compiled.options.states.items()}
+def _runs(compiled: CompiledModel, samples: Sequence[Mapping[str, Array]]) -> Iterator[Mapping[str, Array]]:
+    """Yield the outputs for the samples, which are a sequence if the model has states."""
+    states = compiled.first_states
+    for sample in samples:
+        results = compiled.interpret({**states, **sample})
+        states = {target: results[source] for source, target in compiled.options.states.items()}
         yield results

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The samples of the self-test: one of the user's, or with `--self-test N` those that find most.
+"""Samples of the self-test: one of the user's or, with `--self-test N`, those that detect most faults.
 
-Without that option the self-test runs on the sample of the user's whose outputs show most: of few samples spread over
-all, the one with the most different output values that do not saturate. Random numbers take its place where there are
-no samples, and where outputs depend so much on rounding that correct code could fail.
+Without that option the self-test runs on the user's sample that shows most: of few samples spread over all, the one
+with the most different output values that do not saturate. A random sample takes its place if there are no samples, or
+if outputs depend so much on rounding that correct code could fail.
 
-Single bits of constants are flipped, as many in each layer, and the generated code runs on this computer. One half of
-the flips chooses the samples, greedily: first the one that finds most, then what finds most of the others. The other
-half tells what was chosen. A flip is significant if any candidate notices it.
+With the option, single bits of constants are flipped, equally many in each layer, and the generated code runs on this
+computer. One half of the flips chooses samples greedily: first the sample that detects most, then the one that detects
+most of the remaining flips. The other half measures the coverage of the chosen samples. A flip is significant if any
+candidate detects it.
 """
 
 from __future__ import annotations
@@ -32,52 +33,58 @@ from mcugen.quantization.samples import in_own_order
 from mcugen.reporting.figures import SelfTestFigures, SelfTestLayer, layer_title
 from mcugen.simulation.flips import SAME, Flips, run_flips
 
-GIVEN = 8
-"""Samples of the user's that are candidates, of all of theirs."""
+MAX_USER_SAMPLES = 8
+"""Largest number of the user's samples that are candidates."""
 
-AMPLITUDES = (1.0, 1.0, 1.0, 0.25, 0.0625)
-"""Of random candidates: strong ones saturate what weak ones move."""
+CANDIDATE_AMPLITUDES = (1.0, 1.0, 1.0, 0.25, 0.0625)
+"""Amplitudes of random candidates: large values saturate what small values change."""
 
-MACS = 20_000_000_000
-"""That runs with flips may take, which decides how many flips there are within these limits a layer:"""
+FLIP_MACS = 20_000_000_000
+"""Multiply-accumulates that all runs with flips may take: sets the number of flips per layer within FLIPS_PER_LAYER."""
 
-FLIPS = (8, 48)
+FLIPS_PER_LAYER = (8, 48)
+"""Least and largest number of flips per layer."""
 
 PERTURBATION = 2.0**-22
-"""Relative change of real inputs, of the size of rounding in float32, that outputs must bear."""
+"""Relative change of real inputs, as large as rounding in float32, under which outputs must be stable."""
 
-BEARABLE = 1 / 4
-"""Share of the self-test's tolerance that outputs may change by then."""
+MAX_PERTURBED_CHANGE = 1 / 4
+"""Share of the self-test's tolerance by which outputs may change under that perturbation."""
 
-VISIBLE = 1e-3
-"""Share of the largest real output that another one must have to count: the tolerance is a tenth of that."""
+MIN_VISIBLE_SHARE = 1e-3
+"""Least magnitude of a visible real output, as a share of the largest one; the tolerance is a tenth of that."""
 
 INTERPRETED_MACS = 40_000_000
-"""Multiply-accumulates that numpy may take to compute candidates: a large model gets fewer than GIVEN."""
+"""Multiply-accumulates that numpy may take to compute candidates: a large model gets fewer than MAX_USER_SAMPLES."""
 
 UNSTABLE_INPUT = "random numbers, as outputs of the given samples depend on rounding"
-"""What the self-test runs on where none of the user's samples can be compared."""
+"""Text for a self-test on random numbers, used where no sample of the user's can be compared."""
 
 Matrix = npt.NDArray[np.bool_]
-"""Whether a flip (row) is found by a sample (column)."""
+"""Whether a flip (row) is detected by a sample (column)."""
 
 
-def with_selftest(compiled: CompiledModel, given: Sequence[Mapping[str, Array]]) -> CompiledModel:
-    """The same, whose self-test has so many samples as its options ask for at most; the report tells what they find.
+def with_selftest(compiled: CompiledModel, user_samples: Sequence[Mapping[str, Array]]) -> CompiledModel:
+    """Return the model with a self-test of as many samples as requested, and its coverage in the report.
 
-    `given` are samples of the user's, as the graph's inputs; others are made. UsageError for code whose constants
-    cannot be flipped on this computer; ToolMissingError without a compiler.
+    Args:
+        compiled: The model.
+        user_samples: Samples of the user's, as inputs of the graph; further candidates are generated.
+
+    Raises:
+        UsageError: If constants of the code cannot be flipped on this computer.
+        ToolMissingError: If there is no compiler.
     """
-    most, draft = compiled.options.self_test, compiled.draft
+    max_samples, draft = compiled.options.self_test, compiled.draft
     _require_plain(compiled)
-    inputs = [given[i] for i in spread(len(given), GIVEN)]
+    inputs = [user_samples[i] for i in spread(len(user_samples), MAX_USER_SAMPLES)]
     candidates = list(_candidates(compiled, inputs))
     bundle = render(draft._replace(samples=tuple(candidates)))
     layers, flips = _flips(bundle, len(candidates), compiled.report.model.macs)
     ended = run_flips(bundle, len(candidates), flips)
-    found = np.array([[end != SAME for end in ends] for ends in ended], bool).reshape(len(flips), len(candidates))
-    chosen = choose(found[::2], most)
-    figures = _figures(compiled, layers[1::2], found[1::2], chosen, sum(i < len(inputs) for i in chosen))
+    detected = np.array([[end != SAME for end in ends] for ends in ended], bool).reshape(len(flips), len(candidates))
+    chosen = choose(detected[::2], max_samples)
+    figures = _figures(compiled, layers[1::2], detected[1::2], chosen, sum(i < len(inputs) for i in chosen))
     report = replace(compiled.report, self_test=figures, self_test_input="")
     draft = draft._replace(
         samples=tuple(candidates[i] for i in chosen),
@@ -88,22 +95,24 @@ def with_selftest(compiled: CompiledModel, given: Sequence[Mapping[str, Array]])
 
 
 def may_run_on_given(compiled: CompiledModel) -> bool:
-    """Return whether the self-test may run on a sample of the user's: of one size, of a model that does not learn."""
+    """Return whether the self-test may run on a user's sample: only models of one size that do not learn qualify."""
     return not compiled.program.symbols and compiled.options.training is None
 
 
-def with_given_sample(compiled: CompiledModel, given: Sequence[Mapping[str, Array]], source: str) -> CompiledModel:
-    """Return the model with a self-test on one of the user's samples, where there is one that it can run on.
+def with_given_sample(
+    compiled: CompiledModel, user_samples: Sequence[Mapping[str, Array]], source: str
+) -> CompiledModel:
+    """Return the model with a self-test on one of the user's samples, if the self-test can run on one.
 
     Args:
         compiled: The model, whose self-test runs on random numbers.
-        given: Samples of the user's, as the graph's inputs. The choice does not depend on their order.
+        user_samples: Samples of the user's, as inputs of the graph. The choice does not depend on their order.
         source: The option that they are from.
     """
     if not may_run_on_given(compiled):
         return compiled
-    ordered = given if compiled.options.states else in_own_order(given)
-    count = int(np.clip(INTERPRETED_MACS // max(compiled.report.model.macs, 1), 1, GIVEN))
+    ordered = user_samples if compiled.options.states else in_own_order(user_samples)
+    count = int(np.clip(INTERPRETED_MACS // max(compiled.report.model.macs, 1), 1, MAX_USER_SAMPLES))
     samples = [_given_sample(compiled, ordered[place]) for place in spread(len(ordered), count)]
     candidates = [sample for sample in samples if _is_finite(sample)]
     stable = [sample for sample in candidates if _is_stable(compiled, sample)]
@@ -114,7 +123,7 @@ def with_given_sample(compiled: CompiledModel, given: Sequence[Mapping[str, Arra
 
 
 def _describe_input(compiled: CompiledModel, samples: tuple[Sample, ...], text: str) -> CompiledModel:
-    """Return the model with these samples of the self-test, and what they are in the report and in the header."""
+    """Return the model with these samples of the self-test, and their description in the report and the header."""
     report = replace(compiled.report, self_test_input=text)
     description = f"runs {text}, on the target and compares."
     form = replace(compiled.draft.form, self_test=description)
@@ -136,7 +145,7 @@ def _is_finite(sample: Sample) -> bool:
 
 
 def _is_stable(compiled: CompiledModel, sample: Sample) -> bool:
-    """Return whether code that rounds differently gives outputs within the tolerance; integers are exact."""
+    """Return whether outputs stay within the tolerance if the inputs change by a rounding error; integers are exact."""
     if not sample.steps:
         return True
     moved = {
@@ -145,12 +154,13 @@ def _is_stable(compiled: CompiledModel, sample: Sample) -> bool:
     }
     neighbors = _given_sample(compiled, moved).outputs
     return all(
-        _is_close(neighbors[name], expected, sample.tolerance * BEARABLE) for name, expected in sample.outputs.items()
+        _is_close(neighbors[name], expected, sample.tolerance * MAX_PERTURBED_CHANGE)
+        for name, expected in sample.outputs.items()
     )
 
 
 def _is_close(actual: Array, expected: Array, tolerance: float) -> bool:
-    """Return whether two outputs agree as the self-test asks; integers must be equal."""
+    """Return whether two outputs agree within the self-test's tolerance; integers must be equal."""
     if expected.dtype.kind != "f":
         return bool(np.array_equal(actual, expected))
     allowed = tolerance * float(np.abs(expected).max(initial=0.0))
@@ -158,9 +168,10 @@ def _is_close(actual: Array, expected: Array, tolerance: float) -> bool:
 
 
 def _shown(compiled: CompiledModel, sample: Sample) -> tuple[int, bytes]:
-    """Return how many outputs a fault can change visibly, and what orders samples with as many.
+    """Return how many outputs a fault can change visibly, and a key to order samples of equal counts.
 
-    Of integers these are the different values that do not saturate, of reals those that are not far below the largest.
+    For integers, different values that do not saturate count. For reals, values count that are not far below the
+    largest.
     """
     count = 0
     for output in compiled.program.outputs:
@@ -171,42 +182,46 @@ def _shown(compiled: CompiledModel, sample: Sample) -> tuple[int, bytes]:
             count += len(values)
         elif output.dtype.is_float:
             array = np.abs(sample.outputs[output.name].astype(np.float64))
-            count += int((array >= VISIBLE * array.max(initial=0.0)).sum())
+            count += int((array >= MIN_VISIBLE_SHARE * array.max(initial=0.0)).sum())
     return count, b"".join(np.ascontiguousarray(array).tobytes() for array in sample.inputs.values())
 
 
 def _told(figures: SelfTestFigures, layers: Sequence[int]) -> str:
-    """For the header, whose layers have numbers."""
+    """Return the description for the header, which names layers by their numbers."""
     one = figures.samples == 1
-    what = f"{figures.samples} sample{'s' * (not one)}, which find{'s' * one} {figures.coverage}"
+    samples_text = f"{figures.samples} sample{'s' * (not one)}, which find{'s' * one} {figures.coverage}"
     rows = zip(dict.fromkeys(layers), figures.layers, strict=True)
     by_layer = ", ".join(f"{row.found} of {row.significant} ({number})" for number, row in rows)
-    return f"runs {what}, on the target and compares. By layer, whose number stands behind, it finds {by_layer}."
+    return (
+        f"runs {samples_text}, on the target and compares. By layer, whose number stands behind, it finds {by_layer}."
+    )
 
 
-def choose(found: Matrix, most: int) -> list[int]:
-    """Columns of which each finds most rows that those before it do not; one at least, and none that finds nothing.
+def choose(detected: Matrix, max_samples: int) -> list[int]:
+    """Return the samples (columns) that together detect most flips (rows).
 
-    Then each is exchanged for another one as long as together they find more.
+    Samples are chosen greedily: at least one, and none that detects nothing new. Then each is replaced by another one
+    as long as all of them detect more.
     """
     chosen: list[int] = []
-    open_ = np.ones(len(found), bool)
-    while len(chosen) < most:
-        gains = found[open_].sum(0)
+    undetected = np.ones(len(detected), bool)
+    while len(chosen) < max_samples:
+        gains = detected[undetected].sum(0)
         best = int(gains.argmax())
         if chosen and not gains[best]:
             break
         chosen.append(best)
-        open_ &= ~found[:, best]
+        undetected &= ~detected[:, best]
     for place in range(len(chosen)) if len(chosen) > 1 else ():
-        others = _any(found[:, chosen[:place] + chosen[place + 1 :]])
-        together = (found | others[:, None]).sum(0)
-        if together.max() > together[chosen[place]]:
-            chosen[place] = int(together.argmax())
+        detected_by_others = _any(detected[:, chosen[:place] + chosen[place + 1 :]])
+        joint_counts = (detected | detected_by_others[:, None]).sum(0)
+        if joint_counts.max() > joint_counts[chosen[place]]:
+            chosen[place] = int(joint_counts.argmax())
     return chosen
 
 
 def _require_plain(compiled: CompiledModel) -> None:
+    """Raise UsageError if constants of the code cannot be flipped on this computer."""
     options = compiled.options
     reasons = {
         "its weights are a file": options.weights_blob or options.weights_reader,
@@ -220,27 +235,30 @@ def _require_plain(compiled: CompiledModel) -> None:
         raise UsageError(rule, f"'{compiled.bundle.name}': {reason}", "leave out one of the options")
 
 
-def _candidates(compiled: CompiledModel, given: Sequence[Mapping[str, Array]]) -> Iterator[Sample]:
-    """The user's samples, and made ones."""
+def _candidates(compiled: CompiledModel, user_samples: Sequence[Mapping[str, Array]]) -> Iterator[Sample]:
+    """Yield the user's samples, then random ones."""
     known = references(compiled.graph, compiled.program)
-    kept = set(compiled.options.states.values())
-    for inputs in given:
-        yield golden_sample(compiled.graph, kept, references=known, given=inputs)
-    for seed, amplitude in enumerate(AMPLITUDES):
-        yield golden_sample(compiled.graph, kept, seed, known, amplitude=amplitude)
+    state_inputs = set(compiled.options.states.values())
+    for inputs in user_samples:
+        yield golden_sample(compiled.graph, state_inputs, references=known, given=inputs)
+    for seed, amplitude in enumerate(CANDIDATE_AMPLITUDES):
+        yield golden_sample(compiled.graph, state_inputs, seed, known, amplitude=amplitude)
 
 
 def _flips(bundle: Bundle, samples: int, macs: int) -> tuple[list[int], list[Flips]]:
-    """Single bits of constants, as many in each layer, by their number of bytes; and the numbers of the layers."""
+    """Return single bit flips, equally many in each layer, and the layer of each flip.
+
+    An array is drawn by its size in bytes.
+    """
     arrays: dict[int, list[int]] = {}
     for number, constant in enumerate(bundle.constants):
         arrays.setdefault(constant.layer, []).append(number)
-    least, most = FLIPS
-    each = min(max(MACS // max(macs * samples * len(arrays), 1), least), most)
+    fewest, most_flips = FLIPS_PER_LAYER
+    count = min(max(FLIP_MACS // max(macs * samples * len(arrays), 1), fewest), most_flips)
     draw = random.Random(0)
     layers, flips = [], []
     for layer, numbers in arrays.items():
-        for _ in range(each):
+        for _ in range(count):
             (array,) = draw.choices(numbers, [bundle.constants[n].nbytes for n in numbers])
             place = draw.randrange(bundle.constants[array].nbytes), 1 << draw.randrange(8)
             flips.append(Flips(((array, *place),)))
@@ -249,18 +267,19 @@ def _flips(bundle: Bundle, samples: int, macs: int) -> tuple[list[int], list[Fli
 
 
 def _figures(
-    compiled: CompiledModel, layers: Sequence[int], found: Matrix, chosen: Sequence[int], given: int
+    compiled: CompiledModel, layers: Sequence[int], detected: Matrix, chosen: Sequence[int], num_user_samples: int
 ) -> SelfTestFigures:
-    significant, seen = _any(found), _any(found[:, list(chosen)])
+    """Return the coverage of the chosen samples by layer, measured on flips that were not used to choose them."""
+    significant, seen = _any(detected), _any(detected[:, list(chosen)])
     rows = []
     for layer in dict.fromkeys(layers):
         own = np.array(layers) == layer
         known = compiled.report.layers[layer]
         counts = (int(own.sum()), int(significant[own].sum()), int(seen[own].sum()))
         rows.append(SelfTestLayer(layer_title(known.name, known.origin), *counts))
-    return SelfTestFigures(len(chosen), given, len(layers), int(significant.sum()), int(seen.sum()), rows)
+    return SelfTestFigures(len(chosen), num_user_samples, len(layers), int(significant.sum()), int(seen.sum()), rows)
 
 
-def _any(found: Matrix) -> Matrix:
-    """Whether any sample finds a flip."""
-    return np.asarray(found.any(axis=1), bool)
+def _any(detected: Matrix) -> Matrix:
+    """Return whether any sample detects a flip."""
+    return np.asarray(detected.any(axis=1), bool)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--stack-bound`: the most stack that a call takes, from the code that the board's compiler makes of the model.
+"""`--stack-bound`: an upper bound of the stack of a call, from the code that the board's compiler makes of the model.
 
-What is told holds for that compiler and those flags, which the header names.
+The bound holds for that compiler and those flags, which the header names.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from mcugen.simulation.stack import stack_bound
 
 
 def with_stack_bound(compiled: CompiledModel) -> CompiledModel:
-    """The same, whose header and report tell the bound.
+    """Return the model with the stack bound in its header and report.
 
-    UsageError for a board without a cross compiler; ToolMissingError where it is not installed; VerificationError where
-    the code does not tell.
+    Raises:
+        UsageError: If the board has no cross compiler.
+        ToolMissingError: If the cross compiler is not installed.
+        VerificationError: If the code does not determine a bound.
     """
     board, bundle = compiled.board, compiled.bundle
     if not board.qemu:
@@ -31,12 +33,12 @@ def with_stack_bound(compiled: CompiledModel) -> CompiledModel:
     root = f"{bundle.name}_run"
     with tempfile.TemporaryDirectory(prefix="mcugen-") as folder:
         image, _ = build_parts(bundle, board, Path(folder), [root], compiled.options.library)
-        found = stack_bound(image, root, find_machine(board).toolchain)
-    if found.bytes is None:
-        raise VerificationError("a call's stack must have a bound", found.reason, "leave out --stack-bound")
+        bound = stack_bound(image, root, find_machine(board).toolchain)
+    if bound.bytes is None:
+        raise VerificationError("a call's stack must have a bound", bound.reason, "leave out --stack-bound")
     compiler, _ = tool_versions(board)
-    note = StackNote(found.bytes, compiler, flags_of(board), bool(found.pointers))
-    report = replace(compiled.report, stack_bound=stack_figures(found))
+    note = StackNote(bound.bytes, compiler, flags_of(board), bool(bound.pointers))
+    report = replace(compiled.report, stack_bound=stack_figures(bound))
     form = replace(compiled.draft.form, stack=note)
     draft = compiled.draft._replace(form=form, report=report.to_json())
     return replace(compiled, report=report, draft=draft)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mcugen.search.contention import of_stalls
-from mcugen.search.core_partition import BARRIER
+from mcugen.search.core_partition import BARRIER_INSTRUCTIONS
 
 FIRST, OTHER = 0, 1
 
@@ -255,9 +255,9 @@ def _unit(layers: Sequence[Timed]) -> tuple[str, list[float], float] | None:
         return None
     counts = [float(layer.instructions or 0) for layer in layers]
     if any(layer.cycles_estimate is None for layer in layers):
-        return "instructions", counts, BARRIER
+        return "instructions", counts, BARRIER_INSTRUCTIONS
     cycles = [float(layer.cycles_estimate or 0) for layer in layers]
-    return CYCLES, cycles, BARRIER * sum(cycles) / max(sum(counts), 1)
+    return CYCLES, cycles, BARRIER_INSTRUCTIONS * sum(cycles) / max(sum(counts), 1)
 
 
 def _steps(layers: Sequence[Timed]) -> Iterator[list[int]]:

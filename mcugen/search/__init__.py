@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways to make a program of a graph: as asked for, or, within a budget, the cheapest of several that fits."""
+"""Program search: build the requested program or, if it exceeds the budget, the cheapest alternative that fits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Control, Program
 from mcugen.memory.place import memory_of_arena
 from mcugen.search.budget import (
-    MISJUDGED_CODE,
+    MIN_CODE_RATIO,
     Attempt,
     Budget,
     Fit,
@@ -31,9 +31,9 @@ from mcugen.search.budget import (
     waits_when_placed,
 )
 from mcugen.search.budget import code_of as likely_code
-from mcugen.search.channel_tiling import LEAST_SAVED, in_portions
+from mcugen.search.channel_tiling import MIN_SAVED_PER_INSTRUCTION, in_portions
 from mcugen.search.contention import of_arena
-from mcugen.search.core_assignment import MOST_RAM, STACK, Room, shared, shared_program
+from mcugen.search.core_assignment import MAX_SHARED_RAM_RATIO, MIN_STACK_BYTES, Room, shared, shared_program
 from mcugen.search.core_assignment import Build as Shared
 from mcugen.search.core_partition import Forms, Side
 from mcugen.search.frame_pipeline import pipelined_program
@@ -43,7 +43,7 @@ from mcugen.search.line_buffer_tradeoff import grouped
 from mcugen.search.line_buffering import Streaming, Streamings
 from mcugen.search.rematerialization import recomputing
 from mcugen.search.spatial_tiling import in_patches
-from mcugen.search.weight_decompression import SURELY_BETTER, Codes, better_of, codes_of, in_tiles, with_codes
+from mcugen.search.weight_decompression import MAX_TRADE_RATIO, Codes, better_of, codes_of, in_tiles, with_codes
 from mcugen.search.weight_staging import (
     beside_copies,
     copies_enough,
@@ -55,228 +55,276 @@ from mcugen.search.weight_staging import (
 )
 
 AS_ASKED = "as asked"
+"""Name of the step that builds the requested program."""
+
 IN_RAM = "kernels chosen for weights in RAM"
+"""Name of the step that chooses kernels for weights that start-up copies to RAM."""
+
 IN_PART = "kernels chosen for some weights in RAM"
+"""Name of the step that chooses kernels where start-up copies a part of the weights."""
 
-SURELY = 0.97
-"""How many times the cycles that were estimated kernels chosen for weights in RAM take at most: estimates err."""
+MAX_RELATIVE_TIME = 0.97
+"""Largest ratio of a replacement's estimated cycles to those of the program that it replaces, for `speed`.
 
-NEARBY = 1.1
-"""Estimates of the RAM of groups may be so much too high."""
+The 3 % below 1 cover errors of the estimates.
+"""
+
+RAM_ESTIMATE_MARGIN = 1.1
+"""Largest ratio of an estimated to a planned arena that still counts as a fit.
+
+Estimates of the RAM of line-buffered groups may be up to 10 % too high.
+"""
 
 Build = Callable[[Graph, Board, CompileOptions], Program]
+"""Builds a planned program of a graph for a board and options."""
 
 Measure = Callable[[Program], int | None]
-"""Bytes of a program's code as it is built; None where it cannot be."""
+"""Returns the size in bytes of a program's code as the compiler builds it, or None where it cannot be built."""
 
 
 @dataclass(frozen=True)
 class Fallback:
-    """A way to make a program that keeps to a budget; it may help with RAM or flash, as `serves` says."""
+    """An alternative way to build a program that exceeds its budget."""
 
     name: str
+    """What the fallback does, as notes and errors say it."""
     serves: tuple[str, ...]
+    """The limited memories that this fallback can reduce: `ram`, `flash`."""
     build: Build
     goal: str = ""
-    """Another goal than the one asked for, if it is just that."""
+    """The goal that this fallback builds for, if a different goal is all that it changes."""
     in_rows: bool = False
-    """Whether layers may be computed row by row."""
+    """Whether layers may be computed row by row, in line-buffered groups."""
     of_lessons: bool = False
-    """Whether it is for models that learn."""
+    """Whether the fallback applies only to models that are trained on the device."""
 
 
 def build_program(
     graph: Graph, board: Board, options: CompileOptions | None = None, code_of: Measure | None = None
 ) -> Fit:
-    """Lowers an optimized graph and plans its memory, within the budget of `options` and what the board has.
+    """Return the program for an optimized graph that serves the goal best within the budget and the board's memory.
 
-    If the program as asked for exceeds that, of the FALLBACKS that fit the one with the fewest instructions is taken;
-    if none does for sure, or at a price, the fastest that fits as `code_of` builds it. DoesNotFitError: how near.
+    If the requested program does not fit, the FALLBACKS that may help are built, and the fastest that fits is chosen.
+    If none surely fits, or only a slow one, `code_of` measures code by compiling it. DoesNotFitError names the nearest.
     """
     options = options or CompileOptions()
     budget, graph = Budget.of(options), each_by_rows(graph, options.by_rows, is_streamed_in=options.stream_input)
 
-    def by(way: Graph, kernels: Mapping[Node, Kernel], enough: int) -> Program:
+    def plan(variant: Graph, kernels: Mapping[Node, Kernel], target_arena: int) -> Program:
         restart()
-        return planned(lowered(way, board, options, kernels=kernels), enough)
+        return planned(lowered(variant, board, options, kernels=kernels), target_arena)
 
-    def attempt(name: str, build: Build, goal: str, within: CompileOptions, of: Graph = graph) -> Attempt:
+    def attempt(name: str, build: Build, goal: str, adapted: CompileOptions, of: Graph = graph) -> Attempt:
         restart()
-        use = use_of(program := build(of, board, within), board, options)
+        use = use_of(program := build(of, board, adapted), board, options)
         if options.cores > 1:
-            program = _on_two_cores(graph, program, board, options, by, _room_for_two(program, use, board, within))
+            program = _on_two_cores(graph, program, board, options, plan, _room_for_two(program, use, board, adapted))
             use = use_of(program, board, options)
-        made = Attempt(name, program, use, goal)
-        return replace(made, copies=copies_for(made, board, options))
+        result = Attempt(name, program, use, goal)
+        return replace(result, copies=copies_for(result, board, options))
 
-    def serving(narrow: Budget) -> list[Attempt]:
-        within = replace(options, max_ram=narrow.ram, max_flash=narrow.flash)
-        steps = [step for step in FALLBACKS if set(step.serves) & set(narrow.limits)]
-        steps = [step for step in steps if step.goal != options.optimize]  # that is what was asked for
+    def fallbacks(narrowed_budget: Budget) -> list[Attempt]:
+        adapted = replace(options, max_ram=narrowed_budget.ram, max_flash=narrowed_budget.flash)
+        steps = [step for step in FALLBACKS if set(step.serves) & set(narrowed_budget.limits)]
+        steps = [step for step in steps if step.goal != options.optimize]  # The baseline has that goal.
         steps = [step for step in steps if graph.lesson is not None or not step.of_lessons]
         if options.weights_reader:
             steps = [step for step in steps if not step.in_rows]
-        return _made(asked, steps, lambda step: attempt(step.name, step.build, step.goal, within))
+        return _made(baseline, steps, lambda step: attempt(step.name, step.build, step.goal, adapted))
 
     def balanced() -> list[Attempt]:
         steps = [step for step in FALLBACKS if step.goal == GOALS[0] != options.optimize]
         return [attempt(step.name, step.build, step.goal, options) for step in steps]
 
-    asked = taken = attempt(AS_ASKED, _as_asked, options.optimize, options)
-    attempts = [asked]
-    if budget.excess(asked.use):
-        attempts += serving(budget.narrowed(asked.use))
-        taken = cheapest(attempts, budget, board, built=partial(_built, board=board, options=options, code_of=code_of))
-    if (within := priced_copies(taken, board, options)) is not None:
-        priced = attempt(IN_PART, _as_asked, options.optimize, within)
-        attempts += [priced] if priced.time < SURELY * taken.time else []
-    if within is not None or waits_most(taken, board, options):  # its arena may leave no room for copies of weights
-        narrow = beside_copies(taken, board, options)
-        attempts += serving(narrow) if narrow else balanced()
-        taken = cheapest([*attempts, taken], budget, board)
-    if (within := lying_in_ram(taken, board, options)) is not None:
-        taken = _chosen_again(taken, attempt, within, board, options)
-        attempts.append(taken)
-    if options.optimize == "speed" and taken.program.arena_size > memory_of_arena(board, options.place).room:
-        attempts += balanced() if all(each.goal != GOALS[0] for each in attempts) else []  # may lie in faster memory
-        attempts = [staged(each, board, options) for each in [*attempts, taken]]
-        taken = cheapest(attempts, budget, board, lambda each: _placed_time(each, board, options))
+    baseline = chosen = attempt(AS_ASKED, _as_asked, options.optimize, options)
+    attempts = [baseline]
+    if budget.excess(baseline.use):
+        attempts += fallbacks(budget.narrowed(baseline.use))
+        chosen = cheapest(attempts, budget, board, built=partial(_built, board=board, options=options, code_of=code_of))
+    if (adapted := priced_copies(chosen, board, options)) is not None:
+        priced = attempt(IN_PART, _as_asked, options.optimize, adapted)
+        attempts += [priced] if priced.time < MAX_RELATIVE_TIME * chosen.time else []
+    if adapted is not None or waits_most(chosen, board, options):
+        narrowed_budget = beside_copies(chosen, board, options)  # The arena may leave no room for copies of weights.
+        attempts += fallbacks(narrowed_budget) if narrowed_budget else balanced()
+        chosen = cheapest([*attempts, chosen], budget, board)
+    if (adapted := lying_in_ram(chosen, board, options)) is not None:
+        chosen = _chosen_again(chosen, attempt, adapted, board, options)
+        attempts.append(chosen)
+    if options.optimize == "speed" and chosen.program.arena_size > memory_of_arena(board, options.place).room:
+        attempts += balanced() if all(rival.goal != GOALS[0] for rival in attempts) else []  # It may fit faster memory.
+        attempts = [staged(rival, board, options) for rival in [*attempts, chosen]]
+        chosen = cheapest(attempts, budget, board, lambda rival: _placed_time(rival, board, options))
     else:
-        taken = staged(taken, board, options)
-    taken = _divided(graph, taken, asked, attempt, board, options)
-    return Fit(budget, taken, asked, _layer_by_layer(graph, taken.program, board, options))
+        chosen = staged(chosen, board, options)
+    chosen = _divided(graph, chosen, baseline, attempt, board, options)
+    return Fit(budget, chosen, baseline, _layer_by_layer(graph, chosen.program, board, options))
 
 
-def _built(made: Attempt, board: Board, options: CompileOptions, code_of: Measure | None) -> Attempt:
-    """With the code that it has, where it may fit by that, as a compiler tells; else with as much as is likely."""
-    budget, likely = Budget.of(options), likely_code(made.program, board)
-    if budget.excess(use_of(made.program, board, options, round(MISJUDGED_CODE * likely))):
-        return replace(made, use=use_of(made.program, board, options, likely))
-    code = None if code_of is None else code_of(made.program)
-    return made if code is None else replace(made, built=code, use=use_of(made.program, board, options, code))
+def _built(attempt: Attempt, board: Board, options: CompileOptions, code_of: Measure | None) -> Attempt:
+    """Return the attempt with its code size measured, if the program may fit with its real code.
+
+    The attempt keeps the likely size of its code where not even MIN_CODE_RATIO of that size would fit.
+    """
+    budget, likely = Budget.of(options), likely_code(attempt.program, board)
+    if budget.excess(use_of(attempt.program, board, options, round(MIN_CODE_RATIO * likely))):
+        return replace(attempt, use=use_of(attempt.program, board, options, likely))
+    code = None if code_of is None else code_of(attempt.program)
+    return attempt if code is None else replace(attempt, built=code, use=use_of(attempt.program, board, options, code))
 
 
 def _divided(
-    graph: Graph, taken: Attempt, asked: Attempt, attempt: Callable[..., Attempt], board: Board, options: CompileOptions
+    graph: Graph,
+    best: Attempt,
+    baseline: Attempt,
+    attempt: Callable[..., Attempt],
+    board: Board,
+    options: CompileOptions,
 ) -> Attempt:
-    """With layers in portions that a cache holds, instead of what was `taken` where that is a better trade of time and
-    memory, or faster if speed is the goal: then `balanced` kernels, too, as they read weights less often.
+    """Return the better of the chosen program and variants whose layers are tiled by output channels to fit a cache.
+
+    For `speed`, the `balanced` kernels are tried as well, since these read weights less often.
     """
-    budget, whole = Budget.of(options), taken
-    if budget.excess(asked.use) or options.optimize not in (GOALS[0], "speed"):
-        return taken
-    ways: list[tuple[Build, str]] = [(_as_asked, options.optimize)]
-    if options.optimize == "speed" and taken.waits > LEAST_SAVED * taken.instructions:
-        ways.append((_for_goal(GOALS[0]), GOALS[0]))
-    copying = options if options.optimize == "speed" or asked.copies is None else asked.copies.options
-    for build, goal in ways:
-        base = asked.program if goal == asked.goal else build(graph, board, options)
+    budget, whole = Budget.of(options), best
+    if budget.excess(baseline.use) or options.optimize not in (GOALS[0], "speed"):
+        return best
+    variants: list[tuple[Build, str]] = [(_as_asked, options.optimize)]
+    if options.optimize == "speed" and best.waits > MIN_SAVED_PER_INSTRUCTION * best.instructions:
+        variants.append((_for_goal(GOALS[0]), GOALS[0]))
+    copying = options if options.optimize == "speed" or baseline.copies is None else baseline.copies.options
+    for build, goal in variants:
+        base = baseline.program if goal == baseline.goal else build(graph, board, options)
         if (divided := in_portions(graph, base, board, copying)) is not None:
-            made = staged(attempt(AS_ASKED, build, goal, options, divided), board, options)
-            fits = not budget.excess(made.use)
-            may_be_asked_for = taken is whole and goal != asked.goal  # as `balanced`, which must not be the faster one
-            taken = made if fits and _is_better(made, taken, may_be_asked_for, board, options) else taken
-    return taken
+            candidate = staged(attempt(AS_ASKED, build, goal, options, divided), board, options)
+            fits = not budget.excess(candidate.use)
+            may_be_asked_for = (
+                best is whole and goal != baseline.goal
+            )  # `balanced` could return this program, and must not be faster than `speed`.
+            best = candidate if fits and _is_better(candidate, best, may_be_asked_for, board, options) else best
+    return best
 
 
-def _is_better(made: Attempt, taken: Attempt, at_all: bool, board: Board, options: CompileOptions) -> bool:
-    """Whether it takes surely, or `at_all`, less of what the goal counts."""
-    times = [_placed_time(attempt, board, options) for attempt in (made, taken)]
+def _is_better(
+    candidate: Attempt, incumbent: Attempt, any_gain_counts: bool, board: Board, options: CompileOptions
+) -> bool:
+    """Return whether the candidate clearly improves on what the goal minimizes.
+
+    With `any_gain_counts`, any gain of speed is enough.
+    """
+    times = [_placed_time(attempt, board, options) for attempt in (candidate, incumbent)]
     if options.optimize == "speed":
-        return times[0] < (1.0 if at_all else SURELY) * times[1]
-    trades = [_trade(attempt, time) for attempt, time in zip((made, taken), times, strict=True)]
-    saves_enough = times[0] <= times[1] or taken.use.ram > ENOUGH * board.total_ram  # else RAM serves nobody
-    return saves_enough and trades[0] < trades[1] + math.log(SURELY_BETTER)
+        return times[0] < (1.0 if any_gain_counts else MAX_RELATIVE_TIME) * times[1]
+    trades = [_trade(attempt, time) for attempt, time in zip((candidate, incumbent), times, strict=True)]
+    saves_enough = times[0] <= times[1] or incumbent.use.ram > ENOUGH * board.total_ram  # Unused RAM has no value.
+    return saves_enough and trades[0] < trades[1] + math.log(MAX_TRADE_RATIO)
 
 
 def _trade(attempt: Attempt, time: float) -> float:
-    """How `balanced` sees all that an attempt takes, calls and copies too: less is better."""
+    """Return the `balanced` rank of an attempt, with its calls and copies: less is better."""
     ram = attempt.copies.ram if attempt.copies else attempt.use.ram
     return Cost(time, ram, attempt.use.flash).rank(GOALS[0])
 
 
 def _layer_by_layer(graph: Graph, program: Program, board: Board, options: CompileOptions) -> float | None:
-    """Instructions, by estimate, of a program with layers row by row if there were none; None where there are none."""
+    """Return the estimated instructions without line buffering, or None if the program has no layers row by row."""
     if all(instr.control is not Control.STREAM for instr in program.instrs):
         return None
     return lowered(graph, board, replace(options, stream_input=False)).instructions_estimate
 
 
 def _chosen_again(
-    taken: Attempt,
+    previous: Attempt,
     attempt: Callable[[str, Build, str, CompileOptions], Attempt],
-    within: CompileOptions,
+    copy_options: CompileOptions,
     board: Board,
     options: CompileOptions,
 ) -> Attempt:
-    """With kernels chosen `within` options by which start-up copies weights, as many bytes of them as leave room for
-    that; what was `taken` before where these are not surely faster.
+    """Return a program with kernels chosen for weights in RAM, or `previous` if that is not clearly faster.
+
+    Where start-up copies do not leave enough room, the kernels are limited to as many bytes of weights as can be
+    copied.
     """
     budget = Budget.of(options)
-    again = attempt(AS_ASKED, _as_asked, options.optimize, within)
-    narrow = budget.narrowed(again.use) if budget.excess(again.use) else beside_copies(again, board, options)
-    if narrow is not None:
-        within = replace(within, max_ram=narrow.ram, max_flash=narrow.flash)
-        again = attempt(IN_RAM, _within_limits, "", within)
-    most = SURELY * placed_cycles(taken, board, options)
-    is_faster = not budget.excess(again.use) and placed_cycles(again, board, options) < most
-    return again if is_faster else taken
+    retried = attempt(AS_ASKED, _as_asked, options.optimize, copy_options)
+    narrowed_budget = (
+        budget.narrowed(retried.use) if budget.excess(retried.use) else beside_copies(retried, board, options)
+    )
+    if narrowed_budget is not None:
+        copy_options = replace(copy_options, max_ram=narrowed_budget.ram, max_flash=narrowed_budget.flash)
+        retried = attempt(IN_RAM, _within_limits, "", copy_options)
+    max_cycles = MAX_RELATIVE_TIME * placed_cycles(previous, board, options)
+    is_faster = not budget.excess(retried.use) and placed_cycles(retried, board, options) < max_cycles
+    return retried if is_faster else previous
 
 
 def _placed_time(attempt: Attempt, board: Board, options: CompileOptions) -> float:
-    """Of an attempt in the memories where it would lie, with its copies."""
+    """Return the instructions and stall cycles of an attempt in the memories where it would lie, with its copies."""
     places = (attempt.copies.options if attempt.copies else options).place
     return attempt.instructions + sum(waits_when_placed(attempt.program, board, places))
 
 
 def placed_cycles(attempt: Attempt, board: Board, options: CompileOptions) -> float:
-    """Instructions of an attempt in the memories where it would lie, with its copies, and waits for these: as cycles of
-    the core where they are known.
+    """Return the estimated cycles of an attempt in the memories where it would lie, with its copies.
+
+    These are the core's cycles, where the cost model knows them, or else its instructions, and the stall cycles of
+    memory.
+
+    Args:
+        attempt: The planned program with its copies.
+        board: The board with its memories.
+        options: Options with the placement, used if the attempt has no copies.
     """
     stalls = (attempt.program.cycles_estimate or attempt.instructions) - attempt.instructions
     return _placed_time(attempt, board, options) + stalls
 
 
-def _made(asked: Attempt, steps: Sequence[Fallback], attempt: Callable[[Fallback], Attempt]) -> list[Attempt]:
-    """Programs by these steps, in their order; where the board has far too little for the least that there is, only
-    that.
+def _made(baseline: Attempt, steps: Sequence[Fallback], attempt: Callable[[Fallback], Attempt]) -> list[Attempt]:
+    """Build the fallbacks in their order.
+
+    If even the fallback for the least RAM or flash needs far more than the board has, only such fallbacks are built.
     """
-    leasts = {step: attempt(step) for step in steps if step.goal and asked.use.lacks}
-    found = [asked, *leasts.values()]
-    is_taught = any(step.of_lessons for step in steps)  # may take less than what is made for the least RAM
-    if not is_taught and any(_exceeds_by_far(each.use, each.goal) for each in found if each.goal):
-        return list(leasts.values())
-    return [leasts[step] if step in leasts else attempt(step) for step in steps]
+    minimal = {step: attempt(step) for step in steps if step.goal and baseline.use.lacks}
+    candidates = [baseline, *minimal.values()]
+    is_taught = any(
+        step.of_lessons for step in steps
+    )  # Recomputation may need less RAM than the fallback for the least RAM.
+    if not is_taught and any(
+        _exceeds_by_far(candidate.use, candidate.goal) for candidate in candidates if candidate.goal
+    ):
+        return list(minimal.values())
+    return [minimal[step] if step in minimal else attempt(step) for step in steps]
 
 
 def _exceeds_by_far(use: Use, goal: str) -> bool:
-    """Whether what is made for the least of something takes far more of it than the board has."""
-    taken = {"ram": (use.ram, use.ram_lacking), "flash": (use.flash, use.flash_lacking)}
-    return any(goal == name and nbytes > NEARBY * (nbytes - lacks) for name, (nbytes, lacks) in taken.items())
+    """Return whether a program built for the least RAM or flash needs far more of that memory than the board has."""
+    usage = {"ram": (use.ram, use.ram_lacking), "flash": (use.flash, use.flash_lacking)}
+    return any(
+        goal == name and nbytes > RAM_ESTIMATE_MARGIN * (nbytes - lacks) for name, (nbytes, lacks) in usage.items()
+    )
 
 
 def _room_for_two(program: Program, use: Use, board: Board, options: CompileOptions) -> Room:
-    """What a program leaves to its form for two cores."""
-    most = board.total_flash if options.max_flash is None else options.max_flash
-    left = memory_of_arena(board, options.place).room - STACK - program.arena_size
+    """Return the RAM and flash that remain for the two-core form of a program."""
+    max_flash = board.total_flash if options.max_flash is None else options.max_flash
+    free_ram = memory_of_arena(board, options.place).room - MIN_STACK_BYTES - program.arena_size
     if options.max_ram is not None:
-        left = min(left, options.max_ram - use.ram)
-    return Room(left, most - use.flash, math.inf if options.optimize == "speed" else MOST_RAM)
+        free_ram = min(free_ram, options.max_ram - use.ram)
+    return Room(free_ram, max_flash - use.flash, math.inf if options.optimize == "speed" else MAX_SHARED_RAM_RATIO)
 
 
 def _on_two_cores(
     graph: Graph, whole: Program, board: Board, options: CompileOptions, build: Shared, room: Room
 ) -> Program:
-    """Layers shared, or, for throughput, parts of two frames at once, if that takes less time a frame.
+    """Return the program for two cores: layers partitioned over both or, for throughput, a pipeline over two frames.
 
-    With no more constants than one core has, where start-up could not copy more to RAM.
+    `whole` is the program of one core. The constants may not grow where that would prevent copies to RAM at start-up.
     """
     forms = _forms(board, options)
     if not options.throughput:
         program = shared_program(graph, whole, forms, build, room)
         if copies_enough(whole, board, options) and not copies_enough(program, board, options):
-            least = replace(forms, most_flash=1.0)
-            program = shared_program(graph, whole, least, build, replace(room, flash=0))
+            compact_forms = replace(forms, most_flash=1.0)
+            program = shared_program(graph, whole, compact_forms, build, replace(room, flash=0))
         return program
     program, time = shared(graph, whole, forms, build, room)
 
@@ -289,23 +337,25 @@ def _on_two_cores(
 
 
 def _forms(board: Board, options: CompileOptions) -> Forms:
-    """Of layers that the board's first two cores share."""
+    """Return the search for partitions of layers over the board's first two cores."""
     helper = board.helper
     assert helper is not None
-    other = board.other_kind or board
+    other_board = board.other_kind or board
     first = Side(board.features, cost_table(board.cpu, board.features), 1.0, helper.first_paces)
-    second = Side(other.features, cost_table(other.cpu, other.features), helper.pace, helper.paces)
+    second = Side(other_board.features, cost_table(other_board.cpu, other_board.features), helper.pace, helper.paces)
     return Forms(first, second, options.kernels, of_arena(board, memory_of_arena(board, options.place)))
 
 
 def _as_asked(graph: Graph, board: Board, options: CompileOptions) -> Program:
+    """Build the requested program."""
     return _with_codes(graph, board, options, must_save=False)
 
 
 def _decoding(graph: Graph, board: Board, options: CompileOptions) -> Program:
-    """With weights by a code wherever that is shorter: kernels of the goal as asked, or of one that takes less flash.
+    """Build the program with compressed weights wherever compression saves flash.
 
-    What kernels are chosen by knows nothing of codes: it has no limit.
+    Kernels of the requested goal are tried first, then those of `balanced` and `flash`. The flash limit is lifted for
+    the choice of kernels, because that choice does not know the compressed sizes.
     """
     budget, attempts = Budget.of(options), list[Attempt]()
     for goal in dict.fromkeys((options.optimize, GOALS[0], "flash")):
@@ -318,62 +368,68 @@ def _decoding(graph: Graph, board: Board, options: CompileOptions) -> Program:
 
 
 def _with_codes(graph: Graph, board: Board, options: CompileOptions, *, must_save: bool) -> Program:
-    """For its goal, with weights decoded before their layers where that serves it, or saves flash that `must` be."""
+    """Build a program and compress its weights where that serves the goal, or where flash must be saved."""
 
-    def coded(way: Graph) -> tuple[Program, Codes]:
-        made = _for_its_goal(way, board, options, Streamings(board, is_streamed_in=options.stream_input))
-        return made, codes_of(made, board, options, must_save=must_save)
+    def coded(variant: Graph) -> tuple[Program, Codes]:
+        program = _for_its_goal(variant, board, options, Streamings(board, is_streamed_in=options.stream_input))
+        return program, codes_of(program, board, options, must_save=must_save)
 
-    made, codes = coded(graph)
-    tiled = in_tiles(graph, made, codes)
-    whole = with_codes(made, codes, board, options, must_save=must_save)
+    program, codes = coded(graph)
+    tiled = in_tiles(graph, program, codes)
+    whole = with_codes(program, codes, board, options, must_save=must_save)
     if tiled is None:
         return whole
-    other = with_codes(*coded(tiled), board, options, must_save=must_save)
-    return better_of([whole, other], board, options)
+    tiled_program = with_codes(*coded(tiled), board, options, must_save=must_save)
+    return better_of([whole, tiled_program], board, options)
 
 
 def _for_its_goal(graph: Graph, board: Board, options: CompileOptions, streamings: Streamings) -> Program:
-    found: list[tuple[Program, Graph, Kernels]] = []
-    farthest = MISJUDGED[1] if options.optimize == "ram" else 1.0
-    for way, ram in _ways(graph, board, options, streamings):
-        least = min((program.arena_size for program, *_ in found), default=math.inf)
-        if ram <= NEARBY * least:
-            kernels = Kernels(way, board, options)
-            program = lowered(way, board, options, kernels=kernels.within())
-            found.append((planned(program, most=farthest * least), way, kernels))
-        if _work(streamings, [made for made, *_ in found]) > MOST_WORK:
+    """Build the program for the goal of `options`, with layers in line-buffered groups where these serve the goal."""
+    candidates: list[tuple[Program, Graph, Kernels]] = []
+    farthest = ARENA_ESTIMATE_RATIOS[1] if options.optimize == "ram" else 1.0
+    for variant, ram in _ways(graph, board, options, streamings):
+        least_arena = min((program.arena_size for program, *_ in candidates), default=math.inf)
+        if ram <= RAM_ESTIMATE_MARGIN * least_arena:
+            kernels = Kernels(variant, board, options)
+            program = lowered(variant, board, options, kernels=kernels.within())
+            candidates.append((planned(program, most=farthest * least_arena), variant, kernels))
+        if _work(streamings, [candidate_program for candidate_program, *_ in candidates]) > MAX_SEARCH_WORK:
             break
-    program = _least(program for program, *_ in found)
+    program = _least(program for program, *_ in candidates)
     if options.optimize == GOALS[0] and not options.stream_input:
-        return grouped(streamings, graph, found[0][2], options, program)
+        return grouped(streamings, graph, candidates[0][2], options, program)
     if options.optimize != "ram":
         return program
     restart()
-    balanced = _for_its_goal(graph, board, replace(options, optimize=GOALS[0]), streamings)  # by chance it takes less
+    balanced = _for_its_goal(
+        graph, board, replace(options, optimize=GOALS[0]), streamings
+    )  # It may happen to need less RAM.
     restart()
-    near = [each for each in found if each[0].arena_size <= farthest * program.arena_size]
-    rivals = _Rivals(board, options, balanced, [made for made, *_ in near])
-    for made, way, kernels in near:
-        if _work(streamings, rivals.programs) <= MOST_WORK:
-            rivals.add(_faster(made, way, kernels, board, options))
+    close_candidates = [
+        candidate for candidate in candidates if candidate[0].arena_size <= farthest * program.arena_size
+    ]
+    rivals = _Rivals(board, options, balanced, [candidate_program for candidate_program, *_ in close_candidates])
+    for candidate_program, variant, kernels in close_candidates:
+        if _work(streamings, rivals.programs) <= MAX_SEARCH_WORK:
+            rivals.add(_faster(candidate_program, variant, kernels, board, options))
     return rivals.best()
 
 
-MOST_WORK = 8_000
-"""What is tried for the least RAM, by count: some ten seconds. Then the best so far is taken."""
+MAX_SEARCH_WORK = 8_000
+"""Limit of the search for the least RAM, in units of `_work`: about ten seconds; then the best program so far is used.
+"""
 
-PER_INSTRUCTION = 3
-"""How many times as long it takes to lower and to plan one as to see what a group of layers takes."""
+WORK_PER_INSTRUCTION = 3
+"""Time to lower and plan one instruction, relative to the time to evaluate one line-buffered group."""
 
 
 def _work(streamings: Streamings, programs: Iterable[Program]) -> int:
-    """What it took to find programs: groups of layers that were looked at, and their instructions."""
-    return streamings.looked_at + PER_INSTRUCTION * sum(len(program.instrs) for program in programs)
+    """Return the counted work of a search: evaluated line-buffered groups, and instructions lowered and planned."""
+    return streamings.looked_at + WORK_PER_INSTRUCTION * sum(len(program.instrs) for program in programs)
 
 
 class _Rivals:
-    """Programs with nearly the least RAM, of which none takes more than `balanced`."""
+    """Candidates for `ram` that need nearly the least RAM, none of them more than the `balanced` program."""
 
     def __init__(self, board: Board, options: CompileOptions, balanced: Program, programs: Iterable[Program]) -> None:
         self._board, self._options, self._budget = board, options, Budget.of(options)
@@ -381,29 +437,30 @@ class _Rivals:
         self.programs = list(programs)
 
     def add(self, programs: Iterable[Program]) -> None:
-        """Plans more of them, as far as they could be the best."""
+        """Plan further programs, and stop planning each one where it can no longer be the best."""
         for program in programs:
             self.programs.append(planned(program, most=self._most_useful(program)))
 
     def best(self) -> Program:
-        """What fits, and of that the best trade of time and RAM."""
+        """Return the candidate of the best trade of time and RAM among those that fit and need nearly the least RAM."""
         programs = [*self.programs, self._balanced]
-        most = min(NEARLY * min(made.arena_size for made in programs), self._balanced.arena_size)
-        return min((made for made in programs if made.arena_size <= most), key=self._rank)
+        max_arena = min(MAX_RELATIVE_RAM * min(program.arena_size for program in programs), self._balanced.arena_size)
+        return min((program for program in programs if program.arena_size <= max_arena), key=self._rank)
 
     def _most_useful(self, program: Program) -> float:
-        """With more bytes of RAM than that, another one is nearer to the least, or a trade as good with no more RAM."""
-        least = min(made.arena_size for made in (*self.programs, self._balanced))
-        most = min(NEARLY * least, self._balanced.arena_size)
+        """Return the largest arena, in bytes, with which a program can still be the best candidate."""
+        least_arena = min(rival.arena_size for rival in (*self.programs, self._balanced))
+        max_arena = min(MAX_RELATIVE_RAM * least_arena, self._balanced.arena_size)
         for other in self.programs:
             excess, _ = self._rank(other)
             if not excess:
-                times = (_time(other) / _time(program)) ** (1 / LAST_BYTES)
-                most = min(most, math.ceil(other.arena_size * max(times, 1.0)) - 1)
-        return most
+                times = (_time(other) / _time(program)) ** (1 / RAM_EXPONENT)
+                max_arena = min(max_arena, math.ceil(other.arena_size * max(times, 1.0)) - 1)
+        return max_arena
 
     def _rank(self, program: Program) -> tuple[float, float]:
-        trade = math.log(_time(program)) + LAST_BYTES * math.log(max(program.arena_size, 1))
+        """Return the excess over the budget, then the trade of time and RAM: less is better."""
+        trade = math.log(_time(program)) + RAM_EXPONENT * math.log(max(program.arena_size, 1))
         return self._budget.excess(use_of(program, self._board, self._options)), trade
 
 
@@ -411,40 +468,42 @@ def _time(program: Program) -> float:
     return max(program.instructions_estimate or 0.0, 1.0)
 
 
-NEARLY = 1 + 1 / 64
-"""How many times the least RAM `ram` may take for time's sake."""
+MAX_RELATIVE_RAM = 1 + 1 / 64
+"""Largest ratio of the arena of a `ram` program to the least arena found: the excess may be spent on speed."""
 
-LAST_BYTES = 16
-"""RAM counts so many times then: its last hundredth may cost a sixth of the time."""
-
-
-MISJUDGED = (1.0, 1.05, 1.15)
-"""How many times the RAM of a program its layers may be estimated to take."""
+RAM_EXPONENT = 16
+"""Weight of RAM in the trade of time and RAM of `ram` programs: its last hundredth may cost a sixth of the time."""
 
 
-def _faster(program: Program, way: Graph, kernels: Kernels, board: Board, options: CompileOptions) -> Iterator[Program]:
-    """Programs with faster kernels where a program leaves RAM unused, as far as that can be estimated."""
+ARENA_ESTIMATE_RATIOS = (1.0, 1.05, 1.15)
+"""Assumed ratios of the RAM that kernels may use by estimate to the planned arena, as the planner overlaps buffers."""
+
+
+def _faster(
+    program: Program, variant: Graph, kernels: Kernels, board: Board, options: CompileOptions
+) -> Iterator[Program]:
+    """Yield programs with faster kernels, for each ARENA_ESTIMATE_RATIOS, where a program leaves RAM unused."""
     known = {program.instructions_estimate}
-    for factor in MISJUDGED:
+    for factor in ARENA_ESTIMATE_RATIOS:
         limits = Limits(board.total_ram, board.total_flash, taken=int(factor * program.arena_size))
-        faster = lowered(way, board, options, kernels=kernels.within(limits))
+        faster = lowered(variant, board, options, kernels=kernels.within(limits))
         if faster.instructions_estimate not in known:
             known.add(faster.instructions_estimate)
             yield faster
 
 
 def _least(programs: Iterable[Program]) -> Program:
-    """Of those with the least RAM the fastest, the first of several."""
+    """Return the program with the least RAM, and the fastest of several with the same RAM."""
     return min(programs, key=lambda program: (program.arena_size, program.instructions_estimate or 0.0))
 
 
 def _for_goal(goal: str) -> Build:
-    """As asked, but made for another goal."""
+    """Return a build function that replaces the goal of the options by `goal`."""
     return lambda graph, board, options: _as_asked(graph, board, replace(options, optimize=goal))
 
 
-CORRECTIONS = 4
-"""How often kernels are chosen anew, with what the choice misjudged."""
+MAX_LIMIT_CORRECTIONS = 4
+"""Largest number of kernel choices per budget, each with limits corrected by the error of the previous choice."""
 
 
 def _within_limits(
@@ -453,18 +512,29 @@ def _within_limits(
     options: CompileOptions,
     measured: Callable[[Program, Board, CompileOptions], Use] = use_of,
 ) -> Program:
-    """The goal as asked, but kernels chosen within the budget, by what a program takes as `measured`.
+    """Build the program for the requested goal with kernels chosen within the budget.
 
-    The choice knows nothing of the planner's tricks, nor of code without a choice: by what it misjudged, its limits
-    are moved. Of what that gives, the best is taken: what fits with the fewest instructions, or fits least badly.
+    The choice of kernels knows neither the planner's overlaps nor the code of layers without a choice. Its limits are
+    corrected by the difference between the budget and what the program uses, up to MAX_LIMIT_CORRECTIONS times.
+
+    Args:
+        graph: The optimized graph.
+        board: The board that the program must fit.
+        options: Options with the budget.
+        measured: Returns the RAM and flash that a program uses.
+
+    Returns:
+        The fastest of the programs that fit, or the one with the least excess.
     """
     budget = Budget.of(options)
     limits = _limits(budget, board)
     streamings = Streamings(board, is_streamed_in=options.stream_input)
-    ways = [(way, Kernels(way, board, options)) for way, _ in _ways(graph, board, options, streamings)]
+    variants = [(variant, Kernels(variant, board, options)) for variant, _ in _ways(graph, board, options, streamings)]
     tried: dict[Limits, Attempt] = {}
-    while limits not in tried and len(tried) < CORRECTIONS:
-        program = _least(planned(lowered(way, board, options, kernels=kernels.within(limits))) for way, kernels in ways)
+    while limits not in tried and len(tried) < MAX_LIMIT_CORRECTIONS:
+        program = _least(
+            planned(lowered(variant, board, options, kernels=kernels.within(limits))) for variant, kernels in variants
+        )
         use = measured(program, board, options)
         tried[limits] = Attempt("", program, use)
         limits = Limits(
@@ -475,30 +545,30 @@ def _within_limits(
 
 
 def _in_groups(graph: Graph, board: Board, options: CompileOptions) -> Program:
-    """As many layers in groups as it takes, with kernels for the goal as asked."""
+    """Build a program with as many line-buffered groups as the RAM limit requires, for the requested goal."""
     budget, streamings = Budget.of(options), Streamings(board, is_streamed_in=options.stream_input)
     limits, graph = _limits(budget, board), streamings.ordered(graph)
     attempts = []
     for plan in (plan for streaming in streamings.with_pairs(graph) for plan in _near(streaming, limits)):
-        way = with_groups(graph, plan, is_streamed_in=options.stream_input)
-        kernels = Kernels(way, board, options).within(limits)
-        program = planned(lowered(way, board, options, kernels=kernels))
+        grouped_graph = with_groups(graph, plan, is_streamed_in=options.stream_input)
+        kernels = Kernels(grouped_graph, board, options).within(limits)
+        program = planned(lowered(grouped_graph, board, options, kernels=kernels))
         attempts.append(Attempt("", program, use_of(program, board, options)))
     return _best(attempts, budget)
 
 
 def _near(streaming: Streaming, limits: Limits) -> list[list[Stretch]]:
-    """The plans that may be the fastest within limits."""
+    """Return the plans that may be the fastest within the limits, by their estimated RAM."""
     plans = list(streaming.plans())
-    near = [plan for plan in plans if ram_of(plan) <= NEARBY * limits.ram] or plans[:1] or [[]]
-    return near[-MOST_WAYS:]
+    close_plans = [plan for plan in plans if ram_of(plan) <= RAM_ESTIMATE_MARGIN * limits.ram] or plans[:1] or [[]]
+    return close_plans[-MAX_PLANNED_GROUPINGS:]
 
 
 def _recomputed(graph: Graph, board: Board, options: CompileOptions) -> Program:
-    """As asked, with as little computed twice as it takes, or else the least RAM of these ways."""
+    """Build the program with as few recomputed results as the budget requires, or the one with the least excess."""
     budget, attempts = Budget.of(options), list[Attempt]()
-    for way in recomputing(graph):
-        program = _as_asked(way, board, options)
+    for recomputing_graph in recomputing(graph):
+        program = _as_asked(recomputing_graph, board, options)
         attempts.append(Attempt("", program, use_of(program, board, options)))
         if not budget.excess(attempts[-1].use):
             break
@@ -506,12 +576,12 @@ def _recomputed(graph: Graph, board: Board, options: CompileOptions) -> Program:
 
 
 def _limits(budget: Budget, board: Board) -> Limits:
-    """Of the budget, where it has some, else of the board."""
+    """Return the limits of the budget, and the board's memory where the budget has no limit."""
     return Limits(budget.ram or board.total_ram, budget.flash or board.total_flash)
 
 
 def _best(attempts: Iterable[Attempt], budget: Budget) -> Program:
-    """What fits with the fewest instructions, or fits least badly."""
+    """Return the fastest program that fits the budget, or the one with the least excess."""
     return min(attempts, key=lambda a: (budget.excess(a.use), a.instructions)).program
 
 
@@ -525,17 +595,19 @@ FALLBACKS: tuple[Fallback, ...] = (
     Fallback("all for the least RAM", ("ram",), _for_goal("ram"), "ram", in_rows=True),
     Fallback("all for the least flash", ("flash",), _for_goal("flash"), "flash"),
 )
-"""What is tried where a program as asked for is too large."""
+"""Alternatives that are built if the requested program is too large."""
 
 
-MOST_WAYS = 4
-"""Of grouping layers, that are planned: estimates of their RAM are right within some percent."""
+MAX_PLANNED_GROUPINGS = 4
+"""Number of divisions into line-buffered groups that are planned: their RAM estimates are right within a few percent.
+"""
 
 
 def _ways(graph: Graph, board: Board, options: CompileOptions, streamings: Streamings) -> Iterator[tuple[Graph, int]]:
-    """The graph; for the least RAM with layers in groups, in the ways that promise most, with estimates of that.
+    """Yield variants of the graph with line-buffered groups and the estimated RAM of each, 0 for an ungrouped graph.
 
-    Where the caller hands over the input row by row, the first layers are a group in any case.
+    Goals other than `ram` yield the graph as it is. Where the caller passes the input row by row, the first layers are
+    a group for every goal.
     """
     is_streamed_in = options.stream_input
     if options.optimize != "ram" and not is_streamed_in:
@@ -543,43 +615,46 @@ def _ways(graph: Graph, board: Board, options: CompileOptions, streamings: Strea
         return
     divided = heads_apart(graph) if options.optimize == "ram" else graph
     in_bodies = streamings.bodies_in_groups(divided) if options.optimize == "ram" else divided
-    for each in dict.fromkeys(streamings.ordered(way) for way in (in_bodies, divided, graph)):
-        yield from _ways_by_rows(each, options, streamings)
+    for ordered_graph in dict.fromkeys(streamings.ordered(variant) for variant in (in_bodies, divided, graph)):
+        yield from _ways_by_rows(ordered_graph, options, streamings)
 
 
-PATCHES_GAIN = 0.97
-"""Layers are computed in patches where by estimate a program takes at most so many times the RAM."""
+MAX_PATCHED_RAM_RATIO = 0.97
+"""Spatial tiling is used only where it reduces the estimated RAM to at most this share."""
 
 
 def _ways_by_rows(graph: Graph, options: CompileOptions, streamings: Streamings) -> Iterator[tuple[Graph, int]]:
-    """Those of one graph; for the least RAM also with what needs most of it in patches, as long as that helps."""
+    """Yield the grouped variants of one graph.
+
+    For the least RAM, the group that needs most RAM is also tiled spatially, as long as tiling reduces the RAM.
+    """
     plans = _plans(graph, options, streamings)
     in_groups = _by_plans(graph, plans, options)
     yield from in_groups
     if not in_groups or not options.stream_input:
         yield graph, 0
     while options.optimize == "ram" and plans and (patched := _patched(graph, plans[0])):
-        before, graph, plans = ram_of(plans[0]), patched, _plans(patched, options, streamings)
-        if not plans or ram_of(plans[0]) > PATCHES_GAIN * before:
+        previous_ram, graph, plans = ram_of(plans[0]), patched, _plans(patched, options, streamings)
+        if not plans or ram_of(plans[0]) > MAX_PATCHED_RAM_RATIO * previous_ram:
             return
         yield from _by_plans(graph, plans, options)
 
 
 def _plans(graph: Graph, options: CompileOptions, streamings: Streamings) -> list[list[Stretch]]:
-    """Those that promise most."""
+    """Return the most promising divisions of a graph into stretches."""
     streaming = streamings.of(graph)
     if options.optimize == "ram":
-        return list(islice(streaming.plans(), MOST_WAYS))
+        return list(islice(streaming.plans(), MAX_PLANNED_GROUPINGS))
     return sorted(streaming.plans(), key=streaming.product)[:1]
 
 
 def _by_plans(graph: Graph, plans: Sequence[Sequence[Stretch]], options: CompileOptions) -> list[tuple[Graph, int]]:
-    """The graph with groups by those plans that have any."""
-    ways = [(with_groups(graph, plan, is_streamed_in=options.stream_input), ram_of(plan)) for plan in plans]
-    return [(way, ram) for way, ram in ways if way is not graph]
+    """Return the graphs with line-buffered groups and their estimated RAM, without plans that have no groups."""
+    grouped_graphs = [(with_groups(graph, plan, is_streamed_in=options.stream_input), ram_of(plan)) for plan in plans]
+    return [(grouped_graph, ram) for grouped_graph, ram in grouped_graphs if grouped_graph is not graph]
 
 
 def _patched(graph: Graph, plan: Sequence[Stretch]) -> Graph | None:
-    """With the busiest group in patches, if there is such a form of it."""
+    """Return the graph with spatial tiling of the group that needs most RAM, or None if the group cannot be tiled."""
     busiest = max(plan, key=lambda stretch: stretch.ram)
     return in_patches(graph, graph.nodes[busiest.first : busiest.end]) if busiest.op else None

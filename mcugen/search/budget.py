@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much RAM and flash a user allows: what programs take of both, and which of several is taken."""
+"""Budgets of RAM and flash: what a program uses of both, and the choice among candidate programs."""
 
 from __future__ import annotations
 
@@ -20,34 +20,39 @@ from mcugen.memory.place import copied_bytes, flash_lacking, place, ram_lacking
 from mcugen.memory.plan import Planned
 from mcugen.search.weight_copies import Copies
 
-BASE = 512
-"""Bytes of code that any model takes, and of what most need of the C library."""
+BASE_CODE_BYTES = 512
+"""Bytes of code of any model, with the parts of the C library that most models need."""
 
-MOST_BASE = 1024
-"""The same, where code shall not exceed what is said."""
+MAX_BASE_CODE_BYTES = 1024
+"""Upper estimate of BASE_CODE_BYTES, for use where the code must not exceed what is reported."""
 
-CALL = 24
-"""Bytes of code that calling a function takes which others call, too; its parameters take four each."""
+CALL_CODE_BYTES = 24
+"""Bytes of code per call of a function that has several callers, without its parameters, which take four bytes each."""
 
-MISJUDGED_CODE = 0.75
-"""Share of the code that is estimated which a program may turn out to take: with more it is not built to know."""
+MIN_CODE_RATIO = 0.75
+"""Least ratio of the real to the estimated size of code: a program that does not fit even then is not compiled."""
 
-HOPED_CODE = 0.9
-"""Share of the code that is estimated which a program of several takes, that then is built."""
+OPTIMISTIC_CODE_RATIO = 0.9
+"""Ratio of the real to the estimated size of code assumed for one more fallback, which is then compiled to be sure."""
 
-DEAR = 1.25
-"""Times as long as another way what fits for sure must take for that to be built, which takes seconds: it may fit."""
+MIN_SLOWDOWN_TO_BUILD = 1.25
+"""Candidates that may fit are compiled, which takes seconds, if the candidate that surely fits takes so many times as
+long.
+"""
 
-STACK = 512
-"""Bytes of stack that a call takes at most, of nearly all models; only a run knows."""
+STACK_RESERVE_BYTES = 512
+"""Bytes of RAM kept free for the stack: nearly all models need less. The exact depth is known only from a run."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The most bytes that a model may take; None is no limit. UsageError unless they are positive.
+    """The RAM and flash in bytes that a model may use; None means no limit.
 
-    `ram` counts all of the arena, the state and copies of weights, not the stack; `flash` counts weights and code, by
-    an estimate, or as built where no program would fit by that.
+    `ram` counts the whole arena, the state and copies of weights, but not the stack. `flash` counts weights and code.
+    The code is an estimate, or measured by compiling where no program would fit by the estimate.
+
+    Raises:
+        UsageError: If a limit is not positive.
     """
 
     ram: int | None = None
@@ -60,7 +65,7 @@ class Budget:
 
     @classmethod
     def of(cls, options: CompileOptions) -> Budget:
-        """What a user asks for."""
+        """Return the budget that the user set."""
         return cls(options.max_ram, options.max_flash)
 
     def __str__(self) -> str:
@@ -69,34 +74,33 @@ class Budget:
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """The goals that serve what is limited."""
+        """Return which of `ram` and `flash` are limited."""
         return tuple(name for name, value in (("ram", self.ram), ("flash", self.flash)) if value is not None)
 
     def narrowed(self, use: Use) -> Budget:
-        """With a limit for what a program takes more of than the board has; that of the board, if it is the lower."""
+        """Return the budget lowered to what the board has, for each memory that the program exceeds."""
         ram = _narrowed(self.ram, use.ram, use.ram_lacking)
         return Budget(ram, _narrowed(self.flash, use.flash, use.flash_lacking))
 
     def excess(self, use: Use) -> float:
-        """By how much more than allowed a program takes, or than the board has, as shares of that, added up; 0 if it
-        fits.
-        """
-        narrow = self.narrowed(use)
-        pairs = ((use.ram, narrow.ram), (use.flash, narrow.flash))
-        return sum(max(taken - allowed, 0) / allowed for taken, allowed in pairs if allowed is not None)
+        """Return the excess of RAM and of flash, each as a share of its limit, added up; 0 if all fits."""
+        limits = self.narrowed(use)
+        pairs = ((use.ram, limits.ram), (use.flash, limits.flash))
+        return sum(max(used - allowed, 0) / allowed for used, allowed in pairs if allowed is not None)
 
 
-def _narrowed(limit: int | None, taken: int, lacking: int) -> int | None:
+def _narrowed(limit: int | None, used: int, lacking: int) -> int | None:
     if not lacking:
         return limit
-    room = max(taken - lacking, 1)
+    room = max(used - lacking, 1)
     return room if limit is None else min(limit, room)
 
 
 @dataclass(frozen=True)
 class Use:
-    """Bytes of RAM and flash that a program takes; that of flash is an estimate. So many of them the board has not,
-    beside STACK.
+    """The RAM and flash that a program uses, in bytes, and by how much the board lacks them.
+
+    Flash is an estimate unless the code was built. RAM is lacking where less than STACK_RESERVE_BYTES would remain.
     """
 
     ram: int
@@ -104,49 +108,49 @@ class Use:
     ram_lacking: int = 0
     flash_lacking: int = 0
     lacking_in: str = ""
-    """The memories that RAM is lacking in, where some were asked for."""
+    """The memories that lack RAM, where the user chose memories."""
 
     @property
     def lacks(self) -> bool:
-        """Whether the board has no room for the program."""
+        """Return whether the board has no room for the program."""
         return bool(self.ram_lacking or self.flash_lacking)
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A planned program, and the name of the step that it was made by."""
+    """A planned candidate program, with the step that built it and what it uses."""
 
     step: str
     program: Program
     use: Use
     goal: str = ""
-    """What the step makes it for, if that is all it does."""
+    """The goal that the step builds for, if a different goal is all that it changes."""
     copies: Copies | None = None
-    """Of its constants, those that pay; None before that is known."""
+    """The copies of constants that pay off; None before these are known."""
     built: int | None = None
-    """Bytes of its code, where it was built to know them."""
+    """Measured size of the code in bytes, if the program was compiled to learn it."""
 
     @property
     def waits(self) -> float:
-        """Cycles that the CPU waits for constants with these copies, by estimate."""
+        """Return the estimated stall cycles for constants, with the chosen copies."""
         return self.copies.waits if self.copies else 0.0
 
     @property
     def time(self) -> float:
-        """Instructions, and cycles of waiting, by estimate."""
+        """Return the estimated instructions plus stall cycles."""
         return self.instructions + self.waits
 
     @property
     def instructions(self) -> float:
-        """As estimated; 0 where no layer has a choice of kernels."""
+        """Return the estimated instructions; 0 where no layer has a choice of kernels."""
         return self.program.instructions_estimate or 0.0
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What was taken for a budget, and what it would have been without one.
+    """The program chosen for a budget, and the one that was requested.
 
-    Where layers are computed row by row, `layer_by_layer` are the instructions without that, by estimate.
+    If layers are computed row by row, `layer_by_layer` is the estimated number of instructions without line buffering.
     """
 
     budget: Budget
@@ -156,103 +160,133 @@ class Fit:
 
     @property
     def program(self) -> Program:
-        """The compiled program of the attempt that was taken."""
+        """Return the chosen program."""
         return self.taken.program
 
     def placed(self, board: Board, options: CompileOptions) -> Fit:
-        """As it is in the board's memories: an arena in several may take more. DoesNotFitError if that is too much."""
-        taken = replace(self.taken, use=use_of(self.program, board, options, self.taken.built))
-        return replace(self, taken=cheapest([taken], self.budget, board))
+        """Return the fit as placed in the board's memories: an arena in several memories may take more bytes.
+
+        Raises:
+            DoesNotFitError: If the placed program exceeds the budget or the board.
+        """
+        attempt = replace(self.taken, use=use_of(self.program, board, options, self.taken.built))
+        return replace(self, taken=cheapest([attempt], self.budget, board))
 
     @property
     def rows_slowdown(self) -> float | None:
-        """By which share computing layers row by row made it slower, by estimate; None without such layers."""
+        """Return the estimated relative slowdown by line buffering, or None without line-buffered groups."""
         return self.taken.instructions / self.layer_by_layer - 1 if self.layer_by_layer else None
 
     @property
     def slowdown(self) -> float | None:
-        """By which share of the instructions the budget made it slower, by estimate; None where that is unknown."""
+        """Return the estimated relative slowdown by the budget, in instructions, or None where it is unknown."""
         return self.taken.instructions / self.asked.instructions - 1 if self.asked.instructions else None
 
     def notes(self, board: Board, goal: str) -> list[str]:
-        """What was done to make a program fit the board that did not as asked for, and what it costs."""
-        asked, taken = self.asked.use, self.taken.use
-        if not asked.lacks or self.taken.step == self.asked.step:  # as built it fits
+        """Return a note of what was changed to make the program fit the board and what that costs, or no notes."""
+        requested_use, final_use = self.asked.use, self.taken.use
+        if not requested_use.lacks or self.taken.step == self.asked.step:  # It fits with its measured code.
             return []
-        found = [f"{asked.ram:,} bytes of RAM"] * bool(asked.ram_lacking)
-        found += [f"about {asked.flash:,} bytes of flash"] * bool(asked.flash_lacking)
+        excesses = [f"{requested_use.ram:,} bytes of RAM"] * bool(requested_use.ram_lacking)
+        excesses += [f"about {requested_use.flash:,} bytes of flash"] * bool(requested_use.flash_lacking)
         price = f", about {100 * self.slowdown:+.0f} % instructions" if self.slowdown else ""
-        got = f"{taken.ram:,} bytes of RAM, about {taken.flash:,} of flash{price}"
-        why = f"--optimize {goal} as such takes {' and '.join(found)}, more than board '{board.name}' has"
-        return [f"{why}: {self.taken.step}, {got}"]
+        summary = f"{final_use.ram:,} bytes of RAM, about {final_use.flash:,} of flash{price}"
+        reason = f"--optimize {goal} as such takes {' and '.join(excesses)}, more than board '{board.name}' has"
+        return [f"{reason}: {self.taken.step}, {summary}"]
 
 
 def calls_of(program: Program) -> list[list[Instr]]:
-    """The calls of each function of kernels."""
-    found: dict[object, list[Instr]] = {}
+    """Return the instructions grouped by the kernel function that they call."""
+    calls_by_function: dict[object, list[Instr]] = {}
     for instr in program.instrs:
         if instr.control is Control.NONE and not instr.moves_nothing:
-            found.setdefault(instr.function_key, []).append(instr)
-    return list(found.values())
+            calls_by_function.setdefault(instr.function_key, []).append(instr)
+    return list(calls_by_function.values())
 
 
 def code_of_calls(calls: Sequence[Instr]) -> int:
-    """Bytes that calling a function takes, by estimate; parameters once for calls that are alike."""
-    return CALL * len(calls) + 4 * sum(
+    """Return the estimated bytes of code of calls of one function; calls with equal parameters share them."""
+    return CALL_CODE_BYTES * len(calls) + 4 * sum(
         {tuple(i.params.values()): len(i.params.keys() - i.baked) for i in calls}.values()
     )
 
 
 def most_code(program: Program, board: Board) -> int:
-    """Bytes that a program's code hardly exceeds: as if each function were called by several layers."""
+    """Return an upper estimate of the bytes of code, as if each function had several callers and were not inlined."""
     costs, functions = cost_table(board.cpu), calls_of(program)
     code = costs.code_of({calls[0].function_key: calls[0].kernel for calls in functions})
     called = sum(code.values()) + sum(code_of_calls(calls) for calls in functions)
-    return max(MOST_BASE + _soft_floats(functions, board) + called, code_of(program, board))
+    return max(MAX_BASE_CODE_BYTES + _soft_floats(functions, board) + called, code_of(program, board))
 
 
 def code_of(program: Program, board: Board) -> int:
-    """Bytes of a program's code, by estimate. Functions that are called once are inlined, calls and all."""
+    """Return the likely bytes of code. Functions with one caller are inlined."""
     costs, functions = cost_table(board.cpu), calls_of(program)
     several = [calls for calls in functions if len(calls) > 1]
-    code = BASE + sum(costs.code_once(calls[0].kernel) for calls in functions if len(calls) == 1)
+    code = BASE_CODE_BYTES + sum(costs.code_once(calls[0].kernel) for calls in functions if len(calls) == 1)
     code += sum(costs.code_of_several(calls[0].kernel) + code_of_calls(calls) for calls in several)
     code += sum(costs.code_of_helpers(kernel) for kernel in {calls[0].kernel for calls in several})
     return code + _soft_floats(functions, board)
 
 
 def _soft_floats(functions: Sequence[Sequence[Instr]], board: Board) -> int:
-    """Bytes of the C library's arithmetic of floats, where functions need it and the CPU has none."""
+    """Return the bytes of the C library's software floating point, if functions need it and the CPU has no FPU."""
     has_floats = any(o.buffer.dtype.is_float for calls in functions for o in calls[0].operands)
     return cost_table(board.cpu).soft_floats * (has_floats and "fpu" not in board.features)
 
 
 def use_of(program: Program, board: Board, options: CompileOptions, code: int | None = None) -> Use:
-    """What a planned program takes, whose `code` takes so many bytes, or else hardly more: what is taken shall fit."""
+    """Return the RAM and flash that a planned program uses.
+
+    Args:
+        program: A program with a memory plan.
+        board: The board that it must fit.
+        options: Options with the placement of arena and weights.
+        code: Bytes of its code; by default an upper estimate, so that a chosen program does fit.
+    """
     code = most_code(program, board) if code is None else code
     copies = copied_bytes(program, board, options.place)
     ram, flash = sum(program.area_sizes) + program.state_size + copies, program.weights_size + code
     in_memories = ram_lacking(program, board, options.place, options.may_spill)
-    ram_lacks, lacking_in = max(in_memories, (ram + STACK - board.total_ram, ""))
+    ram_lacks, lacking_in = max(in_memories, (ram + STACK_RESERVE_BYTES - board.total_ram, ""))
     flash_lacks = max(flash_lacking(program, board, options.place), flash - board.total_flash)
     return Use(ram, flash, max(ram_lacks, 0), max(flash_lacks, 0), lacking_in)
 
 
 def likely_use(program: Program, board: Board, options: CompileOptions) -> Use:
-    """The same, with as much code as is likely."""
+    """Return what a program uses with the likely size of its code.
+
+    Args:
+        program: A program with a memory plan.
+        board: The board that it must fit.
+        options: Options with the placement of arena and weights.
+    """
     return use_of(program, board, options, code_of(program, board))
 
 
 def hoped_use(program: Program, board: Board, options: CompileOptions) -> Use:
-    """The same, with the code that it may take with luck."""
-    return use_of(program, board, options, round(HOPED_CODE * code_of(program, board)))
+    """Return what a program uses if its code is only OPTIMISTIC_CODE_RATIO of the estimate.
+
+    Args:
+        program: A program with a memory plan.
+        board: The board that it must fit.
+        options: Options with the placement of arena and weights.
+    """
+    return use_of(program, board, options, round(OPTIMISTIC_CODE_RATIO * code_of(program, board)))
 
 
 def waits_when_placed(program: Program, board: Board, places: Places) -> tuple[float, float]:
-    """Cycles that a call waits for constants and for what the arena holds, in the memories where all that would lie;
-    infinite where it cannot.
+    """Return the stall cycles per call for constants and for the arena, in the memories where both would lie.
+
+    Args:
+        program: A program with a memory plan, which is restored afterwards.
+        board: The board with its memories.
+        places: Where arena and weights shall lie.
+
+    Returns:
+        Both numbers of cycles, infinite if the program cannot be placed.
     """
-    before = Planned.of(program)
+    saved_plan = Planned.of(program)
     try:
         placement = place(program, board, places)
         constants = constants_of(program, board, placement.weights)
@@ -261,7 +295,7 @@ def waits_when_placed(program: Program, board: Board, places: Places) -> tuple[f
     except DoesNotFitError:
         return math.inf, math.inf
     finally:
-        before.restore(program)
+        saved_plan.restore(program)
 
 
 def cheapest(
@@ -271,35 +305,46 @@ def cheapest(
     time: Callable[[Attempt], float] = attrgetter("time"),
     built: Callable[[Attempt], Attempt] | None = None,
 ) -> Attempt:
-    """Of those that fit the one that takes the least time, the first of several. DoesNotFitError if none fits.
+    """Return the attempt of least time among those that fit; of equal ones the first.
 
-    Where none fits by estimate, or what does is DEAR beside others, these take as much code as they have where they are
-    `built`, the fastest first. Weights by a code are not thought dear: a limit of flash asks for them.
+    With `built`, attempts that may fit are compiled to learn the size of their code, the fastest first. That happens if
+    no attempt fits by estimate, or if the one that fits is MIN_SLOWDOWN_TO_BUILD times as slow as another. An attempt
+    with compressed weights is accepted without that, since a limit of flash asks for compression.
+
+    Args:
+        attempts: The candidates.
+        budget: The limits that they must keep to.
+        board: The board, for the text of the error.
+        time: Returns the time to minimize.
+        built: Returns an attempt with its measured code size.
+
+    Raises:
+        DoesNotFitError: If no attempt fits.
     """
     fitting = [a for a in attempts if not budget.excess(a.use)]
-    surely = min(fitting, key=time, default=None)
+    best_fit = min(fitting, key=time, default=None)
     attempts = sorted(attempts, key=time)
     for number, attempt in enumerate(attempts if built else ()):
-        if surely is not None and (DEAR * time(attempt) >= time(surely) or _decodes(surely)):
+        if best_fit is not None and (MIN_SLOWDOWN_TO_BUILD * time(attempt) >= time(best_fit) or _decodes(best_fit)):
             break
         assert built is not None
         attempts[number] = built(attempt)
         if not budget.excess(attempts[number].use):
             return attempts[number]
-    if surely is None:
+    if best_fit is None:
         raise _refusal(min(attempts, key=lambda a: budget.excess(a.use)), budget, board)
-    return surely
+    return best_fit
 
 
-def _decodes(made: Attempt) -> bool:
-    return any(instr.kernel == DECODE_WEIGHTS for instr in made.program.instrs)
+def _decodes(attempt: Attempt) -> bool:
+    return any(instr.kernel == DECODE_WEIGHTS for instr in attempt.program.instrs)
 
 
 def _refusal(nearest: Attempt, budget: Budget, board: Board | None) -> DoesNotFitError:
-    """What the nearest that was found takes, and what dominates it."""
+    """Return the error that names the nearest attempt, its excess, and the largest buffers at its peak."""
     use, program = nearest.use, nearest.program
     limits = budget.narrowed(use)
-    found = []
+    excesses = []
     if limits.ram is not None and use.ram > limits.ram:
         peak = busiest(moments(program))
         names = [shortened(i.name) for i in program.instrs]
@@ -308,19 +353,21 @@ def _refusal(nearest: Attempt, budget: Budget, board: Board | None) -> DoesNotFi
         copied = use.ram - sum(program.area_sizes) - program.state_size
         copies = f", {copied:,} of copied weights" if copied else ""
         than = f"{use.lacking_in} can hold" if use.lacking_in else "there are beside the stack"
-        more = f", {use.ram_lacking:,} more than {than}" if use.ram_lacking else ""
-        found.append(f"{use.ram:,} bytes of RAM{more} ({where}: {largest(peak.buffers)}{state}{copies})")
+        excess_text = f", {use.ram_lacking:,} more than {than}" if use.ram_lacking else ""
+        excesses.append(f"{use.ram:,} bytes of RAM{excess_text} ({where}: {largest(peak.buffers)}{state}{copies})")
     if limits.flash is not None and use.flash > limits.flash:
         constants = [b for b in program.buffers if b.space is Space.CONST]
-        more = f", {use.flash_lacking:,} more than there are" if use.flash_lacking else ""
+        excess_text = f", {use.flash_lacking:,} more than there are" if use.flash_lacking else ""
         weights = f"{program.weights_size:,} of weights ({largest(constants)})"
-        found.append(f"about {use.flash:,} bytes of flash{more}, {weights}")
-    what = "the least is" if len(limits.limits) == 1 else "the nearest is"
-    how = f"{nearest.step} (--optimize {nearest.goal})" if nearest.goal else nearest.step
+        excesses.append(f"about {use.flash:,} bytes of flash{excess_text}, {weights}")
+    prefix = "the least is" if len(limits.limits) == 1 else "the nearest is"
+    step_text = f"{nearest.step} (--optimize {nearest.goal})" if nearest.goal else nearest.step
     rules, remedy = [str(budget)] * bool(budget.limits), "allow more, or use a smaller or a quantized model"
     if board and use.lacks:
         rules.insert(0, f"board '{board.name}'")
-        has_room = use.ram_lacking > 0 and use.ram + STACK <= board.total_ram
+        has_room = use.ram_lacking > 0 and use.ram + STACK_RESERVE_BYTES <= board.total_ram
         several = "let it lie in several memories with --place auto, or " if has_room else ""
         remedy = f"{several}use a smaller or a quantized model, or a board with more memory"
-    return DoesNotFitError(f"the model must fit {' and '.join(rules)}", f"{what} {' and '.join(found)}, {how}", remedy)
+    return DoesNotFitError(
+        f"the model must fit {' and '.join(rules)}", f"{prefix} {' and '.join(excesses)}, {step_text}", remedy
+    )

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long two cores wait for each other in memories that both use.
+"""Contention of two cores for memories that both use.
 
-A memory has banks that serve a request each at a time, and requests are taken to come at random: one finds the bank
-that it needs busy with the other core's as often as that core uses it, divided by the banks, and waits half of what a
-request takes on average (the mean residual service time of a queue with one server and requests of one length:
-Kleinrock, Queueing Systems I, 1975). Of each core's time that is use times use, by twice the banks. Caches that both go
-through have one port; waits behind them count by the memory. What one core evicts from a cache that the other needs is
-not looked at.
+A memory has banks that serve one request at a time, and requests are assumed to come at random. A request finds its
+bank busy as often as the other core uses the memory, divided by the number of banks. It then waits half the duration of
+a request on average: the mean residual service time of a queue with one server and requests of constant length
+(Kleinrock, Queueing Systems I, 1975). The share of each core's time lost is the product of both uses, divided by twice
+the number of banks.
+
+Caches that both cores go through have one port; stalls behind them count by the memory. Evictions by one core of lines
+that the other core needs are not modelled.
 """
 
 from __future__ import annotations
@@ -15,30 +17,47 @@ from collections.abc import Mapping
 
 from mcugen.core.board import Board, Memory
 
-ACCESSES = 0.3
-"""Of the arena's memory in a cycle, by cores without a data cache: loads and stores among instructions (assumed)."""
+ACCESSES_PER_CYCLE = 0.3
+"""Accesses to the arena's memory per cycle of a core without data cache: loads and stores among instructions.
 
-MISSES = 0.03
-"""By cores with one (assumed)."""
+The value is assumed; no board was at hand to compare with (docs/two_cores.md).
+"""
+
+MISSES_PER_CYCLE = 0.03
+"""Accesses to the arena's memory per cycle of a core with a data cache; assumed like ACCESSES_PER_CYCLE."""
 
 
 def waited(first: float, other: float, banks: int = 1) -> float:
-    """The share of their time by which two cores slow each other that use a memory for such shares of theirs."""
+    """Return the share of time by which two cores slow each other down at one memory.
+
+    Args:
+        first: Share of its time that the first core uses the memory.
+        other: Share of its time that the other core uses it.
+        banks: Number of banks of the memory.
+    """
     return first * other / (2 * banks)
 
 
 def of_arena(board: Board, memory: Memory) -> float:
-    """The same of the memory that the arena lies in, while both compute."""
-    others = board.other_kind
-    ours = MISSES if board.cache(memory, "data") else ACCESSES
-    same = next((m for m in others.memories if m.origin <= memory.origin < m.end), None) if others else memory
-    if same is None:
+    """Return the share of time that both cores lose to contention for the arena's memory while both compute."""
+    other_board = board.other_kind
+    first_use = MISSES_PER_CYCLE if board.cache(memory, "data") else ACCESSES_PER_CYCLE
+    shared_memory = (
+        next((m for m in other_board.memories if m.origin <= memory.origin < m.end), None) if other_board else memory
+    )
+    if shared_memory is None:
         return 0.0
-    theirs = MISSES if (others or board).cache(same, "data") else ACCESSES
-    return waited(ours, theirs, memory.banks)
+    other_use = MISSES_PER_CYCLE if (other_board or board).cache(shared_memory, "data") else ACCESSES_PER_CYCLE
+    return waited(first_use, other_use, memory.banks)
 
 
 def of_stalls(first: Mapping[str, float], other: Mapping[str, float], banks: Mapping[str, int]) -> float:
-    """The same of the memories with these banks, for which cores wait such shares of their time."""
+    """Return the share of time lost to contention, summed over the memories that both cores stall for.
+
+    Args:
+        first: By memory, the share of its time that the first core stalls for it.
+        other: By memory, the share of its time that the other core stalls for it.
+        banks: By memory, the number of its banks.
+    """
     shared = sorted(first.keys() & other.keys() & banks.keys())
     return sum(waited(first[name], other[name], banks[name]) for name in shared)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layers two cores share: as many as have room together, those that save most before others."""
+"""Choice of the layers that two cores share: as many as fit into RAM together, those that save most time first."""
 
 from __future__ import annotations
 
@@ -13,188 +13,228 @@ from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import MOVE, Control, Program
 from mcugen.ops.branches import side_by_side
 from mcugen.ops.fork import Forked
-from mcugen.search.core_partition import MOST_FLASH, Form, Forms
+from mcugen.search.core_partition import MAX_CONSTANTS_RATIO, Form, Forms
 from mcugen.search.parallel_branches import Pair, pairs
 
-MOST_RAM = 1.1
-"""A layer stays whole where its portions would make RAM grow beyond so many times what one core takes, unless speed is
-all that counts.
+MAX_SHARED_RAM_RATIO = 1.1
+"""Largest ratio of the RAM of the two-core program to that of one core, unless only speed counts."""
+
+MIN_STACK_BYTES = 300
+"""Bytes of RAM besides the arena that most models need at least, above all for the stack."""
+
+MIN_TIME_SAVING = 0.02
+"""Least share of the estimated time that two cores must save to be used.
+
+Estimates err by as much: on the nRF5340, one network takes 3 % more time with two cores (docs/two_cores.md).
 """
 
-STACK = 300
-"""Bytes of RAM, stack above all, that most models take at least besides the arena."""
+MAX_LARGE_FORM_TIME_RATIO = 0.75
+"""Largest ratio of the time of a form with many more constants to that of a form without, at which it is offered."""
 
-LEAST_GAIN = 0.02
-"""Two cores that save less than such a share of the time by estimate are not taken: estimates err by as much."""
-
-WORTH_FLASH = 0.75
-"""Portions whose constants take much more flash than others' are taken for at most such a share of their time."""
-
-MOST_TRIES = 32
-"""Programs that are made in search of what has room together."""
+MAX_BUILT_PROGRAMS = 32
+"""Largest number of programs that are built to find layers that fit into RAM together."""
 
 Offer = tuple[Node, Sequence[Form]]
-"""The forms of a layer, the fastest first: those behind take less memory, perhaps."""
+"""A layer and its forms, the fastest first; later forms may take less memory."""
 
 Build = Callable[[Graph, Mapping[Node, Kernel], int], Program]
-"""A planned program by these kernels, within so many bytes if such a plan is found; for 0 the least one."""
+"""Builds a planned program with these kernels. Planning stops at an arena of so many bytes; 0 asks for the least arena.
+"""
 
 
 @dataclass(frozen=True)
 class Room:
-    """Bytes that two cores may take beyond what one takes; None: no limit but our own, of `times` its RAM and
-    MOST_FLASH its constants.
+    """Bytes that two cores may take beyond what one core takes.
+
+    None means no limit except `times` the RAM of one core, and MAX_CONSTANTS_RATIO times its constants.
     """
 
     ram: int | None = None
     flash: int | None = None
-    times: float = MOST_RAM
+    times: float = MAX_SHARED_RAM_RATIO
 
 
 def shared_program(graph: Graph, whole: Program, forms: Forms, build: Build, room: Room = Room()) -> Program:
-    """See shared."""
+    """Return the program of `shared` without its time.
+
+    Args:
+        graph: The optimized graph.
+        whole: The planned program of one core.
+        forms: Finds partitions of a layer.
+        build: Builds a planned program.
+        room: Bytes of RAM and flash that may be used beyond those of `whole`.
+    """
     return shared(graph, whole, forms, build, room)[0]
 
 
 def shared(graph: Graph, whole: Program, forms: Forms, build: Build, room: Room = Room()) -> tuple[Program, float]:
-    """The program for two cores, and its time by estimate, in instructions of the first.
+    """Return the program for two cores and its estimated time, in instructions of the first core.
 
-    It is like `whole`, which is one core's, but for the layers that they share, and keeps to `room`. One of layers row
-    by row stays as it is, and so does one of which the other core would save less than LEAST_GAIN.
+    The program equals `whole` except for the layers that both cores share. Returned unchanged are programs with layers
+    row by row, and those of which the second core would save less than MIN_TIME_SAVING.
+
+    Args:
+        graph: The optimized graph.
+        whole: The planned program of one core.
+        forms: Finds partitions of a layer.
+        build: Builds a planned program.
+        room: Bytes of RAM and flash that may be used beyond those of `whole`.
     """
     kernels = kernels_of(graph, whole, forms.first.features)
     alone = {node: forms.first.time(node, kernels.get(node.outputs[0].name)) for node in graph.nodes if node.outputs}
     time = sum(alone.values())
     if any(instr.control is Control.STREAM for instr in whole.instrs):
         return whole, time
-    own = room.times * (whole.arena_size + STACK) - STACK
-    limit = int(own if room.ram is None else min(own, whole.arena_size + max(room.ram, 0)))
-    spare = int((MOST_FLASH - 1) * whole.weights_size)
+    own_limit = room.times * (whole.arena_size + MIN_STACK_BYTES) - MIN_STACK_BYTES
+    limit = int(own_limit if room.ram is None else min(own_limit, whole.arena_size + max(room.ram, 0)))
+    spare = int((MAX_CONSTANTS_RATIO - 1) * whole.weights_size)
     spare = spare if room.flash is None else min(spare, max(room.flash, 0))
-    found = {node: forms.of(node, kernels.get(node.outputs[0].name), spare) for node in graph.nodes}
-    offers = sorted(((node, faster) for node, (_, faster) in found.items() if faster), key=lambda o: -found[o[0]][0])
+    forms_by_node = {node: forms.of(node, kernels.get(node.outputs[0].name), spare) for node in graph.nodes}
+    offers = sorted(
+        ((node, faster) for node, (_, faster) in forms_by_node.items() if faster), key=lambda o: -forms_by_node[o[0]][0]
+    )
     search = _Search(graph, kernels, build, limit, spare, _living_beside(whole))
-    taken = search.most({}, offers)
-    saved = sum(alone[node] - form.time for node, form in taken.items())
-    search.beside_each_other(taken, forms, alone)
+    chosen = search.most({}, offers)
+    saved = sum(alone[node] - form.time for node, form in chosen.items())
+    search.beside_each_other(chosen, forms, alone)
     saved += search.saved
-    if saved < LEAST_GAIN * time:
+    if saved < MIN_TIME_SAVING * time:
         return whole, time
-    taken = {node: form for node, form in taken.items() if node not in search.inside}
-    program = search.program(taken, 0)
+    chosen = {node: form for node, form in chosen.items() if node not in search.inside}
+    program = search.program(chosen, 0)
     return (program, time - saved) if program.arena_size <= limit and not _copied(program) else (whole, time)
 
 
 def kernels_of(graph: Graph, program: Program, features: frozenset[str]) -> dict[str, Kernel]:
-    """By output the kernel that a program computes a node with, where it has a choice."""
+    """Return the kernel that a program uses for each output, where the node has a choice of kernels.
+
+    Args:
+        graph: The graph of the program.
+        program: The program.
+        features: Features of the CPU, which determine the choice.
+    """
     used = {(instr.name, instr.kernel) for instr in program.instrs}
     fitting = all_fitting(graph, features)
-    return {n.outputs[0].name: k for n, found in fitting.items() for k in found if (n.outputs[0].name, k.name) in used}
+    return {
+        n.outputs[0].name: k
+        for n, node_kernels in fitting.items()
+        for k in node_kernels
+        if (n.outputs[0].name, k.name) in used
+    }
 
 
 @dataclass
 class _Search:
-    """For the forms of layers that have room together, beside what else lives."""
+    """The search for forms of layers that fit into RAM together, besides other live buffers."""
 
     graph: Graph
     kernels: Mapping[str, Kernel]
-    """Of whole layers, by output."""
+    """The kernels of whole layers, by output."""
     build: Build
     limit: int
-    """Bytes of the arena."""
+    """Largest arena in bytes."""
     spare: int
-    """Bytes of constants beyond those of one core's program, all layers together."""
+    """Bytes of constants beyond those of one core's program, for all layers together."""
     beside: Mapping[str, int]
-    tries: int = MOST_TRIES
+    tries: int = MAX_BUILT_PROGRAMS
     branches: list[tuple[Pair, Mapping[str, Kernel]]] = field(default_factory=list)
-    """That are computed side by side, and the kernels by outputs."""
+    """The branches that run in parallel, with kernels by output."""
     saved: float = 0.0
-    """By these, beyond what sharing their layers saves."""
+    """Time saved by these branches beyond what sharing their layers saves."""
 
     @property
     def inside(self) -> set[Node]:
-        """The nodes of branches."""
+        """Return the nodes of the parallel branches."""
         return {node for pair, _ in self.branches for node in pair.nodes}
 
-    def beside_each_other(self, taken: Mapping[Node, Form], forms: Forms, alone: Mapping[Node, float]) -> None:
-        """Takes branches side by side where that takes less than their layers, shared where they are."""
-        found = []
+    def beside_each_other(self, chosen: Mapping[Node, Form], forms: Forms, alone: Mapping[Node, float]) -> None:
+        """Run branches in parallel where this takes less time than their layers one by one, shared where they are.
+
+        Args:
+            chosen: The chosen forms of layers.
+            forms: Estimates the time of parallel nodes.
+            alone: Time of each node on the first core.
+        """
+        gains = []
         for pair in pairs(self.graph, lambda node: alone[node], forms.other.pace):
             if pair.first and pair.second:
                 sides = forms.together(pair.first, pair.second, self.kernels)
-                now = sum(taken[node].time if node in taken else alone[node] for node in pair.nodes)
-                found.append((now - sides.time, pair, sides))
-        for gain, pair, sides in sorted(found, key=lambda each: -each[0]):
+                current_time = sum(chosen[node].time if node in chosen else alone[node] for node in pair.nodes)
+                gains.append((current_time - sides.time, pair, sides))
+        for gain, pair, sides in sorted(gains, key=lambda entry: -entry[0]):
             if gain <= 0 or self.inside & {*pair.nodes} or not self.tries:
                 continue
             self.tries -= 1
             self.branches.append((pair, sides.kernels))
-            program = self.program({n: form for n, form in taken.items() if n not in self.inside}, self.limit)
+            program = self.program({n: form for n, form in chosen.items() if n not in self.inside}, self.limit)
             if program.arena_size <= self.limit and not _copied(program) and not _has_idle_side(program):
                 self.saved += gain
             else:
                 self.branches.pop()
 
-    def most(self, taken: Mapping[Node, Form], offers: Sequence[Offer]) -> Mapping[Node, Form]:
-        """What is taken and, of what is offered, as much as has room: all at once, or one half after the other.
+    def most(self, chosen: Mapping[Node, Form], offers: Sequence[Offer]) -> Mapping[Node, Form]:
+        """Return the chosen forms and as many of the offered ones as fit: all at once, or else half after half.
 
-        A layer for itself takes its next form where one has no room. Portions that would be copied, as they cannot lie
-        in place, are in the second half.
+        A single layer that does not fit is tried with its next form. Portions that would need a copy, since they cannot
+        lie in place, go to the second half.
         """
-        offers = [(node, kept) for node, forms in offers if (kept := self._fitting(node, forms))]
+        offers = [(node, fitting_forms) for node, forms in offers if (fitting_forms := self._fitting(node, forms))]
         if not offers or not self.tries:
-            return taken
+            return chosen
         self.tries -= 1
-        more = {**taken, **{node: forms[0] for node, forms in offers}}
-        program = self.program(more, self.limit)
+        extended = {**chosen, **{node: forms[0] for node, forms in offers}}
+        program = self.program(extended, self.limit)
         copied = _copied(program)
-        has_room = program.arena_size <= self.limit and sum(form.flash for form in more.values()) <= self.spare
+        has_room = program.arena_size <= self.limit and sum(form.flash for form in extended.values()) <= self.spare
         if has_room and not copied:
-            return more
+            return extended
         if len(offers) == 1:
             ((node, forms),) = offers
-            return self.most(taken, [(node, forms[1:])])
-        bad = [offer for offer in offers if offer[0].output.name in copied]
-        good = [offer for offer in offers if offer not in bad]
-        if not good or not bad:
-            good, bad = offers[: len(offers) // 2], offers[len(offers) // 2 :]
-        return self.most(self.most(taken, good), bad)
+            return self.most(chosen, [(node, forms[1:])])
+        second_offers = [offer for offer in offers if offer[0].output.name in copied]
+        first_offers = [offer for offer in offers if offer not in second_offers]
+        if not first_offers or not second_offers:
+            first_offers, second_offers = offers[: len(offers) // 2], offers[len(offers) // 2 :]
+        return self.most(self.most(chosen, first_offers), second_offers)
 
-    def program(self, taken: Mapping[Node, Form], enough: int) -> Program:
-        """Of the graph, whose layers are forks where these forms are taken."""
-        other = self.graph.copy()
-        forms = {node.output.name: form for node, form in taken.items()}
+    def program(self, chosen: Mapping[Node, Form], target_bytes: int) -> Program:
+        """Build the program whose layers are forks where a form is chosen."""
+        shared_graph = self.graph.copy()
+        forms = {node.output.name: form for node, form in chosen.items()}
         kernels = {node: kernel for form in forms.values() for node, kernel in form.kernels.items()}
-        for node in list(other.nodes):
+        for node in list(shared_graph.nodes):
             name = node.outputs[0].name
             if name in forms:
                 inputs = [v for v in node.inputs if v is not None and not v.is_constant]
-                other.rewrite(node, forms[name].fork, inputs, types=[node.output.type])
+                shared_graph.rewrite(node, forms[name].fork, inputs, types=[node.output.type])
             elif name in self.kernels:
                 kernels[node] = self.kernels[name]
-        self._put_side_by_side(other, kernels)
-        return self.build(other, kernels, enough)
+        self._put_side_by_side(shared_graph, kernels)
+        return self.build(shared_graph, kernels, target_bytes)
 
     def _put_side_by_side(self, graph: Graph, kernels: dict[Node, Kernel]) -> None:
-        """The branches that are taken, in a copy of the graph."""
+        """Add the chosen parallel branches to a copy of the graph, and their kernels to `kernels`."""
         for pair, chosen in self.branches:
             parts = [{node.outputs[0].name for node in part} for part in (pair.first, pair.second)]
             first, second = ([n for n in graph.nodes if n.outputs[0].name in part] for part in parts)
-            made = side_by_side(graph, first, second)
-            inner = [node for body in made.op.bodies for node in body.nodes]
+            pair_node = side_by_side(graph, first, second)
+            inner = [node for body in pair_node.op.bodies for node in body.nodes]
             kernels |= {n: chosen[n.outputs[0].name] for n in inner if n.outputs[0].name in chosen}
 
     def _fitting(self, node: Node, forms: Sequence[Form]) -> Sequence[Form]:
-        """These from the first on that has room if no other layer is shared: programs of one layer are made fast.
+        """Return the forms from the first one that fits if no other layer is shared.
 
-        Of those that take much more flash the first, if it is worth that.
+        That is checked with programs of one layer, which are quick to build. Of the forms with many more constants,
+        only the first that fits is kept, if it is fast enough.
         """
         room = self.limit - self.beside.get(node.output.name, 0)
         small, large = (
-            list(dropwhile(lambda form: not self._fits_alone(node, form, room), some))
-            for some in ([form for form in forms if not form.flash], [form for form in forms if form.flash])
+            list(dropwhile(lambda form: not self._fits_alone(node, form, room), kind))
+            for kind in ([form for form in forms if not form.flash], [form for form in forms if form.flash])
         )
-        return [form for form in large[:1] if not small or form.time <= WORTH_FLASH * small[0].time] + small
+        return [
+            form for form in large[:1] if not small or form.time <= MAX_LARGE_FORM_TIME_RATIO * small[0].time
+        ] + small
 
     def _fits_alone(self, node: Node, form: Form, room: int) -> bool:
         program = self.build(_alone(node, form.fork), form.kernels, max(room, 1))
@@ -202,22 +242,22 @@ class _Search:
 
 
 def _living_beside(program: Program) -> dict[str, int]:
-    """By layer the bytes that live while it is computed, and that it does not use; the most of several instructions."""
+    """Return by layer the live bytes that it does not use; the most of all its instructions."""
     ranges = program.live_ranges()
-    found: dict[str, int] = {}
+    bytes_beside: dict[str, int] = {}
     for index, instr in enumerate(program.instrs):
         used = {operand.buffer for operand in instr.operands}
-        others = sum(b.nbytes for b, (first, last) in ranges.items() if first <= index <= last and b not in used)
-        found[instr.name] = max(found.get(instr.name, 0), others)
-    return found
+        unused_bytes = sum(b.nbytes for b, (first, last) in ranges.items() if first <= index <= last and b not in used)
+        bytes_beside[instr.name] = max(bytes_beside.get(instr.name, 0), unused_bytes)
+    return bytes_beside
 
 
 def _alone(node: Node, form: Forked) -> Graph:
-    """A graph of a layer alone, in this form."""
+    """Return a graph of one layer in this form."""
     graph = Graph("layer")
     inputs = [graph.add_input(v.name, v.type) for v in node.inputs if v is not None and not v.is_constant]
-    made = graph.add(form, inputs, node.origin, names=[node.output.name], types=[node.output.type])
-    graph.add_output(node.output.name, made.output)
+    fork_node = graph.add(form, inputs, node.origin, names=[node.output.name], types=[node.output.type])
+    graph.add_output(node.output.name, fork_node.output)
     return graph
 
 
@@ -231,6 +271,6 @@ def _has_idle_side(program: Program) -> bool:
 
 
 def _copied(program: Program) -> frozenset[str]:
-    """The layers of forks around which something is moved that was to lie in place."""
+    """Return the layers of forks with a copy of data that was meant to be used in place."""
     moves = (i for i in program.instrs if i.op == Forked.mnemonic and i.kernel == MOVE and not i.stays)
     return frozenset(move.name for move in moves if not move.moves_nothing)

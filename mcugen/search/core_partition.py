@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How two cores can share a layer: the forms of which two portions and a barrier take less than the whole."""
+"""Partitions of a layer over two cores: the forms in which two portions and a barrier take less time than the layer."""
 
 from __future__ import annotations
 
@@ -19,62 +19,68 @@ from mcugen.lir.program import WORD
 from mcugen.lir.trial import trial
 from mcugen.ops.fork import Cut, Forked, Stages, forked
 
-BARRIER = 60
-"""Instructions that a fork takes the slower core besides its portion, waiting aside: see docs/two_cores.md."""
+BARRIER_INSTRUCTIONS = 60
+"""Instructions of the slower core per fork and join, besides its portion and without waiting: see docs/two_cores.md."""
 
-NEARBY_CUTS = 8
-"""So many places to cut are looked at, on both sides of the middle."""
+NUM_EVEN_CUTS = 8
+"""Number of places to cut that are tried around the ideal share."""
 
-WIDER_BORDERS = ((0, 0), (1, 0), (1, 1))
-"""Units before and behind the cut that are made aside beyond those that need what both portions read, so that the rest
-can lie over what it reads."""
+EXTRA_BORDER_UNITS = ((0, 0), (1, 0), (1, 1))
+"""Units added before and behind the cut to the border that is computed apart.
 
-MOST_STAGES = 4
-"""In which an output takes the place of what it is made of, half of the rest each."""
+The border covers what both portions read. A wider border lets the remaining portions overwrite their input.
+"""
+
+MAX_STAGES = 4
+"""Largest number of stages in which the output overwrites the input; each stage computes half of the remaining units.
+"""
 
 EQUAL_STAGES = (3, 4, 6, 8, 12, 16)
-"""Stages of as many units each: an output follows what it is made of at a short distance, as on one core."""
+"""Numbers of equally long stages that are tried: the output follows the input at a short distance, as on one core."""
 
 UNITS_AT_ONCE = (6, 4)
-"""That kernels compute: portions are whole such groups, where the rest is a stage of its own by a kernel of fewer."""
+"""Numbers of units that kernels compute at once. Portions are whole groups; a last stage computes the remaining units.
+"""
 
-MOST_KERNELS = 7
-"""Kernels that are tried for portions: others than the layer's may need less memory."""
+MAX_KERNELS_TRIED = 7
+"""Largest number of kernels that are tried for the portions: kernels other than the layer's may need less memory."""
 
-UNEVEN_FROM = 50_000
-"""Instructions of a layer from which on portions by two kernels are looked at."""
+MIN_UNEVEN_INSTRUCTIONS = 50_000
+"""Least instructions of a layer for which portions by two different kernels are tried."""
 
-UNEVEN_CUTS = 3
-"""Places to cut that are looked at for those."""
+NUM_UNEVEN_CUTS = 3
+"""Number of places to cut that are tried for portions by two different kernels."""
 
-MOST_FLASH = 4 / 3
-"""So many times the flash of the layer's constants those of its portions may take, or those of all layers together."""
+MAX_CONSTANTS_RATIO = 4 / 3
+"""Largest ratio of the constants of portions to those of the whole layer, and of all portions to all layers, in flash.
+"""
 
-PER_BYTE = 0.5
-"""Instructions of copying."""
+INSTRUCTIONS_PER_COPIED_BYTE = 0.5
+"""Instructions to copy one byte."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """A layer in portions, each by one of its kernels where it has a choice, and what the slower core takes for it."""
+    """A layer partitioned into portions, with their kernels and the time of the slower core."""
 
     fork: Forked
     kernels: Mapping[Node, Kernel]
-    """Of the bodies' nodes."""
+    """The kernels of the nodes in the fork's bodies, where these have a choice."""
     time: float
-    """In instructions of the first core."""
+    """Time in instructions of the first core."""
     flash: int = 0
-    """Bytes of constants beyond those of the layer, where these are more than MOST_FLASH times as many."""
+    """Bytes of constants beyond those of the layer, if the portions exceed MAX_CONSTANTS_RATIO; else 0."""
 
 
 ByCore = tuple[Kernel | None, Kernel | None]
-"""What each core computes its portions with."""
+"""The kernels by which the first and the second core compute their portions."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """A core: what its CPU has, what kernels take there, and the time of an instruction by that of the first core, of
-    some kernels by another pace.
+    """A core: its CPU features, its cost table, and its pace.
+
+    `pace` is the time of one instruction relative to the first core; `paces` overrides it for single kernels by name.
     """
 
     features: frozenset[str]
@@ -86,19 +92,22 @@ class Side:
     _times: dict[tuple[Node, str], float] = field(default_factory=dict, repr=False, compare=False)
 
     def alike(self, node: Node) -> Node:
-        """The first one seen that computes the same, as portions in the middle of a layer do; kept, as are its data."""
+        """Return the first node seen that computes the same.
+
+        Equal portions in the middle of a layer share its cached results.
+        """
         inputs = tuple(v and (v.type, None if v.data is None else id(v.data)) for v in node.inputs)
         return self._alike.setdefault((node.op, inputs, tuple(v.type for v in node.outputs)), node)
 
     def fitting(self, node: Node) -> list[Kernel]:
-        """The kernels that its CPU can compute a node with."""
+        """Return the kernels that can compute a node on this core."""
         node = self.alike(node)
         if node not in self._fitting:
             self._fitting[node] = fitting_kernels(node, self.features, any_size=False)
         return self._fitting[node]
 
     def time(self, node: Node, kernel: Kernel | None) -> float:
-        """Of a node by a kernel, or as its operator writes it, in instructions of the first core."""
+        """Return the time of a node by a kernel, or by its generic code, in instructions of the first core."""
         kernel = kernel or own_kernel(node, self.features)
         if kernel is None:
             return self.pace * PER_ELEMENT * sum(value.type.count for value in node.outputs)
@@ -107,16 +116,16 @@ class Side:
             self._times[node, kernel.name] = self.costs.time(node, kernel)
         return self.paces.get(kernel.name, self.pace) * self._times[node, kernel.name]
 
-    def nearest(self, node: Node, wanted: Kernel | None) -> Kernel | None:
-        """That kernel where it fits, else the fastest one; None where there is no choice."""
+    def nearest(self, node: Node, preferred: Kernel | None) -> Kernel | None:
+        """Return the preferred kernel if it fits, else the fastest one; None if there is no choice."""
         fitting = self.fitting(node)
-        alike = [kernel for kernel in fitting if kernel is wanted]
+        alike = [kernel for kernel in fitting if kernel is preferred]
         return min(alike or fitting, key=lambda kernel: self.time(node, kernel), default=None)
 
 
 @dataclass(frozen=True)
 class BothSides:
-    """What the slower core takes for nodes side by side, and the kernels by their outputs' names."""
+    """The time of the slower core for nodes that run in parallel, and their kernels by output name."""
 
     time: float
     kernels: Mapping[str, Kernel]
@@ -124,20 +133,26 @@ class BothSides:
 
 @dataclass(frozen=True)
 class Forms:
-    """The forms that pay on two cores; kernels `wanted` are kept."""
+    """The partitions that pay off on two cores. Kernels that the user chose by name (`wanted`) are kept."""
 
     first: Side
     other: Side
     wanted: Collection[str] = ()
     contention: float = 0.0
-    """By which share both are slower while both compute: see mcugen.search.contention."""
-    most_flash: float = MOST_FLASH
-    """So many times the flash of a layer's constants those of its portions may take without being counted."""
+    """Share of the time by which both cores slow each other while both compute: see mcugen.search.contention."""
+    most_flash: float = MAX_CONSTANTS_RATIO
+    """Largest ratio of the constants of portions to those of the layer at which Form.flash is 0."""
 
     def of(self, node: Node, kernel: Kernel | None, spare: int = 0) -> tuple[float, list[Form]]:
-        """Those that take less than the whole by `kernel`, the fastest first, and how much less the first does.
+        """Return the time saved by the fastest partition of a layer, and all partitions that are faster than the layer.
 
-        Constants may take `spare` bytes beyond those of the whole.
+        Args:
+            node: The layer.
+            kernel: The kernel that computes the whole layer, or None if there is no choice.
+            spare: Bytes of constants that portions may take beyond those of the whole layer.
+
+        Returns:
+            The time that the first form saves, and the forms, the fastest first.
         """
         if len(node.outputs) != 1 or node.op.bodies or not node.inputs:
             return 0.0, []
@@ -145,112 +160,125 @@ class Forms:
         if whole <= 2 * self.barrier:
             return 0.0, []
         kernels = self._as_small(node, kernel) if kernel else [None]
-        ways = _Ways(node)
-        made = list(self._even(ways, kernels))
-        if whole > UNEVEN_FROM:
-            made += self._uneven(ways, [k for k in kernels if k])
-            made += self._with_rest(ways, [k for k in kernels if k])
-        if kernel and kernel.name not in self.wanted and whole > UNEVEN_FROM:
-            made += self._with_more_flash(ways, kernel, spare)
-        faster = sorted((form for form in made if form.time < whole), key=lambda form: form.time)
+        cutter = _Ways(node)
+        forms = list(self._even(cutter, kernels))
+        if whole > MIN_UNEVEN_INSTRUCTIONS:
+            forms += self._uneven(cutter, [k for k in kernels if k])
+            forms += self._with_rest(cutter, [k for k in kernels if k])
+        if kernel and kernel.name not in self.wanted and whole > MIN_UNEVEN_INSTRUCTIONS:
+            forms += self._with_more_flash(cutter, kernel, spare)
+        faster = sorted((form for form in forms if form.time < whole), key=lambda form: form.time)
         return whole - faster[0].time if faster else 0.0, faster
 
     @property
     def barrier(self) -> float:
-        """What a fork takes besides portions."""
-        return BARRIER * max(self.first.pace, self.other.pace)
+        """Return the time of one fork and join besides the portions, in instructions of the first core."""
+        return BARRIER_INSTRUCTIONS * max(self.first.pace, self.other.pace)
 
-    def _even(self, ways: _Ways, kernels: Sequence[Kernel | None]) -> Iterator[Form]:
-        """Portions by one kernel each, if both CPUs have it, that take both cores as long."""
+    def _even(self, cutter: _Ways, kernels: Sequence[Kernel | None]) -> Iterator[Form]:
+        """Yield portions by one kernel on both cores, where both CPUs support it, that take both cores equally long."""
         for kernel in kernels:
-            kinds = ways.kinds(self._share(ways.node, kernel, kernel))
+            kinds = cutter.kinds(self._share(cutter.node, kernel, kernel))
             yield from (self._best(kind, (kernel, kernel)) for kind in kinds if kind)
 
-    def _share(self, node: Node, kernel: Kernel | None, others: Kernel | None) -> float:
-        """Of the layer, for the first core."""
-        ours, theirs = self.first.time(node, kernel), self.other.time(node, self.other.nearest(node, others))
-        return theirs / (ours + theirs)
+    def _share(self, node: Node, kernel: Kernel | None, other_kernel: Kernel | None) -> float:
+        """Return the share of the layer for the first core that lets both cores finish at the same time."""
+        first_time, other_time = (
+            self.first.time(node, kernel),
+            self.other.time(node, self.other.nearest(node, other_kernel)),
+        )
+        return other_time / (first_time + other_time)
 
     def _as_small(self, node: Node, kernel: Kernel) -> Sequence[Kernel]:
-        """This kernel and those whose constants take not much more flash, the fastest first: each takes less working
-        memory than those before it.
+        """Return kernels with few enough constants, the fastest first, each with less scratch memory than those before.
+
+        The given kernel is always among them. A kernel that the user chose by name is the only one.
         """
         if kernel.name in self.wanted:
             return [kernel]
         features = self.first.features
-        most = self.most_flash * trial(node, kernel, features).program.weights_size
+        max_flash = self.most_flash * trial(node, kernel, features).program.weights_size
         fitting = sorted(self.first.fitting(node), key=lambda k: self.first.time(node, k))
-        found, least = list[Kernel](), math.inf
-        for each in fitting:
-            program = trial(node, each, features).program
-            if each is kernel or (program.weights_size <= most and program.scratch_size < least):
-                found.append(each)
-                least = min(least, program.scratch_size)
-        return found[:MOST_KERNELS]
+        kernels, least_scratch = list[Kernel](), math.inf
+        for candidate in fitting:
+            program = trial(node, candidate, features).program
+            if candidate is kernel or (program.weights_size <= max_flash and program.scratch_size < least_scratch):
+                kernels.append(candidate)
+                least_scratch = min(least_scratch, program.scratch_size)
+        return kernels[:MAX_KERNELS_TRIED]
 
-    def _with_more_flash(self, ways: _Ways, kernel: Kernel, spare: int) -> Iterator[Form]:
-        """Even portions by the fastest kernel whose constants are larger by far."""
-        node, features = ways.node, self.first.features
-        least = trial(node, kernel, features).program.weights_size
+    def _with_more_flash(self, cutter: _Ways, kernel: Kernel, spare: int) -> Iterator[Form]:
+        """Yield even portions by the fastest kernel whose constants exceed the usual ratio but fit `spare` bytes."""
+        node, features = cutter.node, self.first.features
+        base_flash = trial(node, kernel, features).program.weights_size
         faster = [k for k in self.first.fitting(node) if self.first.time(node, k) < self.first.time(node, kernel)]
-        more = {k: trial(node, k, features).program.weights_size - least for k in faster}
-        large = [k for k in faster if (self.most_flash - 1) * least < more[k] <= spare]
+        extra_flash = {k: trial(node, k, features).program.weights_size - base_flash for k in faster}
+        large = [k for k in faster if (self.most_flash - 1) * base_flash < extra_flash[k] <= spare]
         if large:
             fastest = min(large, key=lambda k: self.first.time(node, k))
-            yield from (replace(form, flash=more[fastest]) for form in self._even(ways, [fastest]))
+            yield from (replace(form, flash=extra_flash[fastest]) for form in self._even(cutter, [fastest]))
 
-    def _uneven(self, ways: _Ways, kernels: Sequence[Kernel]) -> Iterator[Form]:
-        """Portions by two kernels, of which the other core's takes less working memory, mostly: where there is room
-        for a faster one on one core only, which computes more.
+    def _uneven(self, cutter: _Ways, kernels: Sequence[Kernel]) -> Iterator[Form]:
+        """Yield portions by two kernels, of which the other core's mostly needs less scratch memory.
+
+        This serves layers where RAM suffices for a faster kernel on one core only. That core computes the larger
+        portion.
         """
         for kernel, smaller in combinations(kernels, 2):
-            kinds = ways.in_two(self._share(ways.node, kernel, smaller), UNEVEN_CUTS)
+            kinds = cutter.in_two(self._share(cutter.node, kernel, smaller), NUM_UNEVEN_CUTS)
             yield from (self._best(kind, (kernel, smaller)) for kind in kinds if kind)
 
-    def _with_rest(self, ways: _Ways, kernels: Sequence[Kernel]) -> Iterator[Form]:
-        """Portions of whole groups of units by a kernel, and the rest by one of fewer at once."""
+    def _with_rest(self, cutter: _Ways, kernels: Sequence[Kernel]) -> Iterator[Form]:
+        """Yield portions of whole groups of units by one kernel, and the remaining units by one with smaller groups."""
         for kernel, smaller in combinations(kernels, 2):
-            forks = ways.with_rest(self._share(ways.node, kernel, kernel))
+            forks = cutter.with_rest(self._share(cutter.node, kernel, kernel))
             yield from (self._form(fork, (kernel, kernel), (smaller, smaller)) for fork in forks)
 
-    def _best(self, ways: Sequence[Forked], by_core: ByCore) -> Form:
-        """Of cuts of one kind, that which takes least."""
-        return min((self._form(fork, by_core) for fork in ways), key=lambda form: form.time)
+    def _best(self, forks: Sequence[Forked], by_core: ByCore) -> Form:
+        """Return the fastest form of several cuts of one kind."""
+        return min((self._form(fork, by_core) for fork in forks), key=lambda form: form.time)
 
     def _form(self, fork: Forked, by_core: ByCore, at_last: ByCore | None = None) -> Form:
-        """Portions by a kernel for each core, and those of the last stage by others; where one does not fit, by the
-        fastest.
+        """Return a form with one kernel per core, and optionally other kernels in its last stage.
+
+        Portions that such a kernel does not fit are computed by the fastest kernel.
         """
         kernels, time = dict[Node, Kernel](), 0.0
         for number, stage in enumerate(fork.stages, 1):
-            each, chosen_by = list[float](), at_last if at_last and number == len(fork.stages) else by_core
-            for share, side, wanted in zip(stage, (self.first, self.other), chosen_by, strict=False):
-                chosen = {node: side.nearest(node, wanted) for node in share.body.nodes}
-                each.append(sum(side.time(node, kernel) for node, kernel in chosen.items()))
+            times, chosen_by = list[float](), at_last if at_last and number == len(fork.stages) else by_core
+            for share, side, preferred in zip(stage, (self.first, self.other), chosen_by, strict=False):
+                chosen = {node: side.nearest(node, preferred) for node in share.body.nodes}
+                times.append(sum(side.time(node, kernel) for node, kernel in chosen.items()))
                 kernels |= {node: kernel for node, kernel in chosen.items() if kernel}
-            time += self.both(*each) if len(each) > 1 else each[0]
-        aside = sum(share.makes.count for share in fork.shares if share.aside) * fork.output.dtype.nbytes
-        return Form(fork, kernels, time + PER_BYTE * aside)
+            time += self.both(*times) if len(times) > 1 else times[0]
+        copied_bytes = sum(share.makes.count for share in fork.shares if share.aside) * fork.output.dtype.nbytes
+        return Form(fork, kernels, time + INSTRUCTIONS_PER_COPIED_BYTE * copied_bytes)
 
-    def together(self, first: Sequence[Node], second: Sequence[Node], wanted: Mapping[str, Kernel]) -> BothSides:
-        """Nodes side by side, by the kernels that are wanted or their fastest."""
+    def together(self, first: Sequence[Node], second: Sequence[Node], preferred: Mapping[str, Kernel]) -> BothSides:
+        """Return the time and kernels of two sets of nodes that run in parallel.
+
+        Args:
+            first: Nodes of the first core.
+            second: Nodes of the second core.
+            preferred: Kernels to use, by output name; other nodes use their fastest kernel.
+        """
         times, kernels = list[float](), dict[str, Kernel]()
         for side, nodes in ((self.first, first), (self.other, second)):
-            chosen = [(node, side.nearest(node, wanted.get(node.outputs[0].name))) for node in nodes]
+            chosen = [(node, side.nearest(node, preferred.get(node.outputs[0].name))) for node in nodes]
             times.append(sum(side.time(node, kernel) for node, kernel in chosen))
             kernels |= {node.outputs[0].name: kernel for node, kernel in chosen if kernel}
         return BothSides(self.both(times[0], times[1]), kernels)
 
-    def both(self, ours: float, theirs: float) -> float:
-        """Of portions at once, and the barrier: the slower core also waits for the other one in memory."""
-        return max(ours, theirs) + self.contention * min(ours, theirs) + self.barrier
+    def both(self, first_time: float, other_time: float) -> float:
+        """Return the time of two parallel portions with contention for memory and the barrier."""
+        return max(first_time, other_time) + self.contention * min(first_time, other_time) + self.barrier
 
 
 # ------------------------------------------------------------------------------------------------------- kinds
 
 
 class _Ways:
-    """To cut a layer; what was made once is kept, as kernels differ and cuts are few."""
+    """The ways to cut one layer. Forks are cached, since many kernels are tried with few cuts."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -258,45 +286,55 @@ class _Ways:
         self._forks: dict[tuple[int, tuple[tuple[Cut, ...], ...]], Forked | None] = {}
 
     def kinds(self, share: float) -> Iterator[list[Forked]]:
-        """The forms of each kind: in two, of which the first is about that share, with borders made aside, in stages.
+        """Yield the forks of each kind of cut: in two portions, with borders computed apart, and in stages.
 
-        The second portion is made aside, and copied to its place at the end, where its place begins within a word, or
-        where the output is smaller than the input: it lies over the beginning of that, and the portion over its own.
+        The second portion is computed apart and copied at the end in two cases: its place begins within a word, or the
+        output is smaller than the input. It then lies over the beginning of the input, and the first portion over its
+        own input.
+
+        Args:
+            share: Share of the units that the first core computes.
         """
-        yield from self.in_two(share, NEARBY_CUTS)
-        size, given = self.node.output.type.nbytes, self.node.input(0).type.nbytes
+        yield from self.in_two(share, NUM_EVEN_CUTS)
+        size, input_size = self.node.output.type.nbytes, self.node.input(0).type.nbytes
         for number, division in enumerate(self._divisions):
             length, overlap = division.length, _overlap(division)
-            cuts = _nearest(length, share, NEARBY_CUTS)
-            if size < given or not self._made(number, [_halves(0, cut, length) for cut in cuts]):
+            cuts = _nearest(length, share, NUM_EVEN_CUTS)
+            if size < input_size or not self._made(number, [_halves(0, cut, length) for cut in cuts]):
                 yield self._made(number, [[((0, cut, False), (cut, length, True))] for cut in cuts])[:1]
-            if overlap or size > given:
-                yield from (self._made(number, [_staged(length, n, share)]) for n in range(2, MOST_STAGES + 1))
+            if overlap or size > input_size:
+                yield from (self._made(number, [_staged(length, n, share)]) for n in range(2, MAX_STAGES + 1))
             if overlap:
                 words = _units_of_words(self.node, division)
-                yield from (self._made(number, [ways]) for ways in _equal(length, words, share))
+                yield from (self._made(number, [stages]) for stages in _equal(length, words, share))
 
     def in_two(self, share: float, nearby: int) -> Iterator[list[Forked]]:
-        """In two portions, of which the first is about that share, and the same with borders made aside."""
+        """Yield forks in two portions, with and without borders computed apart.
+
+        Args:
+            share: Share of the units that the first core computes.
+            nearby: Number of places to cut around that share.
+        """
         for number, division in enumerate(self._divisions):
             length = division.length
             cuts = _nearest(length, share, nearby)
             yield self._made(number, [_halves(0, cut, length) for cut in cuts])
-            for before, behind in dict.fromkeys(_borders(self.node, division, share)):
-                yield self._made(number, [_bordered(cut, length, before, behind) for cut in cuts])
-            for before in dict.fromkeys(_lone_borders(self.node, division)):
-                yield self._made(number, [_bordered(cut, length, before, 0) for cut in cuts])
+            for units_before, units_behind in dict.fromkeys(_borders(self.node, division, share)):
+                yield self._made(number, [_bordered(cut, length, units_before, units_behind) for cut in cuts])
+            for units_before in dict.fromkeys(_lone_borders(self.node, division)):
+                yield self._made(number, [_bordered(cut, length, units_before, 0) for cut in cuts])
 
     def with_rest(self, share: float) -> list[Forked]:
-        """In two stages, of which the first is of whole groups of units."""
+        """Return forks in two stages, of which the first consists of whole groups of units."""
         return [
             fork
             for number, division in enumerate(self._divisions)
             for fork in self._made(number, list(_rests(division.length, _units_of_words(self.node, division), share)))
         ]
 
-    def _made(self, number: int, ways: Sequence[Stages]) -> list[Forked]:
-        forms = (self._fork(number, stages) for stages in ways)
+    def _made(self, number: int, stage_lists: Sequence[Stages]) -> list[Forked]:
+        """Return the forks of one division that the layer's operator supports."""
+        forms = (self._fork(number, stages) for stages in stage_lists)
         return [form for form in forms if form is not None]
 
     def _fork(self, number: int, stages: Stages) -> Forked | None:
@@ -307,25 +345,32 @@ class _Ways:
 
 
 def _nearest(length: int, share: float, count: int) -> list[int]:
-    """Places to cut so many units, by their distance from that share of them."""
+    """Return the `count` places to cut `length` units that are nearest to a share of them."""
     return sorted(range(1, length), key=lambda cut: (abs(cut - share * length), cut))[:count]
 
 
 def _halves(start: int, cut: int, stop: int) -> Stages:
+    """Return one stage of two portions, divided at `cut`."""
     return [((start, cut, False), (cut, stop, False))]
 
 
-def _bordered(cut: int, length: int, before: int, behind: int) -> Stages:
-    """With units before and behind a cut aside, if any are behind it: else the first core makes the others alone."""
-    aside = ((cut - before, cut, True), (cut, cut + behind, True))
+def _bordered(cut: int, length: int, units_before: int, units_behind: int) -> Stages:
+    """Return stages that compute the units around a cut apart, then the portions on both sides.
+
+    Without units behind the cut, the first core alone computes the border.
+    """
+    border = ((cut - units_before, cut, True), (cut, cut + units_behind, True))
     return [
-        aside if behind else aside[:1],
-        ((0, cut - before, False), (cut + behind, length, False)),
+        border if units_behind else border[:1],
+        ((0, cut - units_before, False), (cut + units_behind, length, False)),
     ]
 
 
 def _staged(length: int, count: int, share: float) -> Stages:
-    """Each stage takes half of what is left, as if the output were twice the input, and the last one all."""
+    """Return `count` stages, each of half of the remaining units; the last stage takes all of them.
+
+    Stages are as long as if the output had twice the size of the input.
+    """
     room = length / (1 - 0.5**count)
     ends = [0, *(round(room * (1 - 0.5**n)) for n in range(1, count)), length]
     cuts = [(a, min(a + math.ceil(share * (b - a)), max(b - 1, a + 1)), b) for a, b in pairwise(ends)]
@@ -333,7 +378,7 @@ def _staged(length: int, count: int, share: float) -> Stages:
 
 
 def _rests(length: int, words: int, share: float) -> Iterator[Stages]:
-    """In two stages: as many whole groups as go into two portions at multiples of `words`, and the rest."""
+    """Yield two stages: as many whole groups as fit two portions at multiples of `words`, and the remaining units."""
     for units in UNITS_AT_ONCE:
         group = math.lcm(units, words)
         groups = length // (2 * group) * 2
@@ -344,7 +389,7 @@ def _rests(length: int, words: int, share: float) -> Iterator[Stages]:
 
 
 def _equal(length: int, words: int, share: float) -> Iterator[Stages]:
-    """In stages of as many units each, the last one perhaps of fewer; portions begin at multiples of `words`."""
+    """Yield stages of equal length, the last one possibly shorter; portions begin at multiples of `words`."""
     for step in dict.fromkeys(-(-length // (2 * words * n)) * 2 * words for n in EQUAL_STAGES):
         ends = [*range(0, length, step), length]
         cuts = [(a, a + max(round(share * (b - a) / words), 1) * words, b) for a, b in pairwise(ends)]
@@ -353,30 +398,31 @@ def _equal(length: int, words: int, share: float) -> Iterator[Stages]:
 
 
 def _borders(node: Node, division: Division, share: float) -> Iterator[tuple[int, int]]:
-    """Units before and behind a cut, in whole words, that cover what the portions both read, and somewhat more: that
-    share of them for the first core.
+    """Yield the units before and behind a cut, in whole words, that cover what both portions read and a little more.
+
+    `share` of them lie before the cut.
     """
     overlap, words = _overlap(division), _units_of_words(node, division)
     if overlap:
-        for more in WIDER_BORDERS:
+        for extra in EXTRA_BORDER_UNITS:
             first = min(max(math.ceil(share * overlap), 1), overlap)
-            before, behind = first + more[0], max(overlap - first, 1) + more[1]
-            yield -(-before // words) * words, -(-behind // words) * words
+            units_before, units_behind = first + extra[0], max(overlap - first, 1) + extra[1]
+            yield -(-units_before // words) * words, -(-units_behind // words) * words
 
 
 def _lone_borders(node: Node, division: Division) -> Iterator[int]:
-    """Units before a cut that cover half of what the portions both read, and all of that."""
+    """Return the units before a cut that cover half of what both portions read, and all of it."""
     overlap, words = _overlap(division), _units_of_words(node, division)
     return (-(-units // words) * words for units in ((overlap + 1) // 2, overlap) if units)
 
 
 def _units_of_words(node: Node, division: Division) -> int:
-    """The fewest that are whole words of the output."""
+    """Return the least number of units that fill whole words of the output."""
     return WORD // math.gcd(WORD, division.portion(0, 1).makes.count * node.output.type.dtype.nbytes)
 
 
 def _overlap(division: Division) -> int:
-    """Units, rounded up, whose input both of two portions side by side read; 0 of those that read nothing together."""
+    """Return the units, rounded up, whose input two adjacent portions both read; 0 if they share no input."""
     if division.length < 2:
         return 0
     middle = division.length // 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pipeline over frames: where a program is cut so that two cores, each with a part, take the least time a frame."""
+"""A pipeline over two frames: where to cut a program so that two cores take the least time per frame."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Control, Program
 from mcugen.memory.plan import plan_memory
 from mcugen.memory.verify_plan import verify_plan
-from mcugen.search.core_assignment import LEAST_GAIN, kernels_of
-from mcugen.search.core_partition import PER_BYTE, Forms
+from mcugen.search.core_assignment import MIN_TIME_SAVING, kernels_of
+from mcugen.search.core_partition import INSTRUCTIONS_PER_COPIED_BYTE, Forms
 
-MOST_CUTS = 12
-"""Places to cut that are tried, the fastest first."""
+MAX_CUTS_TRIED = 12
+"""Number of places to cut that are tried, the fastest by estimate first."""
 
 Lower = Callable[[Mapping[Node, Kernel]], Program]
-"""The program of the graph by these kernels, without a plan."""
+"""Lowers the graph with the given kernels to a program without a memory plan."""
 
 
 @dataclass(frozen=True)
 class _Cut:
-    """Before node number `at`: the time of a frame, in instructions of the first core, and the kernels of all nodes."""
+    """A cut before node number `at`, with its time per frame and the kernels of all nodes.
+
+    The time is in instructions of the first core.
+    """
 
     at: int
     time: float
@@ -35,23 +38,35 @@ class _Cut:
 def pipelined_program(
     graph: Graph, whole: Program, forms: Forms, lower: Lower, limit: int, time: float
 ) -> Program | None:
-    """The pipeline with the least time a frame, if that is below `time` by LEAST_GAIN, within `limit` bytes of arena.
+    """Return the pipeline of least time per frame, or None if no cut is valid and fast enough.
 
-    None where there is no such cut: through layers row by row, or through a state.
+    Layers row by row and states that would cross the cut prevent a pipeline.
+
+    Args:
+        graph: The optimized graph.
+        whole: The program of one core.
+        forms: The two cores and their costs.
+        lower: Lowers the graph with given kernels.
+        limit: Largest arena in bytes.
+        time: Time per frame without a pipeline, in instructions; a pipeline must save the share MIN_TIME_SAVING of it.
     """
     if any(instr.control is Control.STREAM for instr in whole.instrs) or graph.lesson is not None:
         return None
-    kernels, time = kernels_of(graph, whole, forms.first.features), (1 - LEAST_GAIN) * time
-    faster = (each for each in sorted(_cuts(graph, kernels, forms), key=lambda each: each.time) if each.time < time)
-    for each in islice(faster, MOST_CUTS):
-        program = lower(each.kernels)
+    kernels, time = kernels_of(graph, whole, forms.first.features), (1 - MIN_TIME_SAVING) * time
+    faster = (
+        candidate
+        for candidate in sorted(_cuts(graph, kernels, forms), key=lambda candidate: candidate.time)
+        if candidate.time < time
+    )
+    for candidate in islice(faster, MAX_CUTS_TRIED):
+        program = lower(candidate.kernels)
         early_states(program)
-        behind = {v.name for node in graph.nodes[each.at :] for v in node.outputs}
-        at = next((i for i, instr in enumerate(program.instrs) if instr.name in behind), 0)
+        outputs_behind = {v.name for node in graph.nodes[candidate.at :] for v in node.outputs}
+        at = next((i for i, instr in enumerate(program.instrs) if instr.name in outputs_behind), 0)
         if not may_cut(program, at):
             continue
         crossed = sum(buffer.nbytes for buffer in crossing(program, at))
-        if not crossed or each.time + PER_BYTE * crossed >= time:
+        if not crossed or candidate.time + INSTRUCTIONS_PER_COPIED_BYTE * crossed >= time:
             continue
         cut(program, at)
         plan_memory(program)
@@ -62,14 +77,14 @@ def pipelined_program(
 
 
 def _cuts(graph: Graph, kernels: Mapping[str, Kernel], forms: Forms) -> Iterator[_Cut]:
-    """Before each node but the first, what crosses aside."""
+    """Yield the cuts before each node but the first, without the time to move what crosses."""
     first, other = forms.first, forms.other
     nodes = [node for node in graph.nodes if node.outputs]
-    wanted = [kernels.get(node.outputs[0].name) for node in nodes]
-    theirs = [other.nearest(node, kernel) for node, kernel in zip(nodes, wanted, strict=True)]
-    ours_take = [first.time(node, kernel) for node, kernel in zip(nodes, wanted, strict=True)]
-    theirs_take = [other.time(node, kernel) for node, kernel in zip(nodes, theirs, strict=True)]
+    first_kernels = [kernels.get(node.outputs[0].name) for node in nodes]
+    other_kernels = [other.nearest(node, kernel) for node, kernel in zip(nodes, first_kernels, strict=True)]
+    first_times = [first.time(node, kernel) for node, kernel in zip(nodes, first_kernels, strict=True)]
+    other_times = [other.time(node, kernel) for node, kernel in zip(nodes, other_kernels, strict=True)]
     for at in range(1, len(nodes)):
-        chosen = zip(nodes, [*wanted[:at], *theirs[at:]], strict=True)
-        time = forms.both(sum(ours_take[:at]), sum(theirs_take[at:]))
+        chosen = zip(nodes, [*first_kernels[:at], *other_kernels[at:]], strict=True)
+        time = forms.both(sum(first_times[:at]), sum(other_times[at:]))
         yield _Cut(at, time, {node: kernel for node, kernel in chosen if kernel})

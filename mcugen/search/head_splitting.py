@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention of several heads, one after the other: of the scores, those of one head are in memory, or some rows."""
+"""Attention computed head by head: only the scores of one head, or some of their rows, are in memory at a time."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from mcugen.hir.traits import each_for_itself, row_form
 from mcugen.ops.matmul import MatMul
 from mcugen.ops.movement import Concat, Slice
 
-MOST_HEADS = 16
-"""Each has calls of its own."""
+MAX_HEADS = 16
+"""Largest number of heads that are computed apart, as each head adds kernel calls."""
 
 
 def heads_apart(graph: Graph) -> Graph:
-    """The graph with all from one product of several matrices each to the next computed matrix by matrix.
+    """Return the graph with each chain from one batched matrix product to the next computed matrix by matrix.
 
-    What is read of whole tensors are parts that lie together, and so are the results: nothing is copied. Without such
-    products, the graph itself.
+    The parts of whole tensors and of results are contiguous, so that nothing is copied. Without such chains, the graph
+    itself is returned.
     """
     chains = list(_chains(graph))
     if not chains:
         return graph
     places = {node: place for place, node in enumerate(graph.nodes)}
-    other = graph.copy()
-    nodes = list(other.nodes)
+    split_graph = graph.copy()
+    nodes = list(split_graph.nodes)
     for chain in chains:
-        _divide(other, [nodes[places[node]] for node in chain])
-    return other
+        _divide(split_graph, [nodes[places[node]] for node in chain])
+    return split_graph
 
 
 def _chains(graph: Graph) -> Iterator[list[Node]]:
-    """Products, and what alone reads them, up to the next product."""
-    taken: set[Node] = set()
+    """Yield the batched products with the nodes that are their only readers, up to the next product."""
+    chained: set[Node] = set()
     for node in graph.nodes:
-        if isinstance(node.op, MatMul) and node not in taken and _heads(node):
+        if isinstance(node.op, MatMul) and node not in chained and _heads(node):
             chain = list(_from(node, graph))
             if len(chain) > 1 and isinstance(chain[-1].op, MatMul):
-                taken.update(chain)
+                chained.update(chain)
                 yield chain
 
 
 def _from(node: Node, graph: Graph) -> Iterator[Node]:
-    """A product and what follows it, each reading the one before, with as many heads."""
+    """Yield a product and the single readers that follow it, as long as they have the same number of heads."""
     heads, is_first = _heads(node), True
     while _heads(node) == heads:
         yield node
@@ -55,23 +55,23 @@ def _from(node: Node, graph: Graph) -> Iterator[Node]:
 
 
 def _heads(node: Node) -> int:
-    """How many matrices a node computes each for itself; 0 where it does not, or there are too many."""
+    """Return how many matrices a node computes independently; 0 where it does not, or where there are too many."""
     by_matrix = _by_matrix(node)
     return by_matrix[1].length if by_matrix else 0
 
 
 def _by_matrix(node: Node) -> tuple[RowForm, Division] | None:
-    """How a node computes matrices, as rows of matrices."""
+    """Return the row form and division by which a node computes matrices independently, or None."""
     form = row_form(node.op, node.sig) if len(node.outputs) == 1 else None
     if form is None or form.axis >= node.output.type.rank - 2:
         return None
     if any(v is not None and v.is_constant and window for v, window in zip(node.inputs, form.windows, strict=True)):
         return None
-    return next(((form, d) for d in each_for_itself(form, node.sig) if 1 < d.length <= MOST_HEADS), None)
+    return next(((form, d) for d in each_for_itself(form, node.sig) if 1 < d.length <= MAX_HEADS), None)
 
 
 def _divide(graph: Graph, chain: Sequence[Node]) -> None:
-    """Each matrix by nodes of its own, whose results are joined."""
+    """Replace a chain by one chain per matrix, whose results are concatenated."""
     last = chain[-1]
     form = row_form(last.op, last.sig)
     assert form is not None
@@ -85,29 +85,29 @@ def _divide(graph: Graph, chain: Sequence[Node]) -> None:
 
 
 def _part(graph: Graph, chain: Sequence[Node], index: int) -> Value:
-    """What the chain makes of one matrix."""
-    made: dict[Value, Value] = {}
+    """Add the nodes that compute the chain for one matrix, and return their result."""
+    matrix_of: dict[Value, Value] = {}
     for node in chain:
         by_matrix = _by_matrix(node)
         assert by_matrix is not None
         form, portion = by_matrix[0], by_matrix[1].portion(index, index + 1)
         inputs: list[Value | None] = []
         for value, window in zip(node.inputs, form.windows, strict=True):
-            if value is None or window is None or value in made:
-                inputs.append(made.get(value, value) if value else None)
+            if value is None or window is None or value in matrix_of:
+                inputs.append(matrix_of.get(value, value) if value else None)
             else:
                 inputs.append(_matrix(graph, value, window.axis, index, chain[-1]))
         name, type_ = f"{node.output.name}.{index}", node.output.type.with_shape(portion.makes.shape)
         added = graph.add(portion.op, inputs, node.origin, names=[name], types=[type_], before=chain[-1])
-        made[node.output] = added.output
-    return made[chain[-1].output]
+        matrix_of[node.output] = added.output
+    return matrix_of[chain[-1].output]
 
 
-def _matrix(graph: Graph, value: Value, axis: int, index: int, before: Node) -> Value:
-    """One matrix of a tensor."""
+def _matrix(graph: Graph, value: Value, axis: int, index: int, next_node: Node) -> Value:
+    """Add a slice that reads one matrix of a tensor."""
     shape = value.type.shape
     starts = tuple(index if a == axis else 0 for a in range(len(shape)))
     sizes = tuple(1 if a == axis else size for a, size in enumerate(shape))
     op = Slice(starts, sizes, (1,) * len(shape))
     origin = value.producer.origin if value.producer else ()
-    return graph.add(op, [value], origin, names=[f"{value.name}.{index}"], before=before).output
+    return graph.add(op, [value], origin, names=[f"{value.name}.{index}"], before=next_node).output

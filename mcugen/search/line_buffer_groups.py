@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs with layers in groups, row by row: how a graph is divided, and in which order its layers stand for that."""
+"""Graphs with line-buffered groups: their division into stretches, and the order of nodes that allows groups."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from mcugen.ops.stream import Streamed
 
 @dataclass(frozen=True)
 class Stretch:
-    """Nodes from `first` up to `end`, as a group if there is an `op`.
+    """Nodes from `first` up to `end`, as a line-buffered group if there is an `op`.
 
-    `ram` are bytes alive at its busiest moment; `instructions` are those that it takes more than layer by layer.
+    `ram` is the number of live bytes at the busiest moment. `instructions` are those beyond layer-by-layer execution.
     """
 
     first: int
@@ -27,15 +27,15 @@ class Stretch:
 
 
 def ram_of(plan: Sequence[Stretch]) -> int:
-    """Bytes at the busiest moment of a way to divide a graph, by estimate."""
+    """Return the estimated bytes at the busiest moment of a plan."""
     return max(stretch.ram for stretch in plan)
 
 
 def in_order_of_rows(graph: Graph) -> Graph:
-    """The graph in an order that parts no layers which rows could pass through.
+    """Return the graph in an order that keeps together layers which rows could pass through.
 
-    What only moves outputs of the model stands behind all else; what is read as a whole, as keys and values of
-    attention are, stands before what is read by rows.
+    Nodes that only move outputs of the model come last. Tensors that are read as a whole, such as keys and values of
+    attention, are computed before those that are read by rows.
     """
     order = _wholes_first(graph)
     late: set[Node] = set()
@@ -47,19 +47,20 @@ def in_order_of_rows(graph: Graph) -> Graph:
     if order == list(graph.nodes):
         return graph
     places = {node: place for place, node in enumerate(graph.nodes)}
-    other = graph.copy()
-    nodes = list(other.nodes)
-    other.nodes = [nodes[places[node]] for node in order]
-    return other
+    reordered = graph.copy()
+    nodes = list(reordered.nodes)
+    reordered.nodes = [nodes[places[node]] for node in order]
+    return reordered
 
 
 def _wholes_first(graph: Graph) -> list[Node]:
-    """The nodes as they stand, or, where operands differ, as the outputs need them: what is read as a whole first.
+    """Return the nodes in an order that computes operands that are read as a whole before those that are read by rows.
 
-    Of operands that are read by rows the smaller ones come first: rows of the largest one are to go on.
+    Among operands read by rows, the smaller ones come first, so that rows of the largest one can stream on. The order
+    stays as it is if no node has operands of different kinds.
     """
     ranks = {node: _ranks(node) for node in graph.nodes}
-    if not any(len(set(found.values())) > 1 for found in ranks.values()):
+    if not any(len(set(node_ranks.values())) > 1 for node_ranks in ranks.values()):
         return list(graph.nodes)
     order: dict[Node, None] = {}
     ends = [v.producer for v in graph.outputs if v.producer is not None]
@@ -70,13 +71,16 @@ def _wholes_first(graph: Graph) -> list[Node]:
             order[node] = None
         elif node not in order:
             stack.append((node, True))
-            makers = sorted(ranks[node], key=lambda v: ranks[node][v], reverse=True)  # of a stack the last comes first
+            makers = sorted(ranks[node], key=lambda v: ranks[node][v], reverse=True)  # A stack pops the last one first.
             stack += [(v.producer, False) for v in makers if v.producer is not None and v.producer not in order]
     return list(order)
 
 
 def _ranks(node: Node) -> dict[Value, int]:
-    """By computed operand: its bytes if it is read by rows, 0 if each row takes all; all alike for what moves data."""
+    """Return the rank of each computed operand: its bytes if read by rows, 0 if each row reads all of it.
+
+    All ranks of a node that only moves data are 0.
+    """
     form = None if node.op.moves_data else row_form(node.op, node.sig)
     windows = form.windows if form else (None,) * len(node.inputs)
     pairs = zip(node.inputs, windows, strict=True)
@@ -84,9 +88,12 @@ def _ranks(node: Node) -> dict[Value, int]:
 
 
 def with_groups(graph: Graph, stretches: Sequence[Stretch], *, is_streamed_in: bool = False) -> Graph:
-    """A copy of the graph whose groups are nodes; of the first, the caller may hand over the input.
+    """Return a copy of the graph with its groups as nodes; the graph itself without groups.
 
-    Without groups, the graph itself.
+    Args:
+        graph: The graph to copy.
+        stretches: The division of the graph into stretches.
+        is_streamed_in: Whether the caller passes the input of the first group row by row.
     """
     if not any(s.op for s in stretches):
         return graph
@@ -98,27 +105,36 @@ def with_groups(graph: Graph, stretches: Sequence[Stretch], *, is_streamed_in: b
 
 
 def each_by_rows(graph: Graph, names: Collection[str], *, is_streamed_in: bool = False) -> Graph:
-    """The graph with the nodes of these outputs in groups of their own, as far as they have a form by rows.
+    """Return the graph with each node of these outputs as a group of its own, as far as it has a row form.
 
-    What reads an input that the caller hands over by rows is in a group in any case.
+    Nodes that read an input passed row by row are left out, as they are in a group anyway.
+
+    Args:
+        graph: The optimized graph.
+        names: Names of first outputs.
+        is_streamed_in: Whether the caller passes the first input row by row.
     """
-    given = graph.inputs[:is_streamed_in]
-    found = [
+    streamed_inputs = graph.inputs[:is_streamed_in]
+    stretches = [
         Stretch(index, index + 1, op, 0, 0.0)
         for index, node in enumerate(graph.nodes)
-        if node.outputs[0].name in names and not set(given) & set(node.inputs)
+        if node.outputs[0].name in names and not set(streamed_inputs) & set(node.inputs)
         if (op := alone(node, graph)) is not None
     ]
-    return with_groups(graph, found)
+    return with_groups(graph, stretches)
 
 
 def alone(node: Node, graph: Graph) -> Streamed | None:
-    """The node by rows, which are narrow if it has no others."""
-    ways = (group_of([node], graph.outputs, narrow=narrow) for narrow in (False, True))
-    return next((op for op in ways if op and all(t.is_contiguous for t in op.tensors[: op.sources])), None)
+    """Return the node as a group of its own, or None if it has no row form.
+
+    Rows have no padding columns only if no other form exists.
+    """
+    groups = (group_of([node], graph.outputs, narrow=is_narrow) for is_narrow in (False, True))
+    return next((op for op in groups if op and all(t.is_contiguous for t in op.tensors[: op.sources])), None)
 
 
 def _join(graph: Graph, op: Streamed, nodes: Sequence[Node]) -> None:
+    """Replace nodes by one node of the group; a reduction over rows is followed by its finishing operator."""
     last, (read, results) = nodes[-1], ends_of(nodes, graph.outputs)
     origin = [name for node in nodes for name in node.origin]
     for value in results:

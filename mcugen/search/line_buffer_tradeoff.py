@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers in groups, row by row, for `balanced`: where that is a much better trade of instructions for RAM."""
+"""Line-buffered groups for `balanced`, where they trade few instructions for much RAM."""
 
 from __future__ import annotations
 
@@ -19,61 +19,76 @@ from mcugen.search.line_buffer_groups import Stretch, ram_of, with_groups
 from mcugen.search.line_buffering import Streamings
 from mcugen.search.weight_staging import copies_for, trades_waits
 
-LEAST_GAIN = 0.85
-"""Instructions · RAM · flash of groups are at most so many times those of layers one by one: for less, layers stay
-apart, in code and in reports."""
+MAX_GROUPED_TRADE_RATIO = 0.85
+"""Largest ratio of time · RAM · flash with line-buffered groups to that without, at which groups are used.
 
-MOST_PLANS = 2
-"""That are made into programs, of those that promise most."""
+For a saving of less than 15 % by estimate, layers stay separate in code and reports (docs/memory.md).
+"""
+
+MAX_BUILT_PLANS = 2
+"""Number of the most promising plans that are lowered and measured."""
 
 
 def grouped(streamings: Streamings, graph: Graph, kernels: Kernels, options: CompileOptions, plain: Program) -> Program:
-    """The program with layers in groups if that reaches LEAST_GAIN, else `plain`, where they run one by one by some of
-    the `kernels`.
+    """Return the program with line-buffered groups if these reach MAX_GROUPED_TRADE_RATIO, else `plain`.
 
-    Where there is room for that, groups take at most MOST_SLOWDOWN times its instructions, and those of the fastest.
+    Where RAM is ample, groups may take at most MOST_SLOWDOWN times the instructions of `plain`. They must also keep to
+    the limit of `balanced` on this board (Kernels.slowest).
+
+    Args:
+        streamings: Caches the line-buffering searches of graphs.
+        graph: The optimized graph.
+        kernels: The kernels to choose from, with their board.
+        options: The options of the compilation.
+        plain: The planned program without groups.
     """
     board = kernels.board
     if options.weights_reader or options.cores > 1 or options.kernels or options.family != OWN:
-        return plain  # they are about layers
-    most = LEAST_GAIN * (plain.arena_size + SURROUNDINGS[0]) - SURROUNDINGS[0]
-    if most <= 0:  # little RAM in any case
+        return plain  # Those options address single layers.
+    max_ram = MAX_GROUPED_TRADE_RATIO * (plain.arena_size + SURROUNDINGS[0]) - SURROUNDINGS[0]
+    if max_ram <= 0:  # The program takes little RAM in any case.
         return plain
     streaming = streamings.of(streamings.ordered(graph))
-    if streaming.borders > most or streaming.least > most:
+    if streaming.borders > max_ram or streaming.least > max_ram:
         return plain
     waits = trades_waits(plain, board, options)
-    spills = plain.arena_size > memory_of_arena(board, options.place).room  # into a slower memory, which counts
-    before, copied = _cost(plain, board, options, waits=waits, spills=spills)
-    has_room = before.ram <= ENOUGH * board.total_ram and not spills
+    spills = plain.arena_size > memory_of_arena(board, options.place).room  # It then lies in a slower memory too.
+    plain_cost, copied = _cost(plain, board, options, waits=waits, spills=spills)
+    has_room = plain_cost.ram <= ENOUGH * board.total_ram and not spills
     slowest = math.inf
     if has_room:
         slowest = min(MOST_SLOWDOWN * (plain.instructions_estimate or 0.0), kernels.slowest())
-    best, least = plain, LEAST_GAIN
-    for plan in _plans(streamings, streaming.graph, most):
+    best, best_trade = plain, MAX_GROUPED_TRADE_RATIO
+    for plan in _plans(streamings, streaming.graph, max_ram):
         program = lowered(with_groups(streaming.graph, plan), board, options)
-        after, _ = _cost(program, board, options)
-        promised = replace(after, ram=ram_of(plan))
-        if after.instructions > slowest or _trade(promised, before) >= least:
+        plan_cost, _ = _cost(program, board, options)
+        promised = replace(plan_cost, ram=ram_of(plan))
+        if plan_cost.instructions > slowest or _trade(promised, plain_cost) >= best_trade:
             continue
-        after, copied_too = _cost(planned(program), board, options, waits=waits, spills=spills)
-        found = _trade(*(replace(cost, ram=cost.ram - min(copied, copied_too)) for cost in (after, before)))
-        if found <= least:
-            best, least = program, found
+        plan_cost, copied_too = _cost(planned(program), board, options, waits=waits, spills=spills)
+        trade = _trade(*(replace(cost, ram=cost.ram - min(copied, copied_too)) for cost in (plan_cost, plain_cost)))
+        if trade <= best_trade:
+            best, best_trade = program, trade
     return best
 
 
-def _plans(streamings: Streamings, graph: Graph, most: float) -> Iterator[list[Stretch]]:
-    """Those that promise most: MOST_PLANS, and one where two rows are made at once, if kernels are faster at that."""
-    for streaming, count in zip(streamings.with_pairs(graph), (MOST_PLANS, 1), strict=False):
-        yield from sorted(streaming.plans(most), key=streaming.product)[:count]
+def _plans(streamings: Streamings, graph: Graph, max_ram: float) -> Iterator[list[Stretch]]:
+    """Yield the MAX_BUILT_PLANS most promising plans, and one that computes two rows at once if that is faster."""
+    for streaming, count in zip(streamings.with_pairs(graph), (MAX_BUILT_PLANS, 1), strict=False):
+        yield from sorted(streaming.plans(max_ram), key=streaming.product)[:count]
 
 
 def _cost(
     program: Program, board: Board, options: CompileOptions, *, waits: bool = False, spills: bool = False
 ) -> tuple[Cost, int]:
-    """Of a program; once it is planned, with its `waits` for flash, and with copies of that, of which start-up makes so
-    many bytes, and with those for an arena that `spills`.
+    """Return the cost of a program, and the bytes that start-up copies.
+
+    Args:
+        program: A program, planned if `waits` or `spills` is set.
+        board: The board that it runs on.
+        options: Options with the placement.
+        waits: Whether stall cycles of flash count, and copies of constants that avoid them.
+        spills: Whether stall cycles of an arena in slower memory count.
     """
     use = use_of(program, board, options)
     instructions = program.instructions_estimate or 0.0
@@ -86,6 +101,6 @@ def _cost(
     return Cost(instructions + copies.waits, copies.ram, use.flash), copied
 
 
-def _trade(after: Cost, before: Cost) -> float:
-    """How many times as much `balanced` sees in it."""
-    return math.exp(after.rank(GOALS[0]) - before.rank(GOALS[0]))
+def _trade(cost: Cost, baseline: Cost) -> float:
+    """Return the ratio of the `balanced` products (time · RAM · flash) of two costs: less is better."""
+    return math.exp(cost.rank(GOALS[0]) - baseline.rank(GOALS[0]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that nobody gave and that would make a call faster on its board, or smaller: told beside what was made."""
+"""Hints to options that the user did not set and that would make a call faster or the program smaller."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from mcugen.memory.place import BESIDE, Placement, hottest, ram_by_speed
 from mcugen.ops.conversion import Quantize
 from mcugen.search.budget import Attempt
 from mcugen.search.ram_placement import copies_everywhere, may_copy_everywhere
-from mcugen.search.weight_staging import LEAST_WAITS, copies_for
+from mcugen.search.weight_staging import MIN_STALL_CYCLES, copies_for
 
-LEAST_SAVED = 0.1
-"""Of a call's cycles, what an option must save to be worth a word."""
+MIN_SAVED_CYCLE_SHARE = 0.1
+"""Least share of a call's cycles that an option must save to be hinted at."""
 
-LEAST_REALS = 4096
-"""Bytes of an input below which its type is not worth a word."""
+MIN_FLOAT_INPUT_BYTES = 4096
+"""Smallest float input, in bytes, for which a hint to a smaller type is given."""
 
 
 def hint_of_codes(program: Program, options: CompileOptions) -> list[str]:
-    """That an input of reals, which is most of the arena, is only quantized: the caller may pass the codes."""
-    if options.integer_io or options.states or options.input_pipeline:  # whose own note says so
+    """Return a hint to pass quantized inputs, if a float input fills most of the arena and is only quantized."""
+    if options.integer_io or options.states or options.input_pipeline:  # A note of each of these options covers it.
         return []
     for endpoint in program.inputs:
         buffer = endpoint.buffer
-        is_most = buffer.nbytes >= LEAST_REALS and 2 * buffer.nbytes > program.arena_size
+        is_most = buffer.nbytes >= MIN_FLOAT_INPUT_BYTES and 2 * buffer.nbytes > program.arena_size
         if is_most and (codes := codes_of(program, buffer)):
             floats = f"{buffer.nbytes:,} bytes of floats in an arena of {program.arena_size:,}"
             stored = buffer.count * max(dtype.nbytes for dtype in codes)
@@ -44,7 +44,7 @@ def hint_of_codes(program: Program, options: CompileOptions) -> list[str]:
 
 
 def hint_of_types(graph: Graph, options: CompileOptions) -> list[str]:
-    """That the first layers of an integer network kept in floats compute reals, as its caller may pass any."""
+    """Return a hint to declare an input's type, if its floats keep the first layers of an integer network in float."""
     layers = [node for node in graph.nodes if weight_axes(node.op)]
     if options.input_types or not any(node.input(0).type.dtype is DType.INT8 for node in layers):
         return []
@@ -54,21 +54,21 @@ def hint_of_types(graph: Graph, options: CompileOptions) -> list[str]:
         if readers and all(_has_whole_weights(node) for node in readers):
             share = macs / max(sum(node.op.macs(node.sig) for node in layers), 1)
             name = repr(shortened(value.name, 40))
-            what = f"{share:.0%} of the multiply-accumulates is in float, as {name} may hold any real numbers"
+            text = f"{share:.0%} of the multiply-accumulates is in float, as {name} may hold any real numbers"
             return [
-                f"--input-type would make the first layer one of integers ({what}): {name}=uint8 if all are 0 to 255"
+                f"--input-type would make the first layer one of integers ({text}): {name}=uint8 if all are 0 to 255"
             ]
     return []
 
 
 def _has_whole_weights(node: Node) -> bool:
-    """Whether they are whole numbers, or were until a power of two was folded into them."""
+    """Return whether all weights are integers, possibly scaled by a power of two that was folded into them."""
     data = [node.input(index).data for index in weight_axes(node.op)]
     return bool(data) and all(array is not None and not np.any(array * 2.0**16 % 1) for array in data)
 
 
 def codes_of(program: Program, buffer: Buffer) -> list[DType]:
-    """The types that an input of reals is quantized to, if nothing else reads it."""
+    """Return the types that a float input is quantized to, or none if anything else reads it."""
     if buffer.space is not Space.INPUT or buffer.dtype is not DType.FLOAT32:
         return []
     readers = [i for i in program.instrs if any(o.buffer is buffer and o.access.reads for o in i.operands)]
@@ -78,7 +78,14 @@ def codes_of(program: Program, buffer: Buffer) -> list[DType]:
 
 
 def hint_of_places(attempt: Attempt, board: Board, options: CompileOptions, placement: Placement) -> list[str]:
-    """That all RAM would save cycles where the user has said nothing of places; `placement` is what was chosen."""
+    """Return a hint to use all RAM, where the user chose no placement and this would save cycles.
+
+    Args:
+        attempt: The chosen program.
+        board: The board with its memories.
+        options: The options of the compilation.
+        placement: The placement that was chosen without the option.
+    """
     program = attempt.program
     if options.place != Places() or options.copy_ahead or not may_copy_everywhere(board, options):
         return []
@@ -87,26 +94,32 @@ def hint_of_places(attempt: Attempt, board: Board, options: CompileOptions, plac
     saved = copies.cycles + _saved_by_arena(attempt, board, placement)
     if not _is_worth_it(saved, attempt):
         return []
-    to = " and ".join(f"{nbytes:,} bytes of weights to '{name}'" for name, nbytes in copies.bytes_by_memory)
-    what = f"start-up then copies {to}" if to else "the arena then lies there"
-    return [f"--place {AUTO_PLACE} would use faster RAM, and save about {round(saved):,} cycles a call: {what}"]
+    targets = " and ".join(f"{nbytes:,} bytes of weights to '{name}'" for name, nbytes in copies.bytes_by_memory)
+    consequence = f"start-up then copies {targets}" if targets else "the arena then lies there"
+    return [f"--place {AUTO_PLACE} would use faster RAM, and save about {round(saved):,} cycles a call: {consequence}"]
 
 
 def hint_of_copies_ahead(attempt: Attempt, board: Board, options: CompileOptions) -> list[str]:
-    """That weights of later layers, copied by DMA while others compute, would save cycles; only where that may be."""
+    """Return a hint to copy weights of later layers by DMA while other layers compute, where that would save cycles.
+
+    Args:
+        attempt: The chosen program.
+        board: The board, on which such copies must be possible.
+        options: The options of the compilation.
+    """
     if options.copy_ahead:
         return []
     ahead = copies_for(attempt, board, replace(options, copy_ahead=True))
     saved = sum(gain.cycles for gain in ahead.gains if gain.copy.beside is not None)
     if attempt.copies is not None and attempt.copies.options.place.hot:
-        saved = min(saved, attempt.waits - ahead.waits)  # some of it start-up's copies save without that
+        saved = min(saved, attempt.waits - ahead.waits)  # Start-up copies save a part without prefetching.
     if not _is_worth_it(saved, attempt):
         return []
     return [f"--copy-ahead would hide about {round(saved):,} cycles a call of reading weights, if DMA makes copies"]
 
 
 def _saved_by_arena(attempt: Attempt, board: Board, placement: Placement) -> float:
-    """Cycles that an arena in the fastest memory with room for it would save."""
+    """Return the cycles saved by an arena in the fastest memory with room for it."""
     program, size = attempt.program, attempt.program.arena_size + attempt.program.state_size
     fastest = next((m for m in ram_by_speed(board) if size + BESIDE <= m.room), None)
     is_known = all(memory.access is not None for memory in placement.arenas)
@@ -116,4 +129,4 @@ def _saved_by_arena(attempt: Attempt, board: Board, placement: Placement) -> flo
 
 
 def _is_worth_it(cycles: float, attempt: Attempt) -> bool:
-    return cycles > max(LEAST_SAVED * attempt.time, LEAST_WAITS)
+    return cycles > max(MIN_SAVED_CYCLE_SHARE * attempt.time, MIN_STALL_CYCLES)

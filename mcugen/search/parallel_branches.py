@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which branches of a network two cores can compute side by side."""
+"""Branches of a network that two cores can compute at the same time."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ from mcugen.hir.graph import Graph, Node, Value
 
 @dataclass(frozen=True)
 class Pair:
-    """Nodes of which neither part needs the other, in the graph's order."""
+    """Two sets of nodes, neither of which needs the other, in the graph's order."""
 
     first: tuple[Node, ...]
     second: tuple[Node, ...]
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """Of both."""
+        """Return the nodes of both parts."""
         return (*self.first, *self.second)
 
 
 def pairs(graph: Graph, time: Callable[[Node], float], pace: float) -> Iterator[Pair]:
-    """Where branches meet, or end as outputs: those that only one of them needs, in two parts that take as long.
+    """Yield pairs of branches that meet in a node or end as outputs, divided into two parts of about equal time.
 
-    `pace` is how many times as long the second core takes.
+    Args:
+        graph: The graph to search.
+        time: Returns the time of a node on the first core.
+        pace: Time of an instruction of the second core, relative to the first.
     """
     needs = _needs(graph)
     meetings = [[v for v in node.inputs if v is not None and v.producer] for node in graph.nodes]
@@ -36,32 +39,34 @@ def pairs(graph: Graph, time: Callable[[Node], float], pace: float) -> Iterator[
 
 
 def _needs(graph: Graph) -> dict[Node, frozenset[Node]]:
-    """Each node, and all that it needs."""
-    found: dict[Node, frozenset[Node]] = {}
+    """Return each node's ancestors, the node itself included."""
+    needs: dict[Node, frozenset[Node]] = {}
     for node in graph.nodes:
-        before = [found[v.producer] for v in node.inputs if v is not None and v.producer]
-        found[node] = frozenset({node}).union(*before)
-    return found
+        needed_by_inputs = [needs[v.producer] for v in node.inputs if v is not None and v.producer]
+        needs[node] = frozenset({node}).union(*needed_by_inputs)
+    return needs
 
 
 def _branches(graph: Graph, values: Sequence[Value], needs: dict[Node, frozenset[Node]]) -> list[list[Node]]:
-    """By value what it alone needs, if that are nodes without bodies."""
-    found = []
+    """Return for each value the nodes that only this value needs, without values whose nodes have bodies."""
+    branches = []
     for value in values:
-        others = frozenset[Node]().union(*(needs[v.producer] for v in values if v is not value and v.producer))
-        own = needs[value.producer] - others if value.producer else frozenset()
-        if own and not any(node.op.bodies for node in own):
-            found.append([node for node in graph.nodes if node in own])
-    return found
+        needed_elsewhere = frozenset[Node]().union(
+            *(needs[v.producer] for v in values if v is not value and v.producer)
+        )
+        branch = needs[value.producer] - needed_elsewhere if value.producer else frozenset()
+        if branch and not any(node.op.bodies for node in branch):
+            branches.append([node for node in graph.nodes if node in branch])
+    return branches
 
 
 def _even(graph: Graph, branches: Sequence[list[Node]], time: Callable[[Node], float], pace: float) -> Pair:
-    """The longest first, each to the core that is done with it sooner."""
+    """Distribute branches over both cores: the longest first, each to the core that finishes it sooner."""
     parts, takes = (list[Node](), list[Node]()), [0.0, 0.0]
     for branch in sorted(branches, key=lambda nodes: -sum(map(time, nodes))):
-        each = sum(map(time, branch))
-        core = int(takes[0] + each > takes[1] + pace * each)
+        branch_time = sum(map(time, branch))
+        core = int(takes[0] + branch_time > takes[1] + pace * branch_time)
         parts[core].extend(branch)
-        takes[core] += each * (pace if core else 1.0)
+        takes[core] += branch_time * (pace if core else 1.0)
     first, second = (tuple(node for node in graph.nodes if node in part) for part in parts)
     return Pair(first, second)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights in all RAM of a board: which copies start-up makes where the user leaves all places to the compiler."""
+"""Copies of weights to all RAM of a board, where the user leaves placement to the compiler."""
 
 from __future__ import annotations
 
@@ -14,69 +14,83 @@ from mcugen.memory.constant_stalls import saved_by_copies
 from mcugen.memory.knapsack import most_valuable
 from mcugen.memory.place import BESIDE, hottest, memory_of_weights, ram_by_speed
 
-ANYWHERE = Places(arena=(AUTO_PLACE,))
-"""`--place auto`: the user says nothing but that all RAM may be used."""
+AUTO_PLACES = Places(arena=(AUTO_PLACE,))
+"""The placement of `--place auto`: all RAM may be used."""
 
-LEAST_SAVED = 0.01
-"""Of a call's instructions, cycles that all copies must save."""
+MIN_COPY_SAVING = 0.01
+"""Least saving by all copies, in cycles per instruction of a call."""
 
 
 @dataclass(frozen=True)
 class CopiesEverywhere:
-    """Of weights, to each RAM: its name, and how many bytes."""
+    """Copies of weights to RAM: the name of each memory, and its bytes of copies."""
 
     bytes_by_memory: tuple[tuple[str, int], ...]
     cycles: float
-    """That they save a call, by estimate."""
+    """Estimated cycles that the copies save per call."""
 
 
 def leaves_all_places(board: Board, options: CompileOptions) -> bool:
-    """Whether weights may be copied to any RAM."""
-    return options.place == ANYWHERE and may_copy_everywhere(board, options)
+    """Return whether the user left placement to the compiler and weights may be copied to any RAM."""
+    return options.place == AUTO_PLACES and may_copy_everywhere(board, options)
 
 
 def may_copy_everywhere(board: Board, options: CompileOptions) -> bool:
-    """Whether `--place auto` copies weights: not for the least RAM, nor where another kind of core reads them."""
+    """Return whether `--place auto` copies weights.
+
+    It does not for the least RAM, for weights in a file, nor where a core of another kind reads the weights too.
+    """
     is_alike = options.cores == 1 or board.other_kind is None
     return options.optimize != "ram" and is_alike and not options.weights_in_file
 
 
 def with_copies_everywhere(program: Program, board: Board, options: CompileOptions) -> CompileOptions:
-    """Options that have start-up copy to each RAM what saves cycles there; the same options if that is not worth it."""
+    """Return options with start-up copies to each RAM that save cycles; unchanged if they save too little.
+
+    Args:
+        program: The planned program.
+        board: The board with its memories.
+        options: The options of the compilation.
+    """
     slow = memory_of_weights(board, options.place)
-    found = copies_everywhere(program, board, options, dict.fromkeys(hottest(program), slow))
-    if found.cycles <= LEAST_SAVED * (program.instructions_estimate or 0.0):
+    copies = copies_everywhere(program, board, options, dict.fromkeys(hottest(program), slow))
+    if copies.cycles <= MIN_COPY_SAVING * (program.instructions_estimate or 0.0):
         return options
-    return replace(options, place=replace(options.place, hot_weights=found.bytes_by_memory))
+    return replace(options, place=replace(options.place, hot_weights=copies.bytes_by_memory))
 
 
 def copies_everywhere(
     program: Program, board: Board, options: CompileOptions, lying: Mapping[Buffer, Memory]
 ) -> CopiesEverywhere:
-    """Copies to each RAM beside the arena, the fastest first, of the weights that save most cycles there; `lying` tells
-    where all weights lie without them.
+    """Return the most useful copies of weights to each RAM beside the arena, the fastest RAM first.
+
+    Args:
+        program: The planned program.
+        board: The board with its memories.
+        options: Options with the RAM limit.
+        lying: The memory of each constant without copies.
     """
-    left = hottest(program)
-    most = math.inf if options.max_ram is None else options.max_ram - program.arena_size - program.state_size
+    remaining = hottest(program)
+    copy_budget = math.inf if options.max_ram is None else options.max_ram - program.arena_size - program.state_size
     copies, total = list[tuple[str, int]](), 0.0
     for memory, room in _rooms(program, board):
         by_memory = {slow: saved_by_copies(program, board, slow, memory) for slow in dict.fromkeys(lying.values())}
         saved = {buffer: by_memory[slow][buffer] for buffer, slow in lying.items()}
-        chosen = most_valuable({b: saved[b] for b in left}, int(min(room, most)))
+        chosen = most_valuable({b: saved[b] for b in remaining}, int(min(room, copy_budget)))
         if chosen:
             nbytes = sum(aligned(b.nbytes) for b in chosen)
             copies.append((memory.name, nbytes))
-            total, most = total + sum(saved[b] for b in chosen), most - nbytes
-            left = [b for b in left if b not in chosen]
+            total, copy_budget = total + sum(saved[b] for b in chosen), copy_budget - nbytes
+            remaining = [b for b in remaining if b not in chosen]
     return CopiesEverywhere(tuple(copies), total)
 
 
 def _rooms(program: Program, board: Board) -> list[tuple[Memory, int]]:
-    """Each RAM, the fastest first, and the bytes that the arena and the firmware's own variables leave."""
+    """Return each RAM, the fastest first, with the bytes that the arena and the firmware's own variables leave."""
     rooms, arena = list[tuple[Memory, int]](), program.arena_size + program.state_size
     for memory in ram_by_speed(board):
         room = memory.room - BESIDE
-        taken = arena if arena <= room else 0
-        arena -= taken
-        rooms.append((memory, max(room - taken, 0)))
+        arena_part = arena if arena <= room else 0
+        arena -= arena_part
+        rooms.append((memory, max(room - arena_part, 0)))
     return rooms

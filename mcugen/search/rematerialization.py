@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What gradients need of a run is computed once more, in place of keeping it all the while.
+"""Rematerialization: results of the forward run that gradients need are recomputed instead of kept.
 
-Chen et al., "Training deep nets with sublinear memory cost", 2016. Which results to give up is decided by what they
-would take to compute again for each byte; how many, by plans of memory.
+Chen et al., "Training deep nets with sublinear memory cost", 2016. Results are given up in the order of the work to
+recompute them, per byte. How many are given up is decided by planning memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from mcugen.lir.lesson import phases
 
 
 def recomputing(graph: Graph) -> Iterator[Graph]:
-    """Graphs that keep less and less for the gradients, and compute more and more; none if all is needed."""
+    """Yield graphs that keep fewer and fewer results for the gradients and recompute more.
+
+    There are none if no result can be given up.
+    """
     order = _cheapest_first(graph)
     count = 1
     while count <= len(order):
@@ -25,23 +28,23 @@ def recomputing(graph: Graph) -> Iterator[Graph]:
 
 @dataclass(frozen=True)
 class _Kept:
-    """Results of a run, or of the loss, that learning reads; and what reads them then."""
+    """Results of the forward run or of the loss that the backward part reads, and the nodes of that part."""
 
     values: list[Value]
     learning: frozenset[Node]
 
     @classmethod
     def of(cls, graph: Graph) -> _Kept:
-        """In the order in which they are computed."""
+        """Return the kept values of a graph in the order in which they are computed."""
         assert graph.lesson is not None
         runs, judges, learns = phases(graph, graph.lesson)
         learning = frozenset(learns)
-        made = [value for node in (*runs, *judges) for value in node.outputs]
-        return cls([value for value in made if learning.intersection(value.users)], learning)
+        computed = [value for node in (*runs, *judges) for value in node.outputs]
+        return cls([value for value in computed if learning.intersection(value.users)], learning)
 
 
 def _cheapest_first(graph: Graph) -> list[Value]:
-    """What could be given up, by the work that a byte of it costs if all else is kept."""
+    """Return the values that could be given up, sorted by the work to recompute a byte if all others are kept."""
     kept = _Kept.of(graph)
     anchors, prices = set(kept.values), dict[Value, float]()
     for value in kept.values:
@@ -52,42 +55,42 @@ def _cheapest_first(graph: Graph) -> list[Value]:
 
 
 def _work(node: Node) -> int:
-    """Products, and elements that are written."""
+    """Return the multiply-accumulates and written elements of a node."""
     return node.op.macs(node.sig) + sum(output.type.count for output in node.outputs)
 
 
 def _chain(value: Value, anchors: set[Value]) -> list[Node] | None:
-    """The nodes between what is there and a value, the last first; None if one of them is no plain operator."""
-    found, todo = dict[Node, None](), [value]
+    """Return the nodes that recompute a value from the anchors, the last first; None if one of them has bodies."""
+    nodes, todo = dict[Node, None](), [value]
     while todo:
         node = todo.pop().producer
-        if node is None or node in found:
+        if node is None or node in nodes:
             continue
         if node.op.bodies:
             return None
-        found[node] = None
+        nodes[node] = None
         todo += [v for v in node.inputs if v is not None and v not in anchors]
-    return list(found)
+    return list(nodes)
 
 
 def _without(graph: Graph, given_up: list[Value]) -> Graph:
-    """A graph in which learning computes these anew, from what is kept."""
-    other = graph.copy()
-    same = dict(zip(graph.values(), other.values(), strict=True))
-    kept = _Kept.of(other)
-    gone = {same[value] for value in given_up}
-    anchors, again = set(kept.values) - gone, dict[Value, Value]()
-    for value in (v for v in kept.values if v in gone):
+    """Return a copy of the graph in which the backward part recomputes the given values from those that are kept."""
+    copy = graph.copy()
+    copy_of = dict(zip(graph.values(), copy.values(), strict=True))
+    kept = _Kept.of(copy)
+    dropped = {copy_of[value] for value in given_up}
+    anchors, replacements = set(kept.values) - dropped, dict[Value, Value]()
+    for value in (v for v in kept.values if v in dropped):
         chain = _chain(value, anchors)
         if chain is None:
             continue
-        for node in (n for n in other.nodes if n in set(chain) and n.outputs[0] not in again):
-            inputs = [again.get(v, v) if v is not None else None for v in node.inputs]
+        for node in (n for n in copy.nodes if n in set(chain) and n.outputs[0] not in replacements):
+            inputs = [replacements.get(v, v) if v is not None else None for v in node.inputs]
             names, types = [f"{v.name}.again" for v in node.outputs], [v.type for v in node.outputs]
-            made = other.add(node.op, inputs, node.origin, names=names, types=types)
-            again.update(zip(node.outputs, made.outputs, strict=True))
+            recomputed = copy.add(node.op, inputs, node.origin, names=names, types=types)
+            replacements.update(zip(node.outputs, recomputed.outputs, strict=True))
         for user, places in value.indices().items():
             if user in kept.learning:
-                user.read_at(places, again[value])
-    other.sort()
-    return other
+                user.read_at(places, replacements[value])
+    copy.sort()
+    return copy

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`balanced` beside `speed`: where both leave most of the board's memory free, it is not much slower."""
+"""Limit on the slowdown of `balanced` against `speed` on boards with ample memory."""
 
 from __future__ import annotations
 
@@ -23,15 +23,18 @@ from mcugen.search import build_program, placed_cycles
 from mcugen.search.budget import Fit
 from mcugen.search.weight_staging import copied_by
 
-SURELY = 0.985
-"""How many times MOST_SLOWDOWN estimates are at most: they err."""
+ESTIMATE_MARGIN = 0.985
+"""Safety factor on MOST_SLOWDOWN: cycle estimates are up to 1.5 % too low (make costs, 2026-11)."""
 
 Target = Callable[[CompileOptions], Board]
-"""The board with what kernels are asked for by options."""
+"""Returns the board as seen by options, with the CPU features that these enable."""
 
 
 class Made(NamedTuple):
-    """A program, for which board it was made, and by which options: these may name another goal than the one asked."""
+    """A program with the board and options that it was built for.
+
+    The options may name a goal other than the requested one.
+    """
 
     fit: Fit
     board: Board
@@ -39,18 +42,18 @@ class Made(NamedTuple):
 
     @property
     def time(self) -> float:
-        """Cycles, by estimate, with waits for the memories where all lies."""
+        """Return the estimated cycles, with stall cycles of the memories where everything lies."""
         return placed_cycles(self.fit.taken, self.board, self.options)
 
     @property
     def is_small(self) -> bool:
-        """Whether it takes no more than ENOUGH of RAM and of flash."""
+        """Return whether the program uses at most the share ENOUGH of the board's RAM and of its flash."""
         use, places = self.fit.taken.use, self._copying.place
         ram = use.ram + copied_bytes(self.fit.program, self.board, places)
         return ram <= ENOUGH * self.board.total_ram and use.flash <= ENOUGH * self.board.total_flash
 
     def placed(self, options: CompileOptions) -> CompileOptions:
-        """The options asked for, with the copies that start-up makes."""
+        """Return the given options with the copies that start-up makes for this program."""
         places = self._copying.place
         return options if places == options.place else replace(options, place=places)
 
@@ -59,44 +62,56 @@ class Made(NamedTuple):
         return copied_by(self.fit.taken, self.board, self.options)
 
 
-def keeping_pace(graph: Graph, asked: Made, target: Target) -> Made:
-    """What was asked for; or, where what `speed` takes is small, what takes at most MOST_SLOWDOWN times its cycles, by
-    estimate, if `balanced` was: what it would save serves nobody. What the user says of places stands; so does what was
-    found for a budget, and weights that came in few bits take no more bytes.
+def keeping_pace(graph: Graph, requested: Made, target: Target) -> Made:
+    """Return a program for `balanced` that is at most MOST_SLOWDOWN times slower than `speed`, where memory is ample.
+
+    Memory is ample where the `speed` program is small (see Made.is_small): then the bytes that `balanced` saves are of
+    no use. Explicit placements and programs chosen for a budget are kept. Weights that came in few bits take no more
+    bytes.
+
+    Args:
+        graph: The optimized graph.
+        requested: The program that the search built for the requested goal.
+        target: Returns the board as seen by a set of options.
+
+    Returns:
+        `requested`, or the first faster program within the cap.
     """
-    options = asked.options
+    options = requested.options
     if options.optimize != GOALS[0] or options.cores > 1 or options.weights_reader or options.place != Places():
-        return asked
-    if asked.fit.budget.excess(asked.fit.asked.use):
-        return asked
+        return requested
+    if requested.fit.budget.excess(requested.fit.asked.use):
+        return requested
     for_speed = replace(options, optimize="speed")
     board = target(for_speed)
-    if asked.time <= SURELY * Kernels(graph, board, for_speed).slowest():
-        return asked
+    if requested.time <= ESTIMATE_MARGIN * Kernels(graph, board, for_speed).slowest():
+        return requested
     try:
         fast = _made(graph, board, for_speed)
     except DoesNotFitError:
-        return asked
+        return requested
     if not fast.is_small:
-        return asked
-    most = SURELY * MOST_SLOWDOWN * fast.time
-    nbytes = asked.fit.program.weights_size if _in_few_bits(graph) else math.inf
-    ways = (way for way in _ways(graph, asked, fast) if way.fit.program.weights_size <= nbytes)
-    return next((way for way in ways if way.time <= most), asked)
+        return requested
+    max_time = ESTIMATE_MARGIN * MOST_SLOWDOWN * fast.time
+    nbytes = requested.fit.program.weights_size if _in_few_bits(graph) else math.inf
+    candidates = (
+        candidate for candidate in _ways(graph, requested, fast) if candidate.fit.program.weights_size <= nbytes
+    )
+    return next((candidate for candidate in candidates if candidate.time <= max_time), requested)
 
 
 def _in_few_bits(graph: Graph) -> bool:
-    """Whether weights came in 4 bits or fewer: who has them so wants them small, and kernels in a hurry widen them."""
+    """Return whether weights came in 4 bits or fewer: small weights are then wanted, and fast kernels widen them."""
     low, high = NIBBLES
     weights = [v.data for node in graph.nodes for v in node.inputs if v is not None and v.type.rank > 1]
     codes = [w for w in weights if w is not None and w.dtype == np.int8]
     return any(low <= w.min(initial=0) and w.max(initial=0) <= high for w in codes)
 
 
-def _ways(graph: Graph, asked: Made, fast: Made) -> Iterator[Made]:
-    """From what was asked for to the fastest: with its kernels and copies, but loops of few instructions first."""
-    yield asked
-    features = asked.board.features
+def _ways(graph: Graph, requested: Made, fast: Made) -> Iterator[Made]:
+    """Yield candidates from the requested program to the fastest one, those with fewer instructions in loops first."""
+    yield requested
+    features = requested.board.features
     yield _made(graph, replace(fast.board, features=features), fast.options)
     if SEPARATE_SUMS in fast.board.features:
         yield _made(graph, replace(fast.board, features=features | {HALF_SEPARATE_SUMS}), fast.options)
@@ -104,4 +119,5 @@ def _ways(graph: Graph, asked: Made, fast: Made) -> Iterator[Made]:
 
 
 def _made(graph: Graph, board: Board, options: CompileOptions) -> Made:
+    """Build a program for a board and options."""
     return Made(build_program(graph, board, options), board, options)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers computed in patches: the left half of an image through several layers, then the right one.
+"""Spatial tiling: the left half of an image is computed through several layers, then the right half.
 
-Of rows that several layers read, half is in memory; what both halves read is computed twice, as in MCUNetV2 (Lin et
-al., 2021).
+Only half of each row is in memory. The columns that both halves read are computed twice, as in MCUNetV2 (Lin et al.,
+2021).
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from mcugen.hir.operator import Operator
 from mcugen.hir.traits import Columnwise
 from mcugen.ops.movement import Concat, Slice
 
-COLUMNS = 2
-"""The axis that counts them, channels last."""
+COLUMN_AXIS = 2
+"""Index of the axis of columns, with channels last."""
 
-PATCHES = 2
+NUM_PATCHES = 2
+"""Number of patches that a row is divided into."""
 
-LEAST_COLUMNS = 8
-"""Of a patch: of fewer, too much is computed twice."""
+MIN_PATCH_COLUMNS = 8
+"""Least columns of a patch: for narrower ones, too much is computed twice."""
 
 
 class _Step(NamedTuple):
-    """A node's operator for a patch, and the columns that it reads: the first, and the end."""
+    """A node's operator for one patch, and the range of input columns that it reads."""
 
     op: Operator
     first: int
@@ -34,31 +35,31 @@ class _Step(NamedTuple):
 
 
 def in_patches(graph: Graph, nodes: Sequence[Node]) -> Graph | None:
-    """A copy of the graph whose longest chain among these nodes is computed in patches; None if there is no chain."""
+    """Return a copy of the graph with the longest chain among these nodes tiled spatially; None without a chain."""
     chain = max(_chains(graph, nodes), key=len, default=[])
     if len(chain) < 2:
         return None
-    width = chain[-1].output.type.shape[COLUMNS]
-    borders = [width * number // PATCHES for number in range(PATCHES + 1)]
+    width = chain[-1].output.type.shape[COLUMN_AXIS]
+    borders = [width * number // NUM_PATCHES for number in range(NUM_PATCHES + 1)]
     steps = [_steps(chain, start, stop) for start, stop in pairwise(borders)]
     if not all(steps):
         return None
     places = {node: place for place, node in enumerate(graph.nodes)}
-    other = graph.copy()
-    copied = [other.nodes[places[node]] for node in chain]
+    tiled = graph.copy()
+    copied = [tiled.nodes[places[node]] for node in chain]
     last = copied[-1]
-    parts = [_patch(other, copied, patch, number) for number, patch in enumerate(steps)]
+    parts = [_patch(tiled, copied, patch, number) for number, patch in enumerate(steps)]
     name, type_ = last.output.name, last.output.type
-    other.release_name(last.output)
-    whole = other.add(Concat(COLUMNS), parts, last.origin, names=[name], types=[type_], before=last)
-    other.replace(last.output, whole.output)
+    tiled.release_name(last.output)
+    whole = tiled.add(Concat(COLUMN_AXIS), parts, last.origin, names=[name], types=[type_], before=last)
+    tiled.replace(last.output, whole.output)
     for node in reversed(copied):
-        other.remove(node)
-    return other
+        tiled.remove(node)
+    return tiled
 
 
 def _chains(graph: Graph, nodes: Sequence[Node]) -> Iterator[list[Node]]:
-    """Nodes of which each alone reads the one before."""
+    """Yield chains of tileable nodes, each the only reader of the one before."""
     chain: list[Node] = []
     for node in nodes:
         if chain and not (node.inputs[0] is chain[-1].output and _is_read_once(graph, chain[-1].output)):
@@ -73,9 +74,9 @@ def _chains(graph: Graph, nodes: Sequence[Node]) -> Iterator[list[Node]]:
 
 
 def _has_patches(node: Node) -> bool:
-    """Whether its output is wide enough for some."""
+    """Return whether a node can be tiled and its output is wide enough."""
     shape = node.outputs[0].type.shape
-    return isinstance(node.op, Columnwise) and len(shape) == 4 and shape[COLUMNS] >= PATCHES * LEAST_COLUMNS
+    return isinstance(node.op, Columnwise) and len(shape) == 4 and shape[COLUMN_AXIS] >= NUM_PATCHES * MIN_PATCH_COLUMNS
 
 
 def _is_read_once(graph: Graph, value: Value) -> bool:
@@ -83,29 +84,29 @@ def _is_read_once(graph: Graph, value: Value) -> bool:
 
 
 def _steps(chain: Sequence[Node], start: int, stop: int) -> list[_Step]:
-    """How the chain computes columns of its last output; [] if it cannot."""
+    """Return how the chain computes some columns of its last output, or [] if it cannot."""
     steps: list[_Step] = []
     for node in reversed(chain):
         assert isinstance(node.op, Columnwise)
-        found = node.op.some_columns(node.sig, start, stop)
-        if found is None:
+        step = node.op.some_columns(node.sig, start, stop)
+        if step is None:
             return []
-        steps.append(_Step(*found))
-        _, start, stop = found
+        steps.append(_Step(*step))
+        _, start, stop = step
     return steps[::-1]
 
 
 def _patch(graph: Graph, chain: Sequence[Node], steps: Sequence[_Step], number: int) -> Value:
-    """What the chain makes of one patch."""
-    x, before, (_, first, end) = chain[0].input(0), chain[-1], steps[0]
+    """Add the nodes that compute the chain for one patch, and return their result."""
+    x, last_node, (_, first, end) = chain[0].input(0), chain[-1], steps[0]
     shape, rank = x.type.shape, x.type.rank
-    sizes = (*shape[:COLUMNS], end - first, *shape[COLUMNS + 1 :])
-    op = Slice(tuple(first if axis == COLUMNS else 0 for axis in range(rank)), sizes, (1,) * rank)
-    name, type_ = f"{x.name}.{before.output.name}.{number}", x.type.with_shape(sizes)
-    value = graph.add(op, [x], chain[0].origin, names=[name], types=[type_], before=before).output
+    sizes = (*shape[:COLUMN_AXIS], end - first, *shape[COLUMN_AXIS + 1 :])
+    op = Slice(tuple(first if axis == COLUMN_AXIS else 0 for axis in range(rank)), sizes, (1,) * rank)
+    name, type_ = f"{x.name}.{last_node.output.name}.{number}", x.type.with_shape(sizes)
+    value = graph.add(op, [x], chain[0].origin, names=[name], types=[type_], before=last_node).output
     for node, step in zip(chain, steps, strict=True):
         inputs = [value, *node.inputs[1:]]
-        (made,) = step.op.infer(*(v.type if v else None for v in inputs))
-        name, type_ = f"{node.output.name}.{number}", node.output.type.with_shape(made.shape)
-        value = graph.add(step.op, inputs, node.origin, names=[name], types=[type_], before=before).output
+        (inferred,) = step.op.infer(*(v.type if v else None for v in inputs))
+        name, type_ = f"{node.output.name}.{number}", node.output.type.with_shape(inferred.shape)
+        value = graph.add(step.op, inputs, node.origin, names=[name], types=[type_], before=last_node).output
     return value

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that are stored by a code, and decoded to the arena once, just before their layer.
+"""Weight compression: weights are stored by an entropy code and decoded to the arena just before their layer.
 
-Layers read them there as any others, by the same kernels. That takes less flash, more time, and more RAM where a
-layer's weights are large beside its activations.
+Layers read decoded weights like others, with the same kernels. Compression saves flash but costs time, and RAM where
+the weights of a layer are large beside its activations.
 """
 
 from __future__ import annotations
@@ -28,27 +28,32 @@ from mcugen.memory.verify_plan import verify_plan
 from mcugen.search.budget import Budget, Use, use_of
 from mcugen.search.channel_tiling import channels_of, divided
 
-TILE = 10_240
-"""Bytes of weights that are decoded at once though the arena has no room for them: each portion is a call."""
+DECODED_TILE_BYTES = 10_240
+"""Bytes of weights that are decoded at once even if the arena has no room for them, as each tile is a kernel call."""
 
-SURELY_BETTER = 0.95
-"""How many times the product of time, RAM and flash a program may have at most for a balance, if it has layers in
-portions or decodes weights.
+MAX_TRADE_RATIO = 0.95
+"""Largest ratio of time · RAM · flash to that of the unchanged program at which `balanced` tiles or compresses weights.
 """
 
-TRIES = 6
-"""So often memory is planned, with fewer codes, until it is no more than allowed."""
+MAX_DECODING_PLANS = 6
+"""Largest number of memory plans, each with fewer compressed weights, until the arena is small enough."""
 
 
 Codes = Mapping[Buffer, Decoded]
-"""Constants by what is stored of them."""
+"""Constants with their compressed form."""
 
 
 def codes_of(program: Program, board: Board, options: CompileOptions, *, must_save: bool = False) -> Codes:
-    """Those that are shorter; none where weights are to stay, or fit the budget.
+    """Return the constants to compress; none where weights must stay as they are or the flash limit is already met.
 
-    For the goal of least flash, and where flash `must` be saved, all of them; for a balance those that save more of the
-    flash than they take of the time, each as a share of what the program takes; for other goals none.
+    For `flash`, or if flash must be saved, all constants that become shorter are compressed. `balanced` compresses
+    those whose share of flash saved exceeds their share of time added. Other goals compress none.
+
+    Args:
+        program: The planned program.
+        board: The board, with the costs of its CPU.
+        options: Options with goal and limits.
+        must_save: Whether a flash limit must be met.
     """
     is_for_flash = must_save or options.optimize == "flash"
     if not _may_decode(program, options) or not (is_for_flash or options.optimize == GOALS[0]):
@@ -56,69 +61,103 @@ def codes_of(program: Program, board: Board, options: CompileOptions, *, must_sa
     flash = use_of(program, board, options).flash
     if is_for_flash and options.max_flash is not None and flash <= options.max_flash:
         return {}
-    found = dict(_codes(program))
+    codes = dict(_codes(program))
     if is_for_flash or not program.instructions_estimate:
-        return found if is_for_flash else {}
+        return codes if is_for_flash else {}
     costs, time = cost_table(board.cpu), program.instructions_estimate
-    return {b: d for b, d in found.items() if d.saved(b) / flash > costs.decoding(b.nbytes) / time}
+    return {b: d for b, d in codes.items() if d.saved(b) / flash > costs.decoding(b.nbytes) / time}
 
 
 def with_codes(
     program: Program, codes: Codes, board: Board, options: CompileOptions, *, must_save: bool = False
 ) -> Program:
-    """A planned program with weights decoded before their layers, where that serves the goal, and RAM is there.
+    """Return the program with compressed weights where this serves the goal and RAM suffices, else the program itself.
 
-    That of least flash asks for it, if it saves more than that gives for time's sake, and so does what `must` save
-    flash, if it saves any; a balance, if the product of time, RAM and flash is less.
+    `flash` compresses if the saving exceeds what it gives up for speed, and `must_save` if anything is saved.
+    `balanced` compresses if time · RAM · flash decreases.
+
+    Args:
+        program: The planned program.
+        codes: The constants to compress; the largest are dropped until the rest fits.
+        board: The board with its memories.
+        options: Options with goal and limits.
+        must_save: Whether a flash limit must be met.
     """
     if not codes:
         return program
-    before, use, most = Planned.of(program), use_of(program, board, options), _room(program, board, options)
+    saved_plan, use, max_arena = Planned.of(program), use_of(program, board, options), _room(program, board, options)
     coded = dict(codes)
-    for _ in range(TRIES):
-        made = _with_estimates(with_decoded_weights(program, coded), program, cost_table(board.cpu))
-        plan_memory(made)
-        taken = made, use_of(made, board, options)
-        if made.arena_size <= most and _pays(taken, (program, use), options.optimize, must_save):
-            verify_plan(made)
-            return made
+    for _ in range(MAX_DECODING_PLANS):
+        candidate = _with_estimates(with_decoded_weights(program, coded), program, cost_table(board.cpu))
+        plan_memory(candidate)
+        candidate_use = candidate, use_of(candidate, board, options)
+        if candidate.arena_size <= max_arena and _pays(candidate_use, (program, use), options.optimize, must_save):
+            verify_plan(candidate)
+            return candidate
         coded.pop(max(coded, key=lambda b: b.nbytes))
-        if not coded or (made.arena_size <= most and options.optimize != GOALS[0]):
+        if not coded or (candidate.arena_size <= max_arena and options.optimize != GOALS[0]):
             break
-    before.restore(program)
+    saved_plan.restore(program)
     return program
 
 
-def _pays(made: tuple[Program, Use], whole: tuple[Program, Use], goal: str, must_save: bool) -> bool:
-    """Whether a program with decoded weights serves the goal better than the one as it was."""
-    flash, before = made[1].flash, whole[1].flash
+def _pays(candidate: tuple[Program, Use], whole: tuple[Program, Use], goal: str, must_save: bool) -> bool:
+    """Return whether compression serves the goal better than the unchanged program."""
+    flash, whole_flash = candidate[1].flash, whole[1].flash
     if must_save:
-        return flash < before
-    return NEARLY * flash <= before if goal == "flash" else _rank(*made) < _rank(*whole) + math.log(SURELY_BETTER)
+        return flash < whole_flash
+    return (
+        NEARLY * flash <= whole_flash
+        if goal == "flash"
+        else _rank(*candidate) < _rank(*whole) + math.log(MAX_TRADE_RATIO)
+    )
 
 
 def _rank(program: Program, use: Use) -> float:
-    """How a balance sees time, RAM and flash."""
+    """Return the `balanced` rank of a program: less is better."""
     return Cost(program.instructions_estimate or 0.0, use.ram, use.flash).rank(GOALS[0])
 
 
 def in_tiles(graph: Graph, program: Program, codes: Codes) -> Graph | None:
-    """The graph of a planned program with layers in portions whose weights, once they are decoded, find room where the
-    arena has some while the layer runs, or take TILE bytes; None if there are no such layers.
+    """Return the graph with output-channel tiling of layers whose decoded weights exceed the free part of the arena.
+
+    Tiles are as large as the part of the arena that is free while the layer runs, or DECODED_TILE_BYTES.
+
+    Args:
+        graph: The graph of the program.
+        program: The planned program without compression.
+        codes: The constants to compress.
+
+    Returns:
+        The tiled graph, or None if no layer needs tiles.
     """
     if not codes:
         return None
-    held, taken = Counter[str](), Counter[str]()
+    decoded_bytes, live_bytes = Counter[str](), Counter[str]()
     for instr, moment in zip(program.instrs, moments(program)[1:], strict=False):
-        held[instr.name] += sum({o.buffer: o.buffer.nbytes for o in instr.operands if o.buffer in codes}.values())
-        taken[instr.name] = max(taken[instr.name], moment.nbytes)
-    rooms = {name: max(program.arena_size - taken[name], TILE) for name, nbytes in held.items() if nbytes}
-    large = [node for node in graph.nodes if held[node.outputs[0].name] > rooms.get(node.outputs[0].name, math.inf)]
-    return divided(graph, {n: some for n in large if (some := channels_of(n, rooms[n.output.name].__ge__))})
+        decoded_bytes[instr.name] += sum(
+            {o.buffer: o.buffer.nbytes for o in instr.operands if o.buffer in codes}.values()
+        )
+        live_bytes[instr.name] = max(live_bytes[instr.name], moment.nbytes)
+    rooms = {
+        name: max(program.arena_size - live_bytes[name], DECODED_TILE_BYTES)
+        for name, nbytes in decoded_bytes.items()
+        if nbytes
+    }
+    large = [
+        node for node in graph.nodes if decoded_bytes[node.outputs[0].name] > rooms.get(node.outputs[0].name, math.inf)
+    ]
+    return divided(graph, {n: channels for n in large if (channels := channels_of(n, rooms[n.output.name].__ge__))})
 
 
 def better_of(programs: Sequence[Program], board: Board, options: CompileOptions) -> Program:
-    """The better trade of time, RAM and flash, of those within the limits for these if any are."""
+    """Return the program of the best trade of time, RAM and flash, among those within the limits if there are any.
+
+    Args:
+        programs: The candidates, with memory plans.
+        board: The board with its memories.
+        options: Options with the limits.
+    """
 
     def rank(program: Program) -> tuple[float, float]:
         use = use_of(program, board, options)
@@ -128,30 +167,31 @@ def better_of(programs: Sequence[Program], board: Board, options: CompileOptions
 
 
 def _may_decode(program: Program, options: CompileOptions) -> bool:
-    """Whether weights may lie in flash as they are not read."""
+    """Return whether weights may be stored in another form than the one that layers read."""
     is_told = options.weights_in_file or options.checked_indices or options.cores > 1
     return not is_told and program.lesson is None and not program.symbols
 
 
 def _codes(program: Program) -> Iterator[tuple[Buffer, Decoded]]:
-    """Constants with their codes where these are shorter, if only layers alone read them."""
+    """Yield constants that become shorter by compression and that only layers outside of control flow read."""
     readers = defaultdict[Buffer, list[Instr]](list)
     for instr in program.instrs:
         for operand in instr.operands:
             readers[operand.buffer].append(instr)
     in_blocks = {id(program.instrs[i]) for whole in program.wholes() if len(whole) > 1 for i in whole}
     outputs = {endpoint.buffer for endpoint in program.outputs}
-    for buffer, found in readers.items():
-        is_alone = not any(id(instr) in in_blocks or instr.kernel in PREPARING for instr in found)
+    for buffer, instrs in readers.items():
+        is_alone = not any(id(instr) in in_blocks or instr.kernel in PREPARING for instr in instrs)
         if not is_alone or not is_read(buffer) or buffer in outputs:
             continue
         assert buffer.data is not None
         code = code_of(buffer.data)
-        if code is not None and code.nbytes + LEAST_SAVED * len(found) < buffer.nbytes:
+        if code is not None and code.nbytes + LEAST_SAVED * len(instrs) < buffer.nbytes:
             yield buffer, _decoded(buffer, code)
 
 
 def _decoded(constant: Buffer, code: Code) -> Decoded:
+    """Return the compressed form of a constant: its buffers, and the call that decodes it."""
     coded = Buffer(f"{constant.name}.coded", DType.UINT8, code.coded.size, Space.CONST, code.coded)
     plain = None
     if code.plain is not None:
@@ -160,19 +200,23 @@ def _decoded(constant: Buffer, code: Code) -> Decoded:
 
 
 def _room(program: Program, board: Board, options: CompileOptions) -> float:
-    """Bytes that the arena may take."""
-    others = program.state_size + copied_bytes(program, board, options.place)
-    most = ENOUGH * min(board.total_ram, memory_of_arena(board, options.place).room) - others
+    """Return the largest arena in bytes."""
+    other_bytes = program.state_size + copied_bytes(program, board, options.place)
+    max_arena = ENOUGH * min(board.total_ram, memory_of_arena(board, options.place).room) - other_bytes
     if options.max_ram is not None:
-        most = min(most, options.max_ram - others)
-    return max(most, program.arena_size)
+        max_arena = min(max_arena, options.max_ram - other_bytes)
+    return max(max_arena, program.arena_size)
 
 
-def _with_estimates(made: Program, before: Program, costs: CostTable) -> Program:
-    """With what decoding takes, by layer."""
-    estimates = dict(before.layer_estimates)
-    for instr in (i for i in made.instrs if i.kernel == DECODE_WEIGHTS and i.name in estimates):
+def _with_estimates(decoding_program: Program, original: Program, costs: CostTable) -> Program:
+    """Return the program with the instructions of decoding added to its estimates."""
+    estimates = dict(original.layer_estimates)
+    for instr in (i for i in decoding_program.instrs if i.kernel == DECODE_WEIGHTS and i.name in estimates):
         estimates[instr.name] += costs.decoding(instr.operand("y").buffer.nbytes)
-    more = sum(estimates.values()) - sum(before.layer_estimates.values())
-    known = before.instructions_estimate
-    return replace(made, layer_estimates=estimates, instructions_estimate=None if known is None else known + more)
+    decoding_time = sum(estimates.values()) - sum(original.layer_estimates.values())
+    known = original.instructions_estimate
+    return replace(
+        decoding_program,
+        layer_estimates=estimates,
+        instructions_estimate=None if known is None else known + decoding_time,
+    )

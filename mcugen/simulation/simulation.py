@@ -19,7 +19,7 @@ from mcugen.codegen.bundle import Bundle
 from mcugen.core.board import Board
 from mcugen.core.errors import ToolMissingError, UsageError
 from mcugen.core.options import LibraryFiles
-from mcugen.distributed.sharing import ALONE, Workers
+from mcugen.distributed.sharing import ONLY_THIS_PROCESS, Workers
 from mcugen.simulation.build import Checks, TargetImages, build_host, build_parts, build_target
 from mcugen.simulation.cycles import Cycles, estimate_cycles
 from mcugen.simulation.elf import function_sizes, read_sizes
@@ -104,7 +104,7 @@ class Setup:
     """Where files of build and run stay; else they are gone."""
     library: LibraryFiles | None = None
     """What a model is linked with that calls one."""
-    workers: Workers = ALONE
+    workers: Workers = ONLY_THIS_PROCESS
     """As many simulators at once: samples are shared out among them, unless the model keeps a state."""
 
 

@@ -30,7 +30,7 @@ from mcugen.kernels.cost import cost_table
 from mcugen.lir.program import Control
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.ops.fork import Cut, Stages, forked
-from mcugen.search.core_assignment import MOST_RAM, STACK
+from mcugen.search.core_assignment import MAX_SHARED_RAM_RATIO, MIN_STACK_BYTES
 from mcugen.search.core_partition import Forms, Side
 
 DEAD = 11  # MCUGEN_ERROR_CORE
@@ -148,9 +148,9 @@ def test_speed_takes_ram_for_both_cores() -> None:
         return compile_model(net.model(), board, CompileOptions("net", cores=cores, **options)).program.arena_size
 
     one, within = arena(1, optimize="speed"), arena(2, optimize="balanced")
-    assert within + STACK <= MOST_RAM * (arena(1) + STACK)
+    assert within + MIN_STACK_BYTES <= MAX_SHARED_RAM_RATIO * (arena(1) + MIN_STACK_BYTES)
     most = arena(2, optimize="speed")
-    assert most + STACK > MOST_RAM * (one + STACK)
+    assert most + MIN_STACK_BYTES > MAX_SHARED_RAM_RATIO * (one + MIN_STACK_BYTES)
     assert arena(2, optimize="speed", max_ram=most - 1) < most
 
 

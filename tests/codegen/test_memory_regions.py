@@ -25,7 +25,7 @@ from mcugen.core.board import Board, Memory, Parallel, load_board
 from mcugen.core.errors import DoesNotFitError, UsageError
 from mcugen.lir.program import Space, aligned
 from mcugen.memory.place import hottest
-from mcugen.search.ram_placement import ANYWHERE
+from mcugen.search.ram_placement import AUTO_PLACES
 from mcugen.simulation import Setup, simulate
 from mcugen.simulation.build import HARNESS, build_target
 from mcugen.simulation.execute import qemu_program
@@ -282,7 +282,7 @@ def slow_to_read(fast: int = 12288) -> Board:
 
 
 def test_anywhere_weights_are_copied_to_the_fastest_memories_that_have_room():
-    model = compiled(slow_to_read(fast=11264), place=ANYWHERE)
+    model = compiled(slow_to_read(fast=11264), place=AUTO_PLACES)
     copies = model.draft.placement.copies
     assert {memory.name for memory in copies.values()} == {"fast", "mid"}
     assert model.draft.placement.arenas[0].name == "fast"
@@ -299,13 +299,13 @@ def test_anywhere_weights_are_copied_to_the_fastest_memories_that_have_room():
     ids=lambda each: "-".join(each),
 )
 def test_anywhere_but_not_where_that_is_not_wanted(options: dict[str, object]):
-    model = compiled(slow_to_read(), **{"place": ANYWHERE, **options})
+    model = compiled(slow_to_read(), **{"place": AUTO_PLACES, **options})
     held = sum(aligned(b.nbytes) for b in model.draft.placement.copies)
     assert held + model.program.arena_size <= options.get("max_ram", 0) if "max_ram" in options else not held
 
 
 def test_anywhere_nothing_is_copied_that_saves_nothing():
-    assert not compiled(place=ANYWHERE).draft.placement.copies
+    assert not compiled(place=AUTO_PLACES).draft.placement.copies
 
 
 def test_hot_weights_are_those_read_most_often_for_their_size():

@@ -14,6 +14,6 @@ def plans_need_not_be_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many operators side by side are the hardest of problems for order and plan, and neither is what is tested."""
     monkeypatch.setattr(exact, "MOST_PAIRS", 0)
     monkeypatch.setattr(plan, "_ORDERS", plan._ORDERS[:1])
-    monkeypatch.setattr(weight_staging, "TRIES", 1)
+    monkeypatch.setattr(weight_staging, "MAX_STAGING_PLANS", 1)
     monkeypatch.setattr(order, "MOST_SETS", 100)
     monkeypatch.setattr(order, "LEAST_WIDTH", 1)

@@ -510,7 +510,7 @@ def test_groups_are_made_as_plans_are_asked_for() -> None:
 
 @pytest.mark.parametrize("most", [0, 2, 5])
 def test_no_more_groups_are_looked_at_than_a_bound(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_buffering, "MOST_GROUPS", most)
+    monkeypatch.setattr(line_buffering, "MAX_EVALUATED_GROUPS", most)
     found = _streaming("residual")
     for plan in found.plans():
         assert [s.first for s in plan] == [0, *(s.end for s in plan[:-1])]
@@ -521,7 +521,7 @@ def test_no_more_groups_are_looked_at_than_a_bound(most: int, monkeypatch: pytes
 def test_the_best_so_far_is_taken_where_the_search_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
     model = NETS["residual"]().finished().model()
     balanced, best = compile_model(model, "nrf52840"), compile_model(model, "nrf52840", ROWS)
-    monkeypatch.setattr(search, "MOST_WORK", 0)
+    monkeypatch.setattr(search, "MAX_SEARCH_WORK", 0)
     made = []
     monkeypatch.setattr(search, "planned", lambda *args, **more: made.append(0) or planned(*args, **more))
     first = compile_model(model, "nrf52840", ROWS)

@@ -14,7 +14,7 @@ from mcugen.reporting.figures import Stall
 from mcugen.reporting.layer_charts import charts_of
 from mcugen.reporting.text import totals
 from mcugen.reporting.two_cores import Helped, Memories, Span, two_cores
-from mcugen.search.core_partition import BARRIER
+from mcugen.search.core_partition import BARRIER_INSTRUCTIONS
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ def test_a_timeline_of_both_cores():
         Span(0, 0, 0, 1000),
         Span(1, 0, 1000, 6000),
         Span(2, 1, 1000, 5000),
-        Span(3, 0, 6000 + BARRIER, 6500 + BARRIER),
-        Span(4, 0, 6500 + BARRIER, 8500 + BARRIER),
-        Span(5, 1, 6500 + BARRIER, 9500 + BARRIER),
+        Span(3, 0, 6000 + BARRIER_INSTRUCTIONS, 6500 + BARRIER_INSTRUCTIONS),
+        Span(4, 0, 6500 + BARRIER_INSTRUCTIONS, 8500 + BARRIER_INSTRUCTIONS),
+        Span(5, 1, 6500 + BARRIER_INSTRUCTIONS, 9500 + BARRIER_INSTRUCTIONS),
     ]
-    assert (found.total, found.alone, found.unit) == (9500 + 2 * BARRIER, 15500, "instructions")
+    assert (found.total, found.alone, found.unit) == (9500 + 2 * BARRIER_INSTRUCTIONS, 15500, "instructions")
     assert found.slowest == [0, 3]
     assert found.waiting[0] == pytest.approx(1000 / found.total)
     assert found.waiting[1] == pytest.approx(2500 / found.total)
@@ -58,7 +58,7 @@ def test_what_is_lost_is_what_twice_the_speed_would_save():
 def test_cycles_count_where_they_are_known():
     found = two_cores([replace(layer, cycles_estimate=2 * (layer.instructions or 0)) for layer in LAYERS])
     assert found is not None
-    assert (found.unit, found.total) == ("cycles", 2 * (9500 + 2 * BARRIER))
+    assert (found.unit, found.total) == ("cycles", 2 * (9500 + 2 * BARRIER_INSTRUCTIONS))
 
 
 def test_unlike_cores_are_joined_by_time():
@@ -68,7 +68,7 @@ def test_unlike_cores_are_joined_by_time():
     found = two_cores(first, Helped(other, (1_000_000, 500_000)))
     assert found is not None
     assert (found.unit, found.pace, found.alone) == ("microseconds", 6, 15500)
-    assert found.total == 1500 + 6 * 4000 + 6 * 3000 + 2 * 6 * BARRIER
+    assert found.total == 1500 + 6 * 4000 + 6 * 3000 + 2 * 6 * BARRIER_INSTRUCTIONS
     lost = (found.whole + found.uneven + found.barriers) * found.total
     assert lost == pytest.approx(found.total - found.alone * 6 / 7)
     assert found.limits.startswith("of at most 1.167, of the time lost to uneven portions")
@@ -94,7 +94,7 @@ def test_a_pipeline_has_throughput_and_latency():
     layers = [Done(0, 3000, 3000), Done(0, 1000, 1000), Done(1, 2500, 2500), Done(1, 500, 500)]
     found = two_cores(layers, first_part=2)
     assert found is not None
-    assert found.total == 4000 + BARRIER * 1.0
+    assert found.total == 4000 + BARRIER_INSTRUCTIONS * 1.0
     assert found.latency == 2 * found.total
     assert found.alone == 7000
     assert [span.begin for span in found.spans] == [0, 3000, 0, 2500]

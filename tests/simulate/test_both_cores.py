@@ -18,8 +18,8 @@ from mcugen.driver.compiler import compile_model
 from mcugen.lir.program import Space
 from mcugen.measurement.evaluate import on_helper, timed
 from mcugen.memory.place import CODE, in_its_image
-from mcugen.search.core_assignment import MOST_RAM, STACK
-from mcugen.search.core_partition import BARRIER, MOST_FLASH
+from mcugen.search.core_assignment import MAX_SHARED_RAM_RATIO, MIN_STACK_BYTES
+from mcugen.search.core_partition import BARRIER_INSTRUCTIONS, MAX_CONSTANTS_RATIO
 from mcugen.simulation import simulate
 from mcugen.simulation.both_cores import run_on_both_cores
 
@@ -41,8 +41,8 @@ def sample_of(model: CompiledModel) -> dict[str, np.ndarray]:
 def test_both_cores_share_the_instructions_of_one(board: str, model: str, tmp_path: Path) -> None:
     """Within 0.56 times the instructions of one core, barriers included, by exact counts, and not much more memory."""
     one, two = compiled(board, 1, model), compiled(board, 2, model)
-    assert two.program.arena_size + STACK <= MOST_RAM * (one.program.arena_size + STACK)
-    assert two.program.weights_size <= 2 * MOST_FLASH * one.program.weights_size - one.program.weights_size
+    assert two.program.arena_size + MIN_STACK_BYTES <= MAX_SHARED_RAM_RATIO * (one.program.arena_size + MIN_STACK_BYTES)
+    assert two.program.weights_size <= 2 * MAX_CONSTANTS_RATIO * one.program.weights_size - one.program.weights_size
     sample = sample_of(two)
     run = run_on_both_cores(two.bundle, load_board(board), sample, tmp_path / "counted")
     expected = simulate(one.bundle, load_board(board), [sample], setup=None)
@@ -52,8 +52,8 @@ def test_both_cores_share_the_instructions_of_one(board: str, model: str, tmp_pa
     assert expected.instructions is not None
     assert run.slower < 0.56 * expected.instructions
     assert len(run.forks) > 5  # most layers
-    assert 0 < run.barrier < 2 * BARRIER  # of both cores
-    assert all(0 < fork.end < BARRIER for fork in run.forks)
+    assert 0 < run.barrier < 2 * BARRIER_INSTRUCTIONS  # of both cores
+    assert all(0 < fork.end < BARRIER_INSTRUCTIONS for fork in run.forks)
 
 
 @pytest.mark.spread(2)
