@@ -251,8 +251,8 @@ class Compilation:
         is_searched = decided is not None
         layers, raised, compensation = rescued(maker, wanted, is_searched=is_searched, time_of=self._estimated_time)
         learned = [PrecisionReason(n, dtype.value, LEARNING, REMEDIES[LEARNING]) for n, dtype in learning.items()]
-        because = {reason.layer: reason for reason in (*learned, *scores, *raised)}
-        notes = [*strays, *compensation]
+        because = {reason.layer: reason for reason in (*maker.unrounded.reasons, *learned, *scores, *raised)}
+        notes = [*strays, *maker.unrounded.notes, *compensation]
         return _Basis(maker, given, data, usable, known, held, profile is not None, layers, because, notes)
 
     def _estimated_time(self, quantization: Quantization) -> float | None:

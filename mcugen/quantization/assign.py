@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,11 +58,12 @@ def assign(
     precisions: Mapping[str, DType] | None = None,
     spans: Mapping[str, float] | None = None,
     states: Mapping[str, str] | None = None,
+    unrounded: Collection[str] = (),
 ) -> Assignment:
     """Return the assignment in which every node that has an integer form gets it.
 
-    A layer whose precision is INT32 computes with int16 activations and weights. Its float32 readers get the int32 sums
-    as reals, without rounding. A node that only moves data takes the type of its neighbours. A cheap node without
+    A layer whose precision is INT32 computes with int16 activations and weights, and its sums are not rounded for
+    float32 readers. A node that only moves data takes the type of its neighbours. A cheap node without
     weights stays in float32 if no neighbour computes in integers. A state has the same type and scale as an output and
     as an input.
 
@@ -72,8 +73,9 @@ def assign(
         precisions: The precisions that override the default, by the name of a node's first output.
         spans: The lengths of the tensors' ranges, as far as they are known.
         states: The input that keeps a state from one call to the next, by the output that gives the state.
+        unrounded: Names of the results of layers whose float32 readers get the sums as reals, without rounding.
     """
-    return _Assigner(graph, scheme, precisions or {}, spans or {}, states or {}).assign()
+    return _Assigner(graph, scheme, precisions or {}, spans or {}, states or {}, unrounded).assign()
 
 
 class _Assigner:
@@ -86,6 +88,7 @@ class _Assigner:
         precisions: Mapping[str, DType],
         spans: Mapping[str, float],
         states: Mapping[str, str],
+        unrounded: Collection[str],
     ) -> None:
         inputs = {v.name: v for v in graph.inputs}
         outputs = dict(zip(graph.output_names, graph.outputs, strict=True))
@@ -94,7 +97,9 @@ class _Assigner:
         self.nodes = [n for n in graph.nodes if any(v.type.dtype is DType.FLOAT32 for v in n.outputs)]
         self.precision: dict[Node, DType] = {}
         self.reasons: dict[str, str] = {}
-        self.unrounded = {n for n in self.nodes if self.wanted.get(n.outputs[0].name) is DType.INT32}
+        self.unrounded = {
+            n for n in self.nodes if n.outputs[0].name in unrounded or precisions.get(n.outputs[0].name) is DType.INT32
+        }
         """Nodes whose sums are not rounded for readers in float32."""
         self.movers = {n for n in self.nodes if n.op.moves_data}
         """Nodes that only move data: their neighbours decide which type they have."""

@@ -37,6 +37,7 @@ from mcugen.quantization.refine import refine
 from mcugen.quantization.samples import in_own_order
 from mcugen.quantization.scheme import Scheme, activation_params
 from mcugen.quantization.storage import Known, Storage, Times, cheapest, options_of
+from mcugen.quantization.unrounded import UnroundedOutputs, unrounded_outputs
 from mcugen.quantization.weights import takes_two_bits
 
 Sample = Mapping[str, Array]
@@ -119,6 +120,7 @@ class Quantizer:
     scheme: Scheme
     profile: Profile
     progress: Progress = no_progress
+    unrounded: UnroundedOutputs = field(default_factory=UnroundedOutputs)
     compensates: bool = False
     """Whether 8-bit weights, too, compensate a part of the errors of earlier layers."""
     code_bits: Mapping[str, float] = field(default_factory=dict)
@@ -205,7 +207,10 @@ class Quantizer:
         computed = {
             name: DType.INT8 if dtype in (DType.INT4, DType.INT2) else dtype for name, dtype in precisions.items()
         }
-        return assign(self.model.graph, self.scheme, computed, spans, self.model.states)
+        tail = dict.fromkeys(self.unrounded.tail, DType.FLOAT32)
+        return assign(
+            self.model.graph, self.scheme, tail | computed, spans, self.model.states, self.unrounded.layers.keys()
+        )
 
     def _with_two_bits(self, plan: Plan, precisions: Mapping[str, DType]) -> frozenset[str]:
         """Return the layers whose weights shall have 2 bits.
@@ -621,7 +626,10 @@ def quantizer(
         if not samples:
             raise UsageError("quantization needs samples", "none", "give --calibration or --profile")
         profile = profile_model(model, samples, partial(progress, "profiling"))
-    return Quantizer(source, model, samples if model.states else in_own_order(samples), scheme, profile, progress)
+    samples = samples if model.states else in_own_order(samples)
+    is_free = scheme.activations is DType.INT8 and not scheme.integer_io
+    unrounded = unrounded_outputs(model, samples) if is_free else UnroundedOutputs()
+    return Quantizer(source, model, samples, scheme, profile, progress, unrounded)
 
 
 def with_states(model: FloatModel, samples: Sequence[Sample]) -> Sequence[Sample]:

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Outputs that keep the precision of 32-bit sums, because one scale for all of their channels would be too coarse.
+
+A detector's last layer makes logits and box sides, and a regression makes quantities of different units: the widest
+channel decides the step of all. The readers of such a layer compute in float32, and get its sums as reals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mcugen.core.errors import shortened
+from mcugen.evaluation.accuracy import run_onnxruntime
+from mcugen.evaluation.layers import PrecisionReason
+from mcugen.evaluation.samples import spread
+from mcugen.hir.graph import Node, Value
+from mcugen.hir.traits import Cell, readers_behind, weight_axes
+from mcugen.hir.types import Array, DType
+from mcugen.ops.elementwise import Elementwise
+from mcugen.quantization.float_model import FloatModel, all_tensors
+from mcugen.quantization.scores import cheap_macs
+
+MAX_RANGE_RATIO = 4.0
+"""Largest ratio of a tensor's range to that of its narrowest channel: beyond it, the channel has less than 6 bits."""
+
+MACS_PER_ELEMENT = 8.0
+"""Cost of one element of an elementwise layer in float32, in multiply-accumulates of int8 layers."""
+
+SMALL_BYTES = 256
+"""Bytes of 32-bit sums that an output may take in any model; in larger models, as many as the largest int8 tensor."""
+
+MAX_SAMPLES = 64
+"""Samples by which the ranges of channels are measured."""
+
+
+@dataclass(frozen=True)
+class UnroundedOutputs:
+    """The last layers whose sums are not rounded, and the layers behind them.
+
+    Attributes:
+        layers: The ratio of the tensor's range to that of its narrowest channel, by the name of the layer's output.
+        tail: The name of a layer in `layers`, by the name of a layer behind it that computes in float32.
+    """
+
+    layers: Mapping[str, float] = field(default_factory=dict)
+    tail: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def reasons(self) -> list[PrecisionReason]:
+        """Return why the layers of the tail compute in float32."""
+        return [
+            PrecisionReason(name, DType.FLOAT32.value, f"{self._ratio(layer)}, and outputs keep what its sums tell")
+            for name, layer in self.tail.items()
+        ]
+
+    @property
+    def notes(self) -> list[str]:
+        """Return a note for each last layer that makes an output itself."""
+        bare = [name for name in self.layers if name not in self.tail.values()]
+        return [f"an output is not rounded: {self._ratio(name)}" for name in bare]
+
+    def _ratio(self, layer: str) -> str:
+        ratio, name = self.layers[layer], shortened(layer, 100)
+        return f"the range of '{name}' is {ratio:.0f} times that of its narrowest channel"
+
+
+@dataclass(frozen=True)
+class _Tail:
+    """The layers between the last layers with weights and an output."""
+
+    last: Sequence[Node]
+    behind: Sequence[Node]
+
+
+def unrounded_outputs(model: FloatModel, samples: Sequence[Mapping[str, Array]]) -> UnroundedOutputs:
+    """Choose the outputs whose last layers are not rounded.
+
+    Args:
+        model: The float model.
+        samples: Calibration samples, states of streams included. Without samples nothing is known of channels.
+    """
+    graph, layers, tail = model.graph, dict[str, float](), dict[str, str]()
+    outputs = [v for name, v in zip(graph.output_names, graph.outputs, strict=True) if name not in model.states]
+    tails = [each for value in outputs if (each := _tail_of(model, value)) is not None]
+    behind = {node for each in tails for node in each.behind}
+    tails = [each for each in tails if all(behind.issuperset(_readers(node.output)) for node in each.last)]
+    if not tails or not samples:
+        return UnroundedOutputs()
+    ratios = _range_ratios(model, [node.output for each in tails for node in each.last], samples)
+    for each in tails:
+        widest = max(each.last, key=lambda node: ratios[node.output.name])
+        if ratios[widest.output.name] > MAX_RANGE_RATIO:
+            layers |= {node.output.name: ratios[node.output.name] for node in each.last}
+            tail |= {node.output.name: widest.output.name for node in each.behind}
+    return UnroundedOutputs(layers, tail)
+
+
+def _readers(value: Value) -> list[Node]:
+    """Return the nodes that compute with a value, directly or behind nodes that move data."""
+    return readers_behind(value, lambda node: node.op.moves_data)
+
+
+def _tail_of(model: FloatModel, output: Value) -> _Tail | None:
+    """Return the tail of an output, or None if it is not elementwise, or costs too much in float32.
+
+    Classes (Softmax, ArgMax) need no such precision.
+    """
+    last, behind = list[Node](), list[Node]()
+    todo, seen = [output], {output}
+    for value in todo:
+        node = value.producer
+        if node is None:
+            continue
+        if weight_axes(node.op) and not isinstance(node.op, Cell):
+            last.append(node)
+            continue
+        if not (node.op.moves_data or isinstance(node.op, Elementwise)):
+            return None
+        behind += [] if node.op.moves_data else [node]
+        new = [v for v in node.inputs if v is not None and not v.is_constant and v not in seen]
+        todo += new
+        seen.update(new)
+    if not last:
+        return None
+    elements = sum(node.output.type.count for node in behind)
+    sum_bytes = 4 * sum(node.output.type.count for node in last)
+    largest = max(v.type.count for v in model.graph.values() if not v.is_constant)
+    is_cheap = MACS_PER_ELEMENT * elements <= cheap_macs(model.graph) and sum_bytes <= max(SMALL_BYTES, largest)
+    return _Tail(last, behind) if is_cheap else None
+
+
+def _range_ratios(
+    model: FloatModel, values: Sequence[Value], samples: Sequence[Mapping[str, Array]]
+) -> dict[str, float]:
+    """Return the ratio of each tensor's range, 0 included, to that of its narrowest channel that varies."""
+    used = [samples[i] for i in spread(len(samples), MAX_SAMPLES)]
+    results = run_onnxruntime(all_tensors(model), used)
+    ratios = {}
+    for value in values:
+        arrays = np.stack([result[value.name].reshape(value.type.shape) for result in results])
+        axis = 1 + (1 if value.type.rank > 2 else value.type.rank - 1)
+        other = tuple(a for a in range(arrays.ndim) if a != axis)
+        low, high = arrays.min(other), arrays.max(other)
+        spans = (high - low)[high > low]
+        whole = max(float(high.max(initial=0.0)), 0.0) - min(float(low.min(initial=0.0)), 0.0)
+        ratios[value.name] = whole / float(spans.min()) if spans.size else 1.0
+    return ratios
