@@ -52,6 +52,7 @@ class OnnxWriter:
             if tensor == name:
                 continue
             if value.is_constant or tensor in renamed or value in self.graph.inputs or value.name != name:
+                self._free_name(name)
                 self.add("Identity", [tensor], name)
             else:
                 renamed |= {tensor: name, name: self.fresh(f"{name}_real")}
@@ -59,6 +60,13 @@ class OnnxWriter:
             rename(node, renamed)
         number_equal_names(self.nodes)
         return self._model(declared)
+
+    def _free_name(self, name: str) -> None:
+        """Rename the tensor of this name that copied nodes compute on the way to another output, if there is one."""
+        if name in self._made:
+            copied = {name: self.fresh(f"{name}_copied")}
+            for node in self.nodes:
+                rename(node, copied)
 
     # ------------------------------------------------------------------------------------ what writers refine
 

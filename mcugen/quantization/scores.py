@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping
 
 from mcugen.evaluation.layers import PrecisionReason
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.traits import weight_axes
+from mcugen.hir.traits import readers_behind, weight_axes
 from mcugen.hir.types import DType
+from mcugen.ops.elementwise import Stack
 from mcugen.ops.matmul import MatMul
+from mcugen.ops.ml.svm import Rbf
 from mcugen.ops.pointwise import Binary, Unary
 from mcugen.ops.reduce import Reduce
 
@@ -31,6 +33,9 @@ _MEASURES = {"l1", "sumsquare", "min"}
 
 _OF_DEVIATIONS = {"mean", "sum", "max"}
 """Reductions that measure a distance if they read one of the functions `_DEVIATIONS` or a product of activations."""
+
+_THRESHOLDS = {"sign", "greater", "greaterorequal", "less", "lessorequal"}
+"""Functions that make a label of a score."""
 
 _DEVIATIONS = {"abs", "exp", "log"}
 """Functions whose results are magnitudes or likelihoods."""
@@ -56,8 +61,9 @@ def with_float_scores(graph: Graph, precisions: Mapping[str, DType]) -> tuple[di
 def score_layers(graph: Graph) -> dict[str, list[str]]:
     """Return the layers to compute in float32 by the score that they make, each by the name of its first output.
 
-    They are those between an output of few numbers and the layers with weights, if a reduction among them measures a
-    distance or a likelihood. Layers with weights that feed them belong to them if they are cheap.
+    They are those between an output of few numbers and the layers with weights. Layers with weights that feed them
+    belong to them if they are cheap. An output is a score if a reduction measures a distance or a likelihood, if it
+    sums the kernels of a support vector machine, or if the model itself compares it to make a label.
     """
     max_macs = cheap_macs(graph)
     scores: dict[str, list[str]] = {}
@@ -65,8 +71,10 @@ def score_layers(graph: Graph) -> dict[str, list[str]]:
         if not 0 < value.type.count <= MOST_SCORES:
             continue
         layers = list(_layers_without_weights(value))
-        if any(_measures(node) for node in layers):
-            feeding = [n for node in layers for n in _producers(node) if weight_axes(n.op)]
+        last = [value.producer] if value.producer is not None else []
+        feeding = [n for n in (*last, *(n for node in layers for n in _producers(node))) if weight_axes(n.op)]
+        is_score = any(map(_measures, layers)) or any(map(_sums_kernels, feeding)) or _is_thresholded(value)
+        if is_score:
             cheap = [n for n in feeding if n.op.macs(n.sig) <= max_macs]
             results = [node.outputs[0] for node in dict.fromkeys((*layers, *cheap))]
             scores[name] = [v.name for v in results if v.type.dtype is DType.FLOAT32]
@@ -106,6 +114,18 @@ def _producers(node: Node) -> Iterator[Node]:
     for value in node.inputs:
         if value is not None and value.producer is not None:
             yield value.producer
+
+
+def _sums_kernels(node: Node) -> bool:
+    """Return whether a layer is the weighted sum of a support vector machine's Gaussian kernels."""
+    return any(isinstance(producer.op, Rbf) for producer in _producers(node))
+
+
+def _is_thresholded(value: Value) -> bool:
+    """Return whether the model itself compares an output, as detectors do that give a label and its score."""
+    readers = readers_behind(value, lambda node: node.op.moves_data)
+    operators = [step.op for node in readers for step in (node.op.steps if isinstance(node.op, Stack) else (node,))]
+    return any(operator.name in _THRESHOLDS for operator in operators)
 
 
 def _measures(node: Node) -> bool:

@@ -20,11 +20,12 @@ from mcugen.hir.graph import Node, Value
 from mcugen.hir.traits import Cell, readers_behind, weight_axes
 from mcugen.hir.types import Array, DType
 from mcugen.ops.elementwise import Elementwise
+from mcugen.quantization.domains import domain_of
 from mcugen.quantization.float_model import FloatModel, all_tensors
 from mcugen.quantization.scores import cheap_macs
 
-MAX_RANGE_RATIO = 4.0
-"""Largest ratio of a tensor's range to that of its narrowest channel: beyond it, the channel has less than 6 bits."""
+MAX_RANGE_RATIO = 8.0
+"""Largest ratio of a tensor's range to that of its narrowest channel: beyond it, the channel has less than 5 bits."""
 
 MACS_PER_ELEMENT = 8.0
 """Cost of one element of an elementwise layer in float32, in multiply-accumulates of int8 layers."""
@@ -106,7 +107,8 @@ def _readers(value: Value) -> list[Node]:
 def _tail_of(model: FloatModel, output: Value) -> _Tail | None:
     """Return the tail of an output, or None if it is not elementwise, or costs too much in float32.
 
-    Classes (Softmax, ArgMax) need no such precision.
+    Classes (Softmax, ArgMax) need no such precision. Functions with a domain, such as quotients, need the rounded
+    results: these tell how far an argument may be from 0.
     """
     last, behind = list[Node](), list[Node]()
     todo, seen = [output], {output}
@@ -118,6 +120,8 @@ def _tail_of(model: FloatModel, output: Value) -> _Tail | None:
             last.append(node)
             continue
         if not (node.op.moves_data or isinstance(node.op, Elementwise)):
+            return None
+        if any(v is not None and domain_of(node, v) is not None for v in node.inputs):
             return None
         behind += [] if node.op.moves_data else [node]
         new = [v for v in node.inputs if v is not None and not v.is_constant and v not in seen]

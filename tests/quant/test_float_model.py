@@ -85,6 +85,29 @@ def test_outputs_keep_their_names() -> None:
     assert_same(model, built(model))
 
 
+@pytest.mark.parametrize("first", ["scores", "label"])
+@pytest.mark.parametrize("nothing", ["Cast", "Identity", "Dropout", "Reshape"])
+@pytest.mark.parametrize("reader", ["Sign", "ArgMax", "Gemm"])
+def test_an_output_that_does_nothing_and_is_read(reader: str, nothing: str, first: str) -> None:
+    """As skl2onnx casts scores to their own type; what reads them is copied, and the cast with it."""
+    net = Net(18)
+    y = net.op("Gemm", net.input("x", 1, 4), net.const(random_weights(1, 4, 4)))
+    extra = [net.const([1, 4], np.int64)] if nothing == "Reshape" else []
+    net.op(nothing, y, *extra, out="scores", **({"to": TensorProto.FLOAT} if nothing == "Cast" else {}))
+    if reader == "Gemm":
+        net.op("Gemm", "scores", net.const(random_weights(2, 4, 4)), out="label")
+    elif reader == "ArgMax":
+        net.op("Cast", net.op("ArgMax", "scores", axis=1), to=TensorProto.FLOAT, out="label")
+    else:
+        net.op(reader, "scores", out="label")
+    net.output(*sorted(("scores", "label"), key=lambda name: name != first))
+    model = net.model()
+    assert_same(model, built(model))
+    proto = quantized(model).proto
+    onnx.checker.check_model(proto, full_check=True)
+    assert onnxruntime_outputs(proto, normal_samples(model, 1)[0]).keys() == {"scores", "label"}
+
+
 def test_bodies_see_what_is_around_them() -> None:
     """The branches of an If read a tensor of the model, which is fused with the layer before."""
     net = Net()

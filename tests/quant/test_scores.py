@@ -3,10 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx
 import pytest
 from onnx_models import Net
+from skl2onnx import to_onnx
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import OneClassSVM
 
 from mcugen.api.compilation import Compilation
 from mcugen.driver.tasks import Quantizing
@@ -208,6 +214,32 @@ def test_scores_tell_anomalies_as_in_float(name: str, precision: str):
 def test_sums_of_kernels_tell_anomalies_as_in_float(is_expanded: bool, precision: str):
     model = kernel_machine(is_expanded)
     require_same_areas(model, calibrated(model, precision).proto, (1.0, 2.0, 3.0))
+
+
+@pytest.mark.parametrize("is_scaled", [True, False])
+@pytest.mark.parametrize("kernel", ["rbf", "linear", "poly", "sigmoid"])
+def test_one_class_machines_of_scikit_learn(kernel: str, is_scaled: bool):
+    """As skl2onnx writes them: a decision function and the label of its sign."""
+    machine = OneClassSVM(kernel=kernel, gamma=0.02 if kernel == "rbf" else 0.01, nu=0.1)
+    detector = make_pipeline(StandardScaler(), machine) if is_scaled else machine
+    detector.fit(normal(0, 300))
+    model = to_onnx(detector, normal(0, 1), target_opset={"": 18, "ai.onnx.ml": 1})
+    (name,) = (x.name for x in model.graph.input)
+    compilation = Compilation(model, quantizing=Quantizing(calibration={name: normal(1, 200)}))
+
+    def areas(decide: Callable[[Array], Array]) -> list[float]:
+        usual = -decide(normal(2, EVALUATED)).ravel()
+        return [area_under_curve(usual, -decide(anomalous(3, EVALUATED, size)).ravel()) for size in (0.5, 1.0, 2.0)]
+
+    def decide(samples: Array) -> Array:
+        return np.asarray(compilation.run({name: samples})["scores"])
+
+    for found, exact in zip(areas(decide), areas(detector.decision_function), strict=True):
+        assert found == pytest.approx(exact, abs=TOLERANCE)
+    far = anomalous(3, 20, 100.0)
+    if kernel == "rbf":
+        assert decide(far).max() < decide(normal(2, EVALUATED)).min()
+    assert any("must not saturate" in note for note in compilation.quantized.notes)
 
 
 def require_same_areas(model: onnx.ModelProto, made: onnx.ModelProto, sizes: tuple[float, ...]) -> None:
