@@ -46,7 +46,7 @@ _HOMES = {
     "compile_model": "driver.compiler",
     "load_board": "core.board",
 }
-"""The modules of what the package offers, which are imported when it is asked for: the compiler takes a while."""
+"""Module of each public name. Modules are imported at the first access, as importing the compiler takes a while."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line as `python -m mcugen`."""
+"""Entry point of `python -m mcugen`."""
 
 from mcugen.cli.app import main
 

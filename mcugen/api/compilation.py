@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One model for one board, and all that can be asked of it: what the command line does, for Python."""
+"""The Python interface to everything that the command line does with one model for one board."""
 
 from __future__ import annotations
 
@@ -82,15 +82,15 @@ if TYPE_CHECKING:
     from mcugen.lir.program import Endpoint
 
 SampleSource = Path | Mapping[str, Array]
-"""A file or folder of samples, or arrays as an .npz file has them: see mcugen.evaluation.samples.load_samples."""
+"""A file or folder of samples, or arrays by name as in an .npz file: see mcugen.evaluation.samples.load_samples."""
 
 
 @dataclass
 class Compilation:
-    """Quantizes, compiles, runs and judges a model; each step is done when it is first asked for, and once.
+    """A model that is quantized, compiled, run and evaluated for one board; each step runs once, on first use.
 
-    `progress` is told what is done, how many steps of it, of how many; `trace` watches passes. All methods raise the
-    errors of mcugen.core.errors.
+    `progress` is called with the name of a task, the number of finished steps, and their total. `trace` records what
+    passes do. All methods raise the errors of mcugen.core.errors.
 
         net = Compilation("model.onnx", "rt1060", quantizing=Quantizing(calibration="samples.npz"))
         net.write("net")
@@ -105,87 +105,105 @@ class Compilation:
     progress: Progress = no_progress
     trace: Trace | None = None
     workers: Workers = ONLY_THIS_PROCESS
-    """Run samples, and what a search tries."""
+    """Processes or computers that run samples and the candidates of a search."""
     teaching: Teaching | None = None
-    """What a model that learns is shown."""
+    """Samples that a trainable model learns from."""
     search: Search | None = field(default=None, init=False)
-    """The search for the precisions of layers, once it has begun."""
+    """Search for the precisions of layers; None until it begins."""
     notes: list[str] = field(default_factory=list, init=False)
-    """What was taken for granted of model and samples, once `run` has been asked for."""
+    """Assumptions about the model and the samples; set by `run`."""
     warnings: list[str] = field(default_factory=list, init=False)
-    """What is wrong with samples, once `run` or `profile` has been asked for."""
+    """Faults of the samples; set by `run` and `profile`."""
 
     def __post_init__(self) -> None:
         pipeline, preprocess = self.options.input_pipeline, self.quantizing.preprocess
-        if pipeline and preprocess:  # one of them prepares samples: that which becomes C
+        if pipeline and preprocess:  # Only one of them prepares samples: the input pipeline, which becomes C.
             self.options = replace(self.options, input_pipeline=with_preprocessing(pipeline, preprocess))
             self.quantizing = replace(self.quantizing, preprocess="")
 
     @cached_property
     def target(self) -> Board:
-        """The board, loaded if it was given by name or file."""
+        """Return the board, loaded if it was given by name or file."""
         return self.board if isinstance(self.board, Board) else load_board(self.board)
 
     @cached_property
     def source(self) -> LoadedModel:
-        """The checked model, with the operators of mcugen and of the options' plug-ins."""
+        """Return the checked model, imported with the operators of mcugen and of the options' plug-ins."""
         return load(self.model, registry_of(self.options.plugins), self.options.input_types)
 
     @cached_property
     def float_model(self) -> FloatModel:
-        """What is quantized or profiled."""
+        """Return the fused float model, which is quantized or profiled."""
         layers = self.quantizing.layers.values()
         wide = self.quantizing.precision == MIXED or not {"int32", "int16", "int4", "int2"}.isdisjoint(layers)
         return float_model(self.source, self.options, self._scheme, wide)
 
     @cached_property
     def quantized(self) -> Quantization:
-        """The quantized model, by samples or a profile, judged; UsageError where neither is given."""
+        """Return the quantized model with an estimate of its accuracy; ranges come from samples or a profile.
+
+        Raises:
+            UsageError: Neither samples nor a profile is given.
+        """
         if not self.quantizing.is_wanted:
             raise UsageError("quantization needs samples of the model's inputs", "none", "give --calibration SAMPLES")
         self._require_constants(Loss.NOT_FINITE)
         basis = self._basis
         samples, kind = judged_samples(basis.held, basis.known, basis.data)
-        made_up = bool(self.quantizing.synthetic) and basis.data is None
-        kind = "synthetic" if made_up else kind
+        is_synthetic = bool(self.quantizing.synthetic) and basis.data is None
+        kind = "synthetic" if is_synthetic else kind
         if self.quantizing.precision == MIXED:
             self.search = self.make_search()
-            found = self.search.run()
-            found = replace(found, notes=(*found.notes, self.search.told(kind), *self.search.widened()))
+            quantization = self.search.run()
+            quantization = replace(
+                quantization, notes=(*quantization.notes, self.search.told(kind), *self.search.widened())
+            )
         else:
-            found = basis.maker.quantize(basis.layers)
+            quantization = basis.maker.quantize(basis.layers)
         judge = partial(estimated, samples=samples, kind=kind)
         if basis.data is not None:
-            found = self._refitted(found)
-        found = self._finetuned(found, judge) if self.quantizing.finetune else judge(found)
+            quantization = self._refitted(quantization)
+        quantization = self._finetuned(quantization, judge) if self.quantizing.finetune else judge(quantization)
         if basis.data is None:
-            found = self._refitted(found)  # judged before: held-out samples must not enter what they judge
-        found = self._advisor(samples, is_apart=kind != "calibration").advised(found)
-        given, data = basis.given, basis.data
-        told = [*basis.notes, *(note for samples in (given, data) if samples for note in samples.notes)]
-        digest = samples_sha256(given.inputs) if given else None
-        layers = other_precisions(found, {**searched(found, basis.layers), **basis.because})
-        warnings = self._sample_warnings(found)
-        notes = [note for note in found.notes if note not in warnings]
+            # The estimate comes first: held-out samples must not influence the ranges that they evaluate.
+            quantization = self._refitted(quantization)
+        quantization = self._advisor(samples, is_apart=kind != "calibration").advised(quantization)
+        calibration, data = basis.given, basis.data
+        sample_notes = [*basis.notes, *(note for samples in (calibration, data) if samples for note in samples.notes)]
+        digest = samples_sha256(calibration.inputs) if calibration else None
+        layers = other_precisions(quantization, {**searched(quantization, basis.layers), **basis.because})
+        warnings = self._sample_warnings(quantization)
+        notes = [note for note in quantization.notes if note not in warnings]
         return replace(
-            found,
-            notes=(*notes, *precision_lines(layers), *told),
+            quantization,
+            notes=(*notes, *precision_lines(layers), *sample_notes),
             calibration_sha256=digest,
             warnings=tuple(warnings),
             other_precisions=layers,
         )
 
     def _advisor(self, judged: Sequence[Mapping[str, Array]], *, is_apart: bool) -> Advisor:
-        """Return what tries advice, on some of the samples."""
+        """Return the advisor, which tries improvements on samples that judge the quantization.
+
+        `is_apart` says whether these samples differ from the calibration samples.
+        """
         basis, quantizing = self._basis, self.quantizing
-        wanted = {name: DType(precision) for name, precision in quantizing.layers.items()}
+        requested_types = {name: DType(precision) for name, precision in quantizing.layers.items()}
         is_searched = quantizing.precision == MIXED
         return Advisor(
-            self.source, self.options, self._scheme, wanted, basis.known, judged, is_apart, is_searched, self.progress
+            self.source,
+            self.options,
+            self._scheme,
+            requested_types,
+            basis.known,
+            judged,
+            is_apart,
+            is_searched,
+            self.progress,
         )
 
     def _sample_warnings(self, quantization: Quantization) -> list[str]:
-        """Return what is wrong with the samples that a model was quantized and judged by."""
+        """Return warnings about the samples that calibrated and evaluated a quantization."""
         basis, model = self._basis, quantization.model
         lost = self._lost_constants
         real = None if self.quantizing.synthetic else basis.given
@@ -198,62 +216,72 @@ class Compilation:
         faults += label_warnings(basis.data.labels, outputs, inputs, self.judging.metric)
         return faults + range_warnings(basis.data.inputs, calibrated_ranges(quantization))
 
-    def _refitted(self, found: Quantization) -> Quantization:
+    def _refitted(self, quantization: Quantization) -> Quantization:
         """Return a quantization with ranges from all samples, if some were held out."""
         basis = self._basis
-        return basis.maker.refit(found, basis.usable) if basis.held else found
+        return basis.maker.refit(quantization, basis.usable) if basis.held else quantization
 
-    def _finetuned(self, found: Quantization, judge: Callable[[Quantization], Quantization]) -> Quantization:
-        """Judged, with better codes, where there are any; a note tells what quantization cost before."""
-        basis, epochs, least = self._basis, self.quantizing.finetune, self.judging.min_sqnr
-        before = judge(found)
-        tuned = finetuned(basis.maker, before, epochs, least, partial(self.progress, "fine-tuning"))
-        if tuned.proto is found.proto:
+    def _finetuned(self, quantization: Quantization, judge: Callable[[Quantization], Quantization]) -> Quantization:
+        """Return a quantization with fine-tuned weights and its estimated accuracy.
+
+        If fine-tuning finds better weights, a note gives the accuracy before it. `judge` estimates the accuracy.
+        """
+        basis, epochs, min_sqnr = self._basis, self.quantizing.finetune, self.judging.min_sqnr
+        before = judge(quantization)
+        tuned = finetuned(basis.maker, before, epochs, min_sqnr, partial(self.progress, "fine-tuning"))
+        if tuned.proto is quantization.proto:
             return tuned
-        told = () if before.estimate is None else (f"before fine-tuning: {before.estimate}",)
-        learned = tuned.notes[len(before.notes) :]
-        return judge(replace(tuned, notes=(*found.notes, *learned, *told)))
+        accuracy_notes = () if before.estimate is None else (f"before fine-tuning: {before.estimate}",)
+        tuning_notes = tuned.notes[len(before.notes) :]
+        return judge(replace(tuned, notes=(*quantization.notes, *tuning_notes, *accuracy_notes)))
 
     def _learning_cells(self, graph: Graph) -> list[str]:
-        """Recurrent layers that are to learn, or that gradients go through: they stay reals, as loops of codes have no
-        derivative.
+        """Return the names of recurrent layers that are trained, or that gradients pass through.
+
+        These layers stay in float32, as loops of quantized values have no derivative.
         """
         training = self.options.training
         return [] if training is None or training.is_head else cells_behind(graph, training.layers, training.is_open)
 
     @cached_property
     def _basis(self) -> _Basis:
-        """What precisions are chosen by."""
+        """Return the samples, the profile and the requests by which precisions are chosen."""
         target, fused = self.target, self.float_model
         endpoints = graph_endpoints(fused.graph, self.options.states)
         calibration, judging = self.quantizing.calibration, self.judging.data
-        given = None if calibration is None else self.samples(calibration, endpoints)
+        calibration_samples = None if calibration is None else self.samples(calibration, endpoints)
         is_searched = self.quantizing.precision == MIXED
         data = None if judging is None else self.samples(judging, endpoints, accepts_nonfinite=not is_searched)
         if self.quantizing.synthetic:
-            made, note = synthetic_samples(fused, self.source.proto, self.quantizing.synthetic)
-            given = Samples(made, None, (note,))
+            synthetic, note = synthetic_samples(fused, self.source.proto, self.quantizing.synthetic)
+            calibration_samples = Samples(synthetic, None, (note,))
         profile = read_profile(Path(self.quantizing.profile), fused) if self.quantizing.profile else None
-        usable, strays = self._usable(given) if not self.quantizing.synthetic or given is None else (given.inputs, [])
+        usable, strays = (
+            self._usable(calibration_samples)
+            if not self.quantizing.synthetic or calibration_samples is None
+            else (calibration_samples.inputs, [])
+        )
         known: Sequence[Mapping[str, Array]] = usable
         held: Sequence[Mapping[str, Array]] = ()
         if profile is None and self.quantizing.precision != MIXED:
             known, held = hold_out(usable, bool(self.options.states))
-        elif profile is None and data is None:  # evaluation data are what precisions are judged by
+        elif profile is None and data is None:  # Without evaluation data, held-out samples judge the precisions.
             known, held = apart(usable, bool(self.options.states))
-        wanted = {name: DType(precision) for name, precision in self.quantizing.layers.items()}
+        requested = {name: DType(precision) for name, precision in self.quantizing.layers.items()}
         learning = dict.fromkeys(self._learning_cells(fused.graph), DType.FLOAT32)
-        asked = learning | wanted
-        wanted, scores = with_float_scores(fused.graph, asked)
-        decided = wanted if self.quantizing.precision == MIXED else None
+        requested_or_learning = learning | requested
+        requested, scores = with_float_scores(fused.graph, requested_or_learning)
+        decided = requested if self.quantizing.precision == MIXED else None
         require_room_quantized(self.source, fused, self._scheme, known, profile, target, self.options, decided)
         maker = quantizer(self.source, fused, self._scheme, known, profile, self.progress)
         is_searched = decided is not None
-        layers, raised, compensation = rescued(maker, wanted, is_searched=is_searched, time_of=self._estimated_time)
+        layers, raised, compensation = rescued(maker, requested, is_searched=is_searched, time_of=self._estimated_time)
         learned = [PrecisionReason(n, dtype.value, LEARNING, REMEDIES[LEARNING]) for n, dtype in learning.items()]
         because = {reason.layer: reason for reason in (*maker.unrounded.reasons, *learned, *scores, *raised)}
         notes = [*strays, *maker.unrounded.notes, *compensation]
-        return _Basis(maker, given, data, usable, known, held, profile is not None, layers, because, notes)
+        return _Basis(
+            maker, calibration_samples, data, usable, known, held, profile is not None, layers, because, notes
+        )
 
     def _estimated_time(self, quantization: Quantization) -> float | None:
         """Return the estimated cycles of a model on the board, else its instructions; None if neither is known."""
@@ -264,40 +292,48 @@ class Compilation:
         return program.cycles_estimate or program.instructions_estimate
 
     def make_search(self) -> Search:
-        """For the precisions of layers; the workers of a cluster answer its questions."""
+        """Return a search for the precisions of layers; the workers of a cluster evaluate its candidates."""
         basis, judging = self._basis, self.judging
         graph = self.float_model.graph
         endpoints = graph_endpoints(graph, self.options.states)
-        given = basis.given and basis.given.only(basis.held or basis.known)
-        samples = basis.data or given or random_samples(endpoints)
+        calibration = basis.given and basis.given.only(basis.held or basis.known)
+        samples = basis.data or calibration or random_samples(endpoints)
         metric = metric_of(judging.metric, samples.labels, value_endpoints(graph.outputs), endpoints)
         demand = Demand(metric, judging.max_drop, judging.min_sqnr, judging.max_weights)
         search = Search(basis.maker, self.target, self.options, samples, demand, basis.layers, self.progress)
-        search.is_crossed = samples is given and not (basis.held or basis.is_profiled or self.options.states)
+        search.is_crossed = samples is calibration and not (basis.held or basis.is_profiled or self.options.states)
         deadline = Deadline.of(self.options, self.target)
         search.pace = Pace(deadline, self._timed) if deadline else None
         if self.workers.cluster:
-            elsewhere = _Elsewhere(self.source.given, self.target, self.options, self.quantizing, judging)
-            search.share = partial(self.workers.each_done, elsewhere)
+            remote_search = _Elsewhere(self.source.given, self.target, self.options, self.quantizing, judging)
+            search.share = partial(self.workers.each_done, remote_search)
         return search
 
     @cached_property
     def compiled(self) -> CompiledModel:
-        """The model as it is, or quantized first."""
+        """Return the compiled model, quantized first if samples or a profile are given.
+
+        With `--train auto`, the layers of the best trial are trained, and a note lists the other trials.
+        """
         training = self.options.training
         if training is None or not training.is_open:
             return self._compiled(self.options)
-        found = best(self.trials)
-        options = replace(self.options, training=replace(training, layers=found.layers))
+        best_trial = best(self.trials)
+        options = replace(self.options, training=replace(training, layers=best_trial.layers))
         compiled = self._compiled(options)
-        others = "; ".join(str(trial) for trial in self.trials if trial is not found)
-        told = f"trained: {found}; of what else was tried: {others or 'nothing'}"
-        return replace(compiled, report=replace(compiled.report, notes=(*compiled.report.notes, told)))
+        other_trials = "; ".join(str(trial) for trial in self.trials if trial is not best_trial)
+        note = f"trained: {best_trial}; of what else was tried: {other_trials or 'nothing'}"
+        return replace(compiled, report=replace(compiled.report, notes=(*compiled.report.notes, note)))
 
     @cached_property
     def trials(self) -> list[Trial]:
-        """Of `--train auto`: what was tried. UsageError without a lesson; what the model or the budget refuses, or what
-        diverges, is not among them, but if nothing is left, the last refusal is raised.
+        """Return the trials of `--train auto`: selections of layers, and what the model learns with each.
+
+        Selections that the model or the budget refuses, or that diverge, are left out.
+
+        Raises:
+            UsageError: There is no lesson, or the loss is not the first of LOSSES.
+            McugenError: All selections are refused; this is the last refusal.
         """
         training = self.options.training
         assert training is not None
@@ -307,37 +343,39 @@ class Compilation:
             remedy = f"name what is trained, e.g. --train last:1 --loss {training.loss}, without --lesson"
             raise UsageError("--train auto chooses by how many classes are told", f"--loss {training.loss}", remedy)
         known = self._trainable()
-        tries = [*candidates(max(1, len(known))), *self._sparse(known)]  # a model without layers is refused in a trial
-        found, refused = [], None
-        for index, layers in enumerate(tries):
-            self.progress(f"learning {layers}", index, len(tries))
+        selections = [*candidates(max(1, len(known))), *self._sparse(known)]  # A trial refuses a model without layers.
+        trials, refusal = [], None
+        for index, layers in enumerate(selections):
+            self.progress(f"learning {layers}", index, len(selections))
             try:
                 compiled = self._compiled(replace(self.options, training=replace(training, layers=layers)))
                 lesson = self.samples(self.teaching.lesson, sample_endpoints(compiled))
-                found.append(tried(compiled, self.teaching, lesson))
+                trials.append(tried(compiled, self.teaching, lesson))
             except (ConstraintError, DoesNotFitError, Refusal, UnsupportedError, UsageError) as error:
-                refused = error
-        if not found and refused is not None:
-            raise refused
-        return found
+                refusal = error
+        if not trials and refusal is not None:
+            raise refusal
+        return trials
 
     def alternatives(self) -> tuple[Alternative, ...]:
-        """What the model takes by estimate, and what it would by each other goal, and in float32: nothing runs."""
-        makes = {f"--optimize {goal}": partial(self._made, other) for goal, other in other_goals(self.compiled.options)}
+        """Return estimates of the model for each optimization goal, and in float32, without running any program."""
+        builders = {
+            f"--optimize {goal}": partial(self._made, other) for goal, other in other_goals(self.compiled.options)
+        }
         if self.quantizing.is_wanted:
             real = replace(self.options, integer_io=False)
-            makes["--precision float32"] = partial(compile_model, self.model, self.target, without_deadlines(real))
-        return compared(self.compiled, makes, self.progress)
+            builders["--precision float32"] = partial(compile_model, self.model, self.target, without_deadlines(real))
+        return compared(self.compiled, builders, self.progress)
 
     def _made(self, options: CompileOptions) -> CompiledModel:
-        """Without looking for a way to be fast enough."""
+        """Compile the model, quantized if requested, without a search that meets deadlines."""
         model = self.quantized if self.quantizing.is_wanted else self.model
         return compile_model(model, self.target, options, self.trace)
 
     def _sparse(self, layers: Sequence[Node]) -> Iterator[str]:
-        """Besides the last layer the channels that matter most of those before it: sparse updates."""
+        """Yield selections for sparse updates: the last layer, and the most sensitive channels of layers before it."""
         assert self.teaching is not None and self.options.training is not None
-        able = {layer_name(node) for node in layers if has_channels(node)}
+        layers_with_channels = {layer_name(node) for node in layers if has_channels(node)}
         for count in lengths(len(layers))[1:]:
             training = Training(f"last:{count}", self.options.training.loss, "momentum", precision="float32")
             options = replace(self.options, training=training, max_ram=None, max_flash=None)
@@ -348,12 +386,16 @@ class Compilation:
             lesson = self.samples(self.teaching.lesson, sample_endpoints(compiled))
             chosen = sensitive(compiled, self.teaching, lesson)
             last = layer_name(layers[-1])
-            parts = [f"{n}[{';'.join(map(str, some))}]" for n, some in chosen.items() if n in able and n != last]
+            parts = [
+                f"{n}[{';'.join(map(str, some))}]"
+                for n, some in chosen.items()
+                if n in layers_with_channels and n != last
+            ]
             if parts:
                 yield ",".join([*parts, "last:1"])
 
     def _trainable(self) -> list[Node]:
-        """The layers that there are to train."""
+        """Return the layers that can be trained."""
         proto = self.quantized.loaded.proto if self.quantizing.is_wanted else self.source.proto
         options = replace(self.options, dims={}, bound={}) if self.quantizing.is_wanted else self.options
         graph = Variants(proto, "", options, self.target).graph({})
@@ -367,20 +409,22 @@ class Compilation:
         deadline = Deadline.of(options, self.target)
         compiled = self._within_limits(options, deadline)
         if self.quantizing.is_wanted:
-            more = notes_of_float_form(compiled, self.quantized, self.source, self.quantizing.precision)
-            report = replace(compiled.report, notes=(*compiled.report.notes, *more))
+            float_notes = notes_of_float_form(compiled, self.quantized, self.source, self.quantizing.precision)
+            report = replace(compiled.report, notes=(*compiled.report.notes, *float_notes))
             compiled = replace(compiled, report=report, draft=compiled.draft._replace(report=report.to_json()))
         if options.stack_bound:
             compiled = with_stack_bound(compiled)
-        given = self._given(compiled) if options.self_test or options.plausible or may_run_on_given(compiled) else []
+        user_samples = (
+            self._given(compiled) if options.self_test or options.plausible or may_run_on_given(compiled) else []
+        )
         if options.plausible:
-            compiled = with_plausibility(compiled, given)
+            compiled = with_plausibility(compiled, user_samples)
         if options.self_test:
-            return with_selftest(compiled, given)
-        return with_given_sample(compiled, given, "--data" if self.judging.data is not None else "--calibration")
+            return with_selftest(compiled, user_samples)
+        return with_given_sample(compiled, user_samples, "--data" if self.judging.data is not None else "--calibration")
 
     def _given(self, compiled: CompiledModel) -> list[dict[str, Array]]:
-        """Samples of the user's, as the generated code takes them."""
+        """Return the user's evaluation or calibration samples in the form that the generated code reads."""
         source = self.judging.data or self.quantizing.calibration
         if source is None:
             return []
@@ -389,7 +433,7 @@ class Compilation:
         return [as_stored(sample, compiled.program.inputs) for sample in samples]
 
     def _within_limits(self, options: CompileOptions, deadline: Deadline | None) -> CompiledModel:
-        """Fast enough, if that is asked for."""
+        """Compile the model within the limits on latency and step length, if there are any."""
         make = partial(tuned, make=self._made) if options.tune else self._made
         if options.max_step_cycles is not None:
             return in_short_steps(options, make, lambda compiled: step_cycles(compiled, self.progress))
@@ -401,25 +445,34 @@ class Compilation:
         return timed(compiled, self.progress)
 
     def write(self, folder: str | Path | None = None) -> Path:
-        """Writes the C files, to a folder called like the model unless told otherwise."""
+        """Write the C files to a folder, by default named like the model, and return its path."""
         return self.compiled.write(folder or self.compiled.bundle.name)
 
     def export(self, format_: str, folder: str | Path | None = None, packaging: Packaging | None = None) -> Exported:
-        """Writes a package for an IDE or a build system (one of mcugen.export.formats.FORMATS)."""
+        """Write a package for an IDE or a build system.
+
+        Args:
+            format_: One of mcugen.export.formats.FORMATS.
+            folder: The folder to write to; by default the format chooses it.
+            packaging: Version and form of the package.
+        """
         known = declared(format_)
         return export(self.compiled, known, None if folder is None else Path(folder), packaging or Packaging())
 
     def run(self, inputs: str | SampleSource) -> dict[str, Array]:
-        """The outputs of the generated code, with a leading axis of samples, built for the board and run."""
+        """Build the generated code for the board, run it on samples, and return the outputs.
+
+        Each output has a leading axis of samples. `notes` and `warnings` are set.
+        """
         samples = self.samples(inputs, self.compiled.program.inputs, accepts_nonfinite=True)
         self.notes = [*self.compiled.report.notes, *samples.notes]
         self.warnings = [*self.compiled.report.warnings, *samples.warnings]
-        total, name, given = len(samples.inputs), self.target.name, samples.fed(samples.inputs)
+        total, name, fed_samples = len(samples.inputs), self.target.name, samples.fed(samples.inputs)
 
-        def advance(done: int) -> None:
-            self.progress(f"{name}: running", done, total)
+        def advance(finished: int) -> None:
+            self.progress(f"{name}: running", finished, total)
 
-        return stacked(self.compiled.simulate(given, measure=False, progress=advance).outputs)
+        return stacked(self.compiled.simulate(fed_samples, measure=False, progress=advance).outputs)
 
     def report(
         self,
@@ -428,10 +481,15 @@ class Compilation:
         diverged: float = DIVERGED_DB,
         wait_states: int | None = None,
     ) -> Report:
-        """Runs samples (default: see `judging_samples`) and measures: accuracy, instructions, memory.
+        """Run samples on the simulated board and measure accuracy, instructions and memory.
 
-        Layers of a quantized model have diverged below so many dB of SQNR; `wait_states` of flash are instead
-        of the board's. The result does not depend on the workers.
+        Args:
+            data: The samples; by default see `judging_samples`.
+            diverged: SQNR in dB below which a layer of a quantized model counts as diverged.
+            wait_states: Wait states of flash in CPU cycles, in place of those in the board file.
+
+        Returns:
+            The report, which does not depend on the workers.
         """
         samples = self.judging_samples(data)
         program = self.compiled.program
@@ -439,16 +497,18 @@ class Compilation:
         return evaluate(self.compiled, samples, metric, diverged, self.progress, wait_states, self.workers)
 
     def learned(self) -> LearningFigures:
-        """What the model learns of `teaching`, judged by samples of `judging`, on the simulated board."""
+        """Train on the simulated board with the samples of `teaching`, and evaluate on the samples of `judging`."""
         assert self.teaching is not None
         lesson = self.samples(self.teaching.lesson, sample_endpoints(self.compiled))
         plain = self._compiled(replace(self.options, training=None))
         return learn(self.compiled, plain, self.teaching, lesson, self.judging_samples(), self.progress)
 
     def judging_samples(self, data: str | SampleSource | None = None) -> Samples:
-        """What a report runs: these, or those of `judging`, or the first that calibrated, or a random one.
+        """Return the samples that a report runs.
 
-        A random one is unlike what ranges were taken from, and would make a good model look bad.
+        These are `data`, or else the samples of `judging`, or else the first calibration sample of a quantized model,
+        or else a random sample. A random sample is the last choice, since it is unlike the samples that determined the
+        ranges, and would make a good model look bad.
         """
         source = self.judging.data if data is None else data
         endpoints = sample_endpoints(self.compiled)
@@ -462,16 +522,16 @@ class Compilation:
         return Samples(first.inputs[:1], None, (*first.notes, note), first.raw and first.raw[:1])
 
     def profile(self) -> tuple[Profile, list[str]]:
-        """What tensors of the float model are like on the samples of calibration, and notes of what was assumed."""
+        """Return a profile of the float model's tensors on the calibration samples, and notes on assumptions."""
         fused = self.float_model
         assert self.quantizing.calibration is not None, "a profile is made of samples"
-        given = self.samples(self.quantizing.calibration, graph_endpoints(fused.graph, self.options.states))
-        usable, strays = self._usable(given)
+        calibration = self.samples(self.quantizing.calibration, graph_endpoints(fused.graph, self.options.states))
+        usable, strays = self._usable(calibration)
         samples = with_states(fused, usable)
-        made = profile_model(fused, samples, lambda done, total: self.progress("profiling", done, total))
-        self.warnings = [*given.warnings, *calibration_warnings(fused, self.source.proto, made, given)]
-        few = [note for note in profile_notes(fused, made) if note not in self.warnings]
-        return made, [*fused.graph.notes, *strays, *given.notes, *few]
+        profile = profile_model(fused, samples, lambda done, total: self.progress("profiling", done, total))
+        self.warnings = [*calibration.warnings, *calibration_warnings(fused, self.source.proto, profile, calibration)]
+        few = [note for note in profile_notes(fused, profile) if note not in self.warnings]
+        return profile, [*fused.graph.notes, *strays, *calibration.notes, *few]
 
     def samples(
         self, source: str | SampleSource, endpoints: Sequence[Endpoint], *, accepts_nonfinite: bool = False
@@ -486,37 +546,44 @@ class Compilation:
         Raises:
             UsageError: The samples are not of the inputs' shapes and types.
         """
-        where = Path(source) if isinstance(source, str) else source
+        source_path = Path(source) if isinstance(source, str) else source
         if self.options.input_pipeline:
-            return self._feed(endpoints).samples(where)
+            return self._feed(endpoints).samples(source_path)
         scale, preprocess = self.judging.pixel_scale, self.quantizing.preprocess
         try:
-            return load_samples(where, endpoints, scale, preprocess, accepts_nonfinite=accepts_nonfinite)
+            return load_samples(source_path, endpoints, scale, preprocess, accepts_nonfinite=accepts_nonfinite)
         except UsageError as error:
-            self._require_constants(Loss.INPUT, error)  # users do not know of these inputs
+            self._require_constants(Loss.INPUT, error)  # Users do not know that the exporter added these inputs.
             raise
 
     @property
     def _lost_constants(self) -> list[LostConstant]:
-        """What the exporter lost of normalizations."""
+        """Return the constants of normalizations that the exporter lost."""
         return lost_constants(self.source.given.graph, self.options.bound)
 
     def _require_constants(self, loss: Loss, cause: Exception | None = None) -> None:
-        """Raise a ModelError if constants of normalizations are lost in this way."""
+        """Raise ModelError if constants of normalizations are lost in the way `loss`."""
         lost = self._lost_constants
         if any(constant.loss is loss for constant in lost):
             rule = f"{self.source.file}: Keras' Normalization layer must have its mean and variance"
             raise ModelError(rule, what_is_lost(lost), remedy_of(lost)) from cause
 
-    def _usable(self, given: Samples | None) -> tuple[Sequence[Mapping[str, Array]], list[str]]:
-        """Samples for calibration in an order of their own, unless they are a stream; notes of those left out."""
-        if given is None or self.options.states:
-            return given.inputs if given else (), []
-        kept, notes = without_strays(given.inputs)
+    def _usable(self, calibration: Samples | None) -> tuple[Sequence[Mapping[str, Array]], list[str]]:
+        """Return the calibration samples without strays, and notes on the strays.
+
+        The order of the result does not depend on the order given, unless the samples are a stream (with states).
+        """
+        if calibration is None or self.options.states:
+            return calibration.inputs if calibration else (), []
+        kept, notes = without_strays(calibration.inputs)
         return in_own_order(kept), notes
 
     def _feed(self, endpoints: Sequence[Endpoint]) -> Feed:
-        """What makes samples of raw data. UsageError for other options that prepare samples."""
+        """Return the converter from raw data to samples.
+
+        Raises:
+            UsageError: Another option prepares samples too.
+        """
         if self.judging.pixel_scale != 1.0:
             raise UsageError("samples are prepared by --input-pipeline alone", "--pixel-scale", "leave it out")
         return bind(self.options.input_pipeline, endpoints)
@@ -526,13 +593,15 @@ class Compilation:
 
     @property
     def _scheme(self) -> Scheme:
-        given = self.quantizing
-        return given.scheme or Scheme(DType(given.activations), weights=DType(given.weights), group=given.group)
+        quantizing = self.quantizing
+        return quantizing.scheme or Scheme(
+            DType(quantizing.activations), weights=DType(quantizing.weights), group=quantizing.group
+        )
 
 
 @dataclass(frozen=True)
 class _Basis:
-    """What a model is quantized by: of the `usable` samples, `known` choose, and `held` judge."""
+    """The basis of a quantization: of the `usable` samples, `known` determine ranges, and `held` evaluate them."""
 
     maker: Quantizer
     given: Samples | None
@@ -543,13 +612,13 @@ class _Basis:
     is_profiled: bool
     layers: Mapping[str, DType]
     because: Mapping[str, PrecisionReason]
-    """Why layers have a type of their own that nobody asked for by name."""
+    """Reason for each layer's own type that the user did not request by the layer's name."""
     notes: Sequence[str]
 
 
 @dataclass
 class _Elsewhere:
-    """A search in another process, which makes its models itself: of the same causes, so that they are the same."""
+    """A search in another process, which builds the same models from the same inputs."""
 
     model: onnx.ModelProto
     board: Board
@@ -558,7 +627,7 @@ class _Elsewhere:
     judging: Judging
 
     def __call__(self, question: Question) -> Answer:
-        """What the search of this process says."""
+        """Return the answer of this process's search to a question."""
         return self._search.answer(question)
 
     @cached_property

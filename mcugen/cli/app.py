@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: which commands there are; each is a module of `mcugen.cli.commands`.
+"""The command line and its commands, each a module of `mcugen.cli.commands`.
 
-numpy and the compiler are imported by the commands that need it, so that help and lists of boards come at once.
+Only the commands that need numpy and the compiler import them, so that help and lists of boards appear at once.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def program(
     ] = False,
     no_settings: Annotated[bool, typer.Option("--no-settings", help="take nothing from mcugen.toml")] = False,
 ) -> None:
-    """Compiles ONNX neural networks to C for microcontrollers."""
+    """Compile ONNX neural networks to C for microcontrollers."""
 
 
 CODE, REPORTS, MODELS, BOARDS = "Models to code", "Reports", "Models", "Boards and this computer"
@@ -85,5 +85,5 @@ app.add_typer(boards_app, name="boards", help="Boards that mcugen knows.", rich_
 
 
 def main() -> None:
-    """Runs the command line; every failure is one message on stderr and its own exit code."""
+    """Run the command line; every failure is one message on stderr and an exit code of its kind."""
     sys.exit(guarded(app))

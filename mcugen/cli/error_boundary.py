@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place behind which nothing is uncaught: whatever ends a command becomes a message and an exit code."""
+"""The handler of last resort: any exception that ends a command becomes a message and an exit code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from mcugen.core.errors import (
 from mcugen.core.version import __version__
 
 TRACEBACK_VARIABLE = "MCUGEN_TRACEBACK"
-"""Set in the environment, it lets errors be printed with the way that led to them."""
+"""Environment variable that makes errors print their Python traceback."""
 
 _PATH_ERRORS = (
     *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM),
@@ -40,12 +40,12 @@ _PATH_ERRORS = (
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
 _LONGEST_ARGUMENTS = 400
 MOST_TOLD = 4000
-"""Characters of a message with the command to paste: a longer command is left out."""
+"""Largest number of characters of a message with its command to paste: a longer command is left out."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 class Commands(TyperGroup):
-    """Commands whose code cannot end the program in silence: sys.exit in a plug-in is a failure, not success."""
+    """Commands whose code cannot end the program silently: sys.exit in a plug-in is a failure, not success."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         """Parse the options of the program itself."""
@@ -53,17 +53,23 @@ class Commands(TyperGroup):
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; the framework handles its own exceptions only."""
+        """Run a command and handle the exceptions that the framework does not know.
+
+        Raises:
+            Interrupted: The user pressed Ctrl-C.
+            InternalError: The command's code ended the program.
+            McugenError: Any expected failure, with a command that the user can paste.
+        """
         try:
             with _short_usage():
                 return super().invoke(ctx)
         except KeyboardInterrupt:
             raise Interrupted("interrupted") from None
-        except BrokenPipeError:  # a reader that has seen enough is no failure
+        except BrokenPipeError:  # A reader that closes the pipe early, like `head`, is no failure.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return None
         except (SystemExit, EOFError) as end:
-            if isinstance(end.__context__, BrokenPipeError):  # rich has met the same
+            if isinstance(end.__context__, BrokenPipeError):  # Rich turned a closed pipe into SystemExit.
                 return None
             raise internal_error(end) from end
         except McugenError as error:
@@ -83,11 +89,11 @@ class Commands(TyperGroup):
 
 @contextmanager
 def _short_usage() -> Iterator[None]:
-    """Usage errors of the framework quote what was given, however long."""
+    """Shorten the framework's usage errors, which quote arguments of any length."""
     try:
         yield
     except Exception as error:
-        if hasattr(error, "format_message"):  # click's, which typer has under names of its own
+        if hasattr(error, "format_message"):  # Click's errors, for which Typer has names of its own.
             error.message = shortened(error.message)  # type: ignore[attr-defined]
         raise
 
@@ -96,7 +102,7 @@ def guarded(run: Callable[[], object]) -> int:
     """Run a program and return its exit code; print what it raises to stderr."""
     try:
         run()
-    except SystemExit as end:  # the framework's own
+    except SystemExit as end:  # The framework ends programs this way.
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException as error:
         return _told(error)
@@ -109,7 +115,7 @@ def _told(error: BaseException) -> int:
     if os.environ.get(TRACEBACK_VARIABLE):
         traceback.print_exception(error)
     try:
-        console = Console(stderr=True, emoji=False)  # `:x:` in a name is no picture
+        console = Console(stderr=True, emoji=False)  # `:x:` in a name is not an emoji.
         console.print(f"[bold red]error:[/] {escape(str(known))}", highlight=False, soft_wrap=True)
         if known.command and len(str(known)) + len(known.command) < MOST_TOLD:
             console.print(f"    {escape(printable(known.command))}", highlight=False, soft_wrap=True)
@@ -124,10 +130,12 @@ def _known(error: BaseException) -> McugenError:
     if isinstance(error, KeyboardInterrupt):
         return Interrupted("interrupted")
     if isinstance(error, MemoryError):
-        found = shortened(str(error), 200) or "no memory left"
-        return DoesNotFitError("the work must fit this computer's memory", found, "use smaller shapes or fewer samples")
+        detail = shortened(str(error), 200) or "no memory left"
+        return DoesNotFitError(
+            "the work must fit this computer's memory", detail, "use smaller shapes or fewer samples"
+        )
     if isinstance(error, OSError) and error.errno in _PATH_ERRORS:
-        if error.filename is None:  # os.getcwd has none
+        if error.filename is None:  # Errors of os.getcwd have no file name.
             return UsageError("the working directory must exist", error.strerror or "", "change to another")
         return UsageError(f"{error.filename}: the path must be usable", error.strerror or "", "give another")
     if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
@@ -136,7 +144,7 @@ def _known(error: BaseException) -> McugenError:
 
 
 def internal_error(error: BaseException) -> InternalError:
-    """Return the report of an unexpected error: what it is, where it occurred, and what a bug report needs."""
+    """Return the report of an unexpected error: its message, its place, and the contents of a bug report."""
     reason = shortened(f"{type(error).__name__}: {error}".split("\n")[0], 300)
     command = shortened(shlex.join(["mcugen", *sys.argv[1:]]), _LONGEST_ARGUMENTS)
     remedy = (

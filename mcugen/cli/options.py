@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several commands of the command line share, and how their texts are read.
+"""The options that several commands share, and the parsers of their values.
 
-numpy and the compiler are imported by the functions that need them, so that help comes at once.
+Only the functions that need numpy and the compiler import them, so that help appears at once.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _board_completion(incomplete: str) -> list[str]:
 
 
 def _completion(*words: str) -> Callable[[str], list[str]]:
-    """What a shell offers for the last of the values between commas."""
+    """Return a shell completion for the last of several values separated by commas."""
 
     def offered(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
@@ -304,7 +304,7 @@ MaxFlash = Annotated[str, typer.Option(help="the same of flash, weights and code
 
 
 def cpus(jobs: int) -> int:
-    """How many processes `--jobs` asks for."""
+    """Return the number of processes for `--jobs`; 0 is one for each CPU."""
     return jobs or os.cpu_count() or 1
 
 
@@ -352,7 +352,11 @@ class ReadingArguments:
     plugin: Plugin = None
 
     def made(self) -> CompileOptions:
-        """As the compiler takes them; UsageError names the option that cannot be read."""
+        """Return the options in the form of the compiler.
+
+        Raises:
+            UsageError: The value of an option is invalid; the message names the option.
+        """
         return CompileOptions(
             dims=_dims(self.dim or []),
             bound=_bound(self.bind or []),
@@ -365,7 +369,7 @@ class ReadingArguments:
 
 @dataclass(frozen=True, kw_only=True)
 class RunningArguments(ReadingArguments):
-    """The options of all commands that compile: what shapes a run, and what it takes."""
+    """The options of all commands that compile: those that affect the execution and its resources."""
 
     float16_weights: Float16Weights = False
     optimize: Optimize = GOALS[0]
@@ -402,7 +406,7 @@ class RunningArguments(ReadingArguments):
     cmsis_nn_lib: CmsisNnLib = None
 
     def made(self) -> CompileOptions:
-        """The same."""
+        """Return the options in the form of the compiler."""
         return replace(
             super().made(),
             float16_weights=self.float16_weights,
@@ -435,7 +439,7 @@ class RunningArguments(ReadingArguments):
         )
 
     def _training(self) -> Training | None:
-        """How the model goes on learning, if it does."""
+        """Return the options of on-device training, or None."""
         if not self.train:
             return None
         return Training(self.train, self.loss, self.optimizer, self.batch, self.train_weights, self.statistics)
@@ -453,7 +457,7 @@ class CompileArguments(RunningArguments):
     plausible: PlausibleOutputs = None
 
     def made(self) -> CompileOptions:
-        """The same."""
+        """Return the options in the form of the compiler."""
         return replace(
             super().made(),
             name=self.name,
@@ -466,7 +470,7 @@ class CompileArguments(RunningArguments):
 
 
 TECHNIQUES = {"equalization": "equalize", "bias-correction": "correct_bias", "rounding": "optimize_rounding"}
-"""Fields of Scheme by the names that the command line gives them."""
+"""Fields of Scheme by the names of the techniques on the command line."""
 
 Preprocess = Annotated[
     str,
@@ -484,7 +488,7 @@ Without = Annotated[
 
 
 def techniques(without: Without) -> dict[str, bool]:
-    """Fields of Scheme: which techniques are used."""
+    """Return the fields of Scheme that say which techniques are used."""
     for technique in without or ():
         _one_of("--without", technique, tuple(TECHNIQUES))
     return {field: name not in (without or ()) for name, field in TECHNIQUES.items()}
@@ -535,27 +539,31 @@ class QuantizingArguments:
     ] = None
 
     def made(self) -> Quantizing:
-        """As a compilation takes them; UsageError for what contradicts itself."""
+        """Return the options in the form of a compilation.
+
+        Raises:
+            UsageError: Options contradict each other.
+        """
         from mcugen.hir.types import DType
         from mcugen.quantization.scheme import Scheme
 
         _one_of("--method", self.method, ("", *METHODS))
         layers = _layers(self.layer or [])
-        given = Quantizing(
+        quantizing = Quantizing(
             self.precision, self.calibration, self.profile, self.preprocess, layers=layers, synthetic=self.synthetic
         )
         scheme = Scheme(
-            DType(given.activations),
+            DType(quantizing.activations),
             self.method,
             self.symmetric,
             self.power_of_two,
             not self.per_tensor,
             integer_io=self.integer_io,
-            weights=DType(given.weights),
-            group=given.group,
+            weights=DType(quantizing.weights),
+            group=quantizing.group,
             **techniques(self.without),
         )
-        return replace(given, scheme=scheme)
+        return replace(quantizing, scheme=scheme)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -597,38 +605,41 @@ class JudgingArguments:
     ] = ""
 
     def made(self) -> Judging:
-        """As a compilation takes them."""
+        """Return the options in the form of a compilation."""
         share = _share("--max-weights", self.max_weights)
         return Judging(self.data, self.pixel_scale, self.metric, self.max_accuracy_drop, self.min_sqnr, share)
 
 
 @dataclass(frozen=True)
 class Telling:
-    """What is told: progress and a summary unless `quiet`, the report as JSON to a file, or - for stdout."""
+    """The options on a command's output.
+
+    `quiet` suppresses progress and summary. `json_` is the file for the report as JSON, - for stdout.
+    """
 
     quiet: Quiet = False
     json_: Json = ""
 
     def made(self) -> Telling:
-        """Itself: these options need no conversion."""
+        """Return the options themselves: they need no conversion."""
         return self
 
 
 @dataclass(frozen=True)
 class Watching:
-    """What a developer may watch of the passes."""
+    """The options that show the passes to developers."""
 
     dump_after: Annotated[str, typer.Option(help="print the graph after this pass (or `all`) to stderr")] = ""
     time_passes: Annotated[bool, typer.Option("--time-passes", help="print seconds per pass to stderr")] = False
 
     def made(self) -> Watching:
-        """Itself: these options need no conversion."""
+        """Return the options themselves: they need no conversion."""
         return self
 
 
 @dataclass(frozen=True)
 class TeachingArguments:
-    """The options that say what a model learns from."""
+    """The options on the samples that a model learns from."""
 
     lesson: Annotated[
         Path | None,
@@ -638,13 +649,13 @@ class TeachingArguments:
     epochs: Annotated[int, typer.Option(min=1, help="how often it is shown the lesson")] = 1
 
     def made(self) -> Teaching | None:
-        """If it learns from anything here."""
+        """Return the lesson with its learning rate and epochs; None without --lesson."""
         return None if self.lesson is None else Teaching(self.lesson, self.rate, self.epochs)
 
 
 @dataclass(frozen=True)
 class Reporting:
-    """What a report shows, and by which rules."""
+    """The options on the contents of a report."""
 
     compare_layers: Annotated[
         bool, typer.Option("--compare-layers", help="all layers in order, float and integer side by side")
@@ -663,13 +674,13 @@ class Reporting:
     )
 
     def made(self) -> Reporting:
-        """Itself: these options need no conversion."""
+        """Return the options themselves: they need no conversion."""
         return self
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """Who does work that can be shared out."""
+    """The options on the processes or computers that share work."""
 
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="so many at once; 0: one for each CPU")] = 0
     cluster: Annotated[
@@ -681,12 +692,12 @@ class Sharing:
     ] = ""
 
     def made(self) -> Workers:
-        """As many processes as are asked for, or as there are CPUs."""
+        """Return the workers: the given number of processes, by default one for each CPU, or a cluster."""
         return Workers(cpus(self.jobs), self.cluster)
 
 
 class Ir(StrEnum):
-    """The intermediate representations."""
+    """An intermediate representation."""
 
     HIR = "hir"
     LIR = "lir"
@@ -694,7 +705,7 @@ class Ir(StrEnum):
 
 @dataclass(frozen=True)
 class Inspecting:
-    """What is looked at."""
+    """The options of `mcugen inspect`, which select its output."""
 
     ir: Annotated[Ir | None, typer.Option(help="dump an intermediate representation", show_default=False)] = None
     memory: Annotated[bool, typer.Option("--memory", help="what lies where in the arena, layer by layer")] = False
@@ -708,7 +719,7 @@ class Inspecting:
     passes: Annotated[str, typer.Option(help="what these passes did: names, by commas", show_default=False)] = ""
 
     def made(self) -> Inspecting:
-        """The options themselves."""
+        """Return the options themselves: they need no conversion."""
         return self
 
 
@@ -750,11 +761,11 @@ PANELS = {
     "Computers": ("jobs", "cluster"),
     "For developers": ("dump_after", "time_passes", "diverged", "compare_layers"),
 }
-"""Of a command's help, the options in groups: those in none are needed most, and come first."""
+"""Groups of options in a command's help, by title. Frequent options are in no group and come first."""
 
 
 def _in_panels(parameters: Sequence[Parameter]) -> list[Parameter]:
-    """The same, each shown in its group."""
+    """Return the parameters with the groups that help shows them in."""
     panel_of = {name: panel for panel, names in PANELS.items() for name in names}
     return [_in_panel(p, panel_of[p.name]) if p.name in panel_of else p for p in parameters]
 
@@ -779,22 +790,23 @@ SHARED: dict[str, type[Any]] = {
     "sharing": Sharing,
     "inspecting": Inspecting,
 }
-"""What a command's parameter of that name is made of: the options are the fields of the class."""
+"""Class for a command's parameter of each name; the fields of the class are options of the command."""
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with the options of the classes in SHARED in place of its own parameters of those names.
+    """Return a command with the options of the classes in SHARED in place of its parameters of those names.
 
-    It gets what such a class has `made`; or the options as they were given, if it asks for the class itself.
+    The command receives the result of the class's method `made`. If the parameter's annotation is the class itself, the
+    command receives an instance of the class.
     """
     own = signature(command, eval_str=True).parameters
     groups = {name: signature(SHARED[name], eval_str=True).parameters for name in own if name in SHARED}
 
     @wraps(command)
-    def call(**given: Any) -> None:
-        read = {name: SHARED[name](**{key: given.pop(key) for key in group}) for name, group in groups.items()}
+    def call(**arguments: Any) -> None:
+        read = {name: SHARED[name](**{key: arguments.pop(key) for key in group}) for name, group in groups.items()}
         raw = [name for name in read if own[name].annotation is SHARED[name]]
-        command(**{name: options if name in raw else options.made() for name, options in read.items()}, **given)
+        command(**{name: options if name in raw else options.made() for name, options in read.items()}, **arguments)
 
     parameters: list[Parameter] = []
     for name, parameter in own.items():
@@ -809,9 +821,12 @@ Options = TypeVar("Options", CompileArguments, QuantizingArguments, JudgingArgum
 
 
 def overridden(options: Options, settings: Mapping[str, Sequence[str]]) -> Options:
-    """The options with some of them replaced by what texts say, by their names: {"max-ram": ["20KB"]}; "" for flags.
+    """Return options with some values replaced.
 
-    An option that may be given several times keeps what it has, too. Settings of other options are passed over.
+    Args:
+        options: The options.
+        settings: Texts by names of options, as in {"max-ram": ["20KB"]}; "" for a flag. Names that are not in `options`
+            are ignored. An option that may be repeated keeps its old values too.
     """
     kinds, changes = get_type_hints(type(options)), {}
     for field in fields(options):
@@ -822,21 +837,21 @@ def overridden(options: Options, settings: Mapping[str, Sequence[str]]) -> Optio
 
 
 def option_names(*kinds: type[Any]) -> list[str]:
-    """The names of the options of such classes, as `overridden` takes them."""
+    """Return the names of the options of some classes of SHARED, in the form of `overridden`."""
     return [option_name(field.name) for kind in kinds for field in fields(kind)]
 
 
 def option_name(field: str) -> str:
-    """Of a field of such a class."""
+    """Return the name of the option of a field, without dashes before it."""
     return field.replace("_", "-")
 
 
 _BY_HAND = ("plugin", "cmsis-nn-include", "cmsis-nn-lib")
-"""Options that no file of settings may give: they run or link code."""
+"""Options that a settings file cannot give, because they run or link code."""
 
 
 def settings_kinds() -> Kinds:
-    """What `mcugen.toml` may say."""
+    """Return the types of the options that `mcugen.toml` may give, by name."""
     kinds: dict[str, type[Any]] = {MODEL: Path, "board": str}
     for group in (CompileArguments, QuantizingArguments, JudgingArguments):
         hints = get_type_hints(group)
@@ -845,14 +860,24 @@ def settings_kinds() -> Kinds:
 
 
 def _plain_kind(hint: Any) -> type[Any]:
-    """Of `list[str] | None` list, of `Path | None` Path."""
+    """Return the class of a type hint: list for `list[str] | None`, Path for `Path | None`."""
     kinds = [kind for kind in (get_args(hint) or (hint,)) if kind is not type(None)]
     kind: type[Any] = get_origin(kinds[0]) or kinds[0]
     return kind
 
 
 def _setting(name: str, texts: Sequence[str], kind: Any, before: Any) -> Any:
-    """A value of this type. UsageError for a number that is none, for a flag with a value, and for no value."""
+    """Return the value of an option from texts.
+
+    Args:
+        name: The name of the option, for messages.
+        texts: The texts; "" for a flag.
+        kind: The type hint of the option.
+        before: The old value, which an option of several values keeps.
+
+    Raises:
+        UsageError: A text is not a number, a flag has a value, a value is missing, or there are several values.
+    """
     kinds, text = (kind, *get_args(kind)), texts[-1]
     several = next((get_args(of)[0] for of in kinds if get_origin(of) is list), None)
     if len(texts) > 1 and several is None:
@@ -877,21 +902,21 @@ _ALL_HELP = "--help-all"
 
 
 def _texts(value: object) -> list[str]:
-    """Of what was given for an option, once or several times."""
+    """Return the texts among the values of an option."""
     return [v for v in (value if isinstance(value, list) else [value]) if isinstance(v, str)]
 
 
 class Command(TyperCommand):
-    """A command that takes what `mcugen.toml` says beside its arguments.
+    """A command that also reads its options from `mcugen.toml`.
 
-    And it takes an option with one value once: of several, the framework would take the last in silence. Nor is the
-    name of another option a value, as where a file is left out: `--json --quiet`.
+    An option with one value must be given once: the framework would silently use the last of several values. The name
+    of another option is not accepted as a value, as in `--json --quiet`, where the file is missing.
     """
 
     reads_settings: ClassVar[bool] = True
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Without --help-all: the options that are needed most."""
+        """Write the help of the command: all options with --help-all, otherwise the frequent ones."""
         seldom = [] if ctx.meta.get(_ALL_HELP) else [p for p in self.params if _is_seldom_needed(p)]
         if not seldom:
             super().format_help(ctx, formatter)
@@ -902,39 +927,43 @@ class Command(TyperCommand):
         TyperCommand.format_help(short, ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """UsageError for an option with one value that is given twice, or with none; flags may be repeated."""
+        """Parse the arguments together with those of the settings file.
+
+        Raises:
+            UsageError: An option with one value is given twice, or without a value. Flags may be repeated.
+        """
         if _ALL_HELP in args and not ctx.resilient_parsing:
             ctx.meta[_ALL_HELP] = True
             args = ["--help"]
-        values, _, given = self.make_parser(ctx).parse_args(args=list(args))
-        options = [p for p in given if isinstance(p, TyperOption)]
+        values, _, given_params = self.make_parser(ctx).parse_args(args=list(args))
+        options = [p for p in given_params if isinstance(p, TyperOption)]
         single = [p for p in options if not (p.multiple or p.is_flag or p.count)]
         twice = next((p for p in single if single.count(p) > 1), None)
         if twice is not None:
-            rule, found = f"{max(twice.opts, key=len)} must be given once", f"{single.count(twice)} times"
-            raise UsageError(rule, found, "give one value")
+            rule, fault = f"{max(twice.opts, key=len)} must be given once", f"{single.count(twice)} times"
+            raise UsageError(rule, fault, "give one value")
         names = {name for p in self.params if isinstance(p, TyperOption) for name in (*p.opts, *p.secondary_opts)}
         empty = next((p for p in options if names.intersection(_texts(values.get(p.name)))), None)
         if empty is not None:
-            rule, found = f"{max(empty.opts, key=len)} must be given a value", "the name of another option"
-            raise UsageError(rule, found, "put its value behind it")
+            rule, fault = f"{max(empty.opts, key=len)} must be given a value", "the name of another option"
+            raise UsageError(rule, fault, "put its value behind it")
         settings = self._settings(ctx, options, values)
         args = [*settings.arguments, *args] if settings else args
         ctx.meta[_ARGUMENTS] = list(args)
-        rest = super().parse_args(ctx, args)
+        remaining_args = super().parse_args(ctx, args)
         if settings and not ctx.params.get("quiet"):
             where = os.path.relpath(settings.path)
             typer.echo(printable(f"settings of {where}: {', '.join(settings.values)}"), err=True)
-        return rest
+        return remaining_args
 
-    def _settings(self, ctx: Any, given: Sequence[Any], values: Mapping[str, Any]) -> Settings | None:
-        """What the file says that this command takes, and that its command line says nothing of; None for nothing."""
+    def _settings(self, ctx: Any, given_params: Sequence[Any], values: Mapping[str, Any]) -> Settings | None:
+        """Return the settings for options of this command that its command line does not give; None if empty."""
         is_plain = ctx.resilient_parsing or "help" in values or not self.reads_settings
         path = None if is_plain or ctx.find_root().params.get("no_settings") else find_settings(Path.cwd())
         if path is None:
             return None
         settings = read_settings(path, settings_kinds())
-        options = {name for p in self.params if isinstance(p, TyperOption) and p not in given for name in p.opts}
+        options = {name for p in self.params if isinstance(p, TyperOption) and p not in given_params for name in p.opts}
         arguments = [p.name for p in self.params if not isinstance(p, TyperOption)]
         has_model = arguments == [MODEL] and not isinstance(values.get(MODEL), str)
         takes = {name for name in settings.values if f"--{name}" in options or (name == MODEL and has_model)}
@@ -942,13 +971,13 @@ class Command(TyperCommand):
 
 
 class FirstCommand(Command):
-    """A command that makes settings, and takes none."""
+    """A command that writes the settings file and does not read it."""
 
     reads_settings = False
 
 
 def command_text(context: typer.Context) -> str:
-    """The command that runs, with what it took from settings, for a shell."""
+    """Return the running command for a shell, with the options from settings."""
     return shlex.join(["mcugen", str(context.info_name), *context.meta[_ARGUMENTS]])
 
 
@@ -957,10 +986,10 @@ def _is_seldom_needed(parameter: Any) -> bool:
 
 
 class Program(typer.Typer):
-    """A program of such commands."""
+    """A program whose commands are instances of Command."""
 
     def command(self, *args: Any, **settings: Any) -> Callable[[T], T]:
-        """Registers a function as a command."""
+        """Register a function as a command."""
         return super().command(*args, **{"cls": Command} | settings)  # type: ignore[return-value]
 
 
@@ -970,7 +999,16 @@ def _one_of(option: str, value: str, allowed: Sequence[str]) -> None:
 
 
 def several_of(option: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
-    """The values between commas, each once; UsageError for one that is not allowed, and for none."""
+    """Return the values of a text separated by commas, without duplicates.
+
+    Args:
+        option: The name of the option, for messages.
+        text: The value of the option.
+        allowed: The allowed values.
+
+    Raises:
+        UsageError: A value is not allowed, or there is none.
+    """
     values = tuple(dict.fromkeys(value.strip() for value in text.split(",")))
     for value in values:
         _one_of(option, value, allowed)
@@ -978,7 +1016,11 @@ def several_of(option: str, text: str, allowed: Sequence[str]) -> tuple[str, ...
 
 
 def _layers(texts: list[str]) -> dict[str, str]:
-    """The precision asked for of each layer by its name, from texts NAME=PRECISION. UsageError if one is unknown."""
+    """Return the requested precision of layers by name, from texts NAME=PRECISION.
+
+    Raises:
+        UsageError: A precision is unknown.
+    """
     pairs = []
     for text in texts:
         name, _, precision = text.rpartition("=")
@@ -995,7 +1037,7 @@ _MOST_LABEL_BYTES = 10**6
 
 
 def _labels(path: Path | None) -> tuple[str, ...]:
-    """Names of classes, one a line; empty lines at the end count for nothing."""
+    """Return the names of classes from a file with one name per line; empty lines at its end are ignored."""
     if path is None:
         return ()
     with open_regular(path) as file:
@@ -1009,13 +1051,13 @@ def _labels(path: Path | None) -> tuple[str, ...]:
         raise UsageError(rule, f"'{path}': {error.reason} at byte {error.start}", "save it as UTF-8") from error
     lines = tuple(line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n"))
     if text.strip() == "" or any(len(line) > LONGEST_LABEL for line in lines):
-        found = "nothing" if text.strip() == "" else f"a line of more than {LONGEST_LABEL} characters"
-        raise UsageError("--labels must name a class a line", f"'{path}': {found}", "e.g. cat, a line below it dog")
+        fault = "nothing" if text.strip() == "" else f"a line of more than {LONGEST_LABEL} characters"
+        raise UsageError("--labels must name a class a line", f"'{path}': {fault}", "e.g. cat, a line below it dog")
     return lines
 
 
 def _dims(texts: list[str]) -> dict[str, int | tuple[int, int]]:
-    """Sizes of symbolic dimensions, or ranges of sizes."""
+    """Return the sizes of symbolic dimensions, or ranges of sizes, from texts NAME=SIZE or NAME=LOW..HIGH."""
     dims: list[tuple[str, int | tuple[int, int]]] = []
     for text in texts:
         key, _, size = text.rpartition("=")
@@ -1030,7 +1072,7 @@ def _dims(texts: list[str]) -> dict[str, int | tuple[int, int]]:
 
 
 def _plausible(texts: list[str]) -> dict[str, tuple[float, float]]:
-    """Ranges of outputs; SAMPLES for those of samples."""
+    """Return the plausible ranges of outputs by name; the text `samples` gives the key SAMPLES and no range."""
     ranges: list[tuple[str, tuple[float, float]]] = []
     for text in texts:
         name, _, ends = text.rpartition("=")
@@ -1043,16 +1085,16 @@ def _plausible(texts: list[str]) -> dict[str, tuple[float, float]]:
 
 
 def _number(text: str) -> float | None:
-    """A finite number; None for any other text."""
+    """Return the finite number of a text; None for any other text."""
     try:
-        found = float(text)
+        number = float(text)
     except ValueError:
         return None
-    return found if math.isfinite(found) else None
+    return number if math.isfinite(number) else None
 
 
 def _bound(texts: list[str]) -> dict[str, Array]:
-    """Values of inputs: numbers as JSON, or .npy files."""
+    """Return the values of inputs by name, from texts NAME=VALUE with numbers as JSON or a .npy file."""
     from mcugen.evaluation.array_files import read_npy
 
     values = []
@@ -1066,7 +1108,7 @@ def _bound(texts: list[str]) -> dict[str, Array]:
 
 
 def _json_array(text: str, value: str) -> Array:
-    """Numbers as JSON; `text` is the option."""
+    """Return the array of numbers in JSON; `text` is the option's text for messages."""
     import numpy as np
 
     try:
@@ -1080,7 +1122,7 @@ def _json_array(text: str, value: str) -> Array:
 
 
 def _positive(text: str) -> int | None:
-    """A whole number above 0 that fits 64 bits."""
+    """Return the positive whole number of a text; None for other texts and for more than MAX_DIGITS digits."""
     is_number = text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
     return (int(text) or None) if is_number else None
 
@@ -1090,23 +1132,23 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20}
 
 
 def _size(option: str, text: str) -> int | None:
-    """Bytes; KB are 1024, as in the list of boards. None where nothing is given."""
-    found = _SIZE.fullmatch(text)
-    number = _positive(found[1]) if found else None
+    """Return a number of bytes; KB are 1024 bytes, as in the list of boards. None for an empty text."""
+    match = _SIZE.fullmatch(text)
+    number = _positive(match[1]) if match else None
     if text and number is None:
         raise UsageError(f"{option} must be a positive number of bytes", f"'{text}'", "e.g. 20000, or 20KB")
-    return number * _UNITS[(found[2] or "").upper()] if found and number else None
+    return number * _UNITS[(match[2] or "").upper()] if match and number else None
 
 
 _PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,3})?) ?%")
 
 
 def _share(option: str, text: str) -> float | None:
-    """A share of 1 from percent. None where nothing is given."""
-    found = _PERCENT.fullmatch(text)
-    if text and (found is None or not 0 < float(found[1]) <= 100):
+    """Return a share between 0 and 1 from a text in percent. None for an empty text."""
+    match = _PERCENT.fullmatch(text)
+    if text and (match is None or not 0 < float(match[1]) <= 100):
         raise UsageError(f"{option} must be a share of at most 100 %", f"'{text}'", "e.g. 60%")
-    return float(found[1]) / 100 if found else None
+    return float(match[1]) / 100 if match else None
 
 
 _TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(us|µs|ms|s)")
@@ -1114,34 +1156,34 @@ _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def _seconds(option: str, text: str) -> float | None:
-    """A time with its unit. None where nothing is given."""
-    found = _TIME.fullmatch(text)
-    if text and (found is None or not float(found[1])):
+    """Return the seconds of a time with its unit. None for an empty text."""
+    match = _TIME.fullmatch(text)
+    if text and (match is None or not float(match[1])):
         raise UsageError(f"{option} must be a positive time with its unit", f"'{text}'", "e.g. 20ms, 500us or 1.5s")
-    return float(found[1]) * _SECONDS[found[2]] if found else None
+    return float(match[1]) * _SECONDS[match[2]] if match else None
 
 
 def _cycles(option: str, text: str) -> int | None:
-    """A number of cycles. None where nothing is given."""
+    """Return a positive number of cycles. None for an empty text."""
     if text and _positive(text) is None:
         raise UsageError(f"{option} must be a positive number of cycles", f"'{text}'", "e.g. 1500000")
     return _positive(text)
 
 
 def _input_types(texts: list[str]) -> dict[str, str]:
-    """Types of inputs."""
+    """Return the types of inputs by name, from texts NAME=TYPE."""
     pairs = []
     for text in texts:
-        name, _, wanted = text.rpartition("=")
-        if not name or wanted not in INPUT_TYPES:
+        name, _, type_name = text.rpartition("=")
+        if not name or type_name not in INPUT_TYPES:
             rule = f"--input-type must read NAME=TYPE, of {', '.join(INPUT_TYPES)}"
             raise UsageError(rule, f"'{shortened(text, 80)}'", "e.g. --input-type image=uint8")
-        pairs.append((name, wanted))
+        pairs.append((name, type_name))
     return _named_once("--input-type", pairs)
 
 
 def _states(texts: list[str]) -> dict[str, str]:
-    """Inputs by the outputs that they keep."""
+    """Return the input that each output feeds in the next call, from texts OUTPUT:INPUT."""
     pairs = []
     for text in texts:
         output, _, kept = text.rpartition(":")
@@ -1152,17 +1194,21 @@ def _states(texts: list[str]) -> dict[str, str]:
 
 
 def library_files(include: Path | None, archive: Path | None) -> LibraryFiles | None:
-    """Both files of a library, or none; UsageError for one alone."""
+    """Return the library's headers and archive, or None if neither is given.
+
+    Raises:
+        UsageError: Only one of them is given.
+    """
     if include is not None and archive is not None:
         return LibraryFiles(include, archive)
     if include is not None or archive is not None:
-        given, missing = _CMSIS_NN.options if archive is None else reversed(_CMSIS_NN.options)
-        raise UsageError(f"{given} and {missing} must be given together", f"no {missing}", f"give {missing} too")
+        present, missing = _CMSIS_NN.options if archive is None else reversed(_CMSIS_NN.options)
+        raise UsageError(f"{present} and {missing} must be given together", f"no {missing}", f"give {missing} too")
     return None
 
 
 def _places(texts: list[str]) -> Places:
-    """What lies in which memory: each text is one or more parts between commas."""
+    """Return the placement of data in memories, from texts of one or more parts WHAT=MEMORY separated by commas."""
     pairs = []
     for part in (part.strip() for text in texts for part in text.split(",")):
         what, _, where = ("arena", "", part) if part == AUTO_PLACE else part.partition("=")
@@ -1186,7 +1232,11 @@ def _hot_weights(text: str) -> tuple[str, int]:
 
 
 def _named_once(option: str, pairs: Sequence[tuple[str, T]]) -> dict[str, T]:
-    """UsageError where an option is given twice for one name."""
+    """Return the values by name.
+
+    Raises:
+        UsageError: The option is given twice for one name.
+    """
     named = dict(pairs)
     if len(named) < len(pairs):
         names = [name for name, _ in pairs]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user can paste after an error: the command that ran, as its remedy changes it, or one that shows more.
+"""The command that a user can paste after an error: the failed command with the remedy applied, or a diagnosis.
 
-Remedies are written for people ("give --calibration SAMPLES.npz, or …"): the first way with options becomes arguments.
+Remedies are texts for people ("give --calibration SAMPLES.npz, or …"). The first alternative with options becomes the
+arguments of the command.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ _OUT = re.compile(r"leave (?:out (--[a-z-]+)|(--[a-z-]+) out)")
 
 @dataclass(frozen=True)
 class Invocation:
-    """A command as it was given: its name, its arguments, and which options it has (by name: whether they take a
-    value).
+    """A command as the user gave it: its name and its arguments.
+
+    `options` are the options that the command has, by name, with whether they take a value.
     """
 
     name: str
@@ -49,139 +51,152 @@ class Invocation:
 
     @property
     def model(self) -> str:
-        """The ONNX file it was given, or a word in its place."""
+        """Return the ONNX file of the command, or a placeholder."""
         first = [text for text in self.arguments[:1] if not text.startswith("-")]
         return next(
             (text for text in [*self.arguments, *first] if text.endswith(".onnx") or text in first), "MODEL.onnx"
         )
 
     def option(self, name: str) -> str:
-        """An option with its value, as it was given; "" where it was not."""
+        """Return an option with its value, as the user gave them; "" if the option is absent."""
         words = list(self.arguments)
         return shlex.join(words[words.index(name) : words.index(name) + 2]) if name in words else ""
 
     def without(self, option: str, key: str = "") -> Invocation:
-        """The same, an option left out; of those that read KEY=VALUE only what `key` is said of, if one is given."""
+        """Return the command without an option; with a `key`, without the option's values KEY=VALUE of that key."""
         kept: list[str] = []
         words = iter(self.arguments)
         for word in words:
-            said = [word]
+            option_words = [word]
             if word == option and self.options.get(option):
-                said += [value for value in [next(words, None)] if value is not None]
+                option_words += [value for value in [next(words, None)] if value is not None]
             is_option = word == option or word.startswith(f"{option}=")
-            if not is_option or not said[-1].removeprefix(f"{option}=").startswith(f"{key}=" * bool(key)):
-                kept += said
+            if not is_option or not option_words[-1].removeprefix(f"{option}=").startswith(f"{key}=" * bool(key)):
+                kept += option_words
         return Invocation(self.name, kept, self.options)
 
     def having(self, option: str, value: str) -> Invocation:
-        """The same with an option, in place of what was said of it; of its KEY, where it reads KEY=VALUE."""
-        given = [option, value] if self.options[option] else [option]
+        """Return the command with an option, whose old values (for KEY=VALUE: those of that KEY) are replaced."""
+        words = [option, value] if self.options[option] else [option]
         key, equals, _ = value.partition("=")
-        return Invocation(self.name, [*self.without(option, key * bool(equals)).arguments, *given], self.options)
+        return Invocation(self.name, [*self.without(option, key * bool(equals)).arguments, *words], self.options)
 
     def __str__(self) -> str:
         return shlex.join(["mcugen", self.name, *self.arguments])
 
 
-def command_that_helps(error: McugenError, given: Invocation) -> str:
-    """What to paste; "" where nothing failed but the user's patience."""
+def command_that_helps(error: McugenError, invocation: Invocation) -> str:
+    """Return the command to paste after an error; "" after Ctrl-C."""
     if isinstance(error, Interrupted):
         return ""
     whole = _WHOLE.search(error.remedy)
     if whole:
         return str(next(filter(None, whole.groups()))).strip()
-    changed = _changed(error, given)
+    changed = _changed(error, invocation)
     if changed is not None:
         return str(changed)
-    return _shown(error, given)
+    return _shown(error, invocation)
 
 
-def _changed(error: McugenError, given: Invocation) -> Invocation | None:
-    """The command with what the remedy asks for; None where that is no option."""
-    return _left_out(error, given) or _chosen(error, given) or _given(error, given)
+def _changed(error: McugenError, invocation: Invocation) -> Invocation | None:
+    """Return the command with the remedy applied; None if the remedy changes no option."""
+    return _left_out(error, invocation) or _chosen(error, invocation) or _given(error, invocation)
 
 
-def _left_out(error: McugenError, given: Invocation) -> Invocation | None:
-    """Without the option that the remedy names; or that of those named besides which was given."""
+def _left_out(error: McugenError, invocation: Invocation) -> Invocation | None:
+    """Return the command without the option to leave out; None if the remedy leaves out none.
+
+    The remedy names the option, or says "leave it out" of an option of the rule that is present in the command.
+    """
     named = _OUT.search(error.remedy)
     if named:
-        return given.without(named[1] or named[2])
+        return invocation.without(named[1] or named[2])
     options = [option for option, _ in _OPTION.findall(f"{error.found} {error.rule}")]
-    present = next((option for option in options if option in given.arguments), None)
-    return given.without(present) if present and _LEFT_OUT.search(error.remedy) else None
+    present = next((option for option in options if option in invocation.arguments), None)
+    return invocation.without(present) if present and _LEFT_OUT.search(error.remedy) else None
 
 
-def _chosen(error: McugenError, given: Invocation) -> Invocation | None:
-    """With the first of several values, or with an example: of the option that the rule is about, or of an argument."""
-    found = _CHOICE.search(error.remedy) or _EXAMPLE.search(error.remedy)
-    if found is None:
+def _chosen(error: McugenError, invocation: Invocation) -> Invocation | None:
+    """Return the command with the first choice or the example of the remedy; None if the remedy has neither.
+
+    The value replaces the value of the option in the rule, or the wrong text that the message quotes.
+    """
+    choice = _CHOICE.search(error.remedy) or _EXAMPLE.search(error.remedy)
+    if choice is None:
         return None
-    value = found[1].strip("'\"")
-    about = next((option for option, _ in _OPTION.findall(error.rule) if given.options.get(option)), "")
-    if error.rule.startswith("the board must") and "--board" in given.options:
+    value = choice[1].strip("'\"")
+    about = next((option for option, _ in _OPTION.findall(error.rule) if invocation.options.get(option)), "")
+    if error.rule.startswith("the board must") and "--board" in invocation.options:
         about = "--board"
     wrong = next(iter(_QUOTED.findall(f"{error.found} {error.rule}")), None)
-    is_key = any(word.startswith(f"{wrong}=") for word in given.arguments)  # --dim WRONG=2
+    is_key = any(word.startswith(f"{wrong}=") for word in invocation.arguments)  # As in --dim WRONG=2.
     if about and not is_key:
-        return _aliased(given, about).having(about, value)
-    if wrong is not None and any(wrong in word for word in given.arguments):
-        return replace(given, arguments=[word.replace(wrong, value) for word in given.arguments])
+        return _aliased(invocation, about).having(about, value)
+    if wrong is not None and any(wrong in word for word in invocation.arguments):
+        return replace(invocation, arguments=[word.replace(wrong, value) for word in invocation.arguments])
     return None
 
 
-def _given(error: McugenError, given: Invocation) -> Invocation | None:
-    """With the options of the first way that names some."""
-    ways = ([o for o in _OPTION.findall(way) if o[0] in given.options] for way in _WAYS.split(error.remedy))
-    wanted = next(filter(None, ways), [])
-    for option, value in wanted:
-        given = _aliased(given, option).having(option, value.strip("'\"") or _word(option))
-    return given if wanted else None
+def _given(error: McugenError, invocation: Invocation) -> Invocation | None:
+    """Return the command with the options of the first alternative that names any; None if no alternative does."""
+    alternatives = (
+        [o for o in _OPTION.findall(alternative) if o[0] in invocation.options]
+        for alternative in _WAYS.split(error.remedy)
+    )
+    chosen_options = next(filter(None, alternatives), [])
+    for option, value in chosen_options:
+        invocation = _aliased(invocation, option).having(option, value.strip("'\"") or _word(option))
+    return invocation if chosen_options else None
 
 
-def _aliased(given: Invocation, option: str) -> Invocation:
-    """Without the short form of an option."""
+def _aliased(invocation: Invocation, option: str) -> Invocation:
+    """Return the command without the short form of an option."""
     short = {"--board": "-b", "--output": "-o"}.get(option)
-    return given.without(short) if short else given
+    return invocation.without(short) if short else invocation
 
 
 def _word(option: str) -> str:
-    """What stands for a value that the user knows."""
+    """Return a placeholder for a value that only the user knows."""
     return option.lstrip("-").upper().replace("-", "_")
 
 
 def _with_sizes_to_fill_in(arguments: Sequence[str]) -> list[str]:
-    """`--dim NAME=1` as `--dim NAME=SIZE`: the sizes that were given are the first that a larger input is made of."""
+    """Return the arguments with SIZE in place of the sizes of `--dim`, which do not fit the model's inputs."""
     pairs = zip(["", *arguments], arguments, strict=False)
     return [f"{word.partition('=')[0]}=SIZE" if before == "--dim" else word for before, word in pairs]
 
 
-def _shown(error: McugenError, given: Invocation) -> str:
-    """A command that shows more of what is wrong."""
+def _shown(error: McugenError, invocation: Invocation) -> str:
+    """Return a command that shows more about an error."""
     if isinstance(error, (InternalError, VerificationError)):
-        return f"MCUGEN_TRACEBACK=1 {given}"
+        return f"MCUGEN_TRACEBACK=1 {invocation}"
     file = error.rule.partition(": ")[0]
-    if file in given.arguments and not Path(file).exists():
+    if file in invocation.arguments and not Path(file).exists():
         return f"ls -l {shlex.quote(str(Path(file).parent))}"
     if isinstance(error, DoesNotFitError):
-        deadline = [given.option(name) for name in ("--max-latency", "--max-cycles") if given.option(name)]
-        model = shlex.quote(given.model)
+        deadline = [invocation.option(name) for name in ("--max-latency", "--max-cycles") if invocation.option(name)]
+        model = shlex.quote(invocation.model)
         return f"mcugen explore {model} {deadline[0]}" if deadline else f"mcugen boards --fits {model}"
-    if isinstance(error, ConstraintError) and "--all" in given.options:
-        return str(given.having("--all", ""))
+    if isinstance(error, ConstraintError) and "--all" in invocation.options:
+        return str(invocation.having("--all", ""))
     if isinstance(error, UnsupportedError):
         bound = [value.strip("'") for option, value in _OPTION.findall(str(error)) if option == "--bind"]
-        return str(given.having("--bind", bound[0])) if bound and "--bind" in given.options else "mcugen operators"
-    if isinstance(error, ModelError) and "--dim" in given.arguments and "must fit the input" in error.rule:
-        return str(replace(given, arguments=_with_sizes_to_fill_in(given.arguments)))
+        return (
+            str(invocation.having("--bind", bound[0]))
+            if bound and "--bind" in invocation.options
+            else "mcugen operators"
+        )
+    if isinstance(error, ModelError) and "--dim" in invocation.arguments and "must fit the input" in error.rule:
+        return str(replace(invocation, arguments=_with_sizes_to_fill_in(invocation.arguments)))
     if isinstance(error, ModelError):
-        check = f"import onnx; onnx.checker.check_model({json.dumps(given.model)}, full_check=True)"
+        check = f"import onnx; onnx.checker.check_model({json.dumps(invocation.model)}, full_check=True)"
         return f"python -c {shlex.quote(check)}"
     if isinstance(error, OutputError):
         return "df -h . && ls -ld ."
     data = next(
-        (word for word in given.arguments if word.endswith(".npz") and word in f"{error.rule} {error.found}"), ""
+        (word for word in invocation.arguments if word.endswith(".npz") and word in f"{error.rule} {error.found}"), ""
     )
     if data:
         look = f"import numpy; print({{k: (v.dtype, v.shape) for k, v in numpy.load({json.dumps(data)}).items()}})"
         return f"python -c {shlex.quote(look)}"
-    return f"mcugen {given.name} --help-all"
+    return f"mcugen {invocation.name} --help-all"

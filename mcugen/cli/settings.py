@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A team's settings: `mcugen.toml` of the working directory, or of the nearest one above it, says options of commands.
+"""Settings of a project: options of commands in `mcugen.toml`, in the working directory or the nearest one above it.
 
-The file is data: what it says can neither run code nor write files, as it may come with somebody's repository. It is
-read only where no other user could have written it.
+The file is data: its options can neither run code nor write files, as it may come with a foreign repository. It is read
+only if no other user could have written it.
 """
 
 from __future__ import annotations
@@ -23,28 +23,31 @@ from mcugen.core.limits import read_bounded
 FILE = "mcugen.toml"
 MOST_BYTES = 1 << 16
 SAFE_FOLDERS_VARIABLE = "MCUGEN_SAFE_DIRECTORY"
-"""Folders whose settings are read whoever owns them, as git's safe.directory: paths as in PATH, or * for all."""
+"""Environment variable with folders whose settings are read whoever owns them, like git's safe.directory.
+
+The value is a list of paths as in PATH, or * for all folders.
+"""
 _REPOSITORY_MARKS = (".git", ".hg", ".jj")
-"""What lies in the root of a repository, above which nobody looks for settings."""
+"""Names of entries in the root folder of a repository; the search for settings ends there."""
 _ROOT = 0
-"""The user and the group that may change every file anyhow."""
+"""Number of the user and the group that can change any file."""
 MODEL = "model"
-"""The key of the one argument that a file may give beside options."""
+"""Key of the only positional argument that a file may give."""
 
 Kinds = Mapping[str, type[Any]]
-"""What a file may say: the types of options by their names: bool, int, float, str, Path, or list of texts."""
+"""Types of the options that a file may give, by name: bool, int, float, str, Path, or list (of texts)."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a file says: texts by the options' names, as a command line has them; none for a flag that is set."""
+    """The contents of a settings file: the values of each option as command-line texts; none for a flag that is set."""
 
     path: Path
     values: Mapping[str, Sequence[str]]
 
     @property
     def arguments(self) -> list[str]:
-        """As on a command line."""
+        """Return the settings as command-line arguments."""
         return [argument for name, texts in self.values.items() for argument in _arguments(name, texts)]
 
 
@@ -71,7 +74,7 @@ def find_settings(folder: Path) -> Path | None:
 
 
 def _require_trusted(path: Path) -> None:
-    """UsageError for settings that another user owns or can write: the file, a link to it, or the folder of either."""
+    """Raise UsageError if another user owns or can write the file, a link to the file, or the folder of either."""
     if not hasattr(os, "getuid") or _is_declared_safe(path.parent):
         return
     file = Path(os.path.realpath(path))
@@ -92,7 +95,8 @@ def _risk(known: os.stat_result) -> str:
     mode = known.st_mode
     if known.st_uid not in _trusted_users():
         return f"belongs to user {known.st_uid}"
-    is_protected = stat.S_ISLNK(mode) or (stat.S_ISDIR(mode) and mode & stat.S_ISVTX)  # sticky: none replaces others'
+    # In a sticky folder, only the owner of a file can replace it.
+    is_protected = stat.S_ISLNK(mode) or (stat.S_ISDIR(mode) and mode & stat.S_ISVTX)
     if is_protected:
         return ""
     if mode & stat.S_IWOTH:
@@ -103,13 +107,13 @@ def _risk(known: os.stat_result) -> str:
 
 
 def _trusted_users() -> set[int]:
-    """Return the numbers of this user, of root, and of who became root by sudo."""
+    """Return the numbers of this user, of root, and of the user who became root by sudo."""
     sudo = os.environ.get("SUDO_UID", "") if os.getuid() == _ROOT else ""
     return {_ROOT, os.getuid(), *([int(sudo)] if sudo.isascii() and sudo.isdecimal() and len(sudo) < 11 else [])}
 
 
 def _is_private_group(group: int) -> bool:
-    """Return whether nobody else is in a group: root's, or this user's own group, as many systems make one a user."""
+    """Return whether nobody else is in a group: root's group, or the own group that many systems give each user."""
     import grp
     import pwd
 
@@ -117,31 +121,32 @@ def _is_private_group(group: int) -> bool:
         return True
     try:
         known, user = grp.getgrgid(group), pwd.getpwuid(os.getuid())
-    except KeyError:  # in a container, say
+    except KeyError:  # The user or group has no entry, in a container, for example.
         return group == os.getgid()
     return (known.gr_name, user.pw_gid) == (user.pw_name, group) and set(known.gr_mem) <= {user.pw_name}
 
 
 def read_settings(path: Path, kinds: Kinds) -> Settings:
-    """Return the file's settings.
+    """Return the settings of a file.
 
-    UsageError for what another user may have written, for what is no TOML, for unknown keys, and for values of another
-    type.
+    Raises:
+        UsageError: Another user may have written the file, it is not TOML, a key is unknown, or a value has a wrong
+            type.
     """
     try:
         _require_trusted(path)
         document = tomllib.loads(read_bounded(path, MOST_BYTES).decode())
-        json.dumps(document, default=str)  # TOML reads hexadecimal numbers of any length, which Python does not tell
+        json.dumps(document, default=str)  # Reject hexadecimal numbers that Python is not able to print in decimal.
     except OSError as error:
         raise UsageError(f"{path}: the settings must be readable", error.strerror or "") from error
     except RecursionError as error:
         raise UsageError(f"{path}: the settings must be TOML", "values within values within values") from error
-    except ValueError as error:  # of TOML, of UTF-8, of numbers with thousands of digits
+    except ValueError as error:  # Raised for invalid TOML or UTF-8, and for numbers with thousands of digits.
         raise UsageError(f"{path}: the settings must be TOML", shortened(str(error), 200)) from error
     for key in document:
         _require_known(path, key, kinds)
     texts = {key: _texts(path, key, value, kinds[key]) for key, value in document.items()}
-    return Settings(path, {key: found for key, found in texts.items() if found is not None})
+    return Settings(path, {key: option_texts for key, option_texts in texts.items() if option_texts is not None})
 
 
 def _require_known(path: Path, key: str, kinds: Kinds) -> None:
@@ -152,7 +157,11 @@ def _require_known(path: Path, key: str, kinds: Kinds) -> None:
 
 
 def _texts(path: Path, key: str, value: object, kind: type[Any]) -> list[str] | None:
-    """As a command line has it; None for a flag that is not set."""
+    """Return the command-line texts of a value; None for a flag that is false.
+
+    Raises:
+        UsageError: The value does not have the type of the option.
+    """
     if kind is bool and isinstance(value, bool):
         return [] if value else None
     if kind is list and isinstance(value, list) and all(isinstance(v, str) for v in value):
@@ -160,14 +169,18 @@ def _texts(path: Path, key: str, value: object, kind: type[Any]) -> list[str] | 
     numbers = {int: (int,), float: (int, float), str: (int, str), Path: (str,)}.get(kind, ())
     if isinstance(value, numbers) and not isinstance(value, bool):
         return [_placed(path, key, str(value), kind)]
-    wanted = {bool: "true or false", list: 'a list of texts: ["…"]', int: "a whole number", float: "a number"}
+    type_names = {bool: "true or false", list: 'a list of texts: ["…"]', int: "a whole number", float: "a number"}
     raise UsageError(
-        f"{path}: '{key}' must be {wanted.get(kind, 'a text')}", shortened(json.dumps(value, default=str), 80)
+        f"{path}: '{key}' must be {type_names.get(kind, 'a text')}", shortened(json.dumps(value, default=str), 80)
     )
 
 
 def _placed(path: Path, key: str, text: str, kind: type[Any]) -> str:
-    """The text; of a file's path the way to it from the working directory. UsageError for what nobody would type."""
+    """Return a text, with paths relative to the working directory instead of the settings file.
+
+    Raises:
+        UsageError: The text is not printable, or it names code to run.
+    """
     if not text.isprintable():
         raise UsageError(f"{path}: '{key}' must be printable text", shortened(repr(text), 80))
     if key == "metric" and ":" in text:
@@ -182,15 +195,18 @@ def _placed(path: Path, key: str, text: str, kind: type[Any]) -> str:
 
 
 def _from_here(path: Path, file: str) -> str:
-    """A file named in the settings, from the working directory; never what could be read as an option."""
-    found = os.path.relpath(path.parent / file)
-    return f"./{found}" if found.startswith("-") else found
+    """Return the path of a file in the settings from the working directory; it never looks like an option."""
+    relative_path = os.path.relpath(path.parent / file)
+    return f"./{relative_path}" if relative_path.startswith("-") else relative_path
 
 
 def settings_text(values: Mapping[str, object]) -> str:
-    """The file of these settings: texts, numbers, flags, and lists of texts. UsageError for what no file may hold.
+    """Return the text of a settings file with texts, numbers, flags and lists of texts.
 
-    JSON's texts are TOML's, as long as all of their characters are printable.
+    Strings of JSON are strings of TOML, as long as all of their characters are printable.
+
+    Raises:
+        UsageError: A text is not printable.
     """
     lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items()]
     for key, value in values.items():

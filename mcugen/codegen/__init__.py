@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C identifiers, literals and files: everything between a planned program and the disk."""
+"""Code generation: C identifiers, literals and files of a planned program."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files and folders that are old or new, and whole, whatever interrupts their writing."""
+"""Atomic writes: files and folders are complete, old or new, even if their writing is interrupted."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ def staging(folder: Path) -> Iterator[Path]:
 
 
 def write_synced(path: Path, write: Callable[[IO[bytes]], object], mode: int | None = None) -> None:
-    """Lets `write` fill a new file, and brings it to the disk. `mode`: other permissions than the umask gives."""
+    """Create a file with the contents that `write` gives, and sync it to the disk.
+
+    `mode` sets other permissions than the umask gives.
+    """
     with path.open("xb") as file:
         if mode is not None:
             path.chmod(mode)
@@ -82,7 +85,7 @@ def put_folder(fresh: Path, target: Path) -> None:
 
 
 def _put_by_two_renames(fresh: Path, target: Path) -> None:
-    """For a moment nothing is there: who is killed then leaves it to `restore`."""
+    """Replace `target` by two renames; if the process is killed between them, `restore` repairs the state."""
     try:
         target.rename(_aside(target))
         fresh.rename(target)
@@ -91,7 +94,7 @@ def _put_by_two_renames(fresh: Path, target: Path) -> None:
 
 
 def restore(target: Path) -> None:
-    """Brings back what a writer put aside who was killed before he had put anything in its place."""
+    """Restore the old file or folder if a writer was killed after moving it aside and before replacing it."""
     aside = _aside(target)
     if target.exists():
         _remove(aside)
@@ -121,7 +124,7 @@ def exchange(a: Path, b: Path) -> bool:
     else:
         return False
     call = getattr(ctypes.CDLL(None, use_errno=True), function, None)
-    if call is None:  # an old C library
+    if call is None:  # The C library is too old.
         return False
     if call(*arguments, ctypes.c_uint(_RENAME_EXCHANGE)) == 0:
         return True
@@ -133,7 +136,10 @@ def exchange(a: Path, b: Path) -> bool:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[bool]:
-    """Whether nobody else writes in the folder; False where it cannot be locked. The lock ends with its process."""
+    """Yield whether this process holds the lock of a folder; False if the folder cannot be locked.
+
+    The lock ends with its process.
+    """
     if sys.platform == "win32":
         yield False
         return
@@ -145,7 +151,7 @@ def _locked(folder: Path) -> Iterator[bool]:
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
                 raise
-            yield False  # as of some network file systems, or where others' files are not to be listed
+            yield False  # Some network file systems have no locks, and some folders may not be listed.
             return
         yield True
 
@@ -163,7 +169,7 @@ def _lock(handle: int, folder: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Whatever is called so; what cannot be removed stays."""
+    """Remove a file or folder, as far as possible."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -172,7 +178,7 @@ def _remove(path: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Brings its list of names to the disk, on systems that can."""
+    """Sync the folder's list of names to the disk, on systems that can."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

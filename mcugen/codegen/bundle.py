@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generated folder in memory, and the few facts that a program linking it needs."""
+"""The generated folder in memory, with the facts that a program which links it needs."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Port:
     sizes: Mapping[int, Polynomial] = field(default_factory=dict)
     """Axes whose length is known at run time only; `shape` and `nbytes` are the largest."""
     rows: int = 0
-    """Of an input that the caller hands over row by row: how many at a time; it has no accessor. Else 0."""
+    """Number of rows that the caller passes at a time, for a streamed input, which has no accessor; else 0."""
     row_axis: int = 0
-    """The axis that counts its rows."""
+    """Axis of a streamed input that counts the rows."""
     is_lent: bool = False
-    """Whether it lies in a buffer of the caller's, an argument of the run function; it has no accessor."""
+    """Whether the tensor lies in the caller's buffer, an argument of the run function; it has no accessor."""
 
     @property
     def ctype(self) -> str:
@@ -56,7 +56,7 @@ class Port:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row of a streamed input; 0 for any other tensor."""
+        """Return the bytes of one row of a streamed input; 0 for any other tensor."""
         return self.nbytes // self.row_count if self.rows else 0
 
     def in_memory(self, array: Array) -> Array:
@@ -74,7 +74,7 @@ _SECTION_PREFIX = {"arena": ".bss", "weights": ".rodata", "copies": ".data"}
 
 @dataclass(frozen=True)
 class Section:
-    """Part of a model that is to lie in one memory of the board.
+    """A part of a model that must be placed in one memory of the board.
 
     `kind` is "arena", "weights", or "copies": weights that start-up copies from flash to RAM.
     """
@@ -85,7 +85,7 @@ class Section:
 
     @property
     def region(self) -> str:
-        """The memory's name in linker scripts."""
+        """Return the memory's name in linker scripts."""
         return identifier(self.memory.name)
 
     @property
@@ -95,7 +95,7 @@ class Section:
 
     @property
     def name(self) -> str:
-        """The section's name in object files."""
+        """Return the section's name in object files."""
         return f"{_SECTION_PREFIX[self.kind]}.mcugen.{self.region}.{self.model}"
 
 
@@ -112,7 +112,7 @@ class InputCode:
     raw_dtype: str
     """Element type of the raw data: a numpy dtype's name."""
     checked: tuple[Entry, ...] = ()
-    """Its tables, which may have checksums."""
+    """Tables of the input code that may have checksums."""
     most_raw: int = 1
     """Elements of the largest sample that a program for tests is built for."""
 
@@ -123,7 +123,7 @@ class InputCode:
 
     @property
     def text(self) -> str:
-        """The pipeline as the user described it: untrusted text."""
+        """Return the pipeline in the user's words, an untrusted text."""
         return str(self.context["text"])
 
 
@@ -171,7 +171,7 @@ class Lesson:
     loss: Port
     classes: int
     run_layers: int
-    """How many of the layers a run has."""
+    """Number of layers of an inference; training has further layers."""
 
     @property
     def given(self) -> tuple[Port, Port]:
@@ -180,7 +180,7 @@ class Lesson:
 
 
 class StoredArray(NamedTuple):
-    """An array of constants: what it is called in C, its bytes, and the number of the layer that reads it first."""
+    """An array of constants: its name in C, its bytes, and the number of the layer that reads it first."""
 
     name: str
     nbytes: int
@@ -205,31 +205,34 @@ class Bundle:
     outputs: tuple[Port, ...]
     layers: tuple[str, ...]
     constants: tuple[StoredArray, ...] = ()
-    """Those in C files that layers read."""
+    """Arrays of constants in C files that layers read."""
     has_state: bool = False
-    """Whether the run function takes a `NAME_state *` too, which `NAME_reset` makes ready."""
+    """Whether the run function also takes a `NAME_state *`, which `NAME_reset` initializes."""
     lesson: Lesson | None = None
-    """What `NAME_train` takes and gives besides, if the model learns: samples with a target and a rate are lessons."""
+    """Additional arguments and results of `NAME_train`, for a trainable model.
+
+    A sample with a target and a rate is a training sample.
+    """
     symbols: tuple[Symbol, ...] = ()
     """Sizes known at run time only: those without `output` are int32_t arguments of the run function, the last ones."""
     arena_sizes: tuple[int, ...] = ()
-    """Bytes of each arena, where the model's own arenas must be used, since they lie in memories of their own."""
+    """Bytes of each arena if the model's own arenas must be used, as they are placed in certain memories."""
     sections: tuple[Section, ...] = ()
-    """What must lie in a certain memory."""
+    """Sections that must be placed in certain memories."""
     image_region: str = ""
     """The linker's name of the memory with the initial values of copies."""
     libraries: tuple[Library, ...] = ()
-    """What the code calls, and does not bring along."""
+    """Libraries that the code calls but does not include."""
     steps: tuple[int, ...] = ()
-    """Of each step of a run the number of its layer, where there are steps."""
+    """Layer number of each step of a run; empty if there are no steps."""
     blobs: Mapping[str, bytes] = field(default_factory=dict)
-    """Files that are no text: the weights, where the run function takes them."""
+    """Binary files: the weights, if the run function takes them as a file."""
     validation: Validation | None = None
-    """What the firmware for validation on the target looks at, if the files have it."""
+    """Data that the firmware checks during validation on the board, if the files support it."""
     reads_weights: bool = False
-    """Whether the run function takes a `mcugen_reader` of that file, in place of a pointer to it."""
+    """Whether the run function takes a `mcugen_reader` of the file of weights, in place of a pointer to it."""
     input_code: InputCode | None = None
-    """What makes the input of raw data, where there is such code: samples are raw then."""
+    """Code that converts raw data to the input, if there is any; samples are raw then."""
 
     def layers_of(self, sample: Mapping[str, Array]) -> int:
         """Return the number of layers that a sample passes: all for a training step, else those of inference."""
@@ -239,24 +242,24 @@ class Bundle:
 
     @property
     def streamed(self) -> Port | None:
-        """The input that the caller hands over row by row."""
+        """Return the input that the caller passes row by row, or None."""
         return next((port for port in self.inputs if port.rows), None)
 
     @property
     def arguments(self) -> tuple[Symbol, ...]:
-        """The sizes that the caller gives."""
+        """Return the symbols whose sizes the caller passes."""
         return tuple(s for s in self.symbols if not s.output)
 
     @property
     def weights_blob(self) -> bytes | None:
-        """The file of weights."""
+        """Return the contents of the file of weights, or None."""
         return self.blobs.get(f"{self.name}_weights.bin")
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The C files of the model itself (neither self-test nor validation), in a fixed order."""
-        beside = (f"{self.name}_selftest.c", f"{self.name}_validate.c")
-        return tuple(f for f in sorted(self.files) if f.endswith(".c") and f not in beside)
+        """Return the names of the model's own C files (neither self-test nor validation), sorted."""
+        test_files = (f"{self.name}_selftest.c", f"{self.name}_validate.c")
+        return tuple(f for f in sorted(self.files) if f.endswith(".c") and f not in test_files)
 
     @property
     def linker_scripts(self) -> tuple[str, ...]:
@@ -265,5 +268,5 @@ class Bundle:
 
     @property
     def headers(self) -> tuple[str, ...]:
-        """The header files, in a fixed order."""
+        """Return the names of the header files, sorted."""
         return tuple(f for f in sorted(self.files) if f.endswith(".h"))

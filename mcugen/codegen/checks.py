@@ -29,7 +29,7 @@ class Entry:
 
     @property
     def second(self) -> str:
-        """The address of the second byte, which says in other words where the first one lies."""
+        """Return the address of the second byte as a C expression: a redundant form of the array's address."""
         return f"&((const unsigned char *){self.address})[1]"
 
 

@@ -15,11 +15,11 @@ from mcugen.hir.types import Array, DType
 from mcugen.lir.program import Buffer
 
 WORD = 4
-"""Bytes that kernels may load at once of an array of any type, which is aligned so that they can."""
+"""Largest number of bytes that kernels load at once from an array of any type; arrays are aligned for such loads."""
 
 
 def is_unbounded(data: Array | None) -> bool:
-    """Whether some element is infinite or no number, whose literals need math.h; halves are written as their bits."""
+    """Return whether any element is infinite or NaN, so that its literal needs math.h; halves are written as bits."""
     return data is not None and DType.of(data).is_float and not np.isfinite(data).all()
 
 
@@ -43,7 +43,7 @@ def array_context(name: str, ctype: str, data: Array, title: str, place: str) ->
         "name": name,
         "ctype": ctype,
         "align": max(WORD, data.itemsize),
-        "count": max(data.size, 1),  # C has no arrays of size 0
+        "count": max(data.size, 1),  # C has no arrays of size 0.
         "nbytes": data.nbytes,
         "origin": comment(title, 90),
         "place": place,

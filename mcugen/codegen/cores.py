@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of a network that another core computes: a function of its own, with what that reads."""
+"""The C function of the part of a network that another core computes, with its parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 @dataclass(frozen=True)
 class Parameter:
-    """One of the run function."""
+    """A parameter of the run function."""
 
     ctype: str
     name: str
@@ -68,10 +68,10 @@ def divided(context: Mapping[str, Any]) -> dict[str, Any]:
     other = _other(theirs, context)
     handing = [line for line in lines if line.hands_over]
     ours = [line for line in lines if not line.portion and not line.hands_over]
-    given = "".join(f", {parameter.name}" for parameter in other.parameters)
+    portion_arguments = "".join(f", {parameter.name}" for parameter in other.parameters)
     return {
         "other": other,
-        "lines": [line.passing(given) for line in ours],
+        "lines": [line.passing(portion_arguments) for line in ours],
         "handing": handing,
         "locals": _used(context["locals"], words_of([*ours, *handing])),
         "constant_locals": _used(context["constant_locals"], words_of([*ours, *handing])),

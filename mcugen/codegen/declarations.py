@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a kernel's template reads what the kernel declares, and nothing else."""
+"""Checks that a kernel's template reads exactly what the kernel declares."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ def _mismatches(kernel: Kernel, env: jinja2.Environment, name: str) -> list[str]
     sources = [own, *(_source(env, other) for other in _imported(env, own))]
     read = {match for source in sources for match in _MEMBER.findall(source)}
     needed = set(_MEMBER.findall(own))
-    found = [
+    faults = [
         f"{name} reads p->{text}, which {kernel.name} does not declare"
         for text, goes_on in sorted(needed)
         if not any(_is_meant(member, text, bool(goes_on)) for member in kernel.members)
     ]
-    found += [
+    faults += [
         f"{kernel.name} declares the parameter {member.name}, which its template does not read"
         for member in kernel.named_members
         if not any(_is_meant(member, text, bool(goes_on)) for text, goes_on in read)
     ]
     options = {option.name for group in kernel.options for option in group.declared()}
     undeclared = meta.find_undeclared_variables(env.parse(own))
-    found += [f"{name} reads {text}, which is no option" for text in sorted(undeclared - options - GIVEN)]
+    faults += [f"{name} reads {text}, which is no option" for text in sorted(undeclared - options - GIVEN)]
     words = {word for source in sources for word in re.findall(r"\w+", source)}
-    found += [f"the option {option} is not read by {name}" for option in sorted(options - words)]
-    return found
+    faults += [f"the option {option} is not read by {name}" for option in sorted(options - words)]
+    return faults
 
 
 def _is_meant(member: Declared, text: str, goes_on: bool) -> bool:
-    """Whether a template's `p->text` is the member; `goes_on` with what it computes."""
+    """Return whether `p->text` in a template can be the member; with `goes_on`, a computed text follows `text`."""
     if member.many or goes_on:
         return member.name.startswith(text) or text.startswith(member.name)
     return member.name == text
@@ -69,11 +69,11 @@ def _source(env: jinja2.Environment, name: str) -> str:
 
 def _imported(env: jinja2.Environment, source: str) -> set[str]:
     """Return the templates that `source` imports or includes, directly or indirectly."""
-    found: set[str] = set()
+    templates: set[str] = set()
     todo = [source]
     while todo:
         for name in re.findall(r'\{%-?\s*(?:import|from|include|extends)\s*"([^"]+)"', todo.pop()):
-            if name not in found:
-                found.add(name)
+            if name not in templates:
+                templates.add(name)
                 todo.append(_source(env, name))
-    return found
+    return templates

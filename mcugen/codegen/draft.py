@@ -25,12 +25,12 @@ class Provenance:
     board: str
     options: str
     accuracy: str = ""
-    """Of a model that mcugen quantized, as far as it was measured then."""
+    """Accuracy of a model that mcugen quantized, as measured during quantization; else ""."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Inputs and expected outputs of the self-test, by endpoint name. All of a model allow the same differences."""
+    """Inputs and expected outputs of the self-test, by endpoint name. All samples of a model have one tolerance."""
 
     inputs: dict[str, Array]
     outputs: dict[str, Array]
@@ -53,14 +53,17 @@ class StackNote(NamedTuple):
 
 
 class Plausible(NamedTuple):
-    """Ranges of outputs by their names, in units as stored, and where they are from."""
+    """Ranges of outputs by name, in stored units, and a text on their origin."""
 
     ranges: Mapping[str, tuple[float, float]]
     origin: str
 
 
 MakeInputCode = Callable[[str, str], InputCode]
-"""Takes what is called where the input lies, and what makes codes of reals ("" where it takes these)."""
+"""Function that returns code for the input.
+
+Its arguments are the accessor of the input, and the function that quantizes real numbers ("" if none is needed).
+"""
 
 
 @dataclass(frozen=True)
@@ -68,35 +71,35 @@ class Form:
     """The user's choices about the form of the generated folder."""
 
     weights: WeightsFile | None = None
-    """How weights are stored as a file that the code gets a pointer to, or reads; None for C arrays."""
+    """Form of the weights as a file, which the code reads by a pointer or a reader; None for C arrays."""
     helpers: bool = False
     """Whether the header has functions that write inputs and read outputs."""
     labels: tuple[str, ...] = ()
-    """What the classes of an output are called."""
+    """Labels of an output's classes."""
     steps: bool = False
-    """A run is a number of steps that the caller asks for; the run function asks for all of them."""
+    """Whether the caller can run single steps; the run function runs all steps."""
     step_cycles: tuple[int, ...] = ()
-    """Of each layer the cycles of its longest step, if they are known."""
+    """Cycles of the longest step of each layer, if known."""
     validation: bool = False
-    """Beside the model's files there is the firmware's part of `mcugen validate`."""
+    """Whether to add the firmware's part of `mcugen validate`."""
     hooks_steps: bool = False
-    """The hook of layers is called for steps instead: a form for measuring."""
+    """Whether the hook is called for each step instead of each layer, for measurements."""
     stack: StackNote | None = None
-    """If it is known."""
+    """Bound of the stack, if known."""
     self_test: str = ""
-    """What the self-test does, where its samples were chosen."""
+    """Description of the self-test if its samples were chosen; else ""."""
     checks: bool = False
-    """There are functions that compare constants with checksums."""
+    """Whether there are functions that compare constants with checksums."""
     checks_steps: bool = False
-    """There is a checksum of the arena between steps."""
+    """Whether there is a checksum of the arena between steps."""
     plausible: Plausible | None = None
-    """There is a function that says whether outputs are plausible."""
+    """Ranges for a function that checks whether outputs are plausible; None for no such function."""
     guards: bool = False
-    """The header has functions that run with an arena whose size is told, or between canaries."""
+    """Whether there are run functions that take the arena's size, or check canaries around the arena."""
     cached: tuple[bool, bool] = (False, False)
-    """Of two cores, which have a data cache before the arena: they invalidate what the other wrote."""
+    """Whether each of two cores has a data cache before the arena; such cores invalidate data of the other core."""
     input_code: MakeInputCode | None = None
-    """What makes the code that makes the first input."""
+    """Function that returns the code for the first input, if it is made from raw data."""
 
 
 class Draft(NamedTuple):

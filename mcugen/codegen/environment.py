@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jinja2 with the project's templates, and the filters that these use."""
+"""The Jinja2 environment of the project's templates and their filters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def environment(more: tuple[Path, ...] = ()) -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,
-        optimized=False,  # most templates are rendered a few times: to fold their constants takes longer
+        optimized=False,  # Folding constants takes longer than the few renderings of a template.
     )
     env.filters["block"] = lambda text, width: _indented(text, width).lstrip()
     env.filters["lines"] = _indented
@@ -47,13 +47,16 @@ def environment(more: tuple[Path, ...] = ()) -> jinja2.Environment:
 
 
 def _indented(text: str, width: int) -> str:
-    """C lines moved right by `width`; preprocessor lines stay at the margin."""
+    """Return C lines indented by `width`; preprocessor lines stay at the margin."""
     lines = text.rstrip().strip("\n").split("\n")
     return "\n".join(line if not line or line.startswith("#") else " " * width + line for line in lines)
 
 
 def _assembly(text: str) -> str:
-    """Lines of assembly as C string literals; what follows `@` becomes a C comment, one of lines that have no more."""
+    """Return lines of assembly as C string literals, with C comments made of the text after `@`.
+
+    Consecutive lines that are comments only become one comment.
+    """
     lines: list[tuple[str, str]] = []
     for code, *notes in (map(str.strip, line.split("@")) for line in text.split("\n") if line.strip()):
         if lines and not code and not lines[-1][0]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C for one board: what a kernel's text holds for CPUs of other families is left out; its plain C always stays."""
+"""Reduction of a kernel's C to one board: code for other CPU families is dropped, plain C always stays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MACROS: dict[str, tuple[set[str], ...]] = {
     "MCUGEN_THUMB1": ({"thumb1"},),
     "MCUGEN_THUMB2": _THUMB2,
     "MCUGEN_DSP": ({"dsp"},),
-    "MCUGEN_FPU": tuple({"fpu"} | features for features in _THUMB2),  # of Arm CPUs: its kernels are assembly
+    "MCUGEN_FPU": tuple({"fpu"} | features for features in _THUMB2),  # Arm only: its kernels are assembly.
     "MCUGEN_MVE": ({"mve"},),
     "MCUGEN_MVE_FLOAT": ({"mve_float"},),
     "MCUGEN_RV32": ({"rv32"},),
@@ -26,28 +26,28 @@ _TOKEN = re.compile(r"\s*(defined\s*\(\s*\w+\s*\)|defined\s+\w+|&&|\|\||!(?!=)|\
 
 
 def for_features(text: str, features: Collection[str]) -> str:
-    """C without what is only for CPUs with other features (of mcugen.core.board): conditions on those are resolved.
+    """Return C code without the parts for CPU features (of mcugen.core.board) that the board lacks.
 
-    Conditions on features that there are, and on all else, stay: code for a board may be built for a lesser CPU, and
-    takes its plain C then.
+    Preprocessor conditions on missing features are resolved. Conditions on the board's features, and all other
+    conditions, stay: code for a board may be built for a lesser CPU, which then uses plain C.
     """
     assert FEATURES.issuperset(features)
     absent = {macro for macro, having in _MACROS.items() if not any(f.issubset(features) for f in having)}
     kept: list[str] = []
     groups: list[_Group] = []
     for line in text.split("\n"):
-        found = _DIRECTIVE.fullmatch(line)
-        if found is None:
+        directive = _DIRECTIVE.fullmatch(line)
+        if directive is None:
             if all(group.is_written for group in groups):
                 kept.append(line)
             continue
-        if found[1].startswith("if"):
+        if directive[1].startswith("if"):
             groups.append(_Group())
         is_reached = all(group.is_written for group in groups[:-1])
-        written = groups[-1].written(line, found, absent)
+        written = groups[-1].written(line, directive, absent)
         if is_reached and written is not None:
             kept.append(written)
-        if found[1] == "endif":
+        if directive[1] == "endif":
             groups.pop()
     return re.sub(r"\n{3,}", "\n\n", "\n".join(kept))
 
@@ -63,9 +63,9 @@ class _Group:
     is_over: bool = False
     """Whether a branch before is taken always."""
 
-    def written(self, line: str, found: re.Match[str], absent: Collection[str]) -> str | None:
+    def written(self, line: str, directive: re.Match[str], absent: Collection[str]) -> str | None:
         """Return the directive to write, or None; enter the branch that it begins."""
-        word, expression, remark = found[1], found[2], found[3]
+        word, expression, remark = directive[1], directive[2], directive[3]
         if word == "endif":
             return line if self.is_conditional else None
         value = True if word == "else" else resolved(_as_if(word, expression), absent)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several models → one folder of C: what they have in common exists once, and one arena holds theirs."""
+"""One folder of C for several models, with shared code and constants, and one arena for all of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from mcugen.memory.shared_arena import Joint, Pair, join, verify_joint
 
 @dataclass(frozen=True)
 class JointArea:
-    """The arena in one memory: `members` are models by number, and which of the areas of theirs lie in it."""
+    """The arena in one memory; `members` are pairs of a model's number and the number of its area."""
 
     memory: Memory
     is_named: bool
@@ -40,7 +40,7 @@ class JointArea:
     joint: Joint
     members: tuple[tuple[int, int], ...]
     apart: int
-    """Bytes that the members' areas have together."""
+    """Sum of the bytes of the members' areas."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Firmware:
 
 
 def joint_areas(drafts: Sequence[Draft], exclusive: Collection[Pair]) -> tuple[JointArea, ...]:
-    """One arena for each memory that holds arenas; models of a pair in `exclusive` may lie over each other there."""
-    found = []
+    """Return a joint arena for each memory that holds arenas; models of a pair in `exclusive` may overlap in it."""
+    areas = []
     for memory in dict.fromkeys(memory for draft in drafts for memory in draft.placement.arenas):
         members = [
             (m, a) for m, draft in enumerate(drafts) for a, o in enumerate(draft.placement.arenas) if o == memory
@@ -63,12 +63,16 @@ def joint_areas(drafts: Sequence[Draft], exclusive: Collection[Pair]) -> tuple[J
         joint = join(sizes, pairs)
         verify_joint(joint, sizes, pairs)
         is_named = any(drafts[model].placement.names_arena for model, _ in members)
-        found.append(JointArea(memory, is_named, joint, tuple(members), sum(sizes)))
-    return tuple(found)
+        areas.append(JointArea(memory, is_named, joint, tuple(members), sum(sizes)))
+    return tuple(areas)
 
 
 def render_firmware(plan: Plan, report: Mapping[str, object]) -> Firmware:
-    """All files of a folder of several models. UsageError where names of theirs would be the same in C."""
+    """Return all files of a folder of several models.
+
+    Raises:
+        UsageError: Two parts of the firmware define the same name in C.
+    """
     env, name, drafts = environment(), plan.name, plan.drafts
     models = [render(draft, plan.shared) for draft in drafts]
     sections = _sections(plan)
@@ -134,7 +138,7 @@ class Plan:
         self.areas = joint_areas(drafts, exclusive)
         self._names = own_names()
         self.functions = (0, 0)
-        """How many C functions of kernels all models have apart, and linked."""
+        """Numbers of kernel functions: of the separate models together, and of the firmware."""
         functions = self._common_functions()
         self._arrays: dict[ArrayKey, dict[str, Any]] = {}
         self._unbounded = False
@@ -148,7 +152,7 @@ class Plan:
 
     @property
     def arena(self) -> int:
-        """Bytes of the arenas of all memories."""
+        """Return the bytes of the arenas of all memories."""
         return sum(area.joint.nbytes for area in self.areas)
 
     def memory(self, draft: Draft) -> MemoryContext:
@@ -222,10 +226,10 @@ def _arrays(draft: Draft) -> Iterator[tuple[ArrayKey, str, Array]]:
 
 def _banner(plan: Plan) -> dict[str, Any]:
     """Return the banner's context; the SHA-256 is that of the models' hashes, one a line."""
-    told = [draft.provenance for draft in plan.drafts]
-    digest = hashlib.sha256("\n".join(one.sha256 for one in told).encode()).hexdigest()
-    options = "; ".join(dict.fromkeys(one.options for one in told))
-    provenance = Provenance(", ".join(one.model for one in told), digest, told[0].board, options)
+    provenances = [draft.provenance for draft in plan.drafts]
+    digest = hashlib.sha256("\n".join(one.sha256 for one in provenances).encode()).hexdigest()
+    options = "; ".join(dict.fromkeys(one.options for one in provenances))
+    provenance = Provenance(", ".join(one.model for one in provenances), digest, provenances[0].board, options)
     return {
         "name": plan.name,
         "NAME": plan.name.upper(),
@@ -242,11 +246,11 @@ def _banner(plan: Plan) -> dict[str, Any]:
 def _arena_context(plan: Plan) -> dict[str, Any]:
     """Return the context of the arena arrays, and where each model's areas begin in them."""
     name, drafts, areas = plan.name, plan.drafts, plan.areas
-    told, places = [], dict[tuple[int, int], dict[str, Any]]()
+    area_contexts, places = [], dict[tuple[int, int], dict[str, Any]]()
     for area in areas:
         word = f"_{identifier(area.memory.name)}" * (len(areas) > 1)
         array, section = f"arena{word}", Section("arena", area.memory, name).name if area.is_named else ""
-        told.append(
+        area_contexts.append(
             {
                 "array": array,
                 "macro": f"{name.upper()}_ARENA{word.upper()}_SIZE",
@@ -269,7 +273,7 @@ def _arena_context(plan: Plan) -> dict[str, Any]:
         for number, draft in enumerate(drafts)
     ]
     pairs = [[drafts[i].program.name for i in pair] for pair in sorted(plan.exclusive)]
-    return {"areas": told, "models": models, "exclusive": pairs}
+    return {"areas": area_contexts, "models": models, "exclusive": pairs}
 
 
 def _sections(plan: Plan) -> tuple[Section, ...]:
@@ -285,8 +289,10 @@ def _image(drafts: Sequence[Draft]) -> Memory:
     """Return the memory with the initial values of copied sections; all models must use the same one."""
     images = dict.fromkeys(draft.placement.weights for draft in drafts if draft.placement.copies)
     if len(images) > 1:
-        found = " and ".join(f"'{memory.name}'" for memory in images)
-        raise UsageError("weights that start-up copies must come from one memory", found, "give one --place weights")
+        memory_names = " and ".join(f"'{memory.name}'" for memory in images)
+        raise UsageError(
+            "weights that start-up copies must come from one memory", memory_names, "give one --place weights"
+        )
     return next(iter(images), drafts[0].placement.weights)
 
 
@@ -294,14 +300,14 @@ def _image(drafts: Sequence[Draft]) -> Memory:
 
 
 def _require_apart(parts: Sequence[tuple[str, Mapping[str, str]]]) -> None:
-    """UsageError for a name that two parts of the firmware define: models called net and net_output, say."""
+    """Raise UsageError if two parts of the firmware define one name, as models called net and net_output may."""
     owners: dict[str, str] = {}
     for name, files in parts:
         for word in _defined(name, files):
             if word in owners:
                 rule = "the models of a firmware must not define the same names in C"
-                found = f"'{owners[word]}' and '{name}' define {shortened(word, 80)}"
-                raise UsageError(rule, found, f"give one another name: --set {name}:name=OTHER")
+                conflict = f"'{owners[word]}' and '{name}' define {shortened(word, 80)}"
+                raise UsageError(rule, conflict, f"give one another name: --set {name}:name=OTHER")
             owners[word] = name
 
 

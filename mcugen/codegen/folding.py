@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of generated C that are not too long, whatever names are in them, in a form that clang-format leaves alone.
+"""Breaking of long lines of generated C, in a form that clang-format does not change.
 
 This reads what a template has written; see mcugen.codegen.lines for what is put together of known parts.
 """
@@ -26,17 +26,17 @@ _COMMENT = re.compile(r"^( *)(/\*(?:(?!\*/)[\s\S])*\*/)$", re.M)
 
 @dataclass(frozen=True)
 class _Operator:
-    """An operator, or what opens a bracket, which binds closest of what is in it."""
+    """An operator, or an opening bracket, which binds closest within the bracket."""
 
     depth: int
-    """How many brackets it stands in."""
+    """Number of enclosing brackets."""
     looseness: int
     end: int
-    """Where a line that breaks at it ends: before a question mark or colon, after all else."""
+    """End of a line that breaks at the operator: before a question mark or colon, after any other operator."""
 
 
 def folded(text: str) -> str:
-    """C of lines of at most 120 columns, if it can be; strings stay whole."""
+    """Return C code with lines of at most 120 columns, as far as possible; strings are not divided."""
     lines: list[str] = []
     before = ""
     for line in _COMMENT.sub(_refilled, text).split("\n"):
@@ -46,7 +46,7 @@ def folded(text: str) -> str:
 
 
 def _refilled(comment: re.Match[str]) -> str:
-    """Rewrap a comment that stands alone on its lines if one of them is too long."""
+    """Wrap a comment that stands alone on its lines if one of its lines is too long."""
     if max(map(len, comment[0].split("\n"))) <= WIDTH:
         return comment[0]
     text = re.sub(r"\n *\*(?= )", "", comment[2])
@@ -64,17 +64,17 @@ def _fold(line: str, is_continued: bool) -> list[str]:
     if len(line) <= WIDTH or line.startswith("#"):
         return [line]
     margin = len(line) - len(line.lstrip())
-    found = _break(line)
-    if found is None:
+    split = _break(line)
+    if split is None:
         return [line]
-    head, tail = line[: found.end].rstrip(), line[found.end :].lstrip()
+    head, tail = line[: split.end].rstrip(), line[split.end :].lstrip()
     declared = _DECLARATION.match(line)
-    if declared and found.depth == 0 and head.endswith(","):
+    if declared and split.depth == 0 and head.endswith(","):
         return [*_fold(head[:-1] + ";", is_continued), *_fold(declared.group() + tail, is_continued=False)]
-    is_inner = found.depth > 0
+    is_inner = split.depth > 0
     inner = " " * (margin + _INDENT * (is_inner or not is_continued))
-    if is_inner and tail.endswith(",") and _LOOSENESS[","] < found.looseness < len(_OPERATORS):
-        inner += " " * _INDENT  # an argument that more follow
+    if is_inner and tail.endswith(",") and _LOOSENESS[","] < split.looseness < len(_OPERATORS):
+        inner += " " * _INDENT  # More arguments follow.
     if tail.startswith("? "):
         inner += " " * _INDENT * (is_inner or is_continued)
         colon = next(o.end for o in _operators(tail) if o.end > 0 and tail.startswith(" : ", o.end))

@@ -21,7 +21,7 @@ from mcugen.lir.program import Access, Instr
 
 @dataclass(frozen=True)
 class KernelSource:
-    """Source of the kernels' text, and the CPU that it is for."""
+    """The source of the kernels' templates, and the features of the CPU."""
 
     features: frozenset[str] = frozenset()
     """Features of the CPU (mcugen.core.board) that kernels may use beyond plain C."""
@@ -40,15 +40,15 @@ class Function:
     instr: Instr
     name: str
     is_static: bool = True
-    """Whether one file alone calls it."""
+    """Whether only one file calls the function."""
     text: str = ""
-    """Of the function and all that it needs, for the CPU of the board."""
+    """Definition of the function, with everything that it needs, for the CPU of the board."""
     headers: set[str] = field(default_factory=set)
-    """Those that declare what it calls; the template says which."""
+    """Headers that declare the called functions, as listed by the template."""
 
     @property
     def signature(self) -> str:
-        """The beginning of its definition."""
+        """Return the beginning of the function's definition in C."""
         instr = self.instr
         parts = [f"const {self.name}_params *p"] if runtime_params(instr) else []
         for operand in instr.operands:
@@ -67,7 +67,7 @@ class Function:
 
 
 class _Params:
-    """Resolves `p.stride_h` in templates: to a literal if the parameter is baked in, else to a struct member."""
+    """A resolver of `p.stride_h` in templates: a literal if the parameter is baked, else a struct member."""
 
     def __init__(self, instr: Instr) -> None:
         self._instr = instr
@@ -87,7 +87,7 @@ FunctionKey = tuple[tuple[object, ...], str]
 
 
 class Functions:
-    """The functions that a program calls, each rendered once; `shared` are those that are there already, by `key`."""
+    """The functions that a program calls, each rendered once; `shared` are existing functions, by `key`."""
 
     def __init__(
         self,
@@ -101,24 +101,27 @@ class Functions:
         self._shared, self._is_static = shared, is_static
         self._own = dict[FunctionKey, Function]()
         self.names: dict[tuple[object, ...], str] = {}
-        """Of all that were asked for, by Instr.function_key."""
+        """Names of all requested functions, by Instr.function_key."""
         self.used = dict[str, Function]()
-        """Of the shared ones those that were asked for, by name."""
+        """Requested functions among the shared ones, by name."""
 
     def key(self, instr: Instr) -> FunctionKey:
-        """Equal where functions are, of other models' too: they may have kernels of one name from other folders."""
+        """Return a key that is equal for equal functions, also of other models.
+
+        The key has the template's file, as models may have kernels of one name from different folders.
+        """
         return instr.function_key, str(self._env.get_template(_template(instr)).filename)
 
     def of(self, instr: Instr) -> Function:
         """Return the function that an instruction calls."""
         key = self.key(instr)
         if key in self._shared:
-            found = self._shared[key]
-            self.used[found.name] = found
+            function = self._shared[key]
+            self.used[function.name] = function
         else:
-            found = self._own[key] if key in self._own else self._own.setdefault(key, self._rendered(instr))
-        self.names[key[0]] = found.name
-        return found
+            function = self._own[key] if key in self._own else self._own.setdefault(key, self._rendered(instr))
+        self.names[key[0]] = function.name
+        return function
 
     @property
     def own(self) -> list[Function]:
@@ -127,7 +130,7 @@ class Functions:
 
     @property
     def uses_math(self) -> bool:
-        """Whether any of them calls the library of mathematical functions, shared ones included."""
+        """Return whether any function, shared ones included, calls the C library's mathematical functions."""
         return any("math.h" in function.headers for function in (*self.own, *self.used.values()))
 
     def _rendered(self, instr: Instr) -> Function:
@@ -146,7 +149,7 @@ class Functions:
 
 
 def _with_literals(text: str, instr: Instr) -> str:
-    """Baked parameters that a template writes `p->batch` for, as it need not know which are."""
+    """Return C code with literals in place of baked parameters, for which templates write `p->batch` as for others."""
     literals = {name: c_param(instr.params[name]) for name in instr.baked}
     return re.sub(r"\bp->(\w+)", lambda found: literals.get(found[1], found[0]), text)
 
@@ -156,16 +159,18 @@ def _template(instr: Instr) -> str:
 
 
 def runtime_params(instr: Instr) -> list[tuple[str, str, str]]:
-    """(name, C type, meaning) of the parameters in the struct."""
-    told = instr.declaration
+    """Return the name, C type and meaning of each parameter in the struct."""
+    declaration = instr.declaration
     return [
-        (k, c_param_type(v), told.meaning(k) if told else "") for k, v in instr.params.items() if k not in instr.baked
+        (k, c_param_type(v), declaration.meaning(k) if declaration else "")
+        for k, v in instr.params.items()
+        if k not in instr.baked
     ]
 
 
 def _member(name: str, ctype: str, meaning: str) -> list[str]:
     """Return the lines that declare a parameter in its struct."""
-    line, told = f"{ctype} {name};", f"/* {comment(meaning, WIDTH - 12)} */"
+    line, remark = f"{ctype} {name};", f"/* {comment(meaning, WIDTH - 12)} */"
     if not meaning:
         return [line]
-    return [f"{line} {told}"] if len(line) + len(told) < WIDTH - 4 else [told, line]
+    return [f"{line} {remark}"] if len(line) + len(remark) < WIDTH - 4 else [remark, line]

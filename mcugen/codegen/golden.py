@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sample of the self-test: seeded random inputs and the outputs that the numpy reference gives."""
+"""The self-test vector: seeded random inputs and their outputs by the numpy reference."""
 
 from __future__ import annotations
 
@@ -39,8 +39,13 @@ def golden_sample(
         given: Inputs to use instead of random ones.
     """
     random = np.random.default_rng(seed)
-    made = {v.name: first_state(graph, v) if v.name in kept else _random(v, random, amplitude) for v in graph.inputs}
-    inputs = {v.name: np.asarray((given or made).get(v.name, made[v.name])).reshape(v.type.shape) for v in graph.inputs}
+    generated = {
+        v.name: first_state(graph, v) if v.name in kept else _random(v, random, amplitude) for v in graph.inputs
+    }
+    inputs = {
+        v.name: np.asarray((given or generated).get(v.name, generated[v.name])).reshape(v.type.shape)
+        for v in graph.inputs
+    }
     if graph.lesson is not None:
         inputs[graph.lesson.rate] = np.full_like(inputs[graph.lesson.rate], RATE)
         inputs[graph.lesson.target] *= 0 if graph.lesson.classes else 1
@@ -60,11 +65,11 @@ def first_state(graph: Graph, state: Value) -> Array:
 def _random(value: Value, random: np.random.Generator, amplitude: float) -> Array:
     dtype, quant = value.type.dtype, value.type.quant
     if not dtype.is_integer and dtype is not DType.BOOL:
-        # halves and quarters are exact in text and in every arithmetic, and so is what powers of two make of them
+        # Halves and quarters, and their products with powers of two, are exact in text and in every arithmetic.
         return (random.integers(-8, 9, value.type.shape) / 4 * amplitude).astype(dtype.numpy)
     low, high = (0, 1) if dtype is DType.BOOL else dtype.limits
     limits = (max(low, -128), min(high + 1, 128 if low else 256))
-    found = random.integers(*limits, value.type.shape)
-    if amplitude != 1.0 and quant is not None:  # numbers that mean no amounts are left alone
-        found = np.clip(np.rint(quant.zero_point + (found - quant.zero_point) * amplitude), low, high)
-    return found.astype(dtype.numpy)
+    elements = random.integers(*limits, value.type.shape)
+    if amplitude != 1.0 and quant is not None:  # Numbers without a scale are no amounts and stay.
+        elements = np.clip(np.rint(quant.zero_point + (elements - quant.zero_point) * amplitude), low, high)
+    return elements.astype(dtype.numpy)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names from models (untrusted text) → C identifiers and comments. Nothing reaches C but through here."""
+"""C identifiers and comments from names in models, which are untrusted text. All texts reach C through this module."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TAKEN = ("mcugen", "arm_", "cmsis_nn")
 """Prefixes of names of the runtime, and of the library that generated code may call."""
 
 _LONGEST = 40
-"""Characters of a name that are kept, a role behind it apart."""
+"""Largest number of characters of a name, without the role behind it."""
 
 _LONGEST_OF_TWO = 64
 """Largest length of a name together with the model's prefix."""
@@ -55,16 +55,16 @@ def tensor_name(text: str) -> str:
     return (_NOISE.sub("", first) or first) + (role.group() if role else "")
 
 
-def identifier(text: str, taken: Names | None = None, role: str = "", prefix: str = "") -> str:
+def identifier(text: str, used_names: Names | None = None, role: str = "", prefix: str = "") -> str:
     """Return a lower-case C identifier made from `text`, followed by the whole `role`.
 
-    With `taken` it is unique, and is added there. It is shortened so that it fits behind `prefix`.
+    With `used_names` it is unique, and is added there. It is shortened so that it fits behind `prefix`.
     """
     longest = min(_LONGEST, max(_LONGEST_OF_TWO - len(prefix), _LONGEST // 2))
     word = "_".join(part for part in (_shortened(_word(text), longest), _word(role)[:_LONGEST]) if part)
     if not word or word[0].isdigit() or word in _RESERVED or word.startswith(_TAKEN):
         word = f"t_{word}".rstrip("_")
-    return word if taken is None else taken.take(word)
+    return word if used_names is None else used_names.take(word)
 
 
 def _word(text: str) -> str:
@@ -72,7 +72,10 @@ def _word(text: str) -> str:
 
 
 def _shortened(word: str, longest: int) -> str:
-    """Names begin with a place and end with what is done there: words between go, those without numbers first."""
+    """Return a word of at most `longest` characters.
+
+    Names begin with a place and end with an operation, so words in the middle are dropped, words without numbers first.
+    """
     text = word if len(word) <= 10 * longest else f"{word[: 5 * longest]}_{word[-5 * longest :]}"
     words = re.findall(r"[^_]+(?:_\d+)*(?=_|$)", text)
     while len("_".join(words)) > longest and len(words) > 2:
@@ -85,15 +88,15 @@ def _shortened(word: str, longest: int) -> str:
     return f"{left[:head].rstrip('_')}_{left[head + 1 - longest :].lstrip('_')}"
 
 
-def own_names(taken: Iterable[str] = ()) -> Names:
-    """Names that are taken, where identifiers go."""
-    return Names(taken, "_")
+def own_names(used_names: Iterable[str] = ()) -> Names:
+    """Return a collection of used names, to which identifiers are added."""
+    return Names(used_names, "_")
 
 
 def comment(text: str, longest: int = 120) -> str:
-    """Text that is harmless inside a C comment: printable ASCII without comment marks, escapes or trigraphs.
+    """Return a text that is safe in a C comment: printable ASCII without comment marks, escapes or trigraphs.
 
-    What is too long loses its middle.
+    A text longer than `longest` loses its middle.
     """
     return _cut(_harmless(text).replace("//", "/ /").replace("//", "/ /"), longest)
 
@@ -115,7 +118,7 @@ def _cut(plain: str, longest: int) -> str:
 
 def comment_lines(text: str, indent: int = 0, longest: int = 4000) -> str:
     """Return harmless comment text on as many lines as it needs, indented by `indent` columns."""
-    wrapper = textwrap.TextWrapper(WIDTH - indent - 6, break_on_hyphens=False)  # "/* " or " * ", and " */"
+    wrapper = textwrap.TextWrapper(WIDTH - indent - 6, break_on_hyphens=False)  # Room for "/* " or " * ", and " */".
     wrapper.wordsep_simple_re = _WORD_ENDS
     return f"\n{' ' * indent} * ".join(wrapper.wrap(comment(text, longest)))
 

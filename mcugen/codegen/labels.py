@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Class names of an output: untrusted text to C strings."""
+"""C strings from the class labels of an output, which are untrusted text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PIECE = WIDTH - 16
 
 
 def has_order(output: Endpoint) -> bool:
-    """Whether C compares the elements of an output as they are, and knows how many there are."""
+    """Return whether C can compare the elements of an output directly, and their number is fixed."""
     return not output.sizes and not output.dtype.is_narrow_float and output.dtype is not DType.BOOL
 
 
@@ -25,20 +25,23 @@ def labelled(outputs: Sequence[Endpoint], labels: Sequence[str]) -> Endpoint:
     Raises:
         UsageError: No output has as many elements as there are labels.
     """
-    found = next((e for e in outputs if has_order(e) and e.buffer.count == len(labels)), None)
-    if found is None:
+    output = next((e for e in outputs if has_order(e) and e.buffer.count == len(labels)), None)
+    if output is None:
         counts = ", ".join(f"'{shortened(e.name, 80)}' has {e.buffer.count}" for e in outputs)
         raise UsageError("there must be a label for each element of an output", f"{len(labels)} labels; {counts}")
-    return found
+    return output
 
 
 def label_literals(labels: Sequence[str]) -> list[str]:
-    """C string literals, an entry each; long ones of several pieces, on lines of their own."""
+    """Return a C string literal for each label; long ones consist of several pieces on separate lines."""
     return ["\n    ".join(f'"{piece}"' for piece in _pieces(_escaped(label))) for label in labels]
 
 
 def _escaped(text: str) -> list[str]:
-    """Each byte of UTF-8 as C has it: what is neither harmless nor ASCII as three octal digits, which end an escape."""
+    """Return each byte of UTF-8 as C source.
+
+    Bytes that are not safe ASCII become escapes of three octal digits, which is the most that an escape can have.
+    """
     return [chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in text.encode()]
 
 

@@ -34,7 +34,7 @@ def lesson_context(renderer: Renderer, model: str) -> dict[str, object] | None:
 
 
 def _identity(program: Program, model: str) -> list[str]:
-    """Two words in C: the same where model, trained tensors and optimizer are."""
+    """Return two C literals of a hash of the model and its states, which depend on trained tensors and optimizer."""
     states = [(e.name, e.dtype.value, list(e.shape)) for e in program.states]
     text = json.dumps([model, states])
     return [f"0x{int(word):08x}u" for word in np.frombuffer(hashlib.sha256(text.encode()).digest()[:8], "<u4")]

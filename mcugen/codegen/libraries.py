@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Libraries that generated code may call, and what a project must know to have them."""
+"""The libraries that generated code may call, with the data that a project needs to use them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mcugen.core.options import CMSIS_NN
 
 @dataclass(frozen=True)
 class Library:
-    """A library that a user brings: generated code includes `header`, nothing else of it.
+    """A library that the user provides; generated code includes only its `header`.
 
     `key` is the family of kernels that call it, and what its own CMake calls its target.
     """
@@ -27,7 +27,7 @@ class Library:
 
     @property
     def versions(self) -> str:
-        """For people: "CMSIS-NN 7.x"."""
+        """Return the title with the supported versions, such as "CMSIS-NN 7.x"."""
         return f"{self.title} {self._major}.x"
 
     @property
@@ -37,7 +37,7 @@ class Library:
 
     @property
     def next_major(self) -> str:
-        """The first version whose functions may have other parameters."""
+        """Return the first version whose functions may have other parameters."""
         return f"{self._major + 1}"
 
     @property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of C that are not longer than they should be, whatever the names in them: of what is put together here.
+"""Composition of C lines within the line length.
 
 Items, arguments and statements of the network's files are known one by one, and fill their lines. What templates of
 kernels have written is text already: mcugen.codegen.folding breaks that where its operators bind least.
@@ -24,12 +24,12 @@ def fitted(text: str, indent: int = 0, width: int = WIDTH) -> str:
 def fitted_call(function: str, arguments: Sequence[str], indent: int = 0) -> str:
     """Return a call as a statement, broken before arguments if it is too long."""
     parts = [f"{argument}," for argument in arguments[:-1]] + [f"{argument});" for argument in arguments[-1:]]
-    first, *others = parts or [");"]
-    return _filled([f"{function}({first}", *others], indent, f"\n{' ' * (indent + 4)}", WIDTH)
+    first, *more_parts = parts or [");"]
+    return _filled([f"{function}({first}", *more_parts], indent, f"\n{' ' * (indent + 4)}", WIDTH)
 
 
 def filled_rows(items: Sequence[str], indent: int = 4) -> list[str]:
-    """Items of an initializer on lines that are as full as they can be, with a comma behind each."""
+    """Return the items of an initializer on as few lines as possible, with a comma after each item."""
     return _filled([f"{item}," for item in items], indent, "\n", WIDTH - indent).split("\n")
 
 
@@ -39,7 +39,10 @@ def fitted_macro(text: str) -> str:
 
 
 def _filled(parts: Sequence[str], indent: int, separator: str, width: int) -> str:
-    """Parts on as few lines as possible, separated by spaces or by `separator`, which ends in the new indentation."""
+    """Return parts on as few lines of `width` columns as possible.
+
+    Spaces or `separator`, which ends in the indentation of the next line, separate the parts.
+    """
     text, column = parts[0], indent + len(parts[0])
     for part in parts[1:]:
         if column + 1 + len(part) > width:

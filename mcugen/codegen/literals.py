@@ -20,7 +20,7 @@ def c_float(value: float) -> str:
         return "INFINITY" if value > 0 else "MCUGEN_MINUS_INFINITY"
     single = np.float32(value)
     plain = str(single) if single == 0 or 1e-4 <= abs(single) < 1e7 else "e"
-    if "e" not in plain:  # the same text, five times faster
+    if "e" not in plain:  # This gives the same text five times faster.
         return f"{plain}f"
     text = np.format_float_scientific(single, unique=True, trim="-")
     mantissa, _, exponent = text.partition("e")
@@ -65,9 +65,9 @@ def c_param_type(value: float) -> str:
 def c_rows(data: Array, width: int = 108) -> Iterator[str]:
     """Yield the elements of a constant as full lines of an initializer, each element followed by a comma."""
     texts, lengths = _texts(as_stored(data).reshape(-1))
-    ends = np.cumsum(lengths + 2)  # a comma and a space
+    ends = np.cumsum(lengths + 2)  # Two more for a comma and a space.
     fit = np.searchsorted(ends, ends - lengths + (width - 1), "right")
-    after = np.maximum(fit, np.arange(1, len(texts) + 1)).tolist()  # one that is too long has a line of its own
+    after = np.maximum(fit, np.arange(1, len(texts) + 1)).tolist()  # A text that is too long has its own line.
     begin = 0
     while begin < len(texts):
         end = after[begin]
@@ -82,7 +82,7 @@ def _texts(flat: Array) -> tuple[list[str], Array]:
         codes, which = np.arange(256, dtype=np.uint8), codes
     else:
         codes, which = np.unique(codes, return_inverse=True)
-    if 2 * len(codes) > len(flat):  # to gather them would take longer than to write some twice
+    if 2 * len(codes) > len(flat):  # Formatting duplicates is faster than gathering here.
         texts = _literals(flat)
         return texts, _lengths(texts)
     known = _literals(codes.view(flat.dtype))
@@ -108,7 +108,7 @@ def _float_literals(numbers: Array) -> list[str]:
     has_exponent = np.strings.find(texts, "e") >= 0
     plain = (numbers == 0) | ((magnitudes >= 1e-4) & (magnitudes < 1e7) & ~has_exponent)
     small = has_exponent & (magnitudes < 1e-4) & ~np.strings.endswith(texts, "e-05")
-    if small.any():  # numpy replaces nothing in an empty array
+    if small.any():  # Numpy cannot replace in an empty array.
         texts[small] = np.strings.replace(texts[small], "e-0", "e-")
     literals: list[str] = np.strings.add(texts, "f").tolist()
     for index in np.flatnonzero(~(plain | small)).tolist():

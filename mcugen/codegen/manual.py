@@ -12,7 +12,7 @@ from mcugen.codegen.memory import Area
 from mcugen.codegen.titles import Layer
 
 _COLUMNS = (40, 30)
-"""Characters of a layer's title and of its results in the table of layers, at most."""
+"""Largest numbers of characters of a layer's title and of its results in the table of layers."""
 
 
 def layer_table(layers: Sequence[Layer]) -> list[str]:
@@ -37,24 +37,24 @@ class Facts:
     areas: Sequence[Area]
     sections: Sequence[Section]
     state: int
-    """Of one stream of inputs."""
+    """Bytes of the state of one stream of inputs."""
     weights: int
     copies: int
-    """Of weights that start-up copies to RAM."""
+    """Bytes of weights that start-up copies to RAM."""
     is_file: bool
     """Whether the weights are a file."""
     uses_libm: bool
     libraries: Sequence[str]
     selftest: str
-    """The call."""
+    """C expression that calls the self-test."""
     tested: str
-    """What it does, where its samples were chosen, or ""."""
+    """Description of the self-test if its samples were chosen; else ""."""
     linker_script: str
-    """The file that places sections."""
+    """Name of the linker script that places sections."""
 
     @property
     def command(self) -> str:
-        """The command that measures."""
+        """Return the command that measures the model on the board."""
         return f"mcugen report {self.model} --board {self.board}"
 
 
@@ -91,8 +91,8 @@ def _file(facts: Facts) -> str:
 
 def _libraries(facts: Facts) -> str:
     math = [" and math functions (link with -lm)"] * facts.uses_libm
-    others = [f"; {', '.join(facts.libraries)}"] * bool(facts.libraries)
-    return "".join(["memcpy, memset and their kin of the C library", *math, *others])
+    library_texts = [f"; {', '.join(facts.libraries)}"] * bool(facts.libraries)
+    return "".join(["memcpy, memset and their kin of the C library", *math, *library_texts])
 
 
 def _memories(facts: Facts) -> str:

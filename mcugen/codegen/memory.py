@@ -51,7 +51,7 @@ class WeightsFile:
 
     @property
     def format(self) -> int:
-        """A word of the header."""
+        """Return the format number in the file's header: 2 for updatable files, else 1."""
         return 2 if self.updatable else 1
 
     @property
@@ -67,7 +67,7 @@ class WeightsFile:
 
 @dataclass(frozen=True)
 class Area:
-    """One area of the arena in C: its array and the macro of its size, how code reaches it, and what holds it."""
+    """One area of the arena in C: its array, the macro of its size, its C expression, and its memory."""
 
     array: str
     macro: str
@@ -88,22 +88,22 @@ NUMBERS = {
 
 
 class Blob:
-    """The weights as one file: where each constant lies in it, in bytes from its beginning.
+    """The weights as one file, with the offset of each constant in bytes.
 
     Of an updatable one also parameters that training changes: an array for each type, behind the constants.
     """
 
     def __init__(self, program: Program, file: WeightsFile = WeightsFile()) -> None:
         self._file = file
-        outputs = {endpoint.buffer for endpoint in program.outputs}  # their accessors know of no file
+        outputs = {endpoint.buffer for endpoint in program.outputs}  # Their accessors do not know the file.
         self._payload = bytearray()
         self.offsets: dict[Buffer, int] = {}
         for buffer in program.buffers:
             if buffer.space is Space.CONST and buffer not in outputs and buffer.data is not None:
                 self.offsets[buffer] = self._add(buffer.data)
         self._places: dict[tuple[int, str], str] = {}
-        found = self._trained(program) if file.updatable else {}
-        self.arrays = [(NUMBERS[dtype], dtype, self._add(data), data.nbytes) for dtype, data in found.items()]
+        trained = self._trained(program) if file.updatable else {}
+        self.arrays = [(NUMBERS[dtype], dtype, self._add(data), data.nbytes) for dtype, data in trained.items()]
 
     def _add(self, constant: Array) -> int:
         """Append a constant and return its offset."""
@@ -115,15 +115,15 @@ class Blob:
 
     def _trained(self, program: Program) -> dict[DType, Array]:
         """Return the parameters that training changes, by type."""
-        found: dict[DType, list[Param]] = {dtype: [] for dtype in NUMBERS}
+        trained: dict[DType, list[Param]] = {dtype: [] for dtype in NUMBERS}
         for instr in program.instrs:
             for key, value in instr.params.items():
                 member = instr.declaration.member(key) if instr.declaration else None
                 if member is not None and member.is_trained and key not in instr.baked | instr.formulas.keys():
-                    same = found[dtype := param_dtype(value)]
+                    same = trained[dtype := param_dtype(value)]
                     self._places[id(instr), key] = f"{NUMBERS[dtype]}[{len(same)}]"
                     same.append(value)
-        return {dtype: np.array(values, dtype.numpy) for dtype, values in found.items() if values}
+        return {dtype: np.array(values, dtype.numpy) for dtype, values in trained.items() if values}
 
     def place(self, instr: Instr, parameter: str) -> str:
         """Return the C expression of a parameter that is read from the file; "" for other parameters."""
@@ -133,11 +133,11 @@ class Blob:
         return self._file.header_bytes + len(self._payload)
 
     def file(self, code: str) -> bytes:
-        """All of it, for this code: any other refuses it."""
+        """Return the contents of the file, with a digest of the code; other code refuses the file."""
         start = MAGIC + self._file.format.to_bytes(4, "little") + len(self).to_bytes(4, "little")
         digest = hashlib.sha256(code.encode()).digest()[: HEAD_BYTES - len(start)]
-        rest = self._file.second_header + bytes(self._payload)
-        return start + digest + zlib.crc32(rest).to_bytes(4, "little") + rest
+        content = self._file.second_header + bytes(self._payload)
+        return start + digest + zlib.crc32(content).to_bytes(4, "little") + content
 
 
 def words(file: bytes) -> list[str]:
@@ -146,7 +146,7 @@ def words(file: bytes) -> list[str]:
 
 
 def weights_bytes(program: Program, file: WeightsFile | None) -> int:
-    """Bytes of the weights as they lie in flash."""
+    """Return the bytes of the weights in flash, including those of the file of weights."""
     if file is None:
         return program.weights_size
     blob = Blob(program, file)
@@ -168,10 +168,10 @@ class MemoryContext:
         self.several = len(placement.arenas) > 1
         self.areas = [self._area(index) for index in range(len(placement.arenas))]
         self.arena_type = "void *const *arenas" if self.several else "void *arena"
-        found = [Section("arena", memory, self.name) for memory in placement.arenas if placement.names_arena]
-        found += [Section("weights", placement.weights, self.name)] * placement.names_weights
-        found += [Section("copies", memory, self.name) for memory in dict.fromkeys(placement.copies.values())]
-        self.sections = tuple(found)
+        sections = [Section("arena", memory, self.name) for memory in placement.arenas if placement.names_arena]
+        sections += [Section("weights", placement.weights, self.name)] * placement.names_weights
+        sections += [Section("copies", memory, self.name) for memory in dict.fromkeys(placement.copies.values())]
+        self.sections = tuple(sections)
         keys = self.array_keys() if shared.arrays else {}
         self.shared = {buffer: shared.arrays[key] for buffer, key in keys.items() if key in shared.arrays}
         """The constants that exist already, by their C names."""
@@ -191,12 +191,12 @@ class MemoryContext:
 
     @property
     def copies(self) -> int:
-        """Bytes of weights that start-up copies to RAM."""
+        """Return the bytes of weights that start-up copies to RAM."""
         return sum(self._placement.copied_to(memory) for memory in dict.fromkeys(self._placement.copies.values()))
 
     @property
     def functions(self) -> list[str]:
-        """Names behind the model's own that the code defines besides the usual ones."""
+        """Return the suffixes of additional functions NAME_suffix that the code defines."""
         update = ["check_update", "weights_version"] * self.updatable
         return (
             ["default_arenas"] * self.several + ["check_weights", "default_weights"] * (self.blob is not None) + update
@@ -204,14 +204,14 @@ class MemoryContext:
 
     @property
     def locals(self) -> list[str]:
-        """Names that the code uses besides the usual ones."""
+        """Return the names of additional local variables of the code."""
         names = [name for area in self.areas for name in (area.array, area.base)] + ["arenas"]
         in_file = ["weights", "weights_head", "default_weights", *[*NUMBERS.values()] * self.updatable]
         return names * self.several + in_file * (self.blob is not None)
 
     @property
     def arrays(self) -> list[Buffer]:
-        """The constants that are arrays in the model's own C."""
+        """Return the constants that are arrays in the model's own C code."""
         return [b for b in self._apart_from_file if b not in self.shared]
 
     @property
@@ -229,7 +229,7 @@ class MemoryContext:
 
     @property
     def weights_memory(self) -> str:
-        """The memory that the code names for the weights; "" for the default."""
+        """Return the name of the memory that the code states for the weights; "" for the default."""
         return self._placement.weights.name if self._placement.names_weights else ""
 
     def place(self, constant: Buffer) -> str:
@@ -239,10 +239,12 @@ class MemoryContext:
 
     @property
     def _constant_places(self) -> list[tuple[str, str]]:
-        """These macros, and the sections that they name: "" for the default."""
+        """Return the macros that place constants, and the section of each; "" for the default section."""
         copies = self._placement.copies
-        found = {self.place(b): Section("copies", copies[b], self.name).name for b in self.arrays if b in copies}
-        return [*[("WEIGHTS", self._weights_section)] * (len(copies) < len(self.arrays)), *found.items()]
+        copied_sections = {
+            self.place(b): Section("copies", copies[b], self.name).name for b in self.arrays if b in copies
+        }
+        return [*[("WEIGHTS", self._weights_section)] * (len(copies) < len(self.arrays)), *copied_sections.items()]
 
     @property
     def _weights_section(self) -> str:
@@ -250,7 +252,7 @@ class MemoryContext:
         return Section("weights", placement.weights, self.name).name if placement.names_weights else ""
 
     def context(self, names: Mapping[Buffer, str]) -> dict[str, object]:
-        """For templates; `names` are the C names of buffers."""
+        """Return the context for templates; `names` are the C names of buffers."""
         return {
             "several": self.several,
             "areas": self.areas,
@@ -274,7 +276,7 @@ class MemoryContext:
         }
 
     def _constant_locals(self, names: Mapping[Buffer, str]) -> list[dict[str, object]]:
-        """Typed pointers into the file, for the constants that instructions read."""
+        """Return the typed pointers into the file of weights, for the constants that instructions read."""
         used = {o.buffer for i in self._program.instrs for o in i.operands if o.buffer.count and not i.moves_nothing}
         offsets = self.blob.offsets if self.blob else {}
         if self.is_read:

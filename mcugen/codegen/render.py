@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planned program → the folder of C. It decides nothing: the same program gives the same bytes."""
+"""Rendering of a planned program to the folder of C, without any decisions: equal programs give equal bytes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ ABI_VERSION = 2
 
 
 def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
-    """All files of the generated folder of a model; within a firmware, what is `shared` is not among them."""
+    """Return all files of a model's folder; in a firmware, the `shared` functions and arrays are not among them."""
     return _bundle(draft if shared.name else settled([draft])[0], shared)
 
 
@@ -86,8 +86,8 @@ def _bundle(draft: Draft, shared: Shared) -> Bundle:
     memory = MemoryContext(program, draft.placement, form.weights, shared)
     is_shared = any(instr.control is Control.FORK for instr in program.instrs) or program.handover is not None
     is_learning = program.lesson is not None
-    taken = _taken(name, memory, (*inputs, *outputs), form, is_shared=is_shared, is_learning=is_learning)
-    renderer = Renderer(program, env, draft.source.features, own_names(taken | shared.names), memory, shared)
+    used_names = _taken(name, memory, (*inputs, *outputs), form, is_shared=is_shared, is_learning=is_learning)
+    renderer = Renderer(program, env, draft.source.features, own_names(used_names | shared.names), memory, shared)
     stored = [memory.blob.place] if memory.blob else []
     sized = SizedParams(program.symbols, size_expressions(renderer), renderer.unique, *stored)
     lines = lines_of(renderer, sized, form.steps, form.cached)
@@ -102,8 +102,8 @@ def _bundle(draft: Draft, shared: Shared) -> Bundle:
     context |= divided(context)
     context["parameters"] = _read_by_steps(context)
     context["manual"] = manual(_facts(program, memory, context))
-    made = form.input_code(inputs[0].accessor, _encoder(name, context["all_inputs"][0])) if form.input_code else None
-    checked_input = made.checked if made and form.checks else ()
+    code = form.input_code(inputs[0].accessor, _encoder(name, context["all_inputs"][0])) if form.input_code else None
+    checked_input = code.checked if code and form.checks else ()
     context["has_checks"] = bool(context["checked"] or checked_input)
     blobs = _weights_file(env, memory, context)
     texts = rendered(env, context, {f"{name}{ending}": template for ending, template in _MODEL_FILES.items()})
@@ -111,9 +111,9 @@ def _bundle(draft: Draft, shared: Shared) -> Bundle:
     if form.validation and not shared.name:
         checked = validation_of(program, memory, texts, blobs.get(f"{name}_weights.bin"))
         texts |= validation_texts(env, program, memory, checked, renderer.names, context)
-    making = _input_files(env, made, context | _checks_context(name, checked_input, "check_input", "_input"))
-    texts |= making
-    context["c_files"] += [file for file in making if file.endswith(".c")]
+    input_files = _input_files(env, code, context | _checks_context(name, checked_input, "check_input", "_input"))
+    texts |= input_files
+    context["c_files"] += [file for file in input_files if file.endswith(".c")]
     besides = [CORES_HEADERS] * bool(context["other"]) + [STORE_HEADER] * is_learning
     texts |= _headers(tuple(besides))
     if not shared.name:
@@ -137,19 +137,19 @@ def _bundle(draft: Draft, shared: Shared) -> Bundle:
         blobs=blobs,
         validation=checked,
         reads_weights=memory.is_read,
-        input_code=made,
+        input_code=code,
     )
 
 
 def _is_updatable(draft: Draft) -> bool:
-    """Whether parameters may come to differ."""
+    """Return whether parameters may change after compilation, by training or by another file of weights."""
     return draft.program.lesson is not None or (draft.form.weights is not None and draft.form.weights.updatable)
 
 
 def _headers(begin: tuple[str, ...]) -> dict[str, str]:
     """Return the runtime headers whose names begin with one of the prefixes."""
-    found = runtime_headers().items()
-    return {file: path.read_text("utf-8") for file, path in found if file.startswith(begin)}
+    header_paths = runtime_headers().items()
+    return {file: path.read_text("utf-8") for file, path in header_paths if file.startswith(begin)}
 
 
 def _constants(renderer: Renderer, memory: MemoryContext) -> tuple[StoredArray, ...]:
@@ -165,8 +165,8 @@ def _constants(renderer: Renderer, memory: MemoryContext) -> tuple[StoredArray, 
 def _context(draft: Draft, renderer: Renderer, inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> dict[str, Any]:
     """Return the template context of a model without its code."""
     program, form, memory = draft.program, draft.form, renderer.memory
-    given = arguments(program.symbols, renderer.symbols)
-    parameters = _run_parameters(program, memory, renderer.names, given)
+    size_arguments = arguments(program.symbols, renderer.symbols)
+    parameters = _run_parameters(program, memory, renderer.names, size_arguments)
     return {
         "name": program.name,
         "NAME": program.name.upper(),
@@ -179,7 +179,7 @@ def _context(draft: Draft, renderer: Renderer, inputs: tuple[Port, ...], outputs
         "weights_size": program.weights_size,
         **_interface(renderer, memory, inputs, outputs),
         "lesson": lesson_context(renderer, draft.provenance.sha256),
-        "sizes": given,
+        "sizes": size_arguments,
         "parameters": parameters,
         "run_parameters": "".join(f", {ctype}{word}" for ctype, word in parameters).removeprefix(", "),
         "run_arguments": ", ".join(word for _, word in parameters),
@@ -244,7 +244,7 @@ def _code(
     lines: Sequence[Line],
     layers: Sequence[Layer],
 ) -> dict[str, Any]:
-    """Kernels, what is called in order, and the tables that this reads."""
+    """Return the template context of the code: kernels, calls in order, and tables."""
     return {
         "tables": sized.tables,
         "events": renderer.events,
@@ -265,7 +265,7 @@ def _code(
 
 
 CORES_HEADERS, STORE_HEADER = "mcugen_cores", "mcugen_store.h"
-"""How the names begin of what a model on two cores, or one that learns, needs of the runtime besides."""
+"""Prefixes of the additional runtime files of a model on two cores, and of a trainable model."""
 
 _VERBS = ("encode", "decode", "write_pixels", "write_samples", "write_reals", "read_reals", "class_of", "label_of")
 """Verbs of the header's inline functions for inputs and outputs."""
@@ -367,7 +367,7 @@ def _checked(renderer: Renderer, memory: MemoryContext, sized: SizedParams) -> l
 
 
 def _checks_context(name: str, checked: Sequence[Entry], check_all: str, ending: str = "") -> dict[str, Any]:
-    """Entries, and what the functions that compare their checksums are called."""
+    """Return the template context of checked entries, with the names of the functions that compare checksums."""
     return {
         "checked": checked,
         "check_some": f"{name}_check_some{ending}",
@@ -461,15 +461,18 @@ def rendered(env: jinja2.Environment, context: Mapping[str, object], files: Mapp
 
 
 def folder_texts(
-    env: jinja2.Environment, context: Mapping[str, Any], report: Mapping[str, object], others: Collection[str]
+    env: jinja2.Environment, context: Mapping[str, Any], report: Mapping[str, object], other_files: Collection[str]
 ) -> dict[str, str]:
-    """Return the files that a folder has once: runtime, CMake, linker script, report, and the pack with `others`."""
+    """Return the files that a folder has once: runtime, CMake, linker script, report, and the pack.
+
+    The pack lists these files and `other_files`.
+    """
     name = context["name"]
     texts = {"mcugen.h": runtime_headers()["mcugen.h"].read_text("utf-8")}
     if context["memory_sections"]:
         texts |= rendered(env, context, {f"{name}_memory.ld": "memory.ld.j2"})
     texts[f"{name}_report.json"] = json.dumps(report, indent=2, sort_keys=True) + "\n"
-    texts[f"mcugen.{name}.pdsc"] = _pack(env, {*texts, *others}, context)
+    texts[f"mcugen.{name}.pdsc"] = _pack(env, {*texts, *other_files}, context)
     return texts | rendered(env, context, {"CMakeLists.txt": "CMakeLists.txt.j2"})
 
 
@@ -484,10 +487,10 @@ def _pack(env: jinja2.Environment, files: Collection[str], context: Mapping[str,
 
 
 def _ports(endpoints: list[Endpoint], kind: str, name: str) -> tuple[Port, ...]:
-    taken = own_names()
+    accessor_names = own_names()
     ports = []
     for endpoint in endpoints:
-        word = identifier(endpoint.name, taken, prefix=name)
+        word = identifier(endpoint.name, accessor_names, prefix=name)
         accessor = f"{name}_{kind}" if len(endpoints) == 1 else f"{name}_{kind}_{word}"
         nbytes, is_lent = endpoint.buffer.nbytes, endpoint.buffer.space.is_callers
         kind_of = endpoint.dtype.numpy.name
@@ -608,11 +611,11 @@ def _golden(port: Port, arrays: Sequence[Array]) -> dict[str, object]:
 def _sample_context(
     program: Program, inputs: tuple[Port, ...], outputs: tuple[Port, ...], samples: Sequence[Sample]
 ) -> dict[str, object]:
-    """Arrays hold an endpoint's elements of all samples, one behind the other."""
+    """Return the template context of the self-test's samples; an array has one endpoint's elements of all samples."""
     sample = samples[0]
 
     def rows(
-        endpoints: Sequence[Endpoint], ports: Sequence[Port], given: Sequence[Mapping[str, Array]]
+        endpoints: Sequence[Endpoint], ports: Sequence[Port], sample_arrays: Sequence[Mapping[str, Array]]
     ) -> list[dict[str, object]]:
         return [
             {
@@ -620,21 +623,23 @@ def _sample_context(
                 "ctype": e.dtype.c,
                 "is_streamed": bool(port.rows),
                 "is_lent": port.is_lent,
-                "count": given[0][e.name].size,
+                "count": sample_arrays[0][e.name].size,
                 "is_float": e.dtype.is_float or e.dtype.is_narrow_float,
                 "close": _closeness(e.dtype, sample.tolerance),
-                **_golden(port, [port.in_memory(arrays[e.name]).reshape(-1).astype(e.dtype.numpy) for arrays in given]),
+                **_golden(
+                    port, [port.in_memory(arrays[e.name]).reshape(-1).astype(e.dtype.numpy) for arrays in sample_arrays]
+                ),
             }
             for e, port in zip(endpoints, ports, strict=True)
         ]
 
-    given, expected = [s.inputs for s in samples], [s.outputs for s in samples]
+    sample_inputs, expected = [s.inputs for s in samples], [s.outputs for s in samples]
     sides = {
-        "inputs": rows(program.inputs, inputs, given),
+        "inputs": rows(program.inputs, inputs, sample_inputs),
         "outputs": rows(program.outputs, outputs, expected),
     }
     lesson = lesson_ports(program)
-    taught = rows([program.lesson.target], (lesson.target,), given) if program.lesson and lesson else []
+    taught = rows([program.lesson.target], (lesson.target,), sample_inputs) if program.lesson and lesson else []
     taught += rows([program.lesson.loss], (lesson.loss,), expected) if program.lesson and lesson else []
     lent = [(row, row["golden"]) for row in sides["inputs"] if row["is_lent"]]
     lent += [(row, f"{row['accessor']}_buffer") for row in sides["outputs"] if row["is_lent"]]
@@ -643,7 +648,7 @@ def _sample_context(
         "lesson": taught,
         "rate": c_float(RATE),
         "lent": [word if row["count"] else "NULL" for row, word in lent],
-        "uses_math": any(is_unbounded(array) for side in (*given, *expected) for array in side.values()),
+        "uses_math": any(is_unbounded(array) for side in (*sample_inputs, *expected) for array in side.values()),
         "steps": sample.steps,
         "samples": len(samples),
     }

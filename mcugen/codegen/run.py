@@ -41,20 +41,20 @@ from mcugen.lir.program import (
 
 
 def has_unbounded_param(instr: Instr) -> bool:
-    """Whether literals of parameters need math.h."""
+    """Return whether literals of an instruction's parameters need math.h."""
     return any(isinstance(v, float) and not math.isfinite(v) for v in instr.params.values())
 
 
 @dataclass
 class Renderer:
-    """The names, functions and tables of one model's C files, which are taken as they are asked for."""
+    """The names, functions and tables of one model's C files, which are created on request."""
 
     program: Program
     env: jinja2.Environment
     features: frozenset[str]
-    """Of the board's CPU."""
+    """Features of the board's CPU."""
     taken: Names
-    """All names of the model's C files, external ones with the model's name before them."""
+    """All used names of the model's C files; external names include the model's name."""
     memory: MemoryContext
     shared: Shared = ALONE
     titles: Titles = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Renderer:
     events: list[CodeTable] = field(default_factory=list)
     """The tables of streams."""
     checked: list[Entry] = field(default_factory=list)
-    """What of the tables in the model's C file has a checksum."""
+    """Tables in the model's C file that have a checksum."""
     parameters: dict[tuple[object, ...], str] = field(default_factory=dict)
     """The names of those of layers, by function and values: layers that are alike share them, and of a function that is
     called with the same ones everywhere a compiler can make what it makes of one that is called once.
@@ -73,7 +73,7 @@ class Renderer:
 
     @cached_property
     def shares_parameters(self) -> bool:
-        """Whether parameters are known and stay."""
+        """Return whether all parameters are constants of the code, so that functions can share them."""
         return not self.program.symbols and not self.memory.updatable
 
     def __post_init__(self) -> None:
@@ -108,14 +108,14 @@ class Renderer:
 
 def step_layers(lines: Sequence[Line]) -> tuple[int, ...]:
     """Return the index of the layer that each step belongs to."""
-    found: list[int] = []
+    layers: list[int] = []
     begun = 0
     for line in lines:
         begun += line.calls if line.opens else 0
         if line.done is not None:
-            found += [line.done] * begun
+            layers += [line.done] * begun
             begun = 0
-    return tuple(found)
+    return tuple(layers)
 
 
 def size_expressions(renderer: Renderer) -> dict[str, str]:
@@ -137,30 +137,30 @@ class Line:
     function: str = ""
     """Name of the called function."""
     params: str = ""
-    """The name of its parameters, if it has any."""
+    """Name of the call's parameters, if any."""
     members: tuple[tuple[str, str, str], ...] = ()
-    """Of these the names, types and values."""
+    """Name, type and value of each parameter."""
     is_sized: bool = False
-    """Whether they follow from sizes that are known at run time only."""
+    """Whether the parameters depend on sizes that are known at run time only."""
     calls: int = 1
-    """Steps that it takes, where it opens one."""
+    """Number of steps that the line takes, if it opens one."""
     indent: str = ""
     comment: str = ""
     done: int | None = None
-    """The number of the layer that it ends."""
+    """Number of the layer that ends with the line."""
     portion: int = 0
-    """The number of the fork whose portion for the other core it is a part of; 0: of none."""
+    """Number of the fork if the line belongs to the other core's shard; 0 otherwise."""
     hands_over: bool = False
-    """Whether it stands between the two parts of a pipeline."""
+    """Whether the line is between the two parts of a pipeline."""
     stops: bool = False
-    """Whether calls may end here: behind its layer."""
+    """Whether the function may return after the layer of this line."""
     opens: bool = False
-    """Whether a step begins with it, and whether one ends."""
+    """Whether a step begins with the line; `closes` is whether a step ends."""
     closes: bool = False
 
-    def passing(self, given: str) -> Line:
+    def passing(self, portion_arguments: str) -> Line:
         """Return the line with the arguments of portions, if it calls them."""
-        return replace(self, text=self.text.replace(_GIVEN, given))
+        return replace(self, text=self.text.replace(_GIVEN, portion_arguments))
 
 
 @dataclass(frozen=True)
@@ -199,8 +199,8 @@ def lines_of(
                 lines += forks.lines(instr)
                 continue
             closed = begun.pop() if instr.control in (Control.ELSE, Control.END) else None
-            within = begun[0].control if begun else Control.NONE
-            depth = 4 * (len(begun) + (steps and within is not Control.STREAM) + bool(forks.portion))
+            enclosing = begun[0].control if begun else Control.NONE
+            depth = 4 * (len(begun) + (steps and enclosing is not Control.STREAM) + bool(forks.portion))
             is_stepped, opens = steps and not begun, not begun and not closed
             if is_stepped and (closed or instr).control is Control.STREAM:
                 line = _end_of_event(closed, depth) if closed else _begin_of_event(renderer, instr, depth)
@@ -226,7 +226,7 @@ def lines_of(
 
 @dataclass
 class _Forks:
-    """The forks so far, and in which one's portion for the other core lines are, if in any."""
+    """The forks so far, and the fork to whose shard for the other core the current lines belong, if any."""
 
     renderer: Renderer
     cached: tuple[bool, bool]
@@ -256,7 +256,7 @@ class _Forks:
         return [replace(line, hands_over=self.hands_over) for line in lines]
 
     def takes(self, instr: Instr) -> bool:
-        """Whether it is the marker of a fork; no other blocks are within."""
+        """Return whether an instruction is a marker of a fork; a fork contains no other blocks."""
         return instr.control is Control.FORK or (self.is_open and instr.control is not Control.NONE)
 
     def lines(self, instr: Instr) -> list[Line]:
@@ -297,7 +297,7 @@ class _Forks:
 
 
 def _changes(buffer: Buffer) -> bool:
-    """Whether both cores may write it: in the arena, or from call to call."""
+    """Return whether both cores may write a buffer at run time: a buffer in the arena or a state."""
     return buffer.planned or buffer.space is Space.STATE
 
 
@@ -358,7 +358,7 @@ def _end(begun: Instr, instr: Instr, depth: int) -> Line:
 
 
 def _stacked(lines: list[str], depth: int) -> str:
-    """Lines of the run function, of which the first stands at `depth` already."""
+    """Return lines of the run function as one text; the caller indents the first line by `depth`."""
     return f"\n{' ' * (4 + depth)}".join(lines)
 
 
@@ -419,8 +419,8 @@ def _heading(renderer: Renderer, instr: Instr) -> tuple[str, ...]:
     """Return the comment above a call: its result, its ONNX nodes if they say more, and its tensors."""
     title, origin = renderer.titles[instr.name], ", ".join(instr.origin)
     nodes = [f"ONNX: {origin}"] if origin not in ("", title) else []
-    told = [instr.note] * (not renderer.memory.updatable)  # it has scales
-    return (f"{instr.op} {title}", *nodes, *told)
+    notes = [instr.note] * (not renderer.memory.updatable)  # The note has scales, which may change.
+    return (f"{instr.op} {title}", *nodes, *notes)
 
 
 def _callback(renderer: Renderer, instr: Instr, indent: int) -> Line:
@@ -434,7 +434,7 @@ def _stop(renderer: Renderer, instr: Instr, indent: int) -> Line:
     """Return the statements that end the call if it was asked to go no further, or cannot."""
     phase, lesson = int(instr.params["phase"]), renderer.program.lesson
     assert lesson is not None, "what learns has one"
-    further = ((lesson.target, lesson.loss), (lesson.rate,))[phase]  # what a call that ends here was not given
+    further = ((lesson.target, lesson.loss), (lesson.rate,))[phase]  # A call that ends here has no such arguments.
     missing = [f"{renderer.names[e.buffer]} == NULL" for e in further]
     text = [fitted(f"if ({' || '.join(missing)}) {{", indent - 4), "    return MCUGEN_OK;", "}"]
     for operand in instr.operands:
@@ -466,7 +466,7 @@ _STAGING = {
 
 
 def _staging(renderer: Renderer, instr: Instr, indent: int) -> Line:
-    """Constants of a layer are copied to the arena: to where, from where, so many bytes."""
+    """Return the line that copies a layer's constants to the arena: target, source and number of bytes."""
     names = [argument(renderer, o.buffer) for o in sorted(instr.operands, key=lambda o: o.access is Access.IN)]
     call = fitted_call(_STAGING[instr.kernel], [*names, f"{instr.operand('y').buffer.nbytes}u"], indent - 4)
     return Line(call, (instr.note,) * bool(instr.note))
@@ -492,7 +492,7 @@ def argument(renderer: Renderer, buffer: Buffer) -> str:
 
 
 def locals_of(renderer: Renderer, memory: MemoryContext) -> list[Local]:
-    """Typed pointers into the arena, for the buffers that instructions use."""
+    """Return the typed pointers into the arena, for the buffers that instructions use."""
     instrs = [i for i in renderer.program.instrs if not i.moves_nothing]
     written = {o.buffer: False for i in instrs for o in i.operands if o.buffer.planned}
     for instr in instrs:

@@ -16,13 +16,13 @@ ArrayKey = tuple[str, str, bytes]
 
 
 def array_key(ctype: str, data: Array, memory: str = "") -> ArrayKey:
-    """Equal for arrays of which one will do."""
+    """Return a key that is equal for arrays that can be shared: equal type, memory and bytes."""
     return ctype, memory, np.ascontiguousarray(data).tobytes()
 
 
 @dataclass(frozen=True)
 class Shared:
-    """Functions and arrays of the firmware `name` that exist before a model is rendered; none for a single model."""
+    """Functions and arrays of the firmware `name` that exist before a model is rendered; empty for a single model."""
 
     name: str = ""
     functions: Mapping[FunctionKey, Function] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Shared:
 
     @property
     def names(self) -> set[str]:
-        """All that is taken."""
+        """Return all C names that shared arrays, functions and parameter structs use."""
         functions = [function.name for function in self.functions.values()]
         return {*self.arrays.values(), *functions, *(f"{name}_params" for name in functions)}
 

@@ -20,15 +20,15 @@ Expressions = Mapping[str, str]
 """The C expression of each symbol: one that needs no parentheses."""
 
 
-def symbol_names(symbols: Sequence[Symbol], taken: Names) -> dict[str, str]:
-    """Return a C identifier for each symbol, and add them to `taken`."""
-    return {s.name: identifier(s.name, taken) for s in symbols}
+def symbol_names(symbols: Sequence[Symbol], used_names: Names) -> dict[str, str]:
+    """Return a C identifier for each symbol, and add them to `used_names`."""
+    return {s.name: identifier(s.name, used_names) for s in symbols}
 
 
 def c_polynomial(formula: Polynomial, names: Expressions, cast: str = "") -> str:
     """Return a C expression, computed in the type of a cast like `(int64_t)`, or in int32_t."""
     if not cast and len(formula.terms) == 1 and formula.terms[0][0] == 1 and len(formula.terms[0][1]) == 1:
-        return _quotient(formula.terms[0][1][0], names)  # alone it needs no parentheses
+        return _quotient(formula.terms[0][1][0], names)  # A single quotient needs no parentheses.
     parts = [_term(factor, [_atom(a, names, cast) for a in atoms]) for factor, atoms in _sorted(formula)]
     text = " + ".join(parts) or "0"
     return text.replace("+ -", "- ")
@@ -60,18 +60,18 @@ def _quotient(atom: Atom, names: Expressions) -> str:
 
 @dataclass(frozen=True)
 class CodeTable:
-    """A table that the model's C file has for itself; no `rows` where another model of the firmware has it."""
+    """A table in the model's C file; without `rows` if another model of the firmware defines it."""
 
     name: str
     ctype: str
     count: int
     rows: tuple[str, ...] = ()
     entry: Entry | None = None
-    """What is checked of it."""
+    """Entry for the check of the table's checksum, if there is one."""
 
 
 class SizedParams:
-    """The C text of parameters that depend on sizes; it collects the tables that they need."""
+    """A writer of C expressions of parameters that depend on sizes, which collects the tables that they need."""
 
     def __init__(
         self,
@@ -80,7 +80,14 @@ class SizedParams:
         name_table: Callable[[str], str],
         place: Callable[[Instr, str], str] = lambda instr, key: "",
     ) -> None:
-        """`place` is what C calls a parameter of an instruction that is read from the file of weights; else ""."""
+        """Store the names and bounds of run-time sizes.
+
+        Args:
+            symbols: The sizes that are known at run time only.
+            names: C names of the expressions of sizes.
+            name_table: Returns a unique C name for a table.
+            place: Returns the C expression of a parameter that is read from the file of weights, else "".
+        """
         self.names = names
         self._place = place
         self.tables: list[CodeTable] = []
@@ -89,7 +96,7 @@ class SizedParams:
         self._known: dict[tuple[str, Table], str] = {}
 
     def members(self, instr: Instr) -> list[tuple[str, str, str]]:
-        """(name, C type, C expression) of the run-time parameters of an instruction."""
+        """Return the name, C type and C expression of each run-time parameter of an instruction."""
         return [
             (
                 key,
@@ -103,7 +110,7 @@ class SizedParams:
         ]
 
     def is_known(self, instr: Instr) -> bool:
-        """Whether all parameters of an instruction are constants of the code."""
+        """Return whether all parameters of an instruction are constants of the code."""
         return not instr.formulas and not any(self._place(instr, key) for key in instr.params)
 
     def _text(self, formula: Formula, example: Param) -> str:

@@ -16,14 +16,14 @@ Titles = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer in the list that the header has."""
+    """A layer in the header's list."""
 
     name: str
     title: str
     result: str
-    """Shapes and types of what it computes."""
+    """Shapes and types of the layer's results."""
     kernel: str
-    """Its C function; of a block, what kind of block it is."""
+    """Name of the layer's C function, or the kind of a block."""
 
 
 def layers_of(program: Program, titles: Titles, functions: Mapping[tuple[object, ...], str]) -> list[Layer]:
@@ -77,5 +77,5 @@ def buffer_title(buffer: Buffer, titles: Titles) -> tuple[str, str]:
 
 
 def _is_role(name: str) -> bool:
-    """Whether a name ends as those that mcugen gives: "image.transpose"."""
+    """Return whether a name ends like the names that mcugen gives, such as "image.transpose"."""
     return name.rpartition(".")[2].isidentifier() and name.rpartition(".")[2].islower() and "." in name.strip(".")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file of weights for code that is there: of a model of the same structure, trained again."""
+"""New files of weights for existing code, from a retrained model of the same structure."""
 
 from __future__ import annotations
 
@@ -16,33 +16,39 @@ from mcugen.core.limits import open_regular
 
 _SUFFIX = "_weights.bin"
 _LARGEST = 1 << 26
-"""Bytes of a file that is read."""
+"""Largest number of bytes of a file that is read."""
 
 
 @dataclass(frozen=True)
 class Installed:
-    """A folder that was written with --updatable: the model's name, and the version of its weights."""
+    """A folder written with --updatable: the model's name, and the version of its weights."""
 
     folder: Path
     name: str
     version: int
     head: bytes
-    """What its files of weights begin with."""
+    """First bytes of all files of weights for the installed code."""
 
     @classmethod
     def of(cls, folder: Path) -> Installed:
-        """UsageError where the folder holds no such code."""
-        found = sorted(folder.glob(f"*{_SUFFIX}")) if folder.is_dir() else []
-        if len(found) != 1:
+        """Return the installed code of a folder.
+
+        Raises:
+            UsageError: The folder has no code with an updatable file of weights.
+        """
+        weights_files = sorted(folder.glob(f"*{_SUFFIX}")) if folder.is_dir() else []
+        if len(weights_files) != 1:
             remedy = "name a folder that `mcugen compile --updatable` wrote"
-            raise UsageError(f"{folder}: there must be one file of weights", f"{len(found)} of *{_SUFFIX}", remedy)
-        with open_regular(found[0]) as file:
+            raise UsageError(
+                f"{folder}: there must be one file of weights", f"{len(weights_files)} of *{_SUFFIX}", remedy
+            )
+        with open_regular(weights_files[0]) as file:
             start = file.read(HEADER_BYTES + 4)
         if len(start) < HEADER_BYTES + 4 or start[:4] != MAGIC or start[4:8] != (2).to_bytes(4, "little"):
             remedy = "compile with --updatable first"
-            raise UsageError(f"{found[0]}: the file of weights must be updatable", "another format", remedy)
+            raise UsageError(f"{weights_files[0]}: the file of weights must be updatable", "another format", remedy)
         version = int.from_bytes(start[HEADER_BYTES:], "little")
-        return cls(folder, found[0].name.removesuffix(_SUFFIX), version, start[:HEAD_BYTES])
+        return cls(folder, weights_files[0].name.removesuffix(_SUFFIX), version, start[:HEAD_BYTES])
 
     def update(self, bundle: Bundle) -> bytes:
         """Return the file of weights of `bundle`.

@@ -18,10 +18,10 @@ from mcugen.codegen.memory import MemoryContext
 from mcugen.lir.program import MOVE, Access, Buffer, Program, Space
 
 LEAST_FRAME = 64
-"""Bytes of data that a frame has room for, at least: the answer to the first request has as many."""
+"""Smallest capacity of a frame in bytes of data: the answer to the first request needs as many."""
 
 MOST_FRAME = 4096
-"""Bytes of data that a frame has room for, at most: firmware with larger ones does not compile."""
+"""Largest capacity of a frame in bytes of data: firmware with larger frames does not compile."""
 
 VALIDATION_FUNCTIONS = ("validate_getc", "validate_putc", "validate_poll")
 """Names behind the model's own that the firmware defines."""
@@ -45,22 +45,29 @@ def results_of_layers(program: Program) -> tuple[Result, ...]:
 def _results(program: Program) -> Iterator[Result]:
     ranges = program.live_ranges()
     for number, span in enumerate(program.layers()):
-        found: dict[Buffer, tuple[int, int]] = {}
+        extents: dict[Buffer, tuple[int, int]] = {}
         for instr in (program.instrs[i] for i in span):
-            is_part = instr.kernel == MOVE and len(span) == 1  # what else the buffer holds may be nothing yet
+            is_part = instr.kernel == MOVE and len(span) == 1  # The rest of the buffer may be unset.
             for operand in instr.operands:
                 buffer, access = operand.buffer, operand.access
                 is_kept = buffer.space in (Space.STATE, Space.TAKEN) or ranges.get(buffer, (0, -1))[1] > span[-1]
                 if access not in (Access.IN, Access.SCRATCH) and buffer.count and is_kept:
-                    found[buffer] = instr.part(operand.role) if is_part else (0, buffer.nbytes)
-        for buffer, (offset, nbytes) in found.items():
+                    extents[buffer] = instr.part(operand.role) if is_part else (0, buffer.nbytes)
+        for buffer, (offset, nbytes) in extents.items():
             yield Result(number, buffer, offset, nbytes)
 
 
 def validation_of(
     program: Program, memory: MemoryContext, texts: Mapping[str, str], weights: bytes | None
 ) -> Validation:
-    """`texts` are the files of C, whose banners do not count; `weights` is the file of weights, if there is one."""
+    """Return the data for the validation of a program: a digest of its code, results of layers, and constants.
+
+    Args:
+        program: The program.
+        memory: The placement of its data.
+        texts: The C files; their banners do not enter the digest.
+        weights: The file of weights, or None.
+    """
     name = program.name
     digest = hashlib.sha256()
     for file in (f"{name}.c", f"{name}_kernels.h", f"{name}_weights.c"):
@@ -81,7 +88,7 @@ def validation_texts(
     env: jinja2.Environment,
     program: Program,
     memory: MemoryContext,
-    found: Validation,
+    validation: Validation,
     names: Mapping[Buffer, str],
     context: Mapping[str, object],
 ) -> dict[str, str]:
@@ -95,7 +102,7 @@ def validation_texts(
             "nbytes": result.nbytes,
             "width": result.dtype.nbytes,
         }
-        for result in found.results
+        for result in validation.results
     ]
     constants = [
         {"c": f"{program.name}_{names[b]}", "nbytes": b.nbytes, "width": b.dtype.nbytes} for b in memory.arrays
@@ -110,7 +117,7 @@ def validation_texts(
         "least_frame": LEAST_FRAME,
         "most_frame": MOST_FRAME,
         "model_bytes": _bytes(bytes.fromhex(provenance["sha256"] or "00" * 32)),
-        "code_bytes": _bytes(found.code),
+        "code_bytes": _bytes(validation.code),
         "options_literal": c_string(comment(f"board {provenance['board']}; {provenance['options']}", 110)),
         "tensors": results,
         "bases": bases.expressions,
@@ -151,7 +158,7 @@ def _bytes(data: bytes) -> list[str]:
 
 
 class _Bases:
-    """C expressions that tensors' offsets count from: areas of the arena, members of the state, lent buffers."""
+    """The C expressions of tensors' base addresses: areas of the arena, members of the state, lent buffers."""
 
     def __init__(self, program: Program, memory: MemoryContext, names: Mapping[Buffer, str]) -> None:
         arena = "MCUGEN_ARENA"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the generated folder, and single files: all of it or nothing, and in nobody else's place.
+"""Atomic writing of the generated folder and of single files, which never replaces files of other origin.
 
 Links are followed: what they name is replaced, and they stay. A file that is there keeps its permissions.
 """
@@ -50,8 +50,8 @@ def write_folder(bundle: Bundle, folder: Path) -> Path:
     """
     target = Path(os.path.realpath(folder))
     if target in (Path.cwd(), target.parent):
-        found = "the working directory" if target == Path.cwd() else "the root of all folders"
-        raise UsageError(f"{folder}: the output must be a folder of its own", found, "name one in it")
+        place = "the working directory" if target == Path.cwd() else "the root of all folders"
+        raise UsageError(f"{folder}: the output must be a folder of its own", place, "name one in it")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with staging(target.parent) as fresh:
@@ -65,7 +65,7 @@ def write_folder(bundle: Bundle, folder: Path) -> Path:
 
 
 def _require_own(target: Path, folder: Path) -> None:
-    """UsageError for what is not mcugen's to replace."""
+    """Raise UsageError if the target is not a folder, or has files that mcugen did not write."""
     if target.exists() and not target.is_dir():
         raise UsageError(f"{folder}: the output must be a folder", _kind(target), "choose another name with -o")
     foreign = _foreign(target) if target.is_dir() else []
@@ -75,13 +75,13 @@ def _require_own(target: Path, folder: Path) -> None:
 
 
 def _foreign(folder: Path) -> list[str]:
-    """Files in the folder that mcugen did not write: neither common to all models nor those of one in it."""
-    found = sorted(path.name for path in folder.iterdir())
+    """Return the names in a folder that mcugen did not write: neither common files nor files of a model there."""
+    names = sorted(path.name for path in folder.iterdir())
     marks = (_SELFTEST, _SHARED_KERNELS)
-    models = [name.removesuffix(mark) for mark in marks for name in found if name.endswith(mark)]
+    models = [name.removesuffix(mark) for mark in marks for name in names if name.endswith(mark)]
     own = {file.format(model) for model in models for file in _OWN}
     own |= {"CMakeLists.txt", *runtime_headers()} if models else set()
-    return [name for name in found if name not in own]
+    return [name for name in names if name not in own]
 
 
 def _fill(fresh: Path, bundle: Bundle, target: Path) -> None:
@@ -104,9 +104,15 @@ def write_text(path: Path, text: str) -> None:
 
 
 def replace_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Lets `write` fill a file beside `path`, then puts it in the place of `path`. OutputError if that fails.
+    """Write a new file beside `path`, then replace `path` by it atomically. Character devices are written directly.
 
-    A character device, such as /dev/null, is written to. UsageError for what is neither that, nor a file, nor new.
+    Args:
+        path: A file, a new name, or a character device such as /dev/null.
+        write: Writes the contents.
+
+    Raises:
+        OutputError: The file cannot be written.
+        UsageError: The path is something else, such as a pipe.
     """
     target = Path(os.path.realpath(path))
     try:
@@ -115,7 +121,7 @@ def replace_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             with path.open("wb") as file:
                 write(file)
             return
-        if known is not None and not (target.exists() and target.samefile(path)):  # a deleted file, by /dev/fd
+        if known is not None and not (target.exists() and target.samefile(path)):  # /dev/fd names a deleted file.
             raise UsageError(f"{path}: the output must have a name", "a deleted file or a pipe", _REMEDY)
         if known is not None and not (stat.S_ISREG(known.st_mode) or stat.S_ISDIR(known.st_mode)):
             raise UsageError(f"{path}: the output must be a regular file or a new name", _kind(path), _REMEDY)
@@ -143,6 +149,6 @@ def _kind(path: Path) -> str:
 
 
 def _unwritable(path: Path, error: OSError) -> OutputError:
-    is_fixed = error.errno in (errno.EBUSY, errno.EXDEV)  # a mount point, say
+    is_fixed = error.errno in (errno.EBUSY, errno.EXDEV)  # A mount point, for example.
     remedy = "name a folder in it, or a new one" if is_fixed else "check space and permissions"
     return OutputError(f"{path}: the output must be writable", error.strerror or str(error), remedy)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Boards: what the hardware is, read from TOML files that inherit from a shared CPU file.
+"""Descriptions of boards, read from TOML files that inherit from a shared CPU file.
 
-A board says nothing about how to compile; that is `CompileOptions`. docs/boards.md tells how to write a file.
+A board describes hardware only; `CompileOptions` says how to compile. docs/boards.md explains how to write a file.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from mcugen.core.resources import resource_dir
 T = TypeVar("T")
 
 FEATURES = frozenset({"thumb1", "thumb2", "rv32", "dsp", "fpu", "fpu64", "mve", "mve_float", "dual_issue"})
-"""Features of CPUs beyond plain C.
+"""CPU features that kernels can use beyond plain C.
 
-`thumb1`, `thumb2` and `rv32` name the instruction set where the CPU has no more for integers. `fpu64` is double
-precision, `mve` is Helium. `dual_issue` says that a load can issue together with a product.
+`thumb1`, `thumb2` and `rv32` name the integer instruction set of CPUs without a richer one such as `dsp`. `fpu64` is
+double precision, `mve` is Helium. `dual_issue` means that a load can issue together with a multiplication.
 """
 
 _REQUIRES = {"fpu64": "fpu", "mve": "dsp", "mve_float": "mve"}
@@ -35,18 +35,18 @@ _MEMORY_KINDS = ("ram", "flash")
 _PARALLEL_KEYS = ("burst_wait_states", "clock_hz")
 _OWN = ("abstract", "kits")
 _LONGEST_LINE, _LARGEST_CACHE = 256, 1 << 24
-"""Bytes: far beyond what chips have."""
+"""Largest cache line and largest cache in bytes: far beyond existing chips."""
 _WORD = 4
-"""Bytes of a word, which is what an access brings unless told."""
+"""Bytes of a word: the default of `line_bytes`, the bytes that one access fetches."""
 ROOM_IN_CACHE = 0.75
-"""The share of a cache that data may take to be found there again: other data, and code, take some."""
+"""Share of a cache that data may fill and still be resident at the next use: other data and code need the rest."""
 BEGIN_COPY = 100
-"""Cycles that the CPU takes to begin and to end a copy by DMA: assumed, some writes to a controller."""
+"""CPU cycles to start and finish a DMA copy: an assumption, for a few writes to the controller."""
 _LONGEST_NAME = 100
-"""Characters of a board's name: file systems take 255 bytes."""
+"""Largest number of characters of a board's name: file systems allow 255 bytes."""
 
 _WORD_OF_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", re.ASCII)
-"""Names in board files: they reach file names, C identifiers, linker scripts and build files."""
+"""Pattern of names in board files: they become file names, C identifiers, and parts of linker scripts and builds."""
 
 _SAFE_F_FLAGS = frozenset(
     """
@@ -69,8 +69,11 @@ _SAFE_F_FLAGS = frozenset(
     align-jumps align-labels caller-saves branch-count-reg forward-propagate
     """.split()  # noqa: SIM905
 )
-"""`-fNAME` and `-fno-NAME` of gcc and clang that change generated code alone. Left out are those that load or write
-files: -fplugin, -fdump-…, -fprofile-…, -fsanitize…, -fuse-ld, -fopt-info, -ffile-prefix-map."""
+"""Names of the flags `-fNAME` and `-fno-NAME` of gcc and clang that only change generated code.
+
+Flags that load or write files are left out: -fplugin, -fdump-…, -fprofile-…, -fsanitize…, -fuse-ld, -fopt-info,
+-ffile-prefix-map.
+"""
 
 _SAFE_FLAG = re.compile(
     rf"""
@@ -84,46 +87,46 @@ _SAFE_FLAG = re.compile(
     """,
     re.ASCII | re.VERBOSE,
 )
-"""Compiler flags that can neither run a program nor name a file (-mllvm and -mdynconfig load libraries)."""
+"""Pattern of compiler flags that can neither run a program nor name a file (-mllvm and -mdynconfig load libraries)."""
 
 _MAX_FLAGS, _LONGEST_FLAG = 64, 200
-"""Flags of a board, and characters of each: far below what a command line takes."""
+"""Largest number of flags of a board, and of characters of a flag: far below the limits of a command line."""
 
 
 NULL_GUARD = 16
-"""Bytes that stay free at the beginning of a memory at address 0: keeps the alignment of what lies behind them."""
+"""Bytes that stay unused at the beginning of a memory at address 0; the data after them keep their alignment."""
 
 
 @dataclass(frozen=True)
 class Parallel:
-    """A memory on a bus of the chip, as its reference manual tells: flash with wait states, SRAM, TCM, SDRAM."""
+    """Timing of a memory on a bus of the chip, from its reference manual: flash, SRAM, TCM or SDRAM."""
 
     wait_states: int
-    """Cycles of `clock_hz` that an access takes beyond one; 0 for SRAM and TCM that keep pace."""
+    """Cycles of `clock_hz` that an access takes beyond the first; 0 for SRAM and TCM at the CPU's speed."""
     burst_wait_states: int
-    """The same for each further access of a burst, which fills a line of a cache; `wait_states` unless told."""
+    """Wait states of each further access of a burst, which fills a cache line; by default equal to `wait_states`."""
     clock_hz: int
-    """Of the memory's bus, in which wait states count; the CPU's unless told."""
+    """Clock of the memory's bus, whose cycles are wait states; by default the CPU's clock."""
 
     def seconds(self, accesses: int, nbytes: int) -> Fraction:
-        """For one burst of `accesses`, from the first cycle to the last."""
+        """Return the seconds of one burst of `accesses`."""
         del nbytes
         return Fraction(1 + self.wait_states + (accesses - 1) * (1 + self.burst_wait_states), self.clock_hz)
 
 
 @dataclass(frozen=True)
 class Serial:
-    """A memory on a serial bus (QSPI, octal SPI) that the CPU reads as if it were its own (XIP)."""
+    """Timing of a memory on a serial bus (QSPI, octal SPI) that is mapped into the address space (XIP)."""
 
     clock_hz: int
-    """Of the serial bus."""
+    """Clock of the serial bus."""
     bits_per_clock: int
-    """Data lines, twice that at double rate: 4 for quad SPI, 8 for quad DTR or octal, 16 for octal DTR."""
+    """Number of data lines, twice as many for DTR: 4 for quad SPI, 8 for quad DTR or octal, 16 for octal DTR."""
     overhead_clocks: int
-    """Clocks of a read beside its data: command, address, mode, dummy, chip select and what the controller adds."""
+    """Clocks of a read in addition to its data: command, address, mode, dummy, chip select, controller latency."""
 
     def seconds(self, accesses: int, nbytes: int) -> Fraction:
-        """For one read of `nbytes`."""
+        """Return the seconds of one read of `nbytes`."""
         del accesses
         return Fraction(self.overhead_clocks + -(-8 * nbytes // self.bits_per_clock), self.clock_hz)
 
@@ -137,63 +140,69 @@ class Memory:
     origin: int
     size: int
     speed: int
-    """Relative wait, by which placements are chosen: 1 is zero wait, bigger is slower. Follows from `access` unless
-    told: cycles of the CPU for a word, in a run of words."""
+    """Relative latency, by which placements are chosen: 1 is zero wait states, larger values are slower.
+
+    The default follows from `access`: CPU cycles for a word, in a sequence of words.
+    """
     access: Parallel | Serial | None = None
-    """How long the memory takes by itself, without caches; None where the board file does not tell."""
+    """Timing of the memory without caches; None if the board file does not give it."""
     line_bytes: int = _WORD
-    """Bytes that one access brings, at a multiple of themselves; instructions that lie in the line that was fetched
-    last wait no more."""
+    """Bytes that one access fetches, aligned to their number. Instructions in the last fetched line do not stall."""
     prefetch: bool = False
-    """Whether the next line is read ahead while instructions of this one run."""
+    """Whether the memory prefetches the next line while instructions of the current line execute."""
     banks: int = 1
-    """Parts that serve a core each at the same time, words going round among them."""
+    """Number of banks, interleaved word by word; each can serve another core at the same time."""
 
     @property
     def end(self) -> int:
-        """The first address behind the memory."""
+        """Return the first address behind the memory."""
         return self.origin + self.size
 
     @property
     def room(self) -> int:
-        """Bytes for data: none lie at address 0, where a pointer to them would be a null pointer."""
+        """Return the bytes for data: address 0 holds none, as a pointer to it would be a null pointer."""
         return self.size if self.origin else self.size - NULL_GUARD
 
 
 @dataclass(frozen=True)
 class Cache:
-    """A cache between the CPU and some memories: set-associative, least recently used line first out, one level."""
+    """A cache between the CPU and some memories: one level, set-associative, with LRU replacement."""
 
     name: str
     serves: tuple[str, ...]
     """Names of the memories behind it."""
     holds: Literal["instructions", "data", "both"]
     size: int
-    """Bytes in all."""
+    """Capacity in bytes."""
     line: int
-    """Bytes of a line, which a miss brings as one burst."""
+    """Bytes of a line, which a miss fetches as one burst."""
     ways: int
-    """Places for a line; as many as there are lines where any line may lie anywhere."""
+    """Number of ways of a set; the number of lines if the cache is fully associative."""
     hit_wait_states: int = 0
-    """Cycles of the CPU beyond one for what is there."""
+    """CPU cycles of a hit beyond the first."""
     keeps_prefetched: bool = False
-    """Whether it takes in what its memory read ahead: a cache of its own before a controller that prefetches. One that
-    is a part of the controller holds what that had to fetch in a hurry."""
+    """Whether lines that the memory prefetched enter the cache.
+
+    This is the case for a separate cache in front of a controller that prefetches. A cache that is part of the
+    controller holds only lines that the CPU stalled for.
+    """
     critical_word_first: bool = False
-    """Whether the CPU goes on when the access that brings what it wants is done, and the line fills meanwhile; else it
-    waits for the whole line."""
+    """Whether the CPU continues once the requested word has arrived, while the rest of the line fills.
+
+    Otherwise it stalls until the whole line has arrived.
+    """
 
     @property
     def sets(self) -> int:
-        """Groups of `ways` lines, of which an address belongs to one."""
+        """Return the number of sets, each of `ways` lines."""
         return self.size // (self.line * self.ways)
 
     def missed(self, nbytes: int) -> float:
         """Return the share of `nbytes` read cyclically that is evicted before it is read again.
 
-        A set that holds one line more than its ways evicts each line before its next use: all sets do so from (1 + 1 /
-        ways) times the cache's size on. Other data and code take up to one way, so that the first sets do so from (1 −
-        1 / ways) times the size on.
+        A set with more lines than ways evicts each line before its next use. All sets do so from (1 + 1 / ways) times
+        the cache's size on. Other data and code take up to one way, so the first sets do so from (1 − 1 / ways) times
+        the size on.
         """
         return min(max((self.ways * (nbytes / self.size - 1) + 1) / 2, 0.0), 1.0)
 
@@ -208,25 +217,25 @@ class Energy:
     """Supply voltage of the measurement."""
 
     def microjoules(self, cycles: int) -> float:
-        """For so many cycles of the CPU."""
+        """Return the energy of a number of CPU cycles in microjoules."""
         return cycles / 1e6 * self.microamps_per_mhz * self.millivolts / 1e3
 
 
 @dataclass(frozen=True)
 class Core:
-    """One of several that share the board's memories."""
+    """One of several cores that share the board's memories."""
 
     name: str
     cpu: str
     clock_hz: int
     board: Board | None = None
-    """The chip as this core sees it: CPU, clock, memories and their cost, caches. None: as the first one does."""
+    """The chip as this core sees it: CPU, clock, memories with their timing, caches. None: like the first core."""
     pace: float = 1.0
-    """Time of an instruction, by what one takes on the first core, on average of many kernels."""
+    """Time of an instruction relative to the first core, averaged over many kernels."""
     paces: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """The same by kernel, where it was measured: cores that issue several instructions at once gain more in some."""
+    """Relative time of an instruction by kernel, where measured: superscalar cores gain more in some kernels."""
     first_paces: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """The first core's own, by the same unit."""
+    """Relative time of an instruction on the first core by kernel, in the same unit as `paces`."""
 
 
 @dataclass(frozen=True)
@@ -240,39 +249,41 @@ class Board:
     memories: tuple[Memory, ...]
     clock_hz: int
     toolchain: str
-    """Name of the compiler and library that build for it (mcugen.simulation.toolchain), or "" for this computer's."""
+    """Name of the compiler and library that build for the board (mcugen.simulation.toolchain); "" for the host's."""
     cflags: tuple[str, ...]
     qemu: str
     """Name of the QEMU machine that stands in for the board, or "" to run on this computer."""
     arena_memory: str
-    """Name of the RAM that holds the arena unless the user says otherwise."""
+    """Name of the RAM that holds the arena by default."""
     weights_memory: str
-    """Name of the memory that holds the weights unless the user says otherwise."""
+    """Name of the memory that holds the weights by default."""
     code_memory: str
-    """Name of the memory that code and its constants run from: that of the weights unless told, if that is flash."""
+    """Name of the memory that holds code and its constants; by default the memory of the weights if that is flash."""
     data_memory: str
-    """Name of the RAM of stack and static variables: that of the arena unless told."""
+    """Name of the RAM that holds the stack and static variables; by default the RAM of the arena."""
     core: str
-    """Whose timing estimates cycles (mcugen.simulation.timings): the CPU's unless told. RISC-V CPUs of one instruction
-    set differ in it."""
+    """Name of the core whose timing estimates cycles (mcugen.simulation.timings); by default equal to `cpu`.
+
+    RISC-V CPUs with one instruction set differ in their timing.
+    """
     caches: tuple[Cache, ...] = ()
     energy: Energy | None = None
     cores: tuple[Core, ...] = ()
-    """Where there are several: the first runs the model, others help it."""
+    """The cores of a multi-core chip, empty for a single core; the first runs the model, and the second can help."""
     core_factor: float = 1.0
-    """What the core takes by measurement for what takes one cycle by its timing (`mcugen calibrate-board`)."""
+    """Measured cycles of the core for each cycle of its timing model (`mcugen calibrate-board`)."""
     kits: tuple[str, ...] = ()
-    """Names of development kits on which it sits, as on their boxes: the board goes by each of them too."""
+    """Names of development kits with this board, as printed on their boxes; each is also a name of the board."""
     dma_reads: tuple[str, ...] = ()
-    """Names of the memories that a DMA controller copies from to RAM while the CPU computes."""
+    """Names of the memories from which a DMA controller can copy to RAM while the CPU computes."""
     sources: tuple[str, ...] = ()
-    """Where its figures come from: documents and their sections, and what is assumed."""
+    """Sources of the figures: documents with their sections, and assumptions."""
 
     def memory(self, name: str) -> Memory:
-        """Return the memory of that name.
+        """Return the memory of a name.
 
         Raises:
-            UsageError: The board has no such memory; the message names those it has.
+            UsageError: The board has no such memory; the message suggests names of its memories.
         """
         for memory in self.memories:
             if memory.name == name:
@@ -293,15 +304,17 @@ class Board:
         """Return the stall cycles of reading `nbytes` word by word when no cache holds them; None if unknown."""
         cache = self.cache(memory, "data")
         unit = cache.line if cache else _WORD
-        each = self.wait_cycles(memory, unit)
-        if each is None:
+        unit_cycles = self.wait_cycles(memory, unit)
+        if unit_cycles is None:
             return None
-        if cache is not None and cache.critical_word_first:  # while it reads some words, the next ones come
-            each = max(each - (unit - 1) // memory.line_bytes, 0)
-        return each * -(-nbytes // unit)
+        if (
+            cache is not None and cache.critical_word_first
+        ):  # Later words of the line arrive while the CPU reads the first ones.
+            unit_cycles = max(unit_cycles - (unit - 1) // memory.line_bytes, 0)
+        return unit_cycles * -(-nbytes // unit)
 
     def reading_again(self, memory: Memory, nbytes: int) -> int | None:
-        """Return the stall cycles of reading `nbytes` cyclically once more: a cache may hold some of them."""
+        """Return the stall cycles of reading `nbytes` once more, in the same order: a cache may hold some of them."""
         first, cache = self.reading(memory, nbytes), self.cache(memory, "data")
         if cache is None or first is None:
             return first
@@ -320,7 +333,7 @@ class Board:
 
     @property
     def helper(self) -> Core | None:
-        """The core that shares layers with the first: the second, if it is like that or a board file describes it."""
+        """Return the second core if it can share layers with the first: if it is alike, or has a board file."""
         for core in self.cores[1:2]:
             if core.board or (core.cpu, core.clock_hz) == (self.cpu, self.clock_hz):
                 return core
@@ -328,7 +341,7 @@ class Board:
 
     @property
     def other_kind(self) -> Board | None:
-        """The chip as its second core sees it, if that is of another kind than the first; None for one like it."""
+        """Return the chip as its second core sees it, or None if the second core is like the first."""
         return self.helper.board if self.helper else None
 
     def seen_by_helper(self, memory: Memory) -> Board | None:
@@ -348,12 +361,12 @@ class Board:
 
     @property
     def total_flash(self) -> int:
-        """Bytes of flash, all flash memories together."""
+        """Return the bytes of all flash memories together."""
         return sum(memory.size for memory in self.memories if memory.kind == "flash")
 
     @property
     def total_ram(self) -> int:
-        """Bytes of RAM, all RAM memories together."""
+        """Return the bytes of all RAM memories together."""
         return sum(memory.size for memory in self.memories if memory.kind == "ram")
 
 
@@ -363,23 +376,27 @@ def _wait_cycles(access: Parallel | Serial, line_bytes: int, nbytes: int, clock_
 
 
 def board_names() -> list[str]:
-    """Names of the boards that can be compiled for, sorted; the shared CPU files are not among them."""
+    """Return the sorted names of the boards that mcugen can compile for, without the shared CPU files."""
     return [name for name, table in _files_of_ours().items() if not table.get("abstract", False)]
 
 
 def kit_names() -> dict[str, str]:
-    """Names of development kits, and the board of each."""
+    """Return the name of the board of each development kit, by the kit's name."""
     return {kit: name for name, table in _files_of_ours().items() for kit in table.get("kits", ())}
 
 
 @functools.cache
 def _files_of_ours() -> dict[str, dict[str, Any]]:
-    """All that come with mcugen, by name: read once, as each is asked for every kit's name."""
+    """Return the contents of all board files of mcugen, by name. Cached, as each lookup of a kit needs all of them."""
     return {path.stem: _read_toml(path) for path in sorted(resource_dir("boards").glob("*.toml"))}
 
 
 def load_board(name_or_path: str) -> Board:
-    """Return the board of that name, or of that kit or TOML file; UsageError if there is none or a field is wrong."""
+    """Return the board of a name, a development kit or a TOML file.
+
+    Raises:
+        UsageError: There is no such board, or a field of the file is wrong.
+    """
     path = _board_file(name_or_path)
     return _parse_board(path, _inherited(path, ()))
 
@@ -406,7 +423,7 @@ def _board_file(name_or_path: str) -> Path:
     known = {_folded(known): known for known in (*board_names(), *kit_names())}
     if _folded(name) in known:
         return _file_of(known[_folded(name)])
-    near = [known[found] for found in difflib.get_close_matches(_folded(name), known, n=3, cutoff=0.5)]
+    near = [known[match] for match in difflib.get_close_matches(_folded(name), known, n=3, cutoff=0.5)]
     raise UsageError("the board must exist", f"'{name_or_path}'", "one of " + ", ".join(near or board_names()))
 
 
@@ -435,14 +452,14 @@ def _inherited(path: Path, heirs: tuple[Path, ...]) -> dict[str, Any]:
         return own
     if not isinstance(parent, str) or _is_path(parent):
         raise UsageError(f"{path.name}: 'inherits' must be the name of a board file", repr(parent))
-    beside = path.with_name(f"{parent}.toml")
-    source = beside if beside.is_file() else resource_dir("boards") / f"{parent}.toml"
+    sibling = path.with_name(f"{parent}.toml")
+    source = sibling if sibling.is_file() else resource_dir("boards") / f"{parent}.toml"
     shared = _inherited(source, (*heirs, path))
     return {key: value for key, value in shared.items() if key not in _OWN} | own
 
 
 def _require_plain_data(fields: _Fields) -> None:
-    """Refuse what a board file cannot say: texts with control characters, and flags that run programs or name files."""
+    """Raise UsageError for texts with control characters, and for flags that run programs or name files."""
     fields.require_printable()
     flags = fields.texts("cflags", ())
     if len(flags) > _MAX_FLAGS:
@@ -462,15 +479,15 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path.name}: the board file must be readable", error.strerror or "") from error
     except RecursionError as error:
         raise UsageError(f"{path.name}: a board file must be TOML", "values within values within values") from error
-    except ValueError as error:  # of TOML, of UTF-8, of numbers with thousands of digits
+    except ValueError as error:  # Raised for invalid TOML or UTF-8, and for numbers with thousands of digits.
         raise UsageError(f"{path.name}: a board file must be TOML", str(error)) from error
 
 
 def _with_short_numbers(value: T) -> T:
-    """Return the value.
+    """Return the value unchanged.
 
     Raises:
-        ValueError: It holds a number beyond 64 bits, which TOML does not allow and Python may refuse to print.
+        ValueError: The value holds a number beyond 64 bits, which TOML forbids and Python may refuse to print.
     """
     if isinstance(value, int) and value.bit_length() > 64:
         raise ValueError(f"a number of {value.bit_length():,} bits")
@@ -480,7 +497,7 @@ def _with_short_numbers(value: T) -> T:
 
 
 def _is_path(name: str) -> bool:
-    """Return whether a name leads to another folder."""
+    """Return whether a name has path separators, so that it could lead to another folder."""
     return "/" in name or "\\" in name
 
 
@@ -493,7 +510,7 @@ def _unprintable(value: object) -> str:
 
 
 class _Fields:
-    """Typed access to the keys of one TOML table; every complaint names the file and the key."""
+    """Typed access to the keys of one TOML table; every error names the file and the key."""
 
     def __init__(self, path: Path, table: Mapping[str, Any], prefix: str = "") -> None:
         self._path, self._table, self._prefix = path, table, prefix
@@ -520,7 +537,7 @@ class _Fields:
         return value
 
     def require_printable(self) -> None:
-        """Refuse texts with control characters, wherever in the table they are."""
+        """Raise UsageError if any text in the table has control characters."""
         for key, value in self._table.items():
             if text := _unprintable(key) or _unprintable(value):
                 quoted_text = repr(shortened(text, _LONGEST_NAME))
@@ -529,13 +546,13 @@ class _Fields:
     def __contains__(self, key: str) -> bool:
         return key in self._table
 
-    def number(self, key: str, least: int, default: int | None = None) -> int:
+    def number(self, key: str, minimum: int, default: int | None = None) -> int:
         if key not in self and default is not None:
             self._used.add(key)
             return default
         value = self._get(key, int, "a whole number")
-        if isinstance(value, bool) or value < least:
-            self.fail(key, f"must be a whole number of at least {least}", repr(value))
+        if isinstance(value, bool) or value < minimum:
+            self.fail(key, f"must be a whole number of at least {minimum}", repr(value))
         return int(value)
 
     def power_of_two(self, key: str, default: int | None = None) -> int:
@@ -569,7 +586,7 @@ class _Fields:
         return value
 
     def without(self, keys: Sequence[str], needed: str) -> None:
-        """Refuses keys that mean something beside another one only."""
+        """Raise UsageError for keys that have a meaning only together with the absent key `needed`."""
         for key in keys:
             if key in self:
                 self.fail(key, f"must stand beside '{needed}'", f"no '{needed}'")
@@ -598,7 +615,7 @@ class _Fields:
         return [_Fields(self._path, item, f"{key}[{i}].") for i, item in enumerate(value)]
 
     def finish(self) -> None:
-        """Refuses keys that nobody asked for: they are misspelt."""
+        """Raise UsageError for keys that were never read: they are misspelt."""
         for key in sorted(set(self._table) - self._used):
             self.fail(key, "is not a key of a board file", repr(key), _nearest(key, sorted(self._used)))
 
@@ -716,7 +733,7 @@ def _access(table: _Fields, clock_hz: int) -> Parallel | Serial | None:
 
 
 def _speed(access: Parallel | Serial, line_bytes: int, clock_hz: int) -> int:
-    """Cycles for a word of a long run of words, at least 1."""
+    """Return the CPU cycles for each word of a long sequence of words, at least 1."""
     cycles = 1 + _wait_cycles(access, line_bytes, line_bytes, clock_hz)
     return max(round(Fraction(cycles * _WORD, line_bytes)), 1)
 
@@ -796,11 +813,11 @@ def _energy(fields: _Fields) -> Energy | None:
 
 
 def _dma_reads(fields: _Fields, names: list[str]) -> tuple[str, ...]:
-    found = fields.texts("dma_reads", ())
-    for name in found:
+    memory_names = fields.texts("dma_reads", ())
+    for name in memory_names:
         if name not in names:
             fields.fail("dma_reads", "must name memories of the board", repr(name), _nearest(name, names))
-    return found
+    return memory_names
 
 
 def _memory_name(fields: _Fields, key: str, names: list[str], default: str = "") -> str:

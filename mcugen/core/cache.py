@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results that are kept between runs, as files in the user's cache folder (XDG), each under a digest of its causes."""
+"""A cache of results between runs: files in the user's cache folder (XDG), each named by a digest of its inputs."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ if sys.platform != "win32":
     import fcntl
 
 _CODE = ("*.py", "*.j2", "*.c", "*.h", "*.toml", "*.json")
-"""Files of mcugen that results depend on."""
+"""Patterns of mcugen's own files that cached results depend on."""
 
 
 def cache_folder() -> Path:
-    """Return $XDG_CACHE_HOME/mcugen, or ~/.cache/mcugen; without both a folder that is removed with this process.
+    """Return $XDG_CACHE_HOME/mcugen, or ~/.cache/mcugen, which need not exist yet.
 
-    The folder may not be there yet.
+    Without either location, return a folder that is removed when this process ends.
     """
     cache_home = os.environ.get("XDG_CACHE_HOME", "")
     try:
         return (Path(cache_home) if Path(cache_home).is_absolute() else Path.home() / ".cache") / "mcugen"
-    except RuntimeError:  # a user without a home
+    except RuntimeError:  # The user has no home folder.
         return _folder_of_process()
 
 
 def user_store(name: str) -> Store:
-    """Return a store that can be written: in the cache folder, or else in one that is removed with this process."""
+    """Return a writable store, in the cache folder or else in a folder that is removed when this process ends."""
     folder = cache_folder() / name
     return Store(folder if _is_writable(folder) else _folder_of_process() / name)
 
@@ -63,7 +63,7 @@ def _folder_of_process() -> Path:
 
 @dataclass(frozen=True)
 class Store:
-    """Files by keys. Any number of processes may read and write at once: a file is whole or is not there."""
+    """A folder of files by key. Processes may read and write concurrently: a file is complete or does not exist."""
 
     folder: Path
 
@@ -72,7 +72,7 @@ class Store:
         return self.folder / key
 
     def read(self, key: str) -> bytes | None:
-        """Return what was written under the key; None if nothing was."""
+        """Return the data that was written under a key, or None."""
         with suppress(OSError), open_regular(self.path(key)) as file:
             return file.read()
         return None
@@ -94,13 +94,13 @@ class Store:
         return target
 
     def keep(self, key: str, data: bytes) -> None:
-        """Write what can be made again, if it can be written: a full disk costs time the next time, and no result."""
+        """Store data that can be computed again; ignore failures to write, such as a full disk."""
         with suppress(OSError):
             self.write(key, data)
 
     @contextmanager
     def locked(self, key: str) -> Iterator[None]:
-        """One process at a time is in the block of one key, where the system has such locks."""
+        """Let one process at a time enter the block of a key; no lock on Windows."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.path(f"{key}.lock").open("wb") as file:
             if sys.platform != "win32":
@@ -110,7 +110,7 @@ class Store:
 
 @cache
 def code_digest() -> str:
-    """SHA-256 of mcugen itself, which has one version for many states while it is developed."""
+    """Return the SHA-256 of mcugen's own files: the code changes during development without a new version number."""
     digest = hashlib.sha256(__version__.encode())
     roots = [Path(__file__).parents[1], *(resource_dir(name) for name in ("templates", "runtime_c", "boards"))]
     for root in roots:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors a user can meet: each names a place, a reason and a remedy, and has an exit code of its own."""
+"""The errors that a user can see: each names a place, a reason and a remedy, and each class has its own exit code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 LONGEST = 3000
-"""Characters of a line for people: what terminals and logs can take. Messages have 4096 at most."""
+"""Largest number of characters of a line that users read in terminals and logs. Messages have at most 4096."""
 
 
 def shortened(text: str, longest: int = LONGEST) -> str:
@@ -19,33 +19,43 @@ def shortened(text: str, longest: int = LONGEST) -> str:
     return f"{text[:head]} … [{len(text) - longest:,} more characters] … {text[-tail:]}"
 
 
-def listed(items: Iterable[str], most: int = 12, separator: str = ", ") -> str:
-    """Return a list for a message: the first items, and how many more there are."""
+def listed(items: Iterable[str], max_items: int = 12, separator: str = ", ") -> str:
+    """Return the text of a list for a message: the first items, and the number of further items.
+
+    Args:
+        items: The items; long ones are shortened.
+        max_items: Largest number of items in the text.
+        separator: Text between two items.
+    """
     known = list(items)
-    more = [f"and {len(known) - most:,} more"] if len(known) > most else []
-    return separator.join([shortened(item, LONGEST // 4) for item in known[:most]] + more)
+    more = [f"and {len(known) - max_items:,} more"] if len(known) > max_items else []
+    return separator.join([shortened(item, LONGEST // 4) for item in known[:max_items]] + more)
 
 
 def printable(text: str) -> str:
-    """Text from models for a terminal: what is no printable character (escape sequences, say) becomes a dot."""
+    """Return a model's text made safe for a terminal: unprintable characters (of escape sequences, say) become dots."""
     return "".join(c if c.isprintable() or c == "\n" else "·" for c in text)
 
 
 class McugenError(Exception):
-    """Base of all expected failures.
+    """Base class of all expected failures.
 
-    `rule` says what must hold, `found` what was there instead, `remedy` what the user can do about it;
-    the message reads `rule. found: … try: …`.
+    `rule` states what must hold, `found` the value seen instead, and `remedy` an action for the user. The message reads
+    `rule. found: … try: …`.
     """
 
     exit_code: ClassVar[int] = 1
     command: str = ""
-    """What the user can paste, once the command line knows (mcugen.cli.remedies)."""
+    """A command that the user can paste, set by the command line (mcugen.cli.remedies)."""
 
     def __init__(self, rule: str, found: str = "", remedy: str = "") -> None:
         self.rule, self.found, self.remedy = rule, found, remedy
-        told = (("", shortened(rule, 2400)), ("found: ", shortened(found, 600)), ("try: ", shortened(remedy, 900)))
-        parts = [f"{label}{text}." for label, text in told if text]
+        labelled_texts = (
+            ("", shortened(rule, 2400)),
+            ("found: ", shortened(found, 600)),
+            ("try: ", shortened(remedy, 900)),
+        )
+        parts = [f"{label}{text}." for label, text in labelled_texts if text]
         super().__init__(printable(" ".join(p[:-1] if p.endswith("..") else p for p in parts)))
 
     def __reduce__(self) -> tuple[type[McugenError], tuple[str, str, str]]:
@@ -54,11 +64,11 @@ class McugenError(Exception):
 
 
 class InternalError(McugenError):
-    """A bug of mcugen: what no other error foresees."""
+    """A bug in mcugen: any exception that is not one of the expected failures."""
 
 
 class Interrupted(McugenError):
-    """The user wanted it to end."""
+    """Raised on Ctrl-C; exit code 130."""
 
     exit_code = 130
 
@@ -70,7 +80,7 @@ class UsageError(McugenError):
 
 
 class ModelError(McugenError):
-    """The model is corrupt, inconsistent, or lacks what compilation needs (e.g. a fixed shape)."""
+    """The model is corrupt or inconsistent, or lacks information that compilation needs (such as a fixed shape)."""
 
     exit_code = 3
 
@@ -88,7 +98,7 @@ class DoesNotFitError(McugenError):
 
 
 class ConstraintError(McugenError):
-    """An accuracy or another figure that the user demanded was missed."""
+    """A limit that the user set was exceeded, for example on accuracy."""
 
     exit_code = 6
 
@@ -112,6 +122,6 @@ class OutputError(McugenError):
 
 
 class BoardError(McugenError):
-    """A board on a wire does not answer, or not as it must."""
+    """A connected board does not answer, or gives an unexpected answer."""
 
     exit_code = 10

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The budget of one compilation: whatever the input, it ends in time, and takes no more memory than a computer has.
+"""Limits of one compilation: for any input, the compiler ends in time and within the memory of a computer.
 
-Every real model is far below: MobileNetV2 has some hundred nodes, and files of 100 MB are taken.
+Real models stay far below the limits: MobileNetV2 has about a hundred nodes, and files of 100 MB are accepted.
 """
 
 from __future__ import annotations
@@ -20,48 +20,50 @@ from types import FrameType
 from mcugen.core.errors import DoesNotFitError, UsageError
 
 MODEL_BYTES = 1 << 28
-"""Largest size of a model's file: protobuf copies it several times."""
+"""Largest size of a model's file in bytes: protobuf copies the file several times."""
 MAX_NODES = 20_000
 """Largest number of nodes of a model, with functions inlined and loops unrolled."""
 MAX_LINKS = 100_000
-"""Inputs and outputs of all nodes, and initializers."""
+"""Largest number of inputs and outputs of all nodes, and of initializers, together."""
 MAX_NAME = 4096
-"""Characters of a name: exporters join those of all layers that they fuse."""
+"""Largest number of characters of a name: exporters join the names of all layers that they fuse."""
 MAX_PORTS = 1_000
-"""Inputs, and outputs, of a model."""
+"""Largest number of inputs of a model, and of its outputs."""
 MAX_READERS = 2_000
 """Largest number of readers of one tensor."""
 MAX_PARTS = 2_000
-"""Inputs, and outputs, of one node."""
+"""Largest number of inputs of one node, and of its outputs."""
 MAX_NESTED = 12
-"""Control flow operators around one another: checking a plan takes twice as long with each."""
+"""Largest depth of nested control flow operators: each level doubles the time to verify a memory plan."""
 MAX_RANK = 64
 """Largest rank of a tensor that ONNX's own code sees; it truncates larger axis numbers to 32 bits."""
 MAX_ELEMENTS = 1 << 22
 """Largest number of elements of a computed tensor: no microcontroller has room for more."""
 MAX_UNROLLED = 128
-"""Steps of a loop that are written out where they must be."""
+"""Largest number of steps of a loop that is unrolled."""
 MAX_WORK = 1 << 18
-"""Operators that a loop may run in all: the self-test's outputs are computed at compile time, step by step."""
+"""Largest number of operators that a loop runs in total: the self-test computes them step by step when compiling."""
 MAX_FOLDED = 1 << 20
-"""Elements of results that are computed while importing loops."""
+"""Largest number of elements of the results that the importer computes while it unrolls loops."""
 
 SAMPLE_BYTES = 1 << 30
-"""Largest size of all arrays in one file of samples."""
+"""Largest size in bytes of all arrays in one file of samples."""
 MAX_SAMPLES = 1 << 18
 """Largest number of samples in a file: each is stored separately and runs under simulation."""
 PROFILE_BYTES = 1 << 26
+"""Largest size of a profile's file in bytes."""
 BOARD_BYTES = 1 << 18
+"""Largest size of a board file in bytes."""
 MAX_PIXELS = 1 << 24
 """Largest number of pixels of an image: a larger one is a decompression bomb, not a calibration sample."""
 LONGEST_LABEL = 200
-"""Characters of what a class of an output is called."""
+"""Largest number of characters of a class label."""
 
 MAX_DIGITS = 18
-"""Largest number of digits of a number on the command line: what 64 bits hold."""
+"""Largest number of digits of a number on the command line: 64 bits hold any such number."""
 
 SECONDS = 20.0
-"""CPU seconds for a program, from the checked model to its memory plan."""
+"""Largest CPU time in seconds from the checked model to the memory plan of a program."""
 _SECONDS_VARIABLE = "MCUGEN_SECONDS"
 
 
@@ -80,7 +82,7 @@ def open_regular(path: Path) -> BufferedReader:
     Raises:
         OSError: The file cannot be opened, or it is a directory, pipe, socket or device.
     """
-    _require_regular(path, path.stat())  # opening a device may do something by itself
+    _require_regular(path, path.stat())  # Opening a device may have side effects, so check first.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
         _require_regular(path, os.fstat(descriptor))
@@ -98,29 +100,35 @@ def _require_regular(path: Path, known: os.stat_result) -> None:
         raise OSError(errno.ENXIO, f"{_SPECIAL_FILES.get(kind, 'a special file')}, not a file", str(path))
 
 
-def read_bounded(path: Path, most: int) -> bytes:
+def read_bounded(path: Path, max_bytes: int) -> bytes:
     """Return the bytes of a regular file.
 
     Raises:
         OSError: The file cannot be read, or is no regular file.
-        UsageError: It has more than `most` bytes.
+        UsageError: It has more than `max_bytes` bytes.
     """
     with open_regular(path) as file:
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise UsageError(f"{path}: the file must have at most {most:,} bytes", "more", "give a smaller one")
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise UsageError(f"{path}: the file must have at most {max_bytes:,} bytes", "more", "give a smaller one")
     return data
 
 
 def check_size(place: str, name: str, count: int) -> None:
-    """DoesNotFitError for a tensor of too many elements."""
+    """Raise DoesNotFitError for a tensor with more than MAX_ELEMENTS elements.
+
+    Args:
+        place: The file, node or option, for the message.
+        name: The name of the tensor.
+        count: The number of its elements.
+    """
     if count > MAX_ELEMENTS:
         rule = f"{place}: a tensor must have at most {MAX_ELEMENTS:,} elements, to fit any board"
         raise DoesNotFitError(rule, f"{count:,} in '{name}'", "use smaller shapes")
 
 
 class _TimeIsUp(BaseException):
-    """Passes through `except Exception`, like KeyboardInterrupt."""
+    """The end of the CPU time; like KeyboardInterrupt, `except Exception` does not catch it."""
 
 
 _is_timed = False
@@ -128,10 +136,13 @@ _is_timed = False
 
 @contextmanager
 def cpu_seconds(what: str) -> Iterator[None]:
-    """DoesNotFitError if the block takes more CPU than SECONDS, or $MCUGEN_SECONDS; nothing within another block.
+    """Limit the CPU time of a block to SECONDS, or $MCUGEN_SECONDS; nested blocks have no limit of their own.
 
-    A timer of the system ends it, wherever it is: only in a program's main thread, where there are such timers, and
-    where nobody else uses them.
+    A system timer interrupts the block. There is no limit outside the main thread, on systems without such timers, and
+    if another part of the process uses the timer.
+
+    Raises:
+        DoesNotFitError: The block took longer.
     """
     global _is_timed
     if _is_timed or not _has_timer():
@@ -154,13 +165,13 @@ def cpu_seconds(what: str) -> Iterator[None]:
 
 
 def restart() -> None:
-    """Restart the time limit for the next of several programs."""
+    """Restart the time limit, before the next of several programs is compiled."""
     if _is_timed:
         _start(_seconds())
 
 
 def _start(seconds: float) -> None:
-    """Start the timer. The signal repeats, as code in between may swallow it (a callback from C++, for example)."""
+    """Start the timer. Its signal repeats every second, as code (a callback from C++, for example) may swallow one."""
     signal.setitimer(signal.ITIMER_PROF, seconds, 1.0)
 
 
@@ -171,8 +182,8 @@ def _has_timer() -> bool:
 
 def _seconds() -> float:
     """Return the time limit: the user's whole seconds, or the default."""
-    wanted = os.environ.get(_SECONDS_VARIABLE, "")
-    return float(wanted) if wanted.isascii() and wanted.isdecimal() and 0 < len(wanted) < 8 else SECONDS
+    text = os.environ.get(_SECONDS_VARIABLE, "")
+    return float(text) if text.isascii() and text.isdecimal() and 0 < len(text) < 8 else SECONDS
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:

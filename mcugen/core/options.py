@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of a compilation. They are about behavior only; hardware is a Board."""
+"""Options of a compilation. They describe behavior only; the hardware is described by a Board."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ THROUGHPUT = "throughput"
 
 OWN, CMSIS_NN, AUTO = "own", "cmsis-nn", "auto"
 FAMILIES = (OWN, CMSIS_NN, AUTO)
-"""Kernel families: mcugen's own; the library's wherever it has one; whichever serves the goal."""
+"""Kernel families: mcugen's own kernels, CMSIS-NN's kernels wherever it has one, or the best of both for the goal."""
 
 LOSSES = ("cross-entropy", "mse", "mae", "huber", "contrastive")
 OPTIMIZERS = ("sgd", "momentum", "adam")
 LEARN_INTEGERS = OPTIMIZERS[:2]
 """Optimizers for int8 weights."""
 HEADS = ("centroids", "nearest", "statistics")
-"""Trainable heads; see mcugen.training."""
+"""Trainable heads, which remember samples; see mcugen.training."""
 STATISTICS = "statistics"
 """Choice of synthetic samples that match the statistics of batch normalizations instead of a range."""
 
@@ -48,22 +48,25 @@ PRECISIONS = {"float32": "float32", "int8": "int8", "int16x8": "int16"}
 """Activation type (a DType) of each precision; weights are int8 except for float32."""
 
 FEW_BITS = {"w4a8": 0, "w4a8g32": 32, "w4a8g64": 64, "w4a8g128": 128}
-"""Precisions of weights of 4 bits where the model bears it, activations of 8: so many inputs share a scale (0: all)."""
+"""Number of inputs that share a scale (0: all), by precision, for weights of 4 bits and activations of 8 bits.
+
+Layers that would lose too much accuracy keep weights of 8 bits.
+"""
 
 TWO_BITS = {"w2a8": 32}
-"""Precisions of weights of 2 bits, of single layers that are fully connected; so many inputs share a scale."""
+"""Number of inputs that share a scale, by precision, for weights of 2 bits in selected fully connected layers."""
 
 WIDE_WEIGHTS = {"int16x16": "int32"}
 """Precision of single layers with int16 activations and weights of up to 16 bits, as many as keep sums within int32."""
 
 MIXED = "auto"
-"""The precision that is chosen layer by layer."""
+"""Name of the precision that is chosen for each layer."""
 
 SAMPLES = "samples"
-"""Name that stands for all outputs, with ranges as samples have them."""
+"""Key of CompileOptions.plausible for all outputs, with the ranges that the samples have."""
 
 DIVERGED_DB = 20.0
-"""An SQNR below which a layer has diverged, unless the user says otherwise: an error of a tenth of the signal."""
+"""Default SQNR in dB below which a layer has diverged: an error of a tenth of the signal."""
 
 METRICS = {
     "top1": "top-1",
@@ -83,14 +86,14 @@ METRICS = {
     "sqnr": "SQNR",
     "agreement": "agreement",
 }
-"""Titles of the measures of how good outputs are (mcugen.evaluation.metrics), by name."""
+"""Titles of the metrics (mcugen.evaluation.metrics), by name."""
 
 
 @dataclass(frozen=True)
 class LibraryFiles:
-    """A library that generated code calls, as a user has it: the folder of its headers, and a built archive of it.
+    """The user's copy of a library that generated code calls: the folder of its headers, and a built archive.
 
-    In the archive's name "{cpu}" stands for the CPU of a board.
+    In the archive's name, "{cpu}" stands for the CPU of a board.
     """
 
     include: Path
@@ -102,17 +105,17 @@ class LibraryFiles:
 
 
 AUTO_PLACE = "auto"
-"""Name that stands for the best memory."""
+"""Placement name that stands for the best memories."""
 
 
 @dataclass(frozen=True)
 class Places:
     """Placement of data in the board's memories, by name; empty fields use the board's defaults.
 
-    `arena` lists memories that may share the arena, the best first; ("auto",) stands for all RAM, the fastest first. A
-    RAM in `weights` gets copies of all weights. A RAM in `hot_weights` gets copies of at most so many bytes of the
-    weights that save most cycles there, or, where the board file has no wait states, of those that are read most often
-    for their size. Of several such pairs, each takes from what the previous ones left.
+    `arena` lists the memories that may share the arena, the best first; ("auto",) stands for all RAM, the fastest
+    first. A RAM in `weights` gets copies of all weights. `hot_weights` are pairs of a RAM and the largest number of
+    bytes of weights to copy there. The weights that save most cycles come first or, if the board file has no wait
+    states, the weights that are read most often for their size. Each further pair takes from the remaining weights.
     """
 
     arena: tuple[str, ...] = ()
@@ -121,7 +124,7 @@ class Places:
 
     @property
     def hot(self) -> tuple[tuple[str, int], ...]:
-        """The pairs of hot_weights."""
+        """Return the pairs of memory and bytes in hot_weights."""
         match self.hot_weights:
             case (str(memory), int(nbytes)):
                 return ((memory, nbytes),)
@@ -137,7 +140,7 @@ class Places:
 
 
 INPUT_TYPES = ("uint8", "int8", "uint16", "int16")
-"""Types of inputs that may replace reals: float32 represents all of their numbers."""
+"""Types that may replace a float input: float32 represents all of their numbers."""
 
 TRAINED_AS = ("auto", "float32", "int8")
 """Types in which trained weights are kept."""
@@ -150,8 +153,8 @@ RUNNING = ("frozen", "updated")
 class Training:
     """Options of on-device training.
 
-    `layers` selects the layers (see mcugen.training.layers); loss, optimizer and batch size follow. Or it selects a
-    head that remembers samples (see mcugen.training.heads), which has its own loss and optimizer.
+    `layers` selects the layers that are trained by loss, optimizer and batch size (see mcugen.training.layers). It can
+    also select a head that remembers samples (see mcugen.training.heads), which has its own loss and optimizer.
     """
 
     layers: str
@@ -160,23 +163,23 @@ class Training:
     optimizer: str = OPTIMIZERS[0]
     batch: int = 1
     precision: str = TRAINED_AS[0]
-    """Of trained weights: float32, or int8 where that is too large (auto), or one of these."""
+    """Type of the trained weights, one of TRAINED_AS; `auto` is float32, or int8 if float32 is too large."""
     statistics: str = RUNNING[0]
-    """Of batch normalization behind the first trained layer."""
+    """Treatment of batch normalization behind the first trained layer, one of RUNNING."""
 
     @property
     def is_head(self) -> bool:
-        """Whether nothing has a gradient."""
+        """Return whether a head is trained, without gradients."""
         return self.layers.partition("@")[0].partition(":")[0] in HEADS
 
     @property
     def is_open(self) -> bool:
-        """Whether a lesson is to say what is trained."""
+        """Return whether a trial is to select the trained layers."""
         return self.layers == AUTO
 
     @property
     def updates_statistics(self) -> bool:
-        """Whether batch normalization goes on taking its statistics."""
+        """Return whether training updates the statistics of batch normalization."""
         return self.statistics == RUNNING[1]
 
     def describe(self) -> str:
@@ -191,7 +194,7 @@ class Training:
 
 @dataclass(frozen=True)
 class LayerTimes:
-    """Cycles that a layer took by a kernel, with its constants where they lie, and copied to the arena first."""
+    """Measured cycles of a layer with a kernel: constants read in place, or copied to the arena first."""
 
     plain: int
     copied: int
@@ -199,45 +202,69 @@ class LayerTimes:
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """`name` prefixes all C symbols (default: from the model's file name); `dims` fixes symbolic dimensions.
+    """Options of one compilation.
 
-    A dimension may also get a range (low, high): then its size is an argument of the run function.
-    `bound` gives inputs their values at compile time: they are constants then. `input_types` are of real inputs that
-    the caller has as whole numbers: one of INPUT_TYPES by name. `states` maps outputs to inputs:
-    what an output is after one call, its input is in the next; neither is the caller's business any more.
-    `plugins` are Python files that register operators of the user's own (see mcugen.driver.plugins).
-    `float16_weights`: weights of float layers are rounded to float16 numbers, which kernels store as such.
-    `optimize` is one of GOALS, `family` one of FAMILIES; `kernels` are names of kernels, taken wherever they fit.
-    `max_ram` and `max_flash` are the most bytes that the model may take (see mcugen.search.budget); None is no limit.
-    `stream_input`: the caller hands over the first input row by row, so that it takes no memory. `integer_io`: what a
-    quantized model converts at its borders, the caller converts: its inputs and outputs are codes.
-    With `helpers` the header has inline functions that write inputs and read outputs; `labels` name the classes of an
-    output. With `steps` the caller may ask for one layer, or row group, after the other: none takes more than
-    `max_step_cycles`, by estimated cycles of the board, which may lead to layers `by_rows` (see
-    mcugen.autotuning.step_latency). `external_io`: inputs and outputs lie in buffers of the caller's, whose addresses
-    the run function takes. `input_pipeline` describes, or names a file that describes, how the input is made of raw
-    data (mcugen.pipelines): code for that is generated, and samples are raw. `max_cycles`, or `max_latency` in seconds,
-    is the longest that a call may take on the board, by estimated cycles; `most_instructions`, by the estimate that
-    kernels are chosen by, is what that leads to (see mcugen.autotuning.latency). `copy_price`: cycles that a byte of a
-    copy in RAM counts for which start-up may make (see mcugen.search.weight_staging). With `tune`, so many kernels of
-    each layer run in the simulator (see mcugen.autotuning.measured_kernels), which leads to `times`, by the names of
-    layers and kernels. With two `cores`, both compute portions of a layer at once where that takes less time (see
-    mcugen.search.core_partition); for `throughput`, which `optimize` THROUGHPUT stands for, or parts of two frames,
-    where that gives more frames (see mcugen.search.frame_pipeline). `place` says what lies in which memory. With
-    `weights_blob` the run function reads the weights from a file of theirs that the caller has put somewhere in memory.
-    `updatable` puts all else into it that training changes, and its `weights_version`, so that a model that was trained
-    again is another file for the same code. With `weights_reader` no pointer reaches the file: a function of the
-    caller's reads each layer's part into the arena. `copy_ahead`: the firmware copies weights of the next layer to the
-    arena while one runs, where that pays (see docs/memory.md). `library` is what the code is linked with where it runs,
-    if it calls a library; it shapes no code. `validation` adds the firmware's part of `mcugen validate`, and changes no
-    other file. With `stack_bound` the header tells the most stack that a call takes when the board's compiler builds it
-    (see mcugen.measurement.stack_bounds). The self-test has at most `self_test` samples, chosen for what they find (see
-    mcugen.measurement.selftests), or one. `check_weights`: functions that compare the constants with checksums,
-    `check_parameters`: those that lie beside a file of weights, `checked_arena`: ones that take the arena's size, or
-    look at canaries. With `checked_indices` no damaged constant leads out of memory, which some kernels cannot promise.
-    With `training` there is a function that goes on training the model, which has what it learned in its state (see
-    mcugen.training). `checked_steps`: a checksum of the arena between steps. `plausible`: ranges that outputs must lie
-    in, by their names; with the key SAMPLES those that samples have (see mcugen.measurement.plausibility).
+    Attributes:
+        name: Prefix of all C symbols; by default from the model's file name.
+        dims: Sizes of symbolic dimensions. The size of a dimension with a range (low, high) is an argument of the run
+            function.
+        bound: Values of inputs that become constants at compile time.
+        input_types: One of INPUT_TYPES for each float input, by name, for which the caller passes whole numbers.
+        states: The input that each of these outputs feeds in the next call. Both disappear from the caller's interface.
+        plugins: Python files that register the user's own operators (see mcugen.driver.plugins).
+        float16_weights: Whether the weights of float layers are rounded to float16, and stored as such.
+        optimize: One of GOALS.
+        family: One of FAMILIES.
+        kernels: Names of kernels that are used wherever they fit.
+        stream_input: Whether the caller passes the first input row by row, so that it needs no memory.
+        max_ram: Largest number of bytes of RAM (see mcugen.search.budget); None is no limit.
+        max_flash: Largest number of bytes of flash; None is no limit.
+        place: Placement of data in the board's memories.
+        weights_blob: Whether the run function reads the weights from a file that the caller has put in memory.
+        updatable: Whether that file also has all other data that training changes, and `weights_version`. A retrained
+            model is then another file for the same code.
+        weights_version: Version number in an updatable file of weights.
+        weights_reader: Whether a function of the caller reads each layer's part of the file into the arena, as no
+            pointer can reach the file.
+        copy_ahead: Whether the firmware copies the next layer's weights to the arena while a layer runs, where that
+            saves time (see docs/memory.md).
+        library: Files of the library that the code is linked with for runs, if it calls one. They do not change code.
+        integer_io: Whether the caller does the conversions at a quantized model's inputs and outputs, and passes
+            quantized values.
+        external_io: Whether inputs and outputs lie in the caller's buffers, whose addresses the run function takes.
+        validation: Whether to add the firmware's part of `mcugen validate`; no other file changes.
+        input_pipeline: Description of how the input is made from raw data, or the name of a file with the description
+            (mcugen.pipelines). Code for the conversion is generated, and samples are raw.
+        helpers: Whether the header has inline functions that write inputs and read outputs.
+        labels: Names of the classes of an output.
+        steps: Whether the caller can run one layer, or group of rows, at a time.
+        max_step_cycles: Largest number of estimated cycles of a step, which may lead to layers in `by_rows` (see
+            mcugen.autotuning.step_latency).
+        by_rows: Names of layers that run in groups of rows.
+        stack_bound: Whether the header gives a bound of a call's stack as built by the board's compiler (see
+            mcugen.measurement.stack_bounds).
+        self_test: Largest number of self-test samples, which are chosen for the faults that they detect (see
+            mcugen.measurement.selftests); 0 is one sample.
+        check_weights: Whether there are functions that compare the constants with checksums.
+        check_parameters: Whether there are functions that compare the parameters beside a file of weights with
+            checksums.
+        checked_arena: Whether there are functions that take the arena's size, or check canaries.
+        checked_indices: Whether no damaged constant can lead out of memory; some kernels cannot guarantee this.
+        checked_steps: Whether a checksum protects the arena between steps.
+        plausible: Ranges of plausible outputs by name; the key SAMPLES stands for the ranges of the samples' outputs
+            (see mcugen.measurement.plausibility).
+        max_cycles: Largest number of estimated cycles of a call on the board.
+        max_latency: Longest time of a call on the board in seconds, by estimated cycles.
+        most_instructions: Largest number of instructions by the estimate that selects kernels; follows from
+            `max_cycles` or `max_latency` (see mcugen.autotuning.latency).
+        copy_price: Cost in cycles of each byte of weights that start-up may copy to RAM (see
+            mcugen.search.weight_staging).
+        tune: Number of kernels of each layer that run in the simulator (see mcugen.autotuning.measured_kernels).
+        times: Measured cycles by the names of layer and kernel; a result of `tune`.
+        cores: Number of cores. Two cores share a layer where that saves time (see mcugen.search.core_partition).
+        throughput: Whether two cores may compute parts of two frames at once, where that gives more frames per second
+            (see mcugen.search.frame_pipeline). The goal THROUGHPUT stands for this option.
+        training: Options of on-device training, whose results are part of the model's state (see mcugen.training).
     """
 
     name: str = ""
@@ -289,17 +316,17 @@ class CompileOptions:
 
     @property
     def fixed_dims(self) -> dict[str, int]:
-        """The dimensions with one size."""
+        """Return the size of each dimension that has one size."""
         return {key: low for key, (low, high) in self._ends().items() if low == high}
 
     @property
     def ranges(self) -> dict[str, tuple[int, int]]:
-        """The dimensions whose size is known at run time only, between two bounds."""
+        """Return the bounds of each dimension whose size is only known at run time."""
         return {key: (low, high) for key, (low, high) in self._ends().items() if low != high}
 
     @property
     def may_spill(self) -> bool:
-        """Whether an arena that is too large for one memory may lie in several: some code knows of one only."""
+        """Return whether the arena may be split over several memories; some options need it in one memory."""
         return not self.checked_arena and self.cores == 1 and not self.copy_ahead
 
     def _ends(self) -> dict[str, tuple[int, int]]:
@@ -307,7 +334,7 @@ class CompileOptions:
 
     @property
     def weights_in_file(self) -> bool:
-        """Whether weights are a file of their own, which firmware may replace or read part by part."""
+        """Return whether the weights are a separate file, which firmware may replace or read part by part."""
         return self.weights_blob or self.updatable or self.weights_reader
 
     def describe(self) -> str:
@@ -337,8 +364,10 @@ class CompileOptions:
         parts += ["checked weights"] * self.check_weights + ["checked parameters"] * self.check_parameters
         parts += ["checked arena"] * self.checked_arena + ["checked indices"] * self.checked_indices
         parts += ["checked steps"] * self.checked_steps
-        told = ", ".join(n if n == SAMPLES else f"{n}={low:g}..{high:g}" for n, (low, high) in self.plausible.items())
-        parts += [f"plausible {told}"] * bool(told)
+        ranges_text = ", ".join(
+            n if n == SAMPLES else f"{n}={low:g}..{high:g}" for n, (low, high) in self.plausible.items()
+        )
+        parts += [f"plausible {ranges_text}"] * bool(ranges_text)
         parts += [f"{self.cores} cores"] * (self.cores > 1)
         parts += [self.training.describe()] if self.training else []
         parts += ["helpers"] * self.helpers + [f"{len(self.labels)} labels"] * bool(self.labels)

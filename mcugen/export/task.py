@@ -20,7 +20,7 @@ from mcugen.reporting.figures import Report
 
 @dataclass(frozen=True)
 class Packaging:
-    """The form of a package: its version (MAJOR.MINOR.PATCH), and whether it is a zipped file or a folder.
+    """Options of an export: the package's version (MAJOR.MINOR.PATCH), and whether it is a zip file or a folder.
 
     `force` overwrites files that were edited, or that mcugen did not write.
     """

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The low-level IR: instructions over buffers, their memory plan and its check. It has never heard of ONNX."""
+"""The low-level IR: instructions over buffers, independent of ONNX."""

@@ -78,7 +78,7 @@ def merge_sizes(symbols: Sequence[Symbol], build: Build) -> Program:
 
 
 class _NoFormulaError(UnsupportedError):
-    """More examples may help."""
+    """Raised if no formula fits; more examples may help."""
 
 
 def _merged(symbols: Sequence[Symbol], build: Build, fewest: int) -> Program:
@@ -129,7 +129,7 @@ def _values(symbol: Symbol, high: int) -> list[int]:
 
 
 def _points(symbols: Sequence[Symbol], reference: Sizes) -> list[dict[str, int]]:
-    """Along each symbol with the others at the reference; for several symbols, some mixtures too."""
+    """Return the sizes to sample: along each symbol with the others at the reference, and some mixtures."""
     lines = [{**reference, s.name: value} for s in symbols for value in _values(s, reference[s.name])]
     small = [[v for v in _values(s, reference[s.name]) if v > 1][: CONFIRMING[0]] or [s.high] for s in symbols]
     mixed = [
@@ -142,7 +142,13 @@ def _points(symbols: Sequence[Symbol], reference: Sizes) -> list[dict[str, int]]
 def _samples(
     symbols: Sequence[Symbol], reference: Sizes, merged: Variant, program: Program, build: Build
 ) -> tuple[list[_Sample], list[tuple[Sizes, Mapping[str, Shape]]]]:
-    """Programs to merge, the reference's first; and the shapes where an axis of length 1 hides the structure."""
+    """Return the programs to merge, the reference's first, and the shapes of degenerate sizes.
+
+    At degenerate sizes, an axis of length 1 hides the structure, so that their programs cannot be merged.
+
+    Raises:
+        UnsupportedError: The programs differ in more than parameters.
+    """
     samples = [_Sample(reference, program, merged.shapes)]
     degenerate: list[tuple[Sizes, Mapping[str, Shape]]] = []
     different: dict[int, str] = {}
@@ -155,17 +161,17 @@ def _samples(
             degenerate.append((point, variant.shapes))
             continue
         other = variant.lower()
-        found = difference(program, other)
-        if not found:
+        fault = difference(program, other)
+        if not fault:
             samples.append(_Sample(point, other, variant.shapes))
         elif not first.output and all(point[s.name] == reference[s.name] for s in symbols[1:]):
-            different[point[first.name]] = found
+            different[point[first.name]] = fault
         else:
             computed = [s.name for s in symbols if s.output and point[s.name] != reference[s.name]]
-            raise _refusal(f"{_text(point)}: {found}", f"end the model at '{computed[0]}'" if computed else "")
+            raise _refusal(f"{_text(point)}: {fault}", f"end the model at '{computed[0]}'" if computed else "")
     if different:
-        value, found = next(iter(different.items()))
-        raise _refusal(f"{first.name}={value}: {found}", _remedy(first, different, samples))
+        value, fault = next(iter(different.items()))
+        raise _refusal(f"{first.name}={value}: {fault}", _remedy(first, different, samples))
     return samples, degenerate
 
 
@@ -173,13 +179,13 @@ def _built(build: Build, point: Sizes) -> Variant:
     try:
         return build(point)
     except McugenError as error:
-        found = f"with {_text(point)}: {error.rule}. {error.found}"
-        raise type(error)("the model must be valid for every size of the range", found, error.remedy) from error
+        fault = f"with {_text(point)}: {error.rule}. {error.found}"
+        raise type(error)("the model must be valid for every size of the range", fault, error.remedy) from error
 
 
 def _beyond(symbol: Symbol, samples: Sequence[_Sample], build: Build, fewest: int) -> list[_Sample]:
-    """Larger sizes than the range has, where it has few: they confirm formulas, if the model allows them."""
-    first, found = samples[0], []
+    """Return samples of sizes above a short range, which confirm formulas, as far as the model allows such sizes."""
+    first, samples_beyond = samples[0], []
     for value in range(symbol.high + 1, symbol.high + 1 + max(fewest - len(samples), 0)):
         sizes = {**first.sizes, symbol.name: value}
         try:
@@ -188,12 +194,12 @@ def _beyond(symbol: Symbol, samples: Sequence[_Sample], build: Build, fewest: in
         except McugenError:
             break
         if not difference(first.program, other):
-            found.append(_Sample(sizes, other, variant.shapes))
-    return found
+            samples_beyond.append(_Sample(sizes, other, variant.shapes))
+    return samples_beyond
 
 
 def _is_degenerate(shapes: Mapping[str, Shape], general: Mapping[str, Shape]) -> bool:
-    """Whether an axis is 1 (or 0) that is longer elsewhere."""
+    """Return whether any axis has length 1 or 0 that is longer in the general shapes."""
     both = ((shape, general[name]) for name, shape in shapes.items() if name in general)
     return any(
         len(shape) == len(other) and any(n < 2 <= m for n, m in zip(shape, other, strict=True)) for shape, other in both
@@ -219,12 +225,12 @@ _RULE = "a model must be the same for all sizes of a range, but for its shapes"
 _REMEDY = "fix the dimension with --dim NAME=SIZE"
 
 
-def _refusal(found: str, remedy: str = "") -> UnsupportedError:
-    return UnsupportedError(_RULE, found, remedy or _REMEDY)
+def _refusal(fault: str, remedy: str = "") -> UnsupportedError:
+    return UnsupportedError(_RULE, fault, remedy or _REMEDY)
 
 
-def _no_formula(found: str) -> _NoFormulaError:
-    return _NoFormulaError(_RULE, found, _REMEDY)
+def _no_formula(fault: str) -> _NoFormulaError:
+    return _NoFormulaError(_RULE, fault, _REMEDY)
 
 
 # ------------------------------------------------------------------------------------------------ comparison
@@ -241,13 +247,13 @@ def difference(program: Program, other: Program) -> str:
         return f"other kernels are needed from {where} on"
     partners: dict[Buffer, Buffer] = {}
     for a, b in zip(program.instrs, other.instrs, strict=True):
-        found = _instr_difference(a, b) or _operand_difference(a, b, partners)
-        if found:
-            return f"{_label(a)}: {found}"
+        mismatch = _instr_difference(a, b) or _operand_difference(a, b, partners)
+        if mismatch:
+            return f"{_label(a)}: {mismatch}"
     for side in ("inputs", "outputs", "states"):
-        found = _endpoint_difference(getattr(program, side), getattr(other, side), partners)
-        if found:
-            return found
+        mismatch = _endpoint_difference(getattr(program, side), getattr(other, side), partners)
+        if mismatch:
+            return mismatch
     return ""
 
 
@@ -275,9 +281,9 @@ def _operand_difference(a: Instr, b: Instr, partners: dict[Buffer, Buffer]) -> s
     if [(o.role, o.access) for o in a.operands] != [(o.role, o.access) for o in b.operands]:
         return "it has other operands"
     for mine, theirs in zip(a.operands, b.operands, strict=True):
-        found = _buffer_difference(mine.buffer, theirs.buffer, partners)
-        if found:
-            return f"operand '{mine.role}' {found}"
+        mismatch = _buffer_difference(mine.buffer, theirs.buffer, partners)
+        if mismatch:
+            return f"operand '{mine.role}' {mismatch}"
     return ""
 
 
@@ -288,14 +294,17 @@ def _endpoint_difference(mine: Sequence[Endpoint], theirs: Sequence[Endpoint], p
             return f"{place} has another type or rank"
         if a.buffer.space is Space.STATE and a.shape != b.shape:
             return f"{place}: state must have a fixed shape"
-        found = _buffer_difference(a.buffer, b.buffer, partners)
-        if found:
-            return f"{place} {found}"
+        mismatch = _buffer_difference(a.buffer, b.buffer, partners)
+        if mismatch:
+            return f"{place} {mismatch}"
     return ""
 
 
 def _buffer_difference(a: Buffer, b: Buffer, partners: dict[Buffer, Buffer]) -> str:
-    """Buffers correspond one to one; a constant may be the beginning of a longer one."""
+    """Return the difference of two buffers, in words; "" if they correspond.
+
+    Buffers must correspond one to one. A constant may be the beginning of a longer constant.
+    """
     if (a.dtype, a.space) != (b.dtype, b.space):
         return "has another type"
     if a.data is not None and b.data is not None:
@@ -322,8 +331,8 @@ def _check_shapes(
             formulas = [fitter.fit([row[axis] for row in rows]) for axis in range(len(general[name]))]
             expected = [f.at(point) if isinstance(f, Polynomial) else None for f in formulas]
             if len(shape) != len(expected) or any(e not in (None, n) for e, n in zip(expected, shape, strict=True)):
-                wanted = f"by the other sizes it should be {tuple(expected)}"
-                raise _refusal(f"with {_text(point)} tensor '{name}' is {shape}, {wanted}")
+                expected_text = f"by the other sizes it should be {tuple(expected)}"
+                raise _refusal(f"with {_text(point)} tensor '{name}' is {shape}, {expected_text}")
 
 
 def _check_without_elements(program: Program, symbols: Sequence[Symbol], reference: Sizes, build: Build) -> None:
@@ -332,16 +341,18 @@ def _check_without_elements(program: Program, symbols: Sequence[Symbol], referen
         point = {**reference, symbol.name: 0}
         outputs: Mapping[str, Shape] = {}
         if not symbol.low:
-            with warnings.catch_warnings(), suppress(McugenError):  # of nothing there may be no maximum, say
+            with warnings.catch_warnings(), suppress(McugenError):  # A maximum of no elements may be undefined.
                 warnings.simplefilter("ignore", RuntimeWarning)
                 outputs = build(point).outputs
-                point |= {s.name: 0 for s in symbols if s.output and s.output not in outputs}  # of nothing, too
+                point |= {
+                    s.name: 0 for s in symbols if s.output and s.output not in outputs
+                }  # These have no outputs either.
         for endpoint in program.outputs:
             shape = endpoint.shape_at(point)
-            found = outputs.get(endpoint.name, shape)
-            if found != shape:
-                wanted = f"by the other sizes it should be {shape}"
-                message = f"with {_text(point)} output '{endpoint.name}' is {found}, {wanted}"
+            computed_shape = outputs.get(endpoint.name, shape)
+            if computed_shape != shape:
+                expected_text = f"by the other sizes it should be {shape}"
+                message = f"with {_text(point)} output '{endpoint.name}' is {computed_shape}, {expected_text}"
                 raise _refusal(message, f"end the model at '{symbol.name}'")
 
 
@@ -361,7 +372,7 @@ def _merge(program: Program, programs: Sequence[Program], fitter: Fitter) -> Non
 
 
 def _extreme_sizes(symbols: Sequence[Symbol]) -> list[dict[str, int]]:
-    """Sizes among which every formula has its extremes: whole ranges of each symbol, and the corners of a few."""
+    """Return sizes that include the extremes of every formula: ranges of each symbol, and the corners of a few."""
     highest = {s.name: s.high for s in symbols}
     some = symbols[:4]
     corners = [
@@ -375,8 +386,8 @@ def _extreme_sizes(symbols: Sequence[Symbol]) -> list[dict[str, int]]:
 def _merge_buffers(programs: Sequence[Program], fitter: Fitter, corners: Sequence[Sizes]) -> dict[Buffer, Formula]:
     """Give each buffer of the first program its largest number of elements; return the formulas of these numbers."""
     formulas: dict[Buffer, Formula] = {}
-    for buffer, *others in zip(*map(_in_order, programs), strict=True):
-        row = [buffer.count, *(other.count for other in others)]
+    for buffer, *other_buffers in zip(*map(_in_order, programs), strict=True):
+        row = [buffer.count, *(other.count for other in other_buffers)]
         if len(set(row)) == 1:
             continue
         formula = fitter.fit(row)
@@ -389,10 +400,10 @@ def _merge_buffers(programs: Sequence[Program], fitter: Fitter, corners: Sequenc
 
 
 def _in_order(program: Program) -> list[Buffer]:
-    """Buffers in the order of their use, which is the same in all programs."""
-    found = [e.buffer for e in (*program.states, *program.inputs)]
-    found += [o.buffer for i in program.instrs for o in i.operands]
-    return list(dict.fromkeys(b for b in found if b.planned or b.space.is_callers))
+    """Return the buffers in the order of their use, which is the same in all programs."""
+    used = [e.buffer for e in (*program.states, *program.inputs)]
+    used += [o.buffer for i in program.instrs for o in i.operands]
+    return list(dict.fromkeys(b for b in used if b.planned or b.space.is_callers))
 
 
 def _require_no_negative(what: str, formula: Formula, values: Sequence[Param], corners: Sequence[Sizes]) -> None:
@@ -421,15 +432,15 @@ def _merge_instr(
             raise _no_formula(f"{_label(instr)}: parameter '{key}' follows no formula: {values[:8]}")
         _require_no_negative(f"parameter '{key}' of {_label(instr)}", formula, values, corners)
         formulas[key] = formula
-        params[key] = max(values, key=abs)  # the one that decides the C type
+        params[key] = max(values, key=abs)  # The largest magnitude decides the C type.
     instr.params, instr.formulas = params, formulas
     instr.baked = instr.baked - set(formulas)
     if any(v.overlaps != instr.overlaps for v in variants):
-        instr.overlaps = ()  # the distance would depend on the size
+        instr.overlaps = ()  # The distance would depend on the size.
     if formulas:
         everywhere = [pair for pair in instr.inplace if all(pair in v.inplace for v in variants)]
         instr.inplace = tuple(pair for pair in everywhere if _stay_alike(instr, pair, counts))
-        instr.overlaps = ()  # leads follow no formula in general
+        instr.overlaps = ()  # Leads follow no formula in general.
 
 
 def _same(a: Param, b: Param) -> bool:
@@ -437,7 +448,7 @@ def _same(a: Param, b: Param) -> bool:
 
 
 def _stay_alike(instr: Instr, pair: tuple[str, str], counts: Mapping[Buffer, Formula]) -> bool:
-    """Whether output and input have equally many elements at every size, so that one may overwrite the other."""
+    """Return whether output and input have equal element counts at every size, so that one may overwrite the other."""
     first, second = (instr.operand(role).buffer for role in pair)
     return counts.get(first) == counts.get(second) and first.count == second.count
 

@@ -28,7 +28,7 @@ from mcugen.lir.rows import READ_ROWS_KERNEL, ReadRowsParams
 
 
 class Builder:
-    """Collects a Program. Values are mapped to buffers on first use.
+    """A builder of a Program, which maps values to buffers on first use.
 
     `optimize` is what the user wants most; `choices` are kernels by node, where several fit, `remarks` what reasons say
     besides; `any_size` allows only what is the same instruction at all sizes, but for parameters; `widens`: weights may
@@ -95,15 +95,15 @@ class Builder:
         return self._buffers.get(value)
 
     def alias(self, value: Value, of: Value) -> None:
-        """Lets `value` be the same memory as `of`: same bytes, other shape."""
+        """Give `value` the buffer of `of`: the same bytes with another shape."""
         self._buffers[value] = self.buffer(of)
 
     def bind(self, value: Value, buffer: Buffer) -> None:
-        """Lets `value` lie in `buffer`."""
+        """Give `value` the buffer `buffer`."""
         self._buffers[value] = buffer
 
     def forget(self, values: Iterable[Value]) -> None:
-        """Lets values that have been computed have other buffers from here on: their nodes are lowered once more."""
+        """Give computed values new buffers from here on, as their nodes are lowered again."""
         for value in values:
             self._buffers.pop(value, None)
 
@@ -137,7 +137,7 @@ class Builder:
         return self._growing[-1]
 
     def scratch(self, name: str, dtype: DType, count: int) -> Buffer:
-        """Working memory that lives during one instruction."""
+        """Return a new scratch buffer, which lives during one instruction."""
         return self._new(name, dtype, count, Space.ARENA)
 
     def call(self, node: Node, call: Call) -> Instr:
@@ -167,7 +167,7 @@ class Builder:
         return self._append(instr)
 
     def _reason(self, node: Node, kernel: Kernel) -> str:
-        """Why this kernel, where there may be others."""
+        """Return the reason for a kernel, if there are alternatives, with the remark on the node."""
         reason = kernel.reason if kernel.emit or kernel.when else ""
         return "; ".join(filter(None, [reason, self._remarks.get(node, "")]))
 
@@ -228,9 +228,9 @@ class Builder:
             nbytes: Bytes to copy; by default as many as both have.
             stays: Whether to copy in any case.
         """
-        most = min(source.nbytes - x_at, target.nbytes - y_at)
-        size = most if nbytes is None else nbytes
-        assert 0 <= size <= most and min(x_at, y_at) >= 0, f"a move beyond {source.name} or {target.name}"
+        max_bytes = min(source.nbytes - x_at, target.nbytes - y_at)
+        size = max_bytes if nbytes is None else nbytes
+        assert 0 <= size <= max_bytes and min(x_at, y_at) >= 0, f"a move beyond {source.name} or {target.name}"
         whole = source.nbytes == target.nbytes == size
         written = not whole and target in self._used
         call = Call(
@@ -246,9 +246,17 @@ class Builder:
         self.call(node, call).stays = stays
 
     def read_rows(self, node: Node, value: Value, first: Buffer, target: Buffer, rows: int, axis: int) -> None:
-        """Has the caller write `rows` rows of an input of the model to `target`, and counts them in `first` (int32).
+        """Add an instruction by which the caller writes rows of a model input to a buffer.
 
-        The input has no memory then; its `axis` counts the rows, and the call begins with number `first`.
+        The input then has no memory of its own.
+
+        Args:
+            node: Node that the instruction belongs to.
+            value: The input.
+            first: Counter (int32) with the number of the first row, which the instruction advances.
+            target: Buffer for the rows.
+            rows: Number of rows.
+            axis: Axis of the input that counts the rows.
         """
         source = self.buffer(value)
         source.space = Space.STREAM

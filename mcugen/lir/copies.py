@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two kernels that copy elements, which lowering itself uses: for states, and for parts that have one place."""
+"""The two kernels that copy elements, which lowering uses for states and for parts that share a place."""
 
 from __future__ import annotations
 

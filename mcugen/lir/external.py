@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs and outputs in buffers of the caller's: they take nothing of the arena, and are not copied."""
+"""Inputs and outputs in the caller's buffers, which need no arena and no copies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _taken(program: Program) -> list[Endpoint]:
 
 
 def _is_last(program: Program, move: Instr) -> bool:
-    """Whether nothing but this move writes to its target, and nothing to its source any more."""
+    """Return whether only this move uses its target, and no later instruction writes its source."""
     x, y = move.operand("x").buffer, move.operand("y").buffer
     later = program.instrs[program.instrs.index(move) :]
     return _users(program, y) == [move] and not any(writer in later for writer in _writers(program, x))
@@ -71,7 +71,7 @@ def _outer(program: Program) -> list[Instr]:
 
 
 def _moves_all(instr: Instr) -> bool:
-    """Whether an instruction copies a whole buffer to another of its type."""
+    """Return whether an instruction copies a whole buffer to another of equal type and size."""
     if instr.kernel != MOVE or instr.control is not Control.NONE or not instr.has_fixed_parts:
         return False
     x, y = instr.operand("x").buffer, instr.operand("y").buffer

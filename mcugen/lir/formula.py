@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that follow from sizes known only at run time, and how to find the formula from examples."""
+"""Formulas of numbers that depend on sizes known only at run time, and their derivation from examples."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Polynomial:
         return sum(factor * _product(atoms, sizes) for factor, atoms in self.terms)
 
     def magnitude(self, sizes: Sizes) -> int:
-        """Σ of the terms' magnitudes: no sum on the way is larger."""
+        """Return the sum of the terms' magnitudes, which bounds all partial sums."""
         return sum(abs(factor) * abs(_product(atoms, sizes)) for factor, atoms in self.terms)
 
     def renamed(self, prefix: str) -> Polynomial:
@@ -106,7 +106,7 @@ _PERIODS = (*range(2, 17), 20, 24, 32, 48, 64)
 
 @dataclass
 class Fitter:
-    """Finds formulas for numbers that are known at some points.
+    """A fitter of formulas to numbers that are known at some points.
 
     `reference` is one of them, and those that differ from it in one symbol make the lines along which the
     dependence on that symbol is found. A formula is accepted only if it is right at every point, and if enough
@@ -120,15 +120,15 @@ class Fitter:
 
     def fit(self, values: Sequence[Number]) -> Formula | None:
         """Return the formula with these values at the points, in order; None if there is none."""
-        key: tuple[object, ...] = (type(values[0]), *values)  # 1 and 1.0 are equal keys
+        key: tuple[object, ...] = (type(values[0]), *values)  # The type distinguishes 1 and 1.0.
         if key not in self._known:
             self._known[key] = self._fit(values)
         return self._known[key]
 
     def _fit(self, values: Sequence[Number]) -> Formula | None:
         if all(isinstance(v, int) for v in values):
-            found = self._polynomial([int(v) for v in values])
-            return found or self._table(values)
+            polynomial = self._polynomial([int(v) for v in values])
+            return polynomial or self._table(values)
         return self._quotient([float(v) for v in values], type(values[0])) or self._table(values)
 
     # ---------------------------------------------------------------------------------------------- integers
@@ -137,15 +137,15 @@ class Fitter:
         involved = [s for s in self.symbols if len({v for _, v in self._line(s, values)}) > 1]
         if len(involved) <= 1:
             symbol = (involved or self.symbols)[0]
-            found = self._along(symbol, self._line(symbol, values))
-            return found if found and self._holds(found, values) else None
+            polynomial = self._along(symbol, self._line(symbol, values))
+            return polynomial if polynomial and self._holds(polynomial, values) else None
         lines = [self._along(s, self._line(s, values)) for s in involved]
         if any(line is None for line in lines):
             return None
         parts = [[(), *(atoms for _, atoms in line.terms if atoms)] for line in lines if line]
         basis = [tuple(atom for part in parts_ for atom in part) for parts_ in product(*parts)]
-        found = _solve(basis, list(zip(self.points, values, strict=True)))
-        return found if found and len(basis) + 2 <= len(values) else None
+        polynomial = _solve(basis, list(zip(self.points, values, strict=True)))
+        return polynomial if polynomial and len(basis) + 2 <= len(values) else None
 
     def _line(self, symbol: Symbol, values: Sequence[Number]) -> list[tuple[Sizes, Number]]:
         """Return the points that differ from the reference in `symbol` only, with their values."""
@@ -162,9 +162,9 @@ class Fitter:
         complete = self._is_complete(symbol, [point for point, _ in data])
         for basis in _bases(symbol.name):
             if complete or _confirms(basis, [point for point, _ in data]):
-                found = _solve(basis, data)
-                if found is not None:
-                    return found
+                polynomial = _solve(basis, data)
+                if polynomial is not None:
+                    return polynomial
         return None
 
     def _is_complete(self, symbol: Symbol, points: Iterable[Sizes]) -> bool:
@@ -177,7 +177,7 @@ class Fitter:
     # ------------------------------------------------------------------------------------------------- reals
 
     def _quotient(self, values: Sequence[float], kind: type) -> Quotient | None:
-        """1 / integer, which is exact in C too; or c / size."""
+        """Return a quotient that fits the values: 1 / integer, which is exact in C too, or c / size; None otherwise."""
         if not all(math.isfinite(v) and v != 0 for v in values):
             return None
         counts = [round(1 / v) for v in values]
@@ -191,7 +191,7 @@ class Fitter:
 
     def _is_close(self, formula: Formula, values: Sequence[float], precision: float) -> bool:
         pairs = ((formula.at(point), value) for point, value in zip(self.points, values, strict=True))
-        return all(math.isclose(found, value, rel_tol=precision) for found, value in pairs)
+        return all(math.isclose(computed, value, rel_tol=precision) for computed, value in pairs)
 
     # ------------------------------------------------------------------------------------------------ tables
 
@@ -218,7 +218,7 @@ def _bases(symbol: str) -> Iterator[list[Monomial]]:
 
 
 def _confirms(basis: Sequence[Monomial], points: Sequence[Sizes]) -> bool:
-    """Whether that many points can hardly agree by chance; quotients must take a few steps."""
+    """Return whether there are so many points that a fit is no coincidence; quotients must take several values."""
     steps = [len({atom.at(point) for point in points}) for atoms in basis for atom in atoms if atom.divide > 1]
     return len(points) >= len(basis) + 2 and min(steps, default=4) >= 4
 
@@ -226,24 +226,24 @@ def _confirms(basis: Sequence[Monomial], points: Sequence[Sizes]) -> bool:
 def _solve(basis: Sequence[Monomial], data: Sequence[tuple[Sizes, int]]) -> Polynomial | None:
     """Return the integer combination of the basis that is exact at all points; None if there is none."""
     rows = [[_product(atoms, sizes) for atoms in basis] for sizes, _ in data]
-    wanted = [value for _, value in data]
-    if len(basis) == 2:  # the common case, without a library: two points make a line
-        factors = _line_through(rows, wanted)
+    values = [value for _, value in data]
+    if len(basis) == 2:  # In the common case, two points make a line.
+        factors = _line_through(rows, values)
     else:
-        solution, *_ = np.linalg.lstsq(np.asarray(rows, np.float64), np.asarray(wanted, np.float64))
+        solution, *_ = np.linalg.lstsq(np.asarray(rows, np.float64), np.asarray(values, np.float64))
         factors = [round(f) for f in solution] if np.isfinite(solution).all() else None
     if factors is None:
         return None
-    for row, value in zip(rows, wanted, strict=True):
+    for row, value in zip(rows, values, strict=True):
         if sum(f * r for f, r in zip(factors, row, strict=True)) != value:
             return None
     return Polynomial(tuple((f, atoms) for f, atoms in zip(factors, basis, strict=True) if f))
 
 
-def _line_through(rows: Sequence[Sequence[int]], wanted: Sequence[int]) -> list[int] | None:
-    first, value = rows[0][1], wanted[0]
+def _line_through(rows: Sequence[Sequence[int]], values: Sequence[int]) -> list[int] | None:
+    first, value = rows[0][1], values[0]
     other = next((i for i, row in enumerate(rows) if row[1] != first), None)
     if other is None:
         return None
-    slope, rest = divmod(wanted[other] - value, rows[other][1] - first)
-    return None if rest else [value - slope * first, slope]
+    slope, remainder = divmod(values[other] - value, rows[other][1] - first)
+    return None if remainder else [value - slope * first, slope]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program as a pipeline over frames: a first part and a second one, which share no memory but by moves between."""
+"""A program as a pipeline over frames: two parts that share no memory except by moves between them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mcugen.lir.state import is_move
 
 
 def may_cut(program: Program, at: int) -> bool:
-    """Whether a program can be cut before an instruction: outside of groups, units and blocks.
+    """Return whether a program can be cut before an instruction: outside of groups, units and blocks.
 
-    A state must be of one part, and outputs of the second one.
+    Only one part may use each state, and only the second part may write outputs.
     """
     if not 0 < at < len(program.instrs) or any(start < at <= end for start, end in program.blocks()):
         return False
@@ -33,23 +33,23 @@ def _is_torn(program: Program, at: int) -> bool:
 
 
 def early_states(program: Program) -> None:
-    """Lets states change as soon as nobody reads what they were."""
+    """Move each update of a state to the place behind the last reader of the old state."""
     for instr in [i for i in program.instrs if is_move(i)]:
         used = {o.buffer for o in instr.operands}
         program.instrs.remove(instr)
-        last = max((i for i, each in enumerate(program.instrs) if used & _buffers([each])), default=-1)
+        last = max((i for i, other in enumerate(program.instrs) if used & _buffers([other])), default=-1)
         program.instrs.insert(last + 1, instr)
 
 
 def crossing(program: Program, at: int) -> list[Buffer]:
     """Return the buffers that the part before a cut computes or receives, and the part after it reads."""
-    given = {e.buffer for e in program.inputs} | _buffers(program.instrs[:at])
+    available = {e.buffer for e in program.inputs} | _buffers(program.instrs[:at])
     read = _buffers(program.instrs[at:])
-    return [b for b in program.buffers if b.planned and b in given and b in read]
+    return [b for b in program.buffers if b.planned and b in available and b in read]
 
 
 def cut(program: Program, at: int) -> None:
-    """Cuts before an instruction: of what crosses, the second part has copies, which are its own."""
+    """Cut a program before an instruction; the second part gets its own copies of the buffers that cross the cut."""
     moves, copies = list[Instr](), dict[Buffer, Buffer]()
     for buffer in crossing(program, at):
         copies[buffer] = copy = Buffer(f"{buffer.name}.before", buffer.dtype, buffer.count, Space.ARENA)
@@ -72,7 +72,7 @@ def apart(program: Program) -> None:
 
 
 def joined(program: Program) -> None:
-    """Lets the two areas be one, the second's behind the first."""
+    """Join the areas of the arena to one area, the second behind the first."""
     first = aligned(program.area_sizes[0])
     for buffer in program.buffers:
         if buffer.planned and buffer.area:

@@ -88,14 +88,14 @@ class Params:
         Raises:
             VerificationError: An int needs more than 32 bits; whether it fits must not depend on a layer's values.
         """
-        found: dict[str, Param] = {}
+        values: dict[str, Param] = {}
         for f, member in zip(fields(self), self.declared(), strict=True):
             value = getattr(self, f.name)
             if value is None:
                 continue
             for name, number in value.items() if member.many else ((member.name, value),):
-                found[name] = _typed(name, member.kind, number)
-        return found
+                values[name] = _typed(name, member.kind, number)
+        return values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,11 +116,11 @@ class Options:
 
 
 class ExpressionParams(Params):
-    """A group whose members are not named by a template, but by expressions that are among its options."""
+    """A group of members that expressions in the template's options read, instead of the template itself."""
 
 
 class ByAxis(Params):
-    """A group whose members are told axis by axis: d0, x_s0, d1, x_s1; those without a number come first."""
+    """A group of members by axis: d0, x_s0, d1, x_s1; members without a number come first."""
 
     def values(self) -> dict[str, Param]:
         """Return the members by the axis numbers at the ends of their names, and within an axis as declared."""
@@ -137,6 +137,14 @@ Real = Annotated[float, "real"]
 
 Trained = Annotated[int, "trained"]
 """An int that follows from scales, zero points or weights, as all floats and all Wide ones do."""
+
+
+def _requirement(condition: Callable[[Any], bool]) -> str:
+    """Return what a condition requires, from its docstring's first line "Require …."; any other first line is kept."""
+    summary = (condition.__doc__ or condition.__name__).strip().split("\n")[0]
+    if not summary.startswith("Require "):
+        return summary
+    return summary.removeprefix("Require ").removeprefix("that ").removesuffix(".")
 
 
 @cache
@@ -183,7 +191,7 @@ class Role:
     several: bool = False
 
     def takes(self, name: str) -> bool:
-        """Whether an operand of that name is meant."""
+        """Return whether the declaration is that of an operand with this name."""
         return name.startswith(self.name) if self.several else name == self.name
 
 
@@ -203,47 +211,53 @@ def updates(name: str, meaning: str, *types: DType, optional: bool = False, seve
 
 
 def scratch(name: str, meaning: str, *types: DType, optional: bool = False, several: bool = False) -> Role:
-    """Working memory."""
+    """Declare a scratch operand: working memory of the instruction."""
     return Role(name, Access.SCRATCH, meaning, types, optional, several)
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A way to compute a layer, named like its template `kernels/<name>.c.j2` and its C function.
+    """A declaration of one way to compute a layer: operands, parameters, conditions and costs of a C function.
 
-    `what` says in a sentence what it computes, and how. `operands`, `params` and `options` are what the template
-    reads, and nothing else, but for `without`: parameters of its groups that it has no use for. `optional` are groups
-    that some of its variants lack, `baked` parameters that become literals in a copy of the function, `uniform` those
-    that become so where all layers that share the function agree on them: no condition depends on these alone.
+    Attributes that are functions take the operator's specification of the layer (mcugen.lir.spec).
 
-    `needs` are CPU features, `lacks` those with which it is not to be taken. `when` are conditions on the layer that
-    must all hold; their docstrings' first lines say why the kernel was taken. `emit` makes its instruction (or several)
-    at a site; None: the operator does. `extra` counts what its instructions grow with besides the terms of
-    mcugen.kernels.cost; `way` names which of several ways it takes, whose costs are apart; `slowdown` is how many times
-    that a layer takes which is cut otherwise than those that were measured; `code` are the bytes of its function, where
-    these follow from the layer, as of what is written out. All of these take the operator's spec of
-    the layer (mcugen.lir.spec). `any_size`: its parameters are polynomials of the sizes, so that these may be known at
-    run time only.
-
-    `varies` says why control flow depends on data, where it does; that of all others depends on sizes alone. `rounds`
-    is what no loop of an instruction exceeds in a run that goes round as data says: 0 if only branches do; None: not
-    known.
-
-    `spends`: it takes more flash and working memory for less time than others want where memory is scarce (SPENDING).
-
-    `loads` is how often it loads a word of constants while each element of these serves one product: 0.25 where a load
-    serves four results, 4 where each product loads a byte, 0 where weights stay in registers while results go by.
-    Where a word is loaded several times before others are, `sweeps` is how often it goes through all of them, at most.
-
-    `products` is how many multiplications a multiply-accumulate of the layer takes.
-
-    `stalls` are, by core, the cycles that a unit of `extra` takes beyond the instructions that were measured: loads of
-    several words, and what waits for them; less than none where a core has loops of its own that issue two at once.
-
-    A kernel of a `library` calls its functions: the C function returns a status, as what is linked may not fit.
-    `evaluate` is for kernels that round otherwise than the operator's own reference; where it computes a node of a
-    body, the operator's own would stand, so those are for nodes outside of bodies. `example` is a small model in ONNX's
-    text form that takes the kernel, for tests, where ONNX has none that do.
+    Attributes:
+        name: Name of the kernel, its template `kernels/<name>.c.j2`, and its C function.
+        what: Sentence on what the kernel computes, and how.
+        operands: Operands that the template reads; with `params` and `options`, they are all that the template reads.
+        params: Groups of parameters.
+        optional: Groups of parameters that some variants lack.
+        options: Groups of template options.
+        baked: Parameters that become literals in a copy of the function.
+        uniform: Parameters that become literals if all layers that share the function agree on them. No condition of
+            the template depends on these alone.
+        without: Parameters of the groups that the template does not use.
+        needs: CPU features and tuning flags that the kernel needs.
+        lacks: CPU features and tuning flags with which the kernel must not be used.
+        when: Conditions on the layer, all of which must hold. The first line of a condition's docstring reads
+            "Require …."; the report shows what is required as a reason for the kernel.
+        emit: Makes the kernel's instruction, or several, at a site; None if the operator does.
+        extra: Count of a cost term of the layer in addition to the terms of mcugen.kernels.cost.
+        way: Name of the kernel's variant for a layer, if it has variants with separate costs.
+        slowdown: Factor of the cost for layers that are divided otherwise than the measured ones.
+        code: Bytes of the function if they depend on the layer, as in unrolled code.
+        any_size: Whether the parameters are polynomials of the sizes, so that sizes may be known at run time only.
+        spends: Whether the kernel takes more flash and scratch memory to save time, which is refused where memory is
+            scarce (SPENDING).
+        loads: Loads of a word of constants while each element of the word serves one product. It is 0.25 if a load
+            serves four results, 4 if each product loads a byte, and 0 if weights stay in registers.
+        products: Multiplications for each multiply-accumulate of the layer.
+        sweeps: Largest number of passes over all constants, if words are loaded several times before other words.
+        stalls: Cycles of a unit of `extra`, by core, beyond the measured instructions: loads of several words, and
+            stalls on them. They are negative if a core has its own loops that issue two instructions at once.
+        library: Name of the library whose functions the kernel calls. The C function then returns a status, as the
+            linked library may not fit.
+        varies: Reason why control flow depends on data; "" if it depends on sizes alone.
+        rounds: Largest number of iterations of data-dependent loops in a run of an instruction; 0 if only branches
+            depend on data, None if unknown.
+        evaluate: Reference of a kernel that rounds differently than its operator. Such kernels are not used in bodies,
+            where the operator's own reference is evaluated.
+        example: Model in ONNX's text form that uses the kernel, for tests, if ONNX has none.
     """
 
     name: str
@@ -277,11 +291,11 @@ class Kernel:
     example: str = ""
 
     def runs_on(self, features: frozenset[str]) -> bool:
-        """Whether the CPU allows it, and what is asked for besides."""
+        """Return whether the kernel may be used with these CPU features and tuning flags."""
         return self.needs <= features and not self.lacks & features
 
     def fits(self, node: Node, features: frozenset[str]) -> bool:
-        """Whether the CPU, the shapes and the constants allow it."""
+        """Return whether the CPU features and the layer's shapes and constants allow the kernel for a node."""
         if not self.runs_on(features):
             return False
         layer = spec_of(node)
@@ -290,8 +304,8 @@ class Kernel:
     def emitted(self, node: Node, builder: Builder) -> list[Call]:
         """Return the kernel's instructions for a node, usually one."""
         assert self.emit is not None, f"{self.name} has no way to be emitted"
-        made = self.emit(spec_of(node), Site(builder, node, self))
-        return made if isinstance(made, list) else [made]
+        calls = self.emit(spec_of(node), Site(builder, node, self))
+        return calls if isinstance(calls, list) else [calls]
 
     def extra_of(self, node: Node) -> int:
         """Return the additional cost term of a node; 0 if there is none."""
@@ -306,15 +320,15 @@ class Kernel:
         return self.slowdown(spec_of(node)) if self.slowdown else 1.0
 
     def code_of(self, node: Node) -> int | None:
-        """Bytes of its function, where they follow from the layer."""
+        """Return the bytes of the kernel's function for a node; None if they do not depend on the layer."""
         return self.code(spec_of(node)) if self.code else None
 
     @property
     def reason(self) -> str:
-        """Why this kernel and not another, for the report."""
-        reasons = ((holds.__doc__ or holds.__name__).strip().split("\n")[0] for holds in self.when)
+        """Return what the kernel requires, for the report: its library, CPU features and conditions."""
+        conditions = [_requirement(holds) for holds in self.when]
         library = [self.library] * bool(self.library)
-        return "; ".join([*library, *sorted(self.needs), *reasons]) or "portable C"
+        return "; ".join([*library, *sorted(self.needs), *conditions]) or "portable C"
 
     def member(self, name: str) -> Declared | None:
         """Return the declaration of a member of the struct, or None.
@@ -328,8 +342,8 @@ class Kernel:
 
     def meaning(self, name: str) -> str:
         """Return the meaning of a struct member; "" if it is not declared."""
-        found = self.member(name)
-        return found.meaning if found else ""
+        member = self.member(name)
+        return member.meaning if member else ""
 
     def role(self, name: str) -> Role:
         """Return the declaration of an operand.
@@ -337,11 +351,11 @@ class Kernel:
         Raises:
             VerificationError: The kernel has no such operand.
         """
-        found = next((role for role in self.operands if role.takes(name)), None)
-        if found is None:
+        declared_role = next((role for role in self.operands if role.takes(name)), None)
+        if declared_role is None:
             declared = ", ".join(role.name for role in self.operands)
             raise VerificationError(f"kernel {self.name} has no operand {name}", declared, "declare it")
-        return found
+        return declared_role
 
     def place(self, name: str) -> int:
         """Return the position of an operand. Adjacent roles of several operands may be interleaved: x0, t1, x2."""
@@ -369,7 +383,7 @@ def no_rounds(instr: Instr) -> int:
 
 @dataclass(frozen=True)
 class Call:
-    """One instruction to be: a kernel on buffers by role, in the order of its C parameters.
+    """A future instruction: a kernel on buffers by role, in the order of its C parameters.
 
     `params` and `options` are instances of the kernel's groups, in their order. `access` is of operands that are used
     otherwise than declared: a part of a larger result is INOUT. `overlaps` say how far its output may lie over inputs,
@@ -391,9 +405,9 @@ class Call:
     gathers: Gathered | None = None
 
     def __post_init__(self) -> None:
-        """VerificationError unless this is what the kernel declares."""
+        """Raise VerificationError unless operands, options and parameters are as the kernel declares."""
         kernel = self.kernel
-        options, params = ([type(group) for group in given] for given in (self.options, self.params))
+        options, params = ([type(group) for group in groups] for groups in (self.options, self.params))
         if tuple(options) != kernel.options:
             self._refuse(f"{[t.__name__ for t in options]} for {[d.__name__ for d in kernel.options]}")
         if params != [group for group in kernel.params if group in params or group not in kernel.optional]:
@@ -407,8 +421,8 @@ class Call:
             if types and buffer.dtype not in types:
                 self._refuse(f"{name} of {buffer.dtype.value}")
 
-    def _refuse(self, found: str) -> None:
-        raise VerificationError(f"kernel {self.kernel.name} must be called as declared", found, "report this as a bug")
+    def _refuse(self, fault: str) -> None:
+        raise VerificationError(f"kernel {self.kernel.name} must be called as declared", fault, "report this as a bug")
 
     def operand_list(self) -> tuple[Operand, ...]:
         """Return the operands with their access."""
@@ -419,8 +433,8 @@ class Call:
 
     def scalars(self) -> dict[str, Param]:
         """Return the members of the parameter struct, and those baked into the code."""
-        found = {name: value for group in self.params for name, value in group.values().items()}
-        return {name: value for name, value in found.items() if name not in self.kernel.without}
+        members = {name: value for group in self.params for name, value in group.values().items()}
+        return {name: value for name, value in members.items() if name not in self.kernel.without}
 
     def template_options(self) -> dict[str, object]:
         """Return the options of the template."""
@@ -437,12 +451,12 @@ class Site:
 
     @property
     def x(self) -> Buffer:
-        """The first input's."""
+        """Return the buffer of the first input."""
         return self.input(0)
 
     @property
     def y(self) -> Buffer:
-        """The first output's."""
+        """Return the buffer of the first output."""
         return self.output(0)
 
     def input(self, index: int) -> Buffer:
@@ -458,11 +472,11 @@ class Site:
         return self.builder.const(self._called(name), data)
 
     def growing_const(self, name: str, data: Array) -> Buffer:
-        """One that may go on behind its end; see Builder."""
+        """Return a constant that may continue behind its end at other sizes; see Builder.growing_const."""
         return self.builder.growing_const(self._called(name), data)
 
     def scratch(self, name: str, dtype: DType, count: int) -> Buffer:
-        """Working memory of the instruction."""
+        """Return a new scratch buffer of the instruction."""
         return self.builder.scratch(self._called(name), dtype, count)
 
     def call(
@@ -495,7 +509,7 @@ class Site:
 
     @property
     def any_size(self) -> bool:
-        """Whether it must be the same instruction at all sizes, but for parameters."""
+        """Return whether the instruction must be the same at all sizes except for parameters."""
         return self.builder.any_size
 
     def _called(self, name: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions of training: a call runs inference, then optionally the loss, then the update, each after the other."""
+"""The instructions of training: a call runs inference, then optionally the loss, and then the update."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def phases(graph: Graph, lesson: Lesson) -> list[list[Node]]:
     """Return the nodes of inference, the further nodes of the loss, and the rest, each in order."""
     results = dict(zip(graph.output_names, graph.outputs, strict=True))
     runs = [value for name, value in results.items() if name != lesson.loss and name not in lesson.states]
-    done: set[Node] = set()
-    found = []
-    for wanted in (runs, [results[lesson.loss]], list(results.values())):
-        needed, todo = set[Node](), [value.producer for value in wanted]
+    scheduled: set[Node] = set()
+    phase_nodes = []
+    for results_of_phase in (runs, [results[lesson.loss]], list(results.values())):
+        needed, todo = set[Node](), [value.producer for value in results_of_phase]
         while todo:
             node = todo.pop()
-            if node is not None and node not in needed and node not in done:
+            if node is not None and node not in needed and node not in scheduled:
                 needed.add(node)
                 todo += [value.producer for value in node.inputs if value is not None]
-        found.append([node for node in graph.nodes if node in needed])
-        done |= needed
-    return found
+        phase_nodes.append([node for node in graph.nodes if node in needed])
+        scheduled |= needed
+    return phase_nodes
 
 
 def stops(program: Program, ports: LessonPorts) -> Iterator[Instr]:
@@ -51,14 +51,14 @@ def stops(program: Program, ports: LessonPorts) -> Iterator[Instr]:
 
 
 def lesson_inputs(graph: Graph, lesson: Lesson, builder: Builder) -> tuple[Endpoint, Endpoint]:
-    """Target and rate, which the caller hands over."""
+    """Return the endpoints of target and rate, which the caller passes."""
     inputs = {value.name: value for value in graph.inputs}
     target, rate = (builder.endpoint(name, inputs[name], Space.GIVEN) for name in (lesson.target, lesson.rate))
     return target, rate
 
 
 def lesson_ports(
-    graph: Graph, lesson: Lesson, builder: Builder, given: tuple[Endpoint, Endpoint], run_ends: int
+    graph: Graph, lesson: Lesson, builder: Builder, inputs: tuple[Endpoint, Endpoint], run_ends: int
 ) -> LessonPorts:
     """Return the training inputs and the loss, which is computed behind the first `run_ends` instructions."""
     loss = dict(zip(graph.output_names, graph.outputs, strict=True))[lesson.loss]
@@ -69,6 +69,6 @@ def lesson_ports(
     if is_of_run or source.space is not Space.ARENA:
         builder.bind(loss, builder.scratch(f"{loss.name}.loss", loss.type.dtype, loss.type.count))
         builder.program.instrs.append(copy_of(source, builder.buffer(loss), loss.name, "loss"))
-    taken = builder.endpoint(lesson.loss, loss, Space.TAKEN)
+    loss_endpoint = builder.endpoint(lesson.loss, loss, Space.TAKEN)
     builder.bind(loss, source)
-    return LessonPorts(*given, taken, lesson.classes, lesson.what, lesson.learning, first, lesson.layers)
+    return LessonPorts(*inputs, loss_endpoint, lesson.classes, lesson.what, lesson.learning, first, lesson.layers)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""High-level graph → low-level program: every node writes its own instructions through the builder."""
+"""Lowering of a graph to a program: every node emits its own instructions through the builder."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ def _lower_phases(graph: Graph, builder: Builder) -> None:
     runs, judges, learns = phases(graph, graph.lesson)
     _lower(runs, builder)
     run_ends = len(program.instrs)
-    given = lesson_inputs(graph, graph.lesson, builder)
+    lesson_endpoints = lesson_inputs(graph, graph.lesson, builder)
     _lower(judges, builder)
-    program.lesson = lesson_ports(graph, graph.lesson, builder, given, run_ends)
+    program.lesson = lesson_ports(graph, graph.lesson, builder, lesson_endpoints, run_ends)
     after_run, after_loss = stops(program, program.lesson)
     program.instrs.insert(run_ends, after_run)
     program.instrs.append(after_loss)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies that shall all happen at once: a state may become another's old value."""
+"""Sequencing of copies that must seem simultaneous: a state may become another state's old value."""
 
 from __future__ import annotations
 

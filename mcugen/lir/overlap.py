@@ -20,5 +20,5 @@ def least_lead(steps: Iterable[tuple[int, int]]) -> int:
 
 
 def extent(into: int, out: int, lead: int) -> int:
-    """Bytes that an input of `into` bytes and an output of `out` bytes take together at best; see Overlap."""
+    """Return the fewest bytes that an input of `into` bytes and an output of `out` bytes take together; see Overlap."""
     return min(into + out, max(out, into + lead) if lead > 0 else max(into, out))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the text form of the low-level IR: what `printer` writes, so that what orders and places is tested as text.
+"""A parser of the low-level IR's text form by `printer`, for tests of ordering and planning as text.
 
 What the text leaves out has a plain value: constants are zeros, inputs and outputs have one axis, parameters are ints
 and floats, and options of templates are the texts that stand there. Lives are computed, never read.
@@ -46,7 +46,7 @@ class _Reader:
     buffers: dict[str, Buffer] = field(default_factory=dict)
 
     def program(self) -> Program:
-        """Line by line."""
+        """Parse the text line by line and return the program."""
         lines = [(number, line.strip()) for number, line in enumerate(self.text.splitlines(), 1) if line.strip()]
         head = re.fullmatch(r"program (\S+) \{", lines[0][1]) if lines else None
         if head is None or lines[-1][1] != "}":
@@ -55,22 +55,22 @@ class _Reader:
         for number, line in lines[1:-1]:
             if arena := re.match(r"arena (\d+)(?: \(at least (\d+)\))? bytes, weights \d+ bytes$", line):
                 program.area_sizes, program.area_bounds = [int(arena[1])], [int(arena[2] or arena[1])]
-            elif found := _INSTR.fullmatch(line):
-                program.instrs.append(self._instr(number, found))
-            elif found := _BUFFER.fullmatch(line):
-                self._add(program, found)
-            elif (found := _RETURNS.fullmatch(line)) and _name(found[1]) in self.buffers:
-                program.outputs.append(_endpoint(self.buffers[_name(found[1])]))
+            elif match := _INSTR.fullmatch(line):
+                program.instrs.append(self._instr(number, match))
+            elif match := _BUFFER.fullmatch(line):
+                self._add(program, match)
+            elif (match := _RETURNS.fullmatch(line)) and _name(match[1]) in self.buffers:
+                program.outputs.append(_endpoint(self.buffers[_name(match[1])]))
             else:
                 self._fail(number, line, "a buffer or an instruction")
         return program
 
-    def _add(self, program: Program, found: re.Match[str]) -> None:
-        name, dtype, count = _name(found["name"]), DType(found["dtype"]), int(found["count"])
-        space = Space(found["space"])
+    def _add(self, program: Program, match: re.Match[str]) -> None:
+        name, dtype, count = _name(match["name"]), DType(match["dtype"]), int(match["count"])
+        space = Space(match["space"])
         data = np.zeros(count, dtype.numpy) if space is Space.CONST else None
-        offset = None if found["offset"] is None else int(found["offset"])
-        buffer = Buffer(name, dtype, count, space, data, offset, int(found["area"] or 0))
+        offset = None if match["offset"] is None else int(match["offset"])
+        buffer = Buffer(name, dtype, count, space, data, offset, int(match["area"] or 0))
         self.buffers[name] = buffer
         program.buffers.append(buffer)
         if space in (Space.INPUT, Space.STREAM, Space.GIVEN):
@@ -80,23 +80,23 @@ class _Reader:
         elif space is Space.STATE:
             program.states.append(_endpoint(buffer))
 
-    def _instr(self, number: int, found: re.Match[str]) -> Instr:
+    def _instr(self, number: int, match: re.Match[str]) -> Instr:
         operands = []
-        for access, role, name, part in _OPERAND.findall(found["operands"]):
+        for access, role, name, part in _OPERAND.findall(match["operands"]):
             if _name(name) not in self.buffers:
                 self._fail(number, f"%{name}", "operands that are buffers above")
             operands.append(Operand(role, Access(access), self.buffers[_name(name)], _lanes(part)))
-        inside, freedoms = _braces(found["rest"] or "{}")
+        inside, freedoms = _braces(match["rest"] or "{}")
         members, _, options = inside.partition(" | ") if " | " in inside else (inside.removeprefix("| "), "", "")
-        told = dict(map(_pair, _parts(members)))
-        case, events = told.pop("case", None), told.pop("events", "")
+        params = dict(map(_pair, _parts(members)))
+        case, events = params.pop("case", None), params.pop("events", "")
         instr = Instr(
-            kernel=found["kernel"],
-            name=next((o.buffer.name for o in operands if o.access is not Access.IN), found["kernel"]),
+            kernel=match["kernel"],
+            name=next((o.buffer.name for o in operands if o.access is not Access.IN), match["kernel"]),
             operands=tuple(operands),
-            params={key: _number(value) for key, value in told.items()},
+            params={key: _number(value) for key, value in params.items()},
             code=dict(map(_pair, _parts(options))),
-            control=_CONTROLS.get(found["kernel"], Control.NONE),
+            control=_CONTROLS.get(match["kernel"], Control.NONE),
             case=None if case is None else int(case),
             events=tuple(json.loads(events)) if events else (),
         )
@@ -116,9 +116,9 @@ class _Reader:
         instr.inplace = tuple(inplace)
         return instr
 
-    def _fail(self, number: int, found: str, wanted: str) -> NoReturn:
-        rule = f"line {number} of a program's text must have {wanted}"
-        raise UsageError(rule, f"'{found[:60]}'", "see mcugen.lir.printer")
+    def _fail(self, number: int, text: str, expected: str) -> NoReturn:
+        rule = f"line {number} of a program's text must have {expected}"
+        raise UsageError(rule, f"'{text[:60]}'", "see mcugen.lir.printer")
 
 
 def _endpoint(buffer: Buffer) -> Endpoint:
@@ -154,14 +154,14 @@ def _braces(text: str) -> tuple[str, str]:
 
 
 def _parts(text: str) -> list[str]:
-    """Parts between the commas that stand in no brackets."""
-    found, start, depth = [], 0, 0
+    """Return the parts of a text between commas outside of brackets."""
+    parts, start, depth = [], 0, 0
     for at, letter in _letters(text):
         depth += (letter in "([{") - (letter in ")]}")
         if letter == "," and not depth:
-            found.append(text[start:at].strip())
+            parts.append(text[start:at].strip())
             start = at + 1
-    return [part for part in (*found, text[start:].strip()) if part]
+    return [part for part in (*parts, text[start:].strip()) if part]
 
 
 def _letters(text: str) -> list[tuple[int, str]]:

@@ -45,9 +45,9 @@ def _print_instr(instr: Instr) -> str:
     if instr.control in (Control.ELSE, Control.END) and not instr.operands:
         return instr.kernel
     operands = ", ".join(map(_print_operand, instr.operands))
-    told: list[tuple[str, object]] = list(instr.params.items())
-    told += [("case", instr.case)] * (instr.case is not None) + [("events", list(instr.events))] * bool(instr.events)
-    members, options = (", ".join(f"{key}={value}" for key, value in each) for each in (told, instr.code.items()))
+    params: list[tuple[str, object]] = list(instr.params.items())
+    params += [("case", instr.case)] * (instr.case is not None) + [("events", list(instr.events))] * bool(instr.events)
+    members, options = (", ".join(f"{key}={value}" for key, value in pairs) for pairs in (params, instr.code.items()))
     braces = f"{{{members}{' | ' * bool(options)}{options}}}"
     return " ".join(filter(None, (instr.kernel, operands, braces, *_freedoms(instr))))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The low-level IR: instructions over explicitly allocated buffers. It says where, never what."""
+"""The low-level IR: instructions over explicitly allocated buffers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ No load or store of a kernel asks for more: LDM, LDRD and their vector kin want 
 
 
 STATE_MARK_BYTES = 4
-"""Bytes of the mark behind the states in the caller's struct: a word, which tells that NAME_reset was called."""
+"""Bytes of the mark behind the states in the caller's struct: a word that shows that NAME_reset was called."""
 
 
 def aligned(nbytes: int) -> int:
@@ -56,7 +56,7 @@ class Space(Enum):
 
     @property
     def is_callers(self) -> bool:
-        """Whether the run function gets a pointer to it."""
+        """Return whether the caller owns the memory and passes a pointer to the run function."""
         return self in (Space.GIVEN, Space.TAKEN)
 
 
@@ -70,7 +70,7 @@ class Access(Enum):
 
     @cached_property
     def reads(self) -> bool:
-        """Whether earlier contents matter."""
+        """Return whether the access reads the earlier contents."""
         return self in (Access.IN, Access.INOUT)
 
 
@@ -91,12 +91,12 @@ class Buffer:
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes."""
+        """Return the size in bytes."""
         return self.count * self.dtype.nbytes
 
     @property
     def planned(self) -> bool:
-        """Whether it takes part in memory planning."""
+        """Return whether the buffer takes part in memory planning."""
         return self.space in (Space.INPUT, Space.OUTPUT, Space.ARENA)
 
 
@@ -290,20 +290,20 @@ class Instr:
     unit: int = 0
     """Instructions of the same unit (other than 0) stay together in their order."""
     stays: bool = False
-    """Of a move: whether it is made in any case, so that its ends need not have one place."""
+    """Whether a move must be executed; otherwise the planner may give source and target one place."""
     library: str = ""
     declaration: Kernel | None = None
-    """What the kernel declares of its operands and parameters; None for markers."""
+    """Declaration of the kernel; None for markers."""
     events: tuple[int, ...] = ()
-    """Of the marker of a stream: the case of each event."""
+    """Case of each event, for the marker of a stream."""
     case: int | None = None
-    """Of the marker of a case: its number."""
+    """Number of the case, for the marker of a case."""
     gathers: Gathered | None = None
-    """Of what goes through the image for some channels, then for the next ones. None: it takes all of a pixel."""
+    """Access pattern of an instruction that processes the image channel block by channel block; None if by pixel."""
 
     @property
     def moves_nothing(self) -> bool:
-        """Whether this is a copy of bytes onto themselves, as the planner would have it."""
+        """Return whether this is a move of bytes onto themselves in the memory plan."""
         if self.kernel != MOVE or not self.has_fixed_parts:
             return False
         x, y, distance = self.operand("x").buffer, self.operand("y").buffer, self.distance
@@ -375,15 +375,15 @@ class LessonPorts:
     loss: Endpoint
     classes: int
     what: str
-    """The loss, in words."""
+    """Description of the loss."""
     learning: str
-    """What becomes of the states, in words."""
+    """Description of how training changes the states."""
     first: Mapping[str, Buffer]
     layers: tuple[str, ...]
 
     @property
     def buffers(self) -> list[Buffer]:
-        """All of them."""
+        """Return the buffers of target, rate and loss, and of the first values of states."""
         return [self.target.buffer, self.rate.buffer, self.loss.buffer, *self.first.values()]
 
 
@@ -398,11 +398,11 @@ class _Uses:
 
 def _needing(uses: Mapping[int, _Uses], followers: Mapping[int, Collection[int]], cases: int) -> set[int]:
     """Return the cases before which a buffer's contents matter: they or later cases read the buffer first."""
-    found = {case for case, use in uses.items() if use.reads_first}
-    others = [case for case in range(cases) if case not in uses]
-    while more := [c for c in others if c not in found and not found.isdisjoint(followers.get(c, ()))]:
-        found.update(more)
-    return found
+    needing = {case for case, use in uses.items() if use.reads_first}
+    unused_cases = [case for case in range(cases) if case not in uses]
+    while more := [c for c in unused_cases if c not in needing and not needing.isdisjoint(followers.get(c, ()))]:
+        needing.update(more)
+    return needing
 
 
 def _span_of_cases(
@@ -430,7 +430,7 @@ class Program:
     inputs: list[Endpoint] = field(default_factory=list)
     outputs: list[Endpoint] = field(default_factory=list)
     states: list[Endpoint] = field(default_factory=list)
-    """What the model keeps from call to call, by the name of the input that reads it."""
+    """States that the model keeps between calls, named like the inputs that read them."""
     buffers: list[Buffer] = field(default_factory=list)
     instrs: list[Instr] = field(default_factory=list)
     area_sizes: list[int] = field(default_factory=lambda: [0])
@@ -438,51 +438,53 @@ class Program:
     symbols: list[Symbol] = field(default_factory=list)
     """Sizes known at run time only."""
     lesson: LessonPorts | None = None
-    """Of a model that learns."""
+    """Endpoints of training, for a trainable model."""
     handover: range | None = None
-    """Of a pipeline over frames: the moves between the first part, which one core runs for a frame, and the second,
-    which another core runs for the frame before at the same time. See mcugen.lir.frames."""
+    """Range of the moves between the two parts of a pipeline over frames (see mcugen.lir.frames).
+
+    One core runs the first part for a frame while another core runs the second part for the previous frame.
+    """
     instructions_estimate: float | None = None
-    """By measured costs of kernels, roughly of those that have none; None before it is known."""
+    """Estimated instructions by measured costs of kernels, or rough costs without a measurement; None if unknown."""
     cycles_estimate: float | None = None
-    """Cycles of the same on memory that keeps pace, where time is a goal and the core is known."""
+    """Estimated cycles on memory without wait states, if time is a goal and the core is known."""
     layer_estimates: Mapping[str, float] = field(default_factory=dict)
-    """Instructions of each of these layers, by the names of their instructions."""
+    """Estimated instructions of layers, by the names of their instructions."""
 
     @property
     def streamed(self) -> Endpoint | None:
-        """The input that the caller hands over row by row, if there is one."""
+        """Return the input that the caller passes row by row, or None."""
         return next((e for e in self.inputs if e.buffer.space is Space.STREAM), None)
 
     @property
     def scratch_size(self) -> int:
-        """Bytes of the working memory of all instructions together."""
+        """Return the sum of the scratch bytes of all instructions."""
         return sum(o.buffer.nbytes for i in self.instrs for o in i.operands if o.access is Access.SCRATCH)
 
     @property
     def arena_size(self) -> int:
-        """Bytes of all areas: there is one unless told otherwise."""
+        """Return the bytes of all areas; there is one area by default."""
         return sum(self.area_sizes)
 
     @property
     def arena_bound(self) -> int:
-        """The least that it could be, as far as that is proven: equal to `arena_size` if there is nothing to gain."""
+        """Return the proven lower bound of the arena's bytes; equal to `arena_size` if the plan is optimal."""
         return sum(self.area_bounds)
 
     @property
     def weights_size(self) -> int:
-        """Bytes of all constants that instructions read."""
+        """Return the bytes of all constants that instructions read."""
         return sum(b.nbytes for b in self.buffers if b.space is Space.CONST)
 
     @property
     def marks_state(self) -> bool:
-        """Whether a struct of zeros is no state of the model, so that NAME_reset marks what it made."""
+        """Return whether a struct of zeros is not a valid first state, so that NAME_reset must mark its result."""
         learns = self.lesson is not None and bool(self.lesson.first)
         return learns or any(e.quant is not None and e.quant.zero_point != 0 for e in self.states)
 
     @property
     def state_size(self) -> int:
-        """Bytes of the caller's state struct."""
+        """Return the bytes of the caller's state struct."""
         sizes = [e.buffer.nbytes for e in self.states]
         if self.marks_state:
             sizes[-1] += STATE_MARK_BYTES
@@ -527,47 +529,48 @@ class Program:
         return sum(instr.macs for instr in (self.instrs[i] for i in layer) if instr.control is Control.NONE)
 
     def is_side(self, layer: range) -> bool:
-        """Whether a layer is one side of a fork: the first, or the one behind it."""
+        """Return whether a layer is one of the two sides of a fork."""
         controls = [self.instrs[i].control for i in layer]
         beginning = next((c for c in controls if c is not Control.NONE), Control.NONE)
         return beginning in (Control.FORK, Control.ELSE)
 
     def loops(self) -> list[tuple[int, int]]:
-        """First and last instruction (the markers) of each loop; inner loops come before those around them."""
+        """Return the first and last instruction (the markers) of each loop; inner loops come before outer loops."""
         return [(i, end) for i, end in self.blocks() if self.instrs[i].control in (Control.FOR, Control.STREAM)]
 
     def blocks(self) -> list[tuple[int, int]]:
-        """First and last instruction (the markers) of each block; inner ones come before those around them."""
+        """Return the first and last instruction (the markers) of each block; inner blocks come before outer blocks."""
         begun: list[int] = []
-        found = []
+        blocks = []
         for index, instr in enumerate(self.instrs):
             if instr.control is Control.END:
-                found.append((begun.pop(), index))
+                blocks.append((begun.pop(), index))
             elif instr.control not in (Control.NONE, Control.ELSE):
                 begun.append(index)
-        return found
+        return blocks
 
     def wholes(self) -> list[range]:
-        """All instructions, in order: those of each outermost block together, others alone."""
-        begun, found, depth = 0, list[range](), 0
+        """Return ranges of all instructions in order: one for each outermost block and each instruction outside."""
+        begun, wholes, depth = 0, list[range](), 0
         for index, instr in enumerate(self.instrs):
             depth += (instr.control not in (Control.NONE, Control.ELSE)) - 2 * (instr.control is Control.END)
             if not depth:
-                found.append(range(begun, index + 1))
+                wholes.append(range(begun, index + 1))
                 begun = index + 1
-        return found
+        return wholes
 
     def cases(self, start: int, end: int) -> list[tuple[int, int]]:
-        """First and last instruction (the markers) of each case of the stream between these markers, in order."""
+        """Return the first and last instruction (the markers) of each case of the stream between two markers."""
         inside = [(i, j) for i, j in self.blocks() if start < i < end]
         return sorted((i, j) for i, j in inside if not any(a < i < b for a, b in inside))
 
     def live_ranges(self) -> dict[Buffer, tuple[int, int]]:
-        """First and last instruction (inclusive) at which each planned buffer's contents matter.
+        """Return the live range of each planned buffer: the first and last instruction that need its contents.
 
-        Inputs live from −1 (before the first instruction), outputs to len(instrs). What a loop uses and its
-        surroundings too lives throughout the loop; what only cases of a stream use, from the first to the last of those
-        between which it is of use. What is used in a fork lives throughout it. Computed, never stored.
+        Inputs live from −1 (before the first instruction), outputs to len(instrs). A buffer that is used inside and
+        outside of a loop lives throughout the loop. A buffer that only cases of a stream use lives from the first to
+        the last case between which its contents matter. A buffer that is used in a fork lives throughout the fork. The
+        ranges are computed anew at each call.
         """
         ranges: dict[Buffer, tuple[int, int]] = {}
         for endpoint in self.inputs:
@@ -586,14 +589,14 @@ class Program:
             if self.instrs[start].control is Control.STREAM:
                 self._keep_between_events(ranges, start, end)
             for buffer, (first, last) in ranges.items():
-                if first <= start <= last < end:  # the next step may use it again
+                if first <= start <= last < end:  # The next step may use it again.
                     ranges[buffer] = (first, end)
-                elif start < first <= end < last:  # an earlier step may have written it
+                elif start < first <= end < last:  # An earlier step may have written it.
                     ranges[buffer] = (start, last)
         self._keep_throughout_forks(ranges)
-        for index in self.handover or ():  # the second part reads it during the next call
-            given = self.instrs[index].operand("y").buffer
-            ranges[given] = (ranges[given][0], len(self.instrs))
+        for index in self.handover or ():  # The second part reads it during the next call.
+            handed_over = self.instrs[index].operand("y").buffer
+            ranges[handed_over] = (ranges[handed_over][0], len(self.instrs))
         return ranges
 
     def forks(self) -> Iterator[tuple[int, int, int]]:
@@ -621,7 +624,7 @@ class Program:
                     ranges[buffer] = (min(first, start), max(last, end))
 
     def _keep_between_events(self, ranges: dict[Buffer, tuple[int, int]], start: int, end: int) -> None:
-        """Lets what is used within a stream live from the first to the last of the cases between which it is of use."""
+        """Extend the ranges of buffers that only a stream uses to all cases between which their contents matter."""
         cases, events = self.cases(start, end), self.instrs[start].events
         followers: dict[int, set[int]] = {}
         for event, following in set(pairwise(events)):
@@ -630,8 +633,8 @@ class Program:
         for number, (begin, stop) in enumerate(cases):
             for index in range(begin, stop):
                 for operand in self.instrs[index].operands:
-                    found = uses.setdefault(operand.buffer, {}).setdefault(number, _Uses(index, operand.access.reads))
-                    found.last = index
+                    use = uses.setdefault(operand.buffer, {}).setdefault(number, _Uses(index, operand.access.reads))
+                    use.last = index
         for buffer, (first, last) in ranges.items():
             if start < first and last < end:
                 needing = _needing(uses[buffer], followers, len(cases))

@@ -24,9 +24,9 @@ class HasKernels:
     """A trait: one of several kernels computes a layer of this operator; see mcugen.hir.traits."""
 
     kernels: ClassVar[tuple[Kernel, ...]] = ()
-    """Our own, the preferred ones first."""
+    """mcugen's own kernels, the preferred ones first."""
     library: ClassVar[tuple[Kernel, ...]] = ()
-    """Those that call libraries."""
+    """Kernels that call libraries."""
 
     def spec(self, node: Node) -> object:
         """Return what kernels need to know about a layer: types, constants, and derived values; by default the node."""
@@ -58,7 +58,7 @@ def spec_of(node: Node) -> Any:
 
 def _origins(node: Node) -> list[object]:
     """Return the objects that a specification follows from."""
-    found: list[object] = [node.op, *(v.type for v in node.outputs)]
+    origins: list[object] = [node.op, *(v.type for v in node.outputs)]
     for value in node.inputs:
-        found += (None, None) if value is None else (value.type, value.data)
-    return found
+        origins += (None, None) if value is None else (value.type, value.data)
+    return origins

@@ -39,7 +39,7 @@ def keep_state(program: Program, moves: Sequence[Move]) -> None:
 
 
 def is_move(instr: Instr) -> bool:
-    """Whether it is one of those that were appended."""
+    """Return whether an instruction is an appended copy to a state."""
     return instr.kernel == COPY_KERNEL.name and instr.op == "state"
 
 
@@ -76,7 +76,7 @@ def copy_of(source: Buffer, target: Buffer, name: str, op: str = "state") -> Ins
 
 
 def _compute_in_place(program: Program, move: Instr) -> None:
-    """Lets the producer write the state itself, if whoever reads the old value does so before (or allows it)."""
+    """Make the producer write the state directly, if all readers of the old state come before it or allow it."""
     source, state = move.operand("x").buffer, move.operand("y").buffer
     touching = [i for i, instr in enumerate(program.instrs) if _uses(instr, source) and instr is not move]
     ends = {id(e.buffer) for e in (*program.inputs, *program.outputs)}
@@ -99,6 +99,6 @@ def _uses(instr: Instr, buffer: Buffer) -> bool:
 
 
 def _allows(instr: Instr, out: Buffer, old: Buffer) -> bool:
-    """Whether the instruction may write `out` over `old`, which one of its operands reads."""
+    """Return whether an instruction may write `out` over `old`, which one of its operands reads."""
     pairs = [(instr.operand(o).buffer, instr.operand(i).buffer) for o, i in instr.inplace]
     return (out, old) in pairs and sum(o.buffer is old for o in instr.operands) == 1

@@ -27,12 +27,12 @@ class Traversal:
     writes: Array
 
     def __add__(self, other: Traversal) -> Traversal:
-        """One after the other."""
+        """Return the traversal of both, one after the other."""
         return Traversal(np.concatenate([self.reads, other.reads]), np.concatenate([self.writes, other.writes]))
 
     @staticmethod
     def forward(count: int) -> Traversal:
-        """Element by element, as many of both."""
+        """Return the traversal element by element, with equal numbers of reads and writes."""
         return Traversal.pixels(np.zeros(1, np.int64), count)
 
     @staticmethod
@@ -52,15 +52,15 @@ class Traversal:
 
     @staticmethod
     def pixels(reads: Array, channels: int, block: int = 1) -> Traversal:
-        """Output pixels one by one, `block` channels at a time and the rest one by one.
+        """Return the traversal of output pixels one by one, `block` channels at a time, and remaining channels singly.
 
-        `reads` are by output pixel: the first channel of the first pixel that it reads.
+        `reads` holds, for each output pixel, the first channel of the first pixel that it reads.
         """
         ends = {min(block, channels), channels - block if channels % block == 0 else channels - 1, channels}
-        within = np.array(sorted(end for end in ends if end > 0))  # between them everything grows evenly
-        first = np.asarray(reads).reshape(-1, 1) + np.append(0, within[:-1])
+        ends_in_pixel = np.array(sorted(end for end in ends if end > 0))  # Positions grow evenly between them.
+        first = np.asarray(reads).reshape(-1, 1) + np.append(0, ends_in_pixel[:-1])
         pixel = np.arange(len(first))[:, None] * channels
-        return Traversal(first.reshape(-1), (pixel + within).reshape(-1))
+        return Traversal(first.reshape(-1), (pixel + ends_in_pixel).reshape(-1))
 
 
 def nested(*axes: Array) -> Array:
@@ -78,7 +78,7 @@ def overlap(x: TensorType, y: TensorType, *orders: Traversal, out: str = "y", in
     """
     if x.dtype is not y.dtype and 1 not in (x.dtype.nbytes, y.dtype.nbytes):
         return []  # C lets a compiler store elements of one type before it loads those of another, but for characters
-    lead = -x.nbytes  # where all is read before anything is written, y may begin anywhere in x
+    lead = -x.nbytes  # Everything is read before the first write.
     for order in orders:
         written = np.maximum.accumulate(order.writes[:-1]) * y.dtype.nbytes
         unread = np.minimum.accumulate(order.reads[:0:-1])[::-1] * x.dtype.nbytes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers lowered by themselves, to see what a kernel would take; each once, however many forms of a graph have it."""
+"""Lowering of single layers to evaluate a kernel; cached, as many forms of a graph have the same layer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Trial:
 
     @cached_property
     def constants(self) -> Mapping[object, int]:
-        """Bytes that lie in flash, by what they are."""
+        """Return the bytes of each constant in flash, by the contents of the constant."""
         constants = ((b.data, b.nbytes) for b in self.program.buffers if b.space is Space.CONST)
         return {data.tobytes(): nbytes for data, nbytes in constants if data is not None}
 
@@ -52,8 +52,8 @@ def trial(node: Node, kernel: Kernel, features: frozenset[str]) -> Trial:
         return known[0]
     builder = Builder(Program("trial"), features)
     builder.emit_by(kernel, node)
-    made = Trial.of(node, builder)
+    result = Trial.of(node, builder)
     while len(_TRIALS) >= KEPT:
         del _TRIALS[next(iter(_TRIALS))]
-    _TRIALS[key] = made, kernel, data
-    return made
+    _TRIALS[key] = result, kernel, data
+    return result

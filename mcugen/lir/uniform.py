@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters on which all layers of a C function agree: they become literals, so that no layer's struct holds them."""
+"""Baking of parameters on which all layers of a C function agree: literals replace members of the layers' structs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def with_literals(programs: Sequence[Program]) -> list[Program]:
 
 
 def _agreed(instrs: Sequence[Instr]) -> set[str]:
-    """Names of the uniform parameters that are equal in all of these."""
+    """Return the names of the uniform parameters that are equal in all instructions."""
     first = instrs[0]
     assert first.declaration is not None, "only declared kernels have uniform parameters"
     declared = first.declaration.uniform

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that are brought to the arena before their layer.
+"""Copying or decoding of weights to the arena before their layer.
 
 The caller's function reads them where no pointer reaches them. Elsewhere they are copied because the arena is read
 faster than their memory, perhaps while another layer runs.
@@ -55,36 +55,54 @@ END_WEIGHTS_KERNEL = Kernel(
 
 @dataclass(frozen=True)
 class Staged:
-    """A constant that is copied to the arena before what reads it."""
+    """A constant that is copied to the arena before its reader runs."""
 
     constant: Buffer
     beside: int | None = None
-    """Where the copy goes on while other layers run: the first index of the one of `Program.wholes` before which it
-    begins. None: it is made just before what reads it."""
+    """First index of the member of `Program.wholes` before which a copy begins that runs beside other layers.
+
+    None for a copy that is made just before the reader.
+    """
 
 
 def with_staged_weights(program: Program, staged: Mapping[int, Sequence[Staged]]) -> Program:
-    """Another program, which copies constants to buffers of their own before the instruction or block that reads them.
+    """Return another program, which copies constants to their own buffers before the readers, instructions or blocks.
 
-    `staged` are the constants by the index of the first instruction of one of `Program.wholes`; copies live no longer
-    than that. No two programs share instructions; but they share buffers, so that the one is to be run whose memory
-    was planned last.
+    `staged` holds the constants by the index of the first instruction of one of `Program.wholes`, at whose end the
+    copies die. The programs share buffers but no instructions, so only the program whose memory was planned last can be
+    run.
     """
-    made = replace(program, buffers=list(program.buffers), instrs=[], area_sizes=[0], area_bounds=[0])
+    staged_program = replace(program, buffers=list(program.buffers), instrs=[], area_sizes=[0], area_bounds=[0])
     groups = _last_group(program)
-    copies = {start: [(each, _held(made, each.constant)) for each in _in_order(kept)] for start, kept in staged.items()}
+    copies = {
+        start: [
+            (staged_constant, _held(staged_program, staged_constant.constant)) for staged_constant in _in_order(kept)
+        ]
+        for start, kept in staged.items()
+    }
     for whole in program.wholes():
         instrs, own = [program.instrs[index] for index in whole], copies.get(whole.start, [])
-        begun = [(each, to) for kept in copies.values() for each, to in kept if each.beside == whole.start]
+        begun = [
+            (staged_constant, to)
+            for kept in copies.values()
+            for staged_constant, to in kept
+            if staged_constant.beside == whole.start
+        ]
         if (own or begun) and not instrs[0].group:
             groups += 1
             instrs = [replace(i, group=groups) for i in instrs]
-        made.instrs += [_ending(instrs[0], to) for each, to in own if each.beside is not None]
-        made.instrs += [_staging(instrs[0], each.constant, to) for each, to in own if each.beside is None]
-        made.instrs += [_beginning(instrs[0], each.constant, to) for each, to in begun]
-        held = {each.constant: to for each, to in own}
-        made.instrs += [replace(i, operands=_with_held(i, held)) for i in instrs]
-    return made
+        staged_program.instrs += [
+            _ending(instrs[0], to) for staged_constant, to in own if staged_constant.beside is not None
+        ]
+        staged_program.instrs += [
+            _staging(instrs[0], staged_constant.constant, to)
+            for staged_constant, to in own
+            if staged_constant.beside is None
+        ]
+        staged_program.instrs += [_beginning(instrs[0], staged_constant.constant, to) for staged_constant, to in begun]
+        held = {staged_constant.constant: to for staged_constant, to in own}
+        staged_program.instrs += [replace(i, operands=_with_held(i, held)) for i in instrs]
+    return staged_program
 
 
 def _in_order(copies: Sequence[Staged]) -> list[Staged]:
@@ -94,13 +112,13 @@ def _in_order(copies: Sequence[Staged]) -> list[Staged]:
 
 @dataclass(frozen=True)
 class Decoded:
-    """A constant that is stored otherwise: by these constants, from which a call makes it again in a buffer."""
+    """A constant that is stored in another form, from which a call decodes it to a buffer."""
 
     stored: Sequence[Buffer]
     call: Callable[[Buffer], Call]
 
     def saved(self, constant: Buffer) -> int:
-        """Bytes that are fewer than the constant's."""
+        """Return the bytes that the compressed form saves of a constant."""
         return constant.nbytes - sum(buffer.nbytes for buffer in self.stored)
 
 
@@ -111,43 +129,47 @@ def with_decoded_weights(program: Program, decoded: Mapping[Buffer, Decoded]) ->
     `with_staged_weights`.
     """
     kept = [buffer for buffer in program.buffers if buffer not in decoded]
-    stored = [buffer for each in decoded.values() for buffer in each.stored]
-    made = replace(program, buffers=[*kept, *stored], instrs=[], area_sizes=[0], area_bounds=[0])
+    stored = [buffer for decoding in decoded.values() for buffer in decoding.stored]
+    decoded_program = replace(program, buffers=[*kept, *stored], instrs=[], area_sizes=[0], area_bounds=[0])
     groups = _last_group(program)
     for instr in program.instrs:
-        held = {b: _held(made, b) for b in dict.fromkeys(o.buffer for o in instr.operands) if b in decoded}
+        held = {b: _held(decoded_program, b) for b in dict.fromkeys(o.buffer for o in instr.operands) if b in decoded}
         if held and not instr.group:
             groups += 1
             instr = replace(instr, group=groups)
         calls = [decoded[b].call(to) for b, to in held.items()]
-        made.buffers += [o.buffer for call in calls for o in call.operand_list() if o.access is Access.SCRATCH]
-        made.instrs += [_calling(call, instr) for call in calls]
-        made.instrs.append(replace(instr, operands=_with_held(instr, held)))
-    return made
+        decoded_program.buffers += [
+            o.buffer for call in calls for o in call.operand_list() if o.access is Access.SCRATCH
+        ]
+        decoded_program.instrs += [_calling(call, instr) for call in calls]
+        decoded_program.instrs.append(replace(instr, operands=_with_held(instr, held)))
+    return decoded_program
 
 
 def with_read_weights(program: Program) -> None:
-    """Lets each layer read its constants to buffers of their own, which live no longer than it.
+    """Make each layer read its constants to their own buffers, which live as long as the layer.
 
-    Outputs that are constants stay in the code. UsageError for a program with blocks, whose parts would be read again
-    and again.
+    Outputs that are constants stay in the code.
+
+    Raises:
+        UsageError: The program has blocks, whose constants would be read again in each step.
     """
     if any(instr.control is not Control.NONE for instr in program.instrs):
         rule = "weights must be read once a layer: no layer may be in a loop, a branch or a group of rows"
         raise UsageError(rule, "such blocks", "leave out --weights-reader")
     outputs = {endpoint.buffer for endpoint in program.outputs}
     groups = _last_group(program)
-    made: list[Instr] = []
+    instrs: list[Instr] = []
     for instr in program.instrs:
         constants = dict.fromkeys(o.buffer for o in instr.operands if is_read(o.buffer) and o.buffer not in outputs)
         if constants and not instr.group:
             groups += 1
             instr.group = groups
         held = {buffer: _held(program, buffer) for buffer in constants}
-        made += [_reading(instr, buffer, held[buffer]) for buffer in constants]
+        instrs += [_reading(instr, buffer, held[buffer]) for buffer in constants]
         instr.operands = _with_held(instr, held)
-        made.append(instr)
-    program.instrs = made
+        instrs.append(instr)
+    program.instrs = instrs
 
 
 def largest_read(program: Program) -> int:
@@ -157,7 +179,7 @@ def largest_read(program: Program) -> int:
 
 
 def is_read(buffer: Buffer) -> bool:
-    """Whether it has constants."""
+    """Return whether a buffer holds constants that can be read from a file."""
     return buffer.space is Space.CONST and buffer.data is not None and buffer.count > 0
 
 
@@ -197,13 +219,13 @@ def _ending(layer: Instr, held: Buffer) -> Instr:
 
 def _bringing(kernel: Kernel, layer: Instr, constant: Buffer, held: Buffer) -> Instr:
     operands = (Operand("x", Access.IN, constant), Operand("y", Access.OUT, held))
-    told = {"op": layer.op, "origin": layer.origin, "group": layer.group}
-    return Instr(kernel.name, layer.name, operands, declaration=kernel, **told)  # type: ignore[arg-type]
+    layer_fields = {"op": layer.op, "origin": layer.origin, "group": layer.group}
+    return Instr(kernel.name, layer.name, operands, declaration=kernel, **layer_fields)  # type: ignore[arg-type]
 
 
 def _calling(call: Call, layer: Instr) -> Instr:
     """Return an instruction before a layer, of which it becomes a part."""
-    kernel, told = call.kernel, {"op": layer.op, "origin": layer.origin, "group": layer.group}
+    kernel, layer_fields = call.kernel, {"op": layer.op, "origin": layer.origin, "group": layer.group}
     return Instr(
         kernel.name,
         layer.name,
@@ -212,5 +234,5 @@ def _calling(call: Call, layer: Instr) -> Instr:
         code=call.template_options(),
         variant=call.variant,
         declaration=kernel,
-        **told,  # type: ignore[arg-type]
+        **layer_fields,  # type: ignore[arg-type]
     )

@@ -16,7 +16,7 @@ from mcugen.lir.program import PREPARING, WORD, Access, Buffer, Control, Gathere
 from mcugen.memory.traffic import LOADS, accesses, loads_in_pass, runs_of, touched
 
 WORK = 4
-"""Cycles that the CPU does something else between two words of a line."""
+"""Cycles that the CPU computes between the loads of two words of a line."""
 MEANWHILE = 1 / 8
 """Share of a layer's other working data that is used before a part of its working memory is used again.
 
@@ -28,25 +28,25 @@ EVICTED = 1 / 64
 
 @dataclass(frozen=True)
 class Reading:
-    """An instruction reads a buffer, which may run several times."""
+    """The reads of a buffer by an instruction, which may run several times."""
 
     buffer: Buffer
     times: int
     nbytes: int
-    """Those that it goes through each time."""
+    """Bytes that each run reads in order."""
     again: int
-    """Further bytes that it loads each time, of these."""
+    """Bytes among them that each run loads again."""
     before: tuple[int, int] | None
-    """Bytes that were used since the buffer's first byte was, and since its last; None: the caller has written it."""
+    """Bytes used since the last use of the buffer's first byte, and of its last; None if the caller wrote it."""
     goes_on: bool
-    """Whether each time has bytes of its own."""
+    """Whether each run reads other bytes of the buffer."""
     gathers: Gathered | None
     makes: int
-    """Bytes of results that it writes beside those that it reads, not over them."""
+    """Bytes of results that the instruction writes without overlapping this buffer."""
     works_in: int
-    """Bytes of working memory."""
+    """Bytes of the instruction's scratch memory."""
     works_on: int
-    """Bytes that it goes through again and again, if these are among them; 0 if it goes through some, then others."""
+    """Bytes that the instruction reads cyclically, if the buffer is among them; else 0."""
 
     def cycles(self, board: Board, memory: Memory) -> float:
         """Return the stall cycles if the buffer lies in this memory.
@@ -66,11 +66,11 @@ class Reading:
         misses = _lines(board, memory, cache, self.nbytes)
         hits = cache.hit_wait_states * self.nbytes / WORD + EVICTED * misses
         first = hits + (misses - hits) * self._missed(cache.size)
-        others = first if self.goes_on else hits if self.nbytes <= room else misses
+        later_runs = first if self.goes_on else hits if self.nbytes <= room else misses
         missed = cache.missed(self.works_on)
         again = missed * _lines(board, memory, cache, self.again)
         again += (1 - missed) * cache.hit_wait_states * self.again / WORD
-        return first + (self.times - 1) * others + self.times * again
+        return first + (self.times - 1) * later_runs + self.times * again
 
     def _missed(self, size: int) -> float:
         """Return the share of the buffer that a cache of this size no longer holds.
@@ -79,8 +79,8 @@ class Reading:
         """
         if self.before is None:
             return 1.0
-        least, most = sorted(self.before)
-        return min(max((most - size) / max(most - least, 1), 0.0), 1.0)
+        nearest, farthest = sorted(self.before)
+        return min(max((farthest - size) / max(farthest - nearest, 1), 0.0), 1.0)
 
     def _evicted(self, cache: Cache, pitch: int) -> float:
         """Return the share of lines read in turn that are evicted before they are read again.
@@ -92,30 +92,30 @@ class Reading:
         step = max(math.gcd(pitch, reach), cache.line)
         lines = (self.nbytes + self.makes) / max(pitch, cache.line)
         load = lines / (reach / step) + self.works_in / reach
-        full = min(max(load - cache.ways, 0.0), 1.0)  # the share of sets that have one too many
+        full = min(max(load - cache.ways, 0.0), 1.0)  # Share of sets with one line too many.
         return full * max(cache.ways + 1, load) / load
 
 
 def _lines(board: Board, memory: Memory, cache: Cache, nbytes: int) -> float:
-    """Cycles that the CPU waits for lines whose words it takes in turn."""
-    each = board.wait_cycles(memory, cache.line) or 0
+    """Return the stall cycles of cache line fills when the CPU reads the words of each line in order."""
+    line_cycles = board.wait_cycles(memory, cache.line) or 0
     if cache.critical_word_first:
-        each = max(each - WORK * (cache.line // WORD - 1), board.wait_cycles(memory, WORD) or 0)
-    return each * nbytes / cache.line
+        line_cycles = max(line_cycles - WORK * (cache.line // WORD - 1), board.wait_cycles(memory, WORD) or 0)
+    return line_cycles * nbytes / cache.line
 
 
 def readings_of(program: Program) -> Iterator[Reading]:
-    """All of what the arena holds, in order."""
+    """Yield the reads of all buffers in the arena, in the order of the program."""
     used, last = 0, dict[Buffer, tuple[int, int]]()
     held = {o.buffer for i in program.instrs if i.kernel in PREPARING for o in i.operands if o.access is Access.OUT}
     for instr, times in runs_of(program):
         if instr.control is not Control.NONE:
             continue
-        each = [(operand, nbytes) for operand, nbytes in accesses(instr) if operand.buffer.nbytes]
-        spread = _union(instr, [operand for operand, _ in each])
-        results = [o.buffer for o, _ in each if o.access is Access.OUT]
-        worked = [o for o, _ in each if o.access is Access.SCRATCH or o.buffer in held]
-        for operand, nbytes in each:
+        operands = [(operand, nbytes) for operand, nbytes in accesses(instr) if operand.buffer.nbytes]
+        spread = _union(instr, [operand for operand, _ in operands])
+        results = [o.buffer for o, _ in operands if o.access is Access.OUT]
+        worked = [o for o, _ in operands if o.access is Access.SCRATCH or o.buffer in held]
+        for operand, nbytes in operands:
             buffer, through = operand.buffer, touched(instr, operand)
             writes = through * (operand.access in (Access.OUT, Access.INOUT, Access.SCRATCH))
             if not buffer.planned or nbytes <= writes:
@@ -132,10 +132,10 @@ def readings_of(program: Program) -> Iterator[Reading]:
                 goes_on=through < buffer.nbytes,
                 gathers=instr.gathers if operand.role.startswith("x") else None,
                 makes=sum(y.nbytes for y in results if not share_bytes(y, buffer)),
-                works_in=sum(o.buffer.nbytes for o, _ in each if o.access is Access.SCRATCH),
+                works_in=sum(o.buffer.nbytes for o, _ in operands if o.access is Access.SCRATCH),
                 works_on=_works_on(operand, worked, held),
             )
-        last.update((operand.buffer, (used, used + spread)) for operand, _ in each)
+        last.update((operand.buffer, (used, used + spread)) for operand, _ in operands)
         used += spread
 
 
@@ -151,12 +151,16 @@ def _works_on(operand: Operand, worked: Sequence[Operand], held: Container[Buffe
 
 
 def _between(used: int, spread: int, last: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Reading.before; `last` is what was used when the buffer's first and last bytes were."""
+    """Return `Reading.before`, the reuse distances of a buffer's first and last bytes; None at the first use.
+
+    `used` counts the bytes that the program used before this instruction, which uses `spread` bytes. `last` holds the
+    same count at the last use of the buffer's first and last bytes.
+    """
     return None if last is None else (used - last[0], used + spread - last[1])
 
 
 def _union(instr: Instr, operands: Sequence[Operand]) -> int:
-    """Bytes that an instruction uses; those that lie over one another, as planned, count once."""
+    """Return the bytes that an instruction uses; bytes that operands share in the memory plan count once."""
     parts = [(o.buffer, touched(instr, o)) for o in operands]
     total, reached = sum(nbytes for buffer, nbytes in parts if buffer.offset is None), (0, 0)
     for area, start, nbytes in sorted((b.area, b.offset, nbytes) for b, nbytes in parts if b.offset is not None):
@@ -167,15 +171,15 @@ def _union(instr: Instr, operands: Sequence[Operand]) -> int:
 
 
 def share_bytes(a: Buffer, b: Buffer) -> bool:
-    """Whether they lie over one another, as planned."""
+    """Return whether two buffers overlap in the memory plan."""
     if a.offset is None or b.offset is None or a.area != b.area:
         return False
     return a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes
 
 
 def waits_for_arena(program: Program, board: Board, memory: Memory) -> dict[Buffer, float]:
-    """Cycles that one inference waits for each buffer, if that lies in a memory."""
-    found = dict.fromkeys((b for b in program.buffers if b.planned), 0.0)
+    """Return the stall cycles of one inference for each buffer of the arena if the buffer lies in `memory`."""
+    stall_cycles = dict.fromkeys((b for b in program.buffers if b.planned), 0.0)
     for reading in readings_of(program):
-        found[reading.buffer] += reading.cycles(board, memory)
-    return found
+        stall_cycles[reading.buffer] += reading.cycles(board, memory)
+    return stall_cycles

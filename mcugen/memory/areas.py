@@ -28,14 +28,21 @@ EFFORT = 0.5
 
 
 def split(program: Program, board: Board, room: Mapping[Memory, int]) -> tuple[Memory, ...] | None:
-    """Plans `program`, whose arena is one area as yet, so that each area fits one of the memories with so much room.
+    """Divide the arena into areas for several memories, and plan the program anew.
 
-    The CPU waits as little as can be, by estimate (mcugen.memory.activation_stalls), in all ways in which buffers fit.
-    Room is judged by the bytes alive at once; if a plan needs more, a round with less room follows. Returns the memory
-    of each area, or None if no way was found; then buffers lie as before.
+    The assignment has the least estimated stall cycles (mcugen.memory.activation_stalls). It takes the bytes alive at
+    once as the size of an area; if the plan of an area needs more bytes, a round with less room follows.
+
+    Args:
+        program: A planned program with one area.
+        board: The board, whose timing gives the stall cycles.
+        room: Bytes available in each memory.
+
+    Returns:
+        The memory of each area, or None if no assignment was found; then the plan is as before.
     """
     if program.handover is not None:
-        return None  # its two parts lie in one area
+        return None  # Both parts of a pipeline share an area.
     before, memories = Planned.of(program), list(room)
     prices = _prices(program, board, memories)
     for units in (_units(program, prices, True), _units(program, prices, False)):
@@ -60,17 +67,20 @@ def split(program: Program, board: Board, room: Mapping[Memory, int]) -> tuple[M
 
 
 def waits_of(program: Program, board: Board, arenas: Sequence[Memory]) -> float:
-    """Cycles that one inference waits for what the arena holds, whose areas lie in these memories."""
-    each = [waits_for_arena(program, board, memory) for memory in arenas]
-    return sum(each[buffer.area][buffer] for buffer in program.buffers if buffer.planned)
+    """Return the stall cycles of one inference on the arena's buffers; `arenas` are the memories of the areas."""
+    waits_by_memory = [waits_for_arena(program, board, memory) for memory in arenas]
+    return sum(waits_by_memory[buffer.area][buffer] for buffer in program.buffers if buffer.planned)
 
 
 def _prices(program: Program, board: Board, memories: Sequence[Memory]) -> dict[Buffer, list[int]]:
     """Return the cost of each buffer in each memory: stall cycles, plus a tie-breaking term for its accesses."""
     waits, accesses = [waits_for_arena(program, board, memory) for memory in memories], traffic(program)
-    most = max(accesses.values(), default=0) * max(memory.speed for memory in memories) + 1
+    tie_limit = max(accesses.values(), default=0) * max(memory.speed for memory in memories) + 1
     return {
-        b: [round(_EXACT * w[b]) + accesses[b] * m.speed * _EXACT // most for w, m in zip(waits, memories, strict=True)]
+        b: [
+            round(_EXACT * w[b]) + accesses[b] * m.speed * _EXACT // tie_limit
+            for w, m in zip(waits, memories, strict=True)
+        ]
         for b in waits[0]
     }
 
@@ -82,12 +92,12 @@ class _Unit:
     buffers: list[Buffer]
     load: npt.NDArray[np.int64]
     prices: list[int]
-    """By memory."""
+    """Cost in each memory."""
 
 
 def _assign(units: Sequence[_Unit], limits: Sequence[int]) -> list[int] | None:
     """Return the memory of each unit, or None if there is no solution."""
-    from ortools.sat.python import cp_model  # half a second, which programs with one memory do not need
+    from ortools.sat.python import cp_model  # A slow import that one memory does not need.
 
     model = cp_model.CpModel()
     lies_in = [[model.new_bool_var(f"{u}in{m}") for m in range(len(limits))] for u in range(len(units))]
@@ -112,7 +122,10 @@ def _hardest(loads: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _units(program: Program, prices: Mapping[Buffer, list[int]], together: bool) -> list[_Unit]:
-    """Each buffer for itself, or together with those with which, as planned, it shares bytes within an instruction."""
+    """Return the units that are assigned to memories: single buffers or, with `together`, groups of buffers.
+
+    A group has the buffers that share bytes in the memory plan within one instruction.
+    """
     ranges = program.live_ranges()
     unit_of = {b: [b] for b in ranges if b.nbytes}
     for instr in program.instrs if together else ():
@@ -129,13 +142,13 @@ def _units(program: Program, prices: Mapping[Buffer, list[int]], together: bool)
 
 def _added(prices: Iterable[Sequence[int]]) -> list[int]:
     """Return the total cost in each memory."""
-    return [sum(each) for each in zip(*prices, strict=True)]
+    return [sum(costs) for costs in zip(*prices, strict=True)]
 
 
 def _load(
     buffers: Sequence[Buffer], ranges: Mapping[Buffer, tuple[int, int]], instructions: int
 ) -> npt.NDArray[np.int64]:
-    """Bytes from the first to the last that is alive, before, during and after each instruction."""
+    """Return the extent in bytes of the live buffers before the program, at each instruction, and after the program."""
     begin = np.full(instructions + 2, np.iinfo(np.int64).max)
     end = np.zeros_like(begin)
     for buffer in buffers:

@@ -11,7 +11,7 @@ from mcugen.lir.program import Buffer, Control, Instr, Program, Space
 from mcugen.memory.traffic import loads_in_pass, passes_of, runs_of, sweeps_in_pass
 
 COPY = 1.0
-"""Cycles that copying a byte takes at most, beside the waits of reading it, which it saves the layer."""
+"""Largest cycles for copying a byte, without the stalls of reading it, which the layer then saves."""
 
 
 @dataclass(frozen=True)
@@ -24,25 +24,25 @@ class Constant:
     """The indices of the instruction, or of the outermost block around it (Program.wholes)."""
     runs: int
     passes: float
-    """How often a run reads all of them."""
+    """Number of times that a run reads all of the constants."""
     between: int
-    """Bytes of constants that the block goes through from one run to the next."""
+    """Bytes of constants that the block reads between two runs."""
     cold: float
-    """The share that no cache holds from one call to the next."""
+    """Share of the constants that no cache holds from one call to the next."""
 
     def waits(self, board: Board, memory: Memory) -> float | None:
-        """Cycles that the CPU waits for them, if they lie in a memory; None where the board does not tell."""
+        """Return the stall cycles on the constants if they lie in `memory`; None if the board has no timing."""
         nbytes, first = self.buffer.nbytes, board.reading(memory, self.buffer.nbytes)
         if first is None:
             return None
-        within = (self.passes - 1) * (board.reading_again(memory, nbytes) or 0)
+        later_passes = (self.passes - 1) * (board.reading_again(memory, nbytes) or 0)
         later = (board.reading_again(memory, self.between) or 0) * nbytes / max(self.between, 1)
-        return self.cold * first + (self.runs - 1) * later + self.runs * within
+        return self.cold * first + (self.runs - 1) * later + self.runs * later_passes
 
     def saved_by_copy(self, board: Board, slow: Memory, fast: Memory, hidden: float | None = None) -> float:
-        """Cycles that a copy before the whole saves; 0 where waits are unknown.
+        """Return the cycles that a copy to `fast`, made before the reading instructions, saves; 0 if unknown.
 
-        `hidden` is the share of its time that goes by while the CPU computes, where something else makes the copy.
+        `hidden` is None for a copy by the CPU. For a copy by DMA, it is the share of its time that overlaps with work.
         """
         waits, once = self.waits(board, slow), board.reading(slow, self.buffer.nbytes)
         fast_waits = board.reading_again(fast, self.buffer.nbytes)
@@ -93,9 +93,9 @@ def _readings(instr: Instr, board: Board, memory: Memory) -> float:
 
 
 def waits_for_constants(program: Program, board: Board, slow: Memory, fast: Memory | None = None) -> float:
-    """Cycles that all instructions wait for their constants; 0 where waits are unknown.
+    """Return the stall cycles of all instructions on their constants in memory `slow`; unknown stalls count as 0.
 
-    What pays is thought to be copied to a `fast` memory, if there is one.
+    With a `fast` memory, constants count as copied there where a copy saves cycles.
     """
     total = 0.0
     for constant in constants_of(program, board, slow):
@@ -105,7 +105,7 @@ def waits_for_constants(program: Program, board: Board, slow: Memory, fast: Memo
 
 
 def saved_by_copies(program: Program, board: Board, slow: Memory, fast: Memory) -> dict[Buffer, float]:
-    """Cycles a call that each constant saves which lies in a `fast` memory all the time; 0 where waits are unknown."""
+    """Return the cycles per call that each constant saves in memory `fast` instead of `slow`; 0 if unknown."""
     saved = dict.fromkeys((b for b in program.buffers if b.space is Space.CONST), 0.0)
     for constant in constants_of(program, board, slow):
         waits, less = constant.waits(board, slow), constant.waits(board, fast)

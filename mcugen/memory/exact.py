@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The least extent of things on a line whose distances are constrained: exact.
+"""Exact placement of intervals on a line with forbidden distances, for the least total extent.
 
 A short search settles most problems; the others are left to constraint programming (CP-SAT), which takes a hundred
 times longer to begin.
@@ -35,35 +35,35 @@ SEARCH = 50_000
 
 @dataclass(frozen=True)
 class Problem:
-    """Things of these sizes; `forbidden` are, by pairs, the distances from one to the other that they must not have."""
+    """Intervals of given sizes; `forbidden` holds the distances that are not allowed between two of them, by pair."""
 
     sizes: Sequence[int]
     forbidden: dict[tuple[int, int], list[Interval]]
 
 
-def solve(problem: Problem, hint: Sequence[int], least: int, enough: int = 0) -> tuple[list[int], int]:
+def solve(problem: Problem, hint: Sequence[int], lower_bound: int, target: int = 0) -> tuple[list[int], int]:
     """Return a start for each item, from 0 on, and a lower bound of the total extent.
 
     Extent and bound agree if the optimum is proven. The result is deterministic and never worse than `hint`. The solver
-    is asked whether a solution within `least` exists, then somewhat above, and bisects once there is one: refuting a
-    limit takes it a hundredth of the work of minimizing.
+    is asked whether a solution within `lower_bound` exists, then somewhat above, and bisects once there is a solution:
+    refuting a limit takes the solver a hundredth of the work of minimizing.
 
     Args:
         problem: Sizes and forbidden distances.
         hint: A solution.
-        least: A lower bound.
-        enough: Extent at which to stop looking for better solutions.
+        lower_bound: A lower bound.
+        target: Extent at which to stop looking for better solutions.
     """
     if len(problem.forbidden) > MOST_PAIRS:
-        return list(hint), least
-    best, is_least = _search(problem, list(hint), max(least, enough))
+        return list(hint), lower_bound
+    best, is_least = _search(problem, list(hint), max(lower_bound, target))
     reach = _reach(problem, best)
-    if reach <= enough:
-        return best, least
+    if reach <= target:
+        return best, lower_bound
     if is_least:
         return best, reach
     allowed = EFFORT * min(1.0, FEW_PAIRS / len(problem.forbidden))
-    limit, undecided, left, step = max(least, enough), least, allowed, 1
+    limit, undecided, left, step = max(lower_bound, target), lower_bound, allowed, 1
     while undecided < reach and left > 0:
         answer, starts, effort = _within(problem, limit, best, min(left, allowed / 4))
         left -= effort
@@ -71,18 +71,18 @@ def solve(problem: Problem, hint: Sequence[int], least: int, enough: int = 0) ->
             best, reach = starts, _reach(problem, starts)
         else:
             undecided = limit + 1
-            least = least if answer is None else undecided
-        if enough:
+            lower_bound = lower_bound if answer is None else undecided
+        if target:
             break
         limit = (undecided + reach - 1) // 2
-        if answer is False and step:  # refuted at once: the least is near
+        if answer is False and step:  # A fast refutation: the optimum is near.
             limit, step = min(limit, undecided + step - 1), 2 * step
         else:
             step = 0
-    return best, least
+    return best, lower_bound
 
 
-def _search(problem: Problem, best: list[int], least: int) -> tuple[list[int], bool]:
+def _search(problem: Problem, best: list[int], lower_bound: int) -> tuple[list[int], bool]:
     """Return the best solution found by branch and bound, and whether it is optimal.
 
     A forbidden distance is resolved in two ways: either item starts later. Each way adds an inequality of two starts;
@@ -91,7 +91,7 @@ def _search(problem: Problem, best: list[int], least: int) -> tuple[list[int], b
     reach, left = _reach(problem, best), SEARCH
     pairs = sorted(problem.forbidden.items(), key=lambda item: -min(problem.sizes[i] for i in item[0]))
     open_: list[tuple[list[int], list[list[Interval]]]] = [([0] * len(best), [[] for _ in best])]
-    while open_ and reach > least:
+    while open_ and reach > lower_bound:
         starts, after = open_.pop()
         if _reach(problem, starts) >= reach:
             continue
@@ -146,21 +146,31 @@ def _reach(problem: Problem, starts: Sequence[int]) -> int:
 
 
 def _within(problem: Problem, limit: int, hint: Sequence[int], effort: float) -> tuple[bool | None, list[int], float]:
-    """Whether all have room within `limit`, if that is found out; where; and how much work it was."""
+    """Ask the solver for a solution within an extent.
+
+    Args:
+        problem: Sizes and forbidden distances.
+        limit: The largest extent.
+        hint: A solution, of any extent.
+        effort: Largest amount of the solver's deterministic time.
+
+    Returns:
+        Whether there is a solution (None if the effort did not suffice), its starts, and the spent time.
+    """
     if limit < max(problem.sizes):
         return False, [], 0.0
-    from ortools.sat.python import cp_model  # half a second, which most models do not need
+    from ortools.sat.python import cp_model  # This import takes half a second, and most models do not need it.
 
     model = cp_model.CpModel()
     starts = [model.new_int_var(0, limit - size, f"start{i}") for i, size in enumerate(problem.sizes)]
     for start, at in zip(starts, hint, strict=True):
         model.add_hint(start, at)
     for (p, q), apart in problem.forbidden.items():
-        taken = []
+        choices = []
         for low, high in _gaps(apart, limit):
-            taken.append(model.new_bool_var(""))
-            model.add_linear_constraint(starts[q] - starts[p], low, high).only_enforce_if(taken[-1])
-        model.add_exactly_one(taken)
+            choices.append(model.new_bool_var(""))
+            model.add_linear_constraint(starts[q] - starts[p], low, high).only_enforce_if(choices[-1])
+        model.add_exactly_one(choices)
     solver = deterministic_solver(effort)
     status = solver.solve(model)
     spent = max(solver.response_proto.deterministic_time, EFFORT / 1000)
@@ -180,12 +190,12 @@ def deterministic_solver(effort: float) -> cp_model.CpSolver:
     return solver
 
 
-def _gaps(apart: Sequence[Interval], most: int) -> list[Interval]:
-    """Return what is left from -`most` to `most` between sorted, disjoint intervals.
+def _gaps(apart: Sequence[Interval], max_distance: int) -> list[Interval]:
+    """Return what is left from -`max_distance` to `most` between sorted, disjoint intervals.
 
     The solver could take it as the domain of a difference, but OR-tools 9.15 then returns non-optimal solutions as
     optimal: tests/lir/test_exact.py.
     """
-    ends = [-most - 1, *(end for interval in apart for end in interval), most + 1]
+    ends = [-max_distance - 1, *(end for interval in apart for end in interval), max_distance + 1]
     between = zip(ends[::2], ends[1::2], strict=True)
     return [(low + 1, high - 1) for low, high in between if low + 1 <= high - 1]

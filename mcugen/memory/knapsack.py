@@ -30,10 +30,10 @@ def most_valuable(values: Mapping[Buffer, float], nbytes: int) -> list[Buffer]:
         more = best[: room + 1 - units] + left[buffer]
         with_it[buffer] = more > best[units:]
         best[units:] = np.maximum(more, best[units:])
-    found = list[Buffer]()
+    chosen = list[Buffer]()
     for buffer, is_better in reversed(with_it.items()):
         units = needed[buffer]
         if room >= units and is_better[room - units]:
-            found.append(buffer)
+            chosen.append(buffer)
             room -= units
-    return found[::-1]
+    return chosen[::-1]

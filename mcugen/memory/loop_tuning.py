@@ -11,11 +11,11 @@ SLOW_FMA = frozenset({"cortex-m4", "cortex-m33"})
 
 
 def wished_loops(board: Board, weights: Memory, goal: str) -> frozenset[str]:
-    """Names of mcugen.lir.kernel, for weights in this memory.
+    """Return the tuning flags (names in mcugen.lir.kernel) for a goal, with the weights in this memory.
 
-    Loads beside products take more instructions, and code, for less time: the goals `ram` and `flash` do without. Sums
-    apart from products are nearly twice the instructions, which `speed` takes where these are not waited for, and
-    `balanced` as far as it must keep pace with that (mcugen.search.slowdown_cap).
+    Loads paired with products take more instructions and code for less time, so the goals `ram` and `flash` do without
+    them. Sums separate from products take nearly twice the instructions. `speed` accepts this where instruction fetches
+    do not stall, and `balanced` as far as its slowdown is limited (mcugen.search.slowdown_cap).
     """
     code = board.memory(board.code_memory)
     keeps_pace = not board.wait_cycles(code, 4) or board.cache(code, "instructions") is not None

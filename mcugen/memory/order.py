@@ -34,9 +34,9 @@ _known_orders: dict[Hashable, Sequence[int]] = {}
 
 
 def reorder(program: Program) -> None:
-    """Sorts the instructions of `program` for the least peak of live bytes; equal peaks keep the given order.
+    """Sort the instructions of a program for the least peak of live bytes; equal peaks keep the given order.
 
-    A program in which sizes are computed stays as it is: formulas read those sizes, operands do not tell.
+    A program with computed sizes stays as it is: formulas read the sizes, and operands do not show these dependencies.
     """
     if any(symbol.output for symbol in program.symbols):
         return
@@ -53,25 +53,25 @@ def reorder(program: Program) -> None:
 def _units(program: Program) -> list[range]:
     """Return runs of instructions that stay together: layers, outermost blocks, and marked units."""
     ends = dict(program.blocks())
-    found: list[range] = []
+    units: list[range] = []
     end = -1
     for layer in program.layers():
         unit = program.instrs[layer.start].unit
         stops = [i for i in layer if program.instrs[i].kernel == STOP]
         layer = range(layer.start, stops[0] if stops else layer.stop)
-        if layer.start <= end or (found and unit and unit == program.instrs[layer.start - 1].unit):
-            found[-1] = range(found[-1].start, layer.stop)
+        if layer.start <= end or (units and unit and unit == program.instrs[layer.start - 1].unit):
+            units[-1] = range(units[-1].start, layer.stop)
         else:
-            found.append(layer)
+            units.append(layer)
         end = max(end, *(ends.get(i, i) for i in layer))
-        found += [range(i, i + 1) for i in stops]
-    return found
+        units += [range(i, i + 1) for i in stops]
+    return units
 
 
 def _dependencies(program: Program, units: Sequence[range]) -> list[int]:
-    """For each unit the set (bits) of those that must be done before it.
+    """Return, for each unit, the set (as bits) of the units that must run before it.
 
-    A move comes behind all that use its source before it, as if it took it away: its target may take the place.
+    A move runs after all earlier users of its source, as if it destroyed the source: its target may take that place.
     """
     before = [0] * len(units)
     writers: dict[Buffer, int] = defaultdict(int)
@@ -83,7 +83,7 @@ def _dependencies(program: Program, units: Sequence[range]) -> list[int]:
             before[number], stop = (1 << number) - 1, 1 << number
         for instr, operand in ((program.instrs[i], o) for i in unit for o in program.instrs[i].operands):
             buffer = operand.buffer
-            if buffer.space in (Space.CONST, Space.GIVEN):  # nobody writes them
+            if buffer.space in (Space.CONST, Space.GIVEN):  # The program never writes them.
                 continue
             before[number] |= writers[buffer]
             if operand.access is Access.IN and instr.kernel != MOVE:
@@ -100,7 +100,7 @@ def _dependencies(program: Program, units: Sequence[range]) -> list[int]:
 
 @dataclass(frozen=True)
 class _Saving:
-    """Bytes that an output need not take if it begins its life at the instruction, and its input ends its own there."""
+    """Bytes that an output saves if it becomes live at the instruction where its input dies."""
 
     nbytes: int
     target: int
@@ -146,7 +146,7 @@ class _Problem:
 
     @property
     def facts(self) -> Hashable:
-        """All that the search depends on."""
+        """Return all inputs of the search, as a key for its cached results."""
         return (
             *(tuple(self._before), tuple(self._touched), tuple(self._inner), tuple(map(tuple, self._savings))),
             *(tuple(self._sizes.items()), tuple(self._users.items()), tuple(self._hosts.items())),
@@ -154,7 +154,7 @@ class _Problem:
         )
 
     def _is_inner(self, users: int) -> bool:
-        """Whether one unit of several instructions has the buffer for itself."""
+        """Return whether only one unit, of several instructions, uses a buffer; `users` are the units as bits."""
         return users.bit_count() == 1 and len(self.units[users.bit_length() - 1]) > 1
 
     def _buffers(self, unit: range) -> list[Buffer]:
@@ -186,7 +186,10 @@ class _Problem:
                 yield _Saving(saved, self._bit[out], self._bit[into])
 
     def _find_hosts(self) -> dict[int, int]:
-        """For each buffer the larger ones that it may lie within: a move makes it a part of them, or takes it out."""
+        """Return, for each buffer, the larger buffers that it may lie within.
+
+        A move copies the smaller buffer into the larger one, or out of it.
+        """
         direct: dict[int, int] = {}
         for pair in self._joined():
             guest, host = sorted(pair, key=lambda bit: self._sizes[bit])
@@ -199,8 +202,8 @@ class _Problem:
         return hosts
 
     def _joined(self) -> Iterator[tuple[int, int]]:
-        """Source and target of each move that may vanish: nobody needs the moved bytes of the source afterwards."""
-        taken: dict[int, list[range]] = defaultdict(list)
+        """Yield the source and target of each move that may vanish, as no instruction reads the moved bytes later."""
+        moved_parts: dict[int, list[range]] = defaultdict(list)
         for instr in self._program.instrs:
             if instr.kernel != MOVE or instr.stays or not instr.has_fixed_parts:
                 continue
@@ -210,8 +213,8 @@ class _Problem:
             x, y = (self._bit.get(b, 0) for b in buffers)
             start, nbytes = instr.part("x")
             part = range(start, start + nbytes)
-            if x and y and x != y and not x & self._kept and not any(_meet(part, other) for other in taken[x]):
-                taken[x].append(part)
+            if x and y and x != y and not x & self._kept and not any(_meet(part, other) for other in moved_parts[x]):
+                moved_parts[x].append(part)
                 yield x, y
 
     def nbytes(self, live: int) -> int:
@@ -236,13 +239,13 @@ class _Problem:
             changed |= self._guests[bit] & (live | after)
         return self._known[live] + self._apart(changed & after, after) - self._apart(changed & live, live)
 
-    def step(self, unit: int, done: int, live: int) -> tuple[int, int]:
-        """Return the bytes alive while `unit` runs after `done`, and the buffers alive afterwards."""
+    def step(self, unit: int, finished: int, live: int) -> tuple[int, int]:
+        """Return the bytes alive while `unit` runs after `finished`, and the buffers alive afterwards."""
         during = live | self._touched[unit]
-        done |= 1 << unit
+        finished |= 1 << unit
         dying = 0
         for bit in _bits(self._touched[unit] & ~self._kept):
-            if not self._users[bit] & ~done:
+            if not self._users[bit] & ~finished:
                 dying |= bit
         possible = (s.nbytes for s in self._savings[unit] if s.source & dying and not s.target & live)
         saved = max(possible, default=0)
@@ -254,26 +257,26 @@ class _Problem:
             self._nearby[after] = during
         return nbytes + self._inner[unit] - saved, after
 
-    def released(self, unit: int, done: int) -> int:
+    def released(self, unit: int, finished: int) -> int:
         """Return the units that become ready because `unit` is the last finished one."""
-        return sum(1 << n for n in self._after[unit] if not self._before[n] & ~done)
+        return sum(1 << n for n in self._after[unit] if not self._before[n] & ~finished)
 
     @cached_property
     def all_before(self) -> list[int]:
-        """For each unit all that must be done before it, what others of these need included."""
-        found: list[int] = []
-        for mask in self._before:  # of units before it in the given order alone
+        """Return, for each unit, the set (as bits) of all units that must run before it, directly or indirectly."""
+        masks: list[int] = []
+        for mask in self._before:  # These are units before it in the original order.
             for bit in _bits(mask):
-                mask |= found[bit.bit_length() - 1]
-            found.append(mask)
-        return found
+                mask |= masks[bit.bit_length() - 1]
+            masks.append(mask)
+        return masks
 
     def writes_state(self, unit: int) -> bool:
-        """Whether what is learned changes."""
+        """Return whether a unit writes a state, such as trained parameters."""
         return self._touches(unit, Space.STATE, reads=False)
 
     def reads_given(self, unit: int) -> bool:
-        """Whether it moves what the caller hands over."""
+        """Return whether a unit moves a value that the caller passes, such as the learning rate."""
         return self._program.instrs[self.units[unit].start].kernel == MOVE and self._touches(
             unit, Space.GIVEN, reads=True
         )
@@ -284,7 +287,7 @@ class _Problem:
 
     @cached_property
     def floor(self) -> int:
-        """A bound of the peak of any order: each unit alone, as if all it reads died there."""
+        """Return a lower bound of the peak of any order: the largest unit, if all its inputs died at that unit."""
         alone = [
             self.nbytes(touched) + inner - max((s.nbytes for s in savings), default=0)
             for touched, inner, savings in zip(self._touched, self._inner, self._savings, strict=True)
@@ -293,15 +296,15 @@ class _Problem:
 
     def peak(self, order: Sequence[int]) -> int:
         """Return the peak of an order of the units."""
-        done, live, peak = 0, self.first_live, self.floor
+        finished, live, peak = 0, self.first_live, self.floor
         for unit in order:
-            cost, live = self.step(unit, done, live)
-            done, peak = done | 1 << unit, max(peak, cost)
+            cost, live = self.step(unit, finished, live)
+            finished, peak = finished | 1 << unit, max(peak, cost)
         return peak
 
 
 def _shared_extents(instr: Instr) -> Iterator[tuple[Buffer, Buffer, int]]:
-    """Output, input, and the bytes that both take in all where they may share memory."""
+    """Yield each output and input that may share memory, and the bytes that both take together then."""
     buffers = {o.role: o.buffer for o in instr.operands}
     uses = Counter(o.buffer for o in instr.operands)
     leads = [(out, into, 0) for out, into in instr.inplace if buffers[out].nbytes <= buffers[into].nbytes]
@@ -328,7 +331,7 @@ def _bits(mask: int) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class _Way:
-    """The best known way to do a set of units: its peak, what is alive and what can be done after it, its last step."""
+    """The best known order of a set of units: its peak, live buffers and ready units after it, and its last step."""
 
     peak: int
     live: int
@@ -338,12 +341,12 @@ class _Way:
 
     def order(self) -> list[int]:
         """Return the units in order."""
-        found: list[int] = []
-        way = self
-        while way.earlier is not None:
-            found.append(way.unit)
-            way = way.earlier
-        return found[::-1]
+        units: list[int] = []
+        last = self
+        while last.earlier is not None:
+            units.append(last.unit)
+            last = last.earlier
+        return units[::-1]
 
 
 def _updated_soon(problem: _Problem, order: Sequence[int]) -> Sequence[int]:
@@ -352,18 +355,18 @@ def _updated_soon(problem: _Problem, order: Sequence[int]) -> Sequence[int]:
     Gradients of several layers are then not kept at the same time. Units that read the caller's values, such as a rate,
     move along.
     """
-    found, done, updates = list[int](), 0, [unit for unit in order if problem.writes_state(unit)]
-    given = sum(1 << unit for unit in order if problem.reads_given(unit))
+    early_order, finished, updates = list[int](), 0, [unit for unit in order if problem.writes_state(unit)]
+    given_readers = sum(1 << unit for unit in order if problem.reads_given(unit))
     for unit in order:
-        if not done >> unit & 1:
-            found.append(unit)
-            done |= 1 << unit
+        if not finished >> unit & 1:
+            early_order.append(unit)
+            finished |= 1 << unit
         for late in updates:
-            if not problem.all_before[late] & ~(done | given):
-                more = (problem.all_before[late] | 1 << late) & ~done
-                found += [bit.bit_length() - 1 for bit in _bits(more)]
-                done |= more
-    return found if problem.peak(found) <= problem.peak(order) else order
+            if not problem.all_before[late] & ~(finished | given_readers):
+                more = (problem.all_before[late] | 1 << late) & ~finished
+                early_order += [bit.bit_length() - 1 for bit in _bits(more)]
+                finished |= more
+    return early_order if problem.peak(early_order) <= problem.peak(order) else order
 
 
 def _known_order(problem: _Problem) -> Sequence[int]:
@@ -378,39 +381,41 @@ def _known_order(problem: _Problem) -> Sequence[int]:
 
 def _search(problem: _Problem) -> Sequence[int]:
     """Return the best order that is found within the bounds; the given one unless another has a lower peak."""
-    given = range(len(problem.units))
-    limit = problem.peak(given)
+    original = range(len(problem.units))
+    limit = problem.peak(original)
     if limit == problem.floor:
-        return given
-    width = max(MOST_SETS // len(given), LEAST_WIDTH)
-    ways = {0: _Way(problem.floor, problem.first_live, problem.first_ready)}
-    for _ in given:
+        return original
+    width = max(MOST_SETS // len(original), LEAST_WIDTH)
+    prefixes = {0: _Way(problem.floor, problem.first_live, problem.first_ready)}
+    for _ in original:
         if problem.work > MOST_WORK:
-            return given
-        found: dict[int, _Way] = {}
-        for done, way in ways.items():
-            for step in _steps(problem, done, way):
-                after = done | 1 << step.unit
-                if step.peak < limit and (after not in found or step.peak < found[after].peak):
-                    found[after] = step
-        best = sorted(found, key=lambda done: (found[done].peak, problem.nbytes(found[done].live)))
-        ways = {done: found[done] for done in best[:width]}
-    return next((way.order() for way in ways.values()), given)
+            return original
+        candidates: dict[int, _Way] = {}
+        for finished, prefix in prefixes.items():
+            for step in _steps(problem, finished, prefix):
+                after = finished | 1 << step.unit
+                if step.peak < limit and (after not in candidates or step.peak < candidates[after].peak):
+                    candidates[after] = step
+        best = sorted(
+            candidates, key=lambda finished: (candidates[finished].peak, problem.nbytes(candidates[finished].live))
+        )
+        prefixes = {finished: candidates[finished] for finished in best[:width]}
+    return next((prefix.order() for prefix in prefixes.values()), original)
 
 
-def _steps(problem: _Problem, done: int, way: _Way) -> list[_Way]:
+def _steps(problem: _Problem, finished: int, prefix: _Way) -> list[_Way]:
     """Return the possible next units.
 
     A unit that neither raises the peak nor leaves more bytes alive is taken at once, since it cannot make later steps
     worse.
     """
     steps = []
-    alive = problem.nbytes(way.live)
-    for bit in _bits(way.ready):
+    alive = problem.nbytes(prefix.live)
+    for bit in _bits(prefix.ready):
         unit = bit.bit_length() - 1
-        cost, live = problem.step(unit, done, way.live)
-        ready = way.ready ^ bit | problem.released(unit, done | bit)
-        steps.append(_Way(max(way.peak, cost), live, ready, unit, way))
-        if cost <= way.peak and problem.nbytes(live) <= alive:
+        cost, live = problem.step(unit, finished, prefix.live)
+        ready = prefix.ready ^ bit | problem.released(unit, finished | bit)
+        steps.append(_Way(max(prefix.peak, cost), live, ready, unit, prefix))
+        if cost <= prefix.peak and problem.nbytes(live) <= alive:
             return steps[-1:]
     return steps

@@ -14,7 +14,7 @@ CONTRIBUTORS = 4
 """Number of the largest buffers that a refusal names."""
 
 LONGEST = 40
-"""Characters of a name in a refusal."""
+"""Largest number of characters of a name in a refusal."""
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,18 @@ class Moment:
 
 
 def moments(program: Program) -> list[Moment]:
-    """All of a planned program, from the call to its end; buffers in order of their addresses."""
+    """Return the moments of a planned program from its call to its end, with live buffers in order of address."""
     ranges = program.live_ranges()
     beginning: dict[int, list[Buffer]] = defaultdict(list)
     for buffer, (first, _) in ranges.items():
         beginning[first].append(buffer)
-    found, alive = [], list[Buffer]()
+    moments_of_run, alive = [], list[Buffer]()
     for index in range(-1, len(program.instrs) + 1):
         alive = [b for b in alive if index <= ranges[b][1]] + beginning[index]
         ordered = tuple(sorted(alive, key=lambda b: (address(program, b), -b.nbytes, b.name)))
         spans = ((b.area, b.offset or 0, (b.offset or 0) + b.nbytes) for b in alive)
-        found.append(Moment(index, ordered, bytes_taken(spans)))
-    return found
+        moments_of_run.append(Moment(index, ordered, bytes_taken(spans)))
+    return moments_of_run
 
 
 def busiest(moments: Iterable[Moment]) -> Moment:

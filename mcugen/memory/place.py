@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a program fits a board, and what of it lies in which memory."""
+"""Placement of a program's data in a board's memories."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mcugen.memory.plan import Planned
 from mcugen.memory.traffic import traffic
 
 NOWHERE = Places()
-"""The user says nothing."""
+"""Placement without any choice of the user."""
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,17 @@ class Placement:
     copies: Mapping[Buffer, Memory] = field(default_factory=dict)
     """Constants that lie in RAM while the model runs; their initial values are in the memory of the weights."""
     names_arena: bool = False
-    """Whether the C code says where the arena lies: it does unless that is the board's default, and nobody asked."""
+    """Whether the C code names the arena's memory: if the user chose it, or it is not the board's default."""
     names_weights: bool = False
-    """The same of the weights."""
+    """Whether the C code names the memory of the weights, by the same rule."""
 
     @property
     def memories(self) -> tuple[Memory, ...]:
-        """All that hold something of the program."""
+        """Return all memories that hold data of the program."""
         return tuple(dict.fromkeys((*self.arenas, *self.copies.values(), self.weights)))
 
     def copied_to(self, memory: Memory) -> int:
-        """Bytes of weights that are copied to a memory."""
+        """Return the bytes of weights that are copied to a memory."""
         return sum(aligned(b.nbytes) for b, other in self.copies.items() if other == memory)
 
 
@@ -61,8 +61,8 @@ def place(program: Program, board: Board, places: Places = NOWHERE, *, most_spil
     room = _left(board, copies)
     for memory in room:
         if room[memory] < 0:
-            found = f"{memory.room - room[memory]:,} bytes, {-room[memory]:,} more than '{memory.name}' has"
-            raise DoesNotFitError("copies of weights must fit in their memory", found, "copy fewer of them")
+            excess_text = f"{memory.room - room[memory]:,} bytes, {-room[memory]:,} more than '{memory.name}' has"
+            raise DoesNotFitError("copies of weights must fit in their memory", excess_text, "copy fewer of them")
     arenas = _arenas(program, board, places, room, most_spilled)
     return Placement(
         arenas,
@@ -74,7 +74,7 @@ def place(program: Program, board: Board, places: Places = NOWHERE, *, most_spil
 
 
 CODE = 24 * 1024
-"""Bytes that a second core's image takes besides constants, at most."""
+"""Largest number of bytes of a second core's image besides constants."""
 
 
 def in_its_image(placement: Placement, program: Program, seen: Board) -> Placement:
@@ -85,10 +85,10 @@ def in_its_image(placement: Placement, program: Program, seen: Board) -> Placeme
     """
     image = seen.memory(seen.weights_memory)
     read = {o.buffer for instr in program.of_second_core() for o in instr.operands if o.buffer.space is Space.CONST}
-    taken = sum(aligned(b.nbytes) for b in read)
+    read_bytes = sum(aligned(b.nbytes) for b in read)
     names = {m.name: m for m in seen.memories}
     is_slower = any(names[m.name].speed < image.speed for m in placement.copies.values() if m.name in names)
-    if is_slower or taken + CODE > image.room:
+    if is_slower or read_bytes + CODE > image.room:
         return placement
     return replace(placement, copies={b: memory for b, memory in placement.copies.items() if b not in read})
 
@@ -99,27 +99,36 @@ def _by_speed(memories: Iterable[Memory]) -> list[Memory]:
 
 
 def ram_by_speed(board: Board) -> list[Memory]:
-    """All RAM, the fastest first."""
+    """Return all RAM memories, the fastest first."""
     return _by_speed(m for m in board.memories if m.kind == "ram")
 
 
 def _left(board: Board, copies: Mapping[Buffer, Memory]) -> dict[Memory, int]:
-    """Bytes that copies of weights leave of each memory; less than none where these are too many."""
+    """Return the bytes that remain of each memory besides copies of weights; negative if the copies do not fit."""
     return {m: m.room - sum(aligned(b.nbytes) for b, other in copies.items() if other == m) for m in board.memories}
 
 
 def ram_lacking(program: Program, board: Board, places: Places, may_spill: bool) -> tuple[int, str]:
-    """Bytes of RAM that a program takes more than `place` has for it, where memories' sizes tell; and of which."""
+    """Return the bytes of RAM that a program needs beyond those of the board, and the names of too small memories.
+
+    The answer follows from sizes alone; `place` may find further reasons.
+
+    Args:
+        program: The planned program.
+        board: The board.
+        places: The user's choice of memories.
+        may_spill: Whether the arena may be split over several memories.
+    """
     room = _left(board, copies_of(program, board, places))
-    asked = _arena_memories(board, places)
+    memories = _arena_memories(board, places)
     arena = sum(program.area_sizes)
-    most = sum(room[m] for m in asked) if places.arena or may_spill else max(room[m] for m in asked)
-    where = " and ".join(f"'{m.name}'" for m in asked) if places.arena else ""
-    return max((arena - most, where), *((-left, f"'{m.name}'") for m, left in room.items()), (0, ""))
+    available = sum(room[m] for m in memories) if places.arena or may_spill else max(room[m] for m in memories)
+    where = " and ".join(f"'{m.name}'" for m in memories) if places.arena else ""
+    return max((arena - available, where), *((-left, f"'{m.name}'") for m, left in room.items()), (0, ""))
 
 
 def flash_lacking(program: Program, board: Board, places: Places) -> int:
-    """Bytes that constants take more than the roomiest of their memories has."""
+    """Return the bytes of constants beyond the size of the largest memory that may hold them; 0 if they fit."""
     return max(program.weights_size - max(m.room for m in weights_memories(board, places)), 0)
 
 
@@ -137,11 +146,11 @@ def _ram(board: Board, name: str, option: str) -> Memory:
 
 def weights_memories(board: Board, places: Places) -> list[Memory]:
     """Return the memories that may hold all weights without power: the requested or default one, then others."""
-    asked = board.memory(places.weights) if places.weights else None
-    if asked is not None and asked.kind == "flash":
-        return [asked]
-    others = [m for m in board.memories if m.kind == "flash"]
-    return list(dict.fromkeys((board.memory(board.weights_memory), *_by_speed(others))))
+    requested = board.memory(places.weights) if places.weights else None
+    if requested is not None and requested.kind == "flash":
+        return [requested]
+    flash_memories = [m for m in board.memories if m.kind == "flash"]
+    return list(dict.fromkeys((board.memory(board.weights_memory), *_by_speed(flash_memories))))
 
 
 def _weights_memory(program: Program, board: Board, places: Places) -> Memory:
@@ -158,8 +167,8 @@ def _weights_memory(program: Program, board: Board, places: Places) -> Memory:
 
 def memory_of_weights(board: Board, places: Places) -> Memory:
     """Return the memory from which weights, except hot ones, are read at run time."""
-    asked = board.memory(places.weights) if places.weights else None
-    return asked if asked and asked.kind == "ram" else weights_memories(board, places)[0]
+    requested = board.memory(places.weights) if places.weights else None
+    return requested if requested and requested.kind == "ram" else weights_memories(board, places)[0]
 
 
 def memory_of_arena(board: Board, places: Places) -> Memory:
@@ -169,7 +178,7 @@ def memory_of_arena(board: Board, places: Places) -> Memory:
 
 
 def copied_bytes(program: Program, board: Board, places: Places) -> int:
-    """Bytes of RAM that copies of weights take."""
+    """Return the bytes of RAM for copies of weights."""
     return sum(aligned(buffer.nbytes) for buffer in copies_of(program, board, places))
 
 
@@ -196,12 +205,12 @@ def copies_of(program: Program, board: Board, places: Places) -> dict[Buffer, Me
 
 def fitting(buffers: Iterable[Buffer], nbytes: int) -> list[Buffer]:
     """Return the buffers that fit side by side in `nbytes`, skipping those that do not fit beside earlier ones."""
-    found = list[Buffer]()
+    chosen = list[Buffer]()
     for buffer in buffers:
         if aligned(buffer.nbytes) <= nbytes:
-            found.append(buffer)
+            chosen.append(buffer)
             nbytes -= aligned(buffer.nbytes)
-    return found
+    return chosen
 
 
 def hottest(program: Program) -> list[Buffer]:
@@ -232,15 +241,15 @@ def _arenas(
     memories = _arena_memories(board, places)
     if not places.arena:
         return _by_default(program, board, room, memories, most_spilled)
-    for memory in memories:  # one area is simpler than several in memories of that speed
+    for memory in memories:  # One area is simpler than several of equal speed.
         if memory.speed == memories[0].speed and program.arena_size <= room[memory]:
             return (memory,)
-    needed, most = program.arena_size, busiest(moments(program)).buffers
+    needed, busiest_buffers = program.arena_size, busiest(moments(program)).buffers
     used = split(program, board, {m: room[m] for m in memories}) if len(memories) > 1 else None
     if used is None:
         where = "the memories" if len(memories) > 1 else "memory"
         what = f"arena must fit in {where} {' and '.join(repr(m.name) for m in memories)}"
-        raise _refusal(what, board, needed, {m: room[m] for m in memories}, most)
+        raise _refusal(what, board, needed, {m: room[m] for m in memories}, busiest_buffers)
     return used
 
 
@@ -248,7 +257,7 @@ LEAST_SAVED = 0.01
 """Least share of a call's cycles, by estimate, that several memories must save over one slow memory."""
 
 BESIDE = 8192
-"""Bytes that an arena leaves free for stack and variables where it fills all else of their memory, unasked."""
+"""Bytes that remain for stack and variables in their memory if the arena spills into it without the user's choice."""
 
 
 def _by_default(
@@ -262,11 +271,11 @@ def _by_default(
     whole = next((memory for memory in rams if needed <= room[memory]), None)
     if whole is not None and (whole.speed <= own.speed or most_spilled < needed):
         return (whole,)
-    most, before = busiest(moments(program)).buffers, Planned.of(program)
+    busiest_buffers, before = busiest(moments(program)).buffers, Planned.of(program)
     used = _spilled(program, board, room, rams, whole) if needed <= most_spilled else None
     if whole is None:
         if used is None:
-            raise _refusal_of_all(board, needed, {m: room[m] for m in rams}, most)
+            raise _refusal_of_all(board, needed, {m: room[m] for m in rams}, busiest_buffers)
         return used
     if used is None:
         return (whole,)
@@ -286,10 +295,10 @@ def _spilled(
     own = board.memory(board.arena_memory)
     free = {m: max(room[m] - BESIDE * (m.name == board.data_memory), 0) for m in rams}
     slower = {m: free[m] for m in (own, *(m for m in rams if m.speed >= own.speed))}
-    found = split(program, board, slower) if len(slower) > 1 else None
-    if found is None and whole is None and len(free) > len(slower):
-        found = split(program, board, free)
-    return found
+    memories = split(program, board, slower) if len(slower) > 1 else None
+    if memories is None and whole is None and len(free) > len(slower):
+        memories = split(program, board, free)
+    return memories
 
 
 # ------------------------------------------------------------------------------------------------------ refusals
@@ -298,7 +307,7 @@ def _spilled(
 def _refusal_of_all(
     board: Board, nbytes: int, room: Mapping[Memory, int], contributors: Sequence[Buffer]
 ) -> DoesNotFitError:
-    """No RAM has room for the arena, nor all of them together unless some is left to nothing else."""
+    """Return the error for an arena that fits neither in one RAM memory nor in several."""
     if len(room) == 1:
         return _refusal("arena must fit in one RAM memory", board, nbytes, room, contributors)
     has_room = max(b.nbytes for b in contributors) <= max(room.values()) and nbytes <= sum(room.values())

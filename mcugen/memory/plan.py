@@ -21,18 +21,18 @@ MOST_MEETINGS = 100_000
 """Pairs of buffers alive at once, hundreds of times those of any shared model: with more, each is placed but once."""
 
 
-def plan_memory(program: Program, enough: int = 0, most: float = math.inf) -> None:
+def plan_memory(program: Program, target_bytes: int = 0, max_bytes: float = math.inf) -> None:
     """Set the offset of every planned buffer, and the sizes and lower bounds of the program's areas.
 
-    A plan of at most `enough` bytes is not improved. If no plan can take at most `most` bytes, any plan will do.
+    A plan of at most `target_bytes` is not improved. If no plan can take at most `max_bytes`, any plan will do.
     """
     planned = [b for b in program.buffers if b.planned]
     if program.handover is not None:
         apart(program)
     areas = range(1 + max((b.area for b in planned), default=0))
     for buffer in planned:
-        buffer.offset = 0  # what has no elements lies anywhere
-    plans = [_plan_area(program, area, enough // ALIGNMENT * ALIGNMENT, most) for area in areas]
+        buffer.offset = 0  # Buffers without elements may lie anywhere.
+    plans = [_plan_area(program, area, target_bytes // ALIGNMENT * ALIGNMENT, max_bytes) for area in areas]
     program.area_sizes = [plan.nbytes for plan in plans]
     program.area_bounds = [plan.bound for plan in plans]
     if program.handover is not None:
@@ -41,7 +41,7 @@ def plan_memory(program: Program, enough: int = 0, most: float = math.inf) -> No
 
 @dataclass(frozen=True)
 class Planned:
-    """A saved plan of a program, to try another one."""
+    """A saved plan of a program, which can be restored after another plan is tried."""
 
     places: Mapping[Buffer, tuple[int, int | None]]
     sizes: Sequence[int]
@@ -54,7 +54,7 @@ class Planned:
         return cls(places, program.area_sizes, program.area_bounds)
 
     def restore(self, program: Program) -> None:
-        """Lets them lie so again."""
+        """Set the plan of the program's buffers to this one."""
         for buffer, (area, offset) in self.places.items():
             buffer.area, buffer.offset = area, offset
         program.area_sizes, program.area_bounds = list(self.sizes), list(self.bounds)
@@ -68,35 +68,39 @@ def peak_live_bytes(program: Program) -> int:
     return _Layout(Lives(program, 0), True).peak
 
 
-def _plan_area(program: Program, area: int, enough: int, most: float) -> _Plan:
+def _plan_area(program: Program, area: int, target_bytes: int, max_bytes: float) -> _Plan:
     """Return the best plan that joins what moves connect, or one that does not, if that is smaller."""
     lives = Lives(program, area)
     if _meetings(lives) > MOST_MEETINGS:
         crowd = _first_fit(lives)
         crowd.apply()
         return crowd
-    best = _best_plan(_Layout(lives, True), enough, most)
-    copies_pay = not any(instr.control is Control.FORK for instr in program.instrs)  # they take one core's time
+    best = _best_plan(_Layout(lives, True), target_bytes, max_bytes)
+    copies_pay = not any(instr.control is Control.FORK for instr in program.instrs)  # Copies take one core's time.
     if copies_pay and any(instr.kernel == MOVE for instr in program.instrs):
         apart = _Layout(lives, False)
         if apart.peak < best.nbytes:
-            best = min(best, _best_plan(apart, enough, most), key=lambda plan: plan.nbytes)
+            best = min(best, _best_plan(apart, target_bytes, max_bytes), key=lambda plan: plan.nbytes)
     best.apply()
     return best
 
 
-def _best_plan(layout: _Layout, enough: int, most: float) -> _Plan:
-    """Greedy in several orders, up to one that takes the least possible; if none does, nor little enough, exact."""
+def _best_plan(layout: _Layout, target_bytes: int, max_bytes: float) -> _Plan:
+    """Return the best plan of a layout: greedy in several orders, then exact.
+
+    A greedy plan that reaches the lower bound ends the search. The exact solver runs only if the best greedy plan
+    exceeds `target_bytes`, and a plan within `target_bytes` and `max_bytes` is still possible.
+    """
     plans = []
     for order in _ORDERS:
         plans.append(_greedy(layout, order))
         if plans[-1].nbytes == plans[-1].bound:
             return plans[-1]
     plan = min(plans, key=lambda plan: plan.nbytes)
-    if plan.nbytes <= enough or 0 < enough < plan.bound or most < plan.bound:
+    if plan.nbytes <= target_bytes or 0 < target_bytes < plan.bound or max_bytes < plan.bound:
         return plan
     hint, bound = [at // ALIGNMENT for at in plan.offsets], layout.peak // ALIGNMENT
-    offsets, bound = solve(layout.problem, hint, bound, enough // ALIGNMENT)
+    offsets, bound = solve(layout.problem, hint, bound, target_bytes // ALIGNMENT)
     return _Plan(layout.regions, [at * ALIGNMENT for at in offsets], bound * ALIGNMENT)
 
 
@@ -141,11 +145,11 @@ class _Layout:
     @cached_property
     def rivals(self) -> list[list[tuple[int, list[Interval]]]]:
         """Return, for each region, the regions it must avoid, with the forbidden distances."""
-        found: list[list[tuple[int, list[Interval]]]] = [[] for _ in self.regions]
+        rivals: list[list[tuple[int, list[Interval]]]] = [[] for _ in self.regions]
         for (p, q), units in self.problem.forbidden.items():
-            found[q].append((p, units))
-            found[p].append((q, [(-high, -low) for low, high in reversed(units)]))
-        return found
+            rivals[q].append((p, units))
+            rivals[p].append((q, [(-high, -low) for low, high in reversed(units)]))
+        return rivals
 
     @cached_property
     def freedoms(self) -> dict[tuple[Buffer, Buffer], Freedom]:
@@ -153,27 +157,27 @@ class _Layout:
         program, ranges = self.lives.program, self.lives.ranges
         wholes = (Control.STREAM, Control.FORK)
         ends = {start: end for start, end in program.blocks() if program.instrs[start].control in wholes}
-        found = {}
+        freedoms = {}
         for index, instr in enumerate(program.instrs):
             buffers = list(dict.fromkeys(o.buffer for o in instr.operands if o.buffer in ranges))
             for out in (b for b in buffers if ranges[b][0] == index):
                 for into in (b for b in buffers if b is not out and ranges[b][1] == ends.get(index, index)):
                     free = freedom(instr, out, into)
                     if free is not None:
-                        found[out, into] = free
-        return found
+                        freedoms[out, into] = free
+        return freedoms
 
     @cached_property
     def _intos(self) -> dict[Buffer, list[Buffer]]:
         """Return the inputs that each output may overlap."""
-        found: defaultdict[Buffer, list[Buffer]] = defaultdict(list)
+        inputs_of: defaultdict[Buffer, list[Buffer]] = defaultdict(list)
         for out, into in self.freedoms:
-            found[out].append(into)
-        return found
+            inputs_of[out].append(into)
+        return inputs_of
 
     def _forbidden(self) -> dict[tuple[int, int], list[Interval]]:
         """Return, for pairs of regions, the forbidden distances of their starts in units of ALIGNMENT."""
-        found: defaultdict[tuple[int, int], list[Interval]] = defaultdict(list)
+        distances: defaultdict[tuple[int, int], list[Interval]] = defaultdict(list)
         alive: list[Buffer] = []
         for b in sorted(self.lives.ranges, key=lambda b: self.lives.ranges[b][0]):
             alive = [a for a in alive if self.lives.meet(a, b)]
@@ -182,9 +186,9 @@ class _Layout:
                 if p != q:
                     apart = self._apart(a, b) if p < q else self._apart(b, a)
                     by = a_at - b_at if p < q else b_at - a_at
-                    found[min(p, q), max(p, q)] += [(low + by, high + by) for low, high in apart]
+                    distances[min(p, q), max(p, q)] += [(low + by, high + by) for low, high in apart]
             alive.append(b)
-        return {pair: units for pair in sorted(found) if (units := _in_units(found[pair]))}
+        return {pair: units for pair in sorted(distances) if (units := _in_units(distances[pair]))}
 
     def _apart(self, a: Buffer, b: Buffer) -> list[Interval]:
         """Return the distances from `a` to `b` at which they conflict, in bytes, without the ends of the intervals."""
@@ -206,16 +210,16 @@ class _Layout:
 
     @cached_property
     def peak(self) -> int:
-        """The most bytes that are alive at one instruction and cannot lie over each other."""
+        """Return the lower bound of the area: the most bytes at one instruction that cannot overlap each other."""
         granule = math.gcd(ALIGNMENT, *(r.granule for r in self.regions))
         starting: defaultdict[int, list[Buffer]] = defaultdict(list)
         for buffer, (first, _) in self.lives.ranges.items():
             starting[first].append(buffer)
-        most, alive = 0, list[Buffer]()
+        peak, alive = 0, list[Buffer]()
         for index in sorted(starting):
             alive = [b for b in alive if self.lives.ranges[b][1] >= index] + starting[index]
-            most = max(most, self._least_extent(alive, granule))
-        return aligned(most)
+            peak = max(peak, self._least_extent(alive, granule))
+        return aligned(peak)
 
     def _least_extent(self, alive: Sequence[Buffer], granule: int) -> int:
         """Return a lower bound of the bytes that simultaneously live buffers take.
@@ -235,7 +239,7 @@ class _Layout:
         )
 
     def _extent(self, alive: Sequence[Buffer], granule: int) -> int:
-        """Bytes that buffers of different regions take together if they are apart."""
+        """Return the bytes that buffers take together if different regions do not overlap."""
         return bytes_taken(self._span(b, granule) for b in alive)
 
     def _span(self, buffer: Buffer, granule: int) -> tuple[int, int, int]:
@@ -272,20 +276,20 @@ _ORDERS: tuple[_Order, ...] = (
 
 
 def _greedy(layout: _Layout, order: _Order) -> _Plan:
-    """One region after another, each as low as those before it allow."""
+    """Return the plan that places region after region, each at the lowest offset that earlier regions allow."""
     keys = [
         (order(region, *life), number)
         for number, (region, life) in enumerate(zip(layout.regions, layout.lifetimes, strict=True))
     ]
     offsets: dict[int, int] = {}
     for _, number in sorted(keys):
-        taken = [
+        occupied = [
             (offsets[r] + low, offsets[r] + high)
             for r, units in layout.rivals[number]
             if r in offsets
             for low, high in units
         ]
-        offsets[number] = _lowest_free(taken)
+        offsets[number] = _lowest_free(occupied)
     return _Plan(layout.regions, [offsets[i] * ALIGNMENT for i in range(len(keys))], layout.peak)
 
 
@@ -293,13 +297,13 @@ def _meetings(lives: Lives) -> int:
     """Return the number of pairs of buffers that are alive at the same time."""
     first, last = (np.sort([life[end] for life in lives.ranges.values()]) for end in (0, 1))
     begun = np.arange(len(lives.ranges))
-    return int((begun - np.searchsorted(last, first)).sum())  # those before it that have not ended
+    return int((begun - np.searchsorted(last, first)).sum())  # Count earlier buffers that are still alive.
 
 
 def _first_fit(lives: Lives) -> _Plan:
-    """Each buffer for itself, the largest first, where it is the first to fit: nothing lies over anything else."""
+    """Return the plan that places each buffer, the largest first, at the lowest free offset, without any overlap."""
     buffers = sorted(lives.ranges, key=lambda b: (-b.nbytes, lives.ranges[b][0]))
-    placed = np.empty((4, 0), np.int64)  # begin, end, first and last moment, by begin
+    placed = np.empty((4, 0), np.int64)  # Rows: begin, end, first and last moment.
     offsets = []
     for buffer in buffers:
         (first, last), size = lives.ranges[buffer], aligned(buffer.nbytes)
@@ -313,10 +317,10 @@ def _first_fit(lives: Lives) -> _Plan:
     return _Plan([Region({b: 0}) for b in buffers], offsets, aligned(max(b.nbytes for b in buffers)))
 
 
-def _lowest_free(taken: list[Interval]) -> int:
+def _lowest_free(occupied: list[Interval]) -> int:
     """Return the least non-negative number outside all intervals."""
     start = 0
-    for low, high in sorted(taken):
+    for low, high in sorted(occupied):
         if low > start:
             return start
         start = max(start, high + 1)

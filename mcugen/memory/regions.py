@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buffers at fixed distances from each other: so moves between them, of wholes or of parts, move nothing."""
+"""Regions of buffers at fixed distances, so that moves between them vanish."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from mcugen.lir.program import ALIGNMENT, MOVE, WORD, Access, Buffer, Control, I
 
 @dataclass(frozen=True)
 class Freedom:
-    """At which distances (bytes from the beginning of `into` to that of `out`) an output may lie over an input."""
+    """The distances (bytes from the begin of `into` to that of `out`) at which an output may overlap an input."""
 
     at: frozenset[int]
-    """These."""
+    """Allowed distances."""
     up_to: int | None
-    """And all up to this one."""
+    """Largest distance up to which all distances are allowed; None if there is none."""
 
     def allows(self, distance: int) -> bool:
-        """Whether it is among them."""
+        """Return whether a distance from input to output, in bytes, is allowed."""
         return distance in self.at or (self.up_to is not None and distance <= self.up_to)
 
     def most_shared(self, out: int, into: int, granule: int = ALIGNMENT) -> int:
@@ -48,7 +48,7 @@ def freedom(instr: Instr, out: Buffer, into: Buffer) -> Freedom | None:
 
 @dataclass(frozen=True)
 class BufferUse:
-    """An instruction that uses the bytes of a buffer from `low` to before `high`; −1 and their number: the caller."""
+    """A use of a buffer's bytes from `low` to before `high` by an instruction (−1 or last index + 1: caller)."""
 
     index: int
     writes: bool
@@ -57,7 +57,7 @@ class BufferUse:
 
 
 class Lives:
-    """When which buffers of an area are alive and used."""
+    """Live ranges and uses of the buffers of an area."""
 
     def __init__(self, program: Program, area: int) -> None:
         self.program = program
@@ -78,7 +78,15 @@ class Lives:
             self._uses[buffer].append(BufferUse(index, writes, at, end))
 
     def uses(self, buffer: Buffer, first: int, end: int, low: int, high: int) -> list[BufferUse]:
-        """Who uses the bytes from `low` to `high` of a buffer, from instruction `first` to before `end`."""
+        """Return the uses of a part of a buffer within a range of instructions.
+
+        Args:
+            buffer: The buffer.
+            first: First instruction of the range.
+            end: First instruction behind the range.
+            low: First byte of the part.
+            high: First byte behind the part.
+        """
         uses = self._uses[buffer]
         start, stop = (bisect_left(uses, index, key=lambda use: use.index) for index in (first, end))
         return [use for use in uses[start:stop] if use.low < high and low < use.high]
@@ -88,7 +96,7 @@ class Lives:
         return [use.index for use in self._uses[buffer] if use.writes]
 
     def meet(self, a: Buffer, b: Buffer) -> bool:
-        """Whether both are alive at some instruction."""
+        """Return whether both buffers are alive at some instruction."""
         (first, last), (begin, end) = self.ranges[a], self.ranges[b]
         return first <= end and begin <= last
 
@@ -107,30 +115,30 @@ class Lives:
         return around
 
     def is_certain(self, index: int, after: int) -> bool:
-        """Whether instruction `index` runs whenever `after` has run, which comes before it."""
+        """Return whether instruction `index` runs whenever the earlier instruction `after` has run."""
         around = self.blocks[index]
         return not around if after < 0 else self.blocks[after][: len(around)] == around
 
 
 @dataclass(eq=False)
 class Region:
-    """Buffers, and how many bytes after the beginning of the region each begins."""
+    """Buffers with their offsets in bytes from the beginning of the region."""
 
     members: dict[Buffer, int]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the region, up to the end of its last buffer, aligned."""
+        """Return the aligned bytes of the region, up to the end of its last buffer."""
         return aligned(max(at + b.nbytes for b, at in self.members.items()))
 
     @property
     def granule(self) -> int:
-        """All members begin at multiples of it."""
+        """Return the largest number of bytes of which all members' offsets, and ALIGNMENT, are multiples."""
         return gcd(ALIGNMENT, *self.members.values())
 
 
 def joined_regions(lives: Lives, joins: bool) -> list[Region]:
-    """Each buffer is one, but for those that moves join, if `joins`."""
+    """Return the regions of all buffers: one for each buffer or, with `joins`, one for buffers that moves join."""
     region_of = {b: Region({b: 0}) for b in lives.ranges}
     for move in _moves(lives) if joins else ():
         source, target = region_of[move.x], region_of[move.y]
@@ -157,7 +165,7 @@ def bytes_taken(spans: Iterable[tuple[int, int, int]]) -> int:
 
 @dataclass(frozen=True)
 class _Move:
-    """`nbytes` bytes at `x_at` become those at `y_at`."""
+    """A move of `nbytes` bytes from `x_at` in one buffer to `y_at` in another."""
 
     index: int
     x: Buffer
@@ -177,15 +185,16 @@ def _moves(lives: Lives) -> Iterator[_Move]:
 
 
 def _is_aligned(region: Region) -> bool:
-    """No kernel needs more than words, or the type's own size: see WORD."""
+    """Return whether all members are aligned to words and to their element size, as kernels need: see WORD."""
     return all(at % max(WORD, b.dtype.nbytes) == 0 for b, at in region.members.items())
 
 
 def _may_join(lives: Lives, move: _Move, source: Region, target: Region, by: int) -> bool:
-    """Whether `target`, if it begins `by` bytes after `source`, shares bytes only where that changes nothing.
+    """Return whether `target` may begin `by` bytes after `source` without changing results.
 
-    Either what holds the bytes of `source` ends by the move, and until then nobody uses what the move overwrites. Or
-    the target is nothing but a view of the source: nobody else writes it, and nobody writes the source while it lives.
+    There are two cases. The owner of the shared bytes dies by the move, and until then no instruction uses the bytes
+    that the move overwrites. Or the target is a view of the source: only the move writes the target, and no instruction
+    writes the source while the target lives.
     """
     is_view = (
         len(target.members) == 1
@@ -207,7 +216,7 @@ def _may_join(lives: Lives, move: _Move, source: Region, target: Region, by: int
 
 @dataclass(frozen=True)
 class _Common:
-    """The bytes that a buffer would have in common with a move's target, and where they begin in both."""
+    """The bytes that a buffer would share with a move's target, with their offsets in both."""
 
     m: Buffer
     m_at: int
@@ -216,17 +225,17 @@ class _Common:
 
 
 def _is_written_under(lives: Lives, move: _Move, common: _Common) -> bool:
-    """Whether the bytes are written through `m` while the target, a view of them, lives."""
+    """Return whether an instruction writes the common bytes through `m` while the target, a view of them, lives."""
     _, last = lives.ranges[move.y]
     uses = lives.uses(common.m, move.index + 1, last + 1, common.m_at, common.m_at + common.nbytes)
     return any(use.writes for use in uses)
 
 
 def _ends_in(lives: Lives, move: _Move, common: _Common) -> bool:
-    """Whether `m` may have these bytes, which are no longer its own after the move at the latest.
+    """Return whether `m` may use the common bytes, which it no longer needs after the move.
 
-    What they hold for the target is overwritten by the move, if it runs and if they are in its part; or it is nothing
-    yet.
+    The bytes of the target must not be needed before: the target is not alive yet, or the move certainly runs and
+    overwrites them.
     """
     first, last = lives.ranges[common.m]
     is_fresh = lives.ranges[move.y][0] == move.index
@@ -238,5 +247,6 @@ def _ends_in(lives: Lives, move: _Move, common: _Common) -> bool:
         return True
     if [use.index for use in used] != [first] or first < 0 or lives.program.instrs[first].control is not Control.NONE:
         return False
-    free = freedom(lives.program.instrs[first], common.m, move.y)  # who computes it reads the old value
+    # The instruction that computes `m` reads the target's old value.
+    free = freedom(lives.program.instrs[first], common.m, move.y)
     return free is not None and free.allows(common.y_at - common.m_at)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One arena for several models: those that never run together may lie over each other."""
+"""One arena for several models, in which models that never run together may overlap."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def join(sizes: Sequence[int], exclusive: Collection[Pair]) -> Joint:
 
 
 def verify_joint(joint: Joint, sizes: Sequence[int], exclusive: Collection[Pair]) -> None:
-    """VerificationError unless arenas lie within the joint one, aligned, and apart but where they are exclusive."""
+    """Raise VerificationError unless all arenas are aligned, in the joint one, and apart if they are not exclusive."""
     owners: list[set[int]] = [set() for _ in range(joint.nbytes // ALIGNMENT)]
     for model, (start, size) in enumerate(zip(joint.offsets, sizes, strict=True)):
         if start % ALIGNMENT or start < 0 or start + size > joint.nbytes:
@@ -51,5 +51,5 @@ def verify_joint(joint: Joint, sizes: Sequence[int], exclusive: Collection[Pair]
                 _fail(f"arenas {pair[0]} and {pair[1]} share bytes, and may be used at the same time")
 
 
-def _fail(found: str) -> None:
-    raise VerificationError("the joint arena must keep what runs together apart", found, "report this as a bug")
+def _fail(fault: str) -> None:
+    raise VerificationError("the joint arena must keep what runs together apart", fault, "report this as a bug")

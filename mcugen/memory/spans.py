@@ -18,10 +18,10 @@ Life = tuple[int, int]
 
 
 def bytes_at(spans: Mapping[Key, Span], lives: Mapping[Key, Life], moments: int) -> list[int]:
-    """Bytes in use at the moments from 0 to `moments`, and at its end, so that it has the index −1, those at moment −1.
+    """Return the bytes in use at the moments from 0 to `moments`, and last, at index −1, those at moment −1.
 
-    What several share counts once. It takes time in proportion to the number of spans, and to how many of them share
-    the same bytes.
+    Bytes that several spans share count once. The running time grows with the number of spans, and with the number of
+    spans that share the same bytes.
     """
     changes = defaultdict[int, int](int)
     for nbytes, (first, last) in _stays(spans, lives):

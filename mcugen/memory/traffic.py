@@ -10,16 +10,16 @@ from mcugen.lir.program import MOVE, Access, Buffer, Control, Instr, Operand, Pr
 
 
 def traffic(program: Program) -> dict[Buffer, int]:
-    """Bytes read and written, by buffer. Loops count with all their steps, branches as if both were taken."""
-    found = dict.fromkeys(program.buffers, 0)
+    """Return the bytes read and written, by buffer. Loops count with all steps, conditions with both branches."""
+    nbytes_by_buffer = dict.fromkeys(program.buffers, 0)
     for instr, times in runs_of(program):
         for operand, nbytes in accesses(instr):
-            found[operand.buffer] += times * nbytes
-    return found
+            nbytes_by_buffer[operand.buffer] += times * nbytes
+    return nbytes_by_buffer
 
 
 def runs_of(program: Program) -> Iterator[tuple[Instr, int]]:
-    """All that may do something, in order, and how often it runs: in loops with all their steps."""
+    """Yield each instruction that may do something, in order, and how often it runs, with all steps of loops."""
     steps, events = [1], Counter[int]()
     for instr in program.instrs:
         if instr.control is Control.END:
@@ -64,7 +64,7 @@ def sweeps_in_pass(instr: Instr) -> float:
 
 
 def touched(instr: Instr, operand: Operand) -> int:
-    """Bytes of an operand that one run of an instruction uses at all: some rows, a part, or all of it."""
+    """Return the distinct bytes of an operand that one run of an instruction uses: some rows, a part, or all."""
     whole = operand.buffer.nbytes
     if instr.kernel == MOVE:
         return min(instr.part(operand.role)[1], whole)
@@ -73,23 +73,23 @@ def touched(instr: Instr, operand: Operand) -> int:
 
 
 def accesses(instr: Instr) -> Iterator[tuple[Operand, int]]:
-    """Bytes that one run of an instruction reads and writes, by operand.
+    """Yield each operand of an instruction with the bytes that one run reads and writes.
 
-    Each multiply-accumulate reads a weight and an input, or what was prepared of it in scratch memory. Constants of a
-    layer (weights, biases, factors) are gone through equally often; other tables are read once for each result.
+    Each multiply-accumulate reads a weight and an input, or the prepared input in scratch memory. All constants of a
+    layer (weights, biases, factors) are read equally often; other tables are read once for each result.
     """
     constants = [o for o in instr.operands if o.buffer.space is Space.CONST]
-    others = [o for o in instr.operands if o.buffer.space is not Space.CONST]
-    results = max((o.buffer.count for o in others if o.access is not Access.IN), default=0)
+    data_operands = [o for o in instr.operands if o.buffer.space is not Space.CONST]
+    results = max((o.buffer.count for o in data_operands if o.access is not Access.IN), default=0)
     macs = instr.macs if instr.control is Control.NONE else 0
     passes = passes_of(instr)
     for operand in constants:
         buffer = operand.buffer
         yield operand, max(buffer.nbytes * passes, buffer.nbytes, 0 if macs else results * buffer.dtype.nbytes)
-    scratch = [o for o in others if o.access is Access.SCRATCH]
-    factors = scratch or [o for o in others if o.access is Access.IN]
+    scratch = [o for o in data_operands if o.access is Access.SCRATCH]
+    factors = scratch or [o for o in data_operands if o.access is Access.IN]
     whole = sum(o.buffer.count for o in factors)
-    for operand in others:
+    for operand in data_operands:
         buffer = operand.buffer
         factor = macs * buffer.nbytes // max(whole, 1) if operand in factors else 0
         twice = operand.access in (Access.INOUT, Access.SCRATCH)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks a memory plan by replaying the program, with memory of its own for each buffer and in the arena at once."""
+"""Verification of a memory plan: a replay of the program in separate memory for each buffer, and in the arena."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def verify_plan(program: Program) -> None:
 
 
 def _verify_frames(program: Program, handover: range) -> None:
-    """Replays a pipeline as two cores run it: the first part of a frame and the second of the frame before, at once.
+    """Replay a pipeline as two cores run it: the first part of a frame together with the second part of the last frame.
 
-    No word that one of them writes is used by the other, so that their order makes no difference; then what the first
-    has made is handed over, and outputs must still be there.
+    Neither part uses a word that the other writes, so that their order makes no difference. Then the results of the
+    first part are handed over, after which the outputs must still be in the arena.
     """
     replay, instrs = _Replay(program), program.instrs
     begins, hands_over, ends = instrs[: handover.start], instrs[handover.start : handover.stop], instrs[handover.stop :]
@@ -86,12 +86,12 @@ class _Replay:
         own = [areas[-1], *(areas[-1] + np.cumsum([self._cells(b.nbytes) for b in planned])).tolist()]
         self._arena = {b: areas[b.area] + _start(b) // self._granule for b in planned}
         self._own = dict(zip(planned, own, strict=False))
-        self._memory = -1 - np.arange(own[-1])  # nothing of interest, and nowhere the same
+        self._memory = -1 - np.arange(own[-1])  # Distinct values that no write produces.
         self._written = 0
         self._half_read: dict[Buffer, list[Buffer]] = {}
         """Inputs of the stream that is running, over which its outputs are being written."""
         self._copied: list[Buffer] = []
-        """What copies that have begun write to, at no known time before they end."""
+        """Targets of copies in progress, which may be written at any time until the copies end."""
 
     def _cells(self, nbytes: int) -> int:
         return -(-nbytes // self._granule)
@@ -110,7 +110,7 @@ class _Replay:
         return where[operand.buffer] + np.unique(numbers)
 
     def _has(self, operand: Operand) -> bool:
-        """Whether what an operand reads is still in the arena."""
+        """Return whether the bytes that an operand reads are still in the arena."""
         if operand.lanes is None or not operand.buffer.planned:
             return self.holds(operand.buffer)
         arena, own = self._lanes(self._arena, operand), self._lanes(self._own, operand)
@@ -121,19 +121,19 @@ class _Replay:
         self._memory[arena] = self._memory[own] = self._new(len(own))
 
     def holds(self, buffer: Buffer, at: int = 0, nbytes: int | None = None) -> bool:
-        """Whether (a part of) a buffer is still in the arena."""
+        """Return whether a buffer, or `nbytes` of it from `at` on, is still in the arena."""
         if not buffer.planned:
             return True
         arena, own = self._span(self._arena, buffer, at, nbytes), self._span(self._own, buffer, at, nbytes)
         kept = self._memory[arena] == self._memory[own]
-        if buffer in self._half_read:  # which of these bytes are still to be read is the stream's own business
+        if buffer in self._half_read:  # The stream itself ensures that it reads these bytes before it writes them.
             for over in self._half_read[buffer]:
                 lost = self._span(self._arena, over)
                 kept[max(lost.start - arena.start, 0) : max(lost.stop - arena.start, 0)] = True
         return bool(kept.all())
 
     def write(self, buffer: Buffer) -> None:
-        """All of a buffer."""
+        """Replay a write of all bytes of a buffer."""
         if buffer.planned:
             self._put(buffer, 0, self._new(self._cells(buffer.nbytes)))
 
@@ -145,16 +145,16 @@ class _Replay:
     # --------------------------------------------------------------------------------------------- blocks
 
     def run(self, instrs: Sequence[Instr]) -> None:
-        """Replays instructions of the program, one behind the other, as if there were no others."""
+        """Replay some instructions of the program in order, as if they were the whole program."""
         whole, self.instrs = self.instrs, instrs
         self.block(0)
         self.instrs = whole
 
     def block(self, at: int) -> int:
-        """Replays from instruction `at` to the marker that ends its block, whose number it returns.
+        """Replay from instruction `at` to the marker that ends its block, and return the number of the marker.
 
-        Steps of a loop run twice, both branches from the same start; afterwards a buffer is in the arena if it is on
-        every way.
+        Steps of a loop run twice. Both branches of a condition start from the same memory, and a buffer is in the arena
+        afterwards if it is there after both branches.
         """
         while at < len(self.instrs) and self.instrs[at].control not in (Control.ELSE, Control.END):
             instr = self.instrs[at]
@@ -172,7 +172,7 @@ class _Replay:
                 for _ in range(2):
                     end = self.block(at + 1)
                     self._step(self.instrs[end])
-                if any(o.role == "cond" for o in instr.operands):  # perhaps there is no step at all
+                if any(o.role == "cond" for o in instr.operands):  # The loop may have no step at all.
                     self._join(before)
                 at = end
             elif instr.control is Control.STREAM:
@@ -190,7 +190,7 @@ class _Replay:
         self._memory[differing] = self._new(len(differing))[which.reshape(-1)]
 
     def _events(self, at: int) -> int:
-        """Replays a stream, event by event; the marker that ends it."""
+        """Replay a stream, event by event, and return the number of the marker that ends it."""
         instr = self.instrs[at]
         pairs = [(instr.operand(o.into).buffer, instr.operand(o.out).buffer) for o in instr.overlaps]
         self._half_read = {into: [out for x, out in pairs if x is into and _collide(x, out)] for into, _ in pairs}
@@ -215,9 +215,9 @@ class _Replay:
     def check_apart(self, one: range, other: range) -> None:
         """Check that neither of two runs of instructions writes a word of the arena that the other uses."""
         first, second = self._words(one), self._words(other)
-        for ours, others in ((first, second), (second, first)):
+        for ours, theirs in ((first, second), (second, first)):
             for written in ours.written:
-                for used in (*others.read, *others.written):
+                for used in (*theirs.read, *theirs.written):
                     if _touch(written, used):
                         _fail(written.buffer, f"written by one core while the other uses %{used.buffer.name}")
 
@@ -226,7 +226,7 @@ class _Replay:
 
         A move of bytes onto themselves is no instruction of the generated code: it neither reads nor writes.
         """
-        found = _Words([], [])
+        words = _Words([], [])
         for instr in self.instrs[span.start : span.stop]:
             if instr.moves_nothing:
                 continue
@@ -234,12 +234,12 @@ class _Replay:
                 buffer = operand.buffer
                 if not buffer.planned:
                     if buffer.space is Space.STATE and self._program.handover is not None:
-                        continue  # see _verify_frames
+                        continue  # See _verify_frames.
                     if operand.access is not Access.IN and buffer.space is not Space.TAKEN:
                         _fail(buffer, f"{instr.name}: one core of two must not write it")
                     continue
-                (found.read if operand.access is Access.IN else found.written).append(operand)
-        return found
+                (words.read if operand.access is Access.IN else words.written).append(operand)
+        return words
 
     def check_ended(self) -> None:
         """Check that no copy is still in progress."""
@@ -269,7 +269,7 @@ class _Replay:
                 self._write_lanes(operand)
 
     def _copy(self, instr: Instr) -> None:
-        """Begins or ends a copy; nothing else uses a byte that one is writing."""
+        """Begin or end a copy, and check that no instruction uses a byte that a copy is writing."""
         if instr.kernel == END_WEIGHTS:
             ended = instr.operand("y").buffer
             if self._copied[:1] != [ended]:
@@ -309,7 +309,7 @@ class _Words(NamedTuple):
 
 
 def _touch(a: Operand, b: Operand) -> bool:
-    """Whether they have a word in common."""
+    """Return whether two operands have a word of the arena in common."""
     if a.buffer.area != b.buffer.area:
         return False
     if a.lanes is None and b.lanes is None:
@@ -349,7 +349,7 @@ def _parts(program: Program) -> list[int]:
 
 
 def _may_lie_over(instr: Instr, out: Operand, into: Operand) -> bool:
-    """Whether what the instruction declares covers how its output lies over another operand."""
+    """Return whether the instruction declares that its output may overlap another operand at the planned distance."""
     distance = _start(out.buffer) - _start(into.buffer)
     if (out.role, into.role) in instr.inplace and distance == 0 and out.buffer.nbytes <= into.buffer.nbytes:
         return True

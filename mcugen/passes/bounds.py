@@ -20,20 +20,20 @@ def bounds_of(graph: Graph) -> dict[Value, Bounds]:
 
     The bounds are exact for sums of independent inputs.
     """
-    found = {value: _limits(value.type) for value in graph.inputs if value.type.quant is not None}
+    bounds_by_value = {value: _limits(value.type) for value in graph.inputs if value.type.quant is not None}
     for node in graph.nodes:
-        for value, bounds in zip(node.outputs, _results(node, node.op, found), strict=True):
+        for value, bounds in zip(node.outputs, _results(node, node.op, bounds_by_value), strict=True):
             if value.type.quant is not None:
-                found[value] = _limits(value.type) if bounds is None else _shaped(bounds, value.type)
-    return found
+                bounds_by_value[value] = _limits(value.type) if bounds is None else _shaped(bounds, value.type)
+    return bounds_by_value
 
 
 def drop_clamps(graph: Graph) -> bool:
-    """A clamp that no element of codes reaches → none: saturation is left."""
+    """Drop each clamp of quantized values that no element reaches; the saturation of the integer type remains."""
     clampable = [(node, node.op.without_clamp()) for node in graph.nodes if isinstance(node.op, Clampable)]
     clamped = [(node, op) for node, op in clampable if op is not None and _is_narrow(node)]
-    found = bounds_of(graph) if clamped and not graph.shapes_vary else {}
-    needless = [(node, op) for node, op in clamped if _is_same(node, op, found)]
+    bounds_by_value = bounds_of(graph) if clamped and not graph.shapes_vary else {}
+    needless = [(node, op) for node, op in clamped if _is_same(node, op, bounds_by_value)]
     for node, op in needless:
         graph.rewrite(node, op, node.inputs, types=[node.output.type])
     return bool(needless)
@@ -45,18 +45,18 @@ def _is_narrow(node: Node) -> bool:
     return out.quant is not None and clamp_range(clamp_of(node), out.quant, out.dtype) != out.dtype.limits
 
 
-def _is_same(node: Node, op: Operator, found: Mapping[Value, Bounds]) -> bool:
+def _is_same(node: Node, op: Operator, bounds_by_value: Mapping[Value, Bounds]) -> bool:
     """Return whether an operator that differs from the node's only outside the node's bounds gives equal results."""
-    known = found.get(node.output)
-    bounds = _results(node, op, found)[0] if known else None
+    known = bounds_by_value.get(node.output)
+    bounds = _results(node, op, bounds_by_value)[0] if known else None
     if known is None or bounds is None:
         return False
     return all(np.array_equal(*ends) for ends in zip(known, _shaped(bounds, node.output.type), strict=True))
 
 
-def _results(node: Node, op: Operator, found: Mapping[Value, Bounds]) -> Sequence[Bounds | None]:
+def _results(node: Node, op: Operator, bounds_by_value: Mapping[Value, Bounds]) -> Sequence[Bounds | None]:
     """Return the bounds of an operator's results if it took the place of the node's operator."""
-    inputs = [(v.data, v.data) if v.data is not None else found.get(v) for v in node.inputs if v is not None]
+    inputs = [(v.data, v.data) if v.data is not None else bounds_by_value.get(v) for v in node.inputs if v is not None]
     return op.bounds(node.sig, *inputs)
 
 

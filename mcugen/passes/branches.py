@@ -63,13 +63,13 @@ class _Branch:
         return places if ours.strides == theirs.strides else None
 
 
-def _in_groups(weights: Array, groups: int, wanted: int) -> Array:
+def _in_groups(weights: Array, groups: int, new_groups: int) -> Array:
     """Return the weights for a smaller number of groups, as float64: weights between former groups are 0."""
-    share, each = groups // wanted, len(weights) // groups
+    share, rows_per_group = groups // new_groups, len(weights) // groups
     depth = weights.shape[1]
     result = np.zeros((len(weights), depth * share, *weights.shape[2:]))
     for group in range(groups):
-        rows, first = slice(group * each, (group + 1) * each), group % share * depth
+        rows, first = slice(group * rows_per_group, (group + 1) * rows_per_group), group % share * depth
         result[rows, first : first + depth] = weights[rows]
     return result
 
@@ -88,16 +88,16 @@ def merge_branches(graph: Graph, node: Node) -> Outcome:
     if any(v is None or v.type.shape != node.output.type.shape for v in node.inputs):
         return "the branches have other shapes"
     large, small = sorted(branches, key=lambda b: (b.kernel, -b.groups), reverse=True)
-    found = large.takes(small)
-    if found is None:
+    merged = large.takes(small)
+    if merged is None:
         return "one layer would have more weights than both"
     weights, bias = (
         graph.constant(f"{node.output.name}.{name}", array.astype(np.float32))
-        for name, array in (("weight", found.weights), ("bias", found.bias))
+        for name, array in (("weight", merged.weights), ("bias", merged.bias))
     )
-    op = Conv(found.window, groups=found.groups, clamp=node.op.clamp)
+    op = Conv(merged.window, groups=merged.groups, clamp=node.op.clamp)
     origin = [name for p in producers for name in p.origin]
-    graph.rewrite(node, op, [found.x, weights, bias], origin=origin)
+    graph.rewrite(node, op, [merged.x, weights, bias], origin=origin)
     for layer in producers:
         graph.remove(layer)
     return True
@@ -129,10 +129,10 @@ def _line(node: Node, like: _Branch) -> _Branch | None:
     if node.op != Affine():
         return None
     shape, space = node.output.type.shape, len(like.kernel)
-    wanted = tuple(n if a == 1 else 1 for a, n in enumerate(shape))
+    constant_shape = tuple(n if a == 1 else 1 for a, n in enumerate(shape))
     constants = constant_data(node.inputs[1:])
-    if len(constants) < 2 or any(np.broadcast_shapes(a.shape, wanted) != wanted for a in constants):
+    if len(constants) < 2 or any(np.broadcast_shapes(a.shape, constant_shape) != constant_shape for a in constants):
         return None
-    scale, shift = (np.broadcast_to(a, wanted).reshape(-1).astype(np.float64) for a in constants)
+    scale, shift = (np.broadcast_to(a, constant_shape).reshape(-1).astype(np.float64) for a in constants)
     window = Window((1,) * space, (0,) * space, (0,) * space, (1,) * space)
     return _Branch(node.input(0), scale.reshape(-1, *(1,) * (space + 1)), shift, shape[1], window)

@@ -30,20 +30,20 @@ from mcugen.passes.rewrite import Outcome, pattern
 @pattern(Binary)
 def recognize_normalization(graph: Graph, node: Node) -> Outcome:
     """d / √(mean d² + ε) → Normalize, centered where d = x − mean x; then n · scale + bias → Normalize with both."""
-    found = _normalized(node)
-    if not isinstance(found, tuple):
-        return found
-    _take_affine(graph, graph.rewrite(node, found[0], [found[1]], types=[node.output.type]))
+    normalization = _normalized(node)
+    if not isinstance(normalization, tuple):
+        return normalization
+    _take_affine(graph, graph.rewrite(node, normalization[0], [normalization[1]], types=[node.output.type]))
     return True
 
 
 @pattern(Binary)
 def recognize_shifted(graph: Graph, node: Node) -> Outcome:
     """x · s + (b − m · s) → (x − m) · r · γ + b, where s = r · γ, r = 1 / √…: as TensorFlow and Keras normalize."""
-    found = _shifted(node)
-    if found is None:
+    parts = _shifted(node)
+    if parts is None:
         return False
-    value, root, gamma, bias = found
+    value, root, gamma, bias = parts
     steps = [(Binary(f), v) for f, v in (("Mul", root), ("Mul", gamma), ("Add", bias)) if v is not None]
     for op, operand in steps[:-1]:
         value = graph.add(op, [value, operand], node.origin, types=[node.output.type], before=node).output
@@ -138,11 +138,11 @@ def _normalized(node: Node) -> tuple[Normalize, Value] | Outcome:
         square = None if root is None else argument_of(root, "Sqrt")
         if square is None:
             continue
-        found = _mean_square(square, top)
-        if found is None or top.type.shape != node.output.type.shape:
+        mean_square = _mean_square(square, top)
+        if mean_square is None or top.type.shape != node.output.type.shape:
             refused = "what the root is taken of is not the mean of the numerator's squares and a constant"
             continue
-        axes, epsilon = found
+        axes, epsilon = mean_square
         x = _centered(top, axes)
         return (Normalize(axes, epsilon), x) if x is not None else (Normalize(axes, epsilon, centered=False), top)
     return refused
@@ -276,13 +276,13 @@ class _Chain:
 
     @property
     def operands(self) -> dict[str, Array]:
-        """The constants of the steps that are present, by name."""
+        """Return the constants of the steps that are present, by name."""
         constants = {"offset": self.before, "scale": self.scale, "shift": self.shift}
         return {name: a for name, a in constants.items() if (a != (name == "scale")).any()}
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """The functions of the steps that are present, in the order of `operands`."""
+        """Return the functions of the steps that are present, in the order of `operands`."""
         return tuple("Mul" if name == "scale" else "Add" for name in self.operands)
 
 
@@ -381,7 +381,7 @@ def _proven(x: Value, mask: Array, largest: Array) -> Array:
     """Return where exponentials are 0 for all finite scores."""
     may_hide = np.isfinite(mask) & (mask < largest - UNDERFLOW)
     apart = UNDERFLOW + (2 * Magnitudes().of(x) if may_hide.any() else 0.0)
-    with np.errstate(all="ignore"):  # a row of infinities hides nothing
+    with np.errstate(all="ignore"):  # A row of infinities hides nothing.
         rounding = MASK_ROUNDING * np.abs(mask) + MASK_ROUNDING * np.abs(largest)
         return np.asarray(mask - largest <= -apart - rounding)
 
@@ -432,7 +432,7 @@ class _Mask:
     numbers: Array
     """Numbers of the mask: the last axis is that of the scores, the other axes are those that the mask has."""
     is_masked: Array
-    """Where the numbers replace the scores, if the mask is a choice."""
+    """Positions where the numbers replace the scores, if the mask is a choice."""
     is_choice: bool = False
 
     def hidden(self, hides: Hiding) -> Array:

@@ -67,7 +67,7 @@ def convert_qdq(graph: Graph, node: Node) -> Outcome:
     if isinstance(node.op, Quantize | Dequantize) or len(node.outputs) != 1:
         return False
     if any(v is not None and v.type.quant is not None and not v.is_constant for v in node.inputs):
-        return False  # it reads the integers themselves
+        return False  # The operator reads the integers directly.
     inputs = [_stored(v) for v in node.inputs]
     if not any(v is not None and v.type.quant is not None and not v.is_constant for v in inputs):
         return False

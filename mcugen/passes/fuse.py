@@ -75,16 +75,16 @@ def fold_scale(graph: Graph, node: Node) -> Outcome:
     if not node.output.type.dtype.is_float:
         return False
     after = graph.only_user(node.output)
-    if after is not None and (found := _scaling(after)) is not None and found[0] is node.output:
-        return _scaled_product(graph, after, node, node.inputs, found[1])
+    if after is not None and (scaling := _scaling(after)) is not None and scaling[0] is node.output:
+        return _scaled_product(graph, after, node, node.inputs, scaling[1])
     shared = False
     for index in (0, 1):
         before = node.input(index).producer
-        if before is None or (found := _scaling(before)) is None:
+        if before is None or (scaling := _scaling(before)) is None:
             continue
         if graph.only_user(node.input(index)) is node:
-            inputs = [found[0], node.inputs[1]] if index == 0 else [node.inputs[0], found[0]]
-            return _scaled_product(graph, node, node, inputs, found[1])
+            inputs = [scaling[0], node.inputs[1]] if index == 0 else [node.inputs[0], scaling[0]]
+            return _scaled_product(graph, node, node, inputs, scaling[1])
         shared = True
     return "others read the scaled operand" if shared else False
 
@@ -122,10 +122,10 @@ def sink_reshape(graph: Graph, node: Node) -> Outcome:
     """
     if node.output.type.dtype is not DType.FLOAT32:
         return False
-    found, sunk = _sink_one(graph, node.output), False
-    while isinstance(found, Value):
-        found, sunk = _sink_one(graph, found), True
-    return sunk or found
+    outcome, sunk = _sink_one(graph, node.output), False
+    while isinstance(outcome, Value):
+        outcome, sunk = _sink_one(graph, outcome), True
+    return sunk or outcome
 
 
 def _sink_one(graph: Graph, rows: Value) -> Value | Outcome:
@@ -245,7 +245,7 @@ def _split(graph: Graph, constant: Value, concat: Node) -> list[Value]:
 
 @pattern(Binary)
 def fold_affine(graph: Graph, node: Node) -> Outcome:
-    """A constant per channel after Conv, ConvTranspose or Dense → other weights and bias.
+    """Conv, ConvTranspose or Dense, then a constant per channel → the layer with other weights and bias.
 
     Add: (w·x + b) + c → w·x + (b + c).   Mul: (w·x + b) · c → (c·w)·x + c·b.   Sub and Div likewise.
     Batch normalization is such a pair.
@@ -292,8 +292,8 @@ def _is_exact_apart(layer: Node, op: Binary, constant: Array, bias: Array) -> bo
         is_rounded = (bias != 0) & ~is_float32(total)
         return bool(is_rounded.any()) and _are_steps(rows)
     if op.function == "Mul" and all((numbers == np.rint(numbers)).all() for numbers in (rows, constant, bias)):
-        most = np.abs(rows).sum(1).max(initial=0) * _BYTES
-        return bool(most < _ALL_DIGITS <= most * np.abs(constant).max(initial=0))
+        largest_sum = np.abs(rows).sum(1).max(initial=0) * _BYTES
+        return bool(largest_sum < _ALL_DIGITS <= largest_sum * np.abs(constant).max(initial=0))
     factor = 1 / constant if op.function == "Div" else constant
     is_rounded = (np.count_nonzero(rows, 1) + (bias != 0) > 1) & ~has_digits(factor, FEW_DIGITS)
     return bool(is_rounded.any()) and _are_steps(rows)
@@ -325,7 +325,7 @@ def _absorbed(graph: Graph, layer: Node, node: Node, other: Value, constant: Arr
     assert isinstance(node.op, Binary)
     function, weights = node.op.function, layer.input(1)
     if function == "Add" and not bias.any() and other.data is None and other.type.count == len(bias):
-        return weights, _reshaped(graph, other, (len(bias),), node)  # keeps the quantized bias, exactly
+        return weights, _reshaped(graph, other, (len(bias),), node)  # This keeps the quantized bias exactly.
     if function in ("Add", "Sub"):
         total = bias + constant if function == "Add" else bias - constant
         return weights, graph.constant(f"{layer.output.name}.bias", total.astype(np.float32))
@@ -363,8 +363,8 @@ def _per_channel(value: Value, node: Node) -> Array | None:
     shape = (1,) * (rank - data.ndim) + data.shape
     if data.size == 1:
         return np.full(channels, float(data.reshape(-1)[0]))
-    wanted = tuple(channels if a == axis else 1 for a in range(rank))
-    return data.reshape(-1).astype(np.float64) if shape == wanted else None
+    channel_shape = tuple(channels if a == axis else 1 for a in range(rank))
+    return data.reshape(-1).astype(np.float64) if shape == channel_shape else None
 
 
 def _bias_data(node: Node) -> Array | None:

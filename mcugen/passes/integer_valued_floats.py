@@ -105,16 +105,20 @@ def _stored_as(x: Value) -> TensorType | None:
     Returns:
         An int8 type if 256 codes suffice, else an int16 type; None if elements may not be whole, or are too far apart.
     """
-    found = _range(x)
-    if x.type.dtype is not DType.FLOAT32 or not found.is_whole or not np.isfinite([found.low, found.high]).all():
+    value_range = _range(x)
+    if (
+        x.type.dtype is not DType.FLOAT32
+        or not value_range.is_whole
+        or not np.isfinite([value_range.low, value_range.high]).all()
+    ):
         return None
-    least, greatest = DType.INT8.limits
-    low, high = min(int(found.low), 0), max(int(found.high), 0)
+    lowest, highest = DType.INT8.limits
+    low, high = min(int(value_range.low), 0), max(int(value_range.high), 0)
     if high - low < _CODES:
-        zero = 0 if least <= low and high <= greatest else least - low
+        zero = 0 if lowest <= low and high <= highest else lowest - low
         return replace(x.type, dtype=DType.INT8, quant=QuantParams((1.0,), zero))
-    least, greatest = DType.INT16.limits
-    if not least <= low <= high <= greatest:
+    lowest, highest = DType.INT16.limits
+    if not lowest <= low <= high <= highest:
         return None
     return replace(x.type, dtype=DType.INT16, quant=QuantParams((1.0,), 0))
 
@@ -146,9 +150,9 @@ def _any(value: Value) -> Range:
 def _result(node: Node, operands: Sequence[Range]) -> Range:
     """Return the range of a node's result; an integer result that may wrap around has the range of its type."""
     widest = _any(node.output)
-    found = _computed(node, operands)
-    is_any = widest.is_whole and not widest.low <= found.low <= found.high <= widest.high
-    return widest if is_any else replace(found, is_whole=found.is_whole or widest.is_whole)
+    computed = _computed(node, operands)
+    is_any = widest.is_whole and not widest.low <= computed.low <= computed.high <= widest.high
+    return widest if is_any else replace(computed, is_whole=computed.is_whole or widest.is_whole)
 
 
 def _computed(node: Node, operands: Sequence[Range]) -> Range:
@@ -169,8 +173,8 @@ def _computed(node: Node, operands: Sequence[Range]) -> Range:
         y = operands[1]
         ends = [_ENDS[op.function](a, b) for a in (x.low, x.high) for b in (y.low, y.high)]
         if np.isfinite(ends).all():
-            found = Range(min(ends), max(ends), x.is_whole and y.is_whole and op.function != "Div")
-            return _rounded(found) if is_integer and op.function == "Div" else found
+            quotient_range = Range(min(ends), max(ends), x.is_whole and y.is_whole and op.function != "Div")
+            return _rounded(quotient_range) if is_integer and op.function == "Div" else quotient_range
     return _any(node.output)
 
 
@@ -216,13 +220,13 @@ def cut_channels(graph: Graph, node: Node) -> Outcome:
             (numbers,) = link.op.evaluate(link.sig, numbers, *constants)
         return numbers.astype(np.int64) - zero
 
-    found = steps(codes, (1,) * (x.type.rank - len(shape)) + shape, op.low, op.high)
-    if found is None:
+    scaling = steps(codes, (1,) * (x.type.rank - len(shape)) + shape, op.low, op.high)
+    if scaling is None:
         return "no multiplication gives the same"
-    multiplier = graph.constant(f"{x.name}.multiplier", found.multipliers.astype(np.int32))
-    above = graph.constant(f"{x.name}.above", (found.offsets >> 32).astype(np.int32))
-    below = graph.constant(f"{x.name}.below", (found.offsets & 0xFFFFFFFF).astype(np.uint32))
-    result = ChannelCut(op.low, op.high, found.shift)
+    multiplier = graph.constant(f"{x.name}.multiplier", scaling.multipliers.astype(np.int32))
+    above = graph.constant(f"{x.name}.above", (scaling.offsets >> 32).astype(np.int32))
+    below = graph.constant(f"{x.name}.below", (scaling.offsets & 0xFFFFFFFF).astype(np.uint32))
+    result = ChannelCut(op.low, op.high, scaling.shift)
     graph.rewrite(node, result, [x, multiplier, above, below], types=[node.output.type])
     return True
 
@@ -283,13 +287,13 @@ def recognize_cut(graph: Graph, node: Node) -> Outcome:
     if stores and not (_holds(node.output.type, low, high) and graph.only_user(clamp.output) is node):
         return False
     if not stores and any(isinstance(user.op, Quantize) for user in clamp.output.users):
-        return False  # with that, then
-    found = _fraction(graph, clamp.input(0))
-    if found is None:
+        return False  # The Quantize node is rewritten instead.
+    fraction = _fraction(graph, clamp.input(0))
+    if fraction is None:
         return False
-    x, numerator, denominator, is_floor = found
+    x, numerator, denominator, is_floor = fraction
     if x.type.dtype is DType.FLOAT32 and numerator == denominator == 1 and not stores:
-        return False  # what is no number would be one
+        return False  # NaN would become a number.
     op = cut(numerator, denominator, int(low), int(high)) if is_floor or low >= 0 else None
     if op is None:
         return "no multiplication gives the same"
@@ -303,8 +307,8 @@ def recognize_cut(graph: Graph, node: Node) -> Outcome:
 
 def _holds(codes: TensorType, low: float, high: float) -> bool:
     """Return whether codes of scale 1 hold all whole numbers from `low` to `high`."""
-    least, greatest = codes.dtype.limits
-    return codes.q.scale == (1.0,) and least <= low + codes.q.zero_point and high + codes.q.zero_point <= greatest
+    lowest, highest = codes.dtype.limits
+    return codes.q.scale == (1.0,) and lowest <= low + codes.q.zero_point and high + codes.q.zero_point <= highest
 
 
 def _fraction(graph: Graph, value: Value) -> tuple[Value, int, int, bool] | None:
@@ -344,8 +348,8 @@ def _factor(graph: Graph, value: Value, function: str) -> tuple[Value, int]:
 def _of_multiples(graph: Graph, value: Value, divisor: int) -> Value:
     """Return x if the value is x − (x mod divisor), so that its division rounds down below 0, too; else the value."""
     node = value.producer
-    rest = node.input(1).producer if node is not None and node.op == Binary("Sub") else None
-    if node is None or rest is None or rest.op != Binary("Mod") or rest.input(0) is not node.input(0):
+    remainder = node.input(1).producer if node is not None and node.op == Binary("Sub") else None
+    if node is None or remainder is None or remainder.op != Binary("Mod") or remainder.input(0) is not node.input(0):
         return value
-    by = rest.input(1).data
+    by = remainder.input(1).data
     return node.input(0) if by is not None and by.size == 1 and by.reshape(-1)[0] == divisor else value

@@ -100,7 +100,7 @@ def _common_parts(one: Shape, other: Shape) -> tuple[list[int], list[range], lis
     borders = sorted({*ends[0], *ends[1]})
     if 0 in borders or any(high % low for low, high in pairwise(borders)):
         return None
-    axes = [[range(borders.index(low), borders.index(high)) for low, high in pairwise(each)] for each in ends]
+    axes = [[range(borders.index(low), borders.index(high)) for low, high in pairwise(axis_ends)] for axis_ends in ends]
     return [high // low for low, high in pairwise(borders)], axes[0], axes[1]
 
 
@@ -117,7 +117,7 @@ def sink_fork(graph: Graph, node: Node) -> Outcome:
     gain, is_empty = _gain(graph, region), not region
     while gain <= 0:
         shorter = [{n: turn for n, turn in region.items() if n is not last} for last in _ends(region)]
-        gains = [_gain(graph, each) for each in shorter]
+        gains = [_gain(graph, smaller_region) for smaller_region in shorter]
         if len(region) <= 2 or max(gains) < gain:
             return not is_empty and "more bytes would be transposed"
         gain = max(gains)
@@ -226,12 +226,12 @@ def _passed(node: Node, perm: Permutation) -> tuple[Permutation, Sequence[Permut
     return None if turned is None or form is None else (turned, form[1])
 
 
-def _turned_operands(node: Node, wanted: Sequence[Permutation | None]) -> int:
+def _turned_operands(node: Node, perms: Sequence[Permutation | None]) -> int:
     """Return how many operands that are not constants would be transposed.
 
     With one, a chain loses its transpositions and gains none.
     """
-    return sum(p is not None and v is not None and not v.is_constant for v, p in zip(node.inputs, wanted, strict=True))
+    return sum(p is not None and v is not None and not v.is_constant for v, p in zip(node.inputs, perms, strict=True))
 
 
 def _ends(region: Mapping[Node, Permutation]) -> list[Node]:
@@ -246,18 +246,18 @@ def _gain(graph: Graph, region: Mapping[Node, Permutation]) -> int:
     for node, turned in region.items():
         form = permuted(node.op, node.sig, turned)
         assert form is not None
-        for value, wanted in zip(node.inputs, form[1], strict=True):
-            if value is None or wanted is None or value.is_constant:
+        for value, perm in zip(node.inputs, form[1], strict=True):
+            if value is None or perm is None or value.is_constant:
                 continue
             source = value.producer
-            if source is not None and isinstance(source.op, Transpose) and source.op.perm == inverse(wanted):
+            if source is not None and isinstance(source.op, Transpose) and source.op.perm == inverse(perm):
                 removed[source] = removed.get(source, 0) + 1
-            elif source is None or region.get(source) != wanted:
+            elif source is None or region.get(source) != perm:
                 gain -= value.type.nbytes
-        others = [user for user in node.output.users if user not in region and _is_read(graph, user)]
-        cancelled = [user for user in others if isinstance(user.op, Transpose) and user.op.perm == turned]
+        outside_users = [user for user in node.output.users if user not in region and _is_read(graph, user)]
+        cancelled = [user for user in outside_users if isinstance(user.op, Transpose) and user.op.perm == turned]
         gain += sum(user.output.type.nbytes for user in cancelled)
-        if graph.is_output(node.output) or len(cancelled) < len(others):
+        if graph.is_output(node.output) or len(cancelled) < len(outside_users):
             gain -= node.output.type.nbytes
     for source, uses in removed.items():
         if uses == len(source.output.uses) and not graph.is_output(source.output):
@@ -285,18 +285,18 @@ def _sinkable(node: Node) -> Permutation | None:
     return None
 
 
-def _pays(graph: Graph, node: Node, perm: Permutation, wanted_of_inputs: Sequence[Permutation | None]) -> bool:
+def _pays(graph: Graph, node: Node, perm: Permutation, input_perms: Sequence[Permutation | None]) -> bool:
     """Return whether fewer bytes are transposed afterwards, or as many and none of them on the way in.
 
     Either the sum of transposed bytes falls or a transposition moves towards the outputs: so the pass ends.
     A transposed tensor with several readers counts a share for each, because all of them may follow.
     """
     saved, added = 0.0, 0
-    for value, wanted in zip(node.inputs, wanted_of_inputs, strict=True):
-        if value is None or wanted is None or value.is_constant:
+    for value, input_perm in zip(node.inputs, input_perms, strict=True):
+        if value is None or input_perm is None or value.is_constant:
             continue
         source = value.producer
-        if source is None or not isinstance(source.op, Transpose) or source.op.perm != inverse(wanted):
+        if source is None or not isinstance(source.op, Transpose) or source.op.perm != inverse(input_perm):
             added += value.type.nbytes
         elif not graph.is_output(value):
             saved += value.type.nbytes / len(value.users)
@@ -310,13 +310,13 @@ def _rewrite_permuted(graph: Graph, node: Node, perm: Permutation) -> bool:
     form = permuted(node.op, node.sig, perm)
     if form is None:
         return False
-    op, wanted = form
-    inputs = [_turn(graph, node, v, p) for v, p in zip(node.inputs, wanted, strict=True)]
+    op, input_perms = form
+    inputs = [_turn(graph, node, v, p) for v, p in zip(node.inputs, input_perms, strict=True)]
     (type_,) = Transpose(perm).infer(node.output.type)
     name = node.output.name
     graph.release_name(node.output)
     new = graph.add(op, inputs, node.origin, names=[name], types=[type_], before=node)
-    for user in node.output.users:  # at once: what is undone must not look like work that is left
+    for user in node.output.users:  # At once, so that no removed work seems left.
         if user.op == Transpose(perm):
             graph.replace(user.output, new.output)
     back = graph.add(Transpose(inverse(perm)), [new.output], node.origin, types=[node.output.type], before=node)

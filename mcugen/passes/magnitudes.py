@@ -66,7 +66,7 @@ class Magnitudes:
         if value.data is not None:
             return _largest(_reals(value))
         if value not in self._known:
-            self._known[value] = math.inf  # until it is known
+            self._known[value] = math.inf  # The bound until it is known.
             self._known[value] = self._computed(value, depth)
         return self._known[value]
 

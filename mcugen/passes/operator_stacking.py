@@ -56,23 +56,23 @@ def tabulate(graph: Graph, node: Node) -> Outcome:
 @pattern(MaxPool)
 def pool_first(graph: Graph, node: Node) -> Outcome:
     """MaxPool(f(x)) → f(MaxPool(x)) where f never falls: a function of int8 codes is computed of what is left."""
-    source, made = node.input(0).producer, node.output
-    if source is None or not isinstance(source.op, Elementwise) or made.type.dtype is not DType.INT8:
+    source, pool_output = node.input(0).producer, node.output
+    if source is None or not isinstance(source.op, Elementwise) or pool_output.type.dtype is not DType.INT8:
         return False
-    found = list(dict.fromkeys(_varying(source)))
-    if len(found) != 1 or made.type.count >= source.output.type.count:
+    varying = list(dict.fromkeys(_varying(source)))
+    if len(varying) != 1 or pool_output.type.count >= source.output.type.count:
         return False
-    x = found[0]
+    x = varying[0]
     if x.type.dtype is not DType.INT8 or x.type.shape != source.output.type.shape:
         return False
     if graph.only_user(source.output) is not node:
         return "others read the function's result"
     if not _never_falls(source, x):
         return "the function falls somewhere, or has other constants for each place"
-    type_ = x.type.with_shape(made.type.shape, made.type.layout)
+    type_ = x.type.with_shape(pool_output.type.shape, pool_output.type.layout)
     pooled = graph.add(node.op, [x], node.origin, types=[type_], before=node).output
     inputs = [pooled if v is x else v for v in source.inputs]
-    graph.rewrite(node, source.op, inputs, types=[made.type], origin=source.origin)
+    graph.rewrite(node, source.op, inputs, types=[pool_output.type], origin=source.origin)
     graph.remove(source)
     return True
 

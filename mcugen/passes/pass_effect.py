@@ -28,7 +28,7 @@ class Effect:
 
     @property
     def diff(self) -> str:
-        """The unified difference of the printed graphs; empty if nothing changed."""
+        """Return the unified diff of the printed graphs; empty if nothing changed."""
         names = (f"before {self.name}", f"after {self.name}")
         lines = difflib.unified_diff(self.before.splitlines(), self.after.splitlines(), *names, lineterm="")
         return "\n".join(lines)

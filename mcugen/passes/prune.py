@@ -55,13 +55,13 @@ def _computed(graph: Graph) -> Dropped:
 
 def constant_channels(graph: Graph) -> dict[Value, Array]:
     """Return for each tensor, by channel, the only code that the channel holds, or NaN."""
-    found: dict[Value, Array] = {}
+    constants: dict[Value, Array] = {}
     for value, (low, high) in bounds_of(graph).items():
         if value.type.count and value.type.rank:
             rows = [end.reshape(-1, end.shape[-1]) for end in (low, high)]
-            least, most = rows[0].min(0), rows[1].max(0)
-            found[value] = np.where(least == most, least, np.nan)
-    return found
+            lows, highs = rows[0].min(0), rows[1].max(0)
+            constants[value] = np.where(lows == highs, lows, np.nan)
+    return constants
 
 
 @dataclass
@@ -81,8 +81,8 @@ class _Plan:
     kept: dict[Value, Mask] = field(init=False)
 
     def __post_init__(self) -> None:
-        found = ((node, self._link(node)) for node in self.graph.nodes if node not in self.wide)
-        self.links = {node: link for node, link in found if link is not None}
+        node_links = ((node, self._link(node)) for node in self.graph.nodes if node not in self.wide)
+        self.links = {node: link for node, link in node_links if link is not None}
         self.wanted = self._wanted()
         self.kept = {v: m | (v.producer not in self.links) for v, m in self.wanted.items()}
         while self._tie() or self._fill():
@@ -98,24 +98,24 @@ class _Plan:
 
     def _wanted(self) -> dict[Value, Mask]:
         """Return the channels on which outputs depend, propagated from the outputs back."""
-        wanted = {v: np.full(_width(v), self.graph.is_output(v)) for v in self.graph.values() if v.data is None}
+        masks = {v: np.full(_width(v), self.graph.is_output(v)) for v in self.graph.values() if v.data is None}
         for node in reversed(self.graph.nodes):
             for index, value in enumerate(node.inputs):
                 if value is not None and value.data is None:
-                    wanted[value] |= self._reads(node, index, wanted)
-        return wanted
+                    masks[value] |= self._reads(node, index, masks)
+        return masks
 
-    def _reads(self, node: Node, index: int, wanted: Mapping[Value, Mask]) -> Mask:
+    def _reads(self, node: Node, index: int, masks: Mapping[Value, Mask]) -> Mask:
         """Return the channels of an input on which the wanted channels of the output depend."""
         link, value = self.links.get(node), node.input(index)
         if link is not None and link.sums and index == 0:
-            weights = _constant(node, 1)[wanted[node.output]]
+            weights = _constant(node, 1)[masks[node.output]]
             used: Mask = weights.reshape(-1, weights.shape[-1]).any(0) & np.isnan(self.folded(node))
             return used
         source = None if link is None else link.sources[index]
         if source is None:
             return np.ones(_width(value), bool)
-        return _read(source, wanted[node.output], _width(value))
+        return _read(source, masks[node.output], _width(value))
 
     def folded(self, node: Node) -> Array:
         """Return the constants of input 0 that a sum over channels takes into its bias; NaN for other channels."""
@@ -125,7 +125,7 @@ class _Plan:
     def _tie(self) -> bool:
         """Make channelwise operators keep equal channels of inputs and output; return whether anything changed."""
         before = self._count()
-        for node, link in chain(self.links.items(), reversed(self.links.items())):  # news travels both ways
+        for node, link in chain(self.links.items(), reversed(self.links.items())):  # Changes travel both ways.
             for value, source in zip(node.inputs, link.sources, strict=False):
                 if value is not None and value.data is None and source is not None:
                     self.kept[value] |= _read(source, self.kept[node.output], _width(value))
@@ -165,13 +165,13 @@ class _Plan:
     def _summed(self, node: Node) -> dict[int, Array]:
         """Return weights and bias with constants folded and unwanted channels 0."""
         weights, bias, values = _constant(node, 1), _constant(node, 2), self.folded(node)
-        folded, wanted = ~np.isnan(values), self.wanted[node.output]
+        folded, needed = ~np.isnan(values), self.wanted[node.output]
         zero_point = node.sig.input(0).q.zero_point
         steps = np.where(folded, values, zero_point).astype(np.int64) - zero_point
         sums = weights.reshape(len(weights), -1, len(values)).astype(np.int64).sum(1) @ steps + bias
-        sums = np.where(wanted, sums, 0)
-        rest = np.where(folded | ~wanted.reshape(-1, *[1] * (weights.ndim - 1)), 0, weights)
-        return {1: rest.astype(weights.dtype), 2: sums.astype(sum_dtype(np.abs(sums)).numpy)}
+        sums = np.where(needed, sums, 0)
+        remaining = np.where(folded | ~needed.reshape(-1, *[1] * (weights.ndim - 1)), 0, weights)
+        return {1: remaining.astype(weights.dtype), 2: sums.astype(sum_dtype(np.abs(sums)).numpy)}
 
     def rounds_alike(self, node: Node, change: _Change) -> bool:
         """Return whether multipliers and shift stay: they may depend on the largest scale or sum of all channels."""
@@ -180,13 +180,13 @@ class _Plan:
             return True
         if not change.differs(node):
             return True
-        kept, wanted = self.kept[node.output], self.wanted[node.output]
+        kept, needed = self.kept[node.output], self.wanted[node.output]
         (weights, quant), (bias, _) = change.constants[1], change.constants[2]
-        narrow = Signature((sig.input(0), replace(sig.input(1), quant=quant)), (change.type,))
+        reduced = Signature((sig.input(0), replace(sig.input(1), quant=quant)), (change.type,))
         before = requantizer(sig, largest_sums(sig.input(0), _constant(node, 1), _constant(node, 2)))
-        after = requantizer(narrow, largest_sums(sig.input(0), weights, bias))
+        after = requantizer(reduced, largest_sums(sig.input(0), weights, bias))
         old, new = (np.broadcast_to(r.multiplier, m.shape)[m] for r, m in ((before, kept), (after, kept[kept])))
-        return before.shift == after.shift and bool((old == new)[wanted[kept]].all())
+        return before.shift == after.shift and bool((old == new)[needed[kept]].all())
 
 
 @dataclass(frozen=True)
@@ -223,10 +223,10 @@ def _constant(node: Node, index: int) -> Array:
     return data
 
 
-def _read(source: Array, wanted: Mask, width: int) -> Mask:
+def _read(source: Array, output_mask: Mask, width: int) -> Mask:
     """Return the channels of an input with `width` channels from which the wanted output channels are computed."""
     mask = np.zeros(width, bool)
-    mask[source[wanted & (source >= 0)]] = True
+    mask[source[output_mask & (source >= 0)]] = True
     return mask
 
 

@@ -98,11 +98,11 @@ class Rewriting:
 
     def _patterns_of(self, op: type[Operator]) -> tuple[Pattern, ...]:
         """Return the patterns that may match a node with an operator of this class."""
-        found = self._by_operator.get(op)
-        if found is None:
-            found = tuple(p for p in self.patterns if issubclass(op, p.roots))
-            self._by_operator[op] = found
-        return found
+        patterns = self._by_operator.get(op)
+        if patterns is None:
+            patterns = tuple(p for p in self.patterns if issubclass(op, p.roots))
+            self._by_operator[op] = patterns
+        return patterns
 
 
 class Pattern(Rewriting):
@@ -118,7 +118,7 @@ class Pattern(Rewriting):
 
     @property
     def name(self) -> str:
-        """The name of the function that states the law."""
+        """Return the name of the function that states the law."""
         return self.__name__
 
     @property
@@ -154,8 +154,8 @@ class Turns(Rewriting):
         raise _endless(self, f"{MOST_TURNS} turns")
 
 
-def _endless(pass_: Rewriting, found: str) -> VerificationError:
-    return VerificationError(f"pass {pass_.__name__} must end", found, "report this as a bug of mcugen")
+def _endless(pass_: Rewriting, symptom: str) -> VerificationError:
+    return VerificationError(f"pass {pass_.__name__} must end", symptom, "report this as a bug of mcugen")
 
 
 class _Worklist:
@@ -182,12 +182,12 @@ class _Worklist:
         return None
 
     def added(self, node: Node) -> None:
-        """Queue a node that has just become part of the graph."""
+        """Add a node to the queue that has just become part of the graph."""
         self._made.append(node)
         self._waiting.add(node)
 
     def changed(self, node: Node) -> None:
-        """Queue a node whose operands or readers changed."""
+        """Add a node to the queue whose operands or readers changed."""
         if node not in self._waiting:
             self._queue.append(node)
             self._waiting.add(node)

@@ -140,15 +140,15 @@ def drop_outputs(graph: Graph, node: Node) -> Outcome:
     """f(x) of whose outputs nobody reads some → f without them, if there is one."""
     if len(node.outputs) == 1:
         return False
-    wanted: Sequence[bool] = [bool(v.uses) or graph.is_output(v) for v in node.outputs]
+    needed: Sequence[bool] = [bool(v.uses) or graph.is_output(v) for v in node.outputs]
     if isinstance(node.op, Partial):
-        wanted = node.op.computed(wanted)
-    if all(wanted):
+        needed = node.op.computed(needed)
+    if all(needed):
         return False
-    op = node.op.keeping(wanted) if isinstance(node.op, Partial) else None
+    op = node.op.keeping(needed) if isinstance(node.op, Partial) else None
     if op is None:
         return "it computes all of its outputs at once"
-    kept = [v for v, is_wanted in zip(node.outputs, wanted, strict=True) if is_wanted]
+    kept = [v for v, is_needed in zip(node.outputs, needed, strict=True) if is_needed]
     for value in kept:
         graph.release_name(value)
     names, types = [v.name for v in kept], [v.type for v in kept]
@@ -161,7 +161,7 @@ def drop_outputs(graph: Graph, node: Node) -> Outcome:
 
 @pattern(Slice)
 def take_state(graph: Graph, node: Node) -> Outcome:
-    """The last part of what a loop or a recurrent layer stacked → its state in the end, if nobody reads more."""
+    """Slice of the last step that a loop or recurrent layer stacked → the layer's final state, if no other reader."""
     whole, begin = run_of(node.output)
     source, reader = whole.producer, graph.only_user(whole)
     while reader is not None and isinstance(reader.op, Reshape):
@@ -171,7 +171,7 @@ def take_state(graph: Graph, node: Node) -> Outcome:
     if source.op.last_part(source, whole) != (begin, node.output.type.count):
         return False
     state = source.op.last_state(source, graph, whole)
-    retyped(state, quant=whole.type.quant)  # states have none of their own
+    retyped(state, quant=whole.type.quant)  # States have no quantization of their own.
     reshaped = graph.add(Reshape(node.output.type.shape), [state], node.origin, before=node)
     graph.replace(node.output, reshaped.output)
     graph.remove(node)
@@ -184,7 +184,7 @@ simplify = Rewriting("simplify", take_equal, drop_outputs, fold_constant, fold_s
 
 
 def merge_equal_nodes(graph: Graph) -> bool:
-    """Common subexpressions: two nodes with equal operator, inputs and types → one."""
+    """Merge common subexpressions: nodes with equal operator, inputs and types become one node."""
     seen: dict[object, Node] = {}
     changed = False
     for node in list(graph.nodes):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds generated code with test firmware, runs it under QEMU (or on this computer), and measures it."""
+"""Simulation: builds of generated code with test firmware, runs under QEMU or on this computer, and measurements."""
 
 from mcugen.simulation.simulation import Execution, Setup, Sizes, simulate, simulate_layer_stacks
 

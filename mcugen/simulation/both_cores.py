@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model on both cores of Arm's SSE-200, which QEMU simulates: the instructions of each, waiting aside.
+"""Runs of a model on both cores of Arm's SSE-200 under QEMU, with the instructions of each core without waiting.
 
 Its Cortex-M33 run what was compiled for a Cortex-M33 or M0+.
 """
@@ -33,11 +33,11 @@ class Fork:
     """Instructions of a layer that both cores compute, from the post until both are done."""
 
     first: int
-    """From the post to the end of the first core's portion."""
+    """Instructions from the post to the end of the first core's shard."""
     other: int
-    """From waking to telling that its portion is done."""
+    """Instructions of the other core from waking to signaling the end of its shard."""
     end: int
-    """Of the first core behind its portion, until it knows that both are done."""
+    """Instructions of the first core after its shard, until it knows that both cores are done."""
 
     @property
     def instructions(self) -> int:
@@ -54,17 +54,17 @@ class BothCores:
     instructions: int
     """Instructions of the run on one core."""
     each: tuple[int, int]
-    """Of the first core and of the other, when both run."""
+    """Instructions of the first and the other core when both run."""
     forks: tuple[Fork, ...]
 
     @property
     def slower(self) -> int:
-        """Instructions from beginning to end when both run: of the first core, and what it waits for the other."""
+        """Return the first core's instructions when both cores run, with the time that it waits for the other core."""
         return self.each[0] + sum(fork.instructions - fork.first - fork.end for fork in self.forks)
 
     @property
     def barrier(self) -> float:
-        """Instructions that a fork takes both cores besides its portions, each as if alone."""
+        """Return the additional instructions of both cores for each fork, beyond those of its two shards."""
         return (sum(self.each) - self.instructions) / len(self.forks)
 
 
@@ -84,12 +84,12 @@ def run_on_both_cores(
         rule = "a model on both cores must be compiled for two cores of an Arm board, with all of its data in its arena"
         raise UsageError(rule, f"board '{board.name}'", "leave other options out")
     image = build_for_both_cores(bundle, board, SSE200, folder, counts=counts)
-    told = folder / "run" / "counts.txt"
+    counts_file = folder / "run" / "counts.txt"
     plugin = _plugin(image, folder) if counts else ""
     program = qemu_program(image, SSE200, plugin=plugin, count_instructions=counts)
     run = execute(program, bundle, [sample, sample], folder / "run", timeout=timeout)
     alone, together = run.outputs
-    return _read(alone, together, _marks(told, image)) if counts else BothCores(alone, together, 0, (0, 0), ())
+    return _read(alone, together, _marks(counts_file, image)) if counts else BothCores(alone, together, 0, (0, 0), ())
 
 
 def _plugin(image: Path, folder: Path) -> str:
@@ -104,7 +104,7 @@ def _plugin(image: Path, folder: Path) -> str:
 
 @dataclass(frozen=True)
 class _Told:
-    """A core begins a function, and so many instructions have run on each so far."""
+    """A mark: a core begins a function, with the instructions of each core so far."""
 
     function: str
     core: int
@@ -117,29 +117,29 @@ def _marks(path: Path, image: Path) -> list[_Told]:
     return [_Told(names[int(at, 16)], int(core), (int(first), int(other))) for at, core, first, other in lines]
 
 
-def _read(alone: dict[str, np.ndarray], together: dict[str, np.ndarray], told: Sequence[_Told]) -> BothCores:
+def _read(alone: dict[str, np.ndarray], together: dict[str, np.ndarray], marks: Sequence[_Told]) -> BothCores:
     """Return the results: the first two marks enclose the run on one core, the last two the run on both."""
-    ends = [i for i, each in enumerate(told) if each.function == MARK]
-    begin, end = told[ends[-2]].counts, told[ends[-1]].counts
-    inside = told[ends[-2] + 1 : ends[-1]]
-    one = told[ends[1]].counts[_FIRST] - told[ends[0]].counts[_FIRST]
-    each = (end[_FIRST] - begin[_FIRST], end[_OTHER] - begin[_OTHER])
-    return BothCores(alone, together, one, each, tuple(_forks(inside, begin)))
+    ends = [i for i, both_counts in enumerate(marks) if both_counts.function == MARK]
+    begin, end = marks[ends[-2]].counts, marks[ends[-1]].counts
+    inside = marks[ends[-2] + 1 : ends[-1]]
+    one = marks[ends[1]].counts[_FIRST] - marks[ends[0]].counts[_FIRST]
+    both_counts = (end[_FIRST] - begin[_FIRST], end[_OTHER] - begin[_OTHER])
+    return BothCores(alone, together, one, both_counts, tuple(_forks(inside, begin)))
 
 
-def _forks(told: Sequence[_Told], begin: tuple[int, int]) -> list[Fork]:
+def _forks(marks: Sequence[_Told], begin: tuple[int, int]) -> list[Fork]:
     """Return the forks.
 
     The first core signals when it posts; its layer marks follow at the end of its portion, and when both cores are
     done.
     """
-    done = [each.counts[_OTHER] for each in told if each.core == _OTHER and each.function == _SIGNAL]
-    others = [b - a for a, b in zip([begin[_OTHER], *done], done, strict=False)]
-    ours = [(each.function, each.counts[_FIRST]) for each in told if each.core == _FIRST]
+    other_ends = [mark.counts[_OTHER] for mark in marks if mark.core == _OTHER and mark.function == _SIGNAL]
+    other_counts = [b - a for a, b in zip([begin[_OTHER], *other_ends], other_ends, strict=False)]
+    ours = [(mark.function, mark.counts[_FIRST]) for mark in marks if mark.core == _FIRST]
     posts = [i for i, (function, _) in enumerate(ours) if function == _SIGNAL]
     forks = []
-    for post, other in zip(posts, others, strict=True):
+    for post, other in zip(posts, other_counts, strict=True):
         before = ours[post - 1][1] if post else begin[_FIRST]
-        (_, half), (_, end) = [each for each in ours[post + 1 :] if each[0] == LAYER_MARK][:2]
+        (_, half), (_, end) = [mark for mark in ours[post + 1 :] if mark[0] == LAYER_MARK][:2]
         forks.append(Fork(half - before, other, end - half))
     return forks

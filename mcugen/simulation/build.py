@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds a bundle with the harness: test firmware for a QEMU machine, or a program for this computer."""
+"""Builds of a bundle with the harness: test firmware for a QEMU machine, or a program for this computer."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ _LEAST_ROOM = 16
 
 @dataclass(frozen=True)
 class TargetImages:
-    """Linked firmware: with the model, with a model that does nothing, with the model's layer hooks."""
+    """Linked firmware images: with the model, with an empty model, and with the model's layer hooks."""
 
     model: Path
     empty: Path | None
     layers: Path | None
     stacks: Path | None = None
-    """As `layers`, with another hook: it tells the stack of each layer."""
+    """Image with another hook, which measures the stack of each layer."""
 
 
 def build_host(bundle: Bundle, folder: Path, checks: Checks, files: LibraryFiles | None = None) -> Path:
@@ -117,8 +117,8 @@ def build_flips(bundle: Bundle, folder: Path, samples: int, *, sanitize: bool, c
     harness = _write_model(bundle, folder)
     (folder / "model" / f"{bundle.name}_selftest.c").write_text(bundle.files[f"{bundle.name}_selftest.c"])
     several = len(bundle.arena_sizes) > 1
-    told = {"name": bundle.name, "constants": bundle.constants, "has_state": bundle.has_state}
-    text = _render("flips.c.j2", **told, samples=samples, several=several, checks=checks)
+    model_values = {"name": bundle.name, "constants": bundle.constants, "has_state": bundle.has_state}
+    text = _render("flips.c.j2", **model_values, samples=samples, several=several, checks=checks)
     (harness / "flips.c").write_text(text)
     flags = ("-std=gnu99", "-pipe", "-w", "-fwrapv", *(_ADDRESSES if sanitize else ("-O2",)), *_HOST, "-I", "model")
     compiler = Compiler(host_compiler(), flags, folder)
@@ -202,7 +202,10 @@ def _linked(compiler: Compiler, harness: list[Unit], model: list[str], flags: tu
 
 
 def build_for_both_cores(bundle: Bundle, board: Board, machine: Machine, folder: Path, *, counts: bool) -> Path:
-    """Firmware that runs the model on one core and on both; with `counts` signals and waiting are the harness's."""
+    """Build the firmware that runs the model on one core and then on both cores.
+
+    With `counts`, the harness implements signals and waiting, so that it can count instructions.
+    """
     harness = _write_model(bundle, folder)
     values = {"name": bundle.name, "macro": bundle.name.upper(), "inputs": bundle.inputs, "outputs": bundle.outputs}
     (harness / "cores.c").write_text(_render("cores.c.j2", counts=counts, **values))

@@ -104,7 +104,7 @@ _VECTOR_MEMORY = rf"{_VECTOR_LOAD}|{_VECTOR_STORE}"
 
 
 def _is_vector(instruction: Instruction) -> bool:
-    """Whether it is one of Helium: it names a register q, or is a load or store of its own."""
+    """Return whether an instruction belongs to Helium: it names a register q, or controls predication."""
     return bool(instruction.vectors) or is_one_of(r"vctp|vp[st]\w*|vpnot", instruction)
 
 
@@ -169,7 +169,11 @@ def _m7_rule(instruction: Instruction) -> Rule:
 
 
 def _m7_needed(instruction: Instruction, register: str) -> int:
-    """Addresses, shifted operands and what is saturated or unpacked are needed a cycle early, addends late."""
+    """Return how many cycles before issue the Cortex-M7 needs a register; negative if after issue.
+
+    Addresses, shifted operands, and operands of saturation or unpacking are needed a cycle early; addends are needed
+    late.
+    """
     if is_one_of(_MEMORY, instruction):
         return 1 if register in instruction.address_registers else -1
     if is_one_of(_MAC, instruction) and register in instruction.results:
@@ -210,7 +214,10 @@ _T1_SECOND = r"nop|it[te]*|adds?|subs?|[su]xt[bh]|movs?"
 
 
 def _pairs_16_bit(first: Instruction, second: Instruction) -> bool:
-    """Two instructions of 16 bits, one of which is simple. Of the M33 assumed: Arm tells of pairs, but not of which."""
+    """Return whether two instructions have 16 bits, and one of them is simple.
+
+    This is an assumption for the Cortex-M33: Arm states that it issues pairs, but not which.
+    """
     return first.size == second.size == 2 and (_is_simple(first) or _is_simple(second))
 
 
@@ -253,7 +260,10 @@ _TWO_BEATS = 2
 
 
 def _m55_vector(instruction: Instruction) -> Rule:
-    """Two beats, each of half a vector; the next instruction's first goes with this one's second in another part."""
+    """Return the timing of a Helium instruction on the Cortex-M55: two beats, each of half a vector.
+
+    The first beat of the next instruction overlaps with the second beat if they use different units.
+    """
     if is_one_of(r"vctp|vp[st]\w*|vpnot", instruction):
         return Rule({"control": 1}, alone=True)
     if is_one_of(_VECTOR_STORE, instruction):

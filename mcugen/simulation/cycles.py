@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimated cycles of a call: a profile of what ran, priced by the CPU's timing, and what memories let it wait."""
+"""Estimated cycles of a call, from an execution profile, the CPU's timing, and the stalls of memories."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from mcugen.simulation.waits import Wait, read_wait, untimed, waiting
 
 @dataclass(frozen=True)
 class Cycles:
-    """Estimated cycles of one call, None where they are not known; `note` says by which timing, or why not."""
+    """Estimated cycles of one call, or None; `note` names the timing, or the reason why there is no estimate."""
 
     total: int | None
     layers: tuple[int, ...] | None
     note: str
     layer_units: tuple[Mapping[str, int], ...] | None = None
-    """Of each layer, how many instructions occupied which part of the CPU (see Instruction.unit)."""
+    """For each layer, the number of instructions by unit of the CPU (see Instruction.unit)."""
     waits: tuple[Wait, ...] = ()
-    """How many of these cycles the CPU waits for which memory."""
+    """Stall cycles by memory, which are part of the total."""
     layer_waits: tuple[tuple[Wait, ...], ...] | None = None
 
     @property
     def without_waits(self) -> int | None:
-        """On memory that never lets the CPU wait."""
+        """Return the cycles on memory without wait states; None if unknown."""
         return None if self.total is None else self.total - sum(wait.cycles for wait in self.waits)
 
     @property
@@ -41,18 +41,18 @@ class Cycles:
         """Return the cycles of each layer without wait states."""
         if self.layers is None or self.layer_waits is None:
             return self.layers
-        each = zip(self.layers, self.layer_waits, strict=True)
-        return tuple(cycles - sum(wait.cycles for wait in waits) for cycles, waits in each)
+        pairs = zip(self.layers, self.layer_waits, strict=True)
+        return tuple(cycles - sum(wait.cycles for wait in waits) for cycles, waits in pairs)
 
 
 @dataclass(frozen=True)
 class Code:
-    """A program's instructions by address, and the ranges of addresses that do not count."""
+    """A program's instructions by address, and ranges of addresses that do not count."""
 
     instructions: Mapping[int, Instruction]
     ignored: Sequence[Range] = ()
     copies: Sequence[Range] = ()
-    """Of what stands for another bus master, where it is begun and where it is waited for."""
+    """Address ranges of the functions that stand for a DMA controller: begin of a copy, and wait for its end."""
 
     def block(self, edge: Edge) -> list[Instruction]:
         """Return the instructions of the block that ran."""
@@ -72,7 +72,7 @@ class Code:
         return self.instructions[address]
 
     def branches(self, edge: Edge) -> bool:
-        """Whether the block did not go on to what lies behind it."""
+        """Return whether the block branched instead of continuing with the next address."""
         return edge.to != self.at(edge.last).end
 
     def edges(self, span: Span) -> list[Edge]:
@@ -81,10 +81,18 @@ class Code:
 
 
 def estimate_cycles(images: TargetImages, profiler: Profiler, instructions: int) -> Cycles:
-    """Cycles of one call of the model, and of each layer, its hook's call included, if there is an image with hooks.
+    """Return estimated cycles of one call of the model and, if there is an image with hooks, of each layer.
 
-    Without a timing of the CPU, a compiler for the plugin or a QEMU that loads it, there is a note instead.
-    VerificationError: the plugin did not see the `instructions` that were counted.
+    The cycles of a layer include the call of its hook. Without a timing of the CPU, a compiler for the plugin, or a
+    QEMU that loads plugins, the result has a note instead of cycles.
+
+    Args:
+        images: The firmware, with and without hooks.
+        profiler: Runs the images under QEMU with the profiling plugin.
+        instructions: The counted instructions of a call, which the profile must agree with.
+
+    Raises:
+        VerificationError: The plugin saw another number of instructions.
     """
     board = profiler.board
     timing = TIMINGS.get(board.core)
@@ -103,17 +111,17 @@ def estimate_cycles(images: TargetImages, profiler: Profiler, instructions: int)
     total += sum(wait.cycles for wait in waits)
     if not images.layers:
         return Cycles(total, None, note, None, waits)
-    layers, code = spans[images.layers][:-1], known[images.layers]  # the last span is the way out
+    layers, code = spans[images.layers][:-1], known[images.layers]  # The last span returns to the harness.
     layer_waits = tuple(_waits(span, board) for span in layers)
-    each = tuple(
+    layer_cycles = tuple(
         _core_cycles(span, code, timing, board) + sum(wait.cycles for wait in waits)
         for span, waits in zip(layers, layer_waits, strict=True)
     )
-    return Cycles(total, each, note, tuple(units_of(span, code) for span in layers), waits, layer_waits)
+    return Cycles(total, layer_cycles, note, tuple(units_of(span, code) for span in layers), waits, layer_waits)
 
 
 def _core_cycles(span: Span, code: Code, timing: Timing, board: Board) -> int:
-    """On memory without wait states, corrected by what was measured."""
+    """Return the cycles on memory without wait states, multiplied by the measured core factor."""
     return round(cycles_of(span, code, timing) * board.core_factor)
 
 
@@ -131,7 +139,10 @@ def _waits(span: Span, board: Board) -> tuple[Wait, ...]:
 
 
 def _prices(code: Code, timing: Timing) -> Iterator[str]:
-    """For the plugin, which lets memories work while instructions run: in what order is not known before."""
+    """Yield the setup lines of instruction costs for the plugin, which overlaps memory accesses with instructions.
+
+    A cost holds for the order of addresses, as the executed order is not known before.
+    """
     addresses = sorted(code.instructions)
     prices = timing.pipeline.each([code.instructions[address] for address in addresses])
     first = code.instructions[addresses[0]]
@@ -161,7 +172,7 @@ def units_of(span: Span, code: Code) -> Mapping[str, int]:
 
 
 def cycles_of(span: Span, code: Code, timing: Timing) -> int:
-    """Estimated cycles on memory without wait states."""
+    """Return the estimated cycles on memory without wait states."""
     cycles = sum(edge.count * _edge_cycles(edge, code, timing) for edge in _whole_blocks(code.edges(span), code))
     return cycles + (span.unaligned if timing.splits_unaligned else 0)
 
@@ -175,23 +186,23 @@ def _whole_blocks(edges: Sequence[Edge], code: Code) -> list[Edge]:
     begun, led = defaultdict[int, list[Edge]](list), Counter[int](edge.to for edge in edges)
     for edge in edges:
         begun[edge.begin].append(edge)
-    for begin in sorted(begun, reverse=True):  # what lies behind is whole already
-        first, *others = begun[begin]
-        rest = begun.get(first.to, [])
-        is_alone = not others and led[first.to] == 1 and sum(edge.count for edge in rest) == first.count
+    for begin in sorted(begun, reverse=True):  # Blocks behind are merged already.
+        first, *other_exits = begun[begin]
+        continuation = begun.get(first.to, [])
+        is_alone = not other_exits and led[first.to] == 1 and sum(edge.count for edge in continuation) == first.count
         if is_alone and begin < first.to and not code.branches(first):
             del begun[first.to]
-            begun[begin] = [replace(edge, begin=begin) for edge in rest]
-    return [edge for each in begun.values() for edge in each]
+            begun[begin] = [replace(edge, begin=begin) for edge in continuation]
+    return [edge for block_edges in begun.values() for edge in block_edges]
 
 
 def _edge_cycles(edge: Edge, code: Code, timing: Timing) -> int:
-    """Cycles of the block that ran, and of the way to the next.
+    """Return the cycles of an executed block, and of the transition to the next block.
 
-    What it goes on to, and the target of a branch that takes nothing, issues as if it were part of the block.
+    The next instruction, or the target of a branch without refill, issues as if it were part of the block.
     """
     if any(edge.begin in area for area in code.copies):
-        return 0  # it computes nothing
+        return 0  # A DMA controller would run this code's work on the board.
     block, target = code.block(edge), code.at(edge.to)
     refill = timing.refill(block[-1], target) if code.branches(edge) else 0
     if refill:

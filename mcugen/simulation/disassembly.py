@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The instructions of a linked program as binutils' objdump names them, split into mnemonic and operands."""
+"""The instructions of a linked program from binutils' objdump, as mnemonics and operands."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ class Instruction:
 
     @property
     def end(self) -> int:
-        """Address of what lies behind it."""
+        """Return the address behind the instruction."""
         return self.address + self.size
 
     @cached_property
     def registers(self) -> tuple[str, ...]:
-        """All that it names."""
+        """Return all registers that the instruction names."""
         return registers(" ".join(self.operands))
 
     @cached_property
@@ -87,12 +87,12 @@ class Instruction:
 
     @cached_property
     def vectors(self) -> tuple[str, ...]:
-        """The vectors that it names."""
+        """Return the vector registers that the instruction names."""
         return tuple(re.findall(r"\bq\d", " ".join(self.operands)))
 
     @cached_property
     def is_store(self) -> bool:
-        """Whether it writes memory."""
+        """Return whether the instruction writes memory."""
         return bool(_STORE.match(self.mnemonic))
 
     @cached_property
@@ -106,7 +106,7 @@ class Instruction:
 
     @cached_property
     def results(self) -> frozenset[str]:
-        """Registers that it writes, but for addresses that it moves on."""
+        """Return the registers that the instruction writes, except updated address registers."""
         if self.is_store or _NO_RESULT.fullmatch(self.mnemonic):
             return frozenset()
         listed = [operand for operand in self.operands if operand.startswith("{")]
@@ -115,7 +115,7 @@ class Instruction:
 
     @cached_property
     def moved(self) -> frozenset[str]:
-        """Registers whose address it moves on."""
+        """Return the address registers that the instruction updates."""
         post_indexed = [a for a, b in zip(self.operands, self.operands[1:], strict=False) if a.endswith("]") and b]
         written_back = [operand for operand in self.operands if operand.endswith("!")]
         implied = ("sp",) if re.fullmatch("v?(push|pop)", self.mnemonic) else ()
@@ -132,7 +132,7 @@ def disassemble(program: Path, architecture: str = "") -> dict[int, Instruction]
 
 def parse(lines: Iterable[str]) -> Iterator[Instruction]:
     """Yield the instructions in objdump's lines; skip all other lines."""
-    conditional = 0  # how many instructions are still under an IT
+    conditional = 0  # Number of instructions left in an IT block.
     for match in filter(None, map(_LINE.match, lines)):
         address, code, mnemonic, operands = match.groups("")
         if mnemonic.startswith("."):

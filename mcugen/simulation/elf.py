@@ -15,12 +15,12 @@ from elftools.elf.elffile import ELFFile
 
 # Sections of the harness's linker script, and beginnings of those in the script that comes with a model.
 _WEIGHTS, _ARENA, _COPIES = ".weights", ".arena", ".copies"
-_THREAD_LOCALS = ".tbss"  # its memory is a part of .bss
+_THREAD_LOCALS = ".tbss"  # Its memory is part of .bss.
 
 
 @dataclass(frozen=True)
 class Cpu:
-    """The CPU that a program is for: its number of ELF, the width of its addresses, and its byte order."""
+    """The CPU of a program: its ELF machine number, the width of its addresses, and its byte order."""
 
     machine: str
     bits: int
@@ -47,7 +47,7 @@ class ElfSizes:
 
 
 def read_sizes(program: Path) -> ElfSizes:
-    """Sizes of a program linked by the harness's script. Initialised data counts as flash and as RAM."""
+    """Return the sizes of a program linked by the harness's script. Initialized data count as flash and as RAM."""
     flash = weights = ram = 0
     with program.open("rb") as file:
         for section in ELFFile(file).iter_sections():
@@ -78,23 +78,24 @@ class Range:
 
 def functions(program: Path) -> dict[str, Range]:
     """Return the address range of each function."""
-    found = {}
+    ranges = {}
     with program.open("rb") as file:
         symbols = ELFFile(file).get_section_by_name(".symtab")
         for symbol in symbols.iter_symbols() if symbols else ():
             if symbol["st_info"]["type"] == "STT_FUNC":
-                begin = symbol["st_value"] & ~1  # without the Thumb bit
-                found[str(symbol.name)] = Range(begin, begin + symbol["st_size"])
-    return found
+                begin = symbol["st_value"] & ~1  # Without the Thumb bit.
+                ranges[str(symbol.name)] = Range(begin, begin + symbol["st_size"])
+    return ranges
 
 
 def function_sizes(program: Path) -> Counter[str]:
-    """Bytes of each function; the parts that the compiler made of one (`name.part.0`) count as it."""
-    found: Counter[str] = Counter()
-    by_address = {area.begin: (name, area) for name, area in functions(program).items()}  # a function of two names once
+    """Return the bytes of each function, including parts that the compiler split off (`name.part.0`)."""
+    sizes: Counter[str] = Counter()
+    # A function with two names counts once.
+    by_address = {area.begin: (name, area) for name, area in functions(program).items()}
     for name, area in by_address.values():
-        found[name.partition(".")[0]] += len(area)
-    return found
+        sizes[name.partition(".")[0]] += len(area)
+    return sizes
 
 
 def function_at(program: Path, address: int) -> str | None:
@@ -105,13 +106,13 @@ def function_at(program: Path, address: int) -> str | None:
 def sections(program: Path) -> dict[str, Range]:
     """Return the address range of each section that takes memory."""
     with program.open("rb") as file:
-        found = [s for s in ELFFile(file).iter_sections() if s["sh_flags"] & SH_FLAGS.SHF_ALLOC]
-    return {str(s.name): Range(s["sh_addr"], s["sh_addr"] + s["sh_size"]) for s in found}
+        allocated = [s for s in ELFFile(file).iter_sections() if s["sh_flags"] & SH_FLAGS.SHF_ALLOC]
+    return {str(s.name): Range(s["sh_addr"], s["sh_addr"] + s["sh_size"]) for s in allocated}
 
 
 def words(program: Path) -> dict[int, int]:
     """Return the words of a 32-bit program's code by address."""
-    found: dict[int, int] = {}
+    code_words: dict[int, int] = {}
     with program.open("rb") as file:
         elf = ELFFile(file)
         order: Literal["little", "big"] = "little" if elf.little_endian else "big"
@@ -119,5 +120,5 @@ def words(program: Path) -> dict[int, int]:
             if section["sh_flags"] & SH_FLAGS.SHF_EXECINSTR:
                 data, begin = section.data(), section["sh_addr"]
                 whole = range(-begin % 4, len(data) - 3, 4)
-                found |= {begin + at: int.from_bytes(data[at : at + 4], order) for at in whole}
-    return found
+                code_words |= {begin + at: int.from_bytes(data[at : at + 4], order) for at in whole}
+    return code_words

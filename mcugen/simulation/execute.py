@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a built program on samples: writes its input file, watches it, reads what it leaves."""
+"""Execution of a built program on samples: writing its input file, watching it, and reading its output."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _FINDING = re.compile(r"([a-z_]+)((?: [0-9a-f]{8})+)")
 
 
 class TrapError(VerificationError):
-    """The program ended by an instruction that traps, as one that checks for undefined behaviour does."""
+    """Raised if the program ends by a trap, as checks for undefined behavior do."""
 
 
 class Measure(IntEnum):
-    """What the harness measures in the call for the first sample. The values are those of harness.h."""
+    """A quantity that the harness measures in the call for the first sample, numbered as in harness.h."""
 
     NOTHING = 0
     STACK = 1
@@ -49,7 +49,7 @@ class Measure(IntEnum):
 
 @dataclass(frozen=True)
 class Program:
-    """A command that runs a built program, and the file that has its symbols."""
+    """A command that runs a built program, and the file with its symbols."""
 
     command: tuple[str, ...]
     image: Path
@@ -78,9 +78,14 @@ def host_program(image: Path) -> Program:
 def qemu_program(
     image: Path, machine: Machine, *, count_instructions: bool = False, plugin: str = "", serial: str = "none"
 ) -> Program:
-    """QEMU running the image; counting instructions is slower, and makes virtual time follow them.
+    """Return the QEMU command that runs an image.
 
-    `plugin` is a plugin's file and its arguments, between commas; `serial` is where the first serial line goes.
+    Args:
+        image: The firmware.
+        machine: The QEMU machine.
+        count_instructions: Whether virtual time follows the instructions, which is slower.
+        plugin: File of a plugin and its arguments, separated by commas.
+        serial: Target of the first serial port.
     """
     clock = ("-icount", f"shift={machine.counter.shift}") if count_instructions else ()
     command = (
@@ -153,12 +158,16 @@ def _write_inputs(
                 file.write(data + b"\xa5" * (port.nbytes - len(data)))
             for port in bundle.lesson.given if bundle.lesson else ():
                 none = np.zeros(port.shape, port.dtype)  # a run
-                given = {port.name: sample.get(port.name, none)}
-                file.write(_swapped(input_array(port, given, index, sizes), swaps).tobytes())
+                lesson_input = {port.name: sample.get(port.name, none)}
+                file.write(_swapped(input_array(port, lesson_input, index, sizes), swaps).tobytes())
 
 
 def raw_samples(bundle: Bundle, samples: Sequence[Sample]) -> list[np.ndarray]:
-    """Raw data of each sample, given under the name of the input that is made of it."""
+    """Return the raw data of each sample, stored under the name of the input that is made from it.
+
+    Raises:
+        UsageError: A sample does not have the type or rank of raw data.
+    """
     code, name = bundle.input_code, bundle.inputs[0].name
     assert code is not None
     for index, sample in enumerate(samples):
@@ -170,7 +179,7 @@ def raw_samples(bundle: Bundle, samples: Sequence[Sample]) -> list[np.ndarray]:
 
 
 def _raw(bundle: Bundle, sample: Sample, swaps: bool) -> bytes:
-    """Bytes in all, the first two extents, and the data."""
+    """Return the raw data of a sample in the harness's format: number of bytes, first two extents, and the data."""
     (array,) = raw_samples(bundle, [sample])
     head = np.array([array.nbytes, *array.shape[:2]], np.int32)
     return bytes(_swapped(head, swaps).tobytes() + _swapped(array, swaps).tobytes())
@@ -272,19 +281,31 @@ def _watch(
     progress: Callable[[int], None] | None,
     first: int,
 ) -> int:
-    """Exit code of the program; tells of finished samples, kills it when none comes for `timeout` seconds."""
-    output, done, deadline = folder / "output.bin", 0, time.monotonic() + timeout
+    """Run a program, report finished samples, and return the exit code.
+
+    Args:
+        program: The program.
+        folder: The folder of the run, where the program writes its output.
+        bytes_per_sample: Bytes of output of a sample, from which the finished samples follow.
+        timeout: Seconds without a finished sample after which the program is killed.
+        progress: Called with the number of finished samples.
+        first: Number of the first sample, for messages.
+
+    Raises:
+        VerificationError: The program was killed.
+    """
+    output, finished, deadline = folder / "output.bin", 0, time.monotonic() + timeout
     with _process(program, folder) as process:
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.wait(_POLL_SECONDS)
             now_done = output.stat().st_size // max(bytes_per_sample, 1)
-            if now_done > done:
-                done, deadline = now_done, time.monotonic() + timeout
+            if now_done > finished:
+                finished, deadline = now_done, time.monotonic() + timeout
                 if progress:
-                    progress(done)
+                    progress(finished)
             if time.monotonic() > deadline:
-                raise VerificationError("a run must end", f"sample {first + done} is not done after {timeout:g} s")
+                raise VerificationError("a run must end", f"sample {first + finished} is not done after {timeout:g} s")
 
 
 @contextlib.contextmanager
@@ -322,9 +343,9 @@ def _check(program: Program, bundle: Bundle, exit_code: int, console: str, findi
     if "fault" in findings:
         exception, pc = findings["fault"]
         function = function_at(program.image, pc) or "unknown code"
-        found = f"exception {exception} in {function} (pc {pc:#010x})"
+        fault = f"exception {exception} in {function} (pc {pc:#010x})"
         remedy = f"{libraries} as built for the board's CPU" * bool(libraries)
-        raise VerificationError("the model must not fault", found, remedy)
+        raise VerificationError("the model must not fault", fault, remedy)
     if exit_code != 0:
         failure = TrapError if exit_code in _TRAPS else VerificationError
         raise failure("the simulated program must succeed", f"exit code {exit_code}: {first_lines(console)}")

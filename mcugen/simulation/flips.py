@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a model's self-test on this computer with flipped bits of its constants and of the state it begins with."""
+"""Fault injection: runs of a model's self-test on this computer with flipped bits in constants and the first state."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from mcugen.core.errors import VerificationError
 from mcugen.simulation.build import build_flips
 
 SAME, DIFFERENT, ERROR, CHECKED, OUT_OF_BOUNDS, NO_END = "sdecot"
-"""How a sample may end, as the program prints it: by what is expected, by something else, by an error of the run
-function or of the check of weights, by an access that is stopped, not in time."""
+"""Letters that the program prints for the result of a sample.
+
+In order: the expected output, another output, an error of the run function, an error of the weight check, a stopped
+access out of bounds, and no result in time.
+"""
 
 
 @dataclass(frozen=True)
@@ -41,15 +44,26 @@ def run_flips(
     checks: bool = False,
     seconds: int = 5,
 ) -> list[str]:
-    """For each set of flips, a letter for each of the self-test's samples; a sample takes `seconds` of CPU at most.
+    """Run the self-test once for each set of flipped bits.
 
-    With `sanitize` accesses out of bounds are stopped, else only what the system stops; with `checks` the check of
-    weights runs first. VerificationError where samples fail without flips.
+    Args:
+        bundle: The model.
+        samples: Number of the self-test's samples.
+        flips: The sets of flipped bits.
+        sanitize: Whether a sanitizer stops accesses out of bounds; otherwise only the system does.
+        checks: Whether the check of weights runs before each sample.
+        seconds: Largest CPU time of a sample.
+
+    Returns:
+        For each set of flips, a text with a letter for the result of each sample: SAME, DIFFERENT and so on.
+
+    Raises:
+        VerificationError: A sample fails without flips.
     """
     nothing = Flips(())
     with tempfile.TemporaryDirectory(prefix="mcugen-flips-") as folder:
         program = build_flips(bundle, Path(folder), samples, sanitize=sanitize, checks=checks)
-        done = subprocess.run(
+        completed = subprocess.run(
             [program, str(seconds)],
             input="".join(f"{flip}\n" for flip in [nothing, *flips]),
             capture_output=True,
@@ -57,7 +71,7 @@ def run_flips(
             check=True,
             env={"ASAN_OPTIONS": "detect_leaks=0:symbolize=0:exitcode=99"},
         )
-    intact, *ended = done.stdout.split()
+    intact, *ended = completed.stdout.split()
     if intact != SAME * samples:
         raise VerificationError("the self-test must pass on this computer", intact, "report this as a bug of mcugen")
     return ended

@@ -26,7 +26,7 @@ from mcugen.simulation.toolchain import (
 
 @dataclass(frozen=True)
 class Tool:
-    """A program: what it is needed for, its version ("" if it is missing), and Debian's packages that bring it."""
+    """A program with its purpose, its version ("" if it is missing), and the Debian packages that contain it."""
 
     name: str
     purpose: str
@@ -35,12 +35,12 @@ class Tool:
 
     @property
     def is_there(self) -> bool:
-        """Whether it can be used."""
+        """Return whether the tool is installed and works."""
         return bool(self.version)
 
 
 def tools(board: Board | None = None) -> list[Tool]:
-    """All programs, or those that a board needs."""
+    """Return all programs that mcugen uses, or those that a board needs."""
     host = _tool(_host_compiler(), "board `host`, and QEMU's plugin, which cycles are estimated by")
     if board is None:
         return [*_of(ARM, "Cortex-M boards"), *_of(RISCV, "RISC-V boards"), host]
@@ -48,14 +48,14 @@ def tools(board: Board | None = None) -> list[Tool]:
 
 
 def install_command(missing: Sequence[Tool]) -> str:
-    """One command that installs them on Debian and its kin; "" for none."""
+    """Return the command that installs missing programs on Debian and its derivatives; "" if none is missing."""
     packages = list(dict.fromkeys(package for tool in missing for package in tool.packages.split()))
     return f"sudo apt-get install {' '.join(packages)}" if packages else ""
 
 
-def require(found: Sequence[Tool]) -> None:
-    """ToolMissingError, with the command that installs it, if something is missing."""
-    missing = [tool for tool in found if not tool.is_there]
+def require(known_tools: Sequence[Tool]) -> None:
+    """Raise ToolMissingError, with the command that installs them, if programs are missing."""
+    missing = [tool for tool in known_tools if not tool.is_there]
     if missing:
         names = ", ".join(f"'{tool.name}'" for tool in missing)
         raise ToolMissingError("programs must be installed", f"no {names}", install_command(missing))
@@ -87,6 +87,6 @@ def _has_library(toolchain: Toolchain) -> bool:
     """Return whether the compiler finds the small C library: whether it can preprocess with the library's flags."""
     command = [find_program(toolchain.gcc), *toolchain.library, "-E", "-x", "c", os.devnull]
     with suppress(subprocess.SubprocessError, OSError):
-        done = subprocess.run(command, capture_output=True, timeout=60, check=False)
-        return done.returncode == 0
+        completed = subprocess.run(command, capture_output=True, timeout=60, check=False)
+        return completed.returncode == 0
     return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library that a model is linked with: checked before anything is built, and blamed where the build fails."""
+"""The library that a model is linked with: checks before a build, and error messages on failures."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ class Linked:
             variables = " and ".join(library.variables)
             remedy = f"give {include} DIR and {archive} FILE (or set {variables}), or take --kernels own"
             raise UsageError(f"a model that calls {library.versions} must be linked with it to run", "none", remedy)
-        found = cls(library, *(Path(os.path.realpath(path)) for path in (files.include, files.archive_for(cpu))))
-        if not (found.include / library.header).is_file():
+        linked = cls(library, *(Path(os.path.realpath(path)) for path in (files.include, files.archive_for(cpu))))
+        if not (linked.include / library.header).is_file():
             rule = f"{include} must be the folder of {library.title} that holds {library.header}"
             raise UsageError(rule, f"no such file in '{files.include}'", "give the library's folder Include")
-        if not found.archive.is_file() or not _is_archive(found.archive):
+        if not linked.archive.is_file() or not _is_archive(linked.archive):
             rule = f"{archive} must be {library.title} as built for {cpu}, an archive of object files"
-            what = "another kind of file" if found.archive.exists() else "no such file"
+            what = "another kind of file" if linked.archive.exists() else "no such file"
             raise UsageError(rule, f"{what}: '{files.archive_for(cpu)}'", "give the path of a libcmsis-nn.a, say")
-        return found
+        return linked
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """For the compiler; warnings are about the model alone."""
+        """Return the compiler flags for the library's headers, as system headers, whose warnings are not shown."""
         return ("-isystem", str(self.include)) if self.library else ()
 
     @property
     def archives(self) -> tuple[str, ...]:
-        """Archives that the linker is given: the library's, if code calls one."""
+        """Return the archives to link: the library's archive if the code calls one."""
         return (str(self.archive),) if self.library else ()
 
     def blamed_for_headers(self) -> AbstractContextManager[None]:
@@ -79,8 +79,8 @@ class Linked:
             if self.library is None:
                 raise
             rule = f"the model must {what} {self.library.options[option]}"
-            wanted = f"{self.library.versions}, from {self.library.first_version} on{built}"
-            raise UsageError(rule, error.found, f"{files} must be {wanted}") from error
+            required = f"{self.library.versions}, from {self.library.first_version} on{built}"
+            raise UsageError(rule, error.found, f"{files} must be {required}") from error
 
 
 def _is_archive(path: Path) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The most instructions that a call can take: the longest path through the code that was linked.
+"""Upper bound of the instructions of a call: the longest path through the linked code.
 
 Paths are counted, not listed (implicit path enumeration; Li and Malik, "Performance analysis of embedded software using
 implicit path enumeration", 1995): how often each block of instructions runs are the unknowns of a linear program, in
@@ -40,7 +40,7 @@ Jump = tuple[int, int]
 
 @dataclass(frozen=True)
 class LongestPath:
-    """Instructions of a call, its return included; None where there is no bound, for the `reason`."""
+    """Upper bound of the instructions of a call, including the return; None if there is no bound, with the `reason`."""
 
     instructions: int | None
     reason: str = ""
@@ -60,7 +60,7 @@ def paths(
     samples: Sequence[Sample],
     rounds: int | None,
     library: LibraryFiles | None = None,
-    progress: Callable[[int], None] = lambda done: None,
+    progress: Callable[[int], None] = lambda index: None,
 ) -> Paths:
     """Return the instructions of runs on samples, and an upper bound for any input, for a board that QEMU emulates.
 
@@ -80,18 +80,18 @@ def paths(
         image = build_target(bundle, board, machine, Path(folder), hooks=False, files=library).model
         steps, known = read_steps(image, machine.toolchain), functions(image)
         ignored = [area for name, area in known.items() if name in HARNESS]
-        taken = []
-        for done, sample in enumerate(samples):
-            progress(done)
+        runs = []
+        for index, sample in enumerate(samples):
+            progress(index)
             (span, *_) = Profiler(machine, bundle, sample, board, SECONDS_PER_SAMPLE).spans(image)
-            taken.append(_jumps(span, steps, ignored))
-    counts = tuple(run.total() for run in taken)
+            runs.append(_jumps(span, steps, ignored))
+    counts = tuple(run.total() for run in runs)
     if rounds is None:
         return Paths(counts, LongestPath(None))
     try:
-        blocks = _Flow(steps, known[root].begin, taken).blocks()
-        _require_all_that_ran(blocks, taken)
-        loops = list(_loops(blocks, known[root].begin, taken, _Names(known, bundle), rounds))
+        blocks = _Flow(steps, known[root].begin, runs).blocks()
+        _require_all_that_ran(blocks, runs)
+        loops = list(_loops(blocks, known[root].begin, runs, _Names(known, bundle), rounds))
     except _UnknownError as error:
         return Paths(counts, LongestPath(None, str(error)))
     return Paths(counts, _solved(blocks, known[root].begin, loops))
@@ -101,21 +101,21 @@ class _UnknownError(Exception):
     """Raised if the code's behavior is unknown."""
 
 
-def _require_all_that_ran(blocks: Mapping[int, _Block], taken: Sequence[Counter[Jump]]) -> None:
+def _require_all_that_ran(blocks: Mapping[int, _Block], runs: Sequence[Counter[Jump]]) -> None:
     """Check that every executed instruction is in a known block; others would not be counted."""
     known = {address for block in blocks.values() for address in block.addresses}
-    for at in sorted({source for run in taken for source, _ in run} - known):
+    for at in sorted({source for run in runs for source, _ in run} - known):
         raise _UnknownError(f"it is not known how code comes to {at:#x}")
 
 
 def _jumps(run: Span, steps: Mapping[int, Step], ignored: Sequence[Range]) -> Counter[Jump]:
     """Return how often each instruction continued to which next one."""
-    found: Counter[Jump] = Counter()
+    counts: Counter[Jump] = Counter()
     for edge in run.edges:
         if not any(edge.begin in area for area in ignored):
             for jump in pairwise([*_block(edge, steps), edge.to]):
-                found[jump] += edge.count
-    return found
+                counts[jump] += edge.count
+    return counts
 
 
 def _block(edge: Edge, steps: Mapping[int, Step]) -> Iterator[int]:
@@ -147,7 +147,7 @@ class _Flow:
     taken: Sequence[Counter[Jump]]
 
     def blocks(self) -> dict[int, _Block]:
-        """All that may be reached, by address."""
+        """Return all blocks that the program can reach, by address."""
         seen: dict[int, list[int]] = {}
         leaders, todo = {self.begin}, [self.begin]
         while todo:
@@ -187,11 +187,11 @@ class _Flow:
         if step.computed:
             return sorted({to for run in self.taken for source, to in run if source == at})
         jumps = [step.target] if step.target is not None and not step.calls and not step.guessed else []
-        falls = step.falls and not (step.calls and step.end not in self.steps)  # what does not come back
+        falls = step.falls and not (step.calls and step.end not in self.steps)  # The function does not return.
         return list(dict.fromkeys([*jumps, *[step.end] * falls]))
 
     def called(self, at: int) -> list[int]:
-        """Functions, or parts of one."""
+        """Return the addresses that the instruction at `at` may call: functions, or parts of a function."""
         step = self.step(at)
         if not step.calls and not step.guessed:
             return []
@@ -200,7 +200,7 @@ class _Flow:
         return sorted({to for run in self.taken for source, to in run if source == at})
 
     def _returns(self, at: int) -> bool:
-        """Whether a condition decides on a return."""
+        """Return whether the instruction at `at` is a conditional return."""
         return self.steps[at].name.split()[0].startswith(("bx", "pop", "ldm")) and self.steps[at].falls
 
 
@@ -212,7 +212,7 @@ class _Names:
     bundle: Bundle
 
     def name(self, address: int) -> str:
-        """Parts that assembly has no name for belong to what stands before."""
+        """Return the name of the function at an address; unnamed parts of assembly belong to the symbol before them."""
         before = {area.begin: name for name, area in self.known.items() if area.begin <= address}
         return before[max(before)].partition(".")[0]
 
@@ -224,7 +224,7 @@ class _Names:
 
 @dataclass(frozen=True)
 class _Loop:
-    """Blocks whose jumps to `target` close a loop: they are made `most` times in all and `each` time it is entered."""
+    """A loop, closed by jumps of blocks to `target`: at most `most` times in total, and `each` times per entry."""
 
     target: int
     sources: tuple[int, ...]
@@ -233,14 +233,18 @@ class _Loop:
 
 
 def _loops(
-    blocks: Mapping[int, _Block], root: int, taken: Sequence[Counter[Jump]], names: _Names, rounds: int
+    blocks: Mapping[int, _Block], root: int, runs: Sequence[Counter[Jump]], names: _Names, rounds: int
 ) -> Iterator[_Loop]:
-    """All that the code has. _UnknownError for one whose rounds are not known."""
+    """Yield all loops of the code, with bounds of their iterations.
+
+    Raises:
+        _UnknownError: The number of iterations of a loop is unknown.
+    """
     closing: defaultdict[int, list[int]] = defaultdict(list)
     for begin, target in _retreating(blocks, root):
         closing[target].append(begin)
     for target, sources in closing.items():
-        counts = {sum(run[blocks[s].addresses[-1], target] for s in sources) for run in taken}
+        counts = {sum(run[blocks[s].addresses[-1], target] for s in sources) for run in runs}
         name = names.name(target)
         if name in DIVISIONS:
             yield _Loop(target, tuple(sources), 0, DIVISIONS[name])
@@ -253,23 +257,23 @@ def _loops(
 
 
 def _retreating(blocks: Mapping[int, _Block], root: int) -> Iterator[Jump]:
-    """Jumps to blocks that a depth-first search is still in: each loop has one."""
-    done = set[int]()
+    """Yield the jumps to blocks on the path of a depth-first search; each loop has such a jump."""
+    visited = set[int]()
     for entry in [root, *sorted({called for block in blocks.values() for called in block.calls})]:
-        stack = [(entry, iter(blocks[entry].after))] if entry not in done else []
-        done.add(entry)
-        within = {entry}
+        stack = [(entry, iter(blocks[entry].after))] if entry not in visited else []
+        visited.add(entry)
+        on_path = {entry}
         while stack:
             at, after = stack[-1]
             to = next(after, None)
             if to is None:
                 stack.pop()
-                within.discard(at)
-            elif to in within:
+                on_path.discard(at)
+            elif to in on_path:
                 yield at, to
-            elif to not in done:
-                done.add(to)
-                within.add(to)
+            elif to not in visited:
+                visited.add(to)
+                on_path.add(to)
                 stack.append((to, iter(blocks[to].after)))
 
 

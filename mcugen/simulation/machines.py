@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The QEMU machines that stand in for boards: where their memory lies and what counts their instructions.
+"""The QEMU machines that stand in for boards, with their memory regions and instruction counters.
 
 Simulated memory is larger than that of most boards, so that a model that does not fit can be looked at.
 """
@@ -38,12 +38,12 @@ class Region:
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine that QEMU simulates, and what the test firmware must know of it."""
+    """A machine that QEMU simulates, with the data that the test firmware needs."""
 
     name: str
     toolchain: Toolchain
     options: tuple[str, ...]
-    """Of QEMU: the machine, and its CPU if there is a choice."""
+    """Options of QEMU for the machine, and for its CPU if there is a choice."""
     harness: str
     """The folder of templates/harness with what is the CPU's own."""
     counter: Counter
@@ -61,15 +61,15 @@ class Machine:
         (bulk,) = (r for r in self.regions if r.name == self.arena_region)
         origin, left, cut = bulk.origin, bulk.size, list[Region]()
         for name, size in sorted(sizes.items(), key=lambda item: (item[1], item[0])):
-            taken = min(size, left // 2 & -_KIB)
-            cut.append(Region(name, origin, taken))
-            origin, left = origin + taken, left - taken
-        rest = Region(bulk.name, origin, left)
-        return (*(rest if r == bulk else r for r in self.regions), *cut)
+            nbytes = min(size, left // 2 & -_KIB)
+            cut.append(Region(name, origin, nbytes))
+            origin, left = origin + nbytes, left - nbytes
+        remaining = Region(bulk.name, origin, left)
+        return (*(remaining if r == bulk else r for r in self.regions), *cut)
 
 
 def _regions(code: int, data: int, bulk: tuple[int, int]) -> tuple[Region, ...]:
-    """4 MiB each for code and data, and a large RAM for weights and arena."""
+    """Return the regions of a machine: 4 MiB each for code and data, and a large RAM for weights and arena."""
     return (
         Region("VECTORS", code, _KIB),
         Region("CODE", code + _KIB, 4 * _MIB - _KIB),
@@ -122,8 +122,8 @@ _MICROBIT = replace(
 
 
 def _virt(extensions: str) -> Machine:
-    """QEMU's RISC-V machine, whose CPU has just these extensions: what others would run must fault."""
-    absent = ("d", "h", "s", "mmu", "sstc", "zba", "zbb", "zbc", "zbs")  # QEMU has them unless told otherwise
+    """Return QEMU's RISC-V machine with a CPU that only has some extensions; any other instruction faults."""
+    absent = ("d", "h", "s", "mmu", "sstc", "zba", "zbb", "zbc", "zbs")  # QEMU has these extensions by default.
     switches = {name: name in extensions for name in "mafc"} | dict.fromkeys(absent, False)
     cpu = ",".join(["rv32", *(f"{name}={'on' if on else 'off'}" for name, on in switches.items())])
     options = ("-M", "virt", "-bios", "none", "-m", "288M", "-cpu", cpu)

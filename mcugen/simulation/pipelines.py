@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two kinds of pipelines: with prices of instructions and of what follows them, and with parts that are occupied."""
+"""Two pipeline models: one with costs of instructions and pairs, and one with units that instructions occupy."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from mcugen.simulation.disassembly import Instruction, registers
 
 Price = int | Callable[[Instruction], int]
 Prices = tuple[tuple[str, Price], ...]
-"""Cycles by mnemonic: of the first expression that matches it, without the types behind a point."""
+"""Cycles by regular expression; the first one that matches the mnemonic, without types after a dot, counts."""
 
 
 class Pipeline(Protocol):
     """A CPU's timing without branches."""
 
     def each(self, instructions: Sequence[Instruction]) -> list[int]:
-        """Cycles by which each moves time on, of instructions that run one after the other; none branches."""
+        """Return the cycles that each of several consecutive instructions adds; none of them branches."""
         ...
 
 
 def is_one_of(pattern: str, instruction: Instruction) -> bool:
-    """Whether the mnemonic, without the types behind a point, matches the expression."""
+    """Return whether the mnemonic, without the types after a dot, matches a regular expression."""
     return re.fullmatch(pattern, instruction.mnemonic.partition(".")[0]) is not None
 
 
 def price(prices: Prices, instruction: Instruction) -> int:
     """Return the cycles of an instruction in a table; 1 if no entry matches."""
-    found = next((price for pattern, price in prices if is_one_of(pattern, instruction)), 1)
-    return found if isinstance(found, int) else found(instruction)
+    entry = next((price for pattern, price in prices if is_one_of(pattern, instruction)), 1)
+    return entry if isinstance(entry, int) else entry(instruction)
 
 
 def words(instruction: Instruction) -> int:
@@ -43,13 +43,13 @@ def words(instruction: Instruction) -> int:
 
 @dataclass(frozen=True)
 class InOrder:
-    """One instruction after the other; `stall` is what the second of two takes more, or less, behind the first."""
+    """A single-issue pipeline; `stall` returns the additional cycles (or fewer) of the second of two instructions."""
 
     prices: Prices
     stall: Callable[[Instruction, Instruction], int]
 
     def each(self, instructions: Sequence[Instruction]) -> list[int]:
-        """Prices and stalls."""
+        """Return the cost of each instruction plus its stall."""
         stalls = [0, *(self.stall(before, after) for before, after in pairwise(instructions))]
         return [price(self.prices, i) + stall for i, stall in zip(instructions, stalls, strict=False)]
 
@@ -61,35 +61,35 @@ class Rule:
     units: Mapping[str, int]
     """Cycles for which the instruction occupies each unit."""
     latency: int = 1
-    """Cycles from its issue until others can use its results."""
+    """Cycles from the issue until other instructions can use the results."""
     moves: int = 1
-    """The same for an address that it moves on."""
+    """Cycles from the issue until other instructions can use an updated address register."""
     cycles: int = 1
-    """How long nothing can issue behind it; 0 if it takes no place at all."""
+    """Cycles in which no later instruction can issue; 0 if the instruction takes no issue slot."""
     alone: bool = False
-    """Whether nothing issues with it in one cycle."""
+    """Whether no other instruction issues in the same cycle."""
     first: bool = False
-    """Whether nothing issues before it in the same cycle."""
+    """Whether no earlier instruction issues in the same cycle."""
     last: bool = False
-    """Whether nothing issues behind it in the same cycle."""
+    """Whether no later instruction issues in the same cycle."""
 
 
 @dataclass(frozen=True)
 class Scoreboard:
-    """Up to `width` instructions a cycle, in order, as far as parts are free and operands are there."""
+    """A pipeline that issues up to `width` instructions per cycle in order, if units are free and operands ready."""
 
     width: int
     parts: Mapping[str, int]
-    """How many there are of each; of those that are not named, one."""
+    """Number of units of each kind; kinds that are not named have one."""
     rule: Callable[[Instruction], Rule]
     needed: Callable[[Instruction, str], int] = lambda instruction, register: 0
-    """How many cycles before its issue an instruction needs a register; less than 0: how many behind it."""
+    """Returns how many cycles before its issue an instruction needs a register; negative for after the issue."""
     pairs: Callable[[Instruction, Instruction], bool] = lambda first, second: True
-    """Whether two may issue in one cycle, as far as rules do not tell."""
+    """Returns whether two instructions may issue in one cycle, in addition to the rules."""
 
     def each(self, instructions: Sequence[Instruction]) -> list[int]:
         """Return the cycles from each instruction's issue to the next one's; for the last, until one could issue."""
-        now, end = 0, 0  # the cycle of the group that issues, the one behind it
+        now, end = 0, 0  # The cycle of the issuing group, and the next.
         group: list[Instruction] = []
         ready: dict[str, int] = {}
         free: dict[str, list[int]] = {}
@@ -122,7 +122,7 @@ class Scoreboard:
         return max(*operands, *parts, 0, 0)
 
     def _joins(self, group: Sequence[Instruction], instruction: Instruction, rule: Rule) -> bool:
-        """Whether it issues in one cycle with the group."""
+        """Return whether an instruction can issue in one cycle with a group."""
         closed = any(other.alone or other.last or other.cycles > 1 for other in map(self.rule, group))
         if closed or rule.alone or rule.first or len(group) == self.width:
             return False

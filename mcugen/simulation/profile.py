@@ -30,7 +30,7 @@ _PLUGIN = "profile_plugin"
 
 @dataclass(frozen=True)
 class Edge:
-    """The block of instructions from address `begin` to `last` ran `count` times just before the one at `to`."""
+    """A transition: the block from address `begin` to `last` ran `count` times just before the block at `to`."""
 
     begin: int
     last: int
@@ -48,14 +48,14 @@ class Span:
     mark: int
     """Address of the mark that ended the span."""
     waits: tuple[tuple[int, ...], ...] = ()
-    """Of each memory of the setup: its number, and for instructions and for data accesses, misses and cycles."""
+    """For each memory of the setup: its number, then misses and cycles of instruction fetches and of data accesses."""
 
 
 @dataclass(frozen=True)
 class Profiler:
-    """Runs images of a bundle under the plugin, each for one sample.
+    """A runner of a bundle's images under the profiling plugin, each for one sample.
 
-    Where the board has caches, the sample runs twice, and the first run is not looked at: it fills them.
+    If the board has caches, the sample runs twice, and only the second run counts, as the first one fills the caches.
     """
 
     machine: Machine

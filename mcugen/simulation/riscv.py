@@ -34,11 +34,11 @@ _UNITS = (
 
 
 class RiscvInstruction(Instruction):
-    """One instruction of a RISC-V; mnemonics without what says that they are compressed."""
+    """A RISC-V instruction; its mnemonic has no mark for compressed instructions."""
 
     @cached_property
     def registers(self) -> tuple[str, ...]:
-        """All that it names; the one that is always 0 aside."""
+        """Return all registers that the instruction names, except the zero register."""
         return tuple(_REGISTER.findall(" ".join(self.operands)))
 
     @cached_property
@@ -48,17 +48,17 @@ class RiscvInstruction(Instruction):
 
     @cached_property
     def is_store(self) -> bool:
-        """Whether it writes memory."""
+        """Return whether the instruction writes memory."""
         return is_one_of(_STORE, self)
 
     @cached_property
     def address_registers(self) -> frozenset[str]:
-        """The one in parentheses."""
+        """Return the address registers, which operands name in parentheses."""
         return frozenset(r for operand in self.operands if "(" in operand for r in _REGISTER.findall(operand))
 
     @cached_property
     def results(self) -> frozenset[str]:
-        """The first operand's, unless it is a store or branch."""
+        """Return the register of the first operand, unless the instruction is a store or branch."""
         if self.is_store or is_one_of(rf"{_BRANCH}|j|jr|ret|tail", self):
             return frozenset()
         return frozenset(_REGISTER.findall(self.operands[0])) if self.operands else frozenset()
@@ -104,7 +104,10 @@ def _stored_late(instruction: Instruction, register: str) -> int:
 
 
 def hazard3_refill(branch: Instruction, target: Instruction) -> int:
-    """One, and one for a long instruction that lies in two words; a loop's end is predicted."""
+    """Return the refill cycles of a branch on Hazard3.
+
+    A branch takes one cycle, and one more for a 32-bit target in two words. Backward branches are predicted.
+    """
     splits = target.size == 4 and target.address % 4 == 2
     return 0 if _goes_back(branch, target) else 1 + int(splits)
 
@@ -122,7 +125,7 @@ def _esp32_rule(instruction: Instruction) -> Rule:
 
 
 def esp32_refill(branch: Instruction, target: Instruction) -> int:
-    """Jumps are known a stage before branches."""
+    """Return the refill cycles of a branch on ESP32-C3 and -C6, which know jumps one stage before branches."""
     del target
     return 1 if is_one_of(_JUMP, branch) else 2
 
@@ -137,7 +140,7 @@ def _bumblebee_rule(instruction: Instruction) -> Rule:
 
 
 def bumblebee_refill(branch: Instruction, target: Instruction) -> int:
-    """Branches back are predicted."""
+    """Return the refill cycles of a branch on Bumblebee, which predicts backward branches."""
     return 0 if _goes_back(branch, target) else 1
 
 

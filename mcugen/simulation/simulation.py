@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds a generated model with the test firmware, runs it on samples, and measures it."""
+"""Simulation of a generated model: build with the test firmware, runs on samples, and measurements."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ PROFILED = 10
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes that the model adds to a firmware, library functions it pulls in included."""
+    """Bytes that the model adds to a firmware, including the library functions that it needs."""
 
     code: int
     """Flash for code, constants and initial values, without the weights."""
@@ -65,47 +65,47 @@ class Sizes:
     static_ram: int
     """Data and bss without the arena."""
     functions: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of code by C function, of the firmware that ran."""
+    """Bytes of code of each C function in the simulated firmware."""
 
 
 @dataclass(frozen=True)
 class Execution:
-    """Results and measurements; what was not, or cannot be, measured is None."""
+    """Results and measurements of a run; None for quantities that were not or cannot be measured."""
 
     outputs: list[dict[str, np.ndarray]]
     """One dict per sample, by port name."""
     instructions: int | None
     """Retired instructions of one call of the run function, its return included."""
     layer_instructions: tuple[int, ...] | None
-    """Of an instrumented build, so that the sum differs a little from `instructions`."""
+    """Instructions of each layer in an instrumented build; their sum differs a little from `instructions`."""
     stack: int | None
     """Peak bytes of the call, below the caller's frame."""
     sizes: Sizes | None
     cycles: Cycles | None = None
     input_instructions: int | None = None
-    """Of making the input of the first raw sample."""
+    """Instructions that convert the first raw sample to the input."""
     crcs: tuple[int, ...] = ()
-    """CRC-32 of the input that was made of each raw sample, or of the state that each left of a model that learns."""
+    """CRC-32 of the input converted from each raw sample, or of a trainable model's state after each sample."""
     stack_bound: StackBound | None = None
-    """What no call takes more of, whatever the input."""
+    """Upper bound of a call's stack for any input."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Options of how a simulation is built and run."""
+    """Options for the build and the runs of a simulation."""
 
     sanitize: bool = False
     """Whether to build for the host with address and undefined-behavior sanitizers."""
     timeout: float = SECONDS_PER_SAMPLE
     """Longest time for one sample, in seconds."""
     progress: Callable[[int], None] | None = None
-    """Is told how many samples are done."""
+    """Called with the number of finished samples."""
     workdir: Path | None = None
-    """Where files of build and run stay; else they are gone."""
+    """Folder in which the files of build and run are kept; None for a temporary folder."""
     library: LibraryFiles | None = None
-    """What a model is linked with that calls one."""
+    """Library for models that call one."""
     workers: Workers = ONLY_THIS_PROCESS
-    """As many simulators at once: samples are shared out among them, unless the model keeps a state."""
+    """Workers among whose simulators the samples are divided, unless the model has state."""
 
 
 def simulate(
@@ -144,8 +144,8 @@ def simulate(
     with _folder(setup.workdir) as folder:
         run_all = partial(_run_all, bundle=bundle, samples=samples, folder=folder, setup=setup)
         if not board.qemu:
-            done = _run_here(bundle, folder, setup, run_all)
-            return Execution(done.outputs, None, None, None, None, crcs=done.crcs)
+            run_here = _run_here(bundle, folder, setup, run_all)
+            return Execution(run_here.outputs, None, None, None, None, crcs=run_here.crcs)
         machine, hooks = find_machine(board), per_layer and bool(bundle.layers)
         images = build_target(bundle, board, machine, folder, hooks=hooks, empty=measure, files=setup.library)
         run_samples = run_all
@@ -161,9 +161,11 @@ def simulate(
         timed = board if wait_states is None else board.with_flash_waits(wait_states)
         profiler = Profiler(machine, bundle, samples[0], timed, PROFILED * timeout)
         estimate = estimate_cycles(images, profiler, instructions) if cycles else None
-        stack, made = run.findings["stack"][0], timing.input_instructions()
+        stack, input_instructions = run.findings["stack"][0], timing.input_instructions()
         bound = stack_bound(images.model, f"{bundle.name}_run", machine.toolchain)
-        return Execution(run.outputs, instructions, layers, stack, _sizes(images), estimate, made, run.crcs, bound)
+        return Execution(
+            run.outputs, instructions, layers, stack, _sizes(images), estimate, input_instructions, run.crcs, bound
+        )
 
 
 def _run_all(
@@ -177,13 +179,13 @@ def _run_all(
     """Run all samples in parallel shares. The first sample of the first share is measured."""
     ends = _shares(len(samples), 1 if bundle.has_state else setup.workers.jobs)
     count = len(ends) - 1
-    done = [0] * count
+    finished = [0] * count
 
     def run(part: int) -> Run:
         def advance(number: int) -> None:
-            done[part] = number
+            finished[part] = number
             if setup.progress:
-                setup.progress(sum(done))
+                setup.progress(sum(finished))
 
         return execute(
             program,
@@ -200,9 +202,9 @@ def _run_all(
         return _joined(list(pool.map(run, range(count))))
 
 
-def _shares(total: int, most: int) -> list[int]:
+def _shares(total: int, max_shares: int) -> list[int]:
     """Return the begins of the shares of `total` samples, and the end of the last."""
-    count = max(min(most, total // LEAST_SHARE), 1)
+    count = max(min(max_shares, total // LEAST_SHARE), 1)
     return [total * i // count for i in range(count + 1)]
 
 
@@ -233,12 +235,12 @@ def _run_on_cluster(
     ends = _shares(len(samples), max(LEAST_SHARES, -(-len(samples) // MOST_SHARE)))
     shares = [Share(first, samples[first:end], Measure.NOTHING if first else measure) for first, end in pairwise(ends)]
     work = partial(_run_share, program.image, board, tool_versions(board)[1], bundle, setup.timeout)
-    found: dict[int, Run] = {}
+    runs: dict[int, Run] = {}
     for share, run in setup.workers.each_done(work, shares):
-        found[share.first] = run
+        runs[share.first] = run
         if setup.progress:
-            setup.progress(sum(len(run.outputs) for run in found.values()))
-    return _joined([found[first] for first in sorted(found)])
+            setup.progress(sum(len(run.outputs) for run in runs.values()))
+    return _joined([runs[first] for first in sorted(runs)])
 
 
 def _run_share(image: Path, board: Board, simulator: str | None, bundle: Bundle, timeout: float, share: Share) -> Run:
@@ -262,12 +264,12 @@ def _with_room(bundle: Bundle, samples: Sequence[Sample]) -> Bundle:
     """Return the bundle with room in its program for the largest raw sample."""
     if bundle.input_code is None:
         return bundle
-    most = max(array.size for array in raw_samples(bundle, samples))
-    return replace(bundle, input_code=replace(bundle.input_code, most_raw=most))
+    largest = max(array.size for array in raw_samples(bundle, samples))
+    return replace(bundle, input_code=replace(bundle.input_code, most_raw=largest))
 
 
 def _run_here(bundle: Bundle, folder: Path, setup: Setup, run_all: Callable[[Program], Run]) -> Run:
-    """On this computer. Where a sanitizer stops it, another program is built, which tells why."""
+    """Run the model on this computer; if a sanitizer stops it, run another build that prints the reason."""
     build = partial(build_host, bundle, folder, files=setup.library)
     if not setup.sanitize:
         return run_all(host_program(build(Checks.NONE)))
@@ -292,9 +294,10 @@ def _folder(workdir: Path | None) -> Iterator[Path]:
 def simulate_layer_stacks(
     bundle: Bundle, board: Board, sample: Sample, setup: Setup | None = None
 ) -> tuple[int, ...] | None:
-    """Peak bytes while each layer runs, below the frame that calls the run function; None on this computer.
+    """Return the peak stack of each layer in bytes, below the frame of the caller; None on this computer.
 
-    The hook behind layers takes some bytes itself, which are the least that is seen. Errors are those of `simulate`.
+    The hook behind each layer uses some bytes itself, which are the smallest result. The errors are those of
+    `simulate`.
     """
     setup = setup or Setup()
     if not board.qemu or not bundle.layers:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The most stack that a call can take, from the code that was linked: what the compiler made, assembly, and libraries.
+"""Upper bound of the stack of a call, from the linked code: compiled code, assembly, and libraries.
 
 Each function is walked along all its branches, with what has been pushed so far; a call takes what the callee does
 besides. Nothing runs, so that branches which no sample takes count, too. Sources: the Procedure Call Standard for the
@@ -19,7 +19,7 @@ from mcugen.simulation.toolchain import Toolchain
 
 @dataclass(frozen=True)
 class StackBound:
-    """Bytes below the caller's frame that a call takes at most, and the calls that take them: (function, its frame).
+    """Upper bound of a call's stack below the caller's frame, and the chain of calls: (function, its frame).
 
     `bytes` is None where the code does not tell, for the `reason`. `pointers` are functions that call through a
     pointer: what they call is not counted.
@@ -36,7 +36,7 @@ class _UnknownError(Exception):
 
 
 class _LoopError(_UnknownError):
-    """Each round of a loop takes more."""
+    """Raised if each iteration of a loop pushes more bytes."""
 
 
 def stack_bound(image: Path, root: str, toolchain: Toolchain) -> StackBound:
@@ -50,31 +50,31 @@ def stack_bound(image: Path, root: str, toolchain: Toolchain) -> StackBound:
         return StackBound(None, reason=f"no function {root}")
     walk = _Walk(read_steps(image, toolchain), {area.begin: (name, area.end) for name, area in known.items()})
     try:
-        found = walk.bound(known[root].begin)
+        nbytes = walk.bound(known[root].begin)
     except _UnknownError as error:
         return StackBound(None, reason=str(error), pointers=tuple(sorted(walk.pointers)))
-    return StackBound(found, tuple(walk.path(known[root].begin)), pointers=tuple(sorted(walk.pointers)))
+    return StackBound(nbytes, tuple(walk.path(known[root].begin)), pointers=tuple(sorted(walk.pointers)))
 
 
 @dataclass
 class _Walk:
     code: Mapping[int, Step]
     functions: Mapping[int, tuple[str, int]]
-    """Name and end by begin."""
+    """Name and end of each function, by its first address."""
     pointers: set[str] = field(default_factory=set)
     _bounds: dict[int, int] = field(default_factory=dict)
     _worst: dict[int, tuple[int, int | None]] = field(default_factory=dict)
-    """Of a function: the depth where its bound is reached, and what is called there."""
+    """For each function, the depth at which its bound is reached, and the address of the function called there."""
     _open: list[int] = field(default_factory=list)
 
     def bound(self, entry: int) -> int:
-        """Bytes that a call of the function at an address takes."""
+        """Return the bytes of stack that a call of the function at an address takes at most."""
         if entry in self._bounds:
             return self._bounds[entry]
         if entry in self._open:
             raise _UnknownError(f"{self._name(entry)} calls itself")
         self._open.append(entry)
-        most = 0
+        peak = 0
         where: tuple[int, int | None] = (0, None)
         for at, depth in self._depths(entry).items():
             step = self.code[at]
@@ -82,12 +82,12 @@ class _Walk:
             if step.calls and step.target is None:
                 self.pointers.add(self._name(entry))
             top = max(depth, depth + (step.pushed or 0))
-            if max(top, depth + inner) > most:
-                most = max(top, depth + inner)
+            if max(top, depth + inner) > peak:
+                peak = max(top, depth + inner)
                 where = (depth, step.target) if depth + inner >= top and inner else (top, None)
         self._open.pop()
-        self._bounds[entry], self._worst[entry] = most, where
-        return most
+        self._bounds[entry], self._worst[entry] = peak, where
+        return peak
 
     def path(self, entry: int) -> Iterator[tuple[str, int]]:
         """Yield the chain of calls that uses most stack."""
@@ -102,42 +102,42 @@ class _Walk:
 
     def _depths(self, entry: int) -> dict[int, int]:
         """Return the most bytes pushed before each instruction that the function may reach."""
-        found: dict[int, int] = {}
+        depths: dict[int, int] = {}
         try:
-            self._follow(entry, 0, found)
+            self._follow(entry, 0, depths)
         except _LoopError:
-            found = self._of_loops(entry)
-        jumps = [found[at] for at in found if self.code[at].computed]
+            depths = self._of_loops(entry)
+        jumps = [depths[at] for at in depths if self.code[at].computed]
         _, end = self.functions.get(entry, ("", entry))
         for at in sorted(a for a in self.code if entry <= a < end) if jumps else ():
-            if at not in found:
-                self._follow(at, max(jumps), found, guessing=True)
-        return found
+            if at not in depths:
+                self._follow(at, max(jumps), depths, guessing=True)
+        return depths
 
-    def _follow(self, at: int, depth: int, found: dict[int, int], guessing: bool = False) -> None:
+    def _follow(self, at: int, depth: int, depths: dict[int, int], guessing: bool = False) -> None:
         """Add everything reachable from an address with `depth` bytes pushed.
 
         `guessing` says that reaching the address is a guess. Only a loop can push more than all visited instructions
         push once each.
         """
-        todo, most, met = [(at, depth, guessing)], depth, set[int]()
+        todo, max_depth, met = [(at, depth, guessing)], depth, set[int]()
         while todo:
             at, depth, guessing = todo.pop()
-            if found.get(at, -1) >= depth:
+            if depths.get(at, -1) >= depth:
                 continue
             step = self.code.get(at)
-            if step is None and guessing:  # what fills up a function before a table
+            if step is None and guessing:  # Padding before a table.
                 continue
-            if step is None or depth > most:
+            if step is None or depth > max_depth:
                 raise _UnknownError(f"{at:#x} is no code") if step is None else _LoopError(f"a loop at {at:#x} pushes")
             if step.pushed is None:
                 raise _UnknownError(f"'{step.name}' at {at:#x} takes what a register says")
             if at not in met:
                 met.add(at)
-                most += max(step.pushed, 0)
-            found[at] = depth
+                max_depth += max(step.pushed, 0)
+            depths[at] = depth
             after = max(depth + step.pushed, 0)
-            ends = step.calls and step.end not in self.code  # what is called does not come back
+            ends = step.calls and step.end not in self.code  # The called function does not return.
             if step.falls and not ends:
                 todo.append((step.end, after, guessing or step.guessed))
             if step.target is not None and not step.calls:
@@ -165,7 +165,11 @@ class _Walk:
         return {at: max(depth, left.get(at, 0)) for at, depth in entered.items()}
 
     def _after(self, at: int) -> list[int]:
-        """Addresses that may be next in the function."""
+        """Return the addresses in the function that may follow an instruction.
+
+        Raises:
+            _UnknownError: The instruction may be part of a loop that pushes.
+        """
         step = self.code[at]
         if step.computed or step.pushed is None or step.guessed:
             raise _UnknownError(f"a loop near {at:#x} pushes")

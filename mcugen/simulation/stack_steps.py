@@ -28,16 +28,16 @@ class Step:
     end: int
     """Address of the next instruction in memory."""
     pushed: int | None = 0
-    """None: by a register."""
+    """Bytes that the instruction pushes; None if a register gives the number."""
     target: int | None = None
     calls: bool = False
-    """`target` is called, and comes back; without a target a pointer is."""
+    """Whether the instruction calls `target`, or without a target calls through a pointer."""
     falls: bool = True
-    """What lies behind it may be next."""
+    """Whether execution may continue with the next instruction in memory."""
     guessed: bool = False
-    """It is not known that what lies behind it is ever reached."""
+    """Whether it is unknown if execution ever continues with the next instruction in memory."""
     computed: bool = False
-    """It may go anywhere in its function."""
+    """Whether the instruction may jump to any address in its function."""
 
 
 def read_steps(image: Path, toolchain: Toolchain) -> dict[int, Step]:
@@ -54,7 +54,7 @@ def read_steps(image: Path, toolchain: Toolchain) -> dict[int, Step]:
 
 @dataclass(frozen=True)
 class _Line:
-    """One of objdump's: `target` is the address that it names, with the function that begins there."""
+    """A line of objdump; `target` is the address that it names, `called` the function that begins there."""
 
     address: int
     mnemonic: str
@@ -64,10 +64,10 @@ class _Line:
 
     @classmethod
     def of(cls, line: str) -> _Line:
-        address, mnemonic, *rest = line.split("\t")
-        operands, _, comment = "\t".join(rest).replace("\t@", " # ").partition(" # ")
-        found = _TARGET.search(operands) or _TARGET.search(comment)
-        target, called = (int(found[1], 16), "" if found[3] else found[2]) if found else (None, "")
+        address, mnemonic, *remaining = line.split("\t")
+        operands, _, comment = "\t".join(remaining).replace("\t@", " # ").partition(" # ")
+        match = _TARGET.search(operands) or _TARGET.search(comment)
+        target, called = (int(match[1], 16), "" if match[3] else match[2]) if match else (None, "")
         return cls(int(address.strip(" :"), 16), mnemonic, operands.strip(), target, called)
 
     @property
@@ -92,7 +92,7 @@ class _Constants:
 
 
 class _Arm:
-    """Thumb, as objdump writes it."""
+    """A reader of Thumb instructions from objdump."""
 
     def __init__(self, literals: Mapping[int, int]) -> None:
         self._literals = literals
@@ -104,9 +104,9 @@ class _Arm:
         self._remember(name, line)
         make = partial(Step, line.text, end, pushed)
         if name in ("bl", "blx") or (re.fullmatch(f"blx?({_CONDITIONS})", name) and name not in ("blt", "ble", "bls")):
-            if line.called.startswith("__gnu_thumb1_case"):  # a jump by the table behind the call
+            if line.called.startswith("__gnu_thumb1_case"):  # A jump by the table behind the call.
                 return make(falls=False, computed=True)
-            if line.target is not None and not line.called:  # within a function: a long jump, or a part of assembly
+            if line.target is not None and not line.called:  # A long jump in a function, or a part of assembly.
                 return make(target=line.target, guessed=True)
             return make(target=line.target, calls=True)
         if name in ("udf", "bkpt"):
@@ -132,18 +132,18 @@ class _Arm:
         moved = re.search(r"\[sp, #(-?\d+)\]!|\[sp\], #(-?\d+)", operands)
         if moved:
             return -int(moved[1] or moved[2])
-        target, _, rest = operands.partition(",")
+        target, _, source = operands.partition(",")
         if target != "sp" or not re.match(r"add|sub|mov|ldr|bic|and|orr|ls", name):
             return 0
         sign = {"add": -1, "sub": 1}.get(name[:3], 0)
-        value = rest.replace("sp,", "").strip()
+        value = source.replace("sp,", "").strip()
         number = int(value[1:], 0) if value.startswith("#") else self._constants.get(value)
         return sign * number if number is not None and sign else None
 
     def _remember(self, name: str, line: _Line) -> None:
-        register, *rest = (part.strip() for part in line.operands.split(","))
-        number = int(rest[-1][1:], 0) if rest and re.fullmatch(r"#-?\w+", rest[-1]) else None
-        known = self._constants.get(rest[0]) if rest else None
+        register, *sources = (part.strip() for part in line.operands.split(","))
+        number = int(sources[-1][1:], 0) if sources and re.fullmatch(r"#-?\w+", sources[-1]) else None
+        known = self._constants.get(sources[0]) if sources else None
         value = None
         if name == "ldr" and "[pc" in line.operands and line.target is not None:
             value = self._literals.get(line.target)
@@ -157,7 +157,7 @@ class _Arm:
 
 
 class _Riscv:
-    """RV32, as objdump writes it."""
+    """A reader of RV32 instructions from objdump."""
 
     def __init__(self) -> None:
         self._constants = _Constants()

@@ -26,10 +26,10 @@ class Counter(Protocol):
 
     @property
     def shift(self) -> int:
-        """The N that it needs: an instruction takes 2^N ns of virtual time."""
+        """Return the shift N for QEMU: an instruction takes 2^N ns of virtual time."""
 
     def between(self, begin: Reading, end: Reading) -> int:
-        """Instructions from one reading to a later one."""
+        """Return the instructions from one reading to a later one."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class SysTick:
     shift = 9  # several ticks an instruction: a difference of two readings, each rounded, names a whole number
 
     def between(self, begin: Reading, end: Reading) -> int:
-        """Instructions from one reading to a later one, without those of the timer's interrupts."""
+        """Return the instructions from one reading to a later one, without those of the timer's interrupts."""
         ticks_per_instruction = Fraction(self.clock_hz << self.shift, 10**9)
         handlers = _HANDLER_INSTRUCTIONS * (end[1] - begin[1])
         return round((self.ticks(end) - self.ticks(begin)) / ticks_per_instruction) - handlers
 
     @staticmethod
     def ticks(reading: Reading) -> int:
-        """Ticks since the timer was loaded with 2^24 - 1; it interrupts at 0, one tick before it reloads."""
+        """Return the ticks since the timer was loaded with 2^24 - 1; it interrupts at 0, one tick before it reloads."""
         current, interrupts, icsr = reading
         came_before = current == 0 or current > _PERIOD // 2
         zeros = interrupts + (1 if icsr & _PENDING and came_before else 0)
@@ -60,12 +60,12 @@ class SysTick:
 
 @dataclass(frozen=True)
 class Minstret:
-    """RISC-V's own counter of retired instructions: its upper half, its lower half, and its upper half again."""
+    """RISC-V's counter of retired instructions, read as upper half, lower half, and upper half again."""
 
     shift = 0  # QEMU lets the counter follow virtual time: a nanosecond an instruction
 
     def between(self, begin: Reading, end: Reading) -> int:
-        """Instructions from one reading to a later one."""
+        """Return the instructions from one reading to a later one."""
         return self.count(end) - self.count(begin)
 
     @staticmethod
@@ -80,7 +80,7 @@ class Minstret:
 
 @dataclass(frozen=True)
 class Timing:
-    """The readings that the harness printed: around calls (`run` is the model's), and one a layer."""
+    """The readings that the harness printed: around calls (`run` is the model's call), and one for each layer."""
 
     counter: Counter
     nothing: Sequence[Reading]
@@ -93,7 +93,11 @@ class Timing:
     """Around what makes the input of raw data."""
 
     def instructions(self) -> int:
-        """Instructions of one run, its return included; VerificationError if a known loop is miscounted."""
+        """Return the instructions of one run, including the return.
+
+        Raises:
+            VerificationError: QEMU miscounts a loop with a known number of instructions.
+        """
         known = self._call(self.known_loop)
         if known != _KNOWN_LOOP_INSTRUCTIONS:
             raise VerificationError(
@@ -104,11 +108,15 @@ class Timing:
         return self._call(self.run)
 
     def input_instructions(self) -> int | None:
-        """Instructions that making the input of raw data takes, its return included."""
+        """Return the instructions of converting the input from raw data, including the return; None without it."""
         return self._call(self.make_input) if self.make_input else None
 
     def layer_instructions(self, count: int) -> tuple[int, ...]:
-        """Retired instructions of each layer, without the hook behind it."""
+        """Return the retired instructions of each layer, without the hook behind it.
+
+        Raises:
+            VerificationError: A layer did not call the hook.
+        """
         unseen = [i for i in range(count) if self.layers[i] == _UNREAD]
         if unseen:
             raise VerificationError("each layer must call MCUGEN_ON_LAYER", f"layer {unseen[0]} did not")

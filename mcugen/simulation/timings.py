@@ -16,7 +16,7 @@ from mcugen.simulation.disassembly import Instruction, disassemble
 from mcugen.simulation.pipelines import Pipeline
 
 Refill = Callable[[Instruction, Instruction], int]
-"""Cycles more for a branch that is taken, by the branch and what it goes to."""
+"""Function that returns the additional cycles of a taken branch, from the branch and its target."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds compilers and QEMU, and compiles and links with them."""
+"""Compilers and QEMU: detection, compilation and linking."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mcugen.simulation.elf import Cpu
 
 @dataclass(frozen=True)
 class Toolchain:
-    """The programs that build for a family of CPUs, and run what was built."""
+    """The programs that build for a CPU family, and run the builds."""
 
     name: str
     """Prefix of the programs' names."""
@@ -33,12 +33,12 @@ class Toolchain:
 
     @property
     def gcc(self) -> str:
-        """The compiler's name."""
+        """Return the compiler's name."""
         return f"{self.name}-gcc"
 
     @property
     def objdump(self) -> str:
-        """The disassembler's name."""
+        """Return the disassembler's name."""
         return f"{self.name}-objdump"
 
 
@@ -107,12 +107,25 @@ class Compiler:
     folder: Path
 
     def compile(self, units: Sequence[Unit]) -> None:
-        """Compiles the units, some at a time; VerificationError holds the first complaint."""
+        """Compile the units, several in parallel.
+
+        Raises:
+            VerificationError: A unit does not compile; the message has the first lines of the compiler's output.
+        """
         with ThreadPoolExecutor(_PARALLEL) as pool:
             list(pool.map(self._compile, units))
 
     def link(self, program: str, objects: Sequence[str], flags: Sequence[str]) -> Path:
-        """Links `objects` in this order; VerificationError if that fails."""
+        """Link objects in this order, and return the path of the program.
+
+        Args:
+            program: Name of the program.
+            objects: Names of the object files.
+            flags: Flags of the linker.
+
+        Raises:
+            VerificationError: The program does not link.
+        """
         self._run([*objects, *flags, "-lm", "-o", program], f"{program} must link")
         return self.folder / program
 
@@ -131,7 +144,7 @@ class Compiler:
 
     def _run(self, arguments: Sequence[str], rule: str) -> None:
         try:
-            done = subprocess.run(
+            completed = subprocess.run(
                 [*self.program, *self.flags, *arguments],
                 cwd=self.folder,
                 env=os.environ | {"LC_ALL": "C"},
@@ -144,8 +157,8 @@ class Compiler:
             )
         except subprocess.TimeoutExpired as error:
             raise VerificationError(rule, f"not done after {_COMPILE_SECONDS} s") from error
-        if done.returncode != 0:
-            raise VerificationError(rule, first_lines(done.stdout), "report this as a bug of mcugen")
+        if completed.returncode != 0:
+            raise VerificationError(rule, first_lines(completed.stdout), "report this as a bug of mcugen")
 
 
 def find_program(name: str) -> str:
@@ -154,12 +167,12 @@ def find_program(name: str) -> str:
     Raises:
         ToolMissingError: It is not installed; the message names the Debian package.
     """
-    found = shutil.which(name)
-    if found is None:
+    path = shutil.which(name)
+    if path is None:
         package = DEBIAN_PACKAGES.get(name)
         remedy = f"sudo apt-get install {package}" if package else "installing it, or another value of CC"
         raise ToolMissingError(f"'{name}' must be installed", "no such program on the PATH", remedy)
-    return found
+    return path
 
 
 @cache
@@ -169,21 +182,21 @@ def program_version(program: str) -> str:
     Raises:
         ToolMissingError: It is not installed.
     """
-    done = subprocess.run(
+    completed = subprocess.run(
         [find_program(program), "--version"], capture_output=True, text=True, errors="replace", timeout=60, check=False
     )
-    return next(iter(done.stdout.splitlines()), "")
+    return next(iter(completed.stdout.splitlines()), "")
 
 
 def programs_of(command: Sequence[str]) -> dict[str, Path]:
     """Return the programs that a compiler runs to compile, assemble and link, by name, as far as it tells them."""
-    told = {name: shutil.which(_told(command, f"-print-prog-name={name}").strip()) for name in ("cc1", "as", "ld")}
-    return {name: Path(path) for name, path in told.items() if path is not None}
+    paths = {name: shutil.which(_told(command, f"-print-prog-name={name}").strip()) for name in ("cc1", "as", "ld")}
+    return {name: Path(path) for name, path in paths.items() if path is not None}
 
 
 def libraries_of(command: Sequence[str]) -> dict[str, Path]:
     """Return the archives in which a cross gcc with these flags looks for functions, by file name."""
-    with tempfile.TemporaryDirectory() as folder:  # a linker that root runs may put a file in place of /dev/null
+    with tempfile.TemporaryDirectory() as folder:  # A linker run by root may replace /dev/null.
         nothing = ("-nostartfiles", "-x", "c", os.devnull, "-lm", "-Wl,--verbose", "-o", f"{folder}/a.out")
         opened = re.findall(r"^attempt to open (.+\.a) succeeded$", _told(command, *nothing), re.M)
     return {Path(name).name: Path(name) for name in opened}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memories of the board: which one each part of test firmware stands for, and how the plugin learns of them.
+"""The mapping of test firmware to the board's memories, and the plugin's setup for them.
 
 QEMU's machines have other memories. Parts in one memory of the board are laid out from its start on, as a linker would:
 code, weights, arenas, static variables and stack.
@@ -25,7 +25,7 @@ _KINDS: tuple[Literal["instructions", "data"], ...] = ("instructions", "data")
 
 @dataclass(frozen=True)
 class Part:
-    """A range of the firmware's addresses, and where the board has it."""
+    """A range of the firmware's addresses with its memory and address on the board."""
 
     area: Range
     memory: Memory
@@ -49,7 +49,7 @@ class Wait:
 
     @property
     def cycles(self) -> int:
-        """For instructions and for data."""
+        """Return the stall cycles on instructions and data together."""
         return self.fetch_cycles + self.read_cycles
 
 
@@ -66,23 +66,23 @@ def _hits(board: Board, memory: Memory) -> int:
 
 
 def untimed(board: Board, image: Path, bundle: Bundle, machine: Machine) -> list[str]:
-    """Names of the memories that the firmware uses, and of whose wait states the board does not tell."""
+    """Return the names of the memories that the firmware uses, but for which the board file has no timing."""
     names = [part.memory.name for part in parts(board, image, bundle, machine) if part.memory.access is None]
     return list(dict.fromkeys(names))
 
 
 def parts(board: Board, image: Path, bundle: Bundle, machine: Machine) -> list[Part]:
-    """All that the model runs on, in the order of the board's addresses; parts of nothing are left out."""
+    """Return the parts of the firmware with their memories and addresses on the board, without empty parts."""
     named = {f".{s.kind}.{s.region}.{bundle.name}": s.memory for s in bundle.sections}
     known = named | dict.fromkeys(_CODE, board.memory(board.code_memory))
     known[".weights"] = board.memory(board.weights_memory)
     known[".arena"] = board.memory(board.arena_memory)
-    found = [(area, known[name]) for name, area in sections(image).items() if name in known and area]
+    areas = [(area, known[name]) for name, area in sections(image).items() if name in known and area]
     (data,) = (r for r in machine.regions if r.name == "DATA")
-    found.append((Range(data.origin, data.origin + data.size), board.memory(board.data_memory)))
+    areas.append((Range(data.origin, data.origin + data.size), board.memory(board.data_memory)))
     ends: dict[str, int] = {}
     laid = []
-    for area, memory in found:
+    for area, memory in areas:
         begin = -(-ends.get(memory.name, memory.origin) // _ALIGNMENT) * _ALIGNMENT
         address = begin + area.begin % _ALIGNMENT
         ends[memory.name] = address + len(area)
@@ -91,7 +91,7 @@ def parts(board: Board, image: Path, bundle: Bundle, machine: Machine) -> list[P
 
 
 def told(board: Board, laid: Sequence[Part]) -> Iterator[str]:
-    """Lines of the plugin's setup that tell of the board's memories (templates/harness/profile_plugin.c)."""
+    """Yield the lines of the plugin's setup on the board's memories (templates/harness/profile_plugin.c)."""
     caches = {cache.name: i for i, cache in enumerate(board.caches)}
     for cache in board.caches:
         yield f"cache {cache.sets} {cache.ways} {cache.line} {cache.hit_wait_states} {int(cache.keeps_prefetched)}"

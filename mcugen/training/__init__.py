@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that go on learning where they run: an inference model becomes one with a loss, its gradients and updates."""
+"""On-device training: conversion of an inference model to a model with a loss, gradients and updates."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients as codes on their way back: int16, in units that each tensor's largest element chooses while it runs.
+"""Back-propagation of quantized gradients: int16, in units by each tensor's largest element at run time.
 
 What is real are the units: products and quotients, which IEEE 754 rounds alike everywhere; nothing real is added.
 """
@@ -49,12 +49,12 @@ def most_errors(geometry: Geometry, seen: int, *, learns: bool) -> int:
     Raises:
         UnfitError: The sums have too many terms.
     """
-    most = min(LARGEST_ERROR, LONGEST_CODES // (128 * geometry.meeting))
+    max_error = min(LARGEST_ERROR, LONGEST_CODES // (128 * geometry.meeting))
     if learns:
-        most = min(most, LONGEST_CODES // (seen * geometry.positions))
-    if most < LEAST_ERROR:
+        max_error = min(max_error, LONGEST_CODES // (seen * geometry.positions))
+    if max_error < LEAST_ERROR:
         raise UnfitError(f"sums of {geometry.positions} positions")
-    return most
+    return max_error
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Walk:
 
     @property
     def emit(self) -> Emitter:
-        """At the end."""
+        """Return an emitter that adds operators at the end of the graph."""
         return Emitter(self.graph)
 
     @property
@@ -106,34 +106,41 @@ class Walk:
         """Return an emitter of ONNX operators."""
         return OnnxCalls(self.graph, "error")
 
-    def narrowed(self, sums: Value, unit: Value, most: int = LARGEST_ERROR) -> Error:
-        """Requantize sums so that the largest magnitude is `most`."""
+    def narrowed(self, sums: Value, unit: Value, max_code: int = LARGEST_ERROR) -> Error:
+        """Requantize sums so that the largest magnitude is `max_code`."""
         call, axes = self.call, np.arange(sums.type.rank)
         high, low = (
             call("Reshape", call("Cast", call(f"Reduce{end}", sums, axes, keepdims=1), to=TensorProto.FLOAT), one())
             for end in ("Max", "Min")
         )
         top = call("Max", high, call("Neg", low), np.full(1, TINY, np.float32))
-        gain = call("Div", np.full(1, most, np.float32), top)
-        return self.coded(sums, gain, call("Mul", unit, call("Div", top, np.full(1, most, np.float32))), most)
+        gain = call("Div", np.full(1, max_code, np.float32), top)
+        return self.coded(sums, gain, call("Mul", unit, call("Div", top, np.full(1, max_code, np.float32))), max_code)
 
-    def within(self, error: Error, most: int, shares: Array | None = None) -> Error:
-        """Requantize an error to magnitudes of at most `most`, multiplied by `shares`, none of which exceeds 1."""
-        less = min(1.0, most / error.most)
+    def within(self, error: Error, max_code: int, shares: Array | None = None) -> Error:
+        """Requantize an error to magnitudes of at most `max_code`, multiplied by `shares`, none of which exceeds 1."""
+        less = min(1.0, max_code / error.most)
         if shares is None and less == 1:
             return error
         gain = np.full(1, less, np.float32) if shares is None else (shares * less).astype(np.float32)
         unit = error.unit if less == 1 else self.call("Mul", error.unit, np.full(1, 1 / less, np.float32))
-        return self.coded(error.codes, gain, unit, min(most, error.most))
+        return self.coded(error.codes, gain, unit, min(max_code, error.most))
 
-    def coded(self, numbers: Value, gain: Value | Array, unit: Value, most: int) -> Error:
-        """Numbers times a gain, or one each, rounded."""
+    def coded(self, numbers: Value, gain: Value | Array, unit: Value, max_code: int) -> Error:
+        """Return an error whose codes are numbers times a gain (one, or one for each number), rounded to int16.
+
+        Args:
+            numbers: Integers or floats.
+            gain: The factor.
+            unit: The unit of the codes.
+            max_code: Largest magnitude of the codes.
+        """
         call = self.call
         real = numbers if numbers.type.dtype.is_float else call("Cast", numbers, to=TensorProto.FLOAT)
         if isinstance(gain, Value):
             gain = call("Reshape", gain, np.ones(numbers.type.rank, np.int64))
         whole = call("Round", call("Mul", real, gain))
-        return Error(self.emit(Cast(DType.INT16), whole, type_=codes_of(whole.type.shape, DType.INT16)), unit, most)
+        return Error(self.emit(Cast(DType.INT16), whole, type_=codes_of(whole.type.shape, DType.INT16)), unit, max_code)
 
     def _total(self, errors: Sequence[Error]) -> Error:
         """Return the sum of several errors, in the largest unit."""
@@ -141,10 +148,10 @@ class Walk:
             return errors[0]
         call = self.call
         largest = call("Max", *(e.unit for e in errors))
-        least = call("Max", largest, np.full(1, TINY, np.float32))
+        positive_unit = call("Max", largest, np.full(1, TINY, np.float32))
         wholes = []
         for e in errors:
-            gain = call("Reshape", call("Div", e.unit, least), np.ones(e.codes.type.rank, np.int64))
+            gain = call("Reshape", call("Div", e.unit, positive_unit), np.ones(e.codes.type.rank, np.int64))
             wholes.append(call("Round", call("Mul", call("Cast", e.codes, to=TensorProto.FLOAT), gain)))
         total = wholes[0]
         for whole in wholes[1:]:

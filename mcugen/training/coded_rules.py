@@ -39,7 +39,7 @@ from mcugen.training.products import LONGEST_CODES, Geometry, codes_of
 
 
 def _of_quantize(walk: Walk, node: Node, error: Error) -> None:
-    """Straight through, where codes did not saturate, nor the clamp before them."""
+    """Pass the error straight through where neither the codes nor the clamp before them saturated."""
     before, type_ = node.input(0).producer, node.output.type
     clamp = None
     if before is not None and isinstance(before.op, Clamp):
@@ -54,7 +54,7 @@ def _straight(walk: Walk, node: Node, error: Error) -> None:
 
 
 def _of_clamp(walk: Walk, node: Node, error: Error) -> None:
-    """Codes that are made of it say where it did not clamp."""
+    """Pass the error through; if the result is quantized, its codes already mask clamped elements."""
     user = walk.graph.only_user(node.output)
     if user is not None and isinstance(user.op, Quantize):
         walk.give(node.input(0), error)
@@ -78,16 +78,16 @@ def _of_product(walk: Walk, node: Node, error: Error) -> None:
         if value in walk.varying and value is not None:
             other = _stored(node, node.input(1 - index))
             count = error.codes.type.count // value.type.count
-            most = LONGEST_CODES // (256 * count)
-            if most < LEAST_ERROR:
+            max_code = LONGEST_CODES // (256 * count)
+            if max_code < LEAST_ERROR:
                 raise UnfitError(f"sums of {count} positions")
-            found = walk.within(error, most)
-            wide, codes = (walk.call("Cast", v, to=TensorProto.INT32) for v in (found.codes, other))
+            limited_error = walk.within(error, max_code)
+            wide, codes = (walk.call("Cast", v, to=TensorProto.INT32) for v in (limited_error.codes, other))
             zero = np.full((1,) * codes.type.rank, other.type.q.zero_point, np.int32)
             sums = walk.call("Mul", wide, walk.call("Sub", codes, zero))
             whole = Backward(walk.graph, node).summed_to(sums, value.type.shape)
             scale = np.full(1, other.type.q.scale[0], np.float32)
-            walk.give(value, walk.narrowed(whole, walk.call("Mul", found.unit, scale)))
+            walk.give(value, walk.narrowed(whole, walk.call("Mul", limited_error.unit, scale)))
 
 
 def _of_function(walk: Walk, node: Node, error: Error) -> None:
@@ -123,10 +123,10 @@ def _slopes(node: Node, index: int, codes: TensorType) -> Array:
     slope = Slope(op, index, dtypes, tuple(range(len(dtypes))))
     types = tuple(TensorType(array.shape, DType.of(array)) for array in arrays)
     try:
-        (found,) = slope.evaluate(Signature(types, slope.infer(*types)), *arrays)
+        (derivative,) = slope.evaluate(Signature(types, slope.infer(*types)), *arrays)
     except (NoDerivative, McugenError):
         raise UnfitError(f"{op.name} '{layer_name(node)}'") from None
-    slopes: Array = np.broadcast_to(found, (256,)).astype(np.float64)
+    slopes: Array = np.broadcast_to(derivative, (256,)).astype(np.float64)
     if not np.isfinite(slopes).all():
         raise UnfitError(f"{op.name} '{layer_name(node)}', whose slope is no finite number everywhere")
     return slopes
@@ -165,12 +165,12 @@ def _of_average_pool(walk: Walk, node: Node, error: Error) -> None:
     op, x = node.op, node.input(0).type
     assert isinstance(op, AveragePool)
     shares = average_shares(node, op).astype(np.float64)
-    most = float(shares.max())
-    within = walk.within(error, error.most, shares / most) if np.ptp(shares) else error
+    largest_share = float(shares.max())
+    shared_error = walk.within(error, error.most, shares / largest_share) if np.ptp(shares) else error
     ones = np.ones((x.shape[1], 1, *op.kernel), np.int8)
     filters = walk.graph.constant("error.ones", ones, codes_of((1,), DType.INT8).quant)
-    sums = walk.emit(IntegerConvTranspose(op.window, x.shape[2:], x.shape[1]), within.codes, filters)
-    unit = walk.call("Mul", within.unit, np.full(1, most, np.float32))
+    sums = walk.emit(IntegerConvTranspose(op.window, x.shape[2:], x.shape[1]), shared_error.codes, filters)
+    unit = walk.call("Mul", shared_error.unit, np.full(1, largest_share, np.float32))
     walk.give(node.input(0), walk.narrowed(sums, unit))
 
 
@@ -214,7 +214,7 @@ def _of_layer(walk: Walk, node: Node, error: Error) -> None:
 
 @dataclass(frozen=True)
 class Frozen:
-    """A layer whose weights stay: constant codes, and what they stand for by channel."""
+    """A layer with frozen weights: constant int8 values, and the scale of each channel."""
 
     geometry: Geometry
     codes: Value
@@ -222,7 +222,11 @@ class Frozen:
 
     @staticmethod
     def of(node: Node) -> Frozen:
-        """UnfitError unless the weights are symmetric int8 codes, and it computes one image."""
+        """Return a layer with frozen weights.
+
+        Raises:
+            UnfitError: The weights are not symmetric int8 values, or the layer computes several images.
+        """
         source = node.input(1).producer
         stored = source.input(0) if source is not None and isinstance(source.op, Dequantize) else None
         if stored is None or not is_symmetric(stored.type):
@@ -243,12 +247,16 @@ class Frozen:
 
 
 def is_symmetric(codes: TensorType) -> bool:
-    """int8, with one scale or one for each output channel."""
+    """Return whether a type is int8 with zero point 0, and one scale or one for each output channel."""
     return codes.dtype is DType.INT8 and codes.q.zero_point == 0 and codes.q.axis in (None, 0)
 
 
 def geometry_of(node: Node) -> Geometry:
-    """UnfitError unless a layer computes one image, or rows."""
+    """Return the sizes of a layer.
+
+    Raises:
+        UnfitError: The layer is neither dense nor a convolution of one image.
+    """
     op, x, y = node.op, node.input(0).type.shape, node.output.type.shape
     if not isinstance(op, Conv | Dense) or (isinstance(op, Conv) and (x[0] != 1 or op.is_channels_last)):
         raise UnfitError(f"'{layer_name(node)}', which is no dense layer nor a convolution of one image")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heads that learn from a few samples without a gradient: they remember what the model makes of what they are shown.
+"""Heads that learn from a few samples without gradients: they remember the model's outputs for these samples.
 
 Nearest class means: Mensink et al., "Distance-based image classification", 2013. The inverse of a covariance is kept by
 the formula of Sherman and Morrison, so that nothing is ever inverted.
@@ -80,13 +80,13 @@ class Embedding:
         return self.call("ReduceSumSquare", x, np.asarray([axis]), keepdims=1)
 
     def distances(self, points: Value) -> Value:
-        """[N, 1]: the squared distances of z from N points, |p|² − 2·p·z + |z|²."""
+        """Return the squared distances of z from N points, |p|² − 2·p·z + |z|², as [N, 1]."""
         products = self.call("MatMul", points, self.call("Transpose", self.z, perm=[1, 0]))
         doubled = self.call("Mul", products, real(2))
         return self.call("Add", self.call("Sub", self.squares(points, 1), doubled), self.squares(self.z, 1))
 
     def learns(self) -> Value:
-        """1 if the rate is positive, else 0."""
+        """Return 1.0 if the rate is positive, else 0.0."""
         return self.call("Cast", self.call("Greater", self.rate, real(0)), to=TensorProto.FLOAT)
 
     def share(self, count: Value) -> Value:
@@ -171,16 +171,16 @@ def with_head(graph: Graph, result: Value, head: Head) -> Headed:
     call = OnnxCalls(graph, "head")
     flat = call("Reshape", result, np.asarray([1, result.type.count]))
     embedding = Embedding(graph, flat, target, rate, call)
-    found = head.build(embedding)
-    graph.outputs = [found.scores, *graph.outputs[1:]]
-    others = graph.output_names[1:]
-    graph.output_names = [head.output if head.output not in others else name, *others]
-    graph.rename(found.scores, head.output)
-    return Headed(embedding, found.loss)
+    judgement = head.build(embedding)
+    graph.outputs = [judgement.scores, *graph.outputs[1:]]
+    other_names = graph.output_names[1:]
+    graph.output_names = [head.output if head.output not in other_names else name, *other_names]
+    graph.rename(judgement.scores, head.output)
+    return Headed(embedding, judgement.loss)
 
 
 def _centroids(e: Embedding, classes: int) -> Judgement:
-    """Scores are negative squared distances from the means of classes."""
+    """Add a nearest-centroid head, whose scores are negative squared distances from the means of classes."""
     call, size = e.call, e.z.type.count
     means = e.keep("centroids", np.zeros((classes, size), np.float32))
     counts = e.keep("counts", np.zeros((classes, 1), np.float32))
@@ -198,20 +198,30 @@ def _centroids(e: Embedding, classes: int) -> Judgement:
 
 
 def _nearest(e: Embedding, classes: int, kept: int, near: int) -> Judgement:
-    """Scores are shares of the nearest samples; the newest sample takes the place of the oldest one."""
+    """Add a nearest-neighbor head, whose scores are the classes' shares of the nearest samples.
+
+    The newest sample replaces the oldest one.
+
+    Args:
+        e: The embedding of a sample.
+        classes: Number of classes.
+        kept: Number of samples that the head remembers.
+        near: Number of nearest samples that vote.
+    """
     call, at_first = e.call, np.zeros(SCALAR, np.int32)
     samples = e.keep("samples", np.zeros((kept, e.z.type.count), np.float32))
     labels, place = e.keep("labels", np.full((kept, 1), -1, np.int32)), e.keep("place", at_first)
     is_there = call("GreaterOrEqual", labels, at_first)
     far = call("Where", is_there, e.distances(samples), real(-UNKNOWN))
     order = call.several("TopK", [far, np.asarray([near])], 2, "", axis=0, largest=0)[1]
-    found = call("Gather", labels, call("Reshape", order, np.asarray([near])), axis=0)
-    votes = call("Equal", found, np.arange(classes, dtype=np.int32).reshape(1, classes))
+    near_labels = call("Gather", labels, call("Reshape", order, np.asarray([near])), axis=0)
+    votes = call("Equal", near_labels, np.arange(classes, dtype=np.int32).reshape(1, classes))
     shares = call("ReduceMean", call("Cast", votes, to=TensorProto.FLOAT), np.asarray([0]), keepdims=1)
     hit = call("Equal", np.arange(classes, dtype=np.int32).reshape(1, classes), e.target)
     right = call("ReduceSum", call("Where", hit, shares, real(0)), np.asarray([1]), keepdims=0)
     size = e.squares(e.z, 1)
-    nothing = call("Reshape", call("Sub", size, size), np.asarray(SCALAR))  # unless the sample is no finite number
+    # This is 0, or NaN if the sample is not finite.
+    nothing = call("Reshape", call("Sub", size, size), np.asarray(SCALAR))
     loss = call("Add", call("Sub", real(1), right), nothing)
     learns = call("Greater", e.rate, real(0))
     here = call("And", call("Equal", np.arange(kept, dtype=np.int32).reshape(-1, 1), place), learns)
@@ -237,7 +247,7 @@ def _statistics(e: Embedding, prior: float) -> Judgement:
     learns = e.learns()
     now = call("Add", count, learns)
     weight = call("Mul", e.share(now), learns)
-    half = call("Min", weight, real(0.5))  # the first sample says nothing of how they vary
+    half = call("Min", weight, real(0.5))  # One sample has no variance.
     later = call("Mul", half, call("Cast", call("Greater", count, real(0)), to=TensorProto.FLOAT))
     part = call("Div", later, call("Add", real(1), call("Mul", later, distance)))
     outer = call("Mul", call("Transpose", moved, perm=[1, 0]), call("Mul", moved, part))
@@ -251,5 +261,5 @@ def _statistics(e: Embedding, prior: float) -> Judgement:
 
 
 def _row(e: Embedding, scores: Value) -> Value:
-    """[1, N]: what callers expect of scores."""
+    """Return scores as [1, N], the shape that callers expect."""
     return e.call("Reshape", scores, np.asarray([1, scores.type.count]))

@@ -69,7 +69,7 @@ class Gradient:
 
 @dataclass
 class Learned:
-    """A parameter, the bits of fraction of its steps, what its codes stay within; its gradient, once there is one."""
+    """A parameter, the fractional bits of its steps, the largest magnitude of its values, and later its gradient."""
 
     parameter: Parameter
     bits: int
@@ -99,7 +99,7 @@ class Learner:
         return self.scales * self.x.type.q.scale[0]
 
     def sums(self, emit: Emitter) -> Value:
-        """int32 [C, positions]."""
+        """Return the products of the layer, int32 [C, positions]."""
         return self.geometry.sums(emit, self.x, self.weights.parameter.value)
 
     def back(self, walk: Walk, error: Error) -> None:
@@ -111,8 +111,8 @@ class Learner:
         if g.is_matrix:
             self.weights.gradient = Gradient(rows.codes, rows.unit, per, g.columns(emit, self.seen))
         else:
-            found = g.by_weights(emit, self.node, rows.codes, self.seen)
-            self.weights.gradient = Gradient(found, rows.unit, per)
+            sums_by_weight = g.by_weights(emit, self.node, rows.codes, self.seen)
+            self.weights.gradient = Gradient(sums_by_weight, rows.unit, per)
         if self.source in walk.varying:
             largest = float(self.scales.max())
             shared = walk.within(rows, rows.most, column(self.scales / largest)) if np.ptp(self.scales) else rows
@@ -122,7 +122,7 @@ class Learner:
 
 
 def column(each_channel: Array) -> Array:
-    """[C, 1]."""
+    """Return a vector over C channels as a float64 column [C, 1]."""
     return np.asarray(each_channel, np.float64).reshape(-1, 1)
 
 
@@ -159,13 +159,13 @@ def computed(graph: Graph, layer: Layer) -> Trained:
 
 @dataclass
 class _Maker:
-    """Makes a layer that learns of a node."""
+    """A builder of a trainable layer from a node."""
 
     graph: Graph
     node: Node
     learned: list[Learned] = field(default_factory=list)
     parts: list[Back] = field(default_factory=list)
-    """What takes errors [C, positions] by the result."""
+    """Functions that propagate errors [C, positions] of the result."""
     backs: dict[Value, Back] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -178,7 +178,7 @@ class _Maker:
             raise UnfitError(f"'{self.name}', whose sums are of {self.geometry.depth} products")
 
     def whole(self) -> Trained:
-        """(w·x + b) · unit."""
+        """Return the trained layer (w·x + b) · unit, all of whose weights are trained."""
         scales = code_scales(self.first)
         learner = self._learner(self.geometry, "weights", _coded(self.first, scales), scales)
         total = self._with_bias(learner.sums(self.emit), learner.units)
@@ -229,9 +229,9 @@ class _Maker:
     def _input(self, role: str, first: Array, bits: int, largest: int) -> Learned:
         quant = UNIT if first.dtype == np.int8 else None
         value = self.graph.add_input(f"{self.name}.{role}", TensorType(first.shape, DType.of(first), quant))
-        found = Learned(Parameter(value, self.name, first), bits, largest)
-        self.learned.append(found)
-        return found
+        learned = Learned(Parameter(value, self.name, first), bits, largest)
+        self.learned.append(learned)
+        return learned
 
     def _learner(self, geometry: Geometry, role: str, first: Array, scales: Array) -> Learner:
         weights = self._input(role, first, STEP_BITS, LARGEST)
@@ -252,27 +252,27 @@ class _Maker:
         return self.emit(Binary("Add"), sums, self.emit(Reshape((len(self.bias), 1)), bias.parameter.value))
 
     def _adapter(self, rank: int, unit: Array) -> Value:
-        """up·(down·x) in units, whose inner codes are int16; eight bits of these are seen for the gradient."""
+        """Return up·(down·x) in units, with int16 values between the products; the gradient sees eight bits of them."""
         g, emit = self.geometry, self.emit
         down, up = first_adapter(g.w, rank)
         scales = code_scales(down)
         shape = (*g.y[:-1], rank) if isinstance(g.op, Dense) else (g.y[0], rank, *g.y[2:])
-        narrow = self._learner(Geometry(g.op, g.x, shape, down.shape), "adapter.down", _coded(down, scales), scales)
-        real = self._real(narrow.sums(emit), narrow.units)
+        down_layer = self._learner(Geometry(g.op, g.x, shape, down.shape), "adapter.down", _coded(down, scales), scales)
+        real = self._real(down_layer.sums(emit), down_layer.units)
         reach = ROOM * float(np.abs(down).reshape(rank, -1).sum(1).max()) * 255 * self.x.type.q.scale[0]
         fine, few = (
             emit(Quantize(), real, type_=TensorType(real.type.shape, dtype, QuantParams((float(np.float32(s)),), 0)))
             for dtype, s in ((DType.INT16, reach / 2**15), (DType.INT8, reach / 2**7))
         )
-        most = np.abs(self.first).reshape(g.channels, -1).max(1)
-        most = np.maximum(most, most.mean() or 1.0) * math.sqrt(g.depth)
+        channel_peaks = np.abs(self.first).reshape(g.channels, -1).max(1)
+        channel_peaks = np.maximum(channel_peaks, channel_peaks.mean() or 1.0) * math.sqrt(g.depth)
         single = Conv(Window((1,), (0,), (0,), (1,)))
         outer = Geometry(single, (1, rank, g.positions), (1, g.channels, g.positions), (g.channels, rank, 1))
         weights = self._input("adapter.up", up.reshape(g.channels, rank, 1).astype(np.int8), STEP_BITS, LARGEST)
-        widened = Learner(outer, self.node, fine, fine, few, most / LARGEST, weights)
-        self.parts.append(widened.back)
-        self.backs[real] = narrow.back
-        whole = self.call("Round", self._real(widened.sums(emit), widened.units / unit))
+        up_layer = Learner(outer, self.node, fine, fine, few, channel_peaks / LARGEST, weights)
+        self.parts.append(up_layer.back)
+        self.backs[real] = down_layer.back
+        whole = self.call("Round", self._real(up_layer.sums(emit), up_layer.units / unit))
         return self.call("Cast", whole, to=TensorProto.INT32)
 
     def _with_channels(self, channels: Sequence[int], unit: Array, total: Value) -> Value:
@@ -287,8 +287,8 @@ class _Maker:
         rows = self.call("Cast", more, to=TensorProto.INT32)
 
         def back(walk: Walk, error: Error) -> None:
-            taken = walk.emit(GatherND(), error.codes, where, type_=codes_of((count, g.positions), DType.INT16))
-            learner.back(walk, Error(taken, error.unit, error.most))
+            codes = walk.emit(GatherND(), error.codes, where, type_=codes_of((count, g.positions), DType.INT16))
+            learner.back(walk, Error(codes, error.unit, error.most))
 
         self.parts.append(back)
         return self.emit(ScatterND("add"), total, where, rows)
@@ -321,7 +321,7 @@ def _coded(first: Array, scales: Array) -> Array:
 
 
 def _over_positions(walk: Walk, error: Error) -> Value:
-    """int32 [C, 1]: the sums of errors [C, positions]."""
+    """Return the sums of errors [C, positions] over positions, int32 [C, 1]."""
     wide = walk.call("Cast", error.codes, to=TensorProto.INT32)
     return wide if wide.type.shape[1] == 1 else walk.call("ReduceSum", wide, np.asarray([1]), keepdims=1)
 
@@ -365,7 +365,7 @@ def _judged(graph: Graph, trained: Sequence[Trained], scores: Value) -> tuple[Va
 
 
 def _of_classes(walk: Walk, scores: Value, target: Value) -> tuple[Value, float]:
-    """softmax(scores), less 1 at the target."""
+    """Return the gradient of cross-entropy: softmax(scores), less 1 at the target; and its unit."""
     emit, classes = walk.emit, scores.type.count
     type_ = TensorType((1, classes), DType.INT16, QuantParams((2.0**-FINE,), 0))
     likely = emit(Softmax(axis=1), scores, type_=type_)
@@ -376,16 +376,16 @@ def _of_classes(walk: Walk, scores: Value, target: Value) -> tuple[Value, float]
 
 
 def _difference(walk: Walk, result: Value, target: Value) -> Value:
-    """y − target, in the codes of y."""
+    """Return y − target, in the scale of y."""
     count = result.type.count
-    wanted = walk.emit.reshaped(
+    target_codes = walk.emit.reshaped(
         walk.emit(Quantize(), target, type_=result.type.with_shape(target.type.shape)), (1, count)
     )
-    return walk.emit(Binary("Sub"), result, wanted, type_=result.type)
+    return walk.emit(Binary("Sub"), result, target_codes, type_=result.type)
 
 
 def _of_squares(walk: Walk, result: Value, target: Value) -> tuple[Value, float]:
-    """2 · (y − target) / n."""
+    """Return the gradient of the mean squared error: 2 · (y − target) / n, as values and their unit."""
     return _difference(walk, result, target), 2 * result.type.q.scale[0] / result.type.count
 
 
@@ -395,15 +395,15 @@ def _of_sizes(walk: Walk, result: Value, target: Value) -> tuple[Value, float]:
 
 
 def _of_huber(walk: Walk, result: Value, target: Value) -> tuple[Value, float]:
-    """y − target up to 1, by n."""
-    most = max(1, min(2**FINE - 1, round(1 / result.type.q.scale[0])))
-    return _limited(walk, _difference(walk, result, target), most), result.type.q.scale[0] / result.type.count
+    """Return the gradient of the Huber loss: (y − target) / n with the difference limited to 1; and its unit."""
+    max_code = max(1, min(2**FINE - 1, round(1 / result.type.q.scale[0])))
+    return _limited(walk, _difference(walk, result, target), max_code), result.type.q.scale[0] / result.type.count
 
 
-def _limited(walk: Walk, codes: Value, most: int) -> Value:
-    """Codes of −most to most."""
+def _limited(walk: Walk, codes: Value, max_code: int) -> Value:
+    """Return codes limited to the range from −`max_code` to `max_code`."""
     wide = walk.call("Cast", codes, to=TensorProto.INT32)
-    limit = np.full((), most, np.int32)
+    limit = np.full((), max_code, np.int32)
     return walk.emit(
         Cast(DType.INT16), walk.call("Clip", wide, -limit, limit), type_=codes_of(codes.type.shape, DType.INT16)
     )
@@ -431,7 +431,7 @@ class Remembered:
 
     @property
     def states(self) -> list[Value]:
-        """All there are."""
+        """Return the states of an update that exist."""
         return [value for value in (self.total, self.velocity) if value is not None]
 
 
@@ -444,15 +444,15 @@ def stepped(
     while `turns` (uint32 [1]) goes through all numbers. At a rate of 0 nothing changes. In a batch of N samples, s = Σ
     r·g / N at the last sample, else 0; each sample counts by its own rate.
     """
-    parameter, found, bits = learned.parameter.value, learned.gradient, learned.bits
+    parameter, gradient, bits = learned.parameter.value, learned.gradient, learned.bits
     call = OnnxCalls(graph, f"{parameter.name}.update")
-    assert found is not None
-    gain = _gain(call, found, rate, bits, batch.size if batch else 1)
+    assert gradient is not None
+    gain = _gain(call, gradient, rate, bits, batch.size if batch else 1)
     fraction = call("BitShift", turns, np.asarray([32 - bits], np.uint32), direction="RIGHT")
     fraction = call("Cast", call("Reshape", fraction, np.asarray([1, 1])), to=TensorProto.INT32)
-    if found.inputs is not None and found.sums.type.shape[1] > 1 and not kept.states:
-        return [graph.add(DescendCodes(), [parameter, found.sums, found.inputs, gain, fraction]).output]
-    step, after = _step(graph, call, found, gain), list[Value]()
+    if gradient.inputs is not None and gradient.sums.type.shape[1] > 1 and not kept.states:
+        return [graph.add(DescendCodes(), [parameter, gradient.sums, gradient.inputs, gain, fraction]).output]
+    step, after = _step(graph, call, gradient, gain), list[Value]()
     zero, moves = np.zeros((1, 1), np.int32), call("Greater", rate, np.zeros(1, np.float32))
     if batch is not None and kept.total is not None:
         flat = call("Reshape", kept.total, np.asarray(step.type.shape))
@@ -481,17 +481,17 @@ def _shaped(call: OnnxCalls, value: Value, like: Value) -> Value:
     return call("Reshape", value, np.asarray(like.type.shape))
 
 
-def _gain(call: OnnxCalls, found: Gradient, rate: Value, bits: int, samples: int) -> Value:
+def _gain(call: OnnxCalls, gradient: Gradient, rate: Value, bits: int, samples: int) -> Value:
     """Return the factor from sums to quantized steps with `bits` fractional bits, float32 [C, 1]."""
-    scaled = call("Mul", call("Mul", rate, np.full(1, 2.0**bits / samples, np.float32)), found.unit)
-    gain = call("Mul", call("Reshape", scaled, np.asarray([1, 1])), found.per.astype(np.float32))
+    scaled = call("Mul", call("Mul", rate, np.full(1, 2.0**bits / samples, np.float32)), gradient.unit)
+    gain = call("Mul", call("Reshape", scaled, np.asarray([1, 1])), gradient.per.astype(np.float32))
     limit = np.full((), LARGEST_RATE, np.float32)
     return call("Clip", gain, -limit, limit)
 
 
-def _step(graph: Graph, call: OnnxCalls, found: Gradient, gain: Value) -> Value:
+def _step(graph: Graph, call: OnnxCalls, gradient: Gradient, gain: Value) -> Value:
     """Return the rate times the gradient, int32 [C, …]. An outer product is fused with the loop that subtracts it."""
-    sums, inputs = found.sums, found.inputs
+    sums, inputs = gradient.sums, gradient.inputs
     is_outer = inputs is not None and sums.type.shape[1] == 1
     if inputs is not None and not is_outer:
         emit = Emitter(graph)
@@ -505,6 +505,6 @@ def _step(graph: Graph, call: OnnxCalls, found: Gradient, gain: Value) -> Value:
     return call("Mul", step, call("Sub", row, zero))
 
 
-def _clipped(call: OnnxCalls, value: Value, most: int) -> Value:
-    limit = np.full((), most, value.type.dtype.numpy)
+def _clipped(call: OnnxCalls, value: Value, max_magnitude: int) -> Value:
+    limit = np.full((), max_magnitude, value.type.dtype.numpy)
     return call("Clip", value, -limit, limit)

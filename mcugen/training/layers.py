@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selection of the layers to train: what `--train` says, and what a model has."""
+"""Selection of the layers to train, from `--train` and the layers of a model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def layer_name(node: Node) -> str:
 
 
 def is_called(node: Node, name: str) -> bool:
-    """Whether that is the layer's name, or that of one of its ONNX nodes."""
+    """Return whether a name is the layer's name, or the name of one of its ONNX nodes."""
     return name == layer_name(node) or name in node.origin
 
 
@@ -96,15 +96,17 @@ def cells_behind(graph: Graph, text: str, any_layers: bool) -> list[str]:
 def _some_channels(node: Node, part: str, text: str) -> tuple[int, ...]:
     """Return the named channels in order."""
     count = len(node.output.type.shape) and node.input(1).type.shape[0]
-    found = tuple(sorted({int(number) for number in text.split(";")}))
-    if not has_channels(node) or found[-1] >= count:
+    channels = tuple(sorted({int(number) for number in text.split(";")}))
+    if not has_channels(node) or channels[-1] >= count:
         rule = f"--train {shortened(part, 60)}: channels are those of a layer that computes one sample"
-        raise UsageError(rule, f"{found[-1]}", f"0 to {count - 1}" if has_channels(node) else "train the whole layer")
-    return found
+        raise UsageError(
+            rule, f"{channels[-1]}", f"0 to {count - 1}" if has_channels(node) else "train the whole layer"
+        )
+    return channels
 
 
 def has_channels(node: Node) -> bool:
-    """Whether some of its output channels can be trained alone: one image, or one row, in no groups."""
+    """Return whether single output channels can be trained: the layer computes one image or row, without groups."""
     shape = node.output.type.shape
     if isinstance(node.op, Conv):
         return shape[0] == 1 and node.op.groups == 1
@@ -122,14 +124,14 @@ def trainable(graph: Graph) -> list[Node]:
 
 def leading_to(result: Value) -> set[Node]:
     """Return the nodes that a value depends on."""
-    found: set[Node] = set()
-    wanted = [result]
-    while wanted:
-        node = wanted.pop().producer
-        if node is not None and node not in found:
-            found.add(node)
-            wanted += [value for value in node.inputs if value is not None]
-    return found
+    nodes: set[Node] = set()
+    values = [result]
+    while values:
+        node = values.pop().producer
+        if node is not None and node not in nodes:
+            nodes.add(node)
+            values += [value for value in node.inputs if value is not None]
+    return nodes
 
 
 def _has_weights(node: Node) -> bool:
@@ -144,7 +146,7 @@ def _has_weights(node: Node) -> bool:
 
 
 def is_known(value: Value) -> bool:
-    """Whether a value is a constant, or dequantized of one."""
+    """Return whether a value is a constant, or dequantized from a constant."""
     source = value.producer
     return value.is_constant or (
         source is not None and isinstance(source.op, Dequantize) and source.input(0).is_constant
@@ -161,9 +163,9 @@ def _adapted(layers: list[Node], part: str, rank: int, count: str | None) -> dic
     """Return the layers with room for an adapter: a product of two matrices, smaller than the layer's own."""
     roomy = [node for node in layers if _most_rank(node) >= rank]
     if not rank or not roomy:
-        most = max(_most_rank(node) for node in layers)
+        max_rank = max(_most_rank(node) for node in layers)
         rule = f"--train {part}: the rank must be at least 1, and less than a layer's channels allow"
-        raise UsageError(rule, str(rank), f"at most {most}")
+        raise UsageError(rule, str(rank), f"at most {max_rank}")
     return dict.fromkeys(roomy if count is None else _last(roomy, part, int(count)), rank)
 
 
@@ -179,9 +181,9 @@ def _most_rank(node: Node) -> int:
 
 def _named(graph: Graph, layers: list[Node], name: str) -> Node:
     """Return the layer of that name, or of that ONNX node."""
-    found = next((node for node in layers if is_called(node, name)), None)
-    if found is not None:
-        return found
+    layer = next((node for node in layers if is_called(node, name)), None)
+    if layer is not None:
+        return layer
     there = any(is_called(node, name) for node in graph.nodes)
     rule = "--train: a layer must have weights to train" if there else "--train must name layers of the model"
     could = listed(f"'{layer_name(node)}'" for node in layers)

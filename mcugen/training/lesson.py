@@ -119,21 +119,21 @@ def _train_reals(graph: Graph, training: Training, layers: Sequence[Layer]) -> M
     parameters = with_parameters(graph, chosen(graph, training.layers), coded=training.precision == "int8")
     normalizing, running = with_statistics(graph)
     parameters = [*without_idle(graph, parameters), *normalizing]
-    found = judged(graph, real_result(graph.outputs[0]), training.loss)
-    graph.rename(found.loss, "loss")
+    judgement = judged(graph, real_result(graph.outputs[0]), training.loss)
+    graph.rename(judgement.loss, "loss")
     rate, rates = _rates(graph, [parameter.layer for parameter in parameters])
-    loss, statistics = taught_loss(graph, found.loss) if running else (found.loss, {})
+    loss, statistics = taught_loss(graph, judgement.loss) if running else (judgement.loss, {})
     states = _learned(graph, training, loss, parameters, rates, statistics)
     first = {value.name: constant.data for value, constant in running.items() if constant.data is not None}
-    return _taught(graph, training, found, rate, states, parameters, first)
+    return _taught(graph, training, judgement, rate, states, parameters, first)
 
 
 def _require_reals(graph: Graph, layers: Sequence[Node]) -> None:
-    """Refusal of codes on the way from a trained layer to the result: loops of them, that nothing goes back through."""
-    way = leading_to(real_result(graph.outputs[0]))
+    """Raise Refusal if values between a trained layer and the result are quantized, as in loops without derivatives."""
+    path_nodes = leading_to(real_result(graph.outputs[0]))
     for node in behind(graph, layers):
-        if node in way and isinstance(node.op, Quantize):
-            readers = ", ".join(f"'{layer_name(user)}'" for user in node.output.users[:3] if user in way)
+        if node in path_nodes and isinstance(node.op, Quantize):
+            readers = ", ".join(f"'{layer_name(user)}'" for user in node.output.users[:3] if user in path_nodes)
             rule = "--train: what lies behind the first trained layer must have a derivative"
             remedy = "train what lies behind it, or quantize with --layer NAME=float32 for it"
             raise Refusal(rule, f"{readers} computes codes", remedy)
@@ -142,7 +142,7 @@ def _require_reals(graph: Graph, layers: Sequence[Node]) -> None:
 def _taught(
     graph: Graph,
     training: Training,
-    found: Judged,
+    judgement: Judged,
     rate: Value,
     states: Mapping[str, str],
     parameters: Sequence[Parameter],
@@ -150,12 +150,12 @@ def _taught(
 ) -> Mapping[str, str]:
     """Finish the graph with the loss, and set the description of its training."""
     name = _free_output(graph, "loss")
-    graph.add_output(name, found.loss)
+    graph.add_output(name, judgement.loss)
     graph.sort()
     first = {parameter.kept.name: parameter.first for parameter in parameters} | dict(running or {})
     names = tuple(dict.fromkeys(parameter.layer for parameter in parameters))
-    ends = found.target.name, rate.name, name
-    graph.lesson = Lesson(*ends, states, names, first, found.classes, training.loss, MOVES)
+    ends = judgement.target.name, rate.name, name
+    graph.lesson = Lesson(*ends, states, names, first, judgement.classes, training.loss, MOVES)
     return states
 
 
@@ -190,7 +190,7 @@ def _learned(
     shared = optimizer.scaled is not None and len(rates) == 1 and not is_coded
     seed = next(iter(rates.values())) if shared else None
     optimizer = optimizer if seed is None else optimizer.scaled or optimizer
-    given = set(graph.nodes)
+    inference_nodes = set(graph.nodes)
     slopes = gradients(graph, loss, by, seed, strictly=True)
     before = set(graph.nodes)
     states: dict[str, str] = {}
@@ -213,7 +213,7 @@ def _learned(
         for state, value in zip(kept, new, strict=True):
             _keep(graph, states, state, value)
     updates = [node for node in graph.nodes if node not in before]
-    without_reals(graph, parameters, [node for node in graph.nodes if node in before - given])
+    without_reals(graph, parameters, [node for node in graph.nodes if node in before - inference_nodes])
     _soon(graph, updates)
     return states
 
@@ -225,17 +225,17 @@ def _soon(graph: Graph, updates: Sequence[Node]) -> None:
     """
     places: dict[Node | None, int] = {node: place for place, node in enumerate(graph.nodes)}
     places |= dict.fromkeys(updates, 0) | {None: 0}
-    given = set(graph.inputs)
+    graph_inputs = set(graph.inputs)
     for node in updates:
-        made = [places[v.producer] for v in node.inputs if v is not None]
-        read = [places[user] for v in node.inputs if v in given for user in _readers(v)]
-        places[node] = max([*made, *read])
+        producer_places = [places[v.producer] for v in node.inputs if v is not None]
+        reader_places = [places[user] for v in node.inputs if v in graph_inputs for user in _readers(v)]
+        places[node] = max([*producer_places, *reader_places])
     late = set(updates)
     graph.nodes = sorted(graph.nodes, key=lambda node: (places[node], node in late))
 
 
 def _readers(value: Value) -> Iterator[Node]:
-    """Who reads a value, in another shape too."""
+    """Yield the nodes that read a value, also in another shape."""
     for user in value.users:
         yield user
         if isinstance(user.op, Reshape):
@@ -270,7 +270,7 @@ def _keep(graph: Graph, states: dict[str, str], state: Value, new: Value) -> Non
     states[name] = state.name
 
 
-def _free_output(graph: Graph, wanted: str) -> str:
-    while wanted in graph.output_names:
-        wanted += "_"
-    return wanted
+def _free_output(graph: Graph, name: str) -> str:
+    while name in graph.output_names:
+        name += "_"
+    return name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses: what a model's result and a target make of each other."""
+"""Losses of a model's result and a target."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCALAR = (1,)
 
 @dataclass(frozen=True)
 class Judged:
-    """A loss (float32 [1]), the target that it reads, and how many classes that is one of; 0: it is a tensor."""
+    """A loss (float32 [1]), the target that it reads, and the number of classes; 0 if the target is a tensor."""
 
     loss: Value
     target: Value
@@ -32,9 +32,10 @@ class Judged:
 
 
 def cross_entropy(graph: Graph, result: Value) -> Judged:
-    """−log softmax(scores)[target], the scores of one sample; what a model ends with as softmax of these, is taken off.
+    """Return the loss −log softmax(scores)[target] of one sample; a softmax at the model's end is removed first.
 
-    Refusal of anything but scores of two classes or more.
+    Raises:
+        Refusal: The output is not scores of at least two classes.
     """
     result = real_code(result)
     last, scores = result.producer, unlikely(result)
@@ -69,13 +70,13 @@ def unlikely(result: Value) -> Value:
     return last.input(0) if last is not None and is_softmax else result
 
 
-def _of_differences(each: Callable[[OnnxCalls, Value], Value]) -> Loss:
+def _of_differences(function: Callable[[OnnxCalls, Value], Value]) -> Loss:
     """Return the loss that is the mean of a function of each difference."""
 
     def loss(graph: Graph, result: Value) -> Judged:
         target = graph.add_input("target", result.type)
         call = OnnxCalls(graph, "loss")
-        counted = call("Reshape", each(call, call("Sub", result, target)), np.asarray([-1]))
+        counted = call("Reshape", function(call, call("Sub", result, target)), np.asarray([-1]))
         return Judged(call("ReduceMean", counted, np.asarray([0]), keepdims=1), target)
 
     return loss
@@ -90,7 +91,7 @@ def _absolute(call: OnnxCalls, difference: Value) -> Value:
 
 
 def _huber(call: OnnxCalls, difference: Value) -> Value:
-    """½d² up to 1, then |d| − ½."""
+    """Return the Huber loss of a difference: ½d² for |d| up to 1, else |d| − ½."""
     one, half = np.ones((), np.float32), np.full((), 0.5, np.float32)
     size = call("Abs", difference)
     inner = call("Mul", call("Mul", difference, difference), half)
@@ -144,7 +145,7 @@ def judged(graph: Graph, result: Value, loss: str) -> Judged:
 
 
 def require_real(result: Value, name: str) -> None:
-    """UnsupportedError, with what the user calls it, for a result that nothing can be learned from."""
+    """Raise UnsupportedError, with the user's name of a result, unless the result is float32."""
     if result.type.dtype is not DType.FLOAT32:
-        found = f"'{name}' is {result.type.dtype.value}"
-        raise UnsupportedError("--train: what is learned from must be float32, or codes of reals", found, "cast it")
+        type_text = f"'{name}' is {result.type.dtype.value}"
+        raise UnsupportedError("--train: what is learned from must be float32, or codes of reals", type_text, "cast it")

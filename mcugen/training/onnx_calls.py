@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX operators on values of a graph: losses and optimizers are written as the field writes them."""
+"""ONNX operators on values of a graph, in which losses and optimizers are written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OPSETS = {"": 21, TRAINING: 1}
 
 @dataclass(frozen=True)
 class OnnxCalls:
-    """Adds nodes whose values have names that begin with `stem`."""
+    """A function that adds ONNX operators; the names of their values begin with `stem`."""
 
     graph: Graph
     stem: str
@@ -43,10 +43,10 @@ class OnnxCalls:
         node = helper.make_node(op_type, names, results, results[0], domain=domain, **attributes)
         scope = Scope(self.graph, _OPSETS, dict(zip(names, values, strict=True)))
         scope.import_nodes([node])
-        found = [value for name in results if (value := scope.lookup(name)) is not None]
-        if scope.refusals or len(found) < outputs:
+        computed = [value for name in results if (value := scope.lookup(name)) is not None]
+        if scope.refusals or len(computed) < outputs:
             raise UnsupportedError("--train: the loss and the update must be computed", "; ".join(scope.refusals))
-        return found
+        return computed
 
     def _constant(self, array: Array) -> Value:
         return self.graph.constant(f"{self.stem}.constant", array)

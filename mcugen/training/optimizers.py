@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers: what becomes of a tensor by its gradient. Those with a memory are ONNX's own."""
+"""Optimizers: updates of a tensor by its gradient. Optimizers with memory are ONNX's own operators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mcugen.training.onnx_calls import OnnxCalls
 
 @dataclass(frozen=True)
 class Group:
-    """A tensor, its gradient, what is remembered of it; the rate, and how often was updated, this time included."""
+    """A tensor, its gradient and memories, the rate, and the number of updates including this one."""
 
     tensor: Value
     gradient: Value
@@ -31,31 +31,31 @@ class Group:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """`memories` are the names of what it remembers of each tensor."""
+    """An update rule; `memories` are the names of the values that it remembers for each tensor."""
 
     update: Callable[[OnnxCalls, Group], Sequence[Value]]
-    """The new tensor and memories."""
+    """Returns the new tensor and memories."""
     memories: tuple[str, ...] = ()
     is_descent: bool = False
-    """Whether a gradient that is a product need not be kept."""
+    """Whether the update can be fused with a gradient that is a product, which then need not be kept."""
     counts: bool = False
-    """Whether it asks how often was updated."""
+    """Whether the update depends on the number of updates so far."""
     scaled: Optimizer | None = None
-    """The same of gradients that are times the rate already, which costs nothing where all layers have one."""
+    """Optimizer for gradients that include the rate already, which costs nothing if all layers have one rate."""
 
 
 def _scaled_sgd(call: OnnxCalls, group: Group) -> Sequence[Value]:
-    """w − g, g being the rate times the gradient."""
+    """Return w − g, where g is the rate times the gradient."""
     return [call("Sub", group.tensor, group.gradient)]
 
 
 def _sgd(call: OnnxCalls, group: Group) -> Sequence[Value]:
-    """w − r·g."""
+    """Return w − r·g."""
     return [call("Sub", group.tensor, call("Mul", group.gradient, group.rate))]
 
 
 def _momentum(call: OnnxCalls, group: Group) -> Sequence[Value]:
-    """v = 0.9·v + g, w − r·v."""
+    """Return w − r·v and v, where v = 0.9·v + g."""
     settings = {"alpha": 0.9, "beta": 1.0, "norm_coefficient": 0.0, "mode": "standard"}
     return call.several("Momentum", _operands(group), 2, TRAINING, **settings)
 
@@ -132,13 +132,13 @@ GOLDEN = 0x9E3779B9
 
 
 def turned(graph: Graph, count: Value) -> Value:
-    """uint32 [1] by how often was updated, evenly among all."""
+    """Return a uint32 [1] that depends on the number of updates, evenly distributed over all values."""
     call = OnnxCalls(graph, "dither")
     return call("Mul", call("Cast", count, to=TensorProto.UINT32), np.asarray([GOLDEN], np.uint32))
 
 
 def dithered(graph: Graph, count: Value) -> Value:
-    """0 … 1 by how often was updated: float32 [1], the same bits everywhere."""
+    """Return a float32 [1] between 0 and 1 that depends on the number of updates, with the same bits on every CPU."""
     call = OnnxCalls(graph, "dither")
     whole = call("BitShift", turned(graph, count), np.asarray([8], np.uint32), direction="RIGHT")
     return call("Mul", call("Cast", whole, to=TensorProto.FLOAT), np.asarray([2.0**-24], np.float32))
@@ -150,7 +150,7 @@ def _unless_frozen(call: OnnxCalls, group: Group, old: Value, new: Value) -> Val
 
 @dataclass(frozen=True)
 class Batch:
-    """The number of samples of an update, and whether the present one is the last of them."""
+    """The number of samples of an update, and whether the current sample is the last of them."""
 
     size: int
     is_full: Value
@@ -171,5 +171,5 @@ def in_batches(graph: Graph, optimizer: Optimizer, group: Group, batch: Batch, t
 
 
 def kept_finite(call: OnnxCalls, old: Value, new: Value) -> Value:
-    """∞ − ∞ is no number."""
+    """Return the new value where it is finite, else the old one: ∞ − ∞ is NaN."""
     return call("Where", call("IsNaN", call("Sub", new, new)), old, new)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters of layers as values that change: inputs that hold what was learned, in place of constants."""
+"""Parameters of layers as inputs that hold the trained values, in place of constants."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mcugen.training.layers import Layer, layer_name
 
 @dataclass(frozen=True)
 class Parameter:
-    """A tensor that is trained, of which layer it is, and what it holds at first.
+    """A trained tensor with the name of its layer and its initial values.
 
     Where it is kept as codes, `coded` are the input that holds these, and their scales; then `first` is of them.
     """
@@ -40,7 +40,7 @@ class Parameter:
 
     @property
     def kept(self) -> Value:
-        """The input that holds it."""
+        """Return the input that holds the parameter: its codes if it is quantized."""
         return self.value if self.coded is None else self.coded[0]
 
 
@@ -97,9 +97,9 @@ def bias_of(node: Node) -> Array:
 
 
 def _adapter(graph: Graph, node: Node, rank: int) -> tuple[Parameter, Parameter]:
-    """Two matrices, of which the second is 0 at first, so that nothing changes (Hu et al., "LoRA", 2021).
+    """Return the two matrices of an adapter (Hu et al., "LoRA", 2021); the second is 0 at first and has no effect.
 
-    The first has directions that are drawn, the same ones for layers of the same shape.
+    The directions of the first matrix are random, but equal for layers of equal shape.
     """
     down, up = first_adapter(node.input(1).type.shape, rank)
     return _parameter(graph, node, "adapter.down", down), _parameter(graph, node, "adapter.up", up)
@@ -114,12 +114,12 @@ def first_adapter(weights: Shape, rank: int) -> tuple[Array, Array]:
 
 
 def _add_adapter(graph: Graph, node: Node, down: Value, up: Value) -> Node:
-    """Layer(x) + up·(down·x) in the layer's place, and what computes its first term."""
+    """Replace a layer by Layer(x) + up·(down·x), and return the node that computes Layer(x)."""
     types, x = [node.output.type], node.input(0)
     layer = graph.add(node.op, node.inputs, node.origin, types=types, before=node)
-    narrow = graph.add(_direct(node.op), [x, down], node.origin, before=node)
-    wide = graph.add(_pointwise(node.op), [narrow.output, up], node.origin, before=node)
-    graph.rewrite(node, Binary("Add"), [layer.output, wide.output], types=types)
+    down_layer = graph.add(_direct(node.op), [x, down], node.origin, before=node)
+    up_layer = graph.add(_pointwise(node.op), [down_layer.output, up], node.origin, before=node)
+    graph.rewrite(node, Binary("Add"), [layer.output, up_layer.output], types=types)
     return layer
 
 
@@ -130,14 +130,14 @@ def _changes(graph: Graph, node: Node, channels: Sequence[int]) -> Parameter:
 
 
 def _add_changes(graph: Graph, node: Node, channels: Sequence[int], changes: Value) -> Node:
-    """Layer(x), with changes·x added to some channels, in the layer's place; and what computes the first term."""
+    """Replace a layer by Layer(x) with changes·x added to some channels, and return the node that computes Layer(x)."""
     types, x, count = [node.output.type], node.input(0), node.input(1).type.shape[0]
     layer = graph.add(node.op, node.inputs, node.origin, types=types, before=node)
-    narrow = graph.add(_direct(node.op), [x, changes], node.origin, before=node).output
+    change_terms = graph.add(_direct(node.op), [x, changes], node.origin, before=node).output
     index = graph.constant(f"{layer_name(node)}.channels", np.asarray(channels, np.int64).reshape(-1, 1))
     rows, more = (
         graph.add(Reshape((n, v.type.count // n)), [v], node.origin, before=node).output
-        for v, n in ((layer.output, count), (narrow, len(channels)))
+        for v, n in ((layer.output, count), (change_terms, len(channels)))
     )
     total = graph.add(ScatterND("add"), [rows, index, more], node.origin, before=node).output
     graph.rewrite(node, Reshape(node.output.type.shape), [total], types=types)
@@ -174,13 +174,13 @@ def code_scales(first: Array) -> Array:
 
 
 def coded_weights(first: Array, scales: Array | float) -> Array:
-    """int8 codes nearest to weights."""
+    """Return the int8 values nearest to weights."""
     codes: Array = np.clip(np.rint(first / scales), -LARGEST, LARGEST).astype(np.int8)
     return codes
 
 
 def _coded(graph: Graph, node: Node, first: Array) -> Parameter:
-    """Weights = codes · scale, one scale a channel."""
+    """Return a parameter with weights = codes · scale, where each channel has a scale."""
     scale = code_scales(first)
     columns = scale.reshape(-1, *(1 for _ in first.shape[1:]))
     codes = coded_weights(first, columns)
@@ -207,17 +207,25 @@ def without_reals(graph: Graph, parameters: Iterable[Parameter], back: Iterable[
         weights = node.inputs[1] if len(node.inputs) > 1 else None
         source = weights.producer if weights is not None else None
         if source is not None and isinstance(source.op, Dequantize) and _is_symmetric(type_ := source.input(0).type):
-            each = np.broadcast_to(type_.q.scales, type_.shape[:1]).astype(np.float32)
-            _read_codes(graph, node, source.output, source.input(0), each)
+            channel_scales = np.broadcast_to(type_.q.scales, type_.shape[:1]).astype(np.float32)
+            _read_codes(graph, node, source.output, source.input(0), channel_scales)
 
 
 def _is_symmetric(codes: TensorType) -> bool:
-    """int8, with one scale or one for each output channel."""
+    """Return whether a type is int8 with zero point 0, and one scale or one for each output channel."""
     return codes.dtype is DType.INT8 and codes.q.zero_point == 0 and codes.q.axis in (None, 0)
 
 
 def _read_codes(graph: Graph, node: Node, weights: Value, codes: Value, scales: Array) -> None:
-    """Rewrites a product with weights (C by K): of rows in the layer, or of gradients on the way back."""
+    """Rewrite a product with weights (C by K) to read int8 values, in the layer or in its gradient.
+
+    Args:
+        graph: The graph, changed in place.
+        node: The product.
+        weights: The float weights.
+        codes: The int8 weights.
+        scales: The scale of each of the C channels.
+    """
     products, patch = _Products(graph, node), codes.type.shape[1:]
     scale = graph.constant(f"{weights.name}.scale", scales.reshape(-1))
     op, x = node.op, node.input(0)
@@ -242,7 +250,7 @@ def each_position(window: Window) -> Window:
 
 @dataclass(frozen=True)
 class _Products:
-    """Adds products of matrices before a node."""
+    """A builder that adds matrix products before a node."""
 
     graph: Graph
     node: Node
@@ -252,12 +260,12 @@ class _Products:
         return self.graph.add(op, inputs, self.node.origin, before=self.node).output
 
     def matrix(self, codes: Value) -> Value:
-        """Weights as C by K."""
+        """Return weights as a matrix of C by K."""
         shape = (codes.type.shape[0], math.prod(codes.type.shape[1:]))
         return codes if codes.type.shape == shape else self.add(Reshape(shape), codes)
 
     def rows(self, x: Value) -> Value:
-        """Pixels of an image, channels first, as rows."""
+        """Return the pixels of an image with channels first as rows."""
         _, channels, *space = x.type.shape
         return self.add(Transpose((1, 0)), self.add(Reshape((channels, math.prod(space))), x))
 
@@ -266,7 +274,7 @@ class _Products:
         return self.add(Reshape(type_.shape), self.add(Transpose((1, 0)), rows))
 
     def back(self, rows: Value, codes: Value, scale: Value) -> Value:
-        """Rows of C numbers by codes · scale."""
+        """Return the product of rows of C numbers with codes · scale."""
         row = self.add(Reshape((1, scale.type.count)), scale)
         return self.add(CodedProduct(), self.add(Binary("Mul"), rows, row), codes)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers as products of codes: sums of int32 forwards, back to what they read, and by their weights."""
+"""Layers as products of int8 values: int32 sums forward, and gradients by inputs and by weights."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ UNIT = QuantParams((1.0,), 0)
 
 
 def codes_of(shape: Shape, dtype: DType) -> TensorType:
-    """Symmetric ones."""
+    """Return the type of symmetric quantized values with scale 1."""
     return TensorType(shape, dtype, UNIT)
 
 
 @dataclass(frozen=True)
 class Emitter:
-    """Adds nodes at the end of a graph, which stem from ONNX nodes of these names."""
+    """An emitter of nodes at the end of a graph, with the names of the ONNX nodes that they come from."""
 
     graph: Graph
     origin: Sequence[str] = ()
@@ -68,38 +68,38 @@ class Geometry:
 
     @property
     def depth(self) -> int:
-        """Weights of a channel."""
+        """Return the number of weights of an output channel."""
         return math.prod(self.w[1:])
 
     @property
     def positions(self) -> int:
-        """At which each weight is used, at most."""
+        """Return the number of output positions, which bounds the uses of each weight."""
         return math.prod(self.y) // self.channels
 
     @property
     def meeting(self) -> int:
-        """Results that one element of x is part of, at most."""
+        """Return the largest number of results that depend on one element of x."""
         groups = self.op.groups if isinstance(self.op, Conv) else 1
         return self.channels // groups * math.prod(self.w[2:])
 
     @property
     def is_matrix(self) -> bool:
-        """Whether it is a product of two matrices: of single positions, in no groups."""
+        """Return whether the layer is a product of two matrices: windows of one position, and no groups."""
         if isinstance(self.op, Dense):
             return True
         return self.op.groups == math.prod(self.w[2:]) == 1 and self.op.window == each_position(self.op.window)
 
     def sums(self, emit: Emitter, x: Value, w: Value) -> Value:
-        """int32 [C, positions]."""
+        """Return the products of inputs and weights, int32 [C, positions]."""
         if self.is_matrix:
             return emit(MatMul(), self._weights(emit, w), self.columns(emit, x))
         assert isinstance(self.op, Conv)
         zeros = [emit.graph.constant("zero", np.full(1, zero, np.int8)) for zero in (x.type.q.zero_point, 0)]
-        made = emit(IntegerConv(self.op.window, groups=self.op.groups), emit.reshaped(x, self.x), w, *zeros)
-        return self.by_channel(emit, made)
+        products = emit(IntegerConv(self.op.window, groups=self.op.groups), emit.reshaped(x, self.x), w, *zeros)
+        return self.by_channel(emit, products)
 
     def by_inputs(self, emit: Emitter, error: Value, w: Value) -> Value:
-        """int32 in the shape of x, of errors [C, positions]."""
+        """Return the gradient by the inputs, int32 in the shape of x, from errors [C, positions] and weights."""
         if not self.is_matrix:
             assert isinstance(self.op, Conv)
             op = IntegerConvTranspose(self.op.window, self.x[2:], self.op.groups)
@@ -108,12 +108,19 @@ class Geometry:
         return emit.reshaped(rows if isinstance(self.op, Dense) else emit.turned(rows), self.x)
 
     def by_weights(self, emit: Emitter, node: Node, error: Value, x: Value) -> Value:
-        """int32 [C, depth], of errors [C, positions]; where it is no matrix."""
+        """Return the gradient by the weights of a convolution, int32 [C, depth].
+
+        Args:
+            emit: Adds operators.
+            node: The layer.
+            error: The errors [C, positions].
+            x: The inputs of the layer.
+        """
         shape = (self.channels, self.depth)
         assert isinstance(self.op, Conv)
         back = Backward(emit.graph, node)
         zeros = [emit.graph.constant("zero", np.full(1, zero, np.int8)) for zero in (x.type.q.zero_point, 0)]
-        found = correlated(
+        correlation = correlated(
             back,
             self.op,
             emit.reshaped(x, self.x),
@@ -121,10 +128,10 @@ class Geometry:
             emit.reshaped(error, self.y),
             lambda window, groups, images, filters: emit(IntegerConv(window, groups=groups), images, filters, *zeros),
         )
-        return emit.reshaped(found, shape)
+        return emit.reshaped(correlation, shape)
 
     def by_channel(self, emit: Emitter, y: Value) -> Value:
-        """[C, positions] of what has the shape of y."""
+        """Return a tensor with the shape of y as [C, positions]."""
         if isinstance(self.op, Dense):
             return emit.turned(emit.reshaped(y, (self.positions, self.channels)))
         return emit.reshaped(y, (self.channels, self.positions))
@@ -137,7 +144,7 @@ class Geometry:
         return emit.reshaped(w, (self.channels, self.depth))
 
     def columns(self, emit: Emitter, x: Value) -> Value:
-        """[depth, positions] of what has the shape of x; where it is a matrix."""
+        """Return a tensor with the shape of x as [depth, positions], for a layer that is a matrix product."""
         if isinstance(self.op, Dense):
             return emit.turned(emit.reshaped(x, (self.positions, self.depth)))
         return emit.reshaped(x, (self.depth, self.positions))

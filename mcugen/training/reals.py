@@ -14,11 +14,11 @@ from mcugen.training.layers import is_called, layer_name
 
 def behind(graph: Graph, first: Iterable[Node]) -> list[Node]:
     """Return these nodes and all nodes that depend on them, in order."""
-    found = dict.fromkeys(first)
+    dependent = dict.fromkeys(first)
     for node in graph.nodes:
-        if any(v is not None and v.producer in found for v in node.inputs):
-            found[node] = None
-    return [node for node in graph.nodes if node in found]
+        if any(v is not None and v.producer in dependent for v in node.inputs):
+            dependent[node] = None
+    return [node for node in graph.nodes if node in dependent]
 
 
 def compute_reals(graph: Graph, part: Iterable[Node]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch normalization whose statistics change: a run has the running ones, learning those of the sample itself.
+"""Batch normalization with changing statistics: inference uses running ones, training those of the sample itself.
 
 As ONNX's training mode has it (Ioffe and Szegedy, "Batch normalization", 2015): the gradient goes through mean and
 variance of the sample, of which the running ones take in a share of 1 − momentum.
@@ -34,7 +34,7 @@ def keep_statistics(graph: Graph, layers: str) -> None:
     Raises:
         Refusal: No normalization is left whose statistics could change.
     """
-    graph.keeps_statistics = False  # what is imported from now on
+    graph.keeps_statistics = False  # For nodes imported from now on.
     trial = graph.copy()
     fuse_float(trial)
     changing = {layer_name(node) for node in _normalizations(behind(trial, [c.node for c in chosen(trial, layers)]))}
@@ -53,7 +53,7 @@ def keep_statistics(graph: Graph, layers: str) -> None:
 
 
 def _counted(node: Node) -> int:
-    """Elements that a channel's statistics are of."""
+    """Return the number of elements from which a channel's statistics are computed."""
     x = node.input(0).type
     return x.count // x.shape[1] if x.rank > 1 else 1
 
@@ -68,7 +68,7 @@ def with_statistics(graph: Graph) -> tuple[list[Parameter], dict[Value, Value]]:
     Returns:
         The parameters; and the running means and variances, each with its constant.
     """
-    found, running = list[Parameter](), dict[Value, Value]()
+    parameters, running = list[Parameter](), dict[Value, Value]()
     for node in _normalizations(graph.nodes):
         name = layer_name(node)
         for index, role in ((SCALE, "scale"), (BIAS, "bias"), (MEAN, "mean"), (VARIANCE, "variance")):
@@ -77,10 +77,10 @@ def with_statistics(graph: Graph) -> tuple[list[Parameter], dict[Value, Value]]:
             value = graph.add_input(f"{name}.{role}", first.type)
             node.set_input(index, value)
             if index in (SCALE, BIAS):
-                found.append(Parameter(value, name, first.data))
+                parameters.append(Parameter(value, name, first.data))
             else:
                 running[value] = first
-    return found, running
+    return parameters, running
 
 
 def without_idle(graph: Graph, parameters: Sequence[Parameter]) -> list[Parameter]:
@@ -99,7 +99,7 @@ def without_idle(graph: Graph, parameters: Sequence[Parameter]) -> list[Paramete
 
 
 def _is_idle(bias: Value) -> bool:
-    """Whether all that reads it adds it to channels, and is read by normalizations alone."""
+    """Return whether all readers of a bias add it to channels, and only normalizations read their results."""
     if bias.type.rank != 1:
         return False
     adding = list[Node]()
@@ -123,15 +123,15 @@ def taught_loss(graph: Graph, loss: Value) -> tuple[Value, dict[Value, tuple[str
         inputs = [twins.get(v, v) if v is not None else None for v in node.inputs]
         op = node.op
         if isinstance(op, BatchNormalize):
-            given = [v for v in inputs if v is not None]
+            operands = [v for v in inputs if v is not None]
             settings = {"epsilon": op.epsilon, "momentum": op.momentum, "training_mode": 1}
             call = OnnxCalls(graph, f"{layer_name(node)}.taught")
-            twins[node.output], *new = call.several("BatchNormalization", given, 3, "", **settings)
-            news |= {given[i]: (layer_name(node), v) for i, v in zip((MEAN, VARIANCE), new, strict=True)}
+            twins[node.output], *new = call.several("BatchNormalization", operands, 3, "", **settings)
+            news |= {operands[i]: (layer_name(node), v) for i, v in zip((MEAN, VARIANCE), new, strict=True)}
         elif any(v in twins for v in node.inputs):
             names, types = [f"{v.name}.taught" for v in node.outputs], [v.type for v in node.outputs]
-            made = graph.add(op, inputs, node.origin, names=names, types=types)
-            twins |= dict(zip(node.outputs, made.outputs, strict=True))
+            twin = graph.add(op, inputs, node.origin, names=names, types=types)
+            twins |= dict(zip(node.outputs, twin.outputs, strict=True))
     for node in list(_normalizations(graph.nodes)):
         _compute(graph, node, [node.input(i) for i in range(SCALE, VARIANCE + 1)])
     return twins[loss], news
@@ -159,12 +159,12 @@ def new_statistics(
 
 
 def _compute(graph: Graph, node: Node, parameters: Sequence[Value]) -> None:
-    """Arithmetic in a normalization's place."""
+    """Replace a normalization by arithmetic operators."""
     assert isinstance(node.op, BatchNormalize)
     before, name = set(graph.nodes), layer_name(node)
     y = OnnxCalls(graph, name)("BatchNormalization", node.input(0), *parameters, epsilon=node.op.epsilon)
-    for made in graph.nodes:
-        made.origin = made.origin if made in before else node.origin
+    for computed in graph.nodes:
+        computed.origin = computed.origin if computed in before else node.origin
     graph.replace(node.output, y)
     graph.remove(node)
     graph.release_name(node.output)

@@ -321,10 +321,10 @@ def test_a_plan_is_improved_only_where_it_can_be_small_enough(sketch: Sketch):
     best = sketch.offsets(), sketch.program.arena_size
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan, "solve", None)
-        plan_memory(sketch.program, most=-1)
+        plan_memory(sketch.program, max_bytes=-1)
     verify_plan(sketch.program)
     assert sketch.program.arena_size >= best[1]
-    plan_memory(sketch.program, most=best[1])
+    plan_memory(sketch.program, max_bytes=best[1])
     assert (sketch.offsets(), sketch.program.arena_size) == best
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From an imported graph to a planned program: the passes in order, on one screen."""
+"""The CPU pipeline: passes in order, kernel selection, lowering and memory planning of an imported graph."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _FOLDS: tuple[tuple[Pass, str], ...] = (
     (operator_stacking.stack_unary, "several functions of one int8 tensor make one table"),
 )
 FUSION = tuple((assume_mask if pass_ is recognize_mask else pass_, because) for pass_, because in (*_LAYERS, *_FOLDS))
-"""Passes on a float network whose ranges quantization takes then (mcugen.quantization)."""
+"""Passes on a float network before quantization profiles its ranges (mcugen.quantization)."""
 
 INTEGERS: tuple[tuple[Pass, str], ...] = (
     *_LAYERS,
@@ -98,7 +98,7 @@ INTEGERS: tuple[tuple[Pass, str], ...] = (
     (fuse.fold_clamp, "and its activations"),
     (cut_channels, "sums of integers are scaled by integers, where that gives the same codes"),
 )
-"""What is computed, in the model's own layout."""
+"""Passes that decide what is computed, in the model's own layout."""
 
 PIPELINE: tuple[tuple[Pass, str], ...] = (
     *INTEGERS,
@@ -125,14 +125,17 @@ PIPELINE: tuple[tuple[Pass, str], ...] = (
 
 @dataclass
 class Trace:
-    """What a developer may watch: dumps after named passes, seconds per pass, and what passes did."""
+    """Debugging output of the pipeline: dumps after named passes, seconds per pass, and effects of passes.
+
+    `dump_after` is the name of a pass, "all", or "" for no dump; `watched` names the passes whose effects are kept.
+    """
 
     dump_after: str = ""
     watched: Sequence[str] = ()
     dumps: list[tuple[str, str]] = field(default_factory=list)
     seconds: list[tuple[str, float]] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
-    """Of each run of a watched pass, those on bodies of operators included."""
+    """Effects of each run of a watched pass, runs on the bodies of operators included."""
 
     def __post_init__(self) -> None:
         names = list(dict.fromkeys(pass_.__name__ for pass_, _ in PIPELINE))
@@ -141,31 +144,36 @@ class Trace:
         unknown = [name for name in self.watched if name not in names]
         if unknown:
             near = [match for name in unknown for match in difflib.get_close_matches(name, names, n=3, cutoff=0.5)]
-            found = ", ".join(f"'{name}'" for name in unknown)
-            raise UsageError("--passes must name passes", found, f"one of: {', '.join(dict.fromkeys(near or names))}")
+            unknown_names = ", ".join(f"'{name}'" for name in unknown)
+            raise UsageError(
+                "--passes must name passes", unknown_names, f"one of: {', '.join(dict.fromkeys(near or names))}"
+            )
 
     def to_json(self) -> dict[str, object]:
-        """What the watched passes did."""
+        """Return the effects of the watched passes as JSON data."""
         return {"passes": [effect.to_json() for effect in self.effects]}
 
 
 def optimize(graph: Graph, trace: Trace | None = None) -> None:
-    """Runs the pipeline in place, on the bodies of operators first; the verifier runs after each pass."""
+    """Run the pipeline in place, on the bodies of operators first; the verifier runs after each pass."""
     _run(PIPELINE, graph, trace)
 
 
 def fuse_float(graph: Graph) -> None:
-    """Runs the part of the pipeline in place that comes before quantization."""
+    """Run the passes in place that come before quantization."""
     _run(FUSION, graph)
 
 
 def convert_integers(graph: Graph) -> None:
-    """Runs the part of the pipeline in place that says what is computed, to the last bit; the rest moves data."""
+    """Run the passes in place that determine the results, to the last bit; later passes only move data."""
     _run(INTEGERS, graph)
 
 
 def find_constant_channels(graph: Graph) -> dict[Value, Array]:
-    """Runs the pipeline in place up to where they are dropped: by channel the only code that it holds, or NaN."""
+    """Run the pipeline in place up to the pass that drops constant channels, and return these channels.
+
+    The arrays hold, for each channel of a value, the only quantized value that the channel can have, or NaN.
+    """
     before = [pass_ for pass_, _ in PIPELINE].index(drop_channels)
     _run(PIPELINE[:before], graph)
     return constant_channels(graph)
@@ -192,7 +200,7 @@ def _run(passes: tuple[tuple[Pass, str], ...], graph: Graph, trace: Trace | None
 
 
 def _observed(pass_: Pass, because: str, graph: Graph) -> Effect:
-    """Runs a pass, and tells what it did."""
+    """Run a pass and return its effect."""
     before, log = print_graph(graph), Log()
     if isinstance(pass_, Rewriting):
         pass_(graph, log)
@@ -202,7 +210,7 @@ def _observed(pass_: Pass, because: str, graph: Graph) -> Effect:
 
 
 def _verify(verifier: Verifier, graph: Graph, name: str) -> None:
-    """VerificationError that names the pass after which the graph is not well formed."""
+    """Raise VerificationError with the name of the pass after which the graph is not well formed."""
     try:
         verifier.check(graph)
     except VerificationError as error:
@@ -217,9 +225,17 @@ def lowered(
     any_size: bool = False,
     kernels: Mapping[Node, Kernel] | None = None,
 ) -> Program:
-    """The program without a memory plan; with `any_size` it differs between sizes in parameters alone.
+    """Return the program of an optimized graph, without a memory plan.
 
-    Without `kernels`, they are chosen within the limits of the board.
+    Args:
+        graph: The optimized graph.
+        board: The board that the program is for.
+        options: The options of the compilation.
+        any_size: Whether programs for different sizes of a dimension may differ in parameters only.
+        kernels: The kernel of each node; by default the best ones within the board's RAM and flash.
+
+    Raises:
+        UsageError: The first input is to be streamed, but no kernel reads it row by row.
     """
     costs = cost_table(board.cpu, board.features)
     choices = Kernels(graph, board, options, any_size).within() if kernels is None else dict(kernels)
@@ -227,13 +243,13 @@ def lowered(
     widens = _widens(graph, board, options)
     program = lower(graph, board.features, options.states, options.optimize, choices, any_size, remarks, widens=widens)
     program.layer_estimates = estimated_instructions(graph, costs, choices)
-    others = time_without_choice(graph, board.features, costs, choices, options.optimize)
-    program.instructions_estimate = (sum(program.layer_estimates.values()) + others) or None
+    unchosen_time = time_without_choice(graph, board.features, costs, choices, options.optimize)
+    program.instructions_estimate = (sum(program.layer_estimates.values()) + unchosen_time) or None
     if options.optimize in (GOALS[0], "speed") and choices:
         timed = replace(costs, core=board.core)
         cycles = estimated_cycles(graph, timed, choices)
-        others = time_without_choice(graph, board.features, timed, choices, options.optimize)
-        program.cycles_estimate = None if cycles is None else cycles + others
+        unchosen_time = time_without_choice(graph, board.features, timed, choices, options.optimize)
+        program.cycles_estimate = None if cycles is None else cycles + unchosen_time
     if options.stream_input and program.streamed is None:
         rule = "--stream-input: the first input must be read row by row"
         remedy = "compile without it: the input lies in the arena then"
@@ -244,7 +260,7 @@ def lowered(
 
 
 class Kernels:
-    """The kernels that serve a goal best on a board, within limits."""
+    """The choice of the best kernels for a goal on a board, within limits."""
 
     def __init__(self, graph: Graph, board: Board, options: CompileOptions, any_size: bool = False) -> None:
         self.board, self._options = board, options
@@ -259,11 +275,11 @@ class Kernels:
         )
 
     def within(self, limits: Limits | None = None) -> dict[Node, Kernel]:
-        """Those within some limits, or else those of the board."""
+        """Return the best kernel of each node within `limits`, or by default within the board's RAM and flash."""
         return self._choice.within(replace(limits or self._limits, instructions=self._options.most_instructions))
 
     def slowest(self) -> float:
-        """The most instructions that `balanced` may take on the board; infinite where RAM or flash are scarce."""
+        """Return the most instructions that a `balanced` program may take; infinite where RAM or flash is scarce."""
         return self._choice.slowest(self._limits)
 
     @property
@@ -272,7 +288,7 @@ class Kernels:
 
 
 def _widens(graph: Graph, board: Board, options: CompileOptions) -> bool:
-    """Whether weights of few bits are wide in flash already: for speed, and where that leaves enough of it."""
+    """Return whether weights of few bits are stored as int8 in flash: for speed, or if they leave enough flash free."""
     if options.optimize != GOALS[0]:
         return options.optimize == "speed"
     nodes = (node for part in graph.nested() for node in part.nodes)
@@ -285,10 +301,11 @@ def _widens(graph: Graph, board: Board, options: CompileOptions) -> bool:
 
 
 def _with_waits(costs: CostTable, board: Board, options: CompileOptions) -> CostTable:
-    """Costs that count what the CPU waits for its memories, where speed is the goal, and know of its core's stalls. A
-    balance knows what it waits for activations behind a data cache.
+    """Return the costs with estimates of stall cycles, as far as the goal needs them.
 
-    What was measured stands for all of that; only for speed are constants surely copied where that pays.
+    For `speed`, the costs include the stalls of the core and of all memories. For `balanced`, they include the stalls
+    on activations if there is a data cache. Measured times include all stalls. The time with copied constants counts
+    for `speed` only, as the other goals may not copy them.
     """
     is_copied = options.optimize == "speed"
     times = {key: min(t.plain, t.copied) if is_copied else t.plain for key, t in options.times.items()}
@@ -315,7 +332,13 @@ def _with_waits(costs: CostTable, board: Board, options: CompileOptions) -> Cost
 
 
 def planned(program: Program, enough: int = 0, most: float = math.inf) -> Program:
-    """The program in the order that needs the least memory, with a checked memory plan: see plan_memory."""
+    """Reorder the program for the least memory, plan and verify its memory, and return it.
+
+    Args:
+        program: The program, changed in place.
+        enough: Bytes of an arena that need not become smaller; see plan_memory.
+        most: Bytes of an arena above which any plan will do; see plan_memory.
+    """
     reorder(program)
     plan_memory(program, enough, most)
     verify_plan(program)

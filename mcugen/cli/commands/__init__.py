@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands, one module each; `mcugen.cli.app` makes a program of them."""
+"""The commands of the command line, one module each; `mcugen.cli.app` registers them."""

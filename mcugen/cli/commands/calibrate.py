@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mcugen calibrate-board`."""
+"""The command `mcugen calibrate-board`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def calibrate_board(
     running: CompileOptions,
     quiet: Quiet = False,
 ) -> None:
-    """Writes a board file whose estimates meet what was measured; options are those of the firmware that ran."""
+    """Write a board file whose cycle estimates fit your measurements; give the options of the measured firmware."""
     from mcugen.calibration.files import board_text, read_runs
     from mcugen.calibration.runs import calibrate_runs
     from mcugen.calibration.text import print_calibration
@@ -53,7 +53,7 @@ def calibrate_board(
 
 
 def _check_output(board: str, base: str, output: Path) -> None:
-    """It inherits from the board's file, by its name."""
+    """Raise UsageError if the new file cannot inherit from the board's file, which it names without a folder."""
     if output.suffix != ".toml" or output.stem == base:
         raise UsageError("-o must name a new board file", f"'{output}'", f"mine.toml, say, which inherits from {base}")
     if board.endswith(".toml") and _folder_of(output) != _folder_of(board):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mcugen compile`."""
+"""The command `mcugen compile`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def compile_command(
     watching: Watching,
     telling: Telling,
 ) -> None:
-    """Writes a folder of C to paste into a project."""
+    """Compile a model to a folder of C source files."""
     from mcugen.api.compilation import Compilation
     from mcugen.backends.cpu.pipeline import Trace
     from mcugen.reporting.text import holds
@@ -51,8 +51,8 @@ def compile_command(
         remedy = "mcugen report --lesson tells what a model learns"
         raise UsageError("--lesson says what --train auto is to choose", "no --train auto", remedy)
     trace = Trace(watching.dump_after)
-    wanted = replace(options, validation=validation)
-    net = Compilation(model, board, wanted, quantizing, judging, trace=trace, teaching=teaching)
+    compile_options = replace(options, validation=validation)
+    net = Compilation(model, board, compile_options, quantizing, judging, trace=trace, teaching=teaching)
     with watched(net, telling.quiet):
         folder = net.write(output)
     compiled = net.compiled
@@ -67,9 +67,9 @@ def compile_command(
         f"{folder}: {len(compiled.bundle.files) + len(compiled.bundle.blobs)} files, arena {ram.arena:,} bytes, "
         f"weights {flash.weights:,} bytes, {compiled.report.model.macs:,} MACs"
     )
-    made = compiled.report.input_pipeline
-    if made is not None:
-        tell(f"input pipeline: {made.state:,} bytes of state for each stream, {made.tables:,} bytes of tables")
+    pipeline = compiled.report.input_pipeline
+    if pipeline is not None:
+        tell(f"input pipeline: {pipeline.state:,} bytes of state for each stream, {pipeline.tables:,} bytes of tables")
     for memory in compiled.report.memories if compiled.bundle.sections else ():
         tell(f"  {memory.name}: {memory.used:,} {holds(memory)}")
     if compiled.report.rows is not None:

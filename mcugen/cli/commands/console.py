@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands say: results on stdout, progress and notes on stderr."""
+"""The output of commands: results on stdout, progress and notes on stderr."""
 
 from __future__ import annotations
 
@@ -25,38 +25,39 @@ if TYPE_CHECKING:
     from mcugen.quantization.quantize import Quantization
 
 SECONDS_BETWEEN_LINES = 10.0
-"""Of progress where stderr is no terminal."""
+"""Seconds between two lines of progress if stderr is not a terminal."""
 
 LEAST_STEPS = 2
-"""Of a thing that is done in steps, by which is told how long the others take."""
+"""Number of finished steps from which on the remaining time of a task is estimated."""
 
 MOST_NOTES = 12
+"""Largest number of notes that are printed."""
 LONGEST_NOTE = 600
-"""Notes, and characters of each, that are printed."""
+"""Largest number of characters that are printed of a note."""
 
 
 class Output(Console):
-    """A console whose reader may leave: `mcugen boards | head` is no failure."""
+    """A console whose reader may close the pipe: `mcugen boards | head` is no failure."""
 
     def on_broken_pipe(self) -> None:
-        """Ends the command as any other writer's broken pipe does."""
+        """Raise BrokenPipeError, which the error boundary handles, instead of ending the program."""
         raise BrokenPipeError
 
 
 class Reported(Protocol):
-    """A result that JSON has, too."""
+    """A result that has a JSON form."""
 
     def to_json(self) -> Any:
-        """As JSON has it."""
+        """Return the result as JSON data."""
 
 
-stdout = Output(emoji=False)  # `:x:` in a name is no picture
+stdout = Output(emoji=False)  # `:x:` in a name is not an emoji.
 stderr = Console(stderr=True, emoji=False)
 
 
 @contextmanager
 def watched(net: Compilation, quiet: bool) -> Iterator[None]:
-    """Shows what a compilation does; and, wherever that ends, the way to the precisions that it chose."""
+    """Show the progress of a compilation, and at its end the steps of its search for precisions, if there was one."""
     from mcugen.reporting.text import print_tradeoffs
 
     try:
@@ -68,37 +69,40 @@ def watched(net: Compilation, quiet: bool) -> Iterator[None]:
 
 
 def tell(text: str) -> None:
-    """A line for people; the text may hold names of an untrusted model."""
+    """Print a line on stderr; the text may hold names of an untrusted model."""
     stderr.print(escape(printable(shortened(text))), highlight=False, soft_wrap=True)
 
 
 def tell_warnings(warnings: Sequence[str]) -> None:
-    """Print all warnings on stderr, whether progress is shown or not; the JSON has them, too."""
+    """Print all warnings on stderr, even with --quiet; the JSON report has them too."""
     for warning in dict.fromkeys(warnings):
         tell(f"warning: {shortened(warning, LONGEST_NOTE)}")
 
 
 def tell_notes(notes: Sequence[str]) -> None:
-    """Print notes on stderr, among them all that name layers of another type; the JSON has them, too."""
+    """Print the first MOST_NOTES notes on stderr, and all notes that name layers of another type.
+
+    The JSON report has all notes.
+    """
     from mcugen.reporting.text import names_layers
 
-    told = list(dict.fromkeys(notes))
-    others = [note for note in told if not names_layers(note)]
-    left_out = set(others[MOST_NOTES:])
-    for note in (note for note in told if note not in left_out):
+    distinct_notes = list(dict.fromkeys(notes))
+    other_notes = [note for note in distinct_notes if not names_layers(note)]
+    left_out = set(other_notes[MOST_NOTES:])
+    for note in (note for note in distinct_notes if note not in left_out):
         tell(f"note: {note if names_layers(note) else shortened(note, LONGEST_NOTE)}")
     if left_out:
         tell(f"and {len(left_out):,} more notes: --json has them all")
 
 
 def tell_quantization(quantized: Quantization) -> None:
-    """Print what quantization cost."""
+    """Print the estimated accuracy of a quantized model on stderr."""
     if quantized.estimate is not None:
         tell(f"quantized: {quantized.estimate}")
 
 
 def write_json(target: str, result: Reported) -> None:
-    """What `--json` asked for: to stdout for "-", to a file for a path, nowhere for ""."""
+    """Write a result as JSON to the target of `--json`: "-" is stdout, "" is nowhere, other texts are paths."""
     from mcugen.codegen.write import write_text
 
     if target == "-":
@@ -108,20 +112,20 @@ def write_json(target: str, result: Reported) -> None:
 
 
 def _json_of(result: Reported) -> str:
-    """Return valid JSON: NaN and infinities, which it cannot have, become null."""
+    """Return valid JSON: NaN and infinities, which JSON does not have, become null."""
     return json.dumps(_finite(result.to_json()), indent=2, allow_nan=False)
 
 
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def print_trace(trace: Trace, time_passes: bool) -> None:
-    """Dumps and seconds of passes, on stderr."""
+    """Print the dumps of passes on stderr, and with `time_passes` their times."""
     for name, text in trace.dumps:
         typer.echo(f"after {name}:\n{text}", err=True)
     for name, seconds in trace.seconds if time_passes else ():
@@ -130,7 +134,10 @@ def print_trace(trace: Trace, time_passes: bool) -> None:
 
 @contextmanager
 def progress_shown(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Several things to do, one after the other, a bar each; without a terminal, now and then a line."""
+    """Yield a callback that shows the progress of tasks: a bar for each, or occasional lines without a terminal.
+
+    The callback takes the name of a task, the number of finished steps, and the number of all steps.
+    """
     from mcugen.quantization.quantize import no_progress
 
     if quiet:
@@ -143,54 +150,54 @@ def progress_shown(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
         bars: list[Progress] = []
         tasks: dict[str, TaskID] = {}
 
-        def advance(what: str, done: int, total: int) -> None:
-            if not bars:  # where nothing takes long, nothing is shown
+        def advance(what: str, finished: int, total: int) -> None:
+            if not bars:  # The display starts with the first task: short commands show nothing.
                 bars.append(stack.enter_context(_bars()))
             if what not in tasks:
                 tasks[what] = bars[0].add_task(escape(what), total=total)
-            elif done < bars[0].tasks[tasks[what]].completed:  # it is done again
+            elif finished < bars[0].tasks[tasks[what]].completed:  # The task starts again.
                 bars[0].reset(tasks[what])
-            bars[0].update(tasks[what], completed=done, total=total)
+            bars[0].update(tasks[what], completed=finished, total=total)
 
         yield advance
 
 
 class _Lines:
-    """Progress where no bar can be drawn: a line every SECONDS_BETWEEN_LINES, once something takes that long."""
+    """Progress without a terminal: a line every SECONDS_BETWEEN_LINES."""
 
     def __init__(self) -> None:
         self._told = time.monotonic()
         self._pace = _Pace()
 
-    def __call__(self, what: str, done: int, total: int) -> None:
-        """The next step is done."""
+    def __call__(self, what: str, finished: int, total: int) -> None:
+        """Print a line for a task after a finished step, if the last line is old enough."""
         now = time.monotonic()
-        left = self._pace.seconds_left(what, done, total, now)
+        left = self._pace.seconds_left(what, finished, total, now)
         if now - self._told < SECONDS_BETWEEN_LINES:
             return
         self._told = now
-        tell(f"{what}: {done:,} of {total:,}" + ("" if left is None else f", {left:.0f} s left"))
+        tell(f"{what}: {finished:,} of {total:,}" + ("" if left is None else f", {left:.0f} s left"))
 
 
 class _Pace:
-    """How long each of several things goes on that are done in steps, some of them again and again."""
+    """An estimate of the remaining time of tasks, which may start again."""
 
     def __init__(self) -> None:
         self._began: dict[str, tuple[float, int]] = {}
         self._last: dict[str, int] = {}
 
-    def seconds_left(self, what: str, done: int, total: int, now: float) -> float | None:
-        """Of this thing, as fast as its steps were since it last began; None as long as that says nothing."""
-        if what not in self._began or done < self._last[what]:
-            self._began[what] = now, done
-        self._last[what] = done
+    def seconds_left(self, what: str, finished: int, total: int, now: float) -> float | None:
+        """Return the remaining seconds of a task at the pace since it last began; None before LEAST_STEPS steps."""
+        if what not in self._began or finished < self._last[what]:
+            self._began[what] = now, finished
+        self._last[what] = finished
         began, first = self._began[what]
-        steps = done - first
-        return (total - done) * (now - began) / steps if steps >= LEAST_STEPS else None
+        steps = finished - first
+        return (total - finished) * (now - began) / steps if steps >= LEAST_STEPS else None
 
 
 def _bars() -> Progress:
-    """On stderr, and gone when all is done."""
+    """Return a display of progress bars on stderr, which disappears at its end."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -204,7 +211,7 @@ def _bars() -> Progress:
     from rich.text import Text
 
     class Rate(ProgressColumn):
-        """How many in a second."""
+        """A column with the steps per second."""
 
         def render(self, task: Task) -> Text:
             return Text("" if task.speed is None else f"{task.speed:.3g}/s")

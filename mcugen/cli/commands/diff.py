@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mcugen diff`."""
+"""The command `mcugen diff`."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ def diff(
     json_: Annotated[str, typer.Option("--json", help="write it as JSON to a file, or - for stdout")] = "",
     quiet: Quiet = False,
 ) -> None:
-    """Compares two reports: what changed, why, and whether that is too much."""
+    """Compare two reports: show changes and their causes, and check them against limits."""
     from mcugen.codegen.write import write_text
     from mcugen.reporting import comparison
     from mcugen.reporting.differences import differences, read_limit
     from mcugen.reporting.stored import read_report
 
     limits = [read_limit(text) for text in limit or []]
-    found = differences(read_report(before), read_report(after))
+    comparison_result = differences(read_report(before), read_report(after))
     if markdown is not None:
-        write_text(markdown, comparison.markdown(found))
+        write_text(markdown, comparison.markdown(comparison_result))
     if html is not None:
-        write_text(html, comparison.differences_page(found))
-    text = json.dumps(found.to_json(), indent=2)
+        write_text(html, comparison.differences_page(comparison_result))
+    text = json.dumps(comparison_result.to_json(), indent=2)
     if json_ == "-":
         typer.echo(text)
     elif json_:
         write_text(Path(json_), text + "\n")
     if json_ != "-" and not quiet:
-        comparison.print_differences(found, stdout)
-    found.require(limits)
+        comparison.print_differences(comparison_result, stdout)
+    comparison_result.require(limits)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mcugen doctor`."""
+"""The command `mcugen doctor`."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ def doctor(
     ] = "",
     json_: Annotated[bool, typer.Option("--json", help="as JSON")] = False,
 ) -> None:
-    """Says what is installed of what mcugen works with, and the command that installs what is missing."""
+    """Show which tools and packages are installed, and the commands that install missing ones."""
     from mcugen.simulation.installed import install_command, require, tools
 
-    found = tools(load_board(board) if board else None)
+    known_tools = tools(load_board(board) if board else None)
     packages = _packages()
-    missing = [tool for tool in found if not tool.is_there]
+    missing = [tool for tool in known_tools if not tool.is_there]
     commands = [command for command in (install_command(missing), _pip(packages)) if command]
     if json_:
         data = {
             "mcugen": __version__,
             "python": platform.python_version(),
             "packages": packages,
-            "tools": [asdict(tool) for tool in found],
+            "tools": [asdict(tool) for tool in known_tools],
             "install": commands,
         }
         typer.echo(json.dumps(data, indent=2))
     else:
-        _print(found, packages, commands)
+        _print(known_tools, packages, commands)
     if board:
-        require(found)
+        require(known_tools)
 
 
 def _packages() -> dict[str, str | None]:
-    """Versions of the Python packages that mcugen imports; None where one is missing."""
+    """Return the versions of the Python packages that mcugen imports; None for a missing package."""
     names = [_name(line) for line in requires(PROGRAM) or () if "extra ==" not in line]
     return {name: _version(name) for name in names}
 
 
 def _name(requirement: str) -> str:
-    """Of a package, without versions and conditions."""
+    """Return the name of the package in a requirement, without versions and conditions."""
     end = next((i for i, c in enumerate(requirement) if not (c.isalnum() or c in "-_.")), len(requirement))
     return requirement[:end]
 
@@ -70,12 +70,12 @@ def _version(package: str) -> str | None:
 
 
 def _pip(packages: Mapping[str, str | None]) -> str:
-    """The command that installs the missing ones; "" if none is."""
-    missing = [name for name, found in packages.items() if found is None]
+    """Return the command that installs the missing packages; "" if none is missing."""
+    missing = [name for name, version_text in packages.items() if version_text is None]
     return f"pip install {' '.join(missing)}" if missing else ""
 
 
-def _print(found: Sequence[Tool], packages: Mapping[str, str | None], commands: Sequence[str]) -> None:
+def _print(known_tools: Sequence[Tool], packages: Mapping[str, str | None], commands: Sequence[str]) -> None:
     from rich import box
     from rich.markup import escape
     from rich.table import Table
@@ -86,7 +86,7 @@ def _print(found: Sequence[Tool], packages: Mapping[str, str | None], commands: 
     table.add_row("✓", "mcugen", "", f"{__version__}, Python {platform.python_version()}")
     for name, known in packages.items():
         table.add_row("✓" if known else "✗", escape(name), "mcugen", escape(known or "missing"))
-    for tool in found:
+    for tool in known_tools:
         known = printable(tool.version) or "missing"
         table.add_row("✓" if tool.is_there else "✗", escape(tool.name), escape(tool.purpose), escape(known))
     stdout.print(table)

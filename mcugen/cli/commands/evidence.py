@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mcugen evidence`."""
+"""The command `mcugen evidence`."""
 
 from __future__ import annotations
 
@@ -25,19 +25,22 @@ def evidence(
     judging: Judging,
     telling: Telling,
 ) -> None:
-    """Writes what an assessor asks for: materials, traceability, coverage, bounds, deviations (docs/evidence.md)."""
+    """Write the evidence for a safety assessment: materials, traceability, coverage, bounds, deviations.
+
+    See docs/evidence.md.
+    """
     from mcugen.api.compilation import Compilation
     from mcugen.deploy.evidence.folder import gather, write
 
     net = Compilation(model, board, options, quantizing, judging)
     with watched(net, telling.quiet):
-        found = gather(net)
-    write(found, output)
-    write_json(telling.json_, found.report)
-    tell_warnings(found.report.warnings)
+        gathered = gather(net)
+    write(gathered, output)
+    write_json(telling.json_, gathered.report)
+    tell_warnings(gathered.report.warnings)
     if telling.quiet:
         return
-    tell_notes(found.report.notes)
-    lines = [(f.covered_lines, f.lines) for f in found.coverage.files]
+    tell_notes(gathered.report.notes)
+    lines = [(f.covered_lines, f.lines) for f in gathered.coverage.files]
     ran, whole = sum(part for part, _ in lines), sum(count for _, count in lines)
-    tell(f"{output}: {len(found.files)} files; {found.coverage.samples} samples run {ran} of {whole} lines of C")
+    tell(f"{output}: {len(gathered.files)} files; {gathered.coverage.samples} samples run {ran} of {whole} lines of C")

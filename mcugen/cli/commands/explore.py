@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mcugen explore`."""
+"""The command `mcugen explore`."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def explore(
     html: Html = None,
     telling: Telling,
 ) -> None:
-    """Tries a model on many boards, in several precisions, for several goals, and tells which is best and cheapest.
+    """Compare a model on many boards, in several precisions, for several goals, and show the best combinations.
 
-    --precision and --optimize take several, between commas. Nothing is done twice: results are kept.
+    --precision and --optimize take several values, separated by commas. Results are cached for later runs.
     """
     from mcugen.codegen.write import write_text
     from mcugen.core.cache import Store, user_store
@@ -79,13 +79,13 @@ def explore(
     from mcugen.explore.text import print_explored
 
     precisions, goals = _precisions(quantizing), several_of("--optimize", running.optimize, GOALS)
-    wanted = replace(running, optimize=GOALS[0]).made()
-    milliseconds = None if wanted.max_latency is None else 1e3 * wanted.max_latency
-    memory = wanted.max_ram, wanted.max_flash
+    requested = replace(running, optimize=GOALS[0]).made()
+    milliseconds = None if requested.max_latency is None else 1e3 * requested.max_latency
+    memory = requested.max_ram, requested.max_flash
     exploration = Exploration(
-        _asked(model, wanted, quantizing, judging, precisions),
+        _asked(model, requested, quantizing, judging, precisions),
         combinations(_boards(boards), precisions, goals),
-        Demands(milliseconds, wanted.max_cycles, *memory, max_energy, min_accuracy, judging.max_accuracy_drop),
+        Demands(milliseconds, requested.max_cycles, *memory, max_energy, min_accuracy, judging.max_accuracy_drop),
         Prices(_prices(price or [])),
         simulate,
         most_runs,
@@ -104,7 +104,7 @@ def explore(
 
 
 def _precisions(quantizing: QuantizingArguments) -> Sequence[str]:
-    """Those to try: int8 besides float32 where samples or ranges are given."""
+    """Return the precisions to try; by default float32, and int8 if samples or ranges are given."""
     known = quantizing.calibration is not None or quantizing.profile is not None or quantizing.synthetic
     usual = "float32,int8" if known else "float32"
     return several_of("--precision", quantizing.precision or usual, (*PRECISIONS, *FEW_BITS, MIXED))
@@ -112,23 +112,27 @@ def _precisions(quantizing: QuantizingArguments) -> Sequence[str]:
 
 def _asked(
     model: Path,
-    wanted: CompileOptions,
+    options: CompileOptions,
     quantizing: QuantizingArguments,
     judging: JudgingArguments,
     precisions: Sequence[str],
 ) -> Asked:
-    """What all combinations have in common: deadlines are demands on results."""
+    """Return the request that all combinations share; deadlines are checked on results instead."""
     from mcugen.explore.prepare import Asked
 
     judged = judging.made()
-    if MIXED not in precisions:  # how good is good enough is asked of results
+    if MIXED not in precisions:  # Without a search for precisions, limits on accuracy are checked on results.
         judged = replace(judged, max_drop=None, min_sqnr=None)
     by_precision = {precision: _quantizing(quantizing, precision) for precision in precisions}
-    return Asked(model, replace(wanted, max_latency=None, max_cycles=None), by_precision, judged)
+    return Asked(model, replace(options, max_latency=None, max_cycles=None), by_precision, judged)
 
 
 def _boards(text: str) -> Sequence[str]:
-    """The names that an option lists; UsageError for none."""
+    """Return the names of boards in an option's value; `all` is every board but the host.
+
+    Raises:
+        UsageError: There is no name.
+    """
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise UsageError("--boards must name some board", f"'{text}'", "e.g. --boards rp2040,stm32f446; or all")
@@ -136,14 +140,18 @@ def _boards(text: str) -> Sequence[str]:
 
 
 def _quantizing(arguments: QuantizingArguments, precision: str) -> Quantizing:
-    """For one of several precisions: samples are not for float32."""
+    """Return the quantization options of one precision; float32 takes no samples."""
     if precision == "float32":
         return Quantizing(preprocess=arguments.preprocess)
     return replace(arguments, precision=precision).made()
 
 
 def _prices(texts: Sequence[str]) -> dict[str, float]:
-    """By board. UsageError for what is no price."""
+    """Return the price of each board, from texts BOARD=PRICE.
+
+    Raises:
+        UsageError: A text has no name, or no price of at least 0.
+    """
     prices = {}
     for text in texts:
         name, _, number = text.rpartition("=")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mcugen export`."""
+"""The command `mcugen export`."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def export(
     judging: Judging,
     telling: Telling,
 ) -> None:
-    """Writes a package that an IDE or a build system takes as it is (docs/export.md)."""
+    """Write a package for an IDE or a build system (docs/export.md)."""
     from mcugen.api.compilation import Compilation
     from mcugen.export.task import Packaging
 
     net = Compilation(model, board, options, quantizing, judging)
     with watched(net, telling.quiet):
-        done = net.export(format_, output, Packaging(package_version, zip_, force))
-    write_json(telling.json_, done)
-    tell_warnings(done.report.warnings)
+        exported = net.export(format_, output, Packaging(package_version, zip_, force))
+    write_json(telling.json_, exported)
+    tell_warnings(exported.report.warnings)
     if telling.quiet:
         return
-    tell_notes(done.notes)
-    folder, written = done.installed.folder, done.installed.written
+    tell_notes(exported.notes)
+    folder, written = exported.installed.folder, exported.installed.written
     what = f"{folder / written[0]}:" if len(written) == 1 else f"{folder}: {len(written)} files"
-    tell(f"{what} for {done.format_.tool}")
-    for number, step in enumerate(done.steps, 1):
+    tell(f"{what} for {exported.format_.tool}")
+    for number, step in enumerate(exported.steps, 1):
         tell(f"  {number}. {step}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mcugen init`."""
+"""The command `mcugen init`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def init(
     judging: JudgingArguments,
     force: Annotated[bool, typer.Option("--force", help="replaces the file that is there")] = False,
 ) -> None:
-    """Writes mcugen.toml: the model, its board and the options given, which all commands read from here on."""
+    """Write mcugen.toml with the model, its board and the given options, which all commands then read."""
     from mcugen.codegen.write import write_text
 
     path = Path(FILE)
@@ -47,8 +47,8 @@ def init(
         raise UsageError(f"{model}: the model must be a file", "none", "give the path of an ONNX file")
     board = board or _asked("the board, a name of `mcugen boards`")
     load_board(board)
-    for given in (options, quantizing, judging):
-        given.made()
+    for arguments in (options, quantizing, judging):
+        arguments.made()
     own = _beside(board) if board.endswith(".toml") else board
     values: dict[str, object] = {MODEL: _beside(model), "board": own}
     values |= dict(_changed(options, quantizing, judging))
@@ -60,14 +60,18 @@ def init(
 
 
 def _asked(what: str) -> str:
-    """What somebody at a terminal answers."""
+    """Return the user's answer at the terminal.
+
+    Raises:
+        UsageError: Standard input is not a terminal.
+    """
     if not sys.stdin.isatty():
         raise UsageError(f"{what} must be given", "nobody to ask", "mcugen init model.onnx --board nrf52840")
     return str(typer.prompt(what, err=True))
 
 
 def _changed(*groups: Any) -> Iterator[tuple[str, object]]:
-    """The options that are not as they are without being given, as the file has them."""
+    """Yield the options that differ from their defaults, as the file has them: name and value."""
     for group in groups:
         for field in fields(group):
             value = getattr(group, field.name)
@@ -76,5 +80,5 @@ def _changed(*groups: Any) -> Iterator[tuple[str, object]]:
 
 
 def _beside(file: Path | str) -> str:
-    """A path as the file of the working directory has it."""
+    """Return a path relative to the working directory, where the settings file is."""
     return Path(os.path.relpath(file)).as_posix()

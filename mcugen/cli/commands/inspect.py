@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mcugen inspect`."""
+"""The command `mcugen inspect`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def inspect(
     inspecting: Inspecting,
     telling: Telling,
 ) -> None:
-    """Prints the graph, MACs, parameters and peak activation memory; or the memory map, or what passes did."""
+    """Print the graph, MACs, parameters and peak activation memory; or the memory map, or the effects of passes."""
     from mcugen.api.compilation import Compilation
     from mcugen.backends.cpu.pipeline import Trace
     from mcugen.codegen.write import write_text
@@ -36,16 +36,16 @@ def inspect(
     from mcugen.search.line_buffering import whole_layers
 
     ir, memory, passes = inspecting.ir, inspecting.memory, inspecting.passes
-    asked = [name for name, wanted in (("--ir", ir), ("--memory", memory), ("--passes", passes)) if wanted]
-    if len(asked) > 1 or (ir is not None and telling.json_ == "-"):
-        found = " and ".join([*asked, "--json -"][:2])
-        raise UsageError("stdout can hold one result", found, "ask for one after the other")
+    selected = [name for name, is_selected in (("--ir", ir), ("--memory", memory), ("--passes", passes)) if is_selected]
+    if len(selected) > 1 or (ir is not None and telling.json_ == "-"):
+        conflict = " and ".join([*selected, "--json -"][:2])
+        raise UsageError("stdout can hold one result", conflict, "ask for one after the other")
     trace = Trace(watched=[name.strip() for name in passes.split(",")] if passes else ())
     net = Compilation(model, board, running, quantizing, judging, trace=trace)
     try:
         with watched(net, telling.quiet):
             compiled = net.compiled
-    finally:  # what passes did to a model that is refused later may well say why
+    finally:  # If the model is refused, the effects of passes may show why.
         if passes:
             write_json(telling.json_, trace)
         if passes and telling.json_ != "-":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mcugen link`."""
+"""The command `mcugen link`."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def link(
     judging: JudgingArguments,
     telling: Telling,
 ) -> None:
-    """Writes one folder of C for several models: what they share exists once."""
+    """Compile several models to one folder of C source files, with shared code and constants stored once."""
     from mcugen.deploy.linking import Linking
     from mcugen.deploy.linking.text import print_link
 
     common, settings = (replace(options, name=""), quantizing, judging), _settings(models, set_ or [])
-    nets = [_net(model, board, common, given) for model, given in zip(models, settings, strict=True)]
+    nets = [_net(model, board, common, own_settings) for model, own_settings in zip(models, settings, strict=True)]
     for net in nets:
         with watched(net, telling.quiet):
             _ = net.compiled
@@ -84,7 +84,7 @@ def _net(
     arguments: tuple[CompileArguments, QuantizingArguments, JudgingArguments],
     settings: Mapping[str, Sequence[str]],
 ) -> Compilation:
-    """One of the models, with options of its own."""
+    """Return the compilation of one model, with its own options in place of common ones."""
     from mcugen.api.compilation import Compilation
 
     compiling, quantizing, judging = arguments
@@ -93,9 +93,13 @@ def _net(
 
 
 def _settings(models: Sequence[Path], texts: Sequence[str]) -> list[dict[str, list[str]]]:
-    """Of each model: its own options by their names. UsageError for what names no model, or no option."""
+    """Return the own options of each model by name, from texts MODEL:OPTION=VALUE.
+
+    Raises:
+        UsageError: A text does not name exactly one model, or names no option.
+    """
     known = option_names(CompileArguments, QuantizingArguments, JudgingArguments)
-    found: list[dict[str, list[str]]] = [{} for _ in models]
+    settings: list[dict[str, list[str]]] = [{} for _ in models]
     for text in texts:
         which, _, setting = text.partition(":")
         option, _, value = setting.partition("=")
@@ -104,5 +108,5 @@ def _settings(models: Sequence[Path], texts: Sequence[str]) -> list[dict[str, li
             what = "one model, by its file's name without .onnx or its number," if len(numbers) != 1 else "an option"
             rule, remedy = f"--set must name {what} as in MODEL:OPTION=VALUE", "e.g. --set digits:calibration=a.npz"
             raise UsageError(rule, f"'{shortened(text, 120)}'", remedy)
-        found[numbers[0]].setdefault(option, []).append(value)
-    return found
+        settings[numbers[0]].setdefault(option, []).append(value)
+    return settings

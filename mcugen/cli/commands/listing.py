@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that list what mcugen knows: `boards`, `operators`, `version`."""
+"""The commands that list boards, operators and the version: `boards`, `operators`, `version`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def boards(
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="as JSON")] = False,
 ) -> None:
-    """Lists boards with CPU, clock, memory and kits; `show NAME` tells all of one."""
+    """List boards with CPU, clock, memory and kits; `show NAME` prints all data of one board."""
     from mcugen.reporting.listing import boards_like, print_boards
 
     if context.invoked_subcommand is not None:
@@ -38,15 +38,19 @@ def boards(
 
 
 def _print_fitting(model: Path, names: Sequence[str], as_json: bool) -> None:
-    """`mcugen explore --no-simulate` of the model as it is; ConstraintError where it fits none."""
+    """Print the boards that a model fits, by estimates as of `mcugen explore --no-simulate`, in float32.
+
+    Raises:
+        ConstraintError: The model fits no board.
+    """
     from mcugen.core.cache import user_store
     from mcugen.explore.prepare import Asked
     from mcugen.explore.search import Exploration, combinations
     from mcugen.explore.text import print_explored
 
-    asked = Asked(model, CompileOptions(), {"float32": Quantizing()}, Judging())
+    request = Asked(model, CompileOptions(), {"float32": Quantizing()}, Judging())
     store, points = user_store("explore"), combinations(names, ["float32"], GOALS[:1])
-    exploration = Exploration(asked, points, simulate=False, workers=Workers(cpus(0)), store=store)
+    exploration = Exploration(request, points, simulate=False, workers=Workers(cpus(0)), store=store)
     with progress_shown(as_json) as exploration.progress:
         explored = exploration.run()
     if as_json:
@@ -57,14 +61,14 @@ def _print_fitting(model: Path, names: Sequence[str], as_json: bool) -> None:
 
 
 def show(name: str, json_: Annotated[bool, typer.Option("--json", help="as JSON")] = False) -> None:
-    """Prints one board in full."""
+    """Print all data of one board."""
     from mcugen.reporting.listing import print_board
 
     print_board(load_board(name), stdout, json_)
 
 
 def operators(plugin: Plugin = None) -> None:
-    """Prints the table of supported ONNX operators (Markdown: docs/operators.md)."""
+    """Print the table of supported ONNX operators (Markdown: docs/operators.md)."""
     from mcugen.driver.plugins import registry_of
     from mcugen.reporting.operators import operator_table
 
@@ -72,5 +76,5 @@ def operators(plugin: Plugin = None) -> None:
 
 
 def version() -> None:
-    """Prints the version."""
+    """Print the version."""
     typer.echo(__version__)

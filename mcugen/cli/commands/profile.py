@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mcugen profile`."""
+"""The command `mcugen profile`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def profile(
     without: Without = None,
     quiet: Quiet = False,
 ) -> None:
-    """Writes what tensors are like on samples, for --profile: it serves every precision and scheme."""
+    """Write a profile of all tensors on samples, for --profile; one profile serves every precision and scheme."""
     from mcugen.api.compilation import Compilation
     from mcugen.quantization.profile_file import write_profile
     from mcugen.quantization.scheme import Scheme
@@ -35,8 +35,8 @@ def profile(
     quantizing = Quantizing(calibration=calibration, preprocess=preprocess, scheme=scheme)
     net = Compilation(model, "host", reading, quantizing, Judging(pixel_scale=pixel_scale))
     with watched(net, quiet):
-        made, notes = net.profile()
+        tensor_profile, notes = net.profile()
     tell_warnings(net.warnings)
     if not quiet:
         tell_notes(notes)
-    write_profile(made, output)
+    write_profile(tensor_profile, output)

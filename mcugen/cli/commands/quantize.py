@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mcugen quantize`."""
+"""The command `mcugen quantize`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def quantize(
     json_: Json = "",
     quiet: Quiet = False,
 ) -> None:
-    """Writes the quantized model as standard ONNX, which ONNX Runtime runs with the same result."""
+    """Write the quantized model as standard ONNX, which ONNX Runtime runs with the same results."""
     from mcugen.api.compilation import Compilation
     from mcugen.codegen.write import replace_file
     from mcugen.quantization.summary import QuantizationSummary

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mcugen report`."""
+"""The command `mcugen report`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def report(
     sharing: Workers,
     telling: Telling,
 ) -> None:
-    """Compiles, builds, runs every sample under QEMU and reports accuracy, instructions, flash and RAM."""
+    """Compile and build, run every sample under QEMU, and report accuracy, instructions, flash and RAM."""
     from mcugen.api.compilation import Compilation
     from mcugen.autotuning.latency import Deadline
     from mcugen.codegen.write import write_text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mcugen run`."""
+"""The command `mcugen run`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(
     judging: Judging,
     quiet: Quiet = False,
 ) -> None:
-    """Runs the generated code on samples and writes what it returned."""
+    """Run the generated code on samples and write its outputs."""
     import numpy as np
 
     from mcugen.api.compilation import Compilation

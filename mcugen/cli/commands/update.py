@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mcugen update`."""
+"""The command `mcugen update`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def update(
     judging: Judging,
     telling: Telling,
 ) -> None:
-    """Writes a new file of weights for code that is there: of a model of the same structure, trained again."""
+    """Write a new file of weights for existing code, from a retrained model of the same structure."""
     from mcugen.api.compilation import Compilation
     from mcugen.codegen.update import Installed
     from mcugen.codegen.write import replace_file

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mcugen validate`."""
+"""The command `mcugen validate`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def validate(
     judging: Judging,
     telling: Telling,
 ) -> None:
-    """Runs the model on a board, over a wire: accuracy, bits of every layer, cycles and stack."""
+    """Run the model on a connected board, and check accuracy, the bits of every layer, cycles and stack."""
     from mcugen.api.compilation import Compilation
     from mcugen.codegen.write import write_text
     from mcugen.deploy.validation.runs import RunsFile
@@ -92,11 +92,13 @@ def validate(
 
 
 def _require_equal(result: ValidationReport) -> None:
-    """VerificationError where the board computes something else."""
+    """Raise VerificationError if the board's results differ from those of the generated code on this computer."""
     difference, wrong = result.difference, result.constants_differ
     if difference is None and not wrong and not result.different_samples:
         return
-    found = str(difference) if difference else f"{result.different_samples} samples differ, {len(wrong)} constants do"
+    mismatch = (
+        str(difference) if difference else f"{result.different_samples} samples differ, {len(wrong)} constants do"
+    )
     causes = difference.causes if difference else []
     rule = "the board must compute what the generated code computes on this computer"
-    raise VerificationError(rule, found, causes[0] if causes else "")
+    raise VerificationError(rule, mismatch, causes[0] if causes else "")

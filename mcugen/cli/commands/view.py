@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mcugen view`."""
+"""The command `mcugen view`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def view(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Makes the page of a report, as `mcugen report --html` does, without compiling anything again."""
+    """Write the HTML page of a stored report, as `mcugen report --html` does, without compiling again."""
     from mcugen.codegen.write import write_text
     from mcugen.reporting.html import report_page
     from mcugen.reporting.stored import read_report

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Coverage of the generated C by the samples, as gcc counts it on this computer.
+"""Coverage of the generated C by the samples, measured by gcc on this computer.
 
 The code is plain C here: assembly and intrinsics of the board are counted as their C twins.
 """
@@ -71,17 +71,17 @@ def measure(bundle: Bundle, samples: Sequence[Mapping[str, Array]], library: Lib
     """
     counts = gcc_version() >= COUNTS_CONDITIONS
     counters = ("--coverage", *["-fcondition-coverage"] * counts)
-    told = ("--json-format", "--stdout", "--branch-probabilities", *["--conditions"] * counts)
+    gcov_options = ("--json-format", "--stdout", "--branch-probabilities", *["--conditions"] * counts)
     with tempfile.TemporaryDirectory(prefix="mcugen-coverage-") as name:
         folder = Path(name)
         program = host_program(build_counted(bundle, folder, counters, library))
         execute(program, bundle, samples, folder / "run", timeout=SECONDS_PER_SAMPLE)
         notes = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.gcno"))
-        command = [find_program("gcov"), *told, *notes]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise VerificationError("gcov must read what gcc counted", first_lines(done.stderr))
-    counted = [file for line in done.stdout.splitlines() for file in json.loads(line)["files"]]
+        command = [find_program("gcov"), *gcov_options, *notes]
+        completed = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if completed.returncode:
+        raise VerificationError("gcov must read what gcc counted", first_lines(completed.stderr))
+    counted = [file for line in completed.stdout.splitlines() for file in json.loads(line)["files"]]
     own = {*bundle.sources, *bundle.headers}
     names = sorted({Path(file["file"]).name for file in counted} & own)
     parts = [(name, [f for f in counted if Path(f["file"]).name == name]) for name in names]
@@ -98,21 +98,21 @@ def gcc_version() -> int:
 def file_coverage(name: str, counted: Sequence[Mapping[str, Any]], *, conditions: bool) -> FileCoverage:
     """Return the coverage of a file. The counts of a header are summed over all files that include it."""
     runs: dict[int, int] = {}
-    taken: dict[int, list[int]] = {}
-    shown: dict[int, list[tuple[int, int]]] = {}
+    branch_counts: dict[int, list[int]] = {}
+    shown_conditions: dict[int, list[tuple[int, int]]] = {}
     for line in (line for file in counted for line in file["lines"]):
         at = int(line["line_number"])
         runs[at] = runs.get(at, 0) + int(line["count"])
-        taken.setdefault(at, []).extend(int(branch["count"]) for branch in line["branches"])
+        branch_counts.setdefault(at, []).extend(int(branch["count"]) for branch in line["branches"])
         terms = ((int(condition["covered"]), int(condition["count"])) for condition in line.get("conditions", ()))
-        shown.setdefault(at, []).extend(terms)
+        shown_conditions.setdefault(at, []).extend(terms)
     missed = tuple(at for at in sorted(runs) if not runs[at])
-    half = tuple(at for at in sorted(runs) if runs[at] and not all(taken[at]))
-    branches = [count for counts in taken.values() for count in counts]
+    half = tuple(at for at in sorted(runs) if runs[at] and not all(branch_counts[at]))
+    branches = [count for counts in branch_counts.values() for count in counts]
     covered = sum(1 for count in branches if count)
-    found = FileCoverage(name, len(runs), len(runs) - len(missed), len(branches), covered, missed, half)
+    coverage = FileCoverage(name, len(runs), len(runs) - len(missed), len(branches), covered, missed, half)
     if not conditions:
-        return found
-    parts, wholes = (sum(term[i] for terms in shown.values() for term in terms) for i in (0, 1))
-    unshown = tuple(at for at in sorted(shown) if any(part < whole for part, whole in shown[at]))
-    return replace(found, conditions=wholes, covered_conditions=parts, unshown=unshown)
+        return coverage
+    parts, wholes = (sum(term[i] for terms in shown_conditions.values() for term in terms) for i in (0, 1))
+    unshown = tuple(at for at in sorted(shown_conditions) if any(part < whole for part, whole in shown_conditions[at]))
+    return replace(coverage, conditions=wholes, covered_conditions=parts, unshown=unshown)

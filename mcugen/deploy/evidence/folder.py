@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The evidence of one model for one board: what stands in each file of the folder."""
+"""The folder of evidence for one model and board."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def gather(net: Compilation) -> Evidence:
     bundle = compiled.bundle
     stored = samples.fed([as_stored(sample, compiled.program.inputs) for sample in samples.inputs])
     coverage = measure(bundle, stored, compiled.options.library)
-    found = trace(compiled.model, bundle, report.layers)
+    traced = trace(compiled.model, bundle, report.layers)
     code = {name: bundle.files[name] for name in (*bundle.sources, *bundle.headers)}
     deviating = tuple(deviations(code))
     compiler, simulator = tool_versions(board)
@@ -62,8 +62,8 @@ def gather(net: Compilation) -> Evidence:
         "README.md": text.index(
             bundle.name, board.name, model, report, compiled.options.check_weights or compiled.options.check_parameters
         ),
-        "trace.md": text.tracing(found),
-        "trace.json": _json(asdict(found)),
+        "trace.md": text.tracing(traced),
+        "trace.json": _json(asdict(traced)),
         "requirements.md": text.requirements(REQUIREMENTS),
         "deviations.md": text.deviating(deviating),
         "bounds.md": text.bounds(bounds),
@@ -72,11 +72,11 @@ def gather(net: Compilation) -> Evidence:
         "coverage.json": _json(asdict(coverage)),
         "sbom.json": bill_of_materials(bundle.name, model, shipped, *_tools(board)),
     }
-    return Evidence(report, found, coverage, deviating, files)
+    return Evidence(report, traced, coverage, deviating, files)
 
 
 def _tools(board: Board) -> tuple[list[str], tuple[str, ...]]:
-    """Names of programs, and the one that builds for the board, with its flags."""
+    """Return the names of the programs in use, and the command that builds for the board with its flags."""
     host = Path(host_compiler()[0]).name
     if not board.qemu:
         return [host, "gcov"], (host,)
@@ -86,9 +86,9 @@ def _tools(board: Board) -> tuple[list[str], tuple[str, ...]]:
 
 def _bounds(report: Report) -> dict[str, Any]:
     """Return the report's bounds of memory and time."""
-    told = report.to_json()
+    figures = report.to_json()
     keys = ("stack_bound", "ram", "flash", "instructions", "instruction_range", "cycles_estimate", "cycles_note")
-    return {key: told[key] for key in (*keys, "varies", "memories")}
+    return {key: figures[key] for key in (*keys, "varies", "memories")}
 
 
 def _json(value: object) -> str:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Requirement(NamedTuple):
-    """`tests` are files below tests/ with a function each, as pytest names them."""
+    """A requirement on generated code. `tests` are pytest names of test functions, relative to tests/."""
 
     id: str
     text: str

@@ -85,24 +85,24 @@ def _program(name: str) -> Component:
     return _of_file(name, ComponentType.APPLICATION, Path(find_program(name)), program_version(name))
 
 
-def _package(found: Distribution) -> Component:
+def _package(package: Distribution) -> Component:
     """Return a package; its digest covers the installed files' digests, not the archive that they came from."""
-    name = _canonical(found.metadata["Name"])
+    name = _canonical(package.metadata["Name"])
     return Component(
         name=name,
         type=ComponentType.LIBRARY,
-        version=found.version,
+        version=package.version,
         bom_ref=f"library/{name}",
-        purl=PackageURL("pypi", None, name, found.version),
-        properties=[Property(name="mcugen:sha256-of-installed-files", value=_files_digest(found))],
+        purl=PackageURL("pypi", None, name, package.version),
+        properties=[Property(name="mcugen:sha256-of-installed-files", value=_files_digest(package))],
     )
 
 
-def _files_digest(found: Distribution) -> str:
+def _files_digest(package: Distribution) -> str:
     """Return a digest of a package's files without those that the installer writes, which differ between machines."""
     files = [
         f"{file.as_posix()} {file.hash.value}\n"
-        for file in found.files or ()
+        for file in package.files or ()
         if file.hash is not None and ".." not in file.parts and not file.parent.name.endswith(".dist-info")
     ]
     return _sha256("".join(sorted(files)).encode())
@@ -125,16 +125,16 @@ def needed(package: str) -> dict[str, tuple[str, ...]]:
 
     Extras are ignored.
     """
-    todo, found = [package], dict[str, tuple[str, ...]]()
+    todo, needs = [package], dict[str, tuple[str, ...]]()
     while todo:
         name = todo.pop()
-        found[name] = tuple(sorted(_needs(name)))
-        todo += [other for other in found[name] if other not in found]
-    return found
+        needs[name] = tuple(sorted(_needs(name)))
+        todo += [other for other in needs[name] if other not in needs]
+    return needs
 
 
 def _needs(package: str) -> Iterator[str]:
-    """Names of those that are installed: the others are for another platform."""
+    """Yield the names of the installed packages that a package needs; missing ones are for other platforms."""
     for requirement in distribution(package).requires or ():
         named = _NAME.match(requirement)
         if named and "extra ==" not in requirement:

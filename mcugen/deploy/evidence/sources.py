@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads generated C as a reviewer would: functions and their lines, what each layer calls, deviations told in it.
+"""A reader of generated C: functions with their lines, calls of each layer, and annotated deviations.
 
 It knows nothing of what rendered the files, so that what it says of them is a second look.
 """
@@ -50,9 +50,9 @@ def _of_file(file: str, lines: Sequence[str]) -> Iterator[Function]:
             begun = None
         elif is_macro:
             continue
-        elif (found := _DEFINITION.match(line)) and not line.endswith(";"):
-            begun = (found[1], number)
-        elif line.endswith(";") and not line.startswith(" ") and begun is not None:  # a declaration of several lines
+        elif (definition := _DEFINITION.match(line)) and not line.endswith(";"):
+            begun = (definition[1], number)
+        elif line.endswith(";") and not line.startswith(" ") and begun is not None:  # A declaration of several lines.
             begun = None
 
 
@@ -69,20 +69,22 @@ class Place:
 def layer_places(file: str, text: str) -> dict[int, list[Place]]:
     """Return the lines of each layer: from the end of the previous layer to its own end."""
     lines = text.splitlines()
-    found: dict[int, list[Place]] = {}
+    places: dict[int, list[Place]] = {}
     begin = 1
     for number, line in enumerate(lines, 1):
         if line in ("{", "}"):
             begin = number + 1
-        if not (done := _DONE.match(line)):
+        if not (layer_end := _DONE.match(line)):
             continue
-        layer = int(done[1])
-        titles = [at for at in range(begin, number) if (told := _LAYER.match(lines[at - 1])) and int(told[1]) == layer]
+        layer = int(layer_end[1])
+        titles = [
+            at for at in range(begin, number) if (title := _LAYER.match(lines[at - 1])) and int(title[1]) == layer
+        ]
         first = _with_copies(lines, titles[0], begin) if titles else begin
         words = frozenset(_WORD.findall(_COMMENT.sub("", "\n".join(lines[first - 1 : number - 1]))))
-        found.setdefault(layer, []).append(Place(file, first, number, words))
+        places.setdefault(layer, []).append(Place(file, first, number, words))
         begin = number + 1
-    return found
+    return places
 
 
 def _with_copies(lines: Sequence[str], title: int, begin: int) -> int:
@@ -118,15 +120,15 @@ def deviations(files: Mapping[str, str]) -> list[Deviation]:
     `of WORD` in an annotation covers all functions that contain the word, except those that an earlier annotation
     covers.
     """
-    found, told = [], set[Function]()
+    declared, covered = [], set[Function]()
     all_ = functions(files)
     for file, text in files.items():
         for match in _ANNOTATED.finditer(text):
             rule, reason = match[1].replace("dir-", "Dir "), " ".join(match[3].replace("\n *", "").split())
             if not match[2]:
-                found.append(Deviation(rule, file, text.count("\n", 0, match.start()) + 1, reason))
+                declared.append(Deviation(rule, file, text.count("\n", 0, match.start()) + 1, reason))
                 continue
-            using = [user for user in all_ if match[2] in user.words and user not in told]
-            found += [Deviation(rule, user.file, user.first, reason, user.name) for user in using]
-            told.update(using)
-    return sorted(found, key=lambda d: (d.file, d.line))
+            using = [user for user in all_ if match[2] in user.words and user not in covered]
+            declared += [Deviation(rule, user.file, user.first, reason, user.name) for user in using]
+            covered.update(using)
+    return sorted(declared, key=lambda d: (d.file, d.line))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The evidence as Markdown. Names of a model's nodes are untrusted: they stand as code, without what would end that."""
+"""The evidence as Markdown. Names of nodes are untrusted: they are shown as code, without characters that end code."""
 
 from __future__ import annotations
 
@@ -47,7 +47,15 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def index(name: str, board: str, model: tuple[str, str], report: Report, checks: bool) -> str:
-    """README.md."""
+    """Return README.md: facts on the model and the code, the contents of the folder, and known limits.
+
+    Args:
+        name: Name of the bundle.
+        board: Name of the board.
+        model: File and SHA-256 of the model.
+        report: Report of the compilation.
+        checks: Whether the code can check its weights.
+    """
     facts = [
         ("model", f"{code(model[0])}, SHA-256 `{model[1]}`"),
         ("code", f"{code(name)}, by mcugen {__version__} for {code(board)}"),
@@ -64,16 +72,16 @@ def index(name: str, board: str, model: tuple[str, str], report: Report, checks:
         ("[sbom.json](sbom.json)", "bill of materials, CycloneDX 1.6, with hashes *"),
     ]
     limits = "".join(f"- {limit}\n" for limit in LIMITS)
-    told = table(("file", "what it tells"), contents)
+    files_table = table(("file", "what it tells"), contents)
     return (
-        f"{_LICENSE}# Evidence for {code(name)}\n\n{table(('', ''), facts)}\n{told}\n"
+        f"{_LICENSE}# Evidence for {code(name)}\n\n{table(('', ''), facts)}\n{files_table}\n"
         f"\\* depends on the tools that are installed; the other files depend on model, board and options alone.\n\n"
         f"## Known limits\n\n{limits}"
     )
 
 
-def tracing(found: Trace) -> str:
-    """trace.md."""
+def tracing(traced: Trace) -> str:
+    """Return trace.md: tables from the model to the code and back."""
     layers = [
         (
             layer.number,
@@ -83,13 +91,13 @@ def tracing(found: Trace) -> str:
             "<br>".join(layer.functions),
             "<br>".join(layer.constants),
         )
-        for layer in found.layers
+        for layer in traced.layers
     ]
-    nodes = [(code(n.name), code(n.operator), n.how, ", ".join(map(str, n.layers))) for n in found.nodes]
-    used = [f for f in found.functions if f.layers]
+    nodes = [(code(n.name), code(n.operator), n.how, ", ".join(map(str, n.layers))) for n in traced.nodes]
+    used = [f for f in traced.functions if f.layers]
     functions = [(f.name, f.lines, ", ".join(map(str, f.layers))) for f in used]
-    constants = [(c.name, f"{c.ctype}[{c.elements}]", c.line, ", ".join(map(str, c.layers))) for c in found.constants]
-    missing = [f"- {kind}: {', '.join(map(code, names))}\n" for kind, names in untraced(found).items() if names]
+    constants = [(c.name, f"{c.ctype}[{c.elements}]", c.line, ", ".join(map(str, c.layers))) for c in traced.constants]
+    missing = [f"- {kind}: {', '.join(map(code, names))}\n" for kind, names in untraced(traced).items() if names]
     return (
         f"{_LICENSE}# Traceability\n\n## From the model to the code\n\n"
         f"{table(('ONNX node', 'operator', 'how', 'layers'), nodes)}\n"
@@ -102,25 +110,25 @@ def tracing(found: Trace) -> str:
 
 
 def requirements(all_: Sequence[Requirement]) -> str:
-    """requirements.md."""
+    """Return requirements.md: a table of requirements with the tests that show them."""
     rows = [(r.id, r.text, "<br>".join(f"`tests/{test}`" for test in r.tests)) for r in all_]
     return f"{_LICENSE}# Requirements of generated code\n\n{table(('', 'requirement', 'shown by'), rows)}"
 
 
-def deviating(found: Sequence[Deviation]) -> str:
-    """deviations.md."""
+def deviating(declared: Sequence[Deviation]) -> str:
+    """Return deviations.md: a table of deviations from MISRA C:2012 with their places and reasons."""
     places = dict[tuple[str, str], list[str]]()
-    for d in found:
+    for d in declared:
         places.setdefault((d.rule, d.reason), []).append(f"{d.file}:{d.line}{f' `{d.name}`' * bool(d.name)}")
     rows = [(rule, ", ".join(at), reason) for (rule, reason), at in places.items()]
-    told = table(("rule", "place", "reason, and what guards it"), rows) if rows else "None is annotated.\n"
-    return f"{_LICENSE}# Deviations from MISRA C:2012\n\n{told}"
+    places_table = table(("rule", "place", "reason, and what guards it"), rows) if rows else "None is annotated.\n"
+    return f"{_LICENSE}# Deviations from MISRA C:2012\n\n{places_table}"
 
 
-def bounds(found: Mapping[str, Any]) -> str:
-    """bounds.md."""
-    stack = found["stack_bound"] or {"bytes": None, "path": [], "note": "no cross compiler"}
-    ram, flash = found["ram"], found["flash"]
+def bounds(figures: Mapping[str, Any]) -> str:
+    """Return bounds.md: bounds and measurements of stack, memory and time."""
+    stack = figures["stack_bound"] or {"bytes": None, "path": [], "note": "no cross compiler"}
+    ram, flash = figures["ram"], figures["flash"]
     rows = [
         ("stack, bound", _count(stack["bytes"]), " > ".join(stack["path"]) or stack["note"]),
         ("stack, peak of the samples", _count(ram["stack"]), ""),
@@ -129,14 +137,14 @@ def bounds(found: Mapping[str, Any]) -> str:
         ("static RAM besides", _count(ram["static"]), ""),
         ("flash, code", _count(flash["code"]), "with what it needs of libraries"),
         ("flash, weights", _count(flash["weights"]), ""),
-        ("instructions", _count(found["instructions"]), "of the first sample"),
-        *_time(found["instruction_range"]),
-        ("cycles, estimate", _count(found["cycles_estimate"]), found["cycles_note"]),
+        ("instructions", _count(figures["instructions"]), "of the first sample"),
+        *_time(figures["instruction_range"]),
+        ("cycles, estimate", _count(figures["cycles_estimate"]), figures["cycles_note"]),
     ]
-    varies = "".join(f"- {printable(line)}\n" for line in found["varies"]) or "None.\n"
+    varies = "".join(f"- {printable(line)}\n" for line in figures["varies"]) or "None.\n"
     return (
         f"{_LICENSE}# Bounds\n\n{table(('', 'bytes, or count', ''), rows)}\n"
-        f"Compiler: {found['compiler']}, `{found['flags']}`. Simulator: {found['simulator'] or 'none'}.\n\n"
+        f"Compiler: {figures['compiler']}, `{figures['flags']}`. Simulator: {figures['simulator'] or 'none'}.\n\n"
         f"## Layers whose instructions depend on data\n\n{varies}"
     )
 
@@ -157,8 +165,8 @@ def _count(value: int | None) -> str:
     return "not known" if value is None else f"{value:,}"
 
 
-def covered(found: Coverage, sources: Mapping[str, str]) -> str:
-    """coverage.md."""
+def covered(coverage: Coverage, sources: Mapping[str, str]) -> str:
+    """Return coverage.md: a table of coverage by file, and the source lines that no sample runs."""
     rows = [
         (
             f.file,
@@ -166,14 +174,16 @@ def covered(found: Coverage, sources: Mapping[str, str]) -> str:
             _share(f.covered_branches, f.branches),
             *([_share(f.covered_conditions, f.conditions)] if f.conditions is not None else []),
         )
-        for f in found.files
+        for f in coverage.files
     ]
     columns = ("file", "statements", "branches", "conditions (MC/DC)")[: max(map(len, rows), default=3)]
-    missed = _listed({f.file: f.missed for f in found.files}, sources)
-    unshown = _listed({f.file: f.unshown for f in found.files}, sources)
+    missed = _listed({f.file: f.missed for f in coverage.files}, sources)
+    unshown = _listed({f.file: f.unshown for f in coverage.files}, sources)
     return (
-        f"{_LICENSE}# Coverage\n\n{found.samples} samples, {found.compiler}, -O0, as plain C on this computer.\n\n"
-        f"{table(columns, rows)}\nMC/DC: {found.mcdc}.\n\n## Lines that no sample runs\n\n{missed or 'None.' + chr(10)}"
+        f"{_LICENSE}# Coverage\n\n"
+        f"{coverage.samples} samples, {coverage.compiler}, -O0, as plain C on this computer.\n\n"
+        f"{table(columns, rows)}\nMC/DC: {coverage.mcdc}.\n\n"
+        f"## Lines that no sample runs\n\n{missed or 'None.' + chr(10)}"
         + f"## Lines with terms of conditions that were not shown to decide by themselves\n\n{unshown}"
         * bool(unshown)
     )

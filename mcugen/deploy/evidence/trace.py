@@ -17,7 +17,7 @@ from mcugen.reporting.figures import Layer
 
 @dataclass(frozen=True)
 class TracedNode:
-    """A node of the ONNX model, and `how` it is in the code.
+    """A node of the ONNX model, and `how` the code contains it: named, absorbed or gone.
 
     "named": a layer names the node as an origin. "absorbed": the nearest layers along the graph compute or hold its
     result. "gone": nothing that runs depends on it.
@@ -31,7 +31,7 @@ class TracedNode:
 
 @dataclass(frozen=True)
 class TracedLayer:
-    """A layer, where it is called, what functions it reaches, and the constants that it reads."""
+    """A layer with its calls, the functions that it reaches, and the constants that it reads."""
 
     number: int
     title: str
@@ -45,7 +45,7 @@ class TracedLayer:
 
 @dataclass(frozen=True)
 class TracedFunction:
-    """A function of the code and the layers that reach it; none: it is of the interface, or helps these."""
+    """A function of the code with the layers that reach it; none for functions of the interface and their helpers."""
 
     name: str
     lines: str
@@ -54,7 +54,7 @@ class TracedFunction:
 
 @dataclass(frozen=True)
 class TracedConstant:
-    """An array of constants, where it stands, and the layers that read it."""
+    """An array of constants with its place in the code, and the layers that read it."""
 
     name: str
     ctype: str
@@ -104,7 +104,7 @@ _ARRAY = re.compile(r"^(?:\w+ )?const (\w+) (\w+)\[(\d+)\]", re.M)
 
 
 def _arrays(bundle: Bundle) -> dict[str, tuple[str, int, str]]:
-    """C type, elements and place of each array of constants by its name."""
+    """Return the C type, number of elements and place (file:line) of each array of constants, by name."""
     return {
         match[2]: (match[1], int(match[3]), f"{file}:{text.count(chr(10), 0, match.start()) + 1}")
         for file, text in sorted(bundle.files.items())
@@ -137,17 +137,17 @@ def _reached(words: Iterable[str], defined: Sequence[Function]) -> list[Function
     by_name: dict[str, list[Function]] = {}
     for function in defined:
         by_name.setdefault(function.name, []).append(function)
-    todo, found = deque(words), set[Function]()
+    todo, reached = deque(words), set[Function]()
     while todo:
         for function in by_name.get(todo.popleft(), ()):
-            if function not in found:
-                found.add(function)
+            if function not in reached:
+                reached.add(function)
                 todo.extend(function.words)
-    return sorted(found)
+    return sorted(reached)
 
 
 def _nodes(model: onnx.ModelProto, layers: Sequence[TracedLayer]) -> Iterable[TracedNode]:
-    """All nodes of the graph, in its order; those of subgraphs belong to the node that has them."""
+    """Yield the graph's nodes in order, with their layers; nodes of subgraphs belong to the node with the subgraph."""
     nodes = list(model.graph.node)
     by_origin: dict[str, list[int]] = {}
     for layer in layers:
@@ -168,24 +168,24 @@ def _nodes(model: onnx.ModelProto, layers: Sequence[TracedLayer]) -> Iterable[Tr
         yield TracedNode(title, node.op_type, how, tuple(near))
 
 
-def _nearest(at: int, ways: Sequence[Sequence[int]], named: Sequence[Sequence[int]]) -> list[int]:
+def _nearest(at: int, neighbors: Sequence[Sequence[int]], named: Sequence[Sequence[int]]) -> list[int]:
     """Return the layers of the nearest nodes that have any."""
-    seen, todo, found = {at}, deque(ways[at]), set[int]()
+    seen, todo, layers = {at}, deque(neighbors[at]), set[int]()
     while todo:
         node = todo.popleft()
         if node in seen:
             continue
         seen.add(node)
-        found.update(named[node])
+        layers.update(named[node])
         if not named[node]:
-            todo.extend(ways[node])
-    return sorted(found)
+            todo.extend(neighbors[node])
+    return sorted(layers)
 
 
-def untraced(found: Trace) -> Mapping[str, tuple[str, ...]]:
+def untraced(traced: Trace) -> Mapping[str, tuple[str, ...]]:
     """Return what has no counterpart: layers without lines, constants without layers, nodes without layers."""
     return {
-        "layers": tuple(layer.title for layer in found.layers if not layer.lines),
-        "constants": tuple(constant.name for constant in found.constants if not constant.layers),
-        "nodes": tuple(node.name for node in found.nodes if not node.layers),
+        "layers": tuple(layer.title for layer in traced.layers if not layer.lines),
+        "constants": tuple(constant.name for constant in traced.constants if not constant.layers),
+        "nodes": tuple(node.name for node in traced.nodes if not node.layers),
     }

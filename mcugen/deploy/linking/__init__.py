@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several models, one firmware: what they share exists once, and what that saves is told."""
+"""Linking of several models to one firmware with shared code and constants, and a report of the savings."""
 
 from mcugen.deploy.linking.figures import LinkReport, Sum
 from mcugen.deploy.linking.linking import Linking

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of a firmware: what its models take apart, and what they take together."""
+"""The report of a firmware: the sizes of its models, separately and linked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mcugen.reporting.figures import MemoryUse, Report
 
 @dataclass(frozen=True)
 class Sum:
-    """Bytes or counts: of all models, each in a folder of its own, and of the firmware."""
+    """Bytes or counts of all models in separate folders, and of the firmware."""
 
     apart: int
     linked: int
@@ -30,7 +30,7 @@ class Sum:
 
 @dataclass(frozen=True)
 class LinkReport:
-    """All figures in bytes but `kernels`, which counts C functions. `code` and `flash` are measured, or None.
+    """All figures of a firmware, in bytes; `kernels` counts C functions. `code` and `flash` are measured, or None.
 
     `state` is what one stream of inputs of each model keeps between calls; states lie apart, whatever is exclusive.
     """
@@ -55,20 +55,20 @@ class LinkReport:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return the report as JSON data."""
         return asdict(self)
 
 
 def _weights_use(plan: Plan) -> Counter[Memory]:
-    """Bytes of constants in each memory that holds some while the power is off."""
-    found: Counter[Memory] = Counter()
+    """Return the bytes of constants in each nonvolatile memory that holds some."""
+    used: Counter[Memory] = Counter()
     named = {draft.placement.weights.name: draft.placement.weights for draft in plan.drafts}
     for draft in plan.drafts:
         shared = sum(buffer.nbytes for buffer in plan.memory(draft).shared)
-        found[draft.placement.weights] += weights_bytes(draft.program, draft.form.weights) - shared
+        used[draft.placement.weights] += weights_bytes(draft.program, draft.form.weights) - shared
     for _, memory, data in plan.shared.arrays:
-        found[named.get(memory, plan.drafts[0].placement.weights)] += len(data)
-    return found
+        used[named.get(memory, plan.drafts[0].placement.weights)] += len(data)
+    return used
 
 
 def memories_use(plan: Plan) -> list[MemoryUse]:
@@ -77,20 +77,20 @@ def memories_use(plan: Plan) -> list[MemoryUse]:
     weights, copies = _weights_use(plan), Counter[Memory]()
     for placement in (draft.placement for draft in plan.drafts):
         copies.update({memory: placement.copied_to(memory) for memory in placement.copies.values()})
-    found = []
+    uses = []
     for memory in dict.fromkeys((*arenas, *copies, *weights)):
         arena, image, copied = arenas.get(memory, 0), weights[memory], copies[memory]
         use = (arena, image, copied, arena + image + copied)
-        found.append(MemoryUse(memory.name, memory.kind, memory.origin, memory.size, *use))
-    return found
+        uses.append(MemoryUse(memory.name, memory.kind, memory.origin, memory.size, *use))
+    return uses
 
 
 def require_room(memories: Sequence[MemoryUse], board: Board) -> None:
-    """DoesNotFitError where a memory is too small for all models together."""
+    """Raise DoesNotFitError if a memory is too small for all models together."""
     for use in memories:
         room = board.memory(use.name).room
         if use.used > room:
-            found = f"{use.used:,} bytes, {use.used - room:,} more than there are: arenas {use.arena:,}, weights "
+            excess_text = f"{use.used:,} bytes, {use.used - room:,} more than there are: arenas {use.arena:,}, weights "
             remedy = "let models that never run together share memory: --exclusive A,B; or --place one elsewhere"
             rule = f"the models must fit memory '{use.name}' of board '{board.name}' together"
-            raise DoesNotFitError(rule, f"{found}{use.weights:,}, copies of weights {use.copies:,}", remedy)
+            raise DoesNotFitError(rule, f"{excess_text}{use.weights:,}, copies of weights {use.copies:,}", remedy)

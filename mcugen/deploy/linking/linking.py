@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several compilations, and the one firmware of them: what `mcugen link` does, for Python."""
+"""The Python interface of `mcugen link`: several compilations, and their firmware."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mcugen.simulation.simulation import linked_sizes, roots_of
 
 @dataclass
 class Linking:
-    """Links models for one board into one folder; each step is done when it is first asked for, and once.
+    """Models for one board that are linked to one folder; each step runs once, on first use.
 
     `exclusive` are groups of models, by their names, of which no two are ever in use at the same time: they share
     memory. All methods raise the errors of mcugen.core.errors.
@@ -43,9 +43,11 @@ class Linking:
 
     @cached_property
     def models(self) -> list[CompiledModel]:
-        """The compiled models. UsageError unless they are for one board, and have names of their own.
+        """Return the compiled models.
 
-        DoesNotFitError: a step takes longer in the firmware than --max-step-cycles allows.
+        Raises:
+            UsageError: The models are not for one board, or do not have distinct names.
+            DoesNotFitError: A step takes longer in the firmware than --max-step-cycles allows.
         """
         return [self._timed(number) for number in range(len(self._alone))]
 
@@ -60,10 +62,10 @@ class Linking:
         if not models:
             raise UsageError("a firmware must have models", "none", "give some")
         if len({model.board.name for model in models}) > 1:
-            found = " and ".join(dict.fromkeys(model.board.name for model in models))
-            raise UsageError("the models of a firmware must be for one board", found, "compile them for one")
-        taken = [self._identifier, *names]
-        twice = next((name for name in taken if taken.count(name) > 1), None)
+            boards = " and ".join(dict.fromkeys(model.board.name for model in models))
+            raise UsageError("the models of a firmware must be for one board", boards, "compile them for one")
+        used_names = [self._identifier, *names]
+        twice = next((name for name in used_names if used_names.count(name) > 1), None)
         if twice is not None:
             remedy = "give another: --name of the firmware, or --set NUMBER:name=OTHER of a model, counted from 1"
             raise UsageError("models and their firmware must have names of their own", f"'{twice}' twice", remedy)
@@ -82,7 +84,7 @@ class Linking:
 
     @cached_property
     def firmware(self) -> Firmware:
-        """The C files, and in them the report of what is known without building anything."""
+        """Return the C files with a report of all figures that are known without a build."""
         return render_firmware(self.plan, self.report(build=False).to_json())
 
     def write(self, folder: str | Path) -> Path:
@@ -124,13 +126,15 @@ class Linking:
             drafts = [draft if n == number else other.draft for n, other in enumerate(self._alone)]
             return render_firmware(Plan(self._identifier, drafts, self._pairs), {}).models[number]
 
-        each = longest_steps(model, step_cycles(model, self.nets[number].progress, in_firmware))
-        if max(each, default=0) > limit:
+        layer_cycles = longest_steps(model, step_cycles(model, self.nets[number].progress, in_firmware))
+        if max(layer_cycles, default=0) > limit:
             name = model.bundle.name
-            found = f"{max(each):,} in the firmware, where kernels are shared"
-            remedy = f"ask for some less of it alone: --set {name}:max-step-cycles={limit - (max(each) - limit)}"
-            raise DoesNotFitError(f"a step of '{name}' must take {limit:,} cycles at most", found, remedy)
-        return with_steps(model, limit, each)
+            longest = f"{max(layer_cycles):,} in the firmware, where kernels are shared"
+            remedy = (
+                f"ask for some less of it alone: --set {name}:max-step-cycles={limit - (max(layer_cycles) - limit)}"
+            )
+            raise DoesNotFitError(f"a step of '{name}' must take {limit:,} cycles at most", longest, remedy)
+        return with_steps(model, limit, layer_cycles)
 
     @property
     def _identifier(self) -> str:
@@ -138,7 +142,7 @@ class Linking:
 
     @property
     def _pairs(self) -> set[Pair]:
-        """Models that may share memory, by their numbers."""
+        """Return the pairs of models that may share memory, by their numbers."""
         numbers = {model.bundle.name: number for number, model in enumerate(self._alone)}
         for name in (name for group in self.exclusive for name in group):
             if identifier(name) not in numbers:

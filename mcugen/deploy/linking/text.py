@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of a firmware for people."""
+"""The text form of a firmware's report."""
 
 from __future__ import annotations
 

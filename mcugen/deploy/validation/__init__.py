@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validation on the target, over a wire: the computer's end (the device's is templates/validate)."""
+"""Device validation over a wire: the computer's side; the device's side is in templates/validate."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of the board beside those of the reference; and what usually makes them differ."""
+"""Comparison of the board's tensors with the reference, and the usual causes of differences."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ class Gap:
 
 
 def judged(board: Array, reference: Array, tolerates_steps: bool) -> Verdict:
-    """Bits first. Floats may differ by the self-test's tolerance; codes by one if they come from such floats."""
+    """Return the verdict on a result of the board: exact if all bits are equal, else close or different.
+
+    Floats are close within the self-test's tolerance. With `tolerates_steps`, quantized values are close if they differ
+    by at most one, as they may follow from such floats.
+    """
     if board.tobytes() == reference.tobytes():
         return Verdict.EXACT
     if board.dtype.kind == "f":
@@ -70,7 +74,7 @@ def _bits(array: Array) -> Array:
 
 
 def _in_lines(offsets: Array, nbytes: int, line: int) -> bool:
-    """Whether differences fill few lines of a cache, and all others are equal."""
+    """Return whether the differing bytes fill a few cache lines, while all other lines are equal."""
     if not len(offsets):
         return False
     touched = len(np.unique(offsets // line))
@@ -79,7 +83,7 @@ def _in_lines(offsets: Array, nbytes: int, line: int) -> bool:
 
 
 def causes(
-    found: Gap,
+    difference: Gap,
     identity: Identity,
     constants: Sequence[str],
     *,
@@ -90,38 +94,38 @@ def causes(
     """Return likely causes of a difference, the most likely first.
 
     Args:
-        found: The difference.
+        difference: The difference.
         identity: What the firmware tells of itself.
         constants: Names of constants that differ on the board.
         is_float: Whether the layer computes with floats.
         is_repeatable: Whether a second run gave the same results.
         is_plain_equal: Whether the run without digests gave the reference's outputs.
     """
-    told = []
+    texts = []
     if constants:
-        told.append(f"the weights on the board are others ({', '.join(constants[:3])}): compile and flash all files")
+        texts.append(f"the weights on the board are others ({', '.join(constants[:3])}): compile and flash all files")
     if not is_repeatable:
-        told.append(
+        texts.append(
             "a second run gave other results: something writes to the arena meanwhile (DMA, an interrupt, a stack that "
             "grows into it), or memory and clock are set beyond what they can do"
         )
     if "fast-math" in identity.flags:
-        told.append("it was compiled with -ffast-math, which changes results: leave it out for the model's files")
-    if found.looks_like_cache:
-        told.append(
+        texts.append("it was compiled with -ffast-math, which changes results: leave it out for the model's files")
+    if difference.looks_like_cache:
+        texts.append(
             "whole cache lines differ: a DMA's buffer shares lines with the arena, or the data cache is not cleaned or "
             "invalidated around DMA"
         )
     if is_plain_equal:
-        told.append(
+        texts.append(
             "the outputs of the network without hooks are right: the compiler made other code of the same file, and "
             "has a bug, or the build is damaged; compile everything anew, or try another -O"
         )
     if is_float:
-        told.append("flags of the FPU: flush-to-zero, another rounding mode, or -ffp-contract=fast")
-    told += [
+        texts.append("flags of the FPU: flush-to-zero, another rounding mode, or -ffp-contract=fast")
+    texts += [
         "the stack is too small, and lies beside the arena",
         "the arena or a buffer is not aligned as NAME_ARENA_ALIGN says, and the CPU does not trap",
         "objects of an earlier compilation were linked: build everything anew",
     ]
-    return told
+    return texts

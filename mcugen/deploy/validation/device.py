@@ -41,7 +41,7 @@ _OTHER_FIRMWARE = "flash the files that belong to this model"
 
 
 class SessionLostError(Exception):
-    """The device knows nothing of this session: it was reset."""
+    """Raised if the device does not know the session, because it was reset."""
 
 
 class Mode(IntEnum):
@@ -52,9 +52,9 @@ class Mode(IntEnum):
     DIGESTS = 1
     """Compute a digest after each layer."""
     TIMES = 2
-    """With each layer's cycles."""
+    """Measure the cycles of each layer."""
     STACKS = 3
-    """With each layer's stack, where the firmware says where its stack lies."""
+    """Measure the stack of each layer, if the firmware states the location of its stack."""
 
 
 class State(IntEnum):
@@ -89,11 +89,11 @@ class Identity:
     """Bytes of data in a frame."""
     arena: int
     clock_hz: int
-    """How often its counter counts in a second; 0 if it does not say."""
+    """Frequency of the firmware's counter; 0 if unknown."""
     sha256: str
-    """Of the model."""
+    """SHA-256 of the model."""
     code: str
-    """Of the generated code."""
+    """Digest of the generated code."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Traffic:
 
     @property
     def lost(self) -> int:
-        """Frames that never came."""
+        """Return the number of frames that never arrived."""
         return max(self.repeats - self.late, 0)
 
     def seconds(self, baud: int) -> float:
@@ -135,7 +135,7 @@ class Traffic:
 
 
 class Device:
-    """A device on a link. `patience` is how many seconds of silence are too many.
+    """A device on a link. `patience` is the number of seconds of silence after which it counts as lost.
 
     Methods raise SessionLostError where the device was reset, and BoardError where it is silent or refuses.
     """
@@ -149,15 +149,19 @@ class Device:
         self._slowest_run = _FIRST_RUN
 
     def greet(self) -> Identity:
-        """Begins a session, whatever the device was doing."""
+        """Begin a session, whatever the device was doing, and return the firmware's identity.
+
+        Raises:
+            BoardError: The firmware has another version of the protocol, or gives an invalid answer.
+        """
         drain(self._link, 0.02)
         self._session = int.from_bytes(os.urandom(4), "little") | 1
         self._chunk = LEAST_FRAME
         data = self._ask(Kind.HELLO, bytes([PROTOCOL]), size=None)
         remedy = "flash the files of this version's `mcugen compile --validation`"
         if data[:1] != bytes([PROTOCOL]) or len(data) != _HELLO.size:
-            found = f"{data[0] if data else 'none'}, this is {PROTOCOL}"
-            raise BoardError("the firmware must speak this version of the protocol", found, remedy)
+            versions = f"{data[0] if data else 'none'}, this is {PROTOCOL}"
+            raise BoardError("the firmware must speak this version of the protocol", versions, remedy)
         _, counter, layers, is_big, frame, arena, hz, sha256, code = _HELLO.unpack(data)
         if not LEAST_FRAME <= frame <= MOST_FRAME or max(layers, is_big) > 1:
             rule = f"the board must tell of frames of {LEAST_FRAME} to {MOST_FRAME:,} bytes, and flags of 0 or 1"
@@ -166,8 +170,8 @@ class Device:
         texts = [self._ask(Kind.TEXT, bytes([i]), size=None).decode("ascii", "replace") for i in range(_TEXTS)]
         counts = COUNTERS[counter] if counter < len(COUNTERS) else str(counter)
         name, version, options, compiler, flags = (printable(shortened(text, 400)) for text in texts)
-        told = (counts, bool(layers), bool(is_big), frame, arena, hz, sha256.hex(), code.hex())
-        return Identity(name, version, options, compiler, flags, *told)
+        properties = (counts, bool(layers), bool(is_big), frame, arena, hz, sha256.hex(), code.hex())
+        return Identity(name, version, options, compiler, flags, *properties)
 
     def spoil(self, pattern: int) -> None:
         """Fill the arena with a byte."""
@@ -184,7 +188,7 @@ class Device:
         return self._run(Kind.RUN, struct.pack(f"<BBH{len(sizes)}i", mode, paints, pause, *sizes))
 
     def resume(self, pause: int = NO_PAUSE) -> Progress:
-        """Lets a run go on that pauses."""
+        """Continue a paused run until it ends or reaches layer `pause`."""
         return self._run(Kind.CONTINUE, struct.pack("<H", pause))
 
     def read(self, store: Store, index: int, nbytes: int) -> bytes:
@@ -196,11 +200,11 @@ class Device:
         return b"".join(parts)
 
     def reset(self) -> None:
-        """Forgets the state of a stream."""
+        """Reset the model's state."""
         self._ask(Kind.RESET)
 
     def constant(self, index: int) -> int:
-        """CRC-32 of an array of constants as it lies in the firmware."""
+        """Return the CRC-32 of an array of constants in the firmware."""
         return int.from_bytes(self._ask(Kind.CONSTANT, struct.pack("<H", index), size=4), "little")
 
     def settle(self) -> None:
@@ -275,21 +279,21 @@ class Device:
     def _silence(self, kind: Kind) -> BoardError:
         name, traffic, seconds = self._link.name, self.traffic, self._patience
         if traffic.answers:
-            found = f"silent for {seconds:g} s after {traffic.answers:,} answers, when asked to {kind.name.lower()}"
+            symptom = f"silent for {seconds:g} s after {traffic.answers:,} answers, when asked to {kind.name.lower()}"
             remedy = "did it crash (stack overflow, fault, watchdog), or run longer: --timeout SECONDS"
-            return BoardError(f"{name}: the board must answer", found, remedy)
+            return BoardError(f"{name}: the board must answer", symptom, remedy)
         if traffic.received:
-            found = f"{traffic.received:,} bytes within {seconds:g} s, and none of them an answer"
+            symptom = f"{traffic.received:,} bytes within {seconds:g} s, and none of them an answer"
             remedy = "--baud must be the firmware's, with 8 data bits, no parity; or is it another firmware's console"
-            return BoardError(f"{name}: the board must answer", found, remedy)
-        found = f"nothing at all within {seconds:g} s"
+            return BoardError(f"{name}: the board must answer", symptom, remedy)
+        symptom = f"nothing at all within {seconds:g} s"
         remedy = "is it the right port, is --baud the firmware's, are RX and TX crossed, does it poll"
-        return BoardError(f"{name}: the board must answer", found, remedy)
+        return BoardError(f"{name}: the board must answer", symptom, remedy)
 
 
 def _refusal(request: Frame, payload: bytes) -> Exception:
     reason = payload[0] if payload else 0
-    if reason in (Reason.NO_SESSION, Reason.NOT_PAUSED):  # it was reset, or given up in the middle of a run
+    if reason in (Reason.NO_SESSION, Reason.NOT_PAUSED):  # The device was reset, or gave up a run.
         return SessionLostError(Reason(reason).name)
     what = f"{Kind(request.kind).name} with {len(request.payload)} bytes, reason {reason}"
     return BoardError("the board must take what it is asked", what, _OTHER_FIRMWARE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The result of a validation: one dataclass, as the report has one."""
+"""The data of a validation report."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LayerCheck:
 
 @dataclass(frozen=True)
 class Difference:
-    """The first layer that differs from the reference, and the first element of it that does.
+    """The first layer that differs from the reference, and its first differing element.
 
     `layer` is its number, -1 for an output that differs where all layers are equal. `count` of `compared` elements
     differ. `element` is the index in memory's order.
@@ -76,7 +76,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Cycles:
-    """Cycles of one inference by the firmware's counter: of the first sample, and the least and most of all samples."""
+    """Cycles of one inference by the firmware's counter: for the first sample, and the extremes of all samples."""
 
     counter: str
     first: int
@@ -113,7 +113,7 @@ class Wire:
 
 @dataclass(frozen=True)
 class ValidationReport:
-    """All figures; None where unknown.
+    """All figures of a validation; None for unknown ones.
 
     `outputs` is the verdict on all samples' outputs, `layers_samples` how many samples layers were compared on.
     """
@@ -139,5 +139,5 @@ class ValidationReport:
     notes: tuple[str, ...] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return the report as JSON data."""
         return asdict(self)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames of the wire: a body and its CRC-32, in COBS between zeros; what is damaged is dropped whole."""
+"""Frames on the wire: a body and its CRC-32 in COBS encoding between zeros. Damaged frames are dropped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEAD = struct.Struct("<IHB")
 _CRC = struct.Struct("<I")
 _LONGEST_RUN = 254
 _MOST = 1 << 16
-"""Bytes without a zero that are kept: more are no frame."""
+"""Largest number of bytes without a zero that are kept; more bytes are not a frame."""
 
 
 class Kind(IntEnum):
@@ -49,7 +49,7 @@ class Reason(IntEnum):
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame of either end. An answer has session and sequence number of what it answers."""
+    """One frame of either side. An answer has the session and sequence number of its request."""
 
     session: int
     sequence: int
@@ -63,17 +63,17 @@ class Frame:
 
 
 def _stuffed(body: bytes) -> bytes:
-    """COBS: runs without zeros of up to 254 bytes, each behind its length plus one."""
+    """Return the body in COBS encoding: runs of up to 254 nonzero bytes, each after its length plus one."""
     out = bytearray()
-    rest = body
+    remaining = body
     while True:
-        zero = rest.find(b"\0", 0, _LONGEST_RUN)
-        run = rest[: _LONGEST_RUN if zero < 0 else zero]
+        zero = remaining.find(b"\0", 0, _LONGEST_RUN)
+        run = remaining[: _LONGEST_RUN if zero < 0 else zero]
         out.append(len(run) + 1)
         out += run
-        if len(run) == len(rest):
+        if len(run) == len(remaining):
             return bytes(out)
-        rest = rest[len(run) + (zero >= 0) :]
+        remaining = remaining[len(run) + (zero >= 0) :]
 
 
 def _plain(stuffed: bytes) -> bytes | None:
@@ -93,7 +93,7 @@ def _plain(stuffed: bytes) -> bytes | None:
 
 
 class Decoder:
-    """Finds whole frames in whatever comes; text between them, noise and damaged frames are passed over."""
+    """A decoder that finds complete frames in a stream of bytes; other text, noise and damaged frames are skipped."""
 
     def __init__(self) -> None:
         self.damaged = 0

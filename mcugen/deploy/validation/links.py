@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways to a device: a serial port, a TCP socket, a program on this computer (QEMU, or the firmware built for it)."""
+"""Links to a device: a serial port, a TCP socket, or a program on this computer (QEMU, or a build of the firmware)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _PIPE_BYTES = 512
 
 
 class Link(Protocol):
-    """A way for bytes to a device and back. BoardError where it breaks."""
+    """A link that carries bytes to a device and back. Its methods raise BoardError if the link breaks."""
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Return the name of the link for messages."""
 
     def read(self, seconds: float) -> bytes:
         """Return the received bytes; wait at most `seconds` for the first."""
@@ -53,7 +53,7 @@ def open_port(port: str, baud: int) -> Link:
 
 
 class SerialLink:
-    """A serial port, or whatever pyserial takes for one."""
+    """A serial port, or any URL that pyserial accepts."""
 
     def __init__(self, port: str, baud: int) -> None:
         import serial
@@ -74,7 +74,7 @@ class SerialLink:
             first = self._port.read(1)
             self._port.timeout = 0
             return bytes(first + self._port.read(_CHUNK)) if first else b""
-        except (*self._failure, TypeError) as error:  # pyserial's, where the port is gone
+        except (*self._failure, TypeError) as error:  # Pyserial raises TypeError if the port is gone.
             raise _broken(self.name, error) from error
 
     def write(self, data: bytes) -> None:
@@ -93,8 +93,8 @@ class SerialLink:
 def _ports() -> str:
     from serial.tools.list_ports import comports
 
-    found = [port.device for port in comports()]
-    known = f"there are {listed(found)}" if found else "there is no serial port on this computer: is it plugged in"
+    devices = [port.device for port in comports()]
+    known = f"there are {listed(devices)}" if devices else "there is no serial port on this computer: is it plugged in"
     return f"{known}; a user may need to be in the group dialout"
 
 
@@ -181,7 +181,7 @@ class ProcessLink:
                     stream.close()
 
     def _last_words(self) -> str:
-        """Why the program ended."""
+        """Return a text on why the program ended: its exit code and the end of its error output."""
         code = self._process.wait()
         self._errors.seek(0)
         said = self._errors.read()[-2000:].decode(errors="replace").strip()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways to a device through a debug probe and pyOCD: RTT, and characters by semihosting."""
+"""Links to a device through a debug probe and pyOCD: RTT, and semihosting."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from mcugen.core.errors import BoardError, ToolMissingError, UsageError
 
 _POLL_SECONDS = 0.0005
 _BURST = 256
-"""Characters that are passed on before anybody looks at the time."""
+"""Largest number of characters that are passed on before the timeout is checked."""
 
 
 def is_probe(port: str) -> bool:
-    """Whether `--port` names one: rtt or semihosting, with pyOCD's name of the target behind a colon."""
+    """Return whether `--port` names a debug probe: rtt or semihosting, a colon, and pyOCD's name of the target."""
     return port.partition(":")[0] in _LINKS
 
 
@@ -33,7 +33,7 @@ def open_probe(port: str) -> _ProbeLink:
 
 
 class _ProbeLink:
-    """A session of pyOCD with the only probe there is."""
+    """A link by a session of pyOCD with the only connected probe."""
 
     options: ClassVar[dict[str, object]] = {"connect_mode": "attach", "resume_on_disconnect": True}
 
@@ -42,8 +42,8 @@ class _ProbeLink:
             from pyocd.core.exceptions import Error
             from pyocd.core.helpers import ConnectHelper
         except ImportError as error:
-            found = "no such package, or a broken one"
-            raise ToolMissingError(f"--port {port} needs pyOCD", found, "pip install pyocd") from error
+            fault = "no such package, or a broken one"
+            raise ToolMissingError(f"--port {port} needs pyOCD", fault, "pip install pyocd") from error
         self.name = port
         self._failures: tuple[type[Exception], ...] = (Error, OSError)
         try:
@@ -117,7 +117,7 @@ class RttLink(_ProbeLink):
 
 
 class SemihostingLink(_ProbeLink):
-    """Characters by SYS_READC and SYS_WRITEC: the CPU stops for each, so that this is slow, and needs no pins."""
+    """A link by SYS_READC and SYS_WRITEC. It is slow, as the CPU stops for each character, but needs no pins."""
 
     def _begin(self, target: Any) -> None:
         from pyocd.core.target import Target

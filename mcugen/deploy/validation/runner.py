@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs samples on a device, whatever becomes of it meanwhile: a reset costs the sample that was on its way, no more."""
+"""A runner of samples on a device that survives resets: only the sample in progress is repeated."""
 
 from __future__ import annotations
 
@@ -63,56 +63,56 @@ class Runner:
     """Is told who answers, each time a session begins; raises BoardError for another firmware."""
     identity: Identity | None = None
     _next: dict[bool, int | None] = field(default_factory=dict)
-    """Of a model with a state: which sample comes next, for the plain network and for that with hooks."""
+    """Next sample of a model with state, for the network without (False) and with hooks (True)."""
 
     def connect(self) -> Identity:
-        """Begins a session."""
+        """Begin a session and return the identity of the firmware."""
         return self._safely("it was asked who it is", lambda: self._identity())
 
     def outputs(self, index: int, paints: bool = False) -> tuple[dict[str, Array], Progress]:
         """Return the outputs that the network, as the firmware ships it, computes for a sample."""
 
         def run() -> tuple[dict[str, Array], Progress]:
-            done = self._run(index, Mode.PLAIN, paints=paints)
-            return self._read_outputs(index), done
+            progress = self._run(index, Mode.PLAIN, paints=paints)
+            return self._read_outputs(index), progress
 
         return self._safely(f"it ran sample {index}", run)
 
     def digests(self, index: int) -> list[int]:
-        """CRC-32 of what layers compute, as the bundle's validation lists it."""
+        """Return the CRC-32 of each result of layers for a sample, in the order of the bundle's validation."""
         return self._words(index, Mode.DIGESTS, len(self._validation.results))[0]
 
     def times(self, index: int) -> list[int | None]:
-        """Cycles of each layer; None where they were not measured."""
-        words, done = self._words(index, Mode.TIMES, len(self.bundle.layers))
+        """Return the cycles of each layer for a sample; None for layers that were not measured."""
+        words, progress = self._words(index, Mode.TIMES, len(self.bundle.layers))
         if self.identity is None or self.identity.counter == "none":
             return [None] * len(words)
-        return [None if word == UNKNOWN else max(word - done.hook, 0) for word in words]
+        return [None if word == UNKNOWN else max(word - progress.hook, 0) for word in words]
 
     def stacks(self, index: int) -> list[int | None]:
         """Stack of each layer in bytes, from what calls the run function down; None where it was not measured."""
         words, _ = self._words(index, Mode.STACKS, len(self.bundle.layers))
         return [None if word == UNKNOWN else word for word in words]
 
-    def results(self, index: int, wanted: Mapping[int, int]) -> dict[int, Array]:
-        """Return the first elements of layers' results for a sample, by result number; `wanted` gives their counts."""
+    def results(self, index: int, counts: Mapping[int, int]) -> dict[int, Array]:
+        """Return the first elements of layers' results for a sample, by result number; `counts` gives their counts."""
 
         def run() -> dict[int, Array]:
-            found: dict[int, Array] = {}
+            fetched: dict[int, Array] = {}
 
             def fetch(layer: int) -> None:
-                for number in (n for n in wanted if self._validation.results[n].layer == layer):
+                for number in (n for n in counts if self._validation.results[n].layer == layer):
                     dtype = self._validation.results[number].dtype.numpy
-                    data = self.device.read(Store.RESULT, number, wanted[number] * dtype.itemsize)
-                    found[number] = _array(data, dtype)
+                    data = self.device.read(Store.RESULT, number, counts[number] * dtype.itemsize)
+                    fetched[number] = _array(data, dtype)
 
-            self._run(index, Mode.DIGESTS, [self._validation.results[n].layer for n in wanted], fetch)
-            return found
+            self._run(index, Mode.DIGESTS, [self._validation.results[n].layer for n in counts], fetch)
+            return fetched
 
         return self._safely(f"it ran sample {index}", run)
 
     def constants(self) -> list[int]:
-        """CRC-32 of each array of constants as it lies in the firmware."""
+        """Return the CRC-32 of each array of constants in the firmware."""
         numbers = range(len(self._validation.constants))
         return self._safely("its weights were read", lambda: [self.device.constant(n) for n in numbers])
 
@@ -123,8 +123,8 @@ class Runner:
 
     def _words(self, index: int, mode: Mode, count: int) -> tuple[list[int], Progress]:
         def run() -> tuple[list[int], Progress]:
-            done = self._run(index, mode)
-            return np.frombuffer(self.device.read(Store.WORDS, 0, 4 * count), "<u4").tolist(), done
+            progress = self._run(index, mode)
+            return np.frombuffer(self.device.read(Store.WORDS, 0, 4 * count), "<u4").tolist(), progress
 
         return self._safely(f"it ran sample {index}", run)
 
@@ -138,16 +138,16 @@ class Runner:
             except SessionLostError:
                 self.device.traffic.resets += 1
                 self.identity = None
-        found = f"{_MOST_RESETS + 1} times in a row while {when}"
+        occurrence = f"{_MOST_RESETS + 1} times in a row while {when}"
         remedy = "look for a stack overflow, a fault, a watchdog that nobody feeds, or the supply of power"
-        raise BoardError("the board must not begin anew", found, remedy)
+        raise BoardError("the board must not begin anew", occurrence, remedy)
 
     def _identity(self) -> Identity:
-        found = self.device.greet()
-        self.check(found)
-        self.identity = found
+        identity = self.device.greet()
+        self.check(identity)
+        self.identity = identity
         self._next = {}
-        return found
+        return identity
 
     def _run(
         self,
@@ -158,7 +158,7 @@ class Runner:
         *,
         paints: bool = False,
     ) -> Progress:
-        """One run, behind those of the stream before it."""
+        """Run a sample; for a model with state, run the samples before it first."""
         if self.bundle.has_state:
             hooked = mode is not Mode.PLAIN
             if self._next.get(hooked) != index:
@@ -180,23 +180,23 @@ class Runner:
                 self.device.write(number, self._data(port, index))
         pause = left.pop(0) if left else NO_PAUSE
         arguments = tuple(sizes[symbol.name] for symbol in self.bundle.arguments)
-        done = self.device.run(mode, pause, arguments, paints=paints)
+        progress = self.device.run(mode, pause, arguments, paints=paints)
         last_row = -1
-        while done.state is not State.DONE:
-            if done.state is State.ROWS:
-                last_row = self._write_rows(index, done.value, last_row)
+        while progress.state is not State.DONE:
+            if progress.state is State.ROWS:
+                last_row = self._write_rows(index, progress.value, last_row)
             else:
-                if at_pause is None or pause == NO_PAUSE or done.value != pause:
-                    raise _lost_its_way(f"it pauses behind layer {done.value}", pause)
-                at_pause(done.value)
+                if at_pause is None or pause == NO_PAUSE or progress.value != pause:
+                    raise _lost_its_way(f"it pauses behind layer {progress.value}", pause)
+                at_pause(progress.value)
                 pause = left.pop(0) if left else NO_PAUSE
-            done = self.device.resume(pause)
-        if done.value != 0:
-            found = f"{_STATUS.get(done.value, done.value)} for sample {index}"
-            raise VerificationError("the model's run function must return 0 on the board", found)
+            progress = self.device.resume(pause)
+        if progress.value != 0:
+            failure = f"{_STATUS.get(progress.value, progress.value)} for sample {index}"
+            raise VerificationError("the model's run function must return 0 on the board", failure)
         if pause != NO_PAUSE:
             raise _lost_its_way("the run is done", pause)
-        return done
+        return progress
 
     def _data(self, port: Port, index: int) -> bytes:
         sample = self.samples[index]
@@ -227,5 +227,5 @@ class Runner:
 
 
 def _array(data: bytes, dtype: np.dtype[np.generic]) -> Array:
-    """Little-endian elements in this computer's order."""
+    """Return an array of little-endian elements in this computer's byte order."""
     return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of measured layers: what boards took for which kernels (docs/validate.md has the format)."""
+"""Files of measured runs: the cycles of layers on boards, by kernel (docs/validate.md has the format)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcugen.deploy.validation.figures import ValidationReport
 
 @dataclass(frozen=True)
 class RunsFile:
-    """A file of runs that is to have one more: it is read before the board runs, so that no run is lost to it."""
+    """A file of runs to which a run is added; it is read before the board runs, so that a bad file loses no run."""
 
     path: Path
     runs: tuple[Any, ...]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A validation from the first frame to the report."""
+"""The course of a validation, from the first frame to the report."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ SIMULATOR = "simulator"
 """Name of the port that stands for a simulated board: QEMU's machine, or this computer."""
 
 _MOST_FETCHED = 1 << 16
-"""Bytes of a tensor that are fetched to find out where it differs."""
+"""Largest number of bytes of a tensor that are fetched to locate a difference."""
 
 _MOST_FLOATS = 1 << 10
-"""Elements of a tensor of floats whose bits differ that are compared."""
+"""Largest number of elements that are compared by value in a float tensor whose bits differ."""
 
 
 @dataclass(frozen=True)
@@ -110,15 +110,15 @@ def _port(compiled: CompiledModel, wiring: Wiring, folder: Path) -> Iterator[tup
 
 
 def _simulator(compiled: CompiledModel, folder: Path) -> tuple[Link, Fraction]:
-    """The firmware on the machine that stands in for the board."""
+    """Return a link to the firmware in QEMU or on this computer, and the counts of its counter per cycle."""
     board, files = compiled.board, compiled.options.library
     if not board.qemu:
         program = host_program(build_wire_host(compiled.bundle, folder / "device", Checks.NONE, files))
         return ProcessLink(program.command, "this computer"), Fraction(1)
     machine = find_machine(board)
     if not machine.uart:
-        found, remedy = f"machine '{machine.name}'", "name another board with the same CPU"
-        raise UsageError("--port simulator needs a machine whose serial port is known", found, remedy)
+        machine_text, remedy = f"machine '{machine.name}'", "name another board with the same CPU"
+        raise UsageError("--port simulator needs a machine whose serial port is known", machine_text, remedy)
     image = build_wire_target(compiled.bundle, board, machine, folder / "device", files)
     program = qemu_program(image, machine, count_instructions=True, serial="stdio")
     counter = machine.counter
@@ -130,7 +130,10 @@ def _simulator(compiled: CompiledModel, folder: Path) -> tuple[Link, Fraction]:
 def _reference(
     compiled: CompiledModel, stored: Sequence[Sample], folder: Path
 ) -> Iterator[tuple[Runner | None, list[str]]]:
-    """The same firmware on this computer, which all results are compared with; None where there is no compiler."""
+    """Yield the same firmware built for this computer, the reference of all results, and notes for the report.
+
+    The runner is None if this computer has no compiler.
+    """
     try:
         image = build_wire_host(compiled.bundle, folder / "reference", Checks.NONE, compiled.options.library)
     except ToolMissingError as error:
@@ -145,29 +148,32 @@ def _reference(
 
 
 def _checker(compiled: CompiledModel) -> Callable[[Identity], None]:
-    """Whether a firmware is that of this model, compiled as it was here; else nothing it says means anything."""
+    """Return a check that a firmware has this model, compiled with the options given here.
+
+    The check raises BoardError; the results of any other firmware would be meaningless.
+    """
     validation, figures = compiled.bundle.validation, compiled.report.model
     assert validation is not None
 
-    def check(found: Identity) -> None:
-        told = f"'{found.name}', by mcugen {found.version} with {found.options}"
+    def check(identity: Identity) -> None:
+        firmware_text = f"'{identity.name}', by mcugen {identity.version} with {identity.options}"
         remedy = "flash a firmware with the files of `mcugen compile … --validation` and the options given here"
-        if found.sha256 != figures.sha256:
+        if identity.sha256 != figures.sha256:
             raise BoardError(
                 f"the board must run this model, SHA-256 {figures.sha256[:16]}…",
-                f"another one, SHA-256 {found.sha256[:16]}…: {told}",
+                f"another one, SHA-256 {identity.sha256[:16]}…: {firmware_text}",
                 remedy,
             )
-        if found.code != validation.code.hex():
+        if identity.code != validation.code.hex():
             rule = "the board must run the code that the model is compiled to here"
-            raise BoardError(rule, f"other code of the same model: {told}", remedy)
+            raise BoardError(rule, f"other code of the same model: {firmware_text}", remedy)
 
     return check
 
 
 @dataclass
 class _Session:
-    """What is found out, one thing after the other."""
+    """The state of a validation: the results so far."""
 
     compiled: CompiledModel
     board: Runner
@@ -180,16 +186,16 @@ class _Session:
     stack: int | None = None
     wrong_constants: list[str] = field(default_factory=list)
     verdicts: dict[int, list[Verdict]] = field(default_factory=dict)
-    """Of samples' outputs."""
+    """Verdicts on the outputs of each sample, by sample number."""
     layers: dict[int, list[Verdict]] = field(default_factory=dict)
-    """Of layers, by their numbers."""
+    """Verdicts on the results of each layer, by layer number."""
     times: list[int | None] = field(default_factory=list)
     stacks: list[int | None] = field(default_factory=list)
     difference: Difference | None = None
     compared: int = 0
 
     def run(self, layer_samples: int) -> None:
-        """Weights, outputs of all samples, layers of some."""
+        """Check the constants, then run all samples, then compare the layers for the first `layer_samples` samples."""
         self._check_constants()
         self._run_samples()
         identity = self.board.identity
@@ -205,34 +211,34 @@ class _Session:
 
     @property
     def different(self) -> list[int]:
-        """The samples whose outputs are wrong."""
+        """Return the numbers of the samples whose outputs are wrong."""
         return [index for index, verdicts in self.verdicts.items() if Verdict.DIFFERENT in verdicts]
 
     def _check_constants(self) -> None:
         validation = self.compiled.bundle.validation
         assert validation is not None
-        found = zip(validation.constants, self.board.constants(), strict=True)
-        self.wrong_constants = [constant.name for constant, crc in found if constant.crc32 != crc]
+        pairs = zip(validation.constants, self.board.constants(), strict=True)
+        self.wrong_constants = [constant.name for constant, crc in pairs if constant.crc32 != crc]
 
     def _run_samples(self) -> None:
-        """All of them; the first once more, for its stack."""
+        """Run all samples; the first sample also runs once before, to measure its stack."""
         total, name = len(self.board.samples), self.compiled.board.name
         _, painted = self.board.outputs(0, paints=True)
         self.stack = painted.stack
         for index in range(total):
             begin = time.monotonic()
-            outputs, done = self.board.outputs(index)
+            outputs, progress = self.board.outputs(index)
             self.outputs.append(outputs)
-            count = self._cycles(done.cycles, time.monotonic() - begin)
+            count = self._cycles(progress.cycles, time.monotonic() - begin)
             self.cycles += [count] if count is not None else []
             if self.reference is not None:
-                wanted, _ = self.reference.outputs(index)
-                is_real = any(array.dtype.kind == "f" for array in wanted.values())
-                self.verdicts[index] = [judged(outputs[key], wanted[key], is_real) for key in wanted]
+                expected, _ = self.reference.outputs(index)
+                is_real = any(array.dtype.kind == "f" for array in expected.values())
+                self.verdicts[index] = [judged(outputs[key], expected[key], is_real) for key in expected]
             self.progress(f"{name}: running", index + 1, total)
 
     def _cycles(self, counts: int | None, seconds: float | None = None) -> int | None:
-        """Of counts; None where the counter, of 32 bits, may have begun anew within so many seconds."""
+        """Return the cycles of a counter's difference; None if a 32-bit counter may have overflowed in `seconds`."""
         identity = self.board.identity
         if counts is None or identity is None or identity.counter == "none":
             return None
@@ -244,7 +250,7 @@ class _Session:
         return round(counts / self.ticks)
 
     def _compare_layers(self, count: int) -> None:
-        """Digests on the first samples, and on the first whose outputs are wrong; up to the first difference."""
+        """Compare the layers' digests for the first samples and the first wrong sample; stop at a difference."""
         total = len(self.board.samples)
         chosen = list(range(min(count, total)))
         chosen += [index for index in self.different[:1] if index not in chosen]
@@ -277,7 +283,11 @@ class _Session:
         return validation.results
 
     def _fetched(self, index: int, unequal: Sequence[int]) -> dict[int, Verdict]:
-        """Verdicts on results whose bits differ: floats, and codes behind them, may be near enough."""
+        """Return the verdicts on results whose bits differ.
+
+        Float results, and the results that follow them, may be within tolerance. Integer results before the first float
+        result must be exact.
+        """
         assert self.reference is not None
         results = self._results
         floats = [n for n in unequal if results[n].dtype.is_float or results[n].dtype.is_narrow_float]
@@ -285,37 +295,40 @@ class _Session:
         hard = [n for n in unequal if n < first]
         if hard:
             return {hard[0]: Verdict.DIFFERENT}
-        wanted = {n: min(results[n].nbytes // results[n].dtype.nbytes, _MOST_FLOATS) for n in unequal}
-        mine, theirs = self.board.results(index, wanted), self.reference.results(index, wanted)
+        counts = {n: min(results[n].nbytes // results[n].dtype.nbytes, _MOST_FLOATS) for n in unequal}
+        mine, theirs = self.board.results(index, counts), self.reference.results(index, counts)
         return {n: self._judged(results[n], mine[n], theirs[n]) for n in unequal}
 
     @staticmethod
     def _judged(result: Result, board: Array, reference: Array) -> Verdict:
-        """Of what was fetched of a result whose digests differ: they may differ behind it, or only at times."""
-        found = judged(board, reference, True)
-        if found is not Verdict.EXACT:
-            return found
+        """Return the verdict on the fetched part of a result whose digests differ.
+
+        If the fetched parts are equal, the difference lies behind them, or does not occur on every run.
+        """
+        verdict = judged(board, reference, True)
+        if verdict is not Verdict.EXACT:
+            return verdict
         return Verdict.DIFFERENT if board.nbytes == result.nbytes else Verdict.UNKNOWN
 
     def _layer_difference(self, index: int, number: int, digest: int) -> Difference:
         assert self.reference is not None
         result = self._results[number]
-        wanted = {number: min(result.nbytes, _MOST_FETCHED) // result.dtype.nbytes}
-        mine, theirs = self.board.results(index, wanted)[number], self.reference.results(index, wanted)[number]
+        counts = {number: min(result.nbytes, _MOST_FETCHED) // result.dtype.nbytes}
+        mine, theirs = self.board.results(index, counts)[number], self.reference.results(index, counts)[number]
         again = self.board.digests(index)[number]
         layer = self.compiled.report.layers[result.layer]
-        told = (index, result.layer, layer.name, layer.kernel)
+        location = (index, result.layer, layer.name, layer.kernel)
         is_repeatable = again == digest and mine.tobytes() != theirs.tobytes()
-        return self._told(told, mine, theirs, is_repeatable, index not in self.different)
+        return self._told(location, mine, theirs, is_repeatable, index not in self.different)
 
     def _output_difference(self, index: int) -> Difference:
-        """All layers are right, where they are compared, and an output is not."""
+        """Return the difference of a wrong output although all layers are right, or are not compared."""
         assert self.reference is not None
-        wanted, _ = self.reference.outputs(index)
-        name = next(n for n in wanted if wanted[n].tobytes() != self.outputs[index][n].tobytes())
+        expected, _ = self.reference.outputs(index)
+        name = next(n for n in expected if expected[n].tobytes() != self.outputs[index][n].tobytes())
         again, _ = self.board.outputs(index)
         is_repeatable = again[name].tobytes() == self.outputs[index][name].tobytes()
-        return self._told((index, -1, name, ""), self.outputs[index][name], wanted[name], is_repeatable, False)
+        return self._told((index, -1, name, ""), self.outputs[index][name], expected[name], is_repeatable, False)
 
     def _told(
         self,
@@ -328,9 +341,9 @@ class _Session:
         identity = self.board.identity
         assert identity is not None
         is_float = board.dtype.kind == "f"
-        found = gap(board, reference)
+        difference = gap(board, reference)
         reasons = causes(
-            found,
+            difference,
             identity,
             self.wrong_constants,
             is_float=is_float,
@@ -340,11 +353,11 @@ class _Session:
         return Difference(
             *where,
             dtype=str(board.dtype),
-            element=found.element,
-            board=found.board,
-            reference=found.reference,
-            count=found.count,
-            compared=found.compared,
+            element=difference.element,
+            board=difference.board,
+            reference=difference.reference,
+            count=difference.count,
+            compared=difference.compared,
             is_repeatable=is_repeatable,
             causes=reasons,
         )
@@ -381,7 +394,10 @@ def _report(session: _Session, samples: Samples, metric: Metric, wiring: Wiring,
 
 
 def _simulated(compiled: CompiledModel, sample: Sample) -> tuple[Execution, tuple[int, ...] | None]:
-    """A run, and the stack of its layers; of an input that is made of raw data too, as the board is given it made."""
+    """Return a simulated run, and the stack of each layer.
+
+    If code converts the input from raw data, the run takes the converted input, as the board does.
+    """
     compiled = compiled.given_inputs
     run = compiled.simulate([sample], per_layer=True, cycles=True)
     setup = Setup(library=compiled.options.library)

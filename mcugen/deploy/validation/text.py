@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A validation for people: totals, layers, and what differs."""
+"""The text and HTML form of a validation report: totals, a table of layers, and differences."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ COLUMNS: tuple[tuple[str, bool, Callable[[LayerCheck], str]], ...] = (
     ("stack", True, lambda layer: _number(layer.stack, "")),
     ("stack, sim.", True, lambda layer: _number(layer.stack_simulated, "")),
 )
-"""Of layers: head, whether it stands to the right, and what it shows."""
+"""Columns of the table of layers: heading, whether it is right-aligned, and the text that it shows for a layer."""
 
 WIDE_ALONE = ("kernel", "MACs", "instructions")
-"""Columns that a narrow console has no room for."""
+"""Columns that only wide consoles show."""
 
 
 def title(report: ValidationReport) -> str:
-    """What was validated where."""
+    """Return the title: model, board, CPU, precision and port."""
     return f"{report.model.name} on {report.board} ({report.cpu}), {report.precision}, by {report.wire.port}"
 
 
 def totals(report: ValidationReport) -> list[Row]:
-    """Label, value and note of each figure."""
+    """Return the label, value and note of each figure."""
     rows = [("outputs", _WORDS[Verdict(report.outputs)], _outputs(report))]
     rows.append(("layers", _WORDS[_layers(report)], f"on {report.layer_samples} samples, beside this computer's"))
     if report.accuracy is not None:
@@ -71,9 +71,9 @@ def _outputs(report: ValidationReport) -> str:
 
 
 def _layers(report: ValidationReport) -> Verdict:
-    found = [Verdict(layer.verdict) for layer in report.layers if layer.verdict]
+    verdicts = [Verdict(layer.verdict) for layer in report.layers if layer.verdict]
     order = (Verdict.DIFFERENT, Verdict.CLOSE, Verdict.EXACT)
-    return next((verdict for verdict in order if verdict in found), Verdict.UNKNOWN)
+    return next((verdict for verdict in order if verdict in verdicts), Verdict.UNKNOWN)
 
 
 def _times(report: ValidationReport) -> list[Row]:
@@ -102,18 +102,18 @@ def _beside(simulated: int | None) -> str:
 
 
 def findings(report: ValidationReport) -> list[str]:
-    """What is wrong, in words."""
+    """Return lines on differing weights, and on the first difference with its likely causes."""
     lines = [f"weights on the board differ: {name}" for name in report.constants_differ]
-    found = report.difference
-    if found is not None:
-        lines.append(f"first difference: {found}")
-        lines += ["usual causes, the likeliest first:"] * bool(found.causes)
-        lines += [f"  {number}. {cause}" for number, cause in enumerate(found.causes, 1)]
+    difference = report.difference
+    if difference is not None:
+        lines.append(f"first difference: {difference}")
+        lines += ["usual causes, the likeliest first:"] * bool(difference.causes)
+        lines += [f"  {number}. {cause}" for number, cause in enumerate(difference.causes, 1)]
     return lines
 
 
 def print_validation(report: ValidationReport, console: Console) -> None:
-    """Totals, a line a layer, and what is wrong."""
+    """Print the totals, the table of layers, and the findings."""
     console.print(table_of_facts(title(report), totals(report)))
     console.print(_table(report, console.width))
     for line in findings(report):
@@ -137,7 +137,7 @@ def _table(report: ValidationReport, console_width: int) -> Table:
 
 
 def validation_page(report: ValidationReport) -> str:
-    """All that the text says, as one file of HTML."""
+    """Return the report as one HTML file, with all columns."""
     return rendered(
         "validation.html.j2",
         title=title(report),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX → HIR: shapes are fixed, constants known, every node either understood or refused with a reason."""
+"""Import of ONNX models to HIR with fixed shapes; each node is either imported or refused with a reason."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def import_model(
 ) -> Graph:
     """Return the HIR of a checked model.
 
-    A leading dimension without a fixed size is 1, unless its name shows that it counts no samples; `Graph.notes` says
-    so.
+    A leading dimension without a fixed size becomes 1 with an entry in `Graph.notes`, unless its name shows that it is
+    not a batch of samples.
 
     Args:
         model: The model, as `load` returns it.
@@ -76,7 +76,7 @@ def _imported(
     keeps_statistics: bool,
 ) -> Scope:
     """Import a model with its nodes as they are; return its graph and its values by name."""
-    opsets = {"": onnx.defs.onnx_opset_version()}  # of models that use other domains only
+    opsets = {"": onnx.defs.onnx_opset_version()}  # The default for models that only import other domains.
     opsets |= {short_domain(e.domain): int(e.version) for e in model.opset_import}
     scope = Scope(Graph(name), opsets, declared=declared_types(model.graph), registry=registry)
     scope.composed = composed
@@ -116,19 +116,20 @@ def _distinct_outputs(graph: Graph, source: onnx.GraphProto) -> list[onnx.ValueI
 
 
 def size_output(symbol: str) -> str:
-    """Return the name of the output that tells a computed size."""
+    """Return the name of the output that holds a computed size."""
     return f"{symbol}.size"
 
 
 def _import_inputs(scope: Scope, graph: onnx.GraphProto, dims: dict[str, int], bound: dict[str, Array]) -> None:
     unbound: dict[str, None] = {}
     known, places = set[str](), set[str]()
-    inputs = [info for info in graph.input if info.name not in scope.env]  # before IR version 4 initializers were, too
+    # Before IR version 4, initializers are inputs too.
+    inputs = [info for info in graph.input if info.name not in scope.env]
     single = _batches(scope, [info for info in inputs if info.name not in bound], dims)
     for info in inputs:
         if not info.type.HasField("tensor_type"):
-            found = info.type.WhichOneof("value") or "no type"
-            raise UnsupportedError(f"input '{info.name}': must be a tensor", found, "export tensors")
+            kind = info.type.WhichOneof("value") or "no type"
+            raise UnsupportedError(f"input '{info.name}': must be a tensor", kind, "export tensors")
         if info.name in bound:
             scope.env[info.name] = scope.constant(info.name, _bound_array(info, bound.pop(info.name)))
             continue
@@ -161,7 +162,7 @@ def _import_inputs(scope: Scope, graph: onnx.GraphProto, dims: dict[str, int], b
 def _dimensions(info: onnx.ValueInfoProto) -> list[tuple[str, int | None]]:
     """Return, for each axis, the name that --dim accepts, and the size if it is known.
 
-    "?" is no name: some exporters write it on every free axis.
+    "?" is not a name: some exporters write it on every free axis.
     """
     dims = info.type.tensor_type.shape.dim
     names = [dim.dim_param.strip("?") or _place(info, axis) for axis, dim in enumerate(dims)]
@@ -169,32 +170,33 @@ def _dimensions(info: onnx.ValueInfoProto) -> list[tuple[str, int | None]]:
 
 
 def _place(info: onnx.ValueInfoProto, axis: int) -> str:
-    """Return the name of one axis of one input. --dim accepts it too, since a symbol may stand for several axes."""
+    """Return the name of one axis of one input, which --dim accepts too: a symbol may stand for several axes."""
     return f"{info.name}:{axis}"
 
 
 _NO_BATCH = re.compile(r"(?!.*batch)(.*(seq|time|len|frame|step|token|word|char|point|node|edge|width|height)|[tlwh]$)")
-"""Names of dimensions that count something else than samples: a matter of experience."""
+"""Pattern of the names of leading dimensions that are not batches of samples, collected from exported models."""
 
 
 def _batches(scope: Scope, inputs: Sequence[onnx.ValueInfoProto], dims: Mapping[str, int]) -> dict[str, int]:
-    """Return 1 for each leading dimension that counts samples and has no size, and note it."""
+    """Return size 1 for each leading dimension that is a batch without a size, and add a note on it."""
     leading: dict[str, list[str]] = {}
     for info in inputs:
         symbol = _batch(info)
         if symbol and symbol not in dims:
             leading.setdefault(symbol, []).append(info.name)
     for symbol, names in leading.items():
-        others = f" and {len(names) - 1} more" * (len(names) > 1)
-        where, name = f"input '{shortened(names[0])}'{others}", shortened(symbol)
+        more_inputs = f" and {len(names) - 1} more" * (len(names) > 1)
+        where, name = f"input '{shortened(names[0])}'{more_inputs}", shortened(symbol)
         scope.graph.notes.append(f"dimension '{name}' of {where} is taken as 1: --dim {name}=SIZE makes it another")
     return dict.fromkeys(leading, 1)
 
 
 def _batch(info: onnx.ValueInfoProto) -> str:
-    """Return the name of an input's leading dimension if it counts samples and has no size, else "".
+    """Return the name of an input's leading dimension if it is a batch of samples without a size, else "".
 
-    It counts no samples if its name says otherwise or the input has it twice, as a matrix of neighbors.
+    The dimension is not a batch if its name matches _NO_BATCH, or if the input has it twice, like a matrix of
+    neighbors.
     """
     symbols = [symbol for symbol, size in _dimensions(info) if size is None]
     first = next(iter(info.type.tensor_type.shape.dim), None)
@@ -206,7 +208,7 @@ def _batch(info: onnx.ValueInfoProto) -> str:
 def _import_input(scope: Scope, info: onnx.ValueInfoProto, shape: tuple[int, ...]) -> None:
     type_ = TensorType(shape, _dtype(info))
     check_size(f"input '{info.name}'", info.name, type_.count)
-    if not type_.count:  # nothing to read: known already
+    if not type_.count:  # A tensor without elements is a constant.
         scope.env[info.name] = scope.constant(info.name, np.empty(shape, type_.dtype.value))
         return
     scope.env[info.name] = scope.graph.add_input(info.name, type_)
@@ -225,8 +227,8 @@ def _bound_array(info: onnx.ValueInfoProto, array: Array) -> Array:
     if has_shape and (
         len(sizes) != array.ndim or any(s not in (None, n) for s, n in zip(sizes, array.shape, strict=True))
     ):
-        found = f"{array.shape}, the input is {tuple(s or '?' for s in sizes)}"
-        raise UsageError(f"--bind '{info.name}': the shape must be the input's", found, "reshape the value")
+        shapes_text = f"{array.shape}, the input is {tuple(s or '?' for s in sizes)}"
+        raise UsageError(f"--bind '{info.name}': the shape must be the input's", shapes_text, "reshape the value")
     check_size(f"--bind '{info.name}'", info.name, array.size)
     dtype = _dtype(info)
     with np.errstate(all="ignore"):
@@ -240,8 +242,8 @@ def _bound_array(info: onnx.ValueInfoProto, array: Array) -> Array:
 def _dtype(info: onnx.ValueInfoProto) -> DType:
     dtype = dtype_or_none(info)
     if dtype is None:
-        found = type_of(info.type.tensor_type.elem_type)
-        raise UnsupportedError(f"input '{info.name}': unsupported element type", found, "use float32 or int8")
+        onnx_name = type_of(info.type.tensor_type.elem_type)
+        raise UnsupportedError(f"input '{info.name}': unsupported element type", onnx_name, "use float32 or int8")
     return dtype
 
 

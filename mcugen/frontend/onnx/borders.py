@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs and outputs in the types that the caller has: codes of quantized models, whole numbers in place of reals."""
+"""Changes of the element types of inputs and outputs: quantized values, or whole numbers in place of reals."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from mcugen.frontend.onnx.hazards import graphs_of
 from mcugen.frontend.onnx.nodes import bodies_of
 
 MOVES = frozenset({"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
-"""Operators that may stand between: they move elements of any type."""
+"""Operators that may stand between an input or output and its conversion, since they move elements of any type."""
 
 
 def with_integer_borders(model: onnx.ModelProto, states: Collection[str] = ()) -> onnx.ModelProto:
-    """Return a copy with quantized inputs and outputs, where the model only quantizes or dequantizes them.
+    """Return a copy that takes and returns quantized values where the model only quantizes or dequantizes them.
 
-    Inputs and outputs in `states` stay.
+    Inputs and outputs in `states` stay as they are.
 
     Raises:
-        UsageError: No input or output can be quantized, or is already.
+        UsageError: No input or output can be quantized, and none is already.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -32,9 +32,9 @@ def with_integer_borders(model: onnx.ModelProto, states: Collection[str] = ()) -
     constants = {tensor.name for tensor in copy.graph.initializer}
     ends = [v for v in copy.graph.input if v.name not in constants and v.name not in states]
     outs = [v for v in copy.graph.output if v.name not in states]
-    done = [borders.open_input(v) for v in ends] + [borders.open_output(v) for v in outs]
+    opened = [borders.open_input(v) for v in ends] + [borders.open_output(v) for v in outs]
     coded = [v.type.tensor_type.elem_type not in _REALS for v in (*ends, *outs)]
-    if not any(done) and not any(coded):
+    if not any(opened) and not any(coded):
         rule = "--integer-io: inputs or outputs must be quantized"
         raise UsageError(rule, "a model without such conversions at its borders", "quantize it by --calibration")
     borders.sweep()
@@ -55,8 +55,8 @@ def with_input_types(model: onnx.ModelProto, types: Mapping[str, str]) -> onnx.M
     constants = {tensor.name for tensor in graph.initializer} | {output.name for output in graph.output}
     inputs = {v.name: v.type.tensor_type for v in graph.input if v.name not in constants}
     reals = [name for name, type_ in inputs.items() if type_.elem_type in _REALS]
-    for name, wanted in types.items():
-        stored = onnx.TensorProto.DataType.Value(wanted.upper())
+    for name, type_name in types.items():
+        stored = onnx.TensorProto.DataType.Value(type_name.upper())
         if name in inputs and inputs[name].elem_type == stored:
             continue
         if name not in reals:
@@ -87,7 +87,7 @@ _REALS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFL
 
 
 class _Borders:
-    """A graph whose ends are changed in place."""
+    """A graph whose inputs and outputs are changed in place."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._graph = graph
@@ -98,7 +98,7 @@ class _Borders:
         self._producers = {name: node for node in graph.node for name in node.output}
         self._readers: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
         self._fixed = {output.name for output in graph.output}
-        """What keeps its name and type: outputs, and what bodies read."""
+        """Names of tensors that keep their name and type: outputs, and tensors that bodies read."""
         for node in graph.node:
             for name in node.input:
                 self._readers[name].append(node)
@@ -110,23 +110,23 @@ class _Borders:
 
     def open_input(self, value: onnx.ValueInfoProto) -> bool:
         """Quantize an input if only equal conversions read it, perhaps after data movements; return whether it did."""
-        names, found = [value.name], list[onnx.NodeProto]()
+        names, conversions = [value.name], list[onnx.NodeProto]()
         for name in names:
             for node in self._readers[name]:
                 if node.op_type == "QuantizeLinear" and node.input[0] == name and node.output[0] not in self._fixed:
-                    found.append(node)
+                    conversions.append(node)
                 elif _moves(node, name) and node.output[0] not in self._fixed:
                     names.append(node.output[0])
                 else:
                     return False
-        zeros = [self._zero_point(node) for node in found]
-        kinds = {self._kind(node) for node in found}
+        zeros = [self._zero_point(node) for node in conversions]
+        kinds = {self._kind(node) for node in conversions}
         if len(kinds) != 1 or None in kinds or zeros[0] is None or set(names) & self._fixed:
             return False
         value.type.tensor_type.elem_type = zeros[0].data_type
-        for node in found:
+        for node in conversions:
             self._read_instead(node.output[0], node.input[0])
-        self._removed += found
+        self._removed += conversions
         self._retyped |= set(names)
         return True
 
@@ -164,14 +164,14 @@ class _Borders:
         return len(self._readers[name]) == 1 and name not in self._fixed
 
     def _zero_point(self, node: onnx.NodeProto) -> onnx.TensorProto | None:
-        """Return the zero point, which tells the type, of a per-tensor conversion with constants; else None."""
+        """Return the zero point, which has the quantized type, of a per-tensor conversion with constants; else None."""
         constants = [self._constants.get(name) for name in node.input[1:]]
         if len(constants) < 2 or any(c is None or numpy_helper.to_array(c).size != 1 for c in constants):
             return None
         return constants[1]
 
     def _kind(self, node: onnx.NodeProto) -> tuple[object, ...] | None:
-        """Type, scale and zero point."""
+        """Return the type, scale and zero point of a conversion, or None if it is not per tensor and constant."""
         zero, scale = self._zero_point(node), self._constants.get(node.input[1])
         if zero is None or scale is None:
             return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that importers compose of other ONNX operators: imported one by one, and kept as ONNX."""
+"""Recording of operators that importers compose of other ONNX operators, so that a model in ONNX can replace them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mcugen.ops.onnx_node import Operand
 
 @dataclass
 class Parts:
-    """The nodes that a node is composed of: nodes in order, nodes that name its results, and constants."""
+    """The nodes that replace a composed node: `nodes` in order, `ends` that name its results, and their constants."""
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     ends: list[onnx.NodeProto] = field(default_factory=list)
@@ -27,7 +27,16 @@ class Parts:
     def call(
         self, prefix: str, op_type: str, inputs: Sequence[str], outputs: int, domain: str = "", **attributes: object
     ) -> Sequence[str]:
-        """Add a node and return the names of its outputs, which begin with `prefix`."""
+        """Add a node and return the names of its outputs.
+
+        Args:
+            prefix: Prefix of the names.
+            op_type: Operator of the node.
+            inputs: Names of the inputs; "" for absent ones.
+            outputs: Number of outputs.
+            domain: Domain of the operator.
+            attributes: Attributes of the node.
+        """
         stem = f"{prefix}/{op_type}{len(self.nodes)}"
         results = [stem, *(f"{stem}.{index}" for index in range(1, outputs))]
         self.nodes.append(helper.make_node(op_type, inputs, results, stem, domain=domain, **attributes))
@@ -45,14 +54,14 @@ Composed = dict[str, Parts]
 
 @dataclass
 class Recorder:
-    """Imports operators in the place of a node and remembers them under names that begin with `prefix`."""
+    """An importer of operators in the place of a node, which records them under names that begin with `prefix`."""
 
     graph: Graph
     prefix: str
     names: dict[Value, str]
-    """What ONNX calls the node's inputs and all that was made since."""
+    """ONNX names of the node's inputs and of the values computed since."""
     compose: Callable[[onnx.NodeProto, dict[str, Value | None]], list[Value]]
-    """Imports one node, whose inputs have these values."""
+    """Function that imports one node, given the values of its inputs by name."""
     parts: Parts = field(default_factory=Parts)
     complete: bool = True
     """Whether every value that was read has a name in ONNX."""
@@ -60,21 +69,27 @@ class Recorder:
     def __call__(
         self, op_type: str, inputs: Sequence[Operand], outputs: int, domain: str, **attributes: object
     ) -> tuple[Value, ...]:
-        """See `ops.onnx_node.Composition`."""
+        """Import an operator and record it; see `ops.onnx_node.Composition`."""
         operands = [v if v is None or isinstance(v, Value) else self._new(np.asarray(v)) for v in inputs]
         env = {self._name(v): v for v in operands if v is not None}
         names = ["" if v is None else self._name(v) for v in operands]
         results = self.parts.call(self.prefix, op_type, names, outputs, domain, **attributes)
-        made = self.compose(self.parts.nodes[-1], dict(env))
-        self.names |= dict(zip(made, results, strict=True))
-        return tuple(made)
+        values = self.compose(self.parts.nodes[-1], dict(env))
+        self.names |= dict(zip(values, results, strict=True))
+        return tuple(values)
 
     def finish(self, outputs: Sequence[str], results: Sequence[Value | None], composed: Composed) -> None:
-        """Add the recorded calls for a node with these outputs to `composed`, if they are all that computes it."""
-        wanted = [(name, value) for name, value in zip(outputs, results, strict=False) if name and value]
-        if not self.parts.nodes or not self.complete or any(value not in self.names for _, value in wanted):
+        """Add the recorded nodes to `composed`, unless other code computes the node's results too.
+
+        Args:
+            outputs: The ONNX names of the node's outputs.
+            results: The imported values of the outputs.
+            composed: Receives the nodes, by the node's first output.
+        """
+        named_results = [(name, value) for name, value in zip(outputs, results, strict=False) if name and value]
+        if not self.parts.nodes or not self.complete or any(value not in self.names for _, value in named_results):
             return
-        names = [(name, self.names[value]) for name, value in wanted if value is not None]
+        names = [(name, self.names[value]) for name, value in named_results if value is not None]
         composed[next(filter(None, outputs))] = replace(self.parts, ends=_named(names))
 
     def _new(self, array: Array) -> Value:
@@ -92,7 +107,13 @@ class Recorder:
 
 
 def taken_branch(branch: onnx.GraphProto, outputs: Sequence[str], full_name: Callable[[str], str]) -> Parts:
-    """Return the nodes of a branch that replace an If with these outputs; `full_name` maps the names of its tensors."""
+    """Return the nodes of a branch that replace an If whose condition is constant.
+
+    Args:
+        branch: The branch that the condition selects.
+        outputs: Names of the outputs of the If.
+        full_name: Returns the model-wide name of a tensor of the branch.
+    """
     nodes, constants = [], []
     for node in branch.node:
         copy = onnx.NodeProto()
@@ -109,7 +130,7 @@ def taken_branch(branch: onnx.GraphProto, outputs: Sequence[str], full_name: Cal
 
 
 def _named(names: Sequence[tuple[str, str]]) -> list[onnx.NodeProto]:
-    """Nodes that give a node's outputs their names."""
+    """Return Identity nodes that give tensors the names of a node's outputs."""
     return [helper.make_node("Identity", [own], [name], f"{name}/Identity") for name, own in names]
 
 

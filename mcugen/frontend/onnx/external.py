@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors whose elements lie in files beside the model: read from the model's folder, and from nowhere else."""
+"""Tensors whose elements are in files beside the model. Files outside the model's folder are never read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HOLDERS = {
     *("ModelProto", "GraphProto", "FunctionProto", "TrainingInfoProto"),
     *("NodeProto", "AttributeProto", "SparseTensorProto", "TensorProto"),
 }
-"""Messages that are, or may hold, tensors."""
+"""Protobuf messages that are tensors, or may hold tensors."""
 _MOST_DIGITS = 18
 
 
@@ -36,10 +36,15 @@ def external_tensors(message: Message) -> Iterator[onnx.TensorProto]:
 
 
 def load_external_data(model: onnx.ModelProto, path: Path) -> bytes:
-    """Puts the elements of external tensors into the model; the digest of them all, or b"" if there are none.
+    """Move the elements of external tensors into the model, and return their digest, or b"" if there are none.
 
-    `path` is the model's: files are looked for in its folder. ModelError for a file that is not there or that leads
-    out of it, DoesNotFitError for more than MODEL_BYTES.
+    Args:
+        model: The model, changed in place.
+        path: The file of the model, in whose folder the files must be.
+
+    Raises:
+        ModelError: A file does not exist, or is outside the folder.
+        DoesNotFitError: The elements have more than MODEL_BYTES.
     """
     digest, total = hashlib.sha256(), 0
     for tensor in external_tensors(model):
@@ -54,7 +59,7 @@ def load_external_data(model: onnx.ModelProto, path: Path) -> bytes:
 
 
 def require_internal(model: onnx.ModelProto, place: str) -> None:
-    """ModelError for a model from memory that refers to files: it has no folder that they could lie in."""
+    """Raise ModelError if a model from memory refers to files, as it has no folder that they could be in."""
     tensor = next(external_tensors(model), None)
     if tensor is not None:
         rule = f"{place}: a model from memory must hold its tensors itself"
@@ -69,11 +74,12 @@ class _External:
         self.name, self.model = shortened(tensor.name, 80), model
         self.entries: dict[str, str] = {entry.key: entry.value for entry in tensor.external_data}
 
-    def read(self, most: int) -> bytes:
-        """Return the bytes.
+    def read(self, max_bytes: int) -> bytes:
+        """Return the bytes of the elements.
 
         Raises:
-            DoesNotFitError: There are more than `most` bytes.
+            DoesNotFitError: There are more than `max_bytes` bytes.
+            ModelError: The file cannot be read, is too short, or is outside the model's folder.
         """
         file = self._file()
         try:
@@ -82,7 +88,7 @@ class _External:
             length = self._number("length", max(size - offset, 0))
             if offset + length > size:
                 self._refuse(f"'{file.name}' has {size:,} bytes, {offset:,} + {length:,} are wanted", file)
-            if length > most:
+            if length > max_bytes:
                 rule = f"{self.model}: external data must have at most {MODEL_BYTES:,} bytes, to fit any board"
                 raise DoesNotFitError(rule, f"'{self.name}' and others have more", "use a smaller model")
             with open_regular(file) as stream:
@@ -95,15 +101,15 @@ class _External:
         return data
 
     def _file(self) -> Path:
-        """Return the file: a regular file in the model's folder, or in the folder that a link leads to."""
+        """Return the path of a regular file in the model's folder, or in the folder of the model that a link names."""
         location = self.entries.get("location", "")
         folders = {self.model.parent.resolve(), self.model.resolve().parent}
         try:
-            found = (self.model.parent / location).resolve()
-            inside = not Path(location).is_absolute() and any(found.is_relative_to(folder) for folder in folders)
-            if inside and found.is_file():
-                return found
-        except (OSError, RuntimeError, ValueError):  # a name that is too long, links in circles, a null byte
+            file = (self.model.parent / location).resolve()
+            inside = not Path(location).is_absolute() and any(file.is_relative_to(folder) for folder in folders)
+            if inside and file.is_file():
+                return file
+        except (OSError, RuntimeError, ValueError):  # The name is too long or has a null byte, or links form a cycle.
             inside = True
         self._refuse(f"'{shortened(location, 80)}' {'is no file there' if inside else 'lies outside'}")
 
@@ -115,8 +121,8 @@ class _External:
             self._refuse(f"{key} '{shortened(text, 40)}'")
         return int(text)
 
-    def _refuse(self, found: str, file: Path | None = None) -> NoReturn:
+    def _refuse(self, fault: str, file: Path | None = None) -> NoReturn:
         known = format_of(file) if file else None
         remedy = known.remedy if known else "keep the .data file in the same folder"
         rule = f"{self.model}: external weights must lie beside the model"
-        raise ModelError(rule, f"tensor '{self.name}': {found}{f' ({known.name})' if known else ''}", remedy)
+        raise ModelError(rule, f"tensor '{self.name}': {fault}{f' ({known.name})' if known else ''}", remedy)

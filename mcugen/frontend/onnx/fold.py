@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluates single ONNX nodes whose inputs are known, by onnx's own reference implementation."""
+"""Constant folding: evaluation of single ONNX nodes with constant inputs by ONNX's reference implementation."""
 
 from __future__ import annotations
 
@@ -15,34 +15,46 @@ from mcugen.hir.types import Array
 ALWAYS_FOLDED = {"Constant", "Shape", "Size"}
 """Operators that are never computed at run time."""
 _NOT_FOLDED = {"DequantizeLinear", "RandomNormal", "RandomUniform", "RNN", "LSTM", "GRU"}
-"""The reference knows neither lengths nor activations of recurrent layers; weights stay quantized."""
+"""Operators that are not folded.
+
+The reference ignores lengths and activations of recurrent layers, and quantized weights must stay quantized.
+"""
 _RANDOM = {"RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
 
 
 def can_fold(node: onnx.NodeProto) -> bool:
-    """Whether the node is a function of its inputs that is better computed now."""
+    """Return whether a node is a function of its inputs that the reference can compute when compiling."""
     return node.op_type not in _NOT_FOLDED | _RANDOM and not any(a.HasField("g") for a in node.attribute)
 
 
 def evaluate(node: onnx.NodeProto, inputs: dict[str, Array], opset: int) -> dict[str, Array] | None:
-    """Return the node's outputs by name, or None if the reference cannot compute them or they would be too large."""
+    """Return a node's outputs by name, or None if the reference cannot compute them or they would be too large.
+
+    Args:
+        node: The node, of ONNX's own domain.
+        inputs: Values of the inputs by name.
+        opset: Version of the operator set.
+    """
     if hazard(node, opset) or _is_far_outside(node, inputs):
         return None
     model = _single_node_model(node, inputs, opset)
     if _predicted_elements(model) > MAX_ELEMENTS:
         return None
-    from onnx.reference import ReferenceEvaluator  # it brings all of ONNX's operators in numpy
+    from onnx.reference import ReferenceEvaluator  # This import is slow: it loads all operators in numpy.
 
     try:
         with np.errstate(all="ignore"):
             results = ReferenceEvaluator(model).run(None, {})
-    except Exception:  # the reference raises whatever its numpy code meets; the importer then refuses the node
+    except Exception:  # The reference raises any exception of its numpy code; the importer then refuses the node.
         return None
     return {name: np.asarray(r) for name, r in zip(filter(None, node.output), results, strict=True)}
 
 
 def _is_far_outside(node: onnx.NodeProto, inputs: dict[str, Array]) -> bool:
-    """Whether GatherElements has an index that the reference would count its way to (`np.choose` with mode "wrap")."""
+    """Return whether GatherElements has an index far outside the data.
+
+    The reference would step towards such an index one period at a time (`np.choose` with mode "wrap").
+    """
     if node.op_type != "GatherElements" or len(node.input) != 2:
         return False
     data, indices = (np.asarray(inputs[name]) for name in node.input)
@@ -59,7 +71,7 @@ def _single_node_model(node: onnx.NodeProto, inputs: dict[str, Array], opset: in
 def _predicted_elements(model: onnx.ModelProto) -> int:
     try:
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except Exception:  # an invalid node: left to the evaluation, which then fails
+    except Exception:  # The node is invalid, and its evaluation will fail.
         return 0
     sizes = [float(np.prod([float(d.dim_value) for d in v.type.tensor_type.shape.dim])) for v in inferred.graph.output]
     return int(max(sizes, default=0))

@@ -22,9 +22,9 @@ from mcugen.frontend.onnx.functions import (
 from mcugen.ops.onnx_node import Registry
 
 _HIDDEN = "mcugen.hidden."
-"""Begins the domains in which the checker, shape inference and the version converter let operators be."""
+"""Prefix of domains that the checker, shape inference and the version converter do not know, and so ignore."""
 _FATAL = {("ai.onnx.ml", "LabelEncoder"), ("ai.onnx.ml", "TreeEnsemble"), ("", "EyeLike"), ("", "RegexFullMatch")}
-"""Their shape inference ends the process where the type of an input is not known."""
+"""Operators whose shape inference ends the process if the type of an input is unknown."""
 
 
 def import_domains(model: onnx.ModelProto) -> None:
@@ -44,11 +44,13 @@ def _newest(domain: str) -> int:
 def hide(model: onnx.ModelProto, registry: Registry) -> bool:
     """Hide operators from ONNX's own code and return whether there are any.
 
-    Hidden are operators that only a later operator set or mcugen itself has, that the model's operator set deprecates
-    although a later one has them, and that end the process.
+    Three kinds of operators are hidden. The first are operators that only a later operator set or mcugen has. The
+    second are operators that the model's operator set deprecates although a later set has them. The third are operators
+    whose shape inference ends the process.
 
     Raises:
-        UnsupportedError: An operator has attributes that its first definition has not: it would mean something else.
+        UnsupportedError: An operator has attributes that its first definition does not have, so that its meaning
+            differs from that definition.
     """
     has_hidden = False
     for owner in (model, *model.functions):
@@ -105,7 +107,7 @@ def reveal(model: onnx.ModelProto) -> None:
 
 
 def _nodes(owner: onnx.ModelProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
-    """Every node of a model or function, those of graphs within it included."""
+    """Yield every node of a model or function, including the nodes of graphs within it."""
     todo: list[Sequence[onnx.NodeProto]] = [owner.graph.node if isinstance(owner, onnx.ModelProto) else owner.node]
     while todo:
         for node in todo.pop():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are no ONNX models: what they are, by their content, else by their name, and what makes ONNX of them."""
+"""Recognition of files that are not ONNX models, by content or else by name, and how to convert them to ONNX."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mcugen.core.limits import open_regular
 
 @dataclass(frozen=True)
 class Format:
-    """A file format, and how its owner can get an ONNX model from it."""
+    """A file format, with advice on how to get an ONNX model from it."""
 
     name: str
     remedy: str
@@ -59,7 +59,7 @@ _BEGINNINGS = {
     rb"\x08\x01\x12.*(saved_model|serve|tensorflow)": _SAVED_MODEL,
     rb"\n.*\x12[\x04\x05\x0b](Placeholder|Const|NoOp)": _GRAPH_DEF,
 }
-"""Formats by the first bytes of a file; the first match counts."""
+"""Formats by a pattern of the first bytes of a file; the first match counts."""
 
 _SUFFIXES = {
     ".tflite": _TFLITE,
@@ -74,14 +74,14 @@ _SUFFIXES = {
 }
 
 _LOOKED_AT = 1 << 16
-"""Bytes at both ends."""
+"""Number of bytes at the beginning and at the end of a file that are compared with the patterns."""
 
 
 def format_of(path: Path) -> Format | None:
-    """Return the format of a file or folder that is no ONNX model; None if unknown.
+    """Return the format of a file or folder that is not an ONNX model; None if unknown.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: The file cannot be read.
     """
     if path.is_dir():
         return _SAVED_MODEL if (path / "saved_model.pb").is_file() else _SUFFIXES.get(path.suffix.lower())
@@ -89,7 +89,7 @@ def format_of(path: Path) -> Format | None:
         content = file.read(_LOOKED_AT)
         file.seek(max(path.stat().st_size - _LOOKED_AT, file.tell()))
         content += file.read(_LOOKED_AT)
-    for beginning, found in _BEGINNINGS.items():
+    for beginning, file_format in _BEGINNINGS.items():
         if re.match(beginning, content, re.DOTALL):
-            return found
+            return file_format
     return _SUFFIXES.get(path.suffix.lower())

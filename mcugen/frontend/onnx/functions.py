@@ -38,7 +38,7 @@ def _schema(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
 
 @cache
 def first_version(op_type: str) -> int:
-    """Return the first opset whose definition of a standard operator is not deprecated; 0 for one that none defines."""
+    """Return the first opset with a definition of a standard operator that is not deprecated; 0 if there is none."""
     return _first_versions().get(op_type, 0)
 
 
@@ -53,7 +53,7 @@ def _first_versions() -> dict[str, int]:
 
 @cache
 def restored_version(op_type: str, opset: int) -> int:
-    """Return the operator set that defines a standard operator anew which `opset` deprecates; 0 if there is none.
+    """Return the later operator set that redefines an operator deprecated in `opset`; 0 if there is none.
 
     GroupNormalization of opset 18 was deprecated when opset 21 corrected it, and runtimes still compute it.
     """
@@ -76,40 +76,60 @@ def _spread(formals: Sequence[onnx.defs.OpSchema.FormalParameter]) -> list[onnx.
 
 
 def _type_parameters(formals: Sequence[onnx.defs.OpSchema.FormalParameter]) -> list[str]:
-    """Names of the formal parameters' types, by position."""
+    """Return the type parameters of the formal parameters, by position."""
     return [f.type_str for f in _spread(formals)]
 
 
 def outputs_like(node: onnx.NodeProto, opset: int, inputs: Sequence[int]) -> list[str]:
-    """Return the outputs that share a type parameter with one of the given inputs."""
+    """Return the names of outputs that share a type parameter with some inputs.
+
+    Args:
+        node: The node.
+        opset: Version of the operator set of the node's domain.
+        inputs: Positions of the inputs.
+    """
     schema = _schema(node.op_type, opset, node.domain)
     if schema is None:
         return [name for name in node.output if name]
     names = _type_parameters(schema.inputs)
-    wanted = {names[index] for index in inputs if index < len(names)}
+    type_parameters = {names[index] for index in inputs if index < len(names)}
     formals = zip(node.output, _type_parameters(schema.outputs), strict=False)
-    return [name for name, parameter in formals if name and parameter in wanted]
+    return [name for name, parameter in formals if name and parameter in type_parameters]
 
 
 def data_inputs(op_type: str, opset: int, domain: str) -> list[int]:
-    """Positions of the inputs that have the output's type parameter, or else the first input's."""
+    """Return the positions of the inputs that hold data: those with the type parameter of the output.
+
+    If no input has it, return the positions of the inputs with the type parameter of the first input.
+
+    Args:
+        op_type: The operator.
+        opset: Version of the operator set.
+        domain: Domain of the operator.
+    """
     schema = _schema(op_type, opset, domain)
     if schema is None:
         return [0]
     names = _type_parameters(schema.inputs)
-    wanted = schema.outputs[0].type_str if schema.outputs[0].type_str in names else next(iter(names), "")
-    return [index for index, name in enumerate(names) if name == wanted]
+    type_parameter = schema.outputs[0].type_str if schema.outputs[0].type_str in names else next(iter(names), "")
+    return [index for index, name in enumerate(names) if name == type_parameter]
 
 
 def has_body(op_type: str, opset: int, domain: str) -> bool:
-    """Whether ONNX defines the operator by a function body."""
+    """Return whether ONNX defines the operator by a function body."""
     schema = _schema(op_type, opset, domain)
     return schema is not None and bool(schema.has_function or schema.has_context_dependent_function)
 
 
 @cache
 def input_types(op_type: str, opset: int, domain: str) -> tuple[frozenset[str], ...]:
-    """Return, for each input, the types that the model's opset or the newest one allows; () if unknown."""
+    """Return, for each input, the types that the model's opset or the newest one allows; () if unknown.
+
+    Args:
+        op_type: The operator.
+        opset: Version of the model's operator set.
+        domain: Domain of the operator.
+    """
     schemas = [_schema(op_type, version, domain) for version in (opset, onnx.defs.onnx_opset_version())]
     rows = [[f.types for f in _spread(schema.inputs)] for schema in schemas if schema is not None]
     return tuple(frozenset[str]().union(*types) for types in zip_longest(*rows, fillvalue=()))
@@ -121,12 +141,18 @@ def type_name(dtype: DType) -> str:
 
 
 def _number(dtype: DType) -> int:
-    """ONNX's of an element type."""
+    """Return ONNX's number of an element type."""
     return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype.value)))
 
 
 def find_body(node: onnx.NodeProto, opset: int, inputs: Sequence[TensorType | None]) -> onnx.FunctionProto | None:
-    """Return the body of a composite operator for these input types, attributes filled in; None for primitives."""
+    """Return the function body of a composite operator with its attributes filled in; None for primitives.
+
+    Args:
+        node: The node.
+        opset: Version of the operator set of the node's domain.
+        inputs: Type of each input; None if it is absent or not a tensor.
+    """
     schema = _schema(node.op_type, opset, node.domain)
     if schema is None:
         return None
@@ -135,9 +161,9 @@ def find_body(node: onnx.NodeProto, opset: int, inputs: Sequence[TensorType | No
         return None
     body = onnx.FunctionProto()
     body.ParseFromString(data)
-    given = {a.name: a for a in node.attribute}
+    attributes = {a.name: a for a in node.attribute}
     defaults = {name: a.default_value for name, a in schema.attributes.items() if a.default_value.name}
-    _fill_attributes(body.node, defaults | {a.name: a for a in body.attribute_proto} | given)
+    _fill_attributes(body.node, defaults | {a.name: a for a in body.attribute_proto} | attributes)
     return body
 
 
@@ -151,7 +177,7 @@ def _context_dependent(
 ) -> bytes:
     version = _best(schema.context_dependent_function_opset_versions, opset)
     if not version or any(name and type_ is None for name, type_ in zip(node.input, inputs, strict=True)):
-        return b""  # ONNX's code does not survive an input without a type: a sequence
+        return b""  # ONNX's code crashes on an input without a tensor type, such as a sequence.
     types = [type_proto(t).SerializeToString() if t else b"" for t in inputs]
     try:
         body = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), types)

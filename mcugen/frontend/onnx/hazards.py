@@ -15,13 +15,18 @@ from mcugen.frontend.onnx.functions import short_domain
 
 
 def check_hazards(model: onnx.ModelProto, place: str) -> None:
-    """ModelError or DoesNotFitError for a model that would crash or hang ONNX's shape inference or its inliner."""
+    """Raise an error for a model that would crash or hang ONNX's shape inference or its inliner.
+
+    Raises:
+        ModelError: A node is invalid in a way that ONNX's code does not survive.
+        DoesNotFitError: The model exceeds a limit of `core.limits`.
+    """
     _check_budget(model, place)
     for part in (model, *model.functions):
         for entry in part.opset_import:
-            if not 0 <= entry.version < 1 << 31:  # ONNX's own code takes 32 bits
-                found = f"version {entry.version} of domain '{entry.domain}'"
-                raise ModelError(f"{place}: opsets must have a version", found, "repair the model")
+            if not 0 <= entry.version < 1 << 31:  # ONNX's own code stores versions in 32 bits.
+                version_text = f"version {entry.version} of domain '{entry.domain}'"
+                raise ModelError(f"{place}: opsets must have a version", version_text, "repair the model")
     opsets = {entry.domain: int(entry.version) for entry in model.opset_import}
     for function in model.functions:
         own = opsets | {entry.domain: int(entry.version) for entry in function.opset_import}
@@ -32,25 +37,25 @@ def check_hazards(model: onnx.ModelProto, place: str) -> None:
 
 
 def hazard(node: onnx.NodeProto, opset: int) -> str:
-    """Return what is wrong with a node; "" for a safe one."""
+    """Return the fault of a node that would crash or hang ONNX's code; "" for a safe node."""
     if node.op_type == "Einsum":
         terms = [term for a in node.attribute for term in re.split(rb",|->", a.s)]
-        if any(term.count(b"...") > 1 for term in terms):  # it would never return
+        if any(term.count(b"...") > 1 for term in terms):  # ONNX's code would never return.
             return "a term can have one ellipsis"
     named = [a for a in node.attribute if a.name == "batch_dims" or a.name.endswith(("axis", "axes"))]
     axes = [axis for a in named for axis in (a.i, *a.ints)]
-    if any(abs(axis) > MAX_RANK for axis in axes):  # it is cut to 32 bits
+    if any(abs(axis) > MAX_RANK for axis in axes):  # ONNX's code truncates axes to 32 bits.
         return f"axes must be at most {MAX_RANK}"
     parts = [a.i for a in node.attribute if a.name == "num_outputs" and node.op_type == "Split"]
     if parts and parts[0] != len(node.output):
         return "num_outputs must be the number of outputs"
-    if node.op_type in ("DictVectorizer", "CastMap"):  # without the type of a map it reads what is not there
+    if node.op_type in ("DictVectorizer", "CastMap"):  # Without the type of a map, ONNX's code reads invalid memory.
         return "maps must be tensors"
     return _against_schema(node, opset)
 
 
 def _against_schema(node: onnx.NodeProto, opset: int) -> str:
-    """Return what shape inference relies on and the node violates; ONNX's checker would look too late."""
+    """Return the requirement of shape inference that a node violates, or ""; ONNX's checker would run too late."""
     domain = short_domain(node.domain)
     if not onnx.defs.has(node.op_type, opset, domain):
         return ""
@@ -58,11 +63,13 @@ def _against_schema(node: onnx.NodeProto, opset: int) -> str:
     single = onnx.defs.OpSchema.FormalParameterOption.Single
     if any(f.option == single and not name for f, name in zip(schema.inputs, node.input, strict=False)):
         return "every input that is not optional must be given"
-    given = {a.name: a.type for a in node.attribute}
-    absent = [name for name, a in schema.attributes.items() if a.required and name not in given]
+    attribute_types = {a.name: a.type for a in node.attribute}
+    absent = [name for name, a in schema.attributes.items() if a.required and name not in attribute_types]
     if absent:
         return f"attribute {absent[0]} must be given"
-    wrong = [n for n, type_ in given.items() if n in schema.attributes and type_ != schema.attributes[n].type.value]
+    wrong = [
+        n for n, type_ in attribute_types.items() if n in schema.attributes and type_ != schema.attributes[n].type.value
+    ]
     return f"attribute {wrong[0]} must have its type" if wrong else ""
 
 
@@ -79,7 +86,7 @@ def _check_nodes(nodes: Sequence[onnx.NodeProto], opsets: Mapping[str, int], pla
 
 
 def _check_budget(model: onnx.ModelProto, place: str) -> None:
-    """DoesNotFitError for a graph that is larger than any that people make, in some direction."""
+    """Raise DoesNotFitError if a graph exceeds one of the limits, which no real model reaches."""
     graph = model.graph
     nodes = [n for body in (graph, *model.functions) for n in _all_nodes(body.node)]
     readers = Counter(name for node in nodes for name in node.input if name)
@@ -90,7 +97,7 @@ def _check_budget(model: onnx.ModelProto, place: str) -> None:
     longest = max(names, key=len, default="")
     initializers = {t.name for t in graph.initializer}
     inputs = sum(v.name not in initializers for v in graph.input)
-    for what, most, found, where in (
+    for what, limit, count, where in (
         ("nodes", MAX_NODES, len(nodes), ""),
         ("inputs and outputs of nodes", MAX_LINKS, links, ""),
         ("inputs", MAX_PORTS, inputs, ""),
@@ -99,9 +106,11 @@ def _check_budget(model: onnx.ModelProto, place: str) -> None:
         ("readers of a tensor", MAX_READERS, *max(((n, name) for name, n in readers.items()), default=(0, ""))),
         ("characters in a name", MAX_NAME, len(longest), longest),
     ):
-        if found > most:
+        if count > limit:
             named = f" ('{shortened(where, 100)}')" if where else ""
-            raise DoesNotFitError(f"{place}: there must be at most {most:,} {what}", f"{found:,}{named}", "simplify it")
+            raise DoesNotFitError(
+                f"{place}: there must be at most {limit:,} {what}", f"{count:,}{named}", "simplify it"
+            )
 
 
 def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
@@ -114,26 +123,26 @@ def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 def graphs_of(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
-    """Bodies that an attribute holds."""
+    """Yield the graphs that an attribute holds."""
     if attribute.HasField("g"):
         yield attribute.g
     yield from attribute.graphs
 
 
 def _check_calls(model: onnx.ModelProto, place: str) -> None:
-    """Functions that call functions twice, and so on, grow without bounds when they are inlined."""
+    """Raise an error if inlining would make the model too large: nested calls can grow it exponentially."""
     bodies = {(f.domain, f.name): f for f in model.functions}
     sizes: dict[tuple[str, str], int] = {}
 
-    def size(nodes: Sequence[onnx.NodeProto], within: tuple[tuple[str, str], ...]) -> int:
+    def size(nodes: Sequence[onnx.NodeProto], callers: tuple[tuple[str, str], ...]) -> int:
         total = 0
         for node in nodes:
             key = (node.domain, node.op_type)
-            if key in within or len(within) > MAX_RANK:
+            if key in callers or len(callers) > MAX_RANK:
                 raise ModelError(f"{place}: functions must not call themselves", node.op_type, "repair the model")
             if key in bodies and key not in sizes:
-                sizes[key] = size(bodies[key].node, (*within, key))
-            total += sizes.get(key, 1) + sum(size(g.node, within) for a in node.attribute for g in graphs_of(a))
+                sizes[key] = size(bodies[key].node, (*callers, key))
+            total += sizes.get(key, 1) + sum(size(g.node, callers) for a in node.attribute for g in graphs_of(a))
         return total
 
     count = size(model.graph.node, ())

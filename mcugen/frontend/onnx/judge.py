@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX's own verdict on a node for which our code failed: whether the model or our code is wrong."""
+"""ONNX's own verdict on a node that failed to import, to tell a wrong model from a bug in mcugen."""
 
 from __future__ import annotations
 
@@ -14,15 +14,21 @@ from mcugen.frontend.onnx.functions import type_proto
 from mcugen.hir.types import Array, TensorType
 
 LONGEST = 300
-"""Characters of what ONNX says."""
+"""Largest number of characters of ONNX's message."""
 
 
 def objection(
     node: onnx.NodeProto, types: Sequence[TensorType | None], known: Sequence[Array | None], opsets: Mapping[str, int]
 ) -> str:
-    """Why the node is no valid ONNX for inputs of these types, some of them known; "" if ONNX finds nothing.
+    """Return ONNX's reason why a node is invalid; "" if ONNX accepts it.
 
-    Nodes with graphs are held to be valid: the nodes in those are judged one by one.
+    Nodes with graphs are considered valid, as the nodes in these graphs are judged one by one.
+
+    Args:
+        node: The node.
+        types: The type of each input, or None.
+        known: The value of each input, or None if it is computed at run time.
+        opsets: The version of each domain.
     """
     if any(attribute.HasField("g") for attribute in node.attribute):
         return ""
@@ -32,7 +38,7 @@ def objection(
     try:
         onnx.checker.check_node(node, context)
         onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
-    except Exception as error:  # onnx raises a dozen types, some of them its own, without a common base
+    except Exception as error:  # ONNX raises about a dozen exception types without a common base.
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         return lines[-1 if lines[0].startswith("[ShapeInferenceError] Inference error") else 0][:LONGEST]
     return ""
@@ -41,7 +47,7 @@ def objection(
 def _model(
     node: onnx.NodeProto, types: Sequence[TensorType | None], known: Sequence[Array | None], opsets: Mapping[str, int]
 ) -> onnx.ModelProto:
-    """Return a model of the node alone; its inputs are the model's inputs or constants."""
+    """Return a model with only this node; the node's inputs are the model's inputs or constants."""
     inputs, constants = {}, {}
     for name, type_, array in zip(node.input, types, known, strict=True):
         if type_ is not None and array is not None and type_.dtype.numpy == array.dtype:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checked loading: bytes → a valid ONNX model of a supported opset, whatever the file holds."""
+"""Checked loading of a valid ONNX model of a supported opset from any bytes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def load_model(path: Path, registry: Registry = BUILT_IN) -> tuple[onnx.ModelPro
 
 
 def _read_model(path: Path) -> tuple[onnx.ModelProto, str]:
-    """Return the model as its file has it, with external data inside, and the SHA-256 of all bytes."""
+    """Return the unchanged model with its external data inside, and the SHA-256 of all bytes."""
     try:
         data = read_bounded(path, MODEL_BYTES)
     except OSError as error:
@@ -58,17 +58,17 @@ def _read_model(path: Path) -> tuple[onnx.ModelProto, str]:
     return model, hashlib.sha256(data + external).hexdigest()
 
 
-def _no_model(path: Path, found: str) -> ModelError:
+def _no_model(path: Path, fault: str) -> ModelError:
     known = format_of(path)
     remedy = known.remedy if known else "export the model again"
-    return ModelError(f"{path}: the file must be an ONNX model", known.name if known else found, remedy)
+    return ModelError(f"{path}: the file must be an ONNX model", known.name if known else fault, remedy)
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A checked model, the SHA-256 of its bytes, and its file's name without the folder.
+    """A checked model, the SHA-256 of its bytes, and the name of its file without the folder.
 
-    `given` is the model as the user gave it: what other programs get that compute its outputs for comparison.
+    `given` is the model as the user gave it. Other programs that compute its outputs for comparison run this form.
     """
 
     proto: onnx.ModelProto
@@ -76,7 +76,7 @@ class LoadedModel:
     sha256: str
     file: str
     registry: Registry = BUILT_IN
-    """The operators that it may have."""
+    """The operators that the model may use."""
 
 
 def load(
@@ -85,6 +85,11 @@ def load(
     input_types: Mapping[str, str] = MappingProxyType({}),
 ) -> LoadedModel:
     """Load a model from a file or from memory, with other element types for some inputs.
+
+    Args:
+        model: The file, or the model in memory, which is not changed.
+        registry: The operators that the model may use.
+        input_types: Element types by the names of float inputs, for which the caller passes whole numbers.
 
     Raises:
         ModelError: The model cannot be read, or is not valid ONNX.
@@ -112,7 +117,21 @@ def _copied(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def prepare_model(model: onnx.ModelProto, place: str, registry: Registry = BUILT_IN) -> onnx.ModelProto:
-    """Check a model that holds all its tensors itself, inline its local functions, and upgrade old operator sets."""
+    """Check a model that holds all its tensors itself, inline its local functions, and upgrade old operator sets.
+
+    Args:
+        model: The model, changed in place.
+        place: The file or name of the model, for messages.
+        registry: The operators that the model may use.
+
+    Returns:
+        The prepared model.
+
+    Raises:
+        DoesNotFitError: The model exceeds a limit of `core.limits`.
+        ModelError: The model is not valid ONNX.
+        UnsupportedError: An operator cannot be upgraded.
+    """
     require_internal(model, place)
     _check_text(model, place)
     opset = _opset(model, place)
@@ -131,11 +150,11 @@ def _checked(model: onnx.ModelProto, opset: int, place: str, registry: Registry)
     hidden = hide(model, registry)
     tag_functions(model, opset, place)
     try:
-        inferred = onnx.shape_inference.infer_shapes(model)  # exporters omit shapes of outputs
+        inferred = onnx.shape_inference.infer_shapes(model)  # Exporters omit shapes of outputs.
         onnx.checker.check_model(_with_output_shapes(inferred))
         if model.functions:
             model = onnx.inliner.inline_local_functions(model)
-    except Exception as error:  # onnx raises a dozen types, some of them its own, without a common base
+    except Exception as error:  # ONNX raises about a dozen exception types without a common base.
         reason = str(error).strip().split("\n")[0][:300]
         if reason.startswith("No Op registered for "):
             remedy = "replace it by supported operators (see docs/operators.md), or register it with --plugin"
@@ -152,7 +171,10 @@ def _checked(model: onnx.ModelProto, opset: int, place: str, registry: Registry)
 
 
 def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """For the checker alone, which asks for them: exporters leave out what depends on the values of inputs."""
+    """Return the model with an empty shape for each output without one, changed in place.
+
+    Only the checker needs these shapes. Exporters omit shapes that depend on the values of inputs.
+    """
     for output in model.graph.output:
         if output.type.HasField("tensor_type") and not output.type.tensor_type.HasField("shape"):
             output.type.tensor_type.shape.SetInParent()
@@ -160,7 +182,7 @@ def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _check_text(message: Message, place: str) -> None:
-    """Strings that are not UTF-8 come as bytes: only a corrupt file has them."""
+    """Raise ModelError for strings that are not UTF-8, which protobuf returns as bytes: the file is corrupt."""
     for field, value in message.ListFields():
         if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
             continue
@@ -174,9 +196,11 @@ def _check_text(message: Message, place: str) -> None:
 def _opset(model: onnx.ModelProto, place: str) -> int:
     versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
     newest = onnx.defs.onnx_opset_version()
-    if not versions and model.opset_import:  # only other domains are used
+    if not versions and model.opset_import:  # The model imports other domains only.
         return int(newest)
     if not versions or not OLDEST_OPSET <= versions[0] <= newest:
-        found = f"opset {versions[0]}" if versions else "none"
-        raise ModelError(f"{place}: the opset must be {OLDEST_OPSET} to {newest}", found, "export with another opset")
+        version_text = f"opset {versions[0]}" if versions else "none"
+        raise ModelError(
+            f"{place}: the opset must be {OLDEST_OPSET} to {newest}", version_text, "export with another opset"
+        )
     return int(versions[0])

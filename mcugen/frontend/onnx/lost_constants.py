@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keras' `Normalization` layer whose mean and variance the exporter lost.
+"""Detection of Keras `Normalization` layers whose mean and variance the exporter lost.
 
-The layer computes (x − mean) ÷ max(√variance, ε). tf2onnx takes the two for inputs of the model, called
-"…/normalization/sub/y:0" and "…/normalization/Sqrt/x:0", or leaves their names without a tensor. Where `adapt` was not
-called, or its numbers were not saved, they are NaN or a variance of 0.
+The layer computes (x − mean) ÷ max(√variance, ε). tf2onnx turns mean and variance into inputs of the model, called
+"…/normalization/sub/y:0" and "…/normalization/Sqrt/x:0", or leaves their names without a tensor. If `adapt` was not
+called, or its results were not saved, the values are NaN, or the variance is 0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mcugen.core.errors import ModelError
 from mcugen.hir.types import Array
 
 LEAST_DIVISOR = 1e-6
-"""A standard deviation up to this is none: Keras divides by 1e-7 where the variance is 0."""
+"""Largest standard deviation that counts as 0: Keras divides by 1e-7 if the variance is 0."""
 
 _PASSING = {"Add", "Cast", "Expand", "Identity", "Max", "Reciprocal", "Reshape", "Sqrt", "Squeeze", "Unsqueeze"}
 """Operators between the variance and the division."""
@@ -31,14 +31,14 @@ _KERAS = re.compile(r"normalization[^/]*/(sub|truediv|sqrt|maximum|mul)", re.IGN
 REMEDY = (
     "export again with keras.layers.Rescaling(1 / std, -mean / std) in place of Normalization (std = variance ** 0.5)"
 )
-"""How to export so that the numbers are constants: those of Rescaling are."""
+"""Advice for the user: the mean and scale of a Rescaling layer are exported as constants."""
 
 BINDING = "or fix both inputs: --bind NAME=FILE.npy"
-"""What helps besides where they are inputs."""
+"""Additional advice if mean and variance became inputs of the model."""
 
 
 class Loss(Enum):
-    """How a constant is lost; the value says it."""
+    """The way in which a constant is lost; the value is the text for messages."""
 
     INPUT = "is an input of the model"
     MISSING = "is missing"
@@ -48,7 +48,7 @@ class Loss(Enum):
 
 @dataclass(frozen=True)
 class LostConstant:
-    """A mean or a standard deviation that is lost, and the name of its tensor."""
+    """A lost mean or standard deviation: the name of its tensor, and the way in which it is lost."""
 
     name: str
     loss: Loss
@@ -56,7 +56,7 @@ class LostConstant:
 
 @dataclass(frozen=True)
 class _Source:
-    """Where an operand comes from: its name, its numbers if it is constant, and whether a square root was taken."""
+    """The origin of an operand: its name, its values if constant, and whether a square root follows it."""
 
     name: str
     loss: Loss | None
@@ -77,23 +77,23 @@ def lost_constants(graph: onnx.GraphProto, bound: Collection[str] = ()) -> list[
 
 
 def describe_lost(lost: Collection[LostConstant]) -> str:
-    """Return one line that says what was lost and how to export again."""
+    """Return a line on the lost constants and how to export the model again."""
     return f"{what_is_lost(lost)}; {remedy_of(lost)}"
 
 
 def what_is_lost(lost: Collection[LostConstant]) -> str:
-    """Return the first half of that line."""
+    """Return a text on the lost constants and the way in which each is lost."""
     named = ", ".join(f"'{constant.name}' {constant.loss.value}" for constant in lost)
     return f"the exporter lost mean or variance of Keras' Normalization layer: {named}"
 
 
 def remedy_of(lost: Collection[LostConstant]) -> str:
-    """Return the other half."""
+    """Return the advice on how to export the model again."""
     return f"{REMEDY}, {BINDING}" if any(constant.loss is Loss.INPUT for constant in lost) else REMEDY
 
 
 def require_constants(graph: onnx.GraphProto, place: str) -> None:
-    """Raise a ModelError if the mean or the variance of a normalization has no tensor at all."""
+    """Raise ModelError if the mean or the variance of a normalization has no tensor at all."""
     missing = [constant for constant in lost_constants(graph) if constant.loss is Loss.MISSING]
     if missing:
         named = ", ".join(f"'{constant.name}'" for constant in missing)
@@ -102,7 +102,7 @@ def require_constants(graph: onnx.GraphProto, place: str) -> None:
 
 
 class _Reader:
-    """What tensors of a graph are."""
+    """A lookup of the tensors of a graph: producers, initializers and inputs by name."""
 
     def __init__(self, graph: onnx.GraphProto, bound: Collection[str]) -> None:
         self.producers = {name: node for node in graph.node for name in node.output}
@@ -111,7 +111,7 @@ class _Reader:
         self.bound = bound
 
     def of_division(self, node: onnx.NodeProto) -> Iterator[LostConstant]:
-        """Yield what is lost of x - mean, divided by a deviation or multiplied by its reciprocal."""
+        """Yield the lost constants of x - mean, divided by a deviation or multiplied by its reciprocal."""
         for difference, divisor in self._pairs(node):
             mean, deviation = self._source(difference.input[1]), self._source(divisor)
             if mean is None or deviation is None:
@@ -119,13 +119,13 @@ class _Reader:
             is_keras = bool(_KERAS.search(f"{difference.name} {node.name} {mean.name} {deviation.name}"))
             is_both = mean.loss is deviation.loss and deviation.is_root
             if {mean.loss, deviation.loss} & {Loss.INPUT, Loss.MISSING} and not (is_keras or is_both):
-                continue  # a network of several inputs may well compute that
+                continue  # A network with several inputs may compute the same expression.
             for source in (mean, self._judged(deviation, node)):
                 if source.loss is not None:
                     yield LostConstant(source.name, source.loss)
 
     def _pairs(self, node: onnx.NodeProto) -> Iterator[tuple[onnx.NodeProto, str]]:
-        """Yield differences that a node divides, and by what."""
+        """Yield each difference that a node divides or multiplies, with the other operand."""
         orders = ((0, 1),) if node.op_type == "Div" else ((0, 1), (1, 0))
         for first, second in orders:
             producer = self.producers.get(node.input[first])
@@ -133,7 +133,7 @@ class _Reader:
                 yield producer, node.input[second]
 
     def _source(self, name: str) -> _Source | None:
-        """Return where an operand comes from; None for what is computed from the network's data."""
+        """Return the origin of an operand; None if it is computed from the network's data."""
         is_root = False
         for _ in range(len(self.producers) + 1):
             if name in self.tensors:
@@ -153,7 +153,7 @@ class _Reader:
         return None
 
     def _variable_input(self, node: onnx.NodeProto) -> str:
-        """Return the input of a node that is no small constant, such as the ε of a maximum; else the first."""
+        """Return the first input that is not a scalar constant, such as the ε of a maximum; else the first input."""
         scalars = {n for n in node.input if n in self.tensors and not self.tensors[n].dims}
         return str(next((name for name in node.input if name not in scalars), node.input[0]))
 
@@ -162,12 +162,12 @@ class _Reader:
         return _Source(name, Loss.NOT_FINITE if is_bad else None, data, is_root)
 
     def _judged(self, deviation: _Source, node: onnx.NodeProto) -> _Source:
-        """Return a deviation that is lost if it divides by nothing but 0."""
+        """Return the deviation, marked as lost if all of its divisors are 0."""
         data = deviation.data
         if deviation.loss or data is None or data.dtype.kind != "f" or not data.size:
             return deviation
         divisor = np.abs(data.astype(np.float64))
-        if deviation.is_root:  # these are variances
+        if deviation.is_root:  # The data are variances.
             divisor = np.sqrt(divisor)
         elif node.op_type == "Mul":
             divisor = 1 / np.maximum(divisor, LEAST_DIVISOR)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX nodes and the graphs in them: which there are, and what their tensors are called."""
+"""Traversal and renaming of ONNX nodes and the graphs in them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def every_node(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 def bodies_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Yield the bodies of a node, and those of nodes in them, at every depth."""
+    """Yield the bodies of a node, and recursively the bodies of the nodes in them."""
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:
             yield attribute.g

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upgrade of models to a newer operator set of ONNX, by rules of our own (`upgrade_rules`).
+"""Upgrade of models to a newer operator set of ONNX, by the rules in `upgrade_rules`.
 
-ONNX's version converter is not used: it aligns operands of opset 6 wrongly, has no adapters for a dozen operators, and
-does not look into functions.
+ONNX's version converter is not used: it aligns operands of opset 6 wrongly, lacks adapters for a dozen operators, and
+ignores functions.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from mcugen.frontend.onnx.upgrade_rules import Rewrite, Rule, rules_between
 from mcugen.hir.names import Names
 
 OLDEST_OPSET = 6
-"""The oldest operator set of models that are read."""
+"""Oldest operator set of models that can be read."""
 IMPORTED_OPSET = 13
-"""The oldest operator set that the importer and the quantizer know; older models are upgraded to it."""
+"""Oldest operator set that the importer and the quantizer know; older models are upgraded to it."""
 
 _TAG = re.compile(r"mcugen\.opset(\d{1,2})\.(.*)", re.DOTALL)
-"""Domain of a node from a function of another operator set: the number of that set and the node's own domain."""
+"""Pattern of the domain of a marked node, from a function of another operator set: number of the set, own domain."""
 
 
 def standard_opset(owner: onnx.ModelProto | onnx.FunctionProto) -> int | None:
@@ -41,7 +41,15 @@ def standard_opset(owner: onnx.ModelProto | onnx.FunctionProto) -> int | None:
 def tag_functions(model: onnx.ModelProto, opset: int, place: str) -> None:
     """Mark the nodes of functions of another operator set than the model's `opset`, so that they can be inlined.
 
-    `upgrade` removes the marks. ModelError for an operator set that is too old.
+    `upgrade` removes the marks.
+
+    Args:
+        model: The model, changed in place.
+        opset: The operator set of the model.
+        place: The file or model, for messages.
+
+    Raises:
+        ModelError: The operator set of a function is too old.
     """
     tags: dict[str, None] = {}
     for function in model.functions:
@@ -63,10 +71,11 @@ def tag_functions(model: onnx.ModelProto, opset: int, place: str) -> None:
 
 
 def upgrade(model: onnx.ModelProto, opset: int, place: str) -> onnx.ModelProto:
-    """Return the model in ONNX's operator set `opset`, or in the newest one that a node of it has if that is newer.
+    """Return the model in ONNX's operator set `opset`, or in the newest set of any of its nodes if that is newer.
 
-    Bodies of control flow are upgraded with it. Operators that came to ONNX after the model's own operator set count as
-    of the first one that has them: ONNX Runtime had some before (LayerNormalization), and exporters wrote them.
+    Bodies of control flow are upgraded too. An operator that ONNX added after the model's operator set is read as
+    defined by the first set that has it. ONNX Runtime had some of these earlier (LayerNormalization), and exporters
+    wrote them.
 
     Args:
         model: A checked model without functions.
@@ -100,7 +109,7 @@ def _with_types(model: onnx.ModelProto, place: str) -> onnx.ModelProto:
     """Return the model with the types that ONNX infers."""
     try:
         return onnx.shape_inference.infer_shapes(model)
-    except Exception as error:  # onnx raises a dozen types, some of them its own, without a common base
+    except Exception as error:  # ONNX raises about a dozen exception types without a common base.
         reason = str(error).strip().split("\n")[0][:300]
         raise ModelError(f"{place}: the model must be valid ONNX", reason, "export the model again") from error
 
@@ -112,7 +121,7 @@ def _opset_of(node: onnx.NodeProto, own: int) -> int:
 
 
 def _is_standard(node: onnx.NodeProto) -> bool:
-    """Whether the operator of a node, which may be marked or hidden, is of ONNX's own set."""
+    """Return whether the operator of a node, which may be marked or hidden, is in ONNX's own domain."""
     tag = _TAG.fullmatch(node.domain)
     return shown_domain(tag[2] if tag else node.domain) in STANDARD_DOMAINS
 
@@ -125,13 +134,13 @@ def _set_opset(owner: onnx.ModelProto | onnx.FunctionProto, opset: int) -> None:
 
 @dataclass
 class _GraphUpgrade:
-    """Upgrades the nodes of graphs in place, from operator set `own` to `target`."""
+    """An in-place upgrade of the nodes of graphs, from operator set `own` to `target`."""
 
     own: int
     target: int
     names: Names
     types: Mapping[str, onnx.TypeProto] = field(default_factory=dict)
-    """Types of the tensors of the graphs around, by name."""
+    """Types of the tensors of the enclosing graphs, by name."""
     constants: Mapping[str, onnx.TensorProto] = field(default_factory=dict)
 
     def run(self, graph: onnx.GraphProto) -> None:
@@ -147,7 +156,7 @@ class _GraphUpgrade:
             graph.node.extend(upgraded)
 
     def _scope(self, graph: onnx.GraphProto) -> _GraphUpgrade:
-        """Return the upgrade of what stands in a graph, where its tensors are known."""
+        """Return the upgrade for the nodes of a graph, with the types and constants of that graph's tensors."""
         infos = {info.name: info.type for info in (*graph.input, *graph.value_info, *graph.output)}
         stored = {tensor.name: tensor for tensor in graph.initializer}
         types = {name: helper.make_tensor_type_proto(t.data_type, t.dims) for name, t in stored.items()}
@@ -161,7 +170,7 @@ class _GraphUpgrade:
         return replace(self, types={**self.types, **infos, **types}, constants={**self.constants, **stored, **computed})
 
     def replacements(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """Return the nodes that take the place of a node: the node itself where no rule applies."""
+        """Return the nodes that replace a node: the node itself if no rule applies."""
         if not _is_standard(node):
             return [node]
         opset = _opset_of(node, self.own)

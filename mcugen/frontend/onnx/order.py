@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes in the order in which they can be computed: ONNX asks for it, graph editors forget it, ONNX Runtime sorts."""
+"""Topological sorting of nodes: ONNX requires the order, graph editors violate it, and ONNX Runtime sorts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def sort_nodes(model: onnx.ModelProto) -> None:
 
 
 def _order(nodes: Sequence[onnx.NodeProto]) -> list[int]:
-    """Return indices in topological order (Kahn 1962), lowest ready one first; unchanged if there is none."""
+    """Return the indices of nodes in topological order (Kahn 1962), the lowest ready index first.
+
+    If there is a cycle, return the indices in their original order.
+    """
     producer = {name: i for i, node in enumerate(nodes) for name in node.output if name}
     needed = [{producer[name] for name in _reads(node) if name in producer} for node in nodes]
     readers: list[list[int]] = [[] for _ in nodes]
@@ -48,9 +51,11 @@ def _order(nodes: Sequence[onnx.NodeProto]) -> list[int]:
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Names that a node reads, and its bodies of what they do not give themselves."""
+    """Yield the names that a node reads, and the outer names that its bodies read."""
     yield from node.input
     for body in (body for a in node.attribute for body in graphs_of(a)):
-        given = {v.name for v in (*body.input, *body.initializer)} | {n for each in body.node for n in each.output}
-        read = [name for each in body.node for name in _reads(each)]
-        yield from (name for name in (*read, *(v.name for v in body.output)) if name not in given)
+        own_names = {v.name for v in (*body.input, *body.initializer)} | {
+            n for inner in body.node for n in inner.output
+        }
+        read = [name for inner in body.node for name in _reads(inner)]
+        yield from (name for name in (*read, *(v.name for v in body.output)) if name not in own_names)

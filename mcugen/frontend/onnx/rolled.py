@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent layers in the place of their steps: what `ops/written_out.py` finds, as ONNX."""
+"""Replacement of unrolled recurrent layers, which `ops/written_out.py` finds, by recurrent layers of ONNX."""
 
 from __future__ import annotations
 
@@ -18,38 +18,43 @@ from mcugen.ops.written_out import FEWEST, WrittenOut, layers_written_out
 
 
 def may_be_steps(model: onnx.ModelProto) -> bool:
-    """Whether there is as much of what each step of a layer has as the shortest one that is found needs."""
+    """Return whether a model has enough nodes of the kind in every step for the shortest recognized layer."""
     return len([node for node in model.graph.node if node.op_type == IN_EVERY_STEP]) >= FEWEST
 
 
 def rolled_up(model: onnx.ModelProto, graph: Graph, env: Mapping[str, Value | None]) -> Composed:
-    """Return the recurrent layers whose unrolled steps the model's nodes are, by the nodes that they replace.
+    """Return recurrent layers that replace their unrolled steps among a model's nodes.
 
     Args:
         model: The model.
-        graph: What the model was imported as.
-        env: Values by ONNX's names, except float16 ones, which are rounded on the way.
+        graph: The imported graph of the model.
+        env: Values by ONNX name, without float16 values, which are rounded between the steps.
+
+    Returns:
+        The layers as parts, by the first outputs of the nodes that they replace.
     """
     places = {name: index for index, node in enumerate(model.graph.node) for name in node.output[:1]}
     names = {v: name for name, v in reversed(list(env.items())) if v is not None}
-    taken = {*env, *(name for node in model.graph.node for name in node.output)}
-    found: Composed = {}
+    used_names = {*env, *(name for node in model.graph.node for name in node.output)}
+    composed: Composed = {}
     for layer in layers_written_out(graph):
-        made = [*layer.outputs, *([layer.cell] if layer.cell else [])]
+        outputs = [*layer.outputs, *([layer.cell] if layer.cell else [])]
         read = [layer.first.whole, *(v for v in layer.initial if v is not None)]
-        given = [names.get(v, "") for v in made]
-        if any(name not in places for name in given) or any(v not in names and v.data is None for v in read):
+        output_names = [names.get(v, "") for v in outputs]
+        if any(name not in places for name in output_names) or any(v not in names and v.data is None for v in read):
             continue
-        given.sort(key=places.__getitem__)
-        prefix = next(p for i in range(len(taken) + 1) if (p := f"{given[0]}/layer{i or ''}") not in taken)
-        taken.add(prefix)
-        found |= {name: Parts() for name in given} | {given[0]: _Writer(layer, prefix, names).parts()}
-    return found
+        output_names.sort(key=places.__getitem__)
+        prefix = next(
+            p for i in range(len(used_names) + 1) if (p := f"{output_names[0]}/layer{i or ''}") not in used_names
+        )
+        used_names.add(prefix)
+        composed |= {name: Parts() for name in output_names} | {output_names[0]: _Writer(layer, prefix, names).parts()}
+    return composed
 
 
 @dataclass
 class _Writer:
-    """Writes a layer under names that begin with `prefix`, and its outputs under their own."""
+    """A writer of a layer's ONNX nodes under names that begin with `prefix`; outputs keep their names."""
 
     layer: WrittenOut
     prefix: str
@@ -58,16 +63,16 @@ class _Writer:
 
     def parts(self) -> Parts:
         """Return the layer's nodes, and one node for each of its outputs."""
-        layer, found = self.layer, self.layer.found
-        hidden, count = found.r.shape[1], len(layer.outputs)
-        weights = [self._constant(array) for array in found.constants]
+        layer, recurrence = self.layer, self.layer.found
+        hidden, count = recurrence.r.shape[1], len(layer.outputs)
+        weights = [self._constant(array) for array in recurrence.constants]
         first = [
             "" if v is None else self._node("Reshape", [self._name(v), self._shape(1, layer.batch, hidden)])
             for v in layer.initial
         ]
-        attributes = found.attributes(layer.stride < 0)
+        attributes = recurrence.attributes(layer.stride < 0)
         inputs = [self._rows(), *weights, "", *first]
-        every, _, *cells = self.made.call(self.prefix, found.op, inputs, 1 + len(layer.initial), "", **attributes)
+        every, _, *cells = self.made.call(self.prefix, recurrence.op, inputs, 1 + len(layer.initial), "", **attributes)
         joined = self._node("Reshape", [every, self._shape(count, layer.batch, hidden)])
         for step, output in enumerate(layer.outputs):
             at = step if layer.stride > 0 else count - 1 - step
@@ -78,7 +83,7 @@ class _Writer:
         return self.made
 
     def _rows(self) -> str:
-        """x as [steps, batch, depth]."""
+        """Add nodes that give the input the shape [steps, batch, depth], and return the name of the result."""
         layer, part = self.layer, self.layer.first
         shape, count = part.whole.type.shape, len(layer.outputs)
         order = [part.axis, *(i for i in range(len(shape)) if i != part.axis)]
@@ -104,6 +109,6 @@ class _Writer:
         return self.made.call(self.prefix, op, inputs, 1, "", **attributes)[0]
 
     def _end(self, value: str, output: Value) -> None:
-        """Add an output in its own shape."""
+        """Add a node that gives an output its own shape and name."""
         name = self.names[output]
         self.made.ends.append(helper.make_node("Reshape", [value, self._shape(*output.type.shape)], [name], name))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes of one ONNX graph, subgraph or function body → HIR nodes, under the names that hold there."""
+"""Import of the nodes of one ONNX graph, subgraph or function body to HIR, with the names in its scope."""
 
 from __future__ import annotations
 
@@ -33,56 +33,59 @@ from mcugen.ops.conversion import Cast, Dequantize
 from mcugen.ops.onnx_node import BUILT_IN, Body, BodyRefusal, Capture, OnnxNode, Refusal, Registry, Support
 
 _MOVES = 4
-"""Conversion, transposition, reshaping: what exporters leave between stored codes and their layer."""
+"""Largest number of operators between stored quantized values and the layer that reads them.
+
+Exporters leave a conversion, transposition and reshaping there.
+"""
 MOST_JUDGED = 4096
-"""Elements of a constant that is shown to ONNX's shape inference: parameters have few."""
+"""Largest number of elements of a constant that ONNX's shape inference is given: parameters have few elements."""
 
 
 @dataclass
 class Scope:
-    """Imports nodes into `graph`. Names that are not in `env` are sought in the enclosing scope.
+    """A scope of ONNX names, which imports nodes into `graph`. Names that are not in `env` come from `outer`.
 
-    Floats of 16 bits and less are computed as float32, as C must: `halves` remembers what ONNX says they are.
+    Floats of 16 bits or less are computed as float32, as C has no such types. `halves` holds their types in ONNX.
     """
 
     graph: Graph
     opsets: Mapping[str, int]
     env: dict[str, Value | None] = field(default_factory=dict)
-    """ONNX name → value; None for outputs of refused nodes and their dependents."""
+    """Values by ONNX name; None for outputs of refused nodes and of nodes that depend on them."""
     sequences: dict[str, list[Value]] = field(default_factory=dict)
     """Sequences of known length, by ONNX name."""
     halves: dict[str, DType] = field(default_factory=dict)
     declared: Mapping[str, TensorType] = field(default_factory=dict)
-    """Types that the model states (exporters write what ONNX's shape inference found), where they are complete."""
+    """Complete types that the model states; exporters write the results of ONNX's shape inference."""
     refusals: list[str] = field(default_factory=list)
     strange: dict[str, str] = field(default_factory=dict)
-    """Constants of element types that C does not have."""
+    """Element types that C does not have, by the names of constants with these types."""
     texts: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Constant strings, for operators that need only their positions."""
+    """Constant strings by name, for operators that need only their positions."""
     place: str = ""
-    """A prefix of value names: of which composite operator or graph attribute this is the body."""
+    """Prefix of value names, from the composite operator or graph attribute that this scope is the body of."""
     within: str = ""
-    """The composite operator whose body this is, for messages."""
+    """Label of the composite operator that this scope is the body of, for messages."""
     outer: Scope | None = None
     capture: Capture | None = None
-    """What makes a value of the enclosing scope visible here, if more must be done than to name it."""
+    """Function that makes a value of the enclosing scope available here; None if its name is enough."""
     depth: int = 0
-    """How many control flow operators are around."""
+    """Number of enclosing control flow operators."""
     budget: list[int] = field(default_factory=lambda: [MAX_NODES])
-    """How many nodes may still be imported: the one element is shared by all scopes of a model."""
+    """Number of nodes that may still be imported; all scopes of a model share this list of one element."""
     composed: Composed = field(default_factory=dict)
-    """What stands in the place of nodes that importers composed of others, by the node's first output."""
+    """Parts that replace composed nodes, by the node's first output."""
     registry: Registry = BUILT_IN
-    """Who imports what."""
+    """Importers of operators."""
 
     # ------------------------------------------------------------------------------------------------ names
 
     def knows(self, name: str) -> bool:
-        """Whether `name` is a value here, even of a refused node."""
+        """Return whether `name` is a value or sequence in this scope, even of a refused node."""
         return name in self.env or name in self.sequences or (self.outer is not None and self.outer.knows(name))
 
     def sequence(self, name: str) -> list[Value] | None:
-        """Return the sequence of that name, or None if the name is none of a sequence."""
+        """Return the sequence of a name, or None if the name does not denote a sequence."""
         if name in self.env or name in self.sequences or self.outer is None:
             return self.sequences.get(name)
         items = self.outer.sequence(name)
@@ -126,10 +129,10 @@ class Scope:
         stored = np.ascontiguousarray(array).astype(dtype.numpy).reshape(array.shape)
         return self.graph.constant(self.place + name, stored, dtype=dtype)
 
-    def output(self, name: str, wanted: DType | None) -> Value | None:
-        """Return a value in its ONNX type: narrow floats are narrowed again."""
+    def output(self, name: str, declared_type: DType | None) -> Value | None:
+        """Return a value in its ONNX type, or in `declared_type`: narrow floats are converted back from float32."""
         value = self.lookup(name)
-        half = self.half(name) if wanted is None else wanted
+        half = self.half(name) if declared_type is None else declared_type
         if value is None or half is None or not half.is_narrow_float or value.type.dtype is not DType.FLOAT32:
             return value
         return self.graph.add(Cast(half), [value], names=[f"{self.place}{name}.narrow"]).output
@@ -143,7 +146,7 @@ class Scope:
             self._import_node(node)
 
     def _pay(self, count: int) -> None:
-        """Bodies within bodies, unrolled, could keep the compiler busy for ever."""
+        """Count imported nodes, and raise DoesNotFitError above the limit, as nested unrolled bodies can explode."""
         self.budget[0] -= count
         if self.budget[0] < 0:
             rule = f"a model must have at most {MAX_NODES:,} nodes, bodies of functions and unrolled loops included"
@@ -161,7 +164,7 @@ class Scope:
         if strange:
             reason = f"constants must have an element type of C. found: {strange[0]}. try: export float32 weights."
             return self._fail(node, reason)
-        if missing:  # a consequence of an earlier refusal: not worth a line of its own, unless there is more
+        if missing:  # An earlier refusal caused this one, so only unknown operators are worth a line.
             self.refusals += self._unknown_operators(node)
             return self._fail(node)
         try:
@@ -172,8 +175,8 @@ class Scope:
                 return None
             last = self.graph.nodes.last
             results = self._results(node, inputs)
-            for made in self.graph.nodes.behind(last):  # intermediate results of composite operators, too
-                _check_sizes(node, made.outputs)
+            for added in self.graph.nodes.behind(last):  # Includes intermediate results of composite operators.
+                _check_sizes(node, added.outputs)
         except Refusal as refusal:
             if isinstance(refusal, BodyRefusal):
                 self.refusals.extend(refusal.reasons)
@@ -183,29 +186,29 @@ class Scope:
         except MemoryError as error:
             raise DoesNotFitError(f"{label(node)}: must fit this computer", str(error)[:200]) from error
         except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
-            found = self._objection(node, inputs)
-            if not found:
-                raise  # ONNX has nothing against the node: the bug is ours
-            raise ModelError(f"{label(node)}: must be valid ONNX", found, "repair the model") from error
+            complaint = self._objection(node, inputs)
+            if not complaint:
+                raise  # ONNX accepts the node, so this is a bug in mcugen.
+            raise ModelError(f"{label(node)}: must be valid ONNX", complaint, "repair the model") from error
         for name, value in zip(node.output, results, strict=False):
             if name:
                 self._adopt_name(node, name, value)
                 self.env[name] = self._without_elements(name, value)
 
     def _objection(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> str:
-        """Return what ONNX itself objects to a node with these inputs; "" if nothing."""
+        """Return ONNX's own objection to a node with these inputs; "" if there is none."""
         types = [self._onnx_type(name, v) for name, v in zip(node.input, inputs, strict=True)]
         known = [None if v is None or v.type.count > MOST_JUDGED else v.data for v in inputs]
         return objection(node, types, known, self.opsets)
 
     def _adopt_name(self, node: onnx.NodeProto, name: str, value: Value | None) -> None:
-        """Give a value that an importer named after the node's first output the name of the output that it is."""
+        """Rename a value that an importer named after the node's first output to its own output name."""
         prefix = f"{self.place}{node.output[0]}"
         if value is not None and not value.is_constant and value.name.startswith((f"{prefix}.", f"{prefix}/")):
             self.graph.rename(value, self.place + name)
 
     def _actual(self, node: onnx.NodeProto, name: str) -> Value | None:
-        """Return the value of an input; for constant strings their indices, if the operator accepts these."""
+        """Return the value of an input; for constant strings, their indices if the operator accepts indices."""
         if name in self.texts and self.registry.support.get((node.domain, node.op_type), Support()).takes_strings:
             return self.graph.constant(f"{self.place}{name}", np.arange(len(self.texts[name]), dtype=np.int64))
         return self.lookup(name)
@@ -247,10 +250,10 @@ class Scope:
 
     def _not_supported(self, node: onnx.NodeProto) -> Refusal:
         domain = _domain(node)
-        found = self.registry.left_out.get((domain, node.op_type), "")
-        found = found or f"domain '{domain or 'ai.onnx'}', opset {self.opsets.get(domain, 'unknown')}"
+        reason = self.registry.left_out.get((domain, node.op_type), "")
+        reason = reason or f"domain '{domain or 'ai.onnx'}', opset {self.opsets.get(domain, 'unknown')}"
         remedy = "replace it by supported operators (see docs/operators.md), or register it with --plugin"
-        return Refusal("operator not supported", found, remedy)
+        return Refusal("operator not supported", reason, remedy)
 
     def _results(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> Sequence[Value | None]:
         domain = _domain(node)
@@ -263,7 +266,7 @@ class Scope:
             inputs = self._widened(node, inputs)
         if importer is not None:
             _check_types(node, support, inputs, self.opsets.get(domain, 1))
-            if not support.keeps_halves:  # what only moves data takes small types everywhere, too
+            if not support.keeps_halves:  # Operators that only move data accept small types too.
                 self._check_schema(node, inputs)
             self._note_later(node)
             recorder = self._recorder(node, inputs)
@@ -282,7 +285,7 @@ class Scope:
         return self._expand(node, body, inputs)
 
     def _note_later(self, node: onnx.NodeProto) -> None:
-        """Tells of an operator that the model's opset has not."""
+        """Add a note if a node's operator does not exist in the model's opset."""
         first = first_version(node.op_type) if node.domain in STANDARD_DOMAINS else 0
         if first > self.opsets.get("", 0) and not self.within:
             note = f"{node.op_type} is of a later opset than the model: taken as opset {first} defines it"
@@ -298,14 +301,14 @@ class Scope:
         """Return a function that imports a part of a composed node into the graph."""
 
         def compose(part: onnx.NodeProto, env: dict[str, Value | None]) -> list[Value]:
-            within = f"{label(node)} in {self.within}" if self.within else label(node)
+            location = f"{label(node)} in {self.within}" if self.within else label(node)
             inner = Scope(
                 self.graph,
                 self.opsets,
                 env,
                 depth=self.depth,
                 budget=self.budget,
-                within=within,
+                within=location,
                 composed=self.composed,
                 registry=self.registry,
             )
@@ -318,7 +321,7 @@ class Scope:
         return compose
 
     def _check_schema(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
-        """Refuses element types that ONNX does not allow: importers and bodies rely on that."""
+        """Raise Refusal for element types that ONNX does not allow, which importers and bodies rely on."""
         domain = _domain(node)
         allowed = input_types(node.op_type, self.opsets.get(domain, 1), domain)
         for index, (name, value, types) in enumerate(zip(node.input, inputs, allowed, strict=False)):
@@ -346,8 +349,10 @@ class Scope:
 
     def _attribute(self, attribute: onnx.AttributeProto) -> object:
         if attribute.ref_attr_name:
-            found = f"'{attribute.name}' refers to '{attribute.ref_attr_name}'"
-            raise ModelError("attributes must have values where they belong to no function", found, "repair the model")
+            reference = f"'{attribute.name}' refers to '{attribute.ref_attr_name}'"
+            raise ModelError(
+                "attributes must have values where they belong to no function", reference, "repair the model"
+            )
         value = helper.get_attribute_value(attribute)
         if isinstance(value, onnx.GraphProto):
             return Subgraph(self, value)
@@ -369,12 +374,12 @@ class Scope:
         return None if value is None or dtype is None else replace(value.type, dtype=dtype, quant=None)
 
     def _computes_halves(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> bool:
-        """Whether a 16-bit float among the inputs is float32 here: then all of them must be."""
+        """Return whether a narrow float among the inputs is float32 in the HIR, so that all of them must be float32."""
         pairs = zip(node.input, inputs, strict=True)
         return any(v is not None and v.type.dtype is DType.FLOAT32 and self.half(n) is not None for n, v in pairs)
 
     def _widened(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> list[Value | None]:
-        """Narrow floats as float32; the node's float32 results are then such in ONNX's eyes."""
+        """Return the inputs with narrow floats as float32, and record the narrow types of the outputs in `halves`."""
         dtypes = [self._onnx_dtype(n, v) for n, v in zip(node.input, inputs, strict=True)]
         half = next((d for d in dtypes if d is not None and d.is_narrow_float), None)
         if half is not None:
@@ -442,7 +447,7 @@ class Scope:
                 half = self.half(name)
                 if half is not None:
                     inner.halves[formal] = half
-        for step in body.node:  # optional inputs that are not given are empty names inside, too
+        for step in body.node:  # Absent optional inputs become empty names in the body.
             for index, name in enumerate(step.input):
                 if name in body.input and name not in inner.env:
                     step.input[index] = ""
@@ -458,27 +463,27 @@ class Scope:
 
 @dataclass
 class Subgraph(Body):
-    """A graph attribute (of If, Loop, Scan), to be imported where the operator wants it."""
+    """A graph attribute (of If, Loop or Scan) that the operator's importer adds to a graph of its choice."""
 
     scope: Scope
     proto: onnx.GraphProto
     taken: Scope | None = None
-    """What it was imported as, if that was in the place of its node, of which no more is left."""
+    """Scope of the import if the body's nodes replaced the whole node, as for a constant If."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the formal inputs."""
+        """Return the names of the formal inputs."""
         return tuple(v.name for v in self.proto.input)
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Names of the results."""
+        """Return the names of the results."""
         return tuple(v.name for v in self.proto.output)
 
     def import_into(
         self, graph: Graph, inputs: Sequence[Value], place: str, capture: Capture | None = None
     ) -> list[Value]:
-        """Add the body's nodes to `graph`; see Body."""
+        """Add the body's nodes to `graph` and return the results; see `Body.import_into`."""
         if self.scope.depth >= MAX_NESTED:
             raise UnsupportedError(f"control flow must nest at most {MAX_NESTED} deep", "more", "simplify the model")
         inner = Scope(
@@ -514,15 +519,15 @@ class Subgraph(Body):
 
 
 def declared_types(graph: onnx.GraphProto) -> dict[str, TensorType]:
-    """Return the types that the file states for intermediate tensors and outputs, if their shapes are complete."""
-    found = {}
+    """Return the complete types that a file states for intermediate tensors and outputs, by name."""
+    types = {}
     for info in (*graph.value_info, *graph.output):
         sizes = sizes_of(info)
         shape = tuple(size for size in sizes if size is not None)
         dtype = dtype_or_none(info)
         if info.type.tensor_type.HasField("shape") and len(shape) == len(sizes) and dtype:
-            found[info.name] = TensorType(shape, dtype)
-    return found
+            types[info.name] = TensorType(shape, dtype)
+    return types
 
 
 def sizes_of(info: onnx.ValueInfoProto) -> list[int | None]:
@@ -540,7 +545,7 @@ def dtype_or_none(info: onnx.ValueInfoProto) -> DType | None:
 
 
 def type_of(number: int) -> str:
-    """ONNX's name of an element type, for messages."""
+    """Return ONNX's name of an element type, for messages."""
     names: dict[int, str] = dict(map(reversed, onnx.TensorProto.DataType.items()))
     return names.get(number, f"unknown element type {number}")
 
@@ -554,8 +559,8 @@ def to_array(tensor: onnx.TensorProto) -> Array:
     try:
         array: Array = numpy_helper.to_array(tensor)
     except KeyError as error:
-        found = type_of(tensor.data_type)
-        raise ModelError(f"tensor '{tensor.name}' must be readable", found, "export again") from error
+        dtype_name = type_of(tensor.data_type)
+        raise ModelError(f"tensor '{tensor.name}' must be readable", dtype_name, "export again") from error
     except (ValueError, TypeError, RuntimeError) as error:
         raise ModelError(f"tensor '{tensor.name}' must be readable", str(error)[:200], "export again") from error
     return array
@@ -571,7 +576,7 @@ def label(node: onnx.NodeProto) -> str:
 
 
 def _check_types(node: onnx.NodeProto, support: Support, inputs: Sequence[Value | None], opset: int) -> None:
-    """Refuses element types that no kernel is written for."""
+    """Raise Refusal for element types that no kernel supports."""
     for index in data_inputs(node.op_type, opset, node.domain) if support.types else ():
         value = inputs[index] if index < len(inputs) else None
         if value is not None and value.type.dtype not in support.types:
@@ -587,7 +592,7 @@ def _check_sizes(node: onnx.NodeProto, results: Sequence[Value | None]) -> None:
 
 
 def _is_stored(value: Value) -> bool:
-    """Real numbers of codes that the model has, as they are or moved: a layer reads the codes, which are in flash."""
+    """Return whether a value is dequantized from constants, possibly moved: a layer reads the constants from flash."""
     count = value.type.count
     for _ in range(_MOVES):
         producer = value.producer

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences of tensors whose length is known: exporters use them for split, chunk and unbind.
+"""Sequences of tensors with known length, which exporters use for split, chunk and unbind.
 
-A sequence is a list of values under a name; nothing of it reaches the HIR. Optional tensors that are there are
-their tensors.
+A sequence is a list of values under a name, and does not exist in the HIR. An optional tensor that is present is
+imported as the tensor.
 """
 
 from __future__ import annotations
@@ -23,23 +23,36 @@ MOST_PARTS = 1024
 
 @dataclass
 class SequenceNode:
-    """A node that reads or makes sequences. `node` has absent inputs where they are sequences."""
+    """A node that reads or creates sequences. In `node`, inputs that are sequences are absent."""
 
     node: OnnxNode
     inputs: tuple[list[Value] | None, ...]
     """The sequences among the inputs, by position."""
 
     def sequence(self, index: int = 0) -> list[Value]:
-        """Input `index`, a sequence; Refusal if it is none."""
-        found = self.inputs[index] if index < len(self.inputs) else None
-        if found is None:
+        """Return the sequence at input `index`.
+
+        Raises:
+            Refusal: The input is not a sequence.
+        """
+        items = self.inputs[index] if index < len(self.inputs) else None
+        if items is None:
             raise Refusal(
                 f"{self.node.op_type}: input {index} must be a sequence of known length", "none", "split into tensors"
             )
-        return found
+        return items
 
     def position(self, index: int, length: int, default: int) -> int:
-        """Return a constant index into a sequence."""
+        """Return a constant index into a sequence of `length`.
+
+        Args:
+            index: The input that holds the index.
+            length: The length of the sequence.
+            default: The result if the input is absent.
+
+        Raises:
+            Refusal: The index is not within the sequence.
+        """
         if not self.node.has(index):
             return default
         place = self.node.whole(index, "the position")
@@ -78,7 +91,10 @@ def _at(s: SequenceNode) -> Value:
 
 
 def _split(s: SequenceNode) -> list[Value]:
-    """SplitToSequence: by sizes, or in pieces of one size (default 1, then without the axis if keepdims=0)."""
+    """Import SplitToSequence: split by sizes, or into parts of one size.
+
+    The default size is 1; with keepdims=0, parts of the default size lose the axis.
+    """
     node = s.node
     x = node.input(0)
     axis = normalize_axis(node, node.attr("axis", 0), x.type.rank)
@@ -151,4 +167,7 @@ SEQUENCE_OPERATORS: dict[str, Callable[[SequenceNode], Value | list[Value]]] = {
     "OptionalGetElement": _only,
     "OptionalHasElement": _has_element,
 }
-"""ONNX operator → its one result, a value or a sequence. `Identity` of a sequence is the importer's."""
+"""Importers by ONNX operator; each returns the operator's only result, a value or a sequence.
+
+`Scope` itself imports Identity of a sequence.
+"""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sparse tensors, of which a model stores what is not zero, become dense ones: all that follows knows no others."""
+"""Conversion of sparse tensors, of which a model stores only the nonzero elements, to dense tensors."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def make_dense(model: onnx.ModelProto, place: str) -> None:
 
     def dense(tensor: onnx.SparseTensorProto) -> onnx.TensorProto:
         nonlocal left
-        made = _dense(tensor, place)
-        left -= len(made.raw_data)
+        dense_tensor = _dense(tensor, place)
+        left -= len(dense_tensor.raw_data)
         if left < 0:
             rule = f"{place}: sparse tensors must have at most {MODEL_BYTES:,} bytes when they are dense"
             raise DoesNotFitError(rule, "more", "use a smaller model")
-        return made
+        return dense_tensor
 
     for graph, nodes in _parts(model):
         if graph is not None:
@@ -46,7 +46,7 @@ def make_dense(model: onnx.ModelProto, place: str) -> None:
 
 
 def _parts(model: onnx.ModelProto) -> Iterator[tuple[onnx.GraphProto | None, Iterable[onnx.NodeProto]]]:
-    """Graphs with their nodes, bodies among them, and the nodes of functions, which have no initializers."""
+    """Yield each graph with its nodes, including bodies, and the nodes of functions, which have no graph."""
     open_: list[tuple[onnx.GraphProto | None, Iterable[onnx.NodeProto]]] = [(model.graph, model.graph.node)]
     open_ += [(None, function.node) for function in model.functions]
     while open_:
@@ -85,5 +85,5 @@ def _places(indices: Array, count: int, shape: list[int], place: str, name: str)
     return indices
 
 
-def _refuse(place: str, name: str, found: str) -> NoReturn:
-    raise ModelError(f"{place}: the sparse tensor '{name}' must be as ONNX has it", found, "export dense weights")
+def _refuse(place: str, name: str, fault: str) -> NoReturn:
+    raise ModelError(f"{place}: the sparse tensor '{name}' must be as ONNX has it", fault, "export dense weights")

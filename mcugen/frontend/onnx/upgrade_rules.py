@@ -23,7 +23,7 @@ from mcugen.hir.types import Array
 
 @dataclass
 class Rewrite:
-    """One node that a rule changes in place, the nodes that the rule adds around it, and what is known of its inputs.
+    """One node that a rule changes in place, with the nodes added around it, and known types and constants.
 
     The added nodes are valid in the operator set of the rule, or in a later one that every model is upgraded to.
     """
@@ -37,12 +37,12 @@ class Rewrite:
 
     @property
     def nodes(self) -> list[onnx.NodeProto]:
-        """The nodes that take the place of the original one, in topological order."""
+        """Return the nodes that replace the original node, in topological order."""
         return [*self.before, self.node, *self.after]
 
     @property
     def stem(self) -> str:
-        """The beginning of the names of added tensors."""
+        """Return the prefix of the names of added tensors."""
         return next((str(name) for name in self.node.output if name), self.node.op_type)
 
     def dims(self, index: int) -> list[int | None] | None:
@@ -104,7 +104,14 @@ class Rewrite:
         return name
 
     def add(self, op_type: str, inputs: Sequence[str], suffix: str, **attributes: object) -> str:
-        """Add a node before the rewritten one and return the name of its output."""
+        """Add a node before the rewritten one and return the name of its output.
+
+        Args:
+            op_type: Operator of the node.
+            inputs: Names of the inputs.
+            suffix: End of the output's name.
+            attributes: Attributes of the node.
+        """
         name = self.names.take(f"{self.stem}.{suffix}")
         self.before.append(helper.make_node(op_type, inputs, [name], **attributes))
         return name
@@ -347,10 +354,10 @@ def _rename_to_scatter_elements(rewrite: Rewrite) -> None:
 
 @rule(11, "Resize")
 def _resize_asymmetrically(rewrite: Rewrite) -> None:
-    """State how positions are computed, which was fixed: position = index / scale.
+    """State the computation of positions, which was fixed before opset 11: position = index / scale.
 
-    The nearest element is the one before the position, and on an axis that shrinks the one behind it. An upgraded node
-    has one mode of rounding: axes that shrink are resized by another node, before the others. (ONNX's test
+    The nearest element is the element before the position or, on an axis that shrinks, the element behind it. A node of
+    opset 11 has one mode of rounding, so another node resizes the shrinking axes first. (ONNX's test
     `resize_downsample_nearest` of opset 10 and ONNX Runtime agree on this; the text of the operator says "floor".)
     """
     x, scales = rewrite.node.input

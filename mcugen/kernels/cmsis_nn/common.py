@@ -139,7 +139,7 @@ def packed_nibbles(weights: Array) -> Array:
 
 
 def int8_layer(spec: WeightedSpec) -> bool:
-    """int8 tensors and weights, sums of 32 bits"""
+    """Require int8 tensors and weights, sums of 32 bits."""
     if not spec.is_int8:
         return False
     sums, requantize = spec.largest_sums, spec.requantizer
@@ -149,7 +149,7 @@ def int8_layer(spec: WeightedSpec) -> bool:
 
 
 def small_axes(spec: WeightedSpec) -> bool:
-    """axes below 32768, filters of fewer than 65536 weights"""
+    """Require axes below 32768, filters of fewer than 65536 weights."""
     shapes = (spec.x.shape, spec.weights.shape, spec.y.shape)
     is_short = all(0 < size <= MOST_SIZE for shape in shapes for size in shape)
     return is_short and spec.depth <= MOST_WEIGHTS

@@ -122,12 +122,12 @@ def _emit(spec: ConvSpec, site: Site, shape: ConvShape, packed: Array) -> Call:
 
 
 def one_group(spec: ConvSpec) -> bool:
-    """one group of channels"""
+    """Require one group of channels."""
     return spec.shape.groups == 1
 
 
 def no_padded_lines(spec: ConvSpec) -> bool:
-    """no lines padded above or below"""
+    """Require no lines padded above or below."""
     shape = spec.shape
     return not (shape.in_h == shape.k_h == 1 and shape.k_w > 1 and shape.out_h > 1)
 

@@ -64,7 +64,7 @@ def emit_s4(spec: ConvSpec, site: Site) -> Call:
 
 
 def few_rows(spec: ConvSpec) -> bool:
-    """a window as large as the image, or few rows"""
+    """Require a window as large as the image, or few rows."""
     shape = spec.shape
     if spec.weights.ndim == 2:
         return shape.out_w < MANY_ROWS
@@ -73,12 +73,12 @@ def few_rows(spec: ConvSpec) -> bool:
 
 
 def one_multiplier(spec: ConvSpec) -> bool:
-    """one scale for all channels"""
+    """Require one scale for all channels."""
     return len(set(requantizer(spec.sig).multiplier.tolist())) == 1
 
 
 def short_sums(spec: ConvSpec) -> bool:
-    """sums of 32 bits with the zero point folded into the bias"""
+    """Require sums of 32 bits with the zero point folded into the bias."""
     sums = np.abs(spec.folded_bias) + 128 * np.abs(spec.rows.astype(np.int64)).sum(1)
     return int(sums.max(initial=0)) << (31 - requantizer(spec.sig).shift) < MOST_SHIFTED
 

@@ -100,12 +100,12 @@ def _emit(spec: ConvSpec, site: Site, packed: Array, small: bool) -> Call:
 
 
 def one_channel_filters(spec: ConvSpec) -> bool:
-    """filters of one channel each"""
+    """Require filters of one channel each."""
     return 1 < spec.shape.groups == spec.shape.in_c
 
 
 def near_windows(spec: ConvSpec) -> bool:
-    """windows that touch the image, their centres within it where the library counts on that"""
+    """Require windows that touch the image, their centres within it where the library counts on that."""
     shape = plain(spec.shape)
     last_h = (shape.out_h - 1) * shape.stride_h - shape.pad_h
     last_w = (shape.out_w - 1) * shape.stride_w - shape.pad_w
@@ -114,7 +114,7 @@ def near_windows(spec: ConvSpec) -> bool:
 
 
 def whole_bytes(spec: ConvSpec) -> bool:
-    """an even number of channels, unless the library is fast"""
+    """Require an even number of channels, unless the library is fast."""
     shape = plain(spec.shape)
     return shape.in_c % 2 == 0 or is_fast(shape)
 

@@ -31,24 +31,24 @@ IN_PLACE = (("y", "x0"), ("y", "x1"))
 
 
 def is_sum(spec: BinarySpec) -> bool:
-    """a sum or difference of int8 tensors of one shape"""
+    """Require a sum or difference of int8 tensors of one shape."""
     return spec.fixed_sum is not None and spec.are(DType.INT8)
 
 
 def is_product(spec: BinarySpec) -> bool:
-    """a product of int8 tensors of one shape"""
+    """Require a product of int8 tensors of one shape."""
     if spec.product is None or not spec.are(DType.INT8):
         return False
     return spec.largest_product << (32 - spec.product.shift) < 2**31
 
 
 def is_maximum(spec: BinarySpec) -> bool:
-    """the larger codes of two matrices"""
+    """Require the larger codes of two matrices."""
     return spec.function == "Max" and _are_matrices(spec)
 
 
 def is_minimum(spec: BinarySpec) -> bool:
-    """the smaller codes of two matrices"""
+    """Require the smaller codes of two matrices."""
     return spec.function == "Min" and _are_matrices(spec)
 
 

@@ -108,7 +108,7 @@ def _by_gate(layer: Node) -> Array:
 
 
 def is_lstm(node: Node) -> bool:
-    """a loop over steps of an LSTM in int8, from states of 0"""
+    """Require a loop over steps of an LSTM in int8, from states of 0."""
     cell = _step(node)
     if cell is None:
         return False
@@ -119,14 +119,14 @@ def is_lstm(node: Node) -> bool:
 
 
 def has_scales_by_gate(node: Node) -> bool:
-    """int8 weights, one scale for all of a gate"""
+    """Require int8 weights, one scale for all of a gate."""
     cell = _step(node)
     layers = () if cell is None else (cell.inner, cell.recurrent)
     return all(spec_of(n).weights.dtype == np.int8 and not np.ptp(_by_gate(n), axis=1).any() for n in layers)
 
 
 def fits_units(node: Node) -> bool:
-    """sums within 8, a cell's scale a power of two"""
+    """Require sums within 8, a cell's scale a power of two."""
     cell = _step(node)
     if cell is None or cell.inner.output.type.q.scale[0] > COARSEST_SUMS:
         return False

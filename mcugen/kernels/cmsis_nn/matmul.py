@@ -21,7 +21,7 @@ from mcugen.lir.kernel import Call, Kernel, Params, Role, Site, Trained, reads, 
 
 
 def int8_product(spec: MatMulSpec) -> bool:
-    """int8 operands and result, sums of 32 bits"""
+    """Require int8 operands and result, sums of 32 bits."""
     if any(t.dtype is not DType.INT8 or t.quant is None for t in (spec.a, spec.b, spec.y)):
         return False
     max_sum, requantize = int(spec.largest_sums[0]), spec.requantizer

@@ -75,12 +75,12 @@ class PadSpec:
 
 
 def pads_bytes(spec: PadSpec) -> bool:
-    """int8 elements"""
+    """Require int8 elements."""
     return spec.x.dtype is DType.INT8
 
 
 def pads_runs(spec: PadSpec) -> bool:
-    """not in one run, along four axes at most"""
+    """Require elements in several runs, along four axes at most."""
     return 1 < len(spec.axes) <= len(AXES)
 
 
@@ -138,12 +138,12 @@ def turned(spec: TransposeSpec) -> tuple[list[int], list[int]]:
 
 
 def turns_bytes(spec: TransposeSpec) -> bool:
-    """int8 elements"""
+    """Require int8 elements."""
     return spec.x.dtype is DType.INT8
 
 
 def turns_axes(spec: TransposeSpec) -> bool:
-    """two to four axes change places"""
+    """Require that two to four axes change places."""
     sizes, _ = turned(spec)
     return 1 < len(sizes) <= len(AXES) and max(sizes) <= MOST_SIZE and sizes[-1] <= MOST_COLUMNS
 
@@ -213,12 +213,12 @@ class ConcatSpec:
 
 
 def joins_bytes(spec: ConcatSpec) -> bool:
-    """int8 elements"""
+    """Require int8 elements."""
     return spec.y.dtype is DType.INT8
 
 
 def joins_rows(spec: ConcatSpec) -> bool:
-    """parts that lie in several runs"""
+    """Require parts that lie in several runs."""
     return spec.sizes[0] > 1 and all(0 < size <= MOST_SIZE for size in spec.sizes)
 
 

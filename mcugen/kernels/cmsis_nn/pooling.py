@@ -21,32 +21,32 @@ from mcugen.numerics.fixedpoint import is_quantized, same_codes
 
 
 def int8_pool(pool: PoolSpec | None) -> bool:
-    """int8 tensors"""
+    """Require int8 tensors."""
     return pool is not None and pool.x.dtype is pool.y.dtype is DType.INT8
 
 
 def int16_pool(pool: PoolSpec | None) -> bool:
-    """int16 tensors"""
+    """Require int16 tensors."""
     return pool is not None and pool.x.dtype is pool.y.dtype is DType.INT16
 
 
 def gapless(pool: PoolSpec) -> bool:
-    """windows without gaps, of all channels"""
+    """Require windows without gaps, of all channels."""
     return pool.is_channels_last and not pool.is_dilated and pool.whole is None
 
 
 def keeps_codes(pool: PoolSpec) -> bool:
-    """input and output of one scale"""
+    """Require input and output of one scale."""
     return is_quantized(pool.x) and same_codes(pool.x, pool.y)
 
 
 def counts_elements(pool: AverageSpec) -> bool:
-    """padding does not count"""
+    """Require that padding does not count."""
     return not pool.counts_padding
 
 
 def of_images(pool: AverageSpec | None) -> bool:
-    """the mean of whole images"""
+    """Require the mean of whole images."""
     return pool is not None
 
 
@@ -112,4 +112,4 @@ AVERAGE_POOL, REDUCE = (
     )
     for conditions in ((gapless, counts_elements), (of_images,))
 )
-"""Of pools, and of reductions."""
+"""The library's average pooling, for pooling layers and for reductions to the mean of whole images."""

@@ -247,43 +247,43 @@ def _of_tensor(scaling: Scaling) -> TensorScale:
 
 
 def int16_layer(spec: WeightedSpec) -> bool:
-    """int16 tensors, int8 weights"""
+    """Require int16 tensors, int8 weights."""
     types = [spec.x.dtype, spec.w.dtype, spec.y.dtype]
     return types == [DType.INT16, DType.INT8, DType.INT16] and spec.y.quant is not None
 
 
 def int16_product(spec: MatMulSpec) -> bool:
-    """int16 tensors"""
+    """Require int16 tensors."""
     return all(t.dtype is DType.INT16 and t.quant is not None for t in (spec.a, spec.b, spec.y))
 
 
 def one_group(spec: ConvSpec) -> bool:
-    """filters of all channels"""
+    """Require filters of all channels."""
     return spec.shape.groups == 1
 
 
 def conv_agrees(spec: ConvSpec) -> bool:
-    """scales as fine as the library's"""
+    """Require scales as fine as the library's."""
     return conv_scaling(spec) is not None
 
 
 def long_agrees(spec: WeightedSpec) -> bool:
-    """scales of 15 bits within one step"""
+    """Require scales of 15 bits within one step."""
     return long_scaling(spec) is not None
 
 
 def product_agrees(spec: MatMulSpec) -> bool:
-    """scales of 15 bits within one step"""
+    """Require scales of 15 bits within one step."""
     return product_scaling(spec) is not None
 
 
 def one_scale(spec: WeightedSpec) -> bool:
-    """one scale for all channels"""
+    """Require one scale for all channels."""
     return len(spec.requantizer.multiplier) == 1
 
 
 def small_matrices(spec: MatMulSpec) -> bool:
-    """axes below 32768"""
+    """Require axes below 32768."""
     return all(0 < size <= MOST_SIZE for t in (spec.a, spec.b) for size in t.shape)
 
 

@@ -129,17 +129,17 @@ def evaluate_mul(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
 
 
 def int16_operands(spec: BinarySpec) -> bool:
-    """int16 tensors of one shape"""
+    """Require int16 tensors of one shape."""
     return spec.are(DType.INT16)
 
 
 def sum_of_near_scales(spec: BinarySpec) -> bool:
-    """a sum or difference of operands up to 256 times as coarse as the result"""
+    """Require a sum or difference of operands up to 256 times as coarse as the result."""
     return spec.function in _SIGNS and _sum(spec) is not None
 
 
 def fine_product(spec: BinarySpec) -> bool:
-    """a product whose codes are coarser than those of its operands by each other"""
+    """Require a product whose codes are coarser than those of its operands by each other."""
     return spec.product is not None and bool((_product(spec).shift == 31).all())
 
 
@@ -173,7 +173,7 @@ def evaluate_sigmoid(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
 
 
 def int16_sigmoid(spec: CurveSpec) -> bool:
-    """a sigmoid of int16 that is within one step of the exact one for all codes"""
+    """Require a sigmoid of int16 that is within one step of the exact one for all codes."""
     if spec.function != "sigmoid" or not spec.is_constant or not -16 < _left(spec) < 14:
         return False
     if not spec.x.dtype is spec.y.dtype is DType.INT16:

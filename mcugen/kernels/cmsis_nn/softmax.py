@@ -119,7 +119,7 @@ def _saturated(v: Array) -> Array:
 
 
 def int8_rows(spec: SoftmaxSpec) -> bool:
-    """int8 rows of up to 511 elements, to probabilities in steps of 1/256"""
+    """Require int8 rows of up to 511 elements, to probabilities in steps of 1/256."""
     x, y = spec.x, spec.y
     if spec.log or spec.mask is not None or not is_quantized(x) or not is_quantized(y):
         return False

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """CMSIS-NN's transposed convolution: arm_transpose_conv_wrapper_s8.
 
-It has two ways, by strides and input channels. One is a convolution, with the weights turned around, of the input with
-zeros between its pixels. The other adds each input row's products to a ring of rows of sums; before version 7.1 it goes
-wrong unless the padding above is a multiple of the stride. Rows and columns of zeros make any kernel one that is right.
+The library selects one of two algorithms by strides and input channels. The first convolves the input, with zeros
+between its pixels, with the flipped weights. The second adds the products of each input row to a ring of rows of sums.
+Before version 7.1, the second algorithm is wrong unless the padding above is a multiple of the stride. Rows and columns
+of zeros that this module adds to the weights avoid the error for any kernel size.
 """
 
 from __future__ import annotations
@@ -36,45 +37,50 @@ MOST_CHANNELS_IN_ROWS = 16
 
 
 def is_convolved(shape: ConvShape) -> bool:
-    """Whether the library goes the way of the convolution."""
+    """Return whether the library computes the layer as a convolution."""
     return max(shape.stride_h, shape.stride_w) <= 2 and shape.in_c > MOST_CHANNELS_IN_ROWS
 
 
 def zeros_above(shape: ConvShape) -> int:
-    """Rows of weights that make the padding above a multiple of the stride."""
+    """Return the number of zero rows of weights that make the padding above a multiple of the stride."""
     return 0 if is_convolved(shape) else -shape.pad_h % shape.stride_h
 
 
 def widened(shape: ConvShape) -> ConvShape:
-    """With a kernel, widened by zeros, for which the library's sums are right."""
+    """Return the shape with the kernel enlarged by zeros to a size for which the library's sums are right."""
     above = zeros_above(shape)
     high, wide, pad_h = shape.k_h + above, shape.k_w, shape.pad_h + above
-    if is_convolved(shape):  # pads by kernel - 1 - padding
+    if is_convolved(shape):  # The library pads by kernel - 1 - padding.
         return replace(shape, k_h=max(high, pad_h + 1), k_w=max(wide, shape.pad_w + 1))
-    below = shape.out_h + pad_h - (shape.in_h - 1) * shape.stride_h  # the rows of sums must reach the last output
+    below = shape.out_h + pad_h - (shape.in_h - 1) * shape.stride_h  # The rows of sums must reach the last output.
     right = shape.out_w + shape.pad_w - (shape.in_w - 1) * shape.stride_w
     return replace(shape, k_h=max(high, below), k_w=max(wide, right), pad_h=pad_h)
 
 
 def scratch_of(shape: ConvShape, features: frozenset[str]) -> tuple[int, int]:
-    """Bytes of the two buffers: columns of the input and the weights turned around, or rows of sums and nothing."""
+    """Return the bytes of the library's two scratch buffers.
+
+    A convolution needs im2col columns of the input and the flipped weights; the other algorithm needs rows of sums, and
+    no second buffer.
+    """
     depth = shape.k_h * shape.k_w * shape.in_c
     if is_convolved(shape):
         columns = 4 * (-(-depth // 4) * 4)
         return by_variant(features, columns, columns, 4 * (-(-depth // 16) * 16)), depth * shape.out_c
-    spread = max(shape.k_w, shape.stride_w, shape.stride_h)  # the library asks by one stride and takes by the other
+    # The library sizes the rows by one stride and fills them by the other.
+    spread = max(shape.k_w, shape.stride_w, shape.stride_h)
     row = ((shape.in_w - 1) * shape.stride_w + spread) * shape.out_c
     return 4 * row * max(shape.k_h, shape.stride_h), 0
 
 
 def is_plain(spec: ConvSpec) -> bool:
-    """one group, no dilation"""
+    """Require one group, no dilation."""
     shape = spec.shape
     return shape.groups == 1 and all(d == 1 or k == 1 for d, k in _dilated(shape))
 
 
 def stays_inside(spec: ConvSpec) -> bool:
-    """no rows before the first input or beyond the output"""
+    """Require no rows before the first input or beyond the output."""
     wide = widened(spec.shape)
     return is_convolved(wide) or 0 <= wide.in_h * wide.stride_h - wide.pad_h <= wide.out_h
 
@@ -85,13 +91,13 @@ def _dilated(shape: ConvShape) -> tuple[tuple[int, int], ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstScratch(Params):
-    """Of two buffers in the library's working memory."""
+    """The size of the first of two buffers in the library's scratch memory."""
 
     first_size: Annotated[int, "bytes of the first"]
 
 
 def emit(spec: ConvSpec, site: Site) -> Call:
-    """Weights [O, H, W, I], widened by zeros."""
+    """Return the call, with weights in the order [O, H, W, I], enlarged by zeros."""
     shape, wide, above = spec.shape, widened(spec.shape), zeros_above(spec.shape)
     weights = spec.weights.reshape(shape.out_c, shape.k_h, shape.k_w, shape.in_c)
     below = (above, wide.k_h - shape.k_h - above)
@@ -114,12 +120,16 @@ def emit(spec: ConvSpec, site: Site) -> Call:
 
 
 def way(spec: ConvSpec) -> str:
-    """Which of the library's two ways it is."""
+    """Return which of the library's two algorithms computes the layer: "convolved" or "rows"."""
     return "convolved" if is_convolved(spec.shape) else "rows"
 
 
 def products(spec: ConvSpec) -> int:
-    """Of the convolution, with the zeros between pixels; else rows of windows that are added to rows of sums."""
+    """Return the cost term of the algorithm.
+
+    A convolution counts its products, those with the zeros between pixels included. The other algorithm counts the
+    window positions that are added to rows of sums.
+    """
     shape = spec.shape
     if is_convolved(shape):
         return spec.y.count * shape.k_h * shape.k_w * shape.in_c

@@ -238,27 +238,27 @@ class Typed(Protocol):
 
 
 def float_tensors(layer: Typed) -> bool:
-    """float32 tensors"""
+    """Require float32 tensors."""
     return layer.sig.input(0).dtype is DType.FLOAT32
 
 
 def double_tensors(layer: Typed) -> bool:
-    """float64 tensors"""
+    """Require float64 tensors."""
     return layer.sig.input(0).dtype is DType.FLOAT64
 
 
 def plain_integers(layer: Typed) -> bool:
-    """integers without scale, which wrap"""
+    """Require integers without scale, which wrap."""
     return layer.sig.input(0).dtype.is_integer and layer.sig.input(0).quant is None
 
 
 def int8_tensors(layer: Typed) -> bool:
-    """int8 tensors"""
+    """Require int8 tensors."""
     return layer.sig.input(0).dtype is DType.INT8
 
 
 def int8_weights(layer: Typed) -> bool:
-    """int8 weights"""
+    """Require int8 weights."""
     return layer.sig.input(1).dtype is DType.INT8
 
 
@@ -285,12 +285,12 @@ def uint8_example(channels: int, results: int, group: int = 1) -> str:
 
 
 def to_int8_codes(spec: WeightedSpec) -> bool:
-    """int8 results"""
+    """Require int8 results."""
     return spec.y.dtype is DType.INT8
 
 
 def nine_bits(spec: WeightedSpec) -> bool:
-    """int8 by weights that are int8 plus a number of their channel"""
+    """Require int8 by weights that are int8 plus a number of their channel."""
     if (spec.x.dtype, spec.w.dtype) != (DType.INT8, DType.INT16) or not spec.is_requantized:
         return False
     wide = (spec.depth << 15) + int(np.abs(spec.folded_bias).max(initial=0)) >= 2**31
@@ -298,12 +298,12 @@ def nine_bits(spec: WeightedSpec) -> bool:
 
 
 def four_bits(spec: WeightedSpec) -> bool:
-    """weights of 4 bits"""
+    """Require weights of 4 bits."""
     return bool(spec.weights.min(initial=0) >= NIBBLES[0] and spec.weights.max(initial=0) <= NIBBLES[1])
 
 
 def two_bits(spec: WeightedSpec) -> bool:
-    """weights of 2 bits"""
+    """Require weights of 2 bits."""
     return bool(spec.weights.min(initial=0) >= TWO_BITS[0] and spec.weights.max(initial=0) <= TWO_BITS[1])
 
 
@@ -326,15 +326,15 @@ def of_four_bits(kernel: Kernel, *when: Callable[[Any], bool], **changes: Any) -
 
 
 def half_weights(spec: WeightedSpec) -> bool:
-    """weights that are float16 numbers"""
+    """Require weights that are float16 numbers."""
     return spec.has_half_weights
 
 
 def int16_tensors(layer: Typed) -> bool:
-    """int16 tensors"""
+    """Require int16 tensors."""
     return layer.sig.input(0).dtype is DType.INT16
 
 
 def int16_operands(layer: Typed) -> bool:
-    """an int16 operand"""
+    """Require an int16 operand."""
     return DType.INT16 in (layer.sig.input(0).dtype, layer.sig.input(1).dtype)

@@ -179,25 +179,25 @@ def _joined(codes: Array, bits: Array, axes: tuple[int, int]) -> Array:
 
 
 def ungrouped(spec: ConvSpec) -> bool:
-    """one group"""
+    """Require one group."""
     return spec.shape.groups == 1
 
 
 def high_word(spec: ConvSpec) -> bool:
-    """sums as they are, or codes by the high word of a 64-bit product"""
+    """Require sums as they are, or codes by the high word of a 64-bit product."""
     codes = _has_codes(spec, DType.INT8, DType.INT16) and _short_sums(spec) and 32 <= _shift(spec) <= MOST_SHIFT
     return spec.is_sums or codes
 
 
 def high_word_of_raised(spec: ConvSpec) -> bool:
-    """sums as they are, or codes by the high word of a 64-bit product with sums that may be shifted before"""
+    """Require sums as they are, or codes by the high word of a 64-bit product with sums that may be shifted before."""
     is_short = _short_sums(spec) and _short_sums(spec, max(32 - _shift(spec), 0))
     codes = _has_codes(spec, DType.INT8, DType.INT16) and _shift(spec) <= MOST_SHIFT and is_short
     return spec.is_sums or codes
 
 
 def high_word_of_widened(spec: ConvSpec) -> bool:
-    """sums as they are, or codes by the high word of a 64-bit product"""
+    """Require sums as they are, or codes by the high word of a 64-bit product."""
     if spec.is_sums:
         return True
     if not _has_codes(spec, DType.INT8, DType.INT16) or not _short_sums(spec):
@@ -208,7 +208,7 @@ def high_word_of_widened(spec: ConvSpec) -> bool:
 
 
 def shifted_high_word(spec: ConvSpec) -> bool:
-    """32-bit sums, as they are, or codes by the shifted high word of a 64-bit product"""
+    """Require 32-bit sums, as they are, or codes by the shifted high word of a 64-bit product."""
     codes = _has_codes(spec, DType.INT8, DType.INT16) and _short_sums(spec) and spec.high_word.shift > 32
     return spec.is_sums or codes
 
@@ -231,7 +231,7 @@ def in_pairs(spec: ConvSpec, by_channel: Array, block: int = 2) -> Array:
 
 
 def pairs_of_weights(spec: ConvSpec) -> bool:
-    """sums of 24 bits: two int8 weights lie in 16"""
+    """Require sums of 24 bits: two int8 weights lie in 16."""
     odd = in_pairs(spec, spec.rows.astype(np.int64))[1::2]
     products = np.stack([code * odd for code in spec.x.dtype.limits])
     max_sums, min_sums = products.max(0).sum(1), products.min(0).sum(1)
@@ -240,7 +240,7 @@ def pairs_of_weights(spec: ConvSpec) -> bool:
 
 
 def pairs_in_parts(spec: ConvSpec) -> bool:
-    """two int8 weights lie in 16 bits"""
+    """Require that two int8 weights lie in 16 bits."""
     weights = in_pairs(spec, spec.rows.astype(np.int64))
     even, odd = weights[0::2], weights[1::2]
     joined = 256 * odd + even[: len(odd)]  # Only -128 beside a negative odd weight exceeds 16 bits.
@@ -253,7 +253,7 @@ weights."""
 
 
 def separate_nibbles(spec: ConvSpec) -> bool:
-    """sums of 31 bits, 27, 23 and 19 of each four channels: products with the weights of several are taken at once"""
+    """Require sums of 31, 27, 23 and 19 bits in each four channels: one product serves the weights of several."""
     rows = np.abs(in_pairs(spec, spec.rows.astype(np.int64), 4))
     places, bias = np.arange(len(rows)) % 4, np.abs(in_pairs(spec, spec.folded_bias, 4))
     max_sums = (rows + np.where(places < 3, -NIBBLES[0], 0)[:, None]).sum(1) * 128 + bias
@@ -416,7 +416,7 @@ def runs_of(shape: ConvShape, few: bool) -> Runs:
 
 
 def few_elements(spec: ConvSpec) -> bool:
-    """a kernel of few elements, written out"""
+    """Require a kernel of few elements, written out."""
     runs = runs_of(spec.shape, few=True)
     return runs.groups <= MOST_WRITTEN_OUT
 
@@ -617,18 +617,18 @@ def _variant(spec: ConvSpec, runs: Runs, few: bool, raised: bool, is_edged: bool
 
 
 def one_row(spec: ConvSpec) -> bool:
-    """one row of outputs, each of all inputs"""
+    """Require one row of outputs, each of all inputs."""
     shape = spec.shape
     return shape.groups == 1 and shape.reads_pixels and spec.y.count == shape.out_c
 
 
 def whole_steps(spec: ConvSpec) -> bool:
-    """inputs in groups of eight"""
+    """Require inputs in groups of eight."""
     return spec.depth % 8 == 0
 
 
 def several_rows(spec: ConvSpec) -> bool:
-    """several rows, as pixels"""
+    """Require several rows, as pixels."""
     return not one_row(spec)
 
 
@@ -691,13 +691,13 @@ STRIP = 256
 
 
 def four_or_eight_channels(spec: ConvSpec) -> bool:
-    """pixels of four or eight channels"""
+    """Require pixels of four or eight channels."""
     shape = plain_pixels(spec.shape)
     return shape.out_h == 1 and shape.reads_pixels and shape.stride_w == 1 and shape.in_c in (4, 8)
 
 
 def saturated(spec: ConvSpec) -> bool:
-    """int8 codes clamped by their type alone, no shift behind the upper word; up to 255 output channels"""
+    """Require int8 codes clamped by their type alone, no shift behind the upper word; up to 255 output channels."""
     return spec.is_int8 and not spec.is_clamped and _shift(spec) <= 32 and spec.shape.out_c < 256
 
 

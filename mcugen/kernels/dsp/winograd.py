@@ -51,21 +51,21 @@ instructions."""
 
 
 def is_3x3(spec: ConvSpec) -> bool:
-    """3×3 with stride 1, of 8 or more input channels by fours"""
+    """Require 3×3 with stride 1, of 8 or more input channels by fours."""
     s = spec.shape
     steps = (s.stride_h, s.stride_w, s.dilation_h, s.dilation_w, s.groups)
     return (s.k_h, s.k_w) == (3, 3) and set(steps) == {1} and s.in_c >= 8 and s.in_c % 4 == 0 and s.out_c >= 2
 
 
 def int8_codes(spec: ConvSpec) -> bool:
-    """int8 tensors; weights of at most nine bits"""
+    """Require int8 tensors; weights of at most nine bits."""
     if not spec.x.dtype is spec.y.dtype is DType.INT8:  # Float weights may be NaN.
         return False
     return bool(np.abs(spec.weights.astype(np.int64)).max(initial=0) < 256)
 
 
 def small_sums(spec: ConvSpec) -> bool:
-    """four times the sums fit in 32 bits; scales below 1"""
+    """Require that four times the sums fit in 32 bits; scales below 1."""
     return 4 * spec.largest_sum < 2**31 and spec.high_word.shift >= 31
 
 

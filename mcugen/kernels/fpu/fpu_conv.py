@@ -28,12 +28,12 @@ ROWS = 4
 
 
 def one_group(spec: ConvSpec) -> bool:
-    """every output channel reads all input channels"""
+    """Require that every output channel reads all input channels."""
     return spec.shape.groups == 1
 
 
 def whole_input(spec: ConvSpec) -> bool:
-    """one output pixel that reads all of the input"""
+    """Require one output pixel that reads all of the input."""
     shape = spec.shape
     covers = (shape.k_h, shape.k_w) == (shape.in_h, shape.in_w) and not (shape.pad_h or shape.pad_w)
     return covers and shape.groups == 1 and spec.y.count == shape.out_c
@@ -264,7 +264,7 @@ def clamp_options(low: float, high: float) -> ClampOptions:
 
 
 def near_columns(spec: ConvSpec) -> bool:
-    """a kernel whose columns fit the offsets of loads"""
+    """Require a kernel whose columns fit the offsets of loads."""
     shape = spec.shape
     return 4 * shape.stride_w + (shape.k_w - 1) * shape.dilation_w < 32
 

@@ -26,7 +26,7 @@ GRID = Grid(across=8)
 
 
 def is_3x3_of_blocks(spec: ConvSpec) -> bool:
-    """3×3 with stride 1, of 8 or more input channels, all by fours"""
+    """Require 3×3 with stride 1, of 8 or more input channels, all by fours."""
     s = spec.shape
     steps = (s.stride_h, s.stride_w, s.dilation_h, s.dilation_w, s.groups)
     is_3x3 = (s.k_h, s.k_w) == (3, 3) and set(steps) == {1}
@@ -34,7 +34,7 @@ def is_3x3_of_blocks(spec: ConvSpec) -> bool:
 
 
 def finite_constants(spec: ConvSpec) -> bool:
-    """weights and biases that are numbers, before and after their transformation"""
+    """Require weights and biases that are numbers, before and after their transformation."""
     return bool(np.isfinite(transformed(spec.weights)).all() and np.isfinite(spec.float_bias).all())
 
 

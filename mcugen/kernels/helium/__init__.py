@@ -36,7 +36,7 @@ _MVE = frozenset({"mve"})
 
 
 def one_vector(spec: ConvSpec) -> bool:
-    """one row"""
+    """Require one row."""
     return spec.y.count == spec.channels
 
 

@@ -46,7 +46,7 @@ PATCHES = 16
 
 
 def no_depthwise(spec: ConvSpec) -> bool:
-    """one group, or several of several channels"""
+    """Require one group, or several of several channels."""
     return spec.shape.groups < spec.shape.in_c or spec.shape.groups == 1
 
 
@@ -287,7 +287,7 @@ def emit_nine_bits(spec: ConvSpec, site: Site) -> Call:
 
 
 def overwriting(spec: ConvSpec) -> bool:
-    """pointwise, output channels no more than input channels: in place"""
+    """Require a pointwise kernel, output channels no more than input channels: in place."""
     return dense_pixels(spec.shape) and spec.shape.out_c <= spec.shape.in_c
 
 
@@ -319,7 +319,7 @@ def emit_overwriting(spec: ConvSpec, site: Site) -> Call:
 
 
 def eight_channels(spec: ConvSpec) -> bool:
-    """pointwise, 8 channels to an even number"""
+    """Require a pointwise kernel, 8 channels to an even number."""
     shape = spec.shape
     has_enough_pixels = shape.batch * shape.out_h * shape.out_w >= 4
     return dense_pixels(shape) and shape.in_c == VECTOR // 2 and shape.out_c % 2 == 0 and has_enough_pixels
@@ -359,7 +359,7 @@ def emit_eight_channels(spec: ConvSpec, site: Site) -> Call:
 
 
 def three_columns(spec: ConvSpec) -> bool:
-    """3 x 3, input channels by 16, outputs by two"""
+    """Require 3 x 3, input channels by 16, outputs by two."""
     shape = spec.shape
     window = (shape.k_h, shape.k_w, shape.dilation_w) == (3, 3, 1) and shape.stride_w <= 2
     columns = 3 * shape.stride_w + 3

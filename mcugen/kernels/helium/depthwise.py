@@ -69,7 +69,7 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
 
 
 def small_window(spec: ConvSpec) -> bool:
-    """a window of at most 4 x 4, stride 1 or 2"""
+    """Require a window of at most 4 x 4, stride 1 or 2."""
     shape = spec.shape
     if max(shape.k_h, shape.k_w) > 4 or shape.stride_w > 7 or shape.dilation_h > 1:
         return False
@@ -333,7 +333,7 @@ def _patches_may_overwrite_input(shape: ConvShape) -> bool:
 
 
 def large_window(spec: ConvSpec) -> bool:
-    """a window of at most 8 x 8"""
+    """Require a window of at most 8 x 8."""
     shape = spec.shape
     if max(shape.k_h, shape.k_w) > 8 or shape.stride_w > 7 or max(shape.dilation_h, shape.dilation_w) > 1:
         return False
@@ -413,7 +413,7 @@ SEGMENT = 64
 
 
 def row_window(spec: ConvSpec) -> bool:
-    """a row of 2 to 64 taps, with a stride or dilated"""
+    """Require a row of 2 to 64 taps, with a stride or dilated."""
     shape = spec.shape.as_row()
     in_turn = shape.stride_h == 1 or shape.out_h == 1
     if shape.k_h > 1 or not in_turn or shape.in_h != shape.out_h or shape.pad_h:

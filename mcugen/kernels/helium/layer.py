@@ -35,12 +35,12 @@ MOST_CHANNELS = 2**14
 
 
 def int8_requantized(spec: ConvSpec) -> bool:
-    """int8 tensors, sums in 32 bits"""
+    """Require int8 tensors, sums in 32 bits."""
     return spec.is_int8 and int8_products(spec)
 
 
 def int8_products(spec: ConvSpec) -> bool:
-    """int8 by int8 to codes, or to the sums themselves, in 32 bits"""
+    """Require int8 by int8 to codes, or to the sums themselves, in 32 bits."""
     codes = all(t.dtype is DType.INT8 and t.quant is not None for t in (spec.x, spec.w))
     if codes and spec.is_sums:
         return spec.channels <= MOST_CHANNELS
@@ -51,7 +51,7 @@ def int8_products(spec: ConvSpec) -> bool:
 
 
 def nine_bit_products(spec: ConvSpec) -> bool:
-    """int8 by weights that are int8 plus a number of their channel, to codes, in 32 bits"""
+    """Require int8 by weights that are int8 plus a number of their channel, to codes, in 32 bits."""
     if not nine_bits(spec) or spec.channels > MOST_CHANNELS:
         return False
     left = 31 - spec.requantizer.shift
@@ -67,7 +67,7 @@ def has_nine_bits(spec: ConvSpec) -> bool:
 
 
 def short_sums(spec: ConvSpec) -> bool:
-    """sums of 27 bits"""
+    """Require sums of 27 bits."""
     return spec.largest_sum < 2**27
 
 

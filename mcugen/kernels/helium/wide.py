@@ -27,7 +27,7 @@ PIXELS = 2
 
 
 def to_int16(spec: ConvSpec) -> bool:
-    """to int16"""
+    """Require results of int16."""
     return spec.y.dtype is DType.INT16 and spec.y.quant is not None
 
 

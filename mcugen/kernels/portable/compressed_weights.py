@@ -39,7 +39,7 @@ READ_AHEAD = 4
 
 
 def zigzag(codes: Array) -> Array:
-    """Map int8 values 0, -1, 1, … to 0, 1, 2, …"""
+    """Map int8 values 0, -1, 1, -2 to 0, 1, 2, 3, and so on."""
     wide = codes.astype(np.int64)
     numbers: Array = np.where(wide < 0, -2 * wide - 1, 2 * wide)
     return numbers
@@ -90,14 +90,14 @@ def encode(codes: Array, remainder: int) -> Array:
 
 
 def eight_bits(spec: ConvSpec) -> bool:
-    """weights of 8 bits, integer activations"""
+    """Require weights of 8 bits, integer activations."""
     low, high = DType.INT8.limits
     in_range = spec.rows.min(initial=0) >= low and spec.rows.max(initial=0) <= high
     return spec.x.quant is not None and spec.w.dtype.is_integer and bool(in_range)
 
 
 def compressible(spec: ConvSpec) -> bool:
-    """a Rice code of the weights is shorter than seven bits each"""
+    """Require that a Rice code of the weights is shorter than seven bits each."""
     return best_code(spec.rows)[1] < 7 * spec.rows.size
 
 

@@ -161,24 +161,24 @@ def slower_strips(spec: ConvSpec) -> float:
 
 
 def three_by_three(spec: ConvSpec) -> bool:
-    """3×3 weights, all pixels, padding below 3"""
+    """Require 3×3 weights, all pixels, padding below 3."""
     shape = spec.shape
     return shape.k_h == shape.k_w == 3 and shape.dilation_h == shape.dilation_w == 1 and shape.pad_h < 3 > shape.pad_w
 
 
 def stride_one_or_two(spec: ConvSpec) -> bool:
-    """stride 1 or 2, more than one output pixel"""
+    """Require stride 1 or 2, more than one output pixel."""
     shape = spec.shape
     return shape.stride_h == shape.stride_w < 3 and max(shape.out_h, shape.out_w) > 1
 
 
 def a_word_of_channels(spec: ConvSpec) -> bool:
-    """four channels or more"""
+    """Require four channels or more."""
     return spec.shape.in_c >= WORD
 
 
 def high_word(spec: ConvSpec) -> bool:
-    """sums that, scaled by a power of two, have the result in the upper half of a 64-bit product"""
+    """Require sums that, scaled by a power of two, have the result in the upper half of a 64-bit product."""
     shift = _scaled(spec)
     if shift is None:
         return False
@@ -187,7 +187,7 @@ def high_word(spec: ConvSpec) -> bool:
 
 
 def one_word(spec: ConvSpec) -> bool:
-    """32-bit sums, whose result is in the upper half of a 64-bit product"""
+    """Require 32-bit sums, whose result is in the upper half of a 64-bit product."""
     if not _is_short(spec):
         return False
     return high_word(spec) if spec.high_word.shift <= 32 else abs(end_word(spec, _least(spec))) < 2**31
@@ -226,7 +226,7 @@ def _scaled(spec: ConvSpec) -> int | None:
 
 
 def int8_results(spec: ConvSpec) -> bool:
-    """int8 results"""
+    """Require int8 results."""
     return spec.y.dtype is DType.INT8
 
 
@@ -602,12 +602,12 @@ def strip_instructions(spec: ConvSpec) -> int:
 
 
 def other_windows(spec: ConvSpec) -> bool:
-    """not 3×3 with stride 1 or 2, of which there is a kernel"""
+    """Require windows other than 3×3 with stride 1 or 2, which have a kernel of their own."""
     return not all(holds(spec) for holds in (int8_tensors, three_by_three, stride_one_or_two, int8_results, high_word))
 
 
 def short_strips(spec: ConvSpec) -> bool:
-    """windows of few taps"""
+    """Require windows of few taps."""
     shape = spec.shape.as_few_rows()
     return (folded(shape) or tap_strips(shape)) is not None
 
@@ -674,14 +674,14 @@ def _words(packed: Array) -> Array:
 
 
 def rows_of_three(spec: ConvSpec) -> bool:
-    """3×3 weights, three output pixels or more in a row; sums of which 32 bits are the result"""
+    """Require 3×3 weights, three output pixels or more in a row; sums of which 32 bits are the result."""
     shape = spec.shape
     near = shape.dilation_w == 1 and shape.stride_w < 3
     return shape.k_h == shape.k_w == 3 and near and shape.out_w > 2 and _scaled(spec) == 0
 
 
 def ten_bits(spec: ConvSpec) -> bool:
-    """weights of ten bits"""
+    """Require weights of ten bits."""
     return bool(spec.weights.min(initial=0) >= -512 and spec.weights.max(initial=0) < 512)
 
 
@@ -753,7 +753,7 @@ def _lane_shape(spec: ConvSpec) -> ConvShape:
 
 
 def short_rows(spec: ConvSpec) -> bool:
-    """at most 9 weights in a row, four channels or more, no other clamp than at 0 and above"""
+    """Require at most 9 weights in a row, four channels or more, no other clamp than at 0 and above."""
     shape, (low, high) = _lane_shape(spec), spec.float_limits
     simple = low == 0 or (math.isinf(low) and math.isinf(high))
     return shape.k_w <= 9 and shape.k_h * shape.k_w <= 121 and shape.in_c >= WORD and simple

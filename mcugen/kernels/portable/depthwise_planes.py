@@ -160,7 +160,7 @@ class PlaneOptions(Options):
 
 
 def input_is_read(spec: ConvSpec) -> bool:
-    """windows that read some input"""
+    """Require windows that read some input."""
     return all(axis.pad < axis.extent for axis in axes(spec.shape.as_row()))
 
 
@@ -262,7 +262,7 @@ class LineOptions(Options):
 
 
 def three_in_a_row(spec: ConvSpec) -> bool:
-    """a row of three taps, one pixel after the other, each with two inputs or more"""
+    """Require a row of three taps, one pixel after the other, each with two inputs or more."""
     shape = spec.shape.as_row()
     is_row = shape.k_h == shape.stride_h == shape.stride_w == 1 and not shape.pad_h and shape.in_h == shape.out_h
     near = shape.pad_w <= 2 * shape.dilation_w and shape.pad_w % shape.dilation_w == 0

@@ -276,27 +276,27 @@ MOST_CHANNELS = 3
 
 
 def few_channels(spec: ConvSpec) -> bool:
-    """up to three output channels"""
+    """Require up to three output channels."""
     return spec.shape.groups == 1 and spec.channels <= MOST_CHANNELS
 
 
 def odd_channels(spec: ConvSpec) -> bool:
-    """an odd number of output channels"""
+    """Require an odd number of output channels."""
     return spec.channels % 2 == 1  # Pairs of channels share what windows read.
 
 
 def whole_words(spec: ConvSpec) -> bool:
-    """pixels of whole words"""
+    """Require pixels of whole words."""
     return spec.shape.in_c % 4 == 0
 
 
 def undilated_rows(spec: ConvSpec) -> bool:
-    """rows of the window without gaps"""
+    """Require rows of the window without gaps."""
     return isinstance(spec, TransposedSpec) or spec.shape.dilation_w == 1 or spec.shape.k_w == 1
 
 
 def short_sums(spec: ConvSpec) -> bool:
-    """sums of 32 bits"""
+    """Require sums of 32 bits."""
     return spec.acc is DType.INT32
 
 

@@ -145,7 +145,7 @@ STRIP = 2304
 
 
 def upper_words(spec: MatMulSpec) -> bool:
-    """int8 by int8 to int8, codes by the upper word of a product"""
+    """Require int8 by int8 to int8, codes by the upper word of a product."""
     return _is_int8(spec) and spec.requantizer.for_high_word().shift == 32
 
 
@@ -201,7 +201,7 @@ class PlainStrips(Params):
 
 
 def by_vectors(spec: MatMulSpec) -> bool:
-    """int8 by int8 to int8, sums in 32 bits"""
+    """Require int8 by int8 to int8, sums in 32 bits."""
     if not _is_int8(spec) or spec.columns > MOST_CHANNELS:
         return False
     left = 31 - spec.requantizer.shift
@@ -260,7 +260,7 @@ SIX = 6
 
 
 def short_products(spec: MatMulSpec) -> bool:
-    """int8 by int8 to int8, requantized by products of 32 bits"""
+    """Require int8 by int8 to int8, requantized by products of 32 bits."""
     return _is_int8(spec) and piece_of(spec.requantizer, _largest_sum(spec), spec.y.dtype.limits[0]) > 0
 
 
@@ -343,7 +343,7 @@ def _operands(*dtypes: DType, sums: bool = False) -> tuple[Role, ...]:
 
 
 def of_codes(spec: MatMulSpec) -> bool:
-    """tensors with scales"""
+    """Require tensors with scales."""
     return spec.a.quant is not None and spec.b.quant is not None
 
 

@@ -219,12 +219,12 @@ class TransposeSpec:
 
 
 def turns_matrices(spec: TransposeSpec) -> bool:
-    """two axes change places"""
+    """Require that two axes change places."""
     return spec.matrices is not None
 
 
 def turns_few_planes(spec: TransposeSpec) -> bool:
-    """a few whole planes, turned in place"""
+    """Require a few whole planes, turned in place."""
     planes = Planes.of(spec) if spec.whole is None else None
     return planes is not None and 4 * planes.scratch(spec.y.dtype) <= spec.y.nbytes
 

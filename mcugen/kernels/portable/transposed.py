@@ -420,12 +420,12 @@ MOST_GROUPS = 4
 
 
 def few_groups(spec: TransposedSpec) -> bool:
-    """at most four groups of channels"""
+    """Require at most four groups of channels."""
     return spec.shape.groups <= MOST_GROUPS
 
 
 def phases_in_pairs(spec: TransposedSpec) -> bool:
-    """sums of 24 bits: two int8 weights lie in 16"""
+    """Require sums of 24 bits: two int8 weights lie in 16."""
     return all(dsp_conv.pairs_of_weights(phase) for phase in spec.phases)
 
 

@@ -40,22 +40,22 @@ from mcugen.lir.program import Buffer, Overlap
 
 
 def filters(spec: ConvSpec) -> bool:
-    """one filter a channel"""
+    """Require one filter a channel."""
     return spec.shape.is_depthwise
 
 
 def depthwise(spec: ConvSpec) -> bool:
-    """one filter a channel"""
+    """Require one filter a channel."""
     return spec.shape.is_depthwise and spec.shape.whole_c is None
 
 
 def shared_channels(spec: ConvSpec) -> bool:
-    """filters of several channels"""
+    """Require filters of several channels."""
     return not spec.shape.is_depthwise
 
 
 def single_row(spec: ConvSpec) -> bool:
-    """one output pixel that reads one input pixel"""
+    """Require one output pixel that reads one input pixel."""
     shape = spec.shape
     return shape.groups == 1 and shape.reads_pixels and spec.y.count == shape.out_c
 

@@ -83,22 +83,22 @@ CHUNK_SUM = 255
 
 
 def to_int8(spec: ConvSpec) -> bool:
-    """int8 to int8"""
+    """Require int8 to int8."""
     return all(t.dtype is DType.INT8 for t in (spec.x, spec.w, spec.y)) and spec.y.quant is not None
 
 
 def upper_word(spec: ConvSpec) -> bool:
-    """requantized by the upper word of a product"""
+    """Require results requantized by the upper word of a product."""
     return spec.acc is DType.INT32 and spec.high_word.shift == 32
 
 
 def one_group(spec: ConvSpec) -> bool:
-    """channels in one group"""
+    """Require channels in one group."""
     return spec.shape.groups == 1
 
 
 def rows_of_pixels(spec: ConvSpec) -> bool:
-    """each pixel of the output reads the one at its place"""
+    """Require that each pixel of the output reads the one at its place."""
     shape = spec.shape
     return shape.groups == 1 and shape.reads_pixels and shape.stride_h == shape.stride_w == 1
 
@@ -357,7 +357,7 @@ def _is_packed(site: Site) -> bool:
 
 
 def few_chunks(spec: ConvSpec) -> bool:
-    """at most 255 chunks of weights a channel"""
+    """Require at most 255 chunks of weights a channel."""
     rows = spec.byte_rows
     max_row_sum = np.abs(rows.astype(np.int64)).sum(1).max(initial=0)  # Two neighbouring chunks exceed CHUNK_SUM.
     if 2 * max_row_sum // (CHUNK_SUM + 1) + spec.depth // LONGEST_CHUNK + 1 < 256:
@@ -366,13 +366,13 @@ def few_chunks(spec: ConvSpec) -> bool:
 
 
 def short_heads(spec: ConvSpec) -> bool:
-    """32 bits for a channel's bias and its number of chunks, of which nine for this"""
+    """Require 32 bits for a channel's bias and its number of chunks, of which nine for this."""
     bias = np.abs(spec.folded_bias).max(initial=0)
     return bias < 2 ** (31 - COUNT) and all(len(chunks(row)) < 2**COUNT for row in spec.byte_rows)
 
 
 def short_products(spec: ConvSpec) -> bool:
-    """requantized by products of 32 bits"""
+    """Require results requantized by products of 32 bits."""
     return piece_of(spec.requantizer, spec.largest_sum, spec.limits[0]) > 0
 
 
@@ -554,13 +554,13 @@ def _blocks(spec: ConvSpec, size: int) -> Array:
 
 
 def to_int16(spec: ConvSpec) -> bool:
-    """int8 to int16, sums in 32 bits"""
+    """Require int8 to int16, sums in 32 bits."""
     types = (spec.x.dtype, spec.w.dtype, spec.y.dtype)
     return types == (DType.INT8, DType.INT8, DType.INT16) and spec.is_requantized and spec.acc is DType.INT32
 
 
 def to_sums(spec: ConvSpec) -> bool:
-    """int8, sums of 32 bits as they are"""
+    """Require int8, sums of 32 bits as they are."""
     return spec.x.dtype is spec.w.dtype is DType.INT8 and spec.is_sums
 
 
@@ -633,18 +633,18 @@ def _dense_call(
 
 
 def few_pixels(spec: ConvSpec) -> bool:
-    """at most three pixels, half of those that a convolution computes together"""
+    """Require at most three pixels, half of those that a convolution computes together."""
     shape = spec.shape
     return shape.out_h * shape.out_w <= PIXELS // 2
 
 
 def many_pixels(spec: ConvSpec) -> bool:
-    """more than three pixels"""
+    """Require more than three pixels."""
     return not few_pixels(spec)
 
 
 def deep(spec: ConvSpec) -> bool:
-    """at least four inputs"""
+    """Require at least four inputs."""
     return spec.depth >= 4
 
 
