@@ -9,6 +9,11 @@ from mcugen.lir.program import Control, Instr, Program
 _SATURATES = frozenset({"dsp", "thumb2"})
 """Features of CPUs that limit a number without a branch, unless the code is plain C."""
 _PLAIN = "-DMCUGEN_PLAIN_C"
+COPYING_KERNELS = frozenset(
+    {"bitcast", "copy", "fill", "gather", "gather_elements", "move", "one_hot", "resize_nearest", "reverse_sequence"}
+    | {"slice_at", "transpose", "transpose_inplace", "trilu"}
+)
+"""Names of kernels that limit no number, because they only copy elements."""
 _BRANCHES = "numbers are limited by branches: a few instructions an output more or less"
 
 
@@ -19,10 +24,12 @@ def variations(program: Program, board: Board) -> tuple[str, ...]:
     """
     saturates = bool(_SATURATES & board.features) and not any(flag.startswith(_PLAIN) for flag in board.cflags)
     reasons: dict[str, str] = {}
-    for instr in program.instrs:
-        reason = _reason(instr, saturates=saturates)
-        if reason and instr.name not in reasons:
-            reasons[instr.name] = reason
+    for layer in program.layers():
+        whole, is_block = program.completing(layer), program.head(layer).control is not Control.NONE
+        for instr in (program.instrs[i] for i in layer):
+            reason = _reason(instr, saturates=saturates)
+            if reason:
+                reasons.setdefault((instr if is_block else whole).name, reason)
     return tuple(f"{name}: {reason}" for name, reason in reasons.items())
 
 
@@ -40,7 +47,7 @@ def _reason(instr: Instr, *, saturates: bool) -> str:
         return instr.declaration.varies
     if any(dtype.is_float or dtype.is_narrow_float for dtype in types):
         return "floating point: comparisons, and functions of the C library"
-    computes = any(dtype.is_integer and dtype.nbytes > 1 for dtype in types)
+    computes = any(dtype.is_integer for dtype in types) and instr.kernel not in COPYING_KERNELS
     return _BRANCHES if computes and not saturates else ""
 
 

@@ -19,6 +19,8 @@ from mcugen import CompiledModel, CompileOptions, compile_model, load_board
 from mcugen.api.compilation import Compilation
 from mcugen.core.errors import UsageError
 from mcugen.measurement.extremes import extremes
+from mcugen.reporting.kernels import declared_kernels
+from mcugen.reporting.timing import COPYING_KERNELS
 
 pytestmark = pytest.mark.qemu
 
@@ -53,6 +55,30 @@ def test_layers_that_are_not_told_to_vary_take_one_number(name: str, board: str)
     assert moving <= varying
     assert varying or len(totals) == 1
     assert max(totals) - min(totals) <= 0.005 * max(totals)
+
+
+def test_kernels_that_copy_exist():
+    assert {kernel.name for kernel in declared_kernels()} >= COPYING_KERNELS
+
+
+@pytest.mark.parametrize("operator", ["Add", "Mul", "AveragePool", "MaxPool", "Transpose"])
+def test_layers_of_bytes_alone_take_one_number_or_are_told(operator: str):
+    """int8 in, int8 out, and no constants of more bytes: on a CPU that saturates by branches."""
+    net = Net(21)
+    x = net.dequantize(net.input("x", 1, 4, 6, 6, dtype=np.int8), 0.05, 3)
+    if operator in ("Add", "Mul"):
+        y = net.op(operator, x, net.dequantize(net.input("z", 1, 4, 6, 6, dtype=np.int8), 0.03, -5))
+    elif operator == "Transpose":
+        y = net.op(operator, x, perm=[0, 2, 3, 1])
+    else:
+        y = net.op(operator, x, kernel_shape=[2, 2])
+    scale, zero = (0.05, 3) if operator in ("MaxPool", "Transpose") else (0.02, 7)
+    net.output(net.quantize(y, scale, zero, np.int8, out="y"), dtype=np.int8)
+    compiled = compile_model(net.model(), "rp2040", CompileOptions(integer_io=True))
+    varying = {text.partition(": ")[0] for text in compiled.report.varies}
+    _, layers = counts(compiled)
+    assert {layer for layer, found in layers.items() if len(found) > 1} <= varying
+    assert not (operator == "Transpose" and varying)
 
 
 def test_why_instructions_vary_is_told():
