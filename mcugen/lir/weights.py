@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mcugen.core.errors import UsageError
+from mcugen.hir.names import Names
 from mcugen.lir.kernel import Call, Kernel, reads, updates, writes
 from mcugen.lir.program import (
     BEGIN_WEIGHTS,
@@ -189,7 +190,9 @@ def _last_group(program: Program) -> int:
 
 
 def _held(program: Program, constant: Buffer) -> Buffer:
-    held = Buffer(f"{constant.name}.held", constant.dtype, constant.count, Space.ARENA)
+    """Add a buffer that a constant is copied to; a constant that several layers read has several."""
+    name = Names(buffer.name for buffer in program.buffers).take(f"{constant.name}.held")
+    held = Buffer(name, constant.dtype, constant.count, Space.ARENA)
     program.buffers.append(held)
     return held
 
