@@ -53,8 +53,8 @@ def test_each_layer_reads_its_constants():
         "read_weights w w.held 1",
         "read_weights v v.held 1",
         "kernel x w.held v.held a 1",
-        "read_weights w w.held 2",
-        "kernel a w.held none b 2",
+        "read_weights w w.held.2 2",
+        "kernel a w.held.2 none b 2",
         "kernel b c 0",
     ]
     held = [i.operand("y").buffer for i in sketch.program.instrs if i.kernel == "read_weights"]
@@ -74,8 +74,8 @@ def test_groups_are_kept_and_outputs_stay_in_the_code():
     assert lines(sketch.program) == [
         "read_weights w w.held 7",
         "kernel x w.held v a 7",
-        "read_weights w w.held 7",
-        "kernel a w.held none b 7",
+        "read_weights w w.held.2 7",
+        "kernel a w.held.2 none b 7",
         "kernel b c 0",
         "kernel c v d 0",
     ]
@@ -158,8 +158,8 @@ def test_constants_are_decoded_before_what_reads_them():
     assert lines(made) == [
         "read_weights w.code w.held 1",
         "kernel x w.held v a 1",
-        "read_weights w.code w.held 2",
-        "kernel a w.held none b 2",
+        "read_weights w.code w.held.2 2",
+        "kernel a w.held.2 none b 2",
         "kernel b c 0",
     ]
     assert stored in made.buffers and w not in made.buffers and w in sketch.program.buffers
@@ -179,7 +179,7 @@ def test_working_memory_of_what_decodes_is_new_to_the_program():
     assert [b.name for b in made.buffers if b not in sketch.program.buffers] == [
         "w.code",
         *("w.held", "table"),
-        *("w.held", "table"),
+        *("w.held.2", "table"),
     ]
 
 
