@@ -60,7 +60,7 @@ class UnroundedOutputs:
     @property
     def notes(self) -> list[str]:
         """Return a note for each last layer that makes an output itself."""
-        bare = [name for name in self.layers if name not in self.tail.values()]
+        bare = [n for n, ratio in self.layers.items() if ratio > MAX_RANGE_RATIO and n not in self.tail.values()]
         return [f"an output is not rounded: {self._ratio(name)}" for name in bare]
 
     def _ratio(self, layer: str) -> str:
