@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,6 +64,39 @@ def imports(path: Path) -> list[str]:
 
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
+
+REFUSED = """
+import sys
+
+class Refusing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[:{depth}] == {room!r}.split("."):
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Refusing())
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+from mcugen.api.compilation import Compilation
+from mcugen.driver.tasks import Quantizing
+
+weights = numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")
+ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy"]
+graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "net", ends[:1], ends[1:], [weights])
+model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+samples = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
+for quantizing in (Quantizing(), Quantizing(calibration={{"x": samples}})):
+    print(len(Compilation(model, "nrf52840", quantizing=quantizing).compiled.bundle.files))
+"""
+"""A program that compiles a float and a quantized model while a package cannot be imported."""
+
+
+@pytest.mark.parametrize("package", ["mcugen.training", "mcugen.distributed.cluster", "mcugen.deploy"])
+def test_models_compile_without_packages_that_most_users_never_need(package: str) -> None:
+    assert importlib.util.find_spec(package) is not None
+    program = REFUSED.format(room=package, depth=package.count(".") + 1)
+    run = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert run.returncode == 0, run.stderr
+    assert len(run.stdout.split()) == 2
 
 
 def test_no_module_lies_beside_the_packages() -> None:

@@ -73,7 +73,6 @@ from mcugen.quantization.scores import with_float_scores
 from mcugen.quantization.synthetic import synthetic_samples
 from mcugen.reporting.basis import samples_sha256
 from mcugen.reporting.figures import Alternative, LearningFigures, Report
-from mcugen.training.layers import cells_behind, has_channels, layer_name, trainable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -241,7 +240,11 @@ class Compilation:
         These layers stay in float32, as loops of quantized values have no derivative.
         """
         training = self.options.training
-        return [] if training is None or training.is_head else cells_behind(graph, training.layers, training.is_open)
+        if training is None or training.is_head:
+            return []
+        from mcugen.training.layers import cells_behind
+
+        return cells_behind(graph, training.layers, training.is_open)
 
     @cached_property
     def _basis(self) -> _Basis:
@@ -374,6 +377,8 @@ class Compilation:
 
     def _sparse(self, layers: Sequence[Node]) -> Iterator[str]:
         """Yield selections for sparse updates: the last layer, and the most sensitive channels of layers before it."""
+        from mcugen.training.layers import has_channels, layer_name
+
         assert self.teaching is not None and self.options.training is not None
         layers_with_channels = {layer_name(node) for node in layers if has_channels(node)}
         for count in lengths(len(layers))[1:]:
@@ -400,6 +405,8 @@ class Compilation:
         options = replace(self.options, dims={}, bound={}) if self.quantizing.is_wanted else self.options
         graph = Variants(proto, "", options, self.target).graph({})
         fuse_float(graph)
+        from mcugen.training.layers import trainable
+
         return trainable(graph)
 
     def _compiled(self, options: CompileOptions) -> CompiledModel:

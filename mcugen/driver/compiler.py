@@ -72,7 +72,6 @@ from mcugen.search.budget import Budget, Fit
 from mcugen.search.option_hints import codes_of, hint_of_codes, hint_of_copies_ahead, hint_of_places, hint_of_types
 from mcugen.search.slowdown_cap import Made, keeping_pace
 from mcugen.search.weight_staging import time_of_copies
-from mcugen.training.lesson import teach
 
 
 def compile_model(
@@ -296,6 +295,8 @@ def _taught(graph: Graph, variants: Variants) -> Variants:
     options = variants.options
     if options.training is None:
         return variants
+    from mcugen.training.lesson import teach  # Most models do not learn.
+
     return replace(variants, options=replace(options, states=teach(graph, options.training)))
 
 
