@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from mcugen.cli.command import FirstCommand, Program
 from mcugen.cli.commands.calibrate import calibrate_board
 from mcugen.cli.commands.compile import compile_command
 from mcugen.cli.commands.diff import diff
@@ -30,7 +31,6 @@ from mcugen.cli.commands.update import update
 from mcugen.cli.commands.validate import validate
 from mcugen.cli.commands.view import view
 from mcugen.cli.error_boundary import Commands, guarded
-from mcugen.cli.options import FirstCommand, Program
 from mcugen.core.version import __version__
 
 app = Program(

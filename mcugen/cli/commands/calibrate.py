@@ -9,29 +9,24 @@ from typing import Annotated
 
 import typer
 
+from mcugen.cli.command import takes_options
 from mcugen.cli.commands.console import stdout, tell
-from mcugen.cli.options import Quiet, takes_options
 from mcugen.core.board import load_board
 from mcugen.core.errors import UsageError
 from mcugen.core.options import CompileOptions
 
 Board = Annotated[str, typer.Argument(help="a name of `mcugen boards`, or a .toml file: what was measured")]
-Runs = Annotated[
-    Path, typer.Option("--from", help="measured runs, as `mcugen validate --runs` writes them", show_default=False)
-]
-Models = Annotated[list[Path], typer.Option("--model", help="ONNX file that ran, once for each", show_default=False)]
-Output = Annotated[Path, typer.Option("-o", "--output", help="the board file to write, .toml", show_default=False)]
 
 
 @takes_options
 def calibrate_board(
     board: Board,
     *,
-    runs: Runs,
-    model: Models,
-    output: Output,
-    running: CompileOptions,
-    quiet: Quiet = False,
+    from_: Path,
+    model: list[Path],
+    output: Path,
+    options: CompileOptions,
+    quiet: bool,
 ) -> None:
     """Write a board file whose cycle estimates fit your measurements; give the options of the measured firmware."""
     from mcugen.calibration.files import board_text, read_runs
@@ -41,10 +36,10 @@ def calibrate_board(
 
     base = load_board(board)
     _check_output(board, base.name, output)
-    measured = read_runs(runs)
+    measured = read_runs(from_)
     if not quiet:
         tell("estimating the layers that were measured")
-    calibration = calibrate_runs(base, measured, model, running)
+    calibration = calibrate_runs(base, measured, model, options)
     write_text(output, board_text(base, calibration, f"{len(measured)} runs at {measured[0].clock_hz / 1e6:g} MHz"))
     for name in calibration.kept:
         tell(f"note: the layers do not tell what is waited for {name} from the rest: it stays as it was")

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
+from mcugen.cli.arguments import Telling, Watching
+from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import (
     print_trace,
     tell,
@@ -18,7 +16,6 @@ from mcugen.cli.commands.console import (
     watched,
     write_json,
 )
-from mcugen.cli.options import BoardName, Model, Telling, Watching, takes_options
 from mcugen.core.errors import UsageError
 from mcugen.core.options import CompileOptions
 from mcugen.driver.tasks import Judging, Quantizing, Teaching
@@ -28,13 +25,8 @@ from mcugen.driver.tasks import Judging, Quantizing, Teaching
 def compile_command(
     model: Model,
     *,
-    board: BoardName,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="folder; else one called like the model", show_default=False)
-    ] = None,
-    validation: Annotated[
-        bool, typer.Option("--validation", help="adds the firmware's part of `mcugen validate` (docs/validate.md)")
-    ] = False,
+    board: str,
+    output: Path | None,
     options: CompileOptions,
     quantizing: Quantizing,
     judging: Judging,
@@ -51,8 +43,7 @@ def compile_command(
         remedy = "mcugen report --lesson tells what a model learns"
         raise UsageError("--lesson says what --train auto is to choose", "no --train auto", remedy)
     trace = Trace(watching.dump_after)
-    compile_options = replace(options, validation=validation)
-    net = Compilation(model, board, compile_options, quantizing, judging, trace=trace, teaching=teaching)
+    net = Compilation(model, board, options, quantizing, judging, trace=trace, teaching=teaching)
     with watched(net, telling.quiet):
         folder = net.write(output)
     compiled = net.compiled

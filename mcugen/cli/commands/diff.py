@@ -9,26 +9,20 @@ from typing import Annotated
 
 import typer
 
+from mcugen.cli.command import takes_options
 from mcugen.cli.commands.console import stdout
-from mcugen.cli.options import Quiet
 
 
+@takes_options
 def diff(
     before: Annotated[Path, typer.Argument(help="report, as `mcugen report --json` wrote it", show_default=False)],
     after: Annotated[Path, typer.Argument(help="the report to compare with it", show_default=False)],
     *,
-    limit: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--limit",
-            help="how much worse a figure may become: cycles=+2%, ram=+0, accuracy=-0.005; else exit code 6",
-            show_default=False,
-        ),
-    ] = None,
-    markdown: Annotated[Path | None, typer.Option(help="write it for a pull request, .md", show_default=False)] = None,
-    html: Annotated[Path | None, typer.Option(help="write it as one page", show_default=False)] = None,
-    json_: Annotated[str, typer.Option("--json", help="write it as JSON to a file, or - for stdout")] = "",
-    quiet: Quiet = False,
+    limit: list[str],
+    markdown: Path | None,
+    html: Path | None,
+    json_: str,
+    quiet: bool,
 ) -> None:
     """Compare two reports: show changes and their causes, and check them against limits."""
     from mcugen.codegen.write import write_text
@@ -36,7 +30,7 @@ def diff(
     from mcugen.reporting.differences import differences, read_limit
     from mcugen.reporting.stored import read_report
 
-    limits = [read_limit(text) for text in limit or []]
+    limits = [read_limit(text) for text in limit]
     comparison_result = differences(read_report(before), read_report(after))
     if markdown is not None:
         write_text(markdown, comparison.markdown(comparison_result))

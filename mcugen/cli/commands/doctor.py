@@ -8,10 +8,11 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, requires, version
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from mcugen.cli.command import takes_options
 from mcugen.cli.commands.console import stdout
 from mcugen.core.board import load_board
 from mcugen.core.version import __version__
@@ -22,11 +23,10 @@ if TYPE_CHECKING:
 PROGRAM = "mcugen"
 
 
+@takes_options
 def doctor(
-    board: Annotated[
-        str, typer.Option("--board", "-b", help="look for what this board needs; exit code 8 if it is not there")
-    ] = "",
-    json_: Annotated[bool, typer.Option("--json", help="as JSON")] = False,
+    board: str,
+    json_: bool,
 ) -> None:
     """Show which tools and packages are installed, and the commands that install missing ones."""
     from mcugen.simulation.installed import install_command, require, tools

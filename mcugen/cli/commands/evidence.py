@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
+from mcugen.cli.arguments import Telling
+from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import tell, tell_notes, tell_warnings, watched, write_json
-from mcugen.cli.options import BoardName, Model, Telling, takes_options
 from mcugen.core.options import CompileOptions
 from mcugen.driver.tasks import Judging, Quantizing
 
@@ -18,8 +16,8 @@ from mcugen.driver.tasks import Judging, Quantizing
 def evidence(
     model: Model,
     *,
-    board: BoardName,
-    output: Annotated[Path, typer.Option("-o", "--output", help="folder of the evidence", show_default=False)],
+    board: str,
+    output: Path,
     options: CompileOptions,
     quantizing: Quantizing,
     judging: Judging,

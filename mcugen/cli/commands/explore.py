@@ -7,64 +7,41 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from mcugen.cli.arguments import Arguments, Telling
+from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import progress_shown, stdout, tell_warnings, write_json
-from mcugen.cli.options import (
-    JudgingArguments,
-    Model,
-    QuantizingArguments,
-    RunningArguments,
-    Telling,
-    several_of,
-    takes_options,
-)
+from mcugen.cli.option_values import several_of
 from mcugen.core.board import board_names
 from mcugen.core.errors import UsageError
 from mcugen.core.options import FEW_BITS, GOALS, MIXED, PRECISIONS, CompileOptions
 from mcugen.distributed.sharing import Workers
-from mcugen.driver.tasks import Quantizing
+from mcugen.driver.tasks import Judging, Quantizing
 
 if TYPE_CHECKING:
     from mcugen.explore.prepare import Asked
 
 ALL = "all"
 
-Boards = Annotated[str, typer.Option(help="names of `mcugen boards` or .toml files, between commas; or all")]
-Simulate = Annotated[bool, typer.Option("--simulate/--no-simulate", help="run combinations under QEMU, or estimate")]
-MostRuns = Annotated[int, typer.Option(min=1, help="of more combinations, only the most promising are simulated")]
-MinAccuracy = Annotated[float | None, typer.Option(help="least value of the metric", show_default=False)]
-MaxEnergy = Annotated[float | None, typer.Option(help="of a call, in microjoules", show_default=False)]
-Price = Annotated[
-    list[str] | None,
-    typer.Option(help="BOARD=PRICE; else a smaller board counts as cheaper", show_default=False),
-]
-All = Annotated[bool, typer.Option("--all", help="list all combinations, not the Pareto front alone")]
-Html = Annotated[Path | None, typer.Option(help="write a page with linked charts", show_default=False)]
-Cache = Annotated[
-    Path | None, typer.Option(help="folder of earlier results; else that of the user (XDG)", show_default=False)
-]
-
 
 @takes_options
 def explore(
     model: Model,
     *,
-    boards: Boards = ALL,
-    running: RunningArguments,
-    quantizing: QuantizingArguments,
-    judging: JudgingArguments,
-    min_accuracy: MinAccuracy = None,
-    max_energy: MaxEnergy = None,
-    price: Price = None,
-    simulate: Simulate = True,
-    most_runs: MostRuns = 120,
+    boards: str,
+    options: Arguments[CompileOptions],
+    quantizing: Arguments[Quantizing],
+    judging: Arguments[Judging],
+    min_accuracy: float | None,
+    max_energy: float | None,
+    price: list[str],
+    simulate: bool,
+    most_runs: int,
     sharing: Workers,
-    cache: Cache = None,
-    all_: All = False,
-    html: Html = None,
+    cache: Path | None,
+    all_: bool,
+    html: Path | None,
     telling: Telling,
 ) -> None:
     """Compare a model on many boards, in several precisions, for several goals, and show the best combinations.
@@ -78,15 +55,15 @@ def explore(
     from mcugen.explore.search import Exploration, combinations
     from mcugen.explore.text import print_explored
 
-    precisions, goals = _precisions(quantizing), several_of("--optimize", running.optimize, GOALS)
-    requested = replace(running, optimize=GOALS[0]).made()
+    precisions, goals = _precisions(quantizing), several_of("--optimize", options.values["optimize"], GOALS)
+    requested, judged = options.having({"optimize": GOALS[0]}).build(), judging.build()
     milliseconds = None if requested.max_latency is None else 1e3 * requested.max_latency
     memory = requested.max_ram, requested.max_flash
     exploration = Exploration(
-        _asked(model, requested, quantizing, judging, precisions),
+        _asked(model, requested, quantizing, judged, precisions),
         combinations(_boards(boards), precisions, goals),
-        Demands(milliseconds, requested.max_cycles, *memory, max_energy, min_accuracy, judging.max_accuracy_drop),
-        Prices(_prices(price or [])),
+        Demands(milliseconds, requested.max_cycles, *memory, max_energy, min_accuracy, judged.max_drop),
+        Prices(_prices(price)),
         simulate,
         most_runs,
         sharing,
@@ -103,24 +80,23 @@ def explore(
     explored.require()
 
 
-def _precisions(quantizing: QuantizingArguments) -> Sequence[str]:
+def _precisions(quantizing: Arguments[Quantizing]) -> Sequence[str]:
     """Return the precisions to try; by default float32, and int8 if samples or ranges are given."""
-    known = quantizing.calibration is not None or quantizing.profile is not None or quantizing.synthetic
+    known = {"calibration", "profile", "synthetic"} & set(quantizing.given())
     usual = "float32,int8" if known else "float32"
-    return several_of("--precision", quantizing.precision or usual, (*PRECISIONS, *FEW_BITS, MIXED))
+    return several_of("--precision", quantizing.values["precision"] or usual, (*PRECISIONS, *FEW_BITS, MIXED))
 
 
 def _asked(
     model: Path,
     options: CompileOptions,
-    quantizing: QuantizingArguments,
-    judging: JudgingArguments,
+    quantizing: Arguments[Quantizing],
+    judged: Judging,
     precisions: Sequence[str],
 ) -> Asked:
     """Return the request that all combinations share; deadlines are checked on results instead."""
     from mcugen.explore.prepare import Asked
 
-    judged = judging.made()
     if MIXED not in precisions:  # Without a search for precisions, limits on accuracy are checked on results.
         judged = replace(judged, max_drop=None, min_sqnr=None)
     by_precision = {precision: _quantizing(quantizing, precision) for precision in precisions}
@@ -139,11 +115,11 @@ def _boards(text: str) -> Sequence[str]:
     return [name for name in board_names() if name != "host"] if names == [ALL] else names
 
 
-def _quantizing(arguments: QuantizingArguments, precision: str) -> Quantizing:
+def _quantizing(arguments: Arguments[Quantizing], precision: str) -> Quantizing:
     """Return the quantization options of one precision; float32 takes no samples."""
     if precision == "float32":
-        return Quantizing(preprocess=arguments.preprocess)
-    return replace(arguments, precision=precision).made()
+        return Quantizing(preprocess=arguments.values["preprocess"])
+    return arguments.having({"precision": precision}).build()
 
 
 def _prices(texts: Sequence[str]) -> dict[str, float]:

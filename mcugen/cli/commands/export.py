@@ -4,34 +4,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
+from mcugen.cli.arguments import Telling
+from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import tell, tell_notes, tell_warnings, watched, write_json
-from mcugen.cli.options import BoardName, Model, Telling, takes_options
 from mcugen.core.options import CompileOptions
-from mcugen.core.version import __version__
 from mcugen.driver.tasks import Judging, Quantizing
-from mcugen.export.formats import FORMATS
 
 
 @takes_options
 def export(
     model: Model,
     *,
-    board: BoardName,
-    format_: Annotated[
-        str, typer.Option("--format", help=f"who is to take it: {', '.join(FORMATS)}", show_default=False)
-    ],
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="folder; else one called like the model", show_default=False)
-    ] = None,
-    zip_: Annotated[bool, typer.Option("--zip", help="one zipped file, where the tool takes that")] = False,
-    package_version: Annotated[str, typer.Option(help="MAJOR.MINOR.PATCH")] = __version__,
-    force: Annotated[
-        bool, typer.Option("--force", help="overwrites files that were edited, or are not mcugen's")
-    ] = False,
+    board: str,
+    format_: str,
+    output: Path | None,
+    zip_: bool,
+    package_version: str,
+    force: bool,
     options: CompileOptions,
     quantizing: Quantizing,
     judging: Judging,

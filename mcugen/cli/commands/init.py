@@ -5,36 +5,31 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from mcugen.cli.arguments import Arguments
+from mcugen.cli.command import takes_options
 from mcugen.cli.commands.console import stdout
-from mcugen.cli.options import (
-    CompileArguments,
-    JudgingArguments,
-    QuantizingArguments,
-    option_name,
-    settings_kinds,
-    takes_options,
-)
+from mcugen.cli.option_table import settings_kinds
 from mcugen.cli.settings import FILE, MODEL, settings_text
 from mcugen.core.board import load_board
 from mcugen.core.errors import UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.tasks import Judging, Quantizing
 
 
 @takes_options
 def init(
     model: Annotated[Path | None, typer.Argument(help="ONNX file; else asked for", show_default=False)] = None,
     *,
-    board: Annotated[str, typer.Option("--board", "-b", help="a name of `mcugen boards`, or a .toml file")] = "",
-    options: CompileArguments,
-    quantizing: QuantizingArguments,
-    judging: JudgingArguments,
-    force: Annotated[bool, typer.Option("--force", help="replaces the file that is there")] = False,
+    board: str,
+    options: Arguments[CompileOptions],
+    quantizing: Arguments[Quantizing],
+    judging: Arguments[Judging],
+    force: bool,
 ) -> None:
     """Write mcugen.toml with the model, its board and the given options, which all commands then read."""
     from mcugen.codegen.write import write_text
@@ -48,10 +43,11 @@ def init(
     board = board or _asked("the board, a name of `mcugen boards`")
     load_board(board)
     for arguments in (options, quantizing, judging):
-        arguments.made()
+        arguments.build()
     own = _beside(board) if board.endswith(".toml") else board
     values: dict[str, object] = {MODEL: _beside(model), "board": own}
-    values |= dict(_changed(options, quantizing, judging))
+    given = options.given() | quantizing.given() | judging.given()
+    values |= {name: _beside(value) if isinstance(value, Path) else value for name, value in given.items()}
     refused = next((name for name in values if name not in settings_kinds()), None)
     if refused:
         raise UsageError(f"{FILE} cannot hold what runs or links code", f"--{refused}", "give it to each command")
@@ -68,15 +64,6 @@ def _asked(what: str) -> str:
     if not sys.stdin.isatty():
         raise UsageError(f"{what} must be given", "nobody to ask", "mcugen init model.onnx --board nrf52840")
     return str(typer.prompt(what, err=True))
-
-
-def _changed(*groups: Any) -> Iterator[tuple[str, object]]:
-    """Yield the options that differ from their defaults, as the file has them: name and value."""
-    for group in groups:
-        for field in fields(group):
-            value = getattr(group, field.name)
-            if value != field.default:
-                yield option_name(field.name), _beside(value) if isinstance(value, Path) else value
 
 
 def _beside(file: Path | str) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import typer
 
+from mcugen.cli.arguments import Inspecting, Ir, Telling
+from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import stdout, tell_notes, tell_warnings, watched, write_json
-from mcugen.cli.options import BoardName, Inspecting, Ir, Model, Telling, takes_options
 from mcugen.core.errors import UsageError, printable
 from mcugen.core.options import CompileOptions
 from mcugen.driver.tasks import Judging, Quantizing
@@ -16,8 +17,8 @@ from mcugen.driver.tasks import Judging, Quantizing
 def inspect(
     model: Model,
     *,
-    board: BoardName = "host",
-    running: CompileOptions,
+    board: str,
+    options: CompileOptions,
     quantizing: Quantizing,
     judging: Judging,
     inspecting: Inspecting,
@@ -41,7 +42,7 @@ def inspect(
         conflict = " and ".join([*selected, "--json -"][:2])
         raise UsageError("stdout can hold one result", conflict, "ask for one after the other")
     trace = Trace(watched=[name.strip() for name in passes.split(",")] if passes else ())
-    net = Compilation(model, board, running, quantizing, judging, trace=trace)
+    net = Compilation(model, board, options, quantizing, judging, trace=trace)
     try:
         with watched(net, telling.quiet):
             compiled = net.compiled

@@ -5,24 +5,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mcugen.cli.arguments import Arguments, Telling
+from mcugen.cli.command import takes_options
 from mcugen.cli.commands.console import stdout, tell, tell_notes, tell_warnings, watched, write_json
-from mcugen.cli.options import (
-    BoardName,
-    CompileArguments,
-    JudgingArguments,
-    QuantizingArguments,
-    Telling,
-    option_names,
-    overridden,
-    takes_options,
-)
 from mcugen.core.errors import UsageError, shortened
+from mcugen.core.options import CompileOptions
+from mcugen.driver.tasks import Judging, Quantizing
 
 if TYPE_CHECKING:
     from mcugen.api.compilation import Compilation
@@ -32,39 +25,28 @@ if TYPE_CHECKING:
 def link(
     models: Annotated[list[Path], typer.Argument(help="ONNX files", show_default=False)],
     *,
-    board: BoardName,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="folder; all its symbols begin with its name", show_default=False)
-    ],
-    exclusive: Annotated[
-        list[str] | None,
-        typer.Option(help="A,B: models that are never in use together, and may share memory", show_default=False),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="an option of one model, by its file's name or number: digits:calibration=a.npz, 2:name=words",
-            show_default=False,
-        ),
-    ] = None,
-    build: Annotated[bool, typer.Option(help="measure the flash of code, if the board's compiler is installed")] = True,
-    options: CompileArguments,
-    quantizing: QuantizingArguments,
-    judging: JudgingArguments,
+    board: str,
+    output: Path,
+    exclusive: list[str],
+    set_: list[str],
+    build: bool,
+    options: Arguments[CompileOptions],
+    quantizing: Arguments[Quantizing],
+    judging: Arguments[Judging],
     telling: Telling,
 ) -> None:
     """Compile several models to one folder of C source files, with shared code and constants stored once."""
     from mcugen.deploy.linking import Linking
     from mcugen.deploy.linking.text import print_link
 
-    common, settings = (replace(options, name=""), quantizing, judging), _settings(models, set_ or [])
-    nets = [_net(model, board, common, own_settings) for model, own_settings in zip(models, settings, strict=True)]
+    common = options.having({"name": ""}), quantizing, judging
+    settings = _settings(models, set_, [option.name for arguments in common for option in arguments.options])
+    nets = [_net(model, board, *common, own_settings) for model, own_settings in zip(models, settings, strict=True)]
     for net in nets:
         with watched(net, telling.quiet):
             _ = net.compiled
-    name = options.name or Path(os.path.realpath(output)).name
-    linking = Linking(nets, name, [group.split(",") for group in exclusive or ()])
+    name = options.values["name"] or Path(os.path.realpath(output)).name
+    linking = Linking(nets, name, [group.split(",") for group in exclusive])
     folder = linking.write(output)
     result = linking.report(build=build)
     write_json(telling.json_, result)
@@ -81,24 +63,24 @@ def link(
 def _net(
     model: Path,
     board: str,
-    arguments: tuple[CompileArguments, QuantizingArguments, JudgingArguments],
+    options: Arguments[CompileOptions],
+    quantizing: Arguments[Quantizing],
+    judging: Arguments[Judging],
     settings: Mapping[str, Sequence[str]],
 ) -> Compilation:
     """Return the compilation of one model, with its own options in place of common ones."""
     from mcugen.api.compilation import Compilation
 
-    compiling, quantizing, judging = arguments
-    own = overridden(quantizing, settings).made(), overridden(judging, settings).made()
-    return Compilation(model, board, overridden(compiling, settings).made(), *own)
+    own = [arguments.overridden(settings) for arguments in (options, quantizing, judging)]
+    return Compilation(model, board, *[arguments.build() for arguments in own])
 
 
-def _settings(models: Sequence[Path], texts: Sequence[str]) -> list[dict[str, list[str]]]:
+def _settings(models: Sequence[Path], texts: Sequence[str], known: Sequence[str]) -> list[dict[str, list[str]]]:
     """Return the own options of each model by name, from texts MODEL:OPTION=VALUE.
 
     Raises:
         UsageError: A text does not name exactly one model, or names no option.
     """
-    known = option_names(CompileArguments, QuantizingArguments, JudgingArguments)
     settings: list[dict[str, list[str]]] = [{} for _ in models]
     for text in texts:
         which, _, setting = text.partition(":")

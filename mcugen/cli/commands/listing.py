@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
+from mcugen.cli.command import takes_options
 from mcugen.cli.commands.console import progress_shown, stdout, write_json
-from mcugen.cli.options import Plugin, cpus
+from mcugen.cli.option_values import cpus
 from mcugen.core.board import load_board
 from mcugen.core.options import GOALS, CompileOptions
 from mcugen.core.version import __version__
@@ -18,13 +19,12 @@ from mcugen.distributed.sharing import Workers
 from mcugen.driver.tasks import Judging, Quantizing
 
 
+@takes_options
 def boards(
     context: typer.Context,
-    like: Annotated[str, typer.Option(help="only those with this in name, CPU, kits or description")] = "",
-    fits: Annotated[
-        Path | None, typer.Option("--fits", help="only those that this model fits, with what it takes there")
-    ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="as JSON")] = False,
+    like: str,
+    fits: Path | None,
+    json_: bool,
 ) -> None:
     """List boards with CPU, clock, memory and kits; `show NAME` prints all data of one board."""
     from mcugen.reporting.listing import boards_like, print_boards
@@ -50,7 +50,7 @@ def _print_fitting(model: Path, names: Sequence[str], as_json: bool) -> None:
 
     request = Asked(model, CompileOptions(), {"float32": Quantizing()}, Judging())
     store, points = user_store("explore"), combinations(names, ["float32"], GOALS[:1])
-    exploration = Exploration(request, points, simulate=False, workers=Workers(cpus(0)), store=store)
+    exploration = Exploration(request, points, simulate=False, workers=Workers(cpus("--jobs", 0)), store=store)
     with progress_shown(as_json) as exploration.progress:
         explored = exploration.run()
     if as_json:
@@ -60,19 +60,21 @@ def _print_fitting(model: Path, names: Sequence[str], as_json: bool) -> None:
     explored.require()
 
 
-def show(name: str, json_: Annotated[bool, typer.Option("--json", help="as JSON")] = False) -> None:
+@takes_options
+def show(name: Annotated[str, typer.Argument()], json_: bool) -> None:
     """Print all data of one board."""
     from mcugen.reporting.listing import print_board
 
     print_board(load_board(name), stdout, json_)
 
 
-def operators(plugin: Plugin = None) -> None:
+@takes_options
+def operators(plugin: list[Path]) -> None:
     """Print the table of supported ONNX operators (Markdown: docs/operators.md)."""
     from mcugen.driver.plugins import registry_of
     from mcugen.reporting.operators import operator_table
 
-    typer.echo(operator_table(registry_of(plugin or ())), nl=False)
+    typer.echo(operator_table(registry_of(plugin)), nl=False)
 
 
 def version() -> None:

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import typer
 
+from mcugen.cli.arguments import Reporting, Telling
+from mcugen.cli.command import Model, command_text, takes_options
 from mcugen.cli.commands.console import stdout, tell_notes, tell_warnings, watched, write_json
-from mcugen.cli.options import BoardName, Model, Reporting, Telling, command_text, takes_options
 from mcugen.core.errors import UsageError
 from mcugen.core.options import CompileOptions
 from mcugen.distributed.sharing import Workers
@@ -20,7 +21,7 @@ def report(
     context: typer.Context,
     model: Model,
     *,
-    board: BoardName,
+    board: str,
     options: CompileOptions,
     quantizing: Quantizing,
     judging: Judging,

@@ -4,12 +4,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
+from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import tell_notes, tell_warnings, watched
-from mcugen.cli.options import BoardName, Model, Quiet, takes_options
 from mcugen.core.options import CompileOptions
 from mcugen.driver.tasks import Judging, Quantizing
 
@@ -18,15 +15,13 @@ from mcugen.driver.tasks import Judging, Quantizing
 def run(
     model: Model,
     *,
-    board: BoardName,
-    inputs: Annotated[Path, typer.Option(help="samples, .npz", show_default=False)],
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="where to write the outputs, .npz", show_default=False)
-    ],
-    running: CompileOptions,
+    board: str,
+    inputs: Path,
+    output: Path,
+    options: CompileOptions,
     quantizing: Quantizing,
     judging: Judging,
-    quiet: Quiet = False,
+    quiet: bool,
 ) -> None:
     """Run the generated code on samples and write its outputs."""
     import numpy as np
@@ -34,7 +29,7 @@ def run(
     from mcugen.api.compilation import Compilation
     from mcugen.codegen.write import replace_file
 
-    net = Compilation(model, board, running, quantizing, judging)
+    net = Compilation(model, board, options, quantizing, judging)
     with watched(net, quiet):
         arrays = net.run(inputs)
     tell_warnings(net.warnings)

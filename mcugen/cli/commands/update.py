@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
+from mcugen.cli.arguments import Telling
+from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import tell, tell_notes, tell_warnings, watched, write_json
-from mcugen.cli.options import BoardName, Model, Telling, takes_options
 from mcugen.core.options import CompileOptions
 from mcugen.driver.tasks import Judging, Quantizing
 
@@ -19,11 +17,9 @@ from mcugen.driver.tasks import Judging, Quantizing
 def update(
     model: Model,
     *,
-    board: BoardName,
-    folder: Annotated[
-        Path, typer.Option("--for", help="folder that `compile --updatable` wrote, as it is in the firmware")
-    ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="the file of weights, .bin", show_default=False)],
+    board: str,
+    for_: Path,
+    output: Path,
     options: CompileOptions,
     quantizing: Quantizing,
     judging: Judging,
@@ -34,7 +30,7 @@ def update(
     from mcugen.codegen.update import Installed
     from mcugen.codegen.write import replace_file
 
-    installed = Installed.of(folder)
+    installed = Installed.of(for_)
     version = options.weights_version or installed.version + 1
     same = replace(options, name=installed.name, updatable=True, weights_version=version)
     net = Compilation(model, board, same, quantizing, judging)

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from mcugen.cli.arguments import Telling
+from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import stdout, tell, tell_notes, tell_warnings, watched, write_json
-from mcugen.cli.options import BoardName, Model, Telling, takes_options
 from mcugen.core.errors import UsageError, VerificationError
 from mcugen.core.options import CompileOptions
 from mcugen.driver.tasks import Judging, Quantizing
@@ -19,39 +18,19 @@ if TYPE_CHECKING:
     from mcugen.deploy.validation.figures import ValidationReport
 
 
-_PORT = "where the board is: /dev/ttyACM0, COM3, socket://HOST:PORT, rtt:TARGET, semihosting:TARGET, or simulator"
-
-Port = Annotated[str, typer.Option(help=_PORT, show_default=False)]
-Baud = Annotated[int, typer.Option(help="of a serial port, as the firmware has it")]
-Timeout = Annotated[float, typer.Option(help="seconds of silence that are too many")]
-LayerSamples = Annotated[int, typer.Option(min=0, help="samples on which every layer is compared")]
-Simulate = Annotated[
-    bool, typer.Option("--simulate", help="the simulator's instructions, cycles and stack beside the board's")
-]
-Write = Annotated[
-    Path | None,
-    typer.Option(help="only write the folder, as `mcugen compile --validation -o` does", show_default=False),
-]
-Runs = Annotated[
-    Path | None,
-    typer.Option(help="add the cycles of layers to this file, .json, for calibration", show_default=False),
-]
-Html = Annotated[Path | None, typer.Option(help="write the result as one page", show_default=False)]
-
-
 @takes_options
 def validate(
     model: Model,
     *,
-    board: BoardName,
-    port: Port = "",
-    baud: Baud = 115_200,
-    timeout: Timeout = 20.0,
-    layer_samples: LayerSamples = 8,
-    simulate: Simulate = False,
-    write: Write = None,
-    runs: Runs = None,
-    html: Html = None,
+    board: str,
+    port: str,
+    baud: int,
+    timeout: float,
+    layer_samples: int,
+    simulate: bool,
+    write: Path | None,
+    runs: Path | None,
+    html: Path | None,
     options: CompileOptions,
     quantizing: Quantizing,
     judging: Judging,

@@ -8,17 +8,16 @@ from typing import Annotated
 
 import typer
 
+from mcugen.cli.command import takes_options
 from mcugen.cli.commands.console import tell
-from mcugen.cli.options import Quiet
 
 
+@takes_options
 def view(
     report: Annotated[Path, typer.Argument(help="report, as `mcugen report --json` wrote it", show_default=False)],
     *,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="the page; else beside the report, .html", show_default=False)
-    ] = None,
-    quiet: Quiet = False,
+    output: Path | None,
+    quiet: bool,
 ) -> None:
     """Write the HTML page of a stored report, as `mcugen report --html` does, without compiling again."""
     from mcugen.codegen.write import write_text

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values of a command's options, and the objects that the compiler takes, which are built from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from mcugen.cli.option import Option
+from mcugen.cli.option_values import library_files
+from mcugen.core.options import CompileOptions, Training
+from mcugen.distributed.sharing import Workers
+from mcugen.driver.tasks import Judging, Quantizing, Teaching
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Telling:
+    """The options on a command's output.
+
+    `quiet` suppresses progress and summary. `json_` is the file for the report as JSON, - for stdout.
+    """
+
+    quiet: bool
+    json_: str
+
+
+@dataclass(frozen=True)
+class Watching:
+    """The options that show the passes to developers."""
+
+    dump_after: str
+    time_passes: bool
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """The options on the contents of a report."""
+
+    compare_layers: bool
+    diverged: float
+    wait_states: int | None
+    extreme_inputs: bool
+    html: Path | None
+
+
+class Ir(StrEnum):
+    """An intermediate representation."""
+
+    HIR = "hir"
+    LIR = "lir"
+
+
+@dataclass(frozen=True)
+class Inspecting:
+    """The options of `mcugen inspect`, which select its output."""
+
+    ir: Ir | None
+    memory: bool
+    svg: Path | None
+    html: Path | None
+    passes: str
+
+
+TARGETS: Mapping[str, type[Any]] = {
+    target.__name__: target
+    for target in (
+        *(CompileOptions, Quantizing, Judging, Teaching, Workers),
+        *(Telling, Watching, Reporting, Inspecting),
+    )
+}
+"""The classes whose fields options set, by name."""
+
+
+@dataclass(frozen=True)
+class Arguments(Generic[T]):
+    """The values of those options of a command that set fields of one class, as the command line gives them.
+
+    Attributes:
+        target: The class.
+        options: The options.
+        values: The values by the names of the options.
+    """
+
+    target: type[T]
+    options: Sequence[Option]
+    values: Mapping[str, Any]
+
+    def build(self) -> T:
+        """Return the options in the form of the compiler.
+
+        Raises:
+            UsageError: The value of an option is invalid, or options contradict each other; the message names them.
+        """
+        parts: dict[str, dict[str, Any]] = {"": {}}
+        for option in self.options:
+            part, _, field = option.path.rpartition(".")
+            parts.setdefault(part, {})[field] = option.read(self.values[option.name])
+        implied = [o.implies for o in self.options if o.implies and self.values[o.name] != o.initial]
+        own = parts.pop("") | dict.fromkeys(implied, True)
+        return _BUILDERS.get(self.target, self.target)(**own, **parts)
+
+    def having(self, values: Mapping[str, Any]) -> Arguments[T]:
+        """Return the arguments with some values, by the names of options, in place of their own."""
+        return replace(self, values={**self.values, **values})
+
+    def overridden(self, settings: Mapping[str, Sequence[str]]) -> Arguments[T]:
+        """Return the arguments with values from texts by the names of options, as in {"max-ram": ["20KB"]}.
+
+        Args:
+            settings: The texts; "" for a flag. Names of other options are ignored. An option that may be repeated keeps
+                its old values too.
+
+        Raises:
+            UsageError: A text does not suit its option.
+        """
+        own = [option for option in self.options if option.name in settings]
+        return self.having({o.name: o.convert(settings[o.name], self.values[o.name]) for o in own})
+
+    def given(self) -> dict[str, Any]:
+        """Return the values that differ from their defaults."""
+        return {o.name: self.values[o.name] for o in self.options if self.values[o.name] != o.initial}
+
+
+def _compile_options(
+    training: Mapping[str, Any] | None = None, library: Mapping[str, Any] | None = None, **fields: Any
+) -> CompileOptions:
+    options = CompileOptions(**fields)
+    learning = Training(**training) if training and training["layers"] else None
+    return replace(options, training=learning, library=library_files(**library) if library else None)
+
+
+def _quantizing(scheme: dict[str, Any], **fields: Any) -> Quantizing:
+    from mcugen.hir.types import DType
+    from mcugen.quantization.scheme import Scheme
+
+    quantizing, techniques = Quantizing(**fields), scheme.pop("without")
+    types = {"activations": DType(quantizing.activations), "weights": DType(quantizing.weights)}
+    return replace(quantizing, scheme=Scheme(**scheme, **techniques, **types, group=quantizing.group))
+
+
+def _teaching(lesson: Path | None, rate: float, epochs: int) -> Teaching | None:
+    return None if lesson is None else Teaching(lesson, rate, epochs)
+
+
+_BUILDERS: Mapping[type[Any], Any] = {CompileOptions: _compile_options, Quantizing: _quantizing, Teaching: _teaching}
+"""Functions that build instances of classes with parts, or None; other classes are called themselves."""

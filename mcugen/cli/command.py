@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands: functions whose parameters become options of the table, and that read `mcugen.toml`.
+
+Only the functions that need numpy and the compiler import them, so that help appears at once.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from functools import partial, wraps
+from inspect import Parameter, Signature, signature
+from operator import itemgetter
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin
+
+import typer
+from typer.core import TyperCommand, TyperOption
+
+from mcugen.cli.arguments import TARGETS, Arguments
+from mcugen.cli.option import Option
+from mcugen.cli.option_table import find_option, options_that_set, settings_kinds
+from mcugen.cli.settings import MODEL, Settings, find_settings, read_settings
+from mcugen.core.errors import UsageError, printable
+
+T = TypeVar("T")
+
+Model = Annotated[Path, typer.Argument(help="ONNX file", show_default=False)]
+
+
+def takes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with options of the table in place of its parameters.
+
+    A parameter whose type is a class of TARGETS stands for all options of the command that set fields of the class.
+    The command receives an instance, or for `Arguments[CLASS]` the values as given. Any other parameter is the option
+    of its name, except for `typer.Context` and annotated arguments, which stay as they are.
+    """
+    name = command.__name__.removesuffix("_command").replace("_", "-")
+    parameters: list[Parameter] = []
+    readers: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
+    for parameter in signature(command, eval_str=True).parameters.values():
+        target, is_built = _target(parameter.annotation)
+        if target is not None:
+            options = options_that_set(target, name)
+            readers[parameter.name] = partial(_read_all, target, options, is_built)
+        elif parameter.annotation is typer.Context or get_origin(parameter.annotation) is Annotated:
+            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
+            readers[parameter.name] = itemgetter(parameter.name)
+            continue
+        else:
+            options = (find_option(parameter.name.rstrip("_").replace("_", "-"), name),)
+            readers[parameter.name] = partial(_read, options[0])
+        parameters += [option.parameter for option in options]
+
+    @wraps(command)
+    def call(**given: Any) -> None:
+        command(**{name: read(given) for name, read in readers.items()})
+
+    call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {p.name: p.annotation for p in parameters}
+    return call
+
+
+def _target(annotation: Any) -> tuple[type[Any] | None, bool]:
+    """Return the class whose fields a command's parameter has, if any, and whether the command gets an instance."""
+    if get_origin(annotation) is Arguments:
+        return get_args(annotation)[0], False
+    kinds = [kind for kind in (get_args(annotation) or (annotation,)) if kind is not NoneType]
+    return (kinds[0], True) if kinds[0] in TARGETS.values() else (None, False)
+
+
+def _read(option: Option, given: Mapping[str, Any]) -> Any:
+    return option.read(given[option.parameter_name])
+
+
+def _read_all(target: type[Any], options: Sequence[Option], is_built: bool, given: Mapping[str, Any]) -> Any:
+    arguments = Arguments(target, options, {option.name: given[option.parameter_name] for option in options})
+    return arguments.build() if is_built else arguments
+
+
+_ARGUMENTS = "mcugen.arguments"
+_ALL_HELP = "--help-all"
+
+
+def _texts(value: object) -> list[str]:
+    """Return the texts among the values of an option."""
+    return [v for v in (value if isinstance(value, list) else [value]) if isinstance(v, str)]
+
+
+class Command(TyperCommand):
+    """A command that also reads its options from `mcugen.toml`.
+
+    An option with one value must be given once: the framework would silently use the last of several values. The name
+    of another option is not accepted as a value, as in `--json --quiet`, where the file is missing.
+    """
+
+    reads_settings: ClassVar[bool] = True
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help of the command: all options with --help-all, otherwise the frequent ones."""
+        seldom = [] if ctx.meta.get(_ALL_HELP) else [p for p in self.params if _is_seldom_needed(p)]
+        if not seldom:
+            super().format_help(ctx, formatter)
+            return
+        short = copy(self)
+        short.params = [p for p in self.params if p not in seldom]
+        short.epilog = f"{len(seldom)} more options: {ctx.command_path} {_ALL_HELP}"
+        TyperCommand.format_help(short, ctx, formatter)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments together with those of the settings file.
+
+        Raises:
+            UsageError: An option with one value is given twice, or without a value. Flags may be repeated.
+        """
+        if _ALL_HELP in args and not ctx.resilient_parsing:
+            ctx.meta[_ALL_HELP] = True
+            args = ["--help"]
+        values, _, given_params = self.make_parser(ctx).parse_args(args=list(args))
+        options = [p for p in given_params if isinstance(p, TyperOption)]
+        single = [p for p in options if not (p.multiple or p.is_flag or p.count)]
+        twice = next((p for p in single if single.count(p) > 1), None)
+        if twice is not None:
+            rule, fault = f"{max(twice.opts, key=len)} must be given once", f"{single.count(twice)} times"
+            raise UsageError(rule, fault, "give one value")
+        names = {name for p in self.params if isinstance(p, TyperOption) for name in (*p.opts, *p.secondary_opts)}
+        empty = next((p for p in options if names.intersection(_texts(values.get(p.name)))), None)
+        if empty is not None:
+            rule, fault = f"{max(empty.opts, key=len)} must be given a value", "the name of another option"
+            raise UsageError(rule, fault, "put its value behind it")
+        settings = self._settings(ctx, options, values)
+        args = [*settings.arguments, *args] if settings else args
+        ctx.meta[_ARGUMENTS] = list(args)
+        remaining_args = super().parse_args(ctx, args)
+        if settings and not ctx.params.get("quiet"):
+            where = os.path.relpath(settings.path)
+            typer.echo(printable(f"settings of {where}: {', '.join(settings.values)}"), err=True)
+        return remaining_args
+
+    def _settings(self, ctx: Any, given_params: Sequence[Any], values: Mapping[str, Any]) -> Settings | None:
+        """Return the settings for options of this command that its command line does not give; None if empty."""
+        is_plain = ctx.resilient_parsing or "help" in values or not self.reads_settings
+        path = None if is_plain or ctx.find_root().params.get("no_settings") else find_settings(Path.cwd())
+        if path is None:
+            return None
+        settings = read_settings(path, settings_kinds())
+        options = {name for p in self.params if isinstance(p, TyperOption) and p not in given_params for name in p.opts}
+        arguments = [p.name for p in self.params if not isinstance(p, TyperOption)]
+        has_model = arguments == [MODEL] and not isinstance(values.get(MODEL), str)
+        takes = {name for name in settings.values if f"--{name}" in options or (name == MODEL and has_model)}
+        return replace(settings, values={n: v for n, v in settings.values.items() if n in takes}) if takes else None
+
+
+class FirstCommand(Command):
+    """A command that writes the settings file and does not read it."""
+
+    reads_settings = False
+
+
+def command_text(context: typer.Context) -> str:
+    """Return the running command for a shell, with the options from settings."""
+    return shlex.join(["mcugen", str(context.info_name), *context.meta[_ARGUMENTS]])
+
+
+def _is_seldom_needed(parameter: Any) -> bool:
+    return getattr(parameter, "rich_help_panel", None) is not None
+
+
+class Program(typer.Typer):
+    """A program whose commands are instances of Command."""
+
+    def command(self, *args: Any, **settings: Any) -> Callable[[T], T]:
+        """Register a function as a command."""
+        return super().command(*args, **{"cls": Command} | settings)  # type: ignore[return-value]

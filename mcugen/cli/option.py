@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The record of one option, from which its place on the command line, in settings and in documents follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from inspect import Parameter
+from keyword import iskeyword
+from typing import Annotated, Any, get_args, get_origin
+
+import typer
+
+from mcugen.core.errors import UsageError, shortened
+
+REQUIRED = Parameter.empty
+"""The default of an option that must be given."""
+
+_TARGETS_IN_SETTINGS = ("CompileOptions", "Quantizing", "Judging")
+"""Classes whose fields a settings file and `mcugen link --set` may give."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of some commands.
+
+    Attributes:
+        flags: Names on the command line, separated by spaces: "--board -b". A flag that is on by default has a name to
+            turn it off: "--build/--no-build".
+        kind: Type of the value: bool for a flag, str, int, float, Path, or an enumeration; list[str] or list[Path] for
+            an option that may be repeated.
+        help: Text of the help; "{choices}" stands for the values in `choices`.
+        commands: Commands that have the option.
+        field: Class and field that the option sets, such as "CompileOptions.max_ram"; in
+            "CompileOptions.training.loss" it is part of a field. Empty for an option that its command reads itself.
+        panel: Title of the group that the option is in. Options without a group are needed most, and come first.
+        default: Value if the option is absent, or REQUIRED. None stands for False of a flag and "" of a text.
+        parse: Function from the flag (for messages) and the value to the value of the field.
+        choices: Values that the shell completes, or a function that returns them.
+        implies: Another field of the same class, a flag, that the option turns on.
+        by_hand: Whether a settings file cannot give the option, because it runs or links code, or is for one command.
+        show_default: Whether help shows the default.
+        min: Smallest number.
+        max: Largest number.
+        envvar: Environment variable that gives the value if the option is absent.
+    """
+
+    flags: str
+    kind: Any
+    help: str
+    commands: tuple[str, ...]
+    field: str = ""
+    panel: str = ""
+    _: KW_ONLY
+    default: Any = None
+    parse: Callable[[str, Any], Any] | None = None
+    choices: Iterable[str] | Callable[[], Iterable[str]] = ()
+    implies: str = ""
+    by_hand: bool = False
+    show_default: bool = True
+    min: float | None = None
+    max: float | None = None
+    envvar: str | None = None
+
+    @property
+    def flag(self) -> str:
+        """Return the long name with its dashes."""
+        return next(flag for flag in self.flags.split() if flag.startswith("--")).partition("/")[0]
+
+    @property
+    def name(self) -> str:
+        """Return the long name without dashes before it: the key in a settings file."""
+        return self.flag.removeprefix("--")
+
+    @property
+    def parameter_name(self) -> str:
+        """Return the name of the parameter of a command's function."""
+        name = self.name.replace("-", "_")
+        return f"{name}_" if iskeyword(name) else name
+
+    @property
+    def target(self) -> str:
+        """Return the name of the class whose field the option sets; "" if there is none."""
+        return self.field.partition(".")[0]
+
+    @property
+    def path(self) -> str:
+        """Return the field that the option sets, without its class."""
+        return self.field.partition(".")[2]
+
+    @property
+    def initial(self) -> Any:
+        """Return the value if the option is absent, or REQUIRED."""
+        return {bool: False, str: ""}.get(self.kind) if self.default is None else self.default
+
+    @property
+    def base(self) -> type[Any]:
+        """Return the type of the value; list for an option that may be repeated."""
+        base: type[Any] = get_origin(self.kind) or self.kind
+        return base
+
+    @property
+    def is_in_settings(self) -> bool:
+        """Return whether a settings file may give the option."""
+        return self.target in _TARGETS_IN_SETTINGS and not self.by_hand
+
+    @property
+    def description(self) -> str:
+        """Return the text of the help, with the choices filled in."""
+        has_choices = "{choices}" in self.help  # The names of boards are only read to complete one.
+        return self.help.replace("{choices}", ", ".join(self._choices())) if has_choices else self.help
+
+    @property
+    def info(self) -> Any:
+        """Return the option in the form of Typer."""
+        return typer.Option(
+            *self.flags.split(),
+            help=self.description,
+            rich_help_panel=self.panel or None,
+            autocompletion=self._complete if self.choices else None,
+            show_default=self.show_default,
+            min=self.min,
+            max=self.max,
+            envvar=self.envvar,
+        )
+
+    @property
+    def parameter(self) -> Parameter:
+        """Return the parameter that Typer reads."""
+        kind = self.kind if self.initial is not None else self.kind | None
+        return Parameter(
+            self.parameter_name, Parameter.KEYWORD_ONLY, default=self.initial, annotation=Annotated[kind, self.info]
+        )
+
+    def read(self, value: Any) -> Any:
+        """Return the value in the form of the field.
+
+        Args:
+            value: The value from the command line.
+
+        Raises:
+            UsageError: The value is invalid; the message names the option.
+        """
+        value = value or [] if self.base is list else value
+        return self.parse(self.flag, value) if self.parse else value
+
+    def convert(self, texts: Sequence[str], before: Any) -> Any:
+        """Return the value as the command line would give it.
+
+        Args:
+            texts: The texts of `mcugen link --set`; "" for a flag.
+            before: The old value, which an option of several values keeps.
+
+        Raises:
+            UsageError: A text is not a number, a flag has a value, a value is missing, or there are several values.
+        """
+        text, fault = texts[-1], f"'{shortened(texts[-1], 80)}'"
+        if len(texts) > 1 and self.base is not list:
+            raise UsageError(f"{self.flag} must be given once for each model", f"{len(texts)} times", "give one value")
+        if (self.kind is bool) == bool(text):
+            rule = f"{self.flag} takes no value" if text else f"{self.flag} must have a value"
+            raise UsageError(rule, fault, f"MODEL:{self.name}{'=VALUE' * (self.kind is not bool)}")
+        if self.kind is bool:
+            return True
+        if self.base is list:
+            return [*(before or []), *map(get_args(self.kind)[0], texts)]
+        try:
+            return self.kind(text)
+        except ValueError as error:
+            raise UsageError(f"{self.flag} must be a {'whole ' * (self.kind is int)}number", fault) from error
+
+    def _choices(self) -> Iterable[str]:
+        return self.choices() if callable(self.choices) else self.choices
+
+    def _complete(self, incomplete: str) -> list[str]:
+        """Return what a shell offers for the last of several values separated by commas."""
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{word}" for word in self._choices() if word.startswith(last)]

@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parsers of the values of options: from the texts of the command line to the values that the compiler takes.
+
+Each takes the flag, for messages, and the value. They raise UsageError if a value is invalid.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from mcugen.codegen.libraries import LIBRARIES
+from mcugen.core.errors import UsageError, shortened
+from mcugen.core.limits import LONGEST_LABEL, MAX_DIGITS, open_regular
+from mcugen.core.options import (
+    AUTO_PLACE,
+    CMSIS_NN,
+    FEW_BITS,
+    INPUT_TYPES,
+    METHODS,
+    PRECISIONS,
+    SAMPLES,
+    TWO_BITS,
+    WIDE_WEIGHTS,
+    LibraryFiles,
+    Places,
+)
+
+if TYPE_CHECKING:
+    from mcugen.hir.types import Array
+
+T = TypeVar("T")
+
+TECHNIQUES = {"equalization": "equalize", "bias-correction": "correct_bias", "rounding": "optimize_rounding"}
+"""Fields of Scheme by the names of the techniques on the command line."""
+
+
+def cpus(flag: str, jobs: int) -> int:
+    """Return the number of processes for `--jobs`; 0 is one for each CPU."""
+    return jobs or os.cpu_count() or 1
+
+
+def negated(flag: str, is_given: bool) -> bool:
+    """Return whether what a flag turns off is on."""
+    return not is_given
+
+
+def as_tuple(flag: str, files: list[T]) -> tuple[T, ...]:
+    """Return the values of an option that may be repeated."""
+    return tuple(files)
+
+
+def method(flag: str, text: str) -> str:
+    """Return a method to choose ranges; "" for the method of least measured error."""
+    _one_of(flag, text, ("", *METHODS))
+    return text
+
+
+def techniques(flag: str, without: list[str]) -> dict[str, bool]:
+    """Return the fields of Scheme that say which techniques are used."""
+    for technique in without:
+        _one_of(flag, technique, tuple(TECHNIQUES))
+    return {field: name not in without for name, field in TECHNIQUES.items()}
+
+
+def _named(flag: str, texts: Sequence[str], form: str, example: str, read: Callable[[str], T | None]) -> dict[str, T]:
+    """Return the values by name, from texts such as NAME=VALUE.
+
+    Args:
+        flag: The option.
+        texts: The texts.
+        form: The form of a text, for messages; its first character that is no letter separates name and value.
+        example: Remedy for a wrong text.
+        read: Returns the value of a text, or None if the text is wrong.
+
+    Raises:
+        UsageError: A text is wrong, or a name is given twice.
+    """
+    separator = next(character for character in form if not character.isalpha())
+    pairs = []
+    for text in texts:
+        name, _, value_text = text.rpartition(separator)
+        value = read(value_text)
+        if not name or value is None:
+            raise UsageError(f"{flag} must read {form}", f"'{shortened(text, 200)}'", example)
+        pairs.append((name, value))
+    return named_once(flag, pairs)
+
+
+def layers(flag: str, texts: list[str]) -> dict[str, str]:
+    """Return the requested precision of layers by name, from texts NAME=PRECISION."""
+    few = {key: "int4" for key, group in FEW_BITS.items() if group == 0}
+    known = PRECISIONS | WIDE_WEIGHTS | few | dict.fromkeys(TWO_BITS, "int2")
+    return _named(flag, texts, "NAME=PRECISION", f"a precision is one of: {', '.join(known)}", known.get)
+
+
+def dims(flag: str, texts: list[str]) -> dict[str, int | tuple[int, int]]:
+    """Return the sizes of symbolic dimensions, or ranges of sizes, from texts NAME=SIZE or NAME=LOW..HIGH."""
+    form = "NAME=SIZE or NAME=LOW..HIGH with positive sizes"
+    return _named(flag, texts, form, "e.g. --dim batch=1, or --dim T=1..64", _sizes)
+
+
+def _sizes(text: str) -> int | tuple[int, int] | None:
+    """Return a size or a range of sizes; None for other texts."""
+    match [_positive(end) for end in text.split("..")]:
+        case [int(size)]:
+            return size
+        case [int(low), int(high)]:
+            return low, high
+    return None
+
+
+def plausible(flag: str, texts: list[str]) -> dict[str, tuple[float, float]]:
+    """Return the plausible ranges of outputs by name; the text `samples` gives the key SAMPLES and no range."""
+    spelled = [f"{SAMPLES}=0..0" if text == SAMPLES else text for text in texts]
+    form = "NAME=LOW..HIGH with LOW not above HIGH"
+    return _named(flag, spelled, form, "e.g. --plausible y=-1.5..2, or --plausible samples", _range)
+
+
+def _range(text: str) -> tuple[float, float] | None:
+    """Return a range of numbers LOW..HIGH; None for other texts."""
+    low, _, high = (_number(end) for end in text.partition(".."))
+    return None if low is None or high is None or low > high else (low, high)
+
+
+def input_types(flag: str, texts: list[str]) -> dict[str, str]:
+    """Return the types of inputs by name, from texts NAME=TYPE."""
+    form, types = f"NAME=TYPE, of {', '.join(INPUT_TYPES)}", {name: name for name in INPUT_TYPES}
+    return _named(flag, texts, form, "e.g. --input-type image=uint8", types.get)
+
+
+def states(flag: str, texts: list[str]) -> dict[str, str]:
+    """Return the input that each output feeds in the next call, from texts OUTPUT:INPUT."""
+    return _named(flag, texts, "OUTPUT:INPUT", "e.g. --state h_out:h_in", lambda kept: kept or None)
+
+
+_MOST_LABEL_BYTES = 10**6
+
+
+def labels(flag: str, path: Path | None) -> tuple[str, ...]:
+    """Return the names of classes from a file with one name per line; empty lines at its end are ignored."""
+    if path is None:
+        return ()
+    with open_regular(path) as file:
+        data = file.read(_MOST_LABEL_BYTES + 1)
+    rule = f"{flag} must be a text file in UTF-8 of at most {_MOST_LABEL_BYTES:,} bytes"
+    if len(data) > _MOST_LABEL_BYTES:
+        raise UsageError(rule, f"'{path}': more", "give a name a line")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(rule, f"'{path}': {error.reason} at byte {error.start}", "save it as UTF-8") from error
+    lines = tuple(line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n"))
+    if text.strip() == "" or any(len(line) > LONGEST_LABEL for line in lines):
+        fault = "nothing" if text.strip() == "" else f"a line of more than {LONGEST_LABEL} characters"
+        raise UsageError(f"{flag} must name a class a line", f"'{path}': {fault}", "e.g. cat, a line below it dog")
+    return lines
+
+
+def _number(text: str) -> float | None:
+    """Return the finite number of a text; None for any other text."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def bound(flag: str, texts: list[str]) -> dict[str, Array]:
+    """Return the values of inputs by name, from texts NAME=VALUE with numbers as JSON or a .npy file."""
+    from mcugen.evaluation.array_files import read_npy
+
+    values = []
+    for text in texts:
+        name, _, value = text.partition("=")
+        array = read_npy(Path(value)) if value.endswith(".npy") else _json_array(text, value)
+        if not name or array.dtype.kind not in "fiub":
+            raise UsageError("--bind must read NAME=VALUE with numbers", f"'{text}'", 'e.g. --bind "axes=[1, 2]"')
+        values.append((name, array))
+    return named_once(flag, values)
+
+
+def _json_array(text: str, value: str) -> Array:
+    """Return the array of numbers in JSON; `text` is the option's text for messages."""
+    import numpy as np
+
+    try:
+        return np.asarray(json.loads(value))
+    except RecursionError as error:
+        reason = f"'{shortened(text, 80)}': lists within lists within lists"
+        raise UsageError("--bind must read NAME=VALUE, a value as JSON or a .npy file", reason) from error
+    except (ValueError, OverflowError) as error:
+        reason = f"'{shortened(text, 200)}': {str(error)[:80]}"
+        raise UsageError("--bind must read NAME=VALUE, a value as JSON or a .npy file", reason) from error
+
+
+def _positive(text: str) -> int | None:
+    """Return the positive whole number of a text; None for other texts and for more than MAX_DIGITS digits."""
+    is_number = text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
+    return (int(text) or None) if is_number else None
+
+
+_SIZE = re.compile(r"([0-9]+) ?(?:([KM])(?:i?B)?)?", re.IGNORECASE)
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20}
+
+
+def size(flag: str, text: str) -> int | None:
+    """Return a number of bytes; KB are 1024 bytes, as in the list of boards. None for an empty text."""
+    match = _SIZE.fullmatch(text)
+    number = _positive(match[1]) if match else None
+    if text and number is None:
+        raise UsageError(f"{flag} must be a positive number of bytes", f"'{text}'", "e.g. 20000, or 20KB")
+    return number * _UNITS[(match[2] or "").upper()] if match and number else None
+
+
+_PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,3})?) ?%")
+
+
+def share(flag: str, text: str) -> float | None:
+    """Return a share between 0 and 1 from a text in percent. None for an empty text."""
+    match = _PERCENT.fullmatch(text)
+    if text and (match is None or not 0 < float(match[1]) <= 100):
+        raise UsageError(f"{flag} must be a share of at most 100 %", f"'{text}'", "e.g. 60%")
+    return float(match[1]) / 100 if match else None
+
+
+_TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(us|µs|ms|s)")
+_SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+def seconds(flag: str, text: str) -> float | None:
+    """Return the seconds of a time with its unit. None for an empty text."""
+    match = _TIME.fullmatch(text)
+    if text and (match is None or not float(match[1])):
+        raise UsageError(f"{flag} must be a positive time with its unit", f"'{text}'", "e.g. 20ms, 500us or 1.5s")
+    return float(match[1]) * _SECONDS[match[2]] if match else None
+
+
+def cycles(flag: str, text: str) -> int | None:
+    """Return a positive number of cycles. None for an empty text."""
+    if text and _positive(text) is None:
+        raise UsageError(f"{flag} must be a positive number of cycles", f"'{text}'", "e.g. 1500000")
+    return _positive(text)
+
+
+def library_files(include: Path | None, archive: Path | None) -> LibraryFiles | None:
+    """Return the library's headers and archive, or None if neither is given.
+
+    Raises:
+        UsageError: Only one of them is given.
+    """
+    if include is not None and archive is not None:
+        return LibraryFiles(include, archive)
+    if include is not None or archive is not None:
+        present, missing = LIBRARIES[CMSIS_NN].options if archive is None else reversed(LIBRARIES[CMSIS_NN].options)
+        raise UsageError(f"{present} and {missing} must be given together", f"no {missing}", f"give {missing} too")
+    return None
+
+
+def places(flag: str, texts: list[str]) -> Places:
+    """Return the placement of data in memories, from texts of one or more parts WHAT=MEMORY separated by commas."""
+    pairs = []
+    for part in (part.strip() for text in texts for part in text.split(",")):
+        what, _, where = ("arena", "", part) if part == AUTO_PLACE else part.partition("=")
+        if what not in ("arena", "weights", "hot-weights") or not all(where.split("+")):
+            examples = "e.g. --place auto, or --place arena=dtcm,weights=flash,hot-weights=dtcm:32768"
+            raise UsageError("--place must read WHAT=MEMORY of arena, weights and hot-weights", f"'{part}'", examples)
+        pairs.append((what, where))
+    named = named_once(flag, pairs)
+    hot = tuple(_hot_weights(text) for text in named.get("hot-weights", "").split("+") if text)
+    arena = tuple(named["arena"].split("+")) if "arena" in named else ()
+    return Places(arena, named.get("weights", ""), hot)
+
+
+def _hot_weights(text: str) -> tuple[str, int]:
+    memory, _, size = text.rpartition(":")
+    nbytes = _positive(size)
+    if not memory or not nbytes:
+        rule = "--place hot-weights must read MEMORY:BYTES, of several with + between them"
+        raise UsageError(rule, f"'{text}'", "e.g. hot-weights=dtcm:32768")
+    return memory, nbytes
+
+
+def _one_of(option: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise UsageError(f"{option} must be known", f"'{value}'", f"one of: {', '.join(filter(None, allowed))}")
+
+
+def several_of(option: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
+    """Return the values of a text separated by commas, without duplicates.
+
+    Args:
+        option: The name of the option, for messages.
+        text: The value of the option.
+        allowed: The allowed values.
+
+    Raises:
+        UsageError: A value is not allowed, or there is none.
+    """
+    values = tuple(dict.fromkeys(value.strip() for value in text.split(",")))
+    for value in values:
+        _one_of(option, value, allowed)
+    return values
+
+
+def named_once(flag: str, pairs: Sequence[tuple[str, T]]) -> dict[str, T]:
+    """Return the values by name.
+
+    Raises:
+        UsageError: The option is given twice for one name.
+    """
+    named = dict(pairs)
+    if len(named) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"{flag} must be given once for each name", f"'{twice}' twice", "leave one out")
+    return named
