@@ -17,7 +17,8 @@ from benchmark.subjects import MODELS
 from markers import replace_between_markers
 from measure_costs import random_inputs
 
-from mcugen.cli.options import CmsisNnInclude, CmsisNnLib, library_files
+from mcugen.cli.option_table import find_option
+from mcugen.cli.option_values import library_files
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.core.board import Board, load_board
 from mcugen.core.errors import UsageError
@@ -122,8 +123,8 @@ def _layers(model: str, columns: Columns, boards: Sequence[Board]) -> Iterator[s
 def main(
     optimize: Annotated[str, typer.Option(help="the goal of our own kernels")] = "speed",
     write_docs: Annotated[Path | None, typer.Option(help="document whose table to rewrite; else it is printed")] = None,
-    cmsis_nn_include: CmsisNnInclude = None,
-    cmsis_nn_lib: CmsisNnLib = None,
+    cmsis_nn_include: Annotated[Path | None, find_option("cmsis-nn-include", "report").info] = None,
+    cmsis_nn_lib: Annotated[Path | None, find_option("cmsis-nn-lib", "report").info] = None,
 ) -> None:
     """Measures four models on three CPUs by both families of kernels, and by the choice between them."""
     library = library_files(cmsis_nn_include, cmsis_nn_lib)

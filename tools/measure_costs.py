@@ -34,7 +34,8 @@ from rich.console import Console
 from scipy.optimize import nnls
 
 from mcugen.backends.cpu.pipeline import optimize
-from mcugen.cli.options import CmsisNnInclude, CmsisNnLib, library_files
+from mcugen.cli.option_table import find_option
+from mcugen.cli.option_values import library_files
 from mcugen.core.board import Board, load_board
 from mcugen.core.errors import McugenError, UsageError
 from mcugen.core.options import CMSIS_NN, CompileOptions, LibraryFiles
@@ -866,8 +867,8 @@ def main(
         bool, typer.Option("--library-only", help="only the library, and what stands against it alone")
     ] = False,
     code_only: Annotated[bool, typer.Option("--code-only", help="only bytes of code; nothing is run")] = False,
-    cmsis_nn_include: CmsisNnInclude = None,
-    cmsis_nn_lib: CmsisNnLib = None,
+    cmsis_nn_include: Annotated[Path | None, find_option("cmsis-nn-include", "report").info] = None,
+    cmsis_nn_lib: Annotated[Path | None, find_option("cmsis-nn-lib", "report").info] = None,
 ) -> None:
     """Measures and writes the tables."""
     console = Console(stderr=True, width=200)

@@ -29,25 +29,6 @@ class Telling:
     json_: str
 
 
-@dataclass(frozen=True)
-class Watching:
-    """The options that show the passes to developers."""
-
-    dump_after: str
-    time_passes: bool
-
-
-@dataclass(frozen=True)
-class Reporting:
-    """The options on the contents of a report."""
-
-    compare_layers: bool
-    diverged: float
-    wait_states: int | None
-    extreme_inputs: bool
-    html: Path | None
-
-
 class Ir(StrEnum):
     """An intermediate representation."""
 
@@ -55,23 +36,8 @@ class Ir(StrEnum):
     LIR = "lir"
 
 
-@dataclass(frozen=True)
-class Inspecting:
-    """The options of `mcugen inspect`, which select its output."""
-
-    ir: Ir | None
-    memory: bool
-    svg: Path | None
-    html: Path | None
-    passes: str
-
-
 TARGETS: Mapping[str, type[Any]] = {
-    target.__name__: target
-    for target in (
-        *(CompileOptions, Quantizing, Judging, Teaching, Workers),
-        *(Telling, Watching, Reporting, Inspecting),
-    )
+    target.__name__: target for target in (CompileOptions, Quantizing, Judging, Teaching, Workers, Telling)
 }
 """The classes whose fields options set, by name."""
 
@@ -102,7 +68,8 @@ class Arguments(Generic[T]):
             parts.setdefault(part, {})[field] = option.read(self.values[option.name])
         implied = [o.implies for o in self.options if o.implies and self.values[o.name] != o.initial]
         own = parts.pop("") | dict.fromkeys(implied, True)
-        return _BUILDERS.get(self.target, self.target)(**own, **parts)
+        built: T = _BUILDERS.get(self.target, self.target)(**own, **parts)
+        return built
 
     def having(self, values: Mapping[str, Any]) -> Arguments[T]:
         """Return the arguments with some values, by the names of options, in place of their own."""
@@ -139,7 +106,7 @@ def _quantizing(scheme: dict[str, Any], **fields: Any) -> Quantizing:
     from mcugen.quantization.scheme import Scheme
 
     quantizing, techniques = Quantizing(**fields), scheme.pop("without")
-    types = {"activations": DType(quantizing.activations), "weights": DType(quantizing.weights)}
+    types: dict[str, Any] = {"activations": DType(quantizing.activations), "weights": DType(quantizing.weights)}
     return replace(quantizing, scheme=Scheme(**scheme, **techniques, **types, group=quantizing.group))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mcugen.cli.arguments import Telling, Watching
+from mcugen.cli.arguments import Telling
 from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import (
     print_trace,
@@ -31,7 +31,8 @@ def compile_command(
     quantizing: Quantizing,
     judging: Judging,
     teaching: Teaching | None,
-    watching: Watching,
+    dump_after: str,
+    time_passes: bool,
     telling: Telling,
 ) -> None:
     """Compile a model to a folder of C source files."""
@@ -42,12 +43,12 @@ def compile_command(
     if teaching is not None and not (options.training and options.training.is_open):
         remedy = "mcugen report --lesson tells what a model learns"
         raise UsageError("--lesson says what --train auto is to choose", "no --train auto", remedy)
-    trace = Trace(watching.dump_after)
+    trace = Trace(dump_after)
     net = Compilation(model, board, options, quantizing, judging, trace=trace, teaching=teaching)
     with watched(net, telling.quiet):
         folder = net.write(output)
     compiled = net.compiled
-    print_trace(trace, watching.time_passes)
+    print_trace(trace, time_passes)
     write_json(telling.json_, compiled.report)
     tell_warnings(compiled.report.warnings)
     if telling.quiet:

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 
-from mcugen.cli.arguments import Inspecting, Ir, Telling
+from mcugen.cli.arguments import Ir, Telling
 from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import stdout, tell_notes, tell_warnings, watched, write_json
 from mcugen.core.errors import UsageError, printable
@@ -21,7 +23,11 @@ def inspect(
     options: CompileOptions,
     quantizing: Quantizing,
     judging: Judging,
-    inspecting: Inspecting,
+    ir: Ir | None,
+    memory: bool,
+    svg: Path | None,
+    html: Path | None,
+    passes: str,
     telling: Telling,
 ) -> None:
     """Print the graph, MACs, parameters and peak activation memory; or the memory map, or the effects of passes."""
@@ -36,7 +42,6 @@ def inspect(
     from mcugen.reporting.network import network_page
     from mcugen.search.line_buffering import whole_layers
 
-    ir, memory, passes = inspecting.ir, inspecting.memory, inspecting.passes
     selected = [name for name, is_selected in (("--ir", ir), ("--memory", memory), ("--passes", passes)) if is_selected]
     if len(selected) > 1 or (ir is not None and telling.json_ == "-"):
         conflict = " and ".join([*selected, "--json -"][:2])
@@ -57,11 +62,11 @@ def inspect(
     tell_warnings(compiled.report.warnings)
     if not telling.quiet:
         tell_notes(compiled.report.notes)
-    if inspecting.svg is not None:
-        write_text(inspecting.svg, draw(arena))
-    if inspecting.html is not None:
+    if svg is not None:
+        write_text(svg, draw(arena))
+    if html is not None:
         page = network_page(net.source.proto, compiled.graph, compiled.program, compiled.board.name)
-        write_text(inspecting.html, page)
+        write_text(html, page)
     if ir is not None:
         typer.echo(print_graph(compiled.graph) if ir is Ir.HIR else print_program(compiled.program), nl=False)
     elif telling.json_ != "-" and memory:

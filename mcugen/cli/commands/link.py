@@ -71,8 +71,13 @@ def _net(
     """Return the compilation of one model, with its own options in place of common ones."""
     from mcugen.api.compilation import Compilation
 
-    own = [arguments.overridden(settings) for arguments in (options, quantizing, judging)]
-    return Compilation(model, board, *[arguments.build() for arguments in own])
+    return Compilation(
+        model,
+        board,
+        options.overridden(settings).build(),
+        quantizing.overridden(settings).build(),
+        judging.overridden(settings).build(),
+    )
 
 
 def _settings(models: Sequence[Path], texts: Sequence[str], known: Sequence[str]) -> list[dict[str, list[str]]]:

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import typer
 
-from mcugen.cli.arguments import Reporting, Telling
+from mcugen.cli.arguments import Telling
 from mcugen.cli.command import Model, command_text, takes_options
 from mcugen.cli.commands.console import stdout, tell_notes, tell_warnings, watched, write_json
 from mcugen.core.errors import UsageError
@@ -25,7 +26,11 @@ def report(
     options: CompileOptions,
     quantizing: Quantizing,
     judging: Judging,
-    reporting: Reporting,
+    compare_layers: bool,
+    diverged: float,
+    wait_states: int | None,
+    extreme_inputs: bool,
+    html: Path | None,
     teaching: Teaching | None,
     sharing: Workers,
     telling: Telling,
@@ -39,17 +44,17 @@ def report(
     from mcugen.reporting.html import report_page
     from mcugen.reporting.text import print_report
 
-    if reporting.compare_layers and not quantizing.is_wanted:
+    if compare_layers and not quantizing.is_wanted:
         remedy = "give --precision int8 --calibration SAMPLES.npz and the float model"
         raise UsageError("--compare-layers needs a model that mcugen quantizes", "none", remedy)
     net = Compilation(model, board, options, quantizing, judging, workers=sharing, teaching=teaching)
     with watched(net, telling.quiet):
-        result = net.report(diverged=reporting.diverged, wait_states=reporting.wait_states)
-        if reporting.extreme_inputs:
+        result = net.report(diverged=diverged, wait_states=wait_states)
+        if extreme_inputs:
             result = with_extremes(net.compiled, result, net.progress)
         if teaching is not None:
             result = replace(result, learning=net.learned())
-        if reporting.html is not None:
+        if html is not None:
             result = replace(result, alternatives=net.alternatives())
     compiled = net.compiled
     result = replace(result, command=command_text(context))
@@ -57,10 +62,10 @@ def report(
     tell_warnings(result.warnings)
     if not telling.quiet:
         tell_notes(result.notes)
-    if reporting.html is not None:
-        write_text(reporting.html, report_page(result))
+    if html is not None:
+        write_text(html, report_page(result))
     if telling.json_ != "-":
-        print_report(result, stdout, reporting.compare_layers)
+        print_report(result, stdout, compare_layers)
     require_fit(result, compiled.board)
     deadline = Deadline.of(options, compiled.board)
     if deadline is not None:
