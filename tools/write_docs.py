@@ -16,6 +16,7 @@ from lint_c import deviation_table
 from markers import replace_between_markers
 from performance_summary import summary
 
+from mcugen.cli.option_reference import option_reference
 from mcugen.export.formats import format_table
 from mcugen.reporting.kernels import kernel_table
 from mcugen.reporting.stored import report_schema
@@ -87,6 +88,7 @@ def main() -> None:
     rewrite(ROOT / "README.md", "demo", demo)
     rewrite(ROOT / "docs" / "operators.md", "operators", output("operators"))
     rewrite(ROOT / "docs" / "kernels.md", "declared", kernel_table())
+    rewrite(ROOT / "docs" / "options.md", "options", option_reference())
     rewrite(ROOT / "docs" / "export.md", "formats", format_table())
     rewrite(ROOT / "docs" / "misra.md", "deviations", deviation_table())
     tutorial.DOCUMENT.write_text(tutorial.current(tutorial.DOCUMENT.read_text(), in_folder))

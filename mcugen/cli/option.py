@@ -102,7 +102,7 @@ class Option:
     @property
     def is_in_settings(self) -> bool:
         """Return whether a settings file may give the option."""
-        return self.target in _TARGETS_IN_SETTINGS and not self.by_hand
+        return (self.target in _TARGETS_IN_SETTINGS or self.name == "board") and not self.by_hand
 
     @property
     def description(self) -> str:

@@ -334,4 +334,4 @@ def options_that_set(target: type, command: str) -> tuple[Option, ...]:
 
 def settings_kinds() -> Kinds:
     """Return the types of the options that `mcugen.toml` may give, by name."""
-    return {MODEL: Path, "board": str} | {option.name: option.base for option in OPTIONS if option.is_in_settings}
+    return {MODEL: Path} | {option.name: option.base for option in OPTIONS if option.is_in_settings}

@@ -29,7 +29,6 @@ from mcugen.core.options import (
     LEARN_INTEGERS,
     LOSSES,
     OPTIMIZERS,
-    OWN,
     RUNNING,
     THROUGHPUT,
     TRAINED_AS,
@@ -37,6 +36,7 @@ from mcugen.core.options import (
     Training,
 )
 from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.option_conflicts import COPY_AHEAD, require_compatible
 from mcugen.driver.parameters import require_room
 from mcugen.driver.plugins import registry_of
 from mcugen.driver.variants import Variants, check_ranges
@@ -503,28 +503,12 @@ _READ_NOTE = "--weights-reader: the weights of a layer take up to {:,} bytes of 
 
 
 def _check_cores(options: CompileOptions, board: Board) -> None:
-    """Raise UsageError for options that are impossible with two cores."""
+    """Raise UsageError for a number of cores that the board does not have."""
     if options.cores not in (1, 2):
         raise UsageError("--cores must be 1 or 2", str(options.cores))
     if options.cores > 1 and board.helper is None:
         rule = "--cores 2: the board must list a second core, like the first or with a board file of its own"
         raise UsageError(rule, f"board '{board.name}' lists {len(board.cores) or 1}", "leave --cores out")
-    if options.throughput:
-        if options.cores == 1:
-            raise UsageError("--optimize throughput shares frames between two cores", "--cores 1", "give --cores 2")
-        if options.external_io:
-            rule = "--optimize throughput keeps what a frame needs in the arena"
-            raise UsageError(rule, "--external-io", "leave one out")
-    option_in_use = {
-        "--steps": options.steps,
-        "--stream-input": options.stream_input,
-        "--weights-reader": options.weights_reader,
-        "--kernels": options.family != OWN,
-        "a range of sizes (--dim)": bool(options.ranges),
-    }
-    conflicts = [name for name, is_used in option_in_use.items() if is_used]
-    if options.cores > 1 and conflicts:
-        raise UsageError("layers are shared by two cores only where each is one call", conflicts[0], "leave one out")
 
 
 def _features_of_cores(board: Board, options: CompileOptions) -> frozenset[str]:
@@ -534,7 +518,7 @@ def _features_of_cores(board: Board, options: CompileOptions) -> frozenset[str]:
 
 
 def _check_training(options: CompileOptions) -> None:
-    """Raise UsageError for options that are impossible with a model that learns."""
+    """Raise UsageError for a wrong choice of what learns, and how."""
     training = options.training
     if training is None:
         return
@@ -554,38 +538,13 @@ def _check_training(options: CompileOptions) -> None:
         problem = f"--loss {training.loss} --optimizer {training.optimizer} --batch {training.batch}"
         problem += f" --statistics {training.statistics}"
         raise UsageError(f"--train {training.layers} has its own way to learn", problem, "leave these out")
-    if training.updates_statistics and training.precision == "int8":
-        rule = "--statistics updated: trained weights must be float32, as what is learned from is normalized in reals"
-        raise UsageError(rule, "--train-weights int8", "--train-weights float32, or --statistics frozen")
-    option_in_use = {
-        "--state": bool(options.states),
-        "--steps": options.steps,
-        "--cores": options.cores > 1,
-        "--stream-input": options.stream_input,
-        "--external-io": options.external_io,
-        "a file of weights": options.weights_in_file,
-        "--validation": options.validation,
-        "--checked-arena": options.checked_arena,
-        "--input-pipeline": bool(options.input_pipeline),
-        "a range of sizes (--dim)": bool(options.ranges),
-    }
-    conflicts = [name for name, is_used in option_in_use.items() if is_used]
-    if conflicts:
-        raise UsageError("--train does not go together with everything yet", conflicts[0], "leave one out")
 
 
 def _refusal_of_copies_ahead(options: CompileOptions, board: Board) -> UsageError | None:
     """Return an error if no copy can run while the CPU computes, or if a run could leave one unfinished."""
-    option_in_use = {
-        "--steps": options.steps,
-        "--train": options.training is not None,
-        "--weights-reader": options.weights_reader,
-        "--optimize flash": options.optimize == "flash",
-        "a range of sizes (--dim)": bool(options.ranges),
-    }
-    conflicts = [name for name, is_used in option_in_use.items() if is_used]
-    if conflicts:
-        return UsageError("--copy-ahead does not go together with everything", conflicts[0], "leave one out")
+    conflict = COPY_AHEAD.error(options)
+    if conflict is not None:
+        return conflict
     source, arenas = memory_of_weights(board, options.place), options.place.arena or (board.arena_memory,)
     if source.name not in board.dma_reads:
         problem = (
@@ -625,25 +584,9 @@ def _checked(options: CompileOptions, board: Board) -> WeightsFile | None:
         raise UsageError("--weights-version must fit 32 bits", str(options.weights_version))
     if options.weights_version and not options.updatable:
         raise UsageError("a version is for an updatable file of weights", "--weights-version", "give --updatable")
-    if options.weights_reader and (options.optimize == "ram" or options.stream_input):
-        problem = "--stream-input" if options.stream_input else "--optimize ram"
-        raise UsageError("with --weights-reader layers are computed one after the other", problem, "leave one out")
-    if options.weights_reader and options.validation:
-        raise UsageError("validation on the target reads weights where they lie", "--weights-reader", "leave one out")
-    if options.check_weights and options.weights_in_file:
-        raise UsageError(
-            "--check-weights is for weights in the firmware",
-            "a file of weights",
-            "it has such a function, and --check-parameters one for what lies beside it",
-        )
-    if options.check_parameters and not options.weights_in_file:
-        raise UsageError(
-            "--check-parameters is for what lies beside a file of weights",
-            "weights in the firmware",
-            "give --check-weights, which looks at parameters, too",
-        )
     _check_cores(options, board)
     _check_training(options)
+    require_compatible(options)
     if options.copy_ahead and (refusal := _refusal_of_copies_ahead(options, board)) is not None:
         raise refusal
     is_file = options.weights_in_file

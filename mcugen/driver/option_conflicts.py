@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of options that exclude each other, on the command line as in CompileOptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from mcugen.core.errors import UsageError
+from mcugen.core.options import OWN, RUNNING, CompileOptions
+
+RANGES, FILE, FIRMWARE = "a range of sizes (--dim)", "a file of weights", "weights in the firmware"
+
+USES: Mapping[str, Callable[[CompileOptions], bool]] = {
+    "--check-parameters": lambda o: o.check_parameters,
+    "--check-weights": lambda o: o.check_weights,
+    "--checked-arena": lambda o: o.checked_arena,
+    "--copy-ahead": lambda o: o.copy_ahead,
+    "--cores": lambda o: o.cores > 1,
+    "--cores 1": lambda o: o.cores == 1,
+    "--external-io": lambda o: o.external_io,
+    "--input-pipeline": lambda o: bool(o.input_pipeline),
+    "--kernels": lambda o: o.family != OWN,
+    "--optimize flash": lambda o: o.optimize == "flash",
+    "--optimize ram": lambda o: o.optimize == "ram",
+    "--optimize throughput": lambda o: o.throughput,
+    f"--statistics {RUNNING[1]}": lambda o: o.training is not None and o.training.updates_statistics,
+    "--state": lambda o: bool(o.states),
+    "--steps": lambda o: o.steps,
+    "--stream-input": lambda o: o.stream_input,
+    "--train": lambda o: o.training is not None,
+    "--train-weights int8": lambda o: o.training is not None and o.training.precision == "int8",
+    "--validation": lambda o: o.validation,
+    "--weights-reader": lambda o: o.weights_reader,
+    RANGES: lambda o: bool(o.ranges),
+    FILE: lambda o: o.weights_in_file,
+    FIRMWARE: lambda o: not o.weights_in_file,
+}
+"""Whether options have an effect, by the name that messages give them."""
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """An option that excludes others, all by their names in USES, with the rule and the remedy of the message."""
+
+    option: str
+    others: tuple[str, ...]
+    rule: str
+    remedy: str = "leave one out"
+
+    def error(self, options: CompileOptions) -> UsageError | None:
+        """Return the error that names the first of the other options in use; None if there is none."""
+        other = next((other for other in self.others if USES[other](options)), None)
+        return None if other is None else UsageError(self.rule, other, self.remedy)
+
+
+COPY_AHEAD = Conflict(
+    "--copy-ahead",
+    ("--steps", "--train", "--weights-reader", "--optimize flash", RANGES),
+    "--copy-ahead does not go together with everything",
+)
+
+CONFLICTS = (
+    Conflict(
+        "--weights-reader",
+        ("--stream-input", "--optimize ram"),
+        "with --weights-reader layers are computed one after the other",
+    ),
+    Conflict("--validation", ("--weights-reader",), "validation on the target reads weights where they lie"),
+    Conflict(
+        "--check-weights",
+        (FILE,),
+        "--check-weights is for weights in the firmware",
+        "it has such a function, and --check-parameters one for what lies beside it",
+    ),
+    Conflict(
+        "--check-parameters",
+        (FIRMWARE,),
+        "--check-parameters is for what lies beside a file of weights",
+        "give --check-weights, which looks at parameters, too",
+    ),
+    Conflict(
+        "--optimize throughput",
+        ("--cores 1",),
+        "--optimize throughput shares frames between two cores",
+        "give --cores 2",
+    ),
+    Conflict(
+        "--optimize throughput", ("--external-io",), "--optimize throughput keeps what a frame needs in the arena"
+    ),
+    Conflict(
+        "--cores",
+        ("--steps", "--stream-input", "--weights-reader", "--kernels", RANGES),
+        "layers are shared by two cores only where each is one call",
+    ),
+    Conflict(
+        f"--statistics {RUNNING[1]}",
+        ("--train-weights int8",),
+        "--statistics updated: trained weights must be float32, as what is learned from is normalized in reals",
+        "--train-weights float32, or --statistics frozen",
+    ),
+    Conflict(
+        "--train",
+        (
+            *("--state", "--steps", "--cores", "--stream-input", "--external-io", FILE, "--validation"),
+            *("--checked-arena", "--input-pipeline", RANGES),
+        ),
+        "--train does not go together with everything yet",
+    ),
+    COPY_AHEAD,
+)
+"""All conflicts, in the order in which they are looked for."""
+
+
+def require_compatible(options: CompileOptions) -> None:
+    """Check that no options exclude each other.
+
+    Raises:
+        UsageError: Two options do; the message is of the first conflict in the table.
+    """
+    for conflict in CONFLICTS:
+        error = conflict.error(options) if USES[conflict.option](options) else None
+        if error is not None:
+            raise error

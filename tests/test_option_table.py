@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each option of the table is on its commands, in settings and in the reference, and sets its field; and conflicts."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+import typer
+from command_line import mcugen
+from markers import replace_between_markers
+
+from mcugen.cli.app import app
+from mcugen.cli.arguments import TARGETS, Arguments
+from mcugen.cli.option import Option
+from mcugen.cli.option_reference import option_reference
+from mcugen.cli.option_table import OPTIONS, find_option, options_that_set, settings_kinds
+from mcugen.cli.settings import FILE, read_settings
+from mcugen.cli.settings import MODEL as MODEL_KEY
+from mcugen.core.errors import UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.option_conflicts import CONFLICTS, FIRMWARE, RANGES, USES, Conflict, require_compatible
+from mcugen.driver.option_conflicts import FILE as WEIGHTS_FILE
+from mcugen.driver.tasks import Judging, Quantizing
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "options.md"
+MODEL = ROOT / "examples" / "digits" / "digits_int8.onnx"
+
+TEXTS = {
+    **{"dim": "N=1..4", "bind": "x=[1, 2]", "input-type": "x=uint8", "state": "h_out:h_in", "place": "arena=dtcm"},
+    **{"max-ram": "20KB", "max-flash": "1M", "max-latency": "20ms", "max-cycles": "1500000", "plausible": "y=0..1"},
+    **{"train": "last:2", "without": "rounding", "layer": "y=float32", "max-weights": "60%", "method": "minmax"},
+    **{"precision": "int16x8", "synthetic": "0..1", "metric": "top5", "labels": "labels.txt", "loss": "mse"},
+    "board": "rp2040",
+}
+"""Values of options that do not take any text."""
+NEEDED = {
+    **{"training": {"train": ["last:1"]}, "Teaching": {"lesson": ["lesson.npz"]}},
+    "library": {"cmsis-nn-include": ["include"], "cmsis-nn-lib": ["lib"]},
+    **{"scheme": {"calibration": ["s.npz"]}, "precision": {"calibration": ["s.npz"]}, "layers": {"profile": ["p"]}},
+}
+"""Other options without which an option has no effect, or is an error, by part, class or field."""
+DERIVED = {"by_rows", "most_instructions", "copy_price", "times", "throughput"}
+"""Fields of CompileOptions that follow from others."""
+
+
+def title(option: Option) -> str:
+    return f"{option.name} of {option.commands[0]}"
+
+
+SETTING = [option for option in OPTIONS if option.field]
+
+
+def text_of(option: Option) -> str:
+    """A value that is not the default."""
+    if option.kind is bool:
+        return ""
+    if option.name in TEXTS:
+        return TEXTS[option.name]
+    if option.choices:
+        return list(option.choices)[-1]
+    return {int: "3", float: "2.5"}.get(option.kind, "text")
+
+
+def built(target: type, command: str, texts: dict[str, list[str]]) -> object:
+    """What the options of a class become."""
+    options = options_that_set(target, command)
+    arguments = Arguments(target, options, {option.name: option.initial for option in options})
+    return arguments.overridden(texts).build()
+
+
+def test_commands_have_the_options_of_the_table() -> None:
+    root = typer.main.get_command(app)
+    commands = {**root.commands, **root.commands["boards"].commands}
+    real = {
+        (name, " ".join(parameter.opts + parameter.secondary_opts))
+        for name, command in commands.items()
+        for parameter in command.params
+        if isinstance(parameter, typer.core.TyperOption)
+    }
+    assert real == {(name, option.flags.replace("/", " ")) for option in OPTIONS for name in option.commands}
+
+
+def test_the_name_of_an_option_is_one_on_a_command() -> None:
+    names = [(command, option.name) for option in OPTIONS for command in option.commands]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("option", SETTING, ids=title)
+def test_an_option_sets_its_field(option: Option, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("labels.txt").write_text("cat\ndog\n")
+    target, command = TARGETS[option.target], option.commands[0]
+    part, _, field = option.path.rpartition(".")
+    needed = NEEDED.get(part) or NEEDED.get(option.target) or NEEDED.get(field) or {}
+    without = {name: texts for name, texts in needed.items() if name != option.name}
+    before = built(target, command, {} if part == "library" else without)
+    after = built(target, command, {**needed, option.name: [text_of(option)]})
+    if field == "without":  # It stands for several fields.
+        assert (before.scheme.optimize_rounding, after.scheme.optimize_rounding) == (True, False)
+    elif before is None or getattr(before, part or field) is None:
+        assert attrgetter(option.path)(after) is not None
+    else:
+        assert attrgetter(option.path)(before) != attrgetter(option.path)(after)
+    if option.implies:
+        assert (getattr(before, option.implies), getattr(after, option.implies)) == (False, True)
+
+
+@pytest.mark.parametrize("target", [CompileOptions, Quantizing, Judging])
+def test_each_field_has_an_option(target: type) -> None:
+    known = {option.path.partition(".")[0] for option in OPTIONS if option.target == target.__name__}
+    missing = {field.name for field in fields(target)} - known
+    assert missing == {CompileOptions: {*DERIVED, "integer_io"}, Quantizing: {"finetune"}, Judging: set()}[target]
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=title)
+def test_a_settings_file_gives_what_the_table_says(option: Option, tmp_path: Path) -> None:
+    value = text_of(option)
+    shown = {bool: "true", int: value, float: value, list: f"['{value}']"}.get(option.base, f"'{value}'")
+    (tmp_path / FILE).write_text(f"{option.name} = {shown}\n")
+    kinds = settings_kinds()
+    if not option.is_in_settings:
+        others = [o for o in OPTIONS if o.name == option.name and o.is_in_settings]
+        assert option.name not in kinds or others or option.name == MODEL_KEY
+        return
+    settings = read_settings(tmp_path / FILE, kinds)
+    assert [argument.partition("=")[0] for argument in settings.arguments] == [f"--{option.name}"]
+
+
+def test_the_reference_is_current() -> None:
+    text = PAGE.read_text()
+    assert replace_between_markers(text, "options", option_reference()) == text, "run `make docs`"
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=title)
+def test_an_option_is_in_the_reference(option: Option) -> None:
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith(f"| `{', '.join(option.flags.split())}")]
+    field = option.field if option.target in ("CompileOptions", "Quantizing", "Judging", "Teaching") else ""
+    assert any(option.description.replace("|", "/") in row and field in row for row in rows)
+
+
+FLAGS = {
+    RANGES: {"dim": ["N=1..4"]},
+    WEIGHTS_FILE: {"weights-blob": [""]},
+    FIRMWARE: {},
+    "--cores": {"cores": ["2"]},
+    "--state": {"state": ["a:b"]},
+    "--train": {"train": ["last:1"]},
+    "--kernels": {"kernels": ["cmsis-nn"]},
+    "--input-pipeline": {"input-pipeline": ["text"]},
+    "--statistics updated": {"train": ["last:1"], "statistics": ["updated"]},
+    "--train-weights int8": {"train": ["last:1"], "train-weights": ["int8"]},
+}
+"""Options that bring about a use, by its name in messages, where the name alone does not say them."""
+
+
+def flags_of(use: str) -> dict[str, list[str]]:
+    flag, _, value = use.removeprefix("--").partition(" ")
+    return FLAGS.get(use, {flag: [value]})
+
+
+def options_with(*uses: str) -> CompileOptions:
+    texts = {flag: value for use in uses for flag, value in flags_of(use).items()}
+    if texts.get("optimize") != ["throughput"]:
+        return built(CompileOptions, "compile", texts)
+    return CompileOptions(throughput=True, external_io="external-io" in texts)  # As compile_model reads that goal.
+
+
+@pytest.mark.parametrize(
+    ("conflict", "other"), [(c, other) for c in CONFLICTS for other in c.others], ids=lambda x: getattr(x, "option", x)
+)
+def test_two_conflicting_options_are_the_declared_error(conflict: Conflict, other: str) -> None:
+    options = options_with(conflict.option, other)
+    assert USES[conflict.option](options)
+    assert USES[other](options)
+    told = conflict.error(options)
+    assert told is not None
+    assert (told.rule, told.found, told.remedy) == (conflict.rule, other, conflict.remedy)
+    with pytest.raises(UsageError):
+        require_compatible(options)
+
+
+@pytest.mark.parametrize("use", [use for use in USES if use.startswith("--")])
+def test_a_use_is_of_an_option(use: str) -> None:
+    assert all(find_option(flag, "compile") for flag in flags_of(use))
+    require_compatible(CompileOptions())
+
+
+def test_the_command_line_tells_a_conflict() -> None:
+    told = mcugen("compile", MODEL, "-b", "nrf52840", "--weights-reader", "--stream-input", "-o", "never")
+    assert told.code == 2
+    assert "with --weights-reader layers are computed one after the other" in told.err
+    assert "--stream-input" in told.err
+
+
+def test_numbers_of_one_model_are_numbers() -> None:
+    """`mcugen link --set digits:tune=3` gave the text "3"."""
+    assert built(CompileOptions, "link", {"tune": ["3"]}).tune == 3
+    with pytest.raises(UsageError, match="--tune must be a whole number"):
+        built(CompileOptions, "link", {"tune": ["three"]})
