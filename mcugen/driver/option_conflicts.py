@@ -54,62 +54,34 @@ class Conflict:
         return None if other is None else UsageError(self.rule, other, self.remedy)
 
 
-COPY_AHEAD = Conflict(
-    "--copy-ahead",
-    ("--steps", "--train", "--weights-reader", "--optimize flash", RANGES),
-    "--copy-ahead does not go together with everything",
-)
-
+# fmt: off
+# A row has an option, the others that it excludes, and the rule; a remedy where it is not to leave one of them out.
+COPY_AHEAD = Conflict("--copy-ahead", ("--steps", "--train", "--weights-reader", "--optimize flash", RANGES),
+                      "--copy-ahead does not go together with everything")
 CONFLICTS = (
-    Conflict(
-        "--weights-reader",
-        ("--stream-input", "--optimize ram"),
-        "with --weights-reader layers are computed one after the other",
-    ),
+    Conflict("--weights-reader", ("--stream-input", "--optimize ram"),
+             "with --weights-reader layers are computed one after the other"),
     Conflict("--validation", ("--weights-reader",), "validation on the target reads weights where they lie"),
-    Conflict(
-        "--check-weights",
-        (FILE,),
-        "--check-weights is for weights in the firmware",
-        "it has such a function, and --check-parameters one for what lies beside it",
-    ),
-    Conflict(
-        "--check-parameters",
-        (FIRMWARE,),
-        "--check-parameters is for what lies beside a file of weights",
-        "give --check-weights, which looks at parameters, too",
-    ),
-    Conflict(
-        "--optimize throughput",
-        ("--cores 1",),
-        "--optimize throughput shares frames between two cores",
-        "give --cores 2",
-    ),
-    Conflict(
-        "--optimize throughput", ("--external-io",), "--optimize throughput keeps what a frame needs in the arena"
-    ),
-    Conflict(
-        "--cores",
-        ("--steps", "--stream-input", "--weights-reader", "--kernels", RANGES),
-        "layers are shared by two cores only where each is one call",
-    ),
-    Conflict(
-        f"--statistics {RUNNING[1]}",
-        ("--train-weights int8",),
-        "--statistics updated: trained weights must be float32, as what is learned from is normalized in reals",
-        "--train-weights float32, or --statistics frozen",
-    ),
-    Conflict(
-        "--train",
-        (
-            *("--state", "--steps", "--cores", "--stream-input", "--external-io", FILE, "--validation"),
-            *("--checked-arena", "--input-pipeline", RANGES),
-        ),
-        "--train does not go together with everything yet",
-    ),
+    Conflict("--check-weights", (FILE,), "--check-weights is for weights in the firmware",
+             "it has such a function, and --check-parameters one for what lies beside it"),
+    Conflict("--check-parameters", (FIRMWARE,), "--check-parameters is for what lies beside a file of weights",
+             "give --check-weights, which looks at parameters, too"),
+    Conflict("--optimize throughput", ("--cores 1",), "--optimize throughput shares frames between two cores",
+             "give --cores 2"),
+    Conflict("--optimize throughput", ("--external-io",),
+             "--optimize throughput keeps what a frame needs in the arena"),
+    Conflict("--cores", ("--steps", "--stream-input", "--weights-reader", "--kernels", RANGES),
+             "layers are shared by two cores only where each is one call"),
+    Conflict(f"--statistics {RUNNING[1]}", ("--train-weights int8",),
+             "--statistics updated: trained weights must be float32, as what is learned from is normalized in reals",
+             "--train-weights float32, or --statistics frozen"),
+    Conflict("--train", ("--state", "--steps", "--cores", "--stream-input", "--external-io", FILE, "--validation",
+                         "--checked-arena", "--input-pipeline", RANGES),
+             "--train does not go together with everything yet"),
     COPY_AHEAD,
 )
 """All conflicts, in the order in which they are looked for."""
+# fmt: on
 
 
 def require_compatible(options: CompileOptions) -> None:
