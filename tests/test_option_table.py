@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from inspect import signature, unwrap
 from operator import attrgetter
 from pathlib import Path
 
@@ -84,6 +85,25 @@ def test_commands_have_the_options_of_the_table() -> None:
     assert real == {(name, option.flags.replace("/", " ")) for option in OPTIONS for name in option.commands}
 
 
+def command_name(info: typer.models.CommandInfo) -> str:
+    return info.name or info.callback.__name__.replace("_", "-")
+
+
+def test_commands_declare_the_types_of_the_table() -> None:
+    """So that what mypy checks of a command is what it is given."""
+    checked = 0
+    for info in (*app.registered_commands, *app.registered_groups[0].typer_instance.registered_commands):
+        command = unwrap(info.callback)
+        for parameter in signature(command, eval_str=True).parameters.values():
+            name = parameter.name.rstrip("_").replace("_", "-")
+            own = [o for o in OPTIONS if o.name == name and command_name(info) in o.commands]
+            for option in own:
+                is_certain = option.base is list or option.initial is not None
+                assert option.parse or parameter.annotation == (option.kind if is_certain else option.kind | None)
+                checked += 1
+    assert checked > 60
+
+
 def test_the_name_of_an_option_is_one_on_a_command() -> None:
     names = [(command, option.name) for option in OPTIONS for command in option.commands]
     assert len(names) == len(set(names))
@@ -107,6 +127,20 @@ def test_an_option_sets_its_field(option: Option, tmp_path: Path, monkeypatch: p
         assert attrgetter(option.path)(before) != attrgetter(option.path)(after)
     if option.implies:
         assert (getattr(before, option.implies), getattr(after, option.implies)) == (False, True)
+
+
+RENAMED = {
+    **{"dim": "dims", "bind": "bound", "input-type": "input_types", "state": "states", "plugin": "plugins"},
+    **{"kernels": "family", "kernel": "kernels", "train": "layers", "train-weights": "precision", "json": "json_"},
+    **{"cmsis-nn-include": "include", "cmsis-nn-lib": "archive", "layer": "layers", "max-accuracy-drop": "max_drop"},
+    "per-tensor": "per_channel",
+}
+"""Fields whose names are not those of their options."""
+
+
+def test_an_option_has_the_name_of_its_field() -> None:
+    renamed = {o.name: o.path.split(".")[-1] for o in SETTING if o.path.split(".")[-1] != o.parameter_name}
+    assert renamed == RENAMED
 
 
 @pytest.mark.parametrize("target", [CompileOptions, Quantizing, Judging])
