@@ -22,13 +22,13 @@ from shared_models import MODELS as SHARED
 from shared_models import roomy
 from two_cores import two_cores
 
-from mcugen import search
 from mcugen.api.compilation import Compilation
 from mcugen.codegen.bundle import Bundle
 from mcugen.core.board import Board, load_board
 from mcugen.core.options import CompileOptions, Training
 from mcugen.core.resources import runtime_headers
 from mcugen.deploy.linking import Linking
+from mcugen.search import core_assignment, two_core_program
 
 RANGES = {"scores": (0.0, 1.0)}
 CHECKED = CompileOptions(
@@ -105,8 +105,9 @@ def several() -> Iterator[tuple[str, Board, Bundle]]:
         options = CompileOptions("net", cores=2)
         net = Compilation(SHARED / "ds_cnn_kws_int8_qdq.onnx", two_cores(board), options)
         yield f"two cores {board}", net.target, net.compiled.bundle
-    shared = search.shared
-    with patch.object(search, "shared", lambda *args: (shared(*args)[0], float("inf"))):  # portions take longer
+    shared = core_assignment.shared
+    # Portions take longer.
+    with patch.object(two_core_program, "shared", lambda *args: (shared(*args)[0], float("inf"))):
         options = CompileOptions("net", cores=2, optimize="throughput")
         net = Compilation(quantized().model(), two_cores("rp2040"), options)
         yield "frame by frame", net.target, net.compiled.bundle

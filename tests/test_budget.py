@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,18 +13,22 @@ import pytest
 from onnx_models import Net, onnxruntime_outputs, random_feeds
 from shared_models import MODELS
 
-from mcugen import CompileOptions, compile_model, search
+from mcugen import CompileOptions, compile_model
 from mcugen.backends.cpu import pipeline
 from mcugen.core.board import Board, load_board
 from mcugen.core.errors import DoesNotFitError, UsageError
 from mcugen.core.options import Places
 from mcugen.driver.compiled import CompiledModel
-from mcugen.hir.graph import Graph
 from mcugen.lir.program import STAGE_WEIGHTS, Program
 from mcugen.reporting.figures import Report, require_fit
-from mcugen.search import AS_ASKED, FALLBACKS
-from mcugen.search.budget import STACK_RESERVE_BYTES, Attempt, Budget, Use, cheapest
+from mcugen.search import program_search
+from mcugen.search.budget import STACK_RESERVE_BYTES, cheapest
 from mcugen.search.line_buffering import Streamings
+from mcugen.search.objective import Budget, Use
+from mcugen.search.plan import BuiltProgram, ProgramCandidate
+from mcugen.search.problem import SearchProblem
+from mcugen.search.program_search import AS_ASKED
+from mcugen.search.transformations import TRANSFORMATIONS, Transformation
 
 BOARD = "stm32f746"
 
@@ -80,7 +85,7 @@ def test_a_byte_less_takes_another_step(model: onnx.ModelProto, goal: str) -> No
     found = compiled(model, optimize=goal, max_ram=ram(free) - 1)
     assert ram(found) < ram(free)
     assert found.report.budget.ram == ram(found)
-    assert found.report.budget.step in {step.name for step in FALLBACKS} or copies(found) < copies(free)
+    assert found.report.budget.step in {step.name for step in TRANSFORMATIONS} or copies(found) < copies(free)
     assert found.report.instructions_estimate >= free.report.instructions_estimate
     slowdown = found.report.instructions_estimate / free.report.instructions_estimate - 1
     assert found.report.budget.slowdown_estimate == pytest.approx(slowdown, abs=1e-3)
@@ -119,7 +124,7 @@ def test_the_least_ram_is_said_and_can_be_had(model: onnx.ModelProto) -> None:
     assert error.value.rule == "the model must fit --max-ram 1,000"
     number = int(error.value.found.split(" bytes of RAM")[0].removeprefix("the least is ").replace(",", ""))
     assert number <= least
-    assert "layer '" in error.value.found and any(step.name in error.value.found for step in FALLBACKS)
+    assert "layer '" in error.value.found and any(step.name in error.value.found for step in TRANSFORMATIONS)
     assert ram(compiled(model, max_ram=number)) == number
 
 
@@ -198,7 +203,7 @@ def test_a_board_is_a_budget(model: onnx.ModelProto, goal: str) -> None:
     assert ram(found) < ram(free)
     (note,) = set(found.report.notes) - set(free.report.notes)
     assert f"--optimize {goal} as such takes {ram(free):,} bytes of RAM, more than board '{BOARD}' has: " in note
-    assert any(f"has: {step.name}, {ram(found):,} bytes of RAM" in note for step in FALLBACKS)
+    assert any(f"has: {step.name}, {ram(found):,} bytes of RAM" in note for step in TRANSFORMATIONS)
     assert found.report.budget is None
     told = compile_model(model, with_so_much(), replace(options, max_ram=ram(free) - 1))
     assert all(a == b or "at most" in a for a, b in zip(code_of(told), code_of(found), strict=True))
@@ -240,15 +245,16 @@ def test_budgets_must_be_positive(option: str, value: int, tmp_path: Path) -> No
 def test_the_steps_are_tried_only_where_they_serve(model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
     called = []
 
-    def build(name: str) -> search.Build:
-        def step(graph: Graph, board: Board, options: CompileOptions) -> Program:
-            called.append(name)
-            return pipeline.planned(pipeline.lowered(graph, board, options))
+    class Recorded(Transformation):
+        kind = "recorded"
 
-        return step
+        def propose(self, problem: SearchProblem) -> Iterator[ProgramCandidate]:
+            called.append(self.name)
+            program = pipeline.planned(pipeline.lowered(problem.graph, problem.board, problem.options))
+            yield self.candidate(problem, BuiltProgram(program))
 
-    steps = tuple(search.Fallback(s, (s,), build(s)) for s in ("ram", "flash"))
-    monkeypatch.setattr(search, "FALLBACKS", steps)
+    steps = tuple(Recorded(memory, (memory,)) for memory in ("ram", "flash"))
+    monkeypatch.setattr(program_search, "TRANSFORMATIONS", steps)
     with pytest.raises(DoesNotFitError):
         compiled(model, max_ram=1000)
     assert called == ["ram"]
@@ -259,22 +265,22 @@ def test_the_steps_are_tried_only_where_they_serve(model: onnx.ModelProto, monke
 # ---------------------------------------------------------------------------------------------------- the choice
 
 
-def attempt(name: str, ram: int, flash: int, instructions: float | None) -> Attempt:
-    return Attempt(name, Program(name, instructions_estimate=instructions), Use(ram, flash))
+def candidate(name: str, ram: int, flash: int, instructions: float | None) -> ProgramCandidate:
+    return ProgramCandidate(name, Program(name, instructions_estimate=instructions), Use(ram, flash))
 
 
 def test_of_what_fits_the_fastest_is_taken() -> None:
-    attempts = [
-        attempt("a", 120, 10, 1.0),
-        attempt("b", 90, 10, 9.0),
-        attempt("c", 80, 10, 3.0),
-        attempt("d", 10, 10, 3.0),
+    candidates = [
+        candidate("a", 120, 10, 1.0),
+        candidate("b", 90, 10, 9.0),
+        candidate("c", 80, 10, 3.0),
+        candidate("d", 10, 10, 3.0),
     ]
-    assert cheapest(attempts, Budget(ram=100)).step == "c"
-    assert cheapest(attempts, Budget(ram=120)).step == "a"
-    assert cheapest(attempts, Budget(flash=10)).step == "a"
+    assert cheapest(candidates, Budget(ram=100)).name == "c"
+    assert cheapest(candidates, Budget(ram=120)).name == "a"
+    assert cheapest(candidates, Budget(flash=10)).name == "a"
     with pytest.raises(DoesNotFitError, match="the least is 10 bytes of RAM"):
-        cheapest(attempts, Budget(ram=9))
+        cheapest(candidates, Budget(ram=9))
 
 
 def test_measured_flash_must_hold_too(model: onnx.ModelProto) -> None:

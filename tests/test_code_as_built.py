@@ -18,8 +18,10 @@ from mcugen.core.errors import DoesNotFitError
 from mcugen.driver import compiler
 from mcugen.driver.compiled import CompiledModel
 from mcugen.lir.program import DECODE_WEIGHTS, Program
-from mcugen.search import AS_ASKED
-from mcugen.search.budget import Attempt, Budget, Use, cheapest, code_of, most_code, use_of
+from mcugen.search.budget import cheapest, code_of, most_code, use_of
+from mcugen.search.objective import Budget, Use
+from mcugen.search.plan import ProgramCandidate
+from mcugen.search.program_search import AS_ASKED
 from mcugen.simulation.simulation import linked_sizes, roots_of
 
 BOARD = "nrf52840"
@@ -89,21 +91,21 @@ def test_near_a_limit_kernels_are_chosen_by_code_as_it_is_built() -> None:
 def test_what_may_fit_is_built_where_what_does_is_dear(price: float, kernel: str, tried: list[str], taken: str) -> None:
     """But for weights by a code, which a limit of flash asks for."""
 
-    def made(name: str, time: float, flash: int) -> Attempt:
+    def made(name: str, time: float, flash: int) -> ProgramCandidate:
         program = SimpleNamespace(instrs=[SimpleNamespace(kernel=kernel)], instructions_estimate=time)
-        return Attempt(name, cast("Program", program), Use(0, flash))
+        return ProgramCandidate(name, cast("Program", program), Use(0, flash))
 
     built_ones = list[str]()
 
-    def smaller(attempt: Attempt) -> Attempt:
-        built_ones.append(attempt.step)
-        return replace(attempt, use=Use(0, attempt.use.flash - 20))
+    def smaller(candidate: ProgramCandidate) -> ProgramCandidate:
+        built_ones.append(candidate.name)
+        return replace(candidate, use=Use(0, candidate.use.flash - 20))
 
-    attempts = [made("hardly", 90.0, 130), made("nearly", 100.0, 110), made("surely", 100.0 * price, 90)]
-    found = cheapest(attempts, Budget(flash=100), built=smaller)
-    assert found.step == taken
+    candidates = [made("hardly", 90.0, 130), made("nearly", 100.0, 110), made("surely", 100.0 * price, 90)]
+    found = cheapest(candidates, Budget(flash=100), built=smaller)
+    assert found.name == taken
     assert built_ones == tried
-    assert cheapest(attempts, Budget(flash=100)).step == "surely"
+    assert cheapest(candidates, Budget(flash=100)).name == "surely"
 
 
 def test_boards_have_room_for_what_fits_as_built() -> None:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from onnx_models import Net, assert_close, random_feeds
 
-import mcugen.search
 from mcugen import CompileOptions, compile_model
 from mcugen.core.board import load_board
 from mcugen.driver.compiled import CompiledModel
@@ -21,6 +20,7 @@ from mcugen.hir.interpreter import interpret
 from mcugen.kernels.choose import ENOUGH
 from mcugen.kernels.portable.compressed_weights import Code, code_of, digits_of
 from mcugen.lir.program import DECODE_WEIGHTS, Instr
+from mcugen.search import goal_program
 from mcugen.search.budget import use_of
 from mcugen.search.weight_decompression import DECODED_TILE_BYTES
 from mcugen.simulation import Setup, simulate
@@ -213,7 +213,7 @@ def test_a_large_layer_is_decoded_in_portions(board: str, monkeypatch: pytest.Mo
     """Of its channels, each as large as a tile: the arena has no room for all of its weights at once."""
     model, hardware = network(48), load_board(board)
     with monkeypatch.context() as patch:
-        patch.setattr(mcugen.search, "in_tiles", lambda *_: None)
+        patch.setattr(goal_program, "in_tiles", lambda *_: None)
         whole = compile_model(model, hardware, FLASH)
     tiled, feeds = compile_model(model, hardware, FLASH), random_feeds(model)
     assert len(decoding(tiled)) > len(decoding(whole))

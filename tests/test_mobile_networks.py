@@ -12,13 +12,15 @@ import pytest
 from mobile_networks import MCUNET_VWW, MOBILENET_V2_035, Block, mobile_net, u_net
 from onnx_models import Net, assert_close, outputs_in_c, random_feeds
 
-from mcugen import search
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.verify import verify_graph
 from mcugen.lir.program import Control
+from mcugen.search import goal_program
+from mcugen.search.goal_program import GraphVariant
+from mcugen.search.problem import SearchProblem
 from mcugen.search.spatial_tiling import in_patches
 
 
@@ -70,7 +72,13 @@ def test_patches_give_the_same(blocks: Sequence[Block]) -> None:
 def test_patches_on_the_target(board: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where convolutions have other padding at the left than at the right."""
     model = mobile_net((10, 66), MCUNET_VWW[:2], is_integer=True)
-    monkeypatch.setattr(search, "_ways", lambda graph, *_: [(in_patches(graph, graph.nodes), 0)])
+
+    def in_patches_alone(problem: SearchProblem, *_: object) -> list[GraphVariant]:
+        graph = in_patches(problem.graph, problem.graph.nodes)
+        assert graph is not None
+        return [GraphVariant(graph)]
+
+    monkeypatch.setattr(goal_program, "graph_variants", in_patches_alone)
     compiled, feeds = least(model, board), random_feeds(model)
     assert sum(instr.name.endswith((".0", ".1")) for instr in compiled.program.instrs) >= 2 * 5
     assert_close(compiled.simulate([feeds], measure=False).outputs[0], interpret(compiled.graph, feeds))

@@ -11,13 +11,13 @@ import onnx
 import pytest
 from onnx_models import Net, assert_close, outputs_in_c, random_feeds
 
-import mcugen.search
 from mcugen import CompileOptions, Places, compile_model
 from mcugen.core.board import Board, load_board
 from mcugen.driver.compiled import CompiledModel
 from mcugen.hir.interpreter import interpret
 from mcugen.lir.program import Program
 from mcugen.memory.constant_stalls import waits_for_constants
+from mcugen.search import program_search
 
 RT1060 = load_board("rt1060")
 FLASH = CompileOptions("net", place=Places(weights="flash"))
@@ -73,7 +73,7 @@ def layers(program: Program) -> int:
 def whole(model: onnx.ModelProto, board: Board | str, monkeypatch: pytest.MonkeyPatch) -> CompiledModel:
     """Compiled without portions."""
     with monkeypatch.context() as patch:
-        patch.setattr(mcugen.search, "in_portions", lambda *_: None)
+        patch.setattr(program_search, "in_portions", lambda *_: None)
         return compile_model(model, board, FLASH)
 
 

@@ -16,7 +16,6 @@ from mobile_networks import u_net
 from onnx_models import Net, assert_close, outputs_in_c, random_feeds
 from shared_models import MODELS, SHARED
 
-import mcugen.search
 from mcugen import CompileOptions, Places, compile_model
 from mcugen.backends.cpu.pipeline import Kernels
 from mcugen.core.board import Board, board_names, load_board
@@ -39,7 +38,9 @@ from mcugen.memory.constant_stalls import waits_for_constants
 from mcugen.memory.place import copied_bytes
 from mcugen.memory.plan import plan_memory
 from mcugen.memory.verify_plan import verify_plan
-from mcugen.search import build_program
+from mcugen.search import program_search, weight_staging
+from mcugen.search.objective import Objective
+from mcugen.search.program_search import build_program
 from mcugen.simulation import simulate
 from mcugen.simulation.timings import TIMINGS
 
@@ -91,7 +92,7 @@ def test_what_is_read_again_is_copied_and_told():
 def test_balanced_takes_room_that_is_free_and_no_more(monkeypatch: pytest.MonkeyPatch):
     found = compiled(optimize="balanced")
     assert copied(found)
-    monkeypatch.setattr(mcugen.search, "staged", lambda attempt, *_: attempt)
+    monkeypatch.setattr(program_search, "staged", lambda attempt, *_: attempt)
     without = compiled(optimize="balanced")
     assert not copied(without)
     assert found.program.arena_size == without.program.arena_size
@@ -141,7 +142,7 @@ def test_it_saves_cycles(monkeypatch: pytest.MonkeyPatch):
         return made.total
 
     with_copies = cycles()
-    monkeypatch.setattr(mcugen.search, "staged", lambda attempt, *_: attempt)
+    monkeypatch.setattr(program_search, "staged", lambda attempt, *_: attempt)
     assert with_copies < 0.97 * cycles()
 
 
@@ -425,7 +426,7 @@ def test_kernels_are_chosen_for_where_start_up_copies_weights(monkeypatch: pytes
     """More weights for less time: in flash they would cost more than they save."""
     path = MODELS / "pt_resnet_s_legacy.onnx"
     again = fitted(path, "rt1060", "speed")
-    monkeypatch.setattr(mcugen.search, "MAX_RELATIVE_TIME", 0.0)
+    monkeypatch.setattr(Objective, "is_clearly_faster", lambda *_: False)
     once = fitted(path, "rt1060", "speed")
     for found in (again, once):
         assert copied_bytes(found.program, found.board, found.options.place) >= found.program.weights_size
@@ -460,7 +461,7 @@ def test_copies_of_a_part_save_cycles(monkeypatch: pytest.MonkeyPatch):
         return made.total
 
     with_part = cycles()
-    monkeypatch.setattr(mcugen.search.weight_staging, "_a_part", lambda program, board, options, arena: options)
+    monkeypatch.setattr(weight_staging, "_a_part", lambda program, board, options, arena: options)
     assert with_part < 0.97 * cycles()
 
 

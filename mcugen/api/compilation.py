@@ -16,11 +16,12 @@ from mcugen.autotuning.latency import Deadline, Pace, within
 from mcugen.autotuning.measured_kernels import tuned
 from mcugen.autotuning.precision import Answer, Demand, Question, Search
 from mcugen.autotuning.step_latency import in_short_steps
-from mcugen.backends.cpu.pipeline import Trace, fuse_float
+from mcugen.backends.cpu.pipeline import fuse_float
 from mcugen.core.board import Board, load_board
 from mcugen.core.errors import ConstraintError, DoesNotFitError, McugenError, ModelError, UnsupportedError, UsageError
 from mcugen.core.options import DIVERGED_DB, LOSSES, MIXED, CompileOptions, Training
 from mcugen.distributed.sharing import ONLY_THIS_PROCESS, Workers
+from mcugen.driver.compilation_trace import CompilationTrace
 from mcugen.driver.compiled import CompiledModel, stacked
 from mcugen.driver.compiler import compile_model, drafted
 from mcugen.driver.parameters import require_room_quantized
@@ -102,7 +103,7 @@ class Compilation:
     quantizing: Quantizing = field(default_factory=Quantizing)
     judging: Judging = field(default_factory=Judging)
     progress: Progress = no_progress
-    trace: Trace | None = None
+    trace: CompilationTrace | None = None
     workers: Workers = ONLY_THIS_PROCESS
     """Processes or computers that run samples and the candidates of a search."""
     teaching: Teaching | None = None

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import onnx
 
-from mcugen.backends.cpu.pipeline import Trace, lowered, optimize, planned
+from mcugen.backends.cpu.pipeline import lowered, optimize, planned
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.draft import Draft, Form, Provenance, Sample
 from mcugen.codegen.functions import KernelSource
@@ -35,6 +37,7 @@ from mcugen.core.options import (
     CompileOptions,
     Training,
 )
+from mcugen.driver.compilation_trace import CompilationTrace
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.option_conflicts import COPY_AHEAD, require_compatible
 from mcugen.driver.parameters import require_room
@@ -46,6 +49,7 @@ from mcugen.frontend.onnx.load import LoadedModel, load
 from mcugen.frontend.onnx.lost_constants import describe_lost, lost_constants
 from mcugen.hir.graph import Graph
 from mcugen.hir.traits import Widenable
+from mcugen.lir.formula import Symbol
 from mcugen.lir.kernel import CHECKED, HALVES, UPDATABLE
 from mcugen.lir.program import Control, Program
 from mcugen.lir.weights import largest_read
@@ -67,18 +71,24 @@ from mcugen.quantization.precisions import precisions_of_given
 from mcugen.quantization.quantize import Quantization
 from mcugen.reporting.basis import Basis
 from mcugen.reporting.figures import InputFigures, Report, describe, memory_use
-from mcugen.search import build_program
-from mcugen.search.budget import Budget, Fit
+from mcugen.search.budget import Fit
+from mcugen.search.objective import Budget
 from mcugen.search.option_hints import codes_of, hint_of_codes, hint_of_copies_ahead, hint_of_places, hint_of_types
-from mcugen.search.slowdown_cap import Made, keeping_pace
+from mcugen.search.problem import SearchProblem
+from mcugen.search.program_search import ProgramSearch
+from mcugen.search.slowdown_cap import SearchResult, SlowdownCap
+from mcugen.search.trace import SearchTrace
 from mcugen.search.weight_staging import time_of_copies
+
+ModelSource: TypeAlias = str | Path | onnx.ModelProto | Quantization
+"""A file, a loaded model, or a quantized one."""
 
 
 def compile_model(
-    model: str | Path | onnx.ModelProto | Quantization,
+    model: ModelSource,
     board: str | Board = "host",
     options: CompileOptions | None = None,
-    trace: Trace | None = None,
+    trace: CompilationTrace | None = None,
 ) -> CompiledModel:
     """Compile an ONNX model, or a quantized one, for a board, without writing files.
 
@@ -86,7 +96,7 @@ def compile_model(
         model: A file, a loaded model, or a quantized one.
         board: The board or its name.
         options: The options of the compilation; the defaults if None.
-        trace: Records dumps, times and effects of the passes, if given.
+        trace: Records what the passes and, if it asks for that, the program search do.
 
     Raises:
         McugenError: One of the errors of mcugen.core.errors.
@@ -105,7 +115,7 @@ def compile_model(
 
 
 def _compiled(
-    model: str | Path | onnx.ModelProto | Quantization, hardware: Board, options: CompileOptions, trace: Trace | None
+    model: ModelSource, hardware: Board, options: CompileOptions, trace: CompilationTrace | None
 ) -> CompiledModel:
     """Compile a model once, with fixed options."""
     file = _checked(options, hardware)
@@ -127,8 +137,8 @@ def _compiled(
         symbols = variants.symbols(graph)
         optimize(graph, trace)
         require_room(graph, target, options)
-        best = Made(variants.program(symbols), target, options) if symbols else _made(graph, target, options, hardware)
-        (fit, target, _), program, chosen = best, best.fit.program, best.placed(options)
+        best = _search_program(graph, variants, symbols, hardware, trace.search if trace else None)
+        fit, target, program, chosen = best.fit, best.board, best.fit.program, best.placed(options)
         notes = fit.notes(target, options.optimize)
         notes += _copy_notes(fit, target, options, chosen)
         requested, options = options, chosen
@@ -235,10 +245,24 @@ def bundle_of(program: Program, board: Board, options: CompileOptions) -> Bundle
     return render(Draft(program, provenance, (Sample(inputs, outputs, 0.0, 0),), {}, placement, Form(), source))
 
 
-def _made(graph: Graph, target: Board, options: CompileOptions, hardware: Board) -> Made:
-    """Search the program for the target; where only code size decides, candidates are compiled for the hardware."""
-    fit = build_program(graph, target, options, partial(_code_of, board=hardware, options=options))
-    return keeping_pace(graph, Made(fit, target, options), partial(target_of, hardware))
+def _search_program(
+    graph: Graph, variants: Variants, symbols: Sequence[Symbol], hardware: Board, trace: SearchTrace | None
+) -> SearchResult:
+    """Search the program for the target; where only code size decides, candidates are compiled for the hardware.
+
+    Args:
+        graph: The optimized graph.
+        variants: The model with its options and target.
+        symbols: Its symbolic sizes; there are no alternatives to the program for all of these.
+        hardware: The board as the user named it.
+        trace: Records the candidates, if given.
+    """
+    target, options = variants.board, variants.options
+    if symbols:
+        return SearchResult(variants.program(symbols), target, options)
+    problem = SearchProblem(graph, target, options, trace=trace)
+    fit = ProgramSearch(problem, partial(_code_of, board=hardware, options=options)).run()
+    return SlowdownCap(graph, SearchResult(fit, target, options), partial(target_of, hardware), trace).result()
 
 
 def _code_of(program: Program, board: Board, options: CompileOptions) -> int | None:
@@ -272,10 +296,10 @@ def _with_codes(options: CompileOptions) -> CompileOptions | None:
 
 
 def _coded(
-    model: str | Path | onnx.ModelProto | Quantization,
+    model: ModelSource,
     board: Board,
     options: CompileOptions,
-    trace: Trace | None,
+    trace: CompilationTrace | None,
     error: McugenError,
 ) -> CompiledModel:
     """Compile with trained weights as int8, and note that.
@@ -346,7 +370,7 @@ def _copied_note(program: Program, board: Board, options: CompileOptions) -> str
 
 def _copied_ahead_note(fit: Fit) -> str:
     """Return the note of copies that run during other layers, with the cycles that they hide."""
-    gains = [gain for gain in fit.taken.copies.gains if gain.copy.beside is not None] if fit.taken.copies else []
+    gains = [gain for gain in fit.chosen.copies.gains if gain.copy.beside is not None] if fit.chosen.copies else []
     if not gains:
         return "--copy-ahead: no copy pays that goes on while a layer runs"
     nbytes = sum(gain.copy.constant.nbytes for gain in gains)
@@ -357,9 +381,9 @@ def _copied_ahead_note(fit: Fit) -> str:
 
 def _hints(fit: Fit, graph: Graph, board: Board, options: CompileOptions, placement: Placement) -> list[str]:
     """Return hints to options that the user did not set."""
-    hints = hint_of_places(fit.taken, board, options, placement)
+    hints = hint_of_places(fit.chosen, board, options, placement)
     if _refusal_of_copies_ahead(options, board) is None:
-        hints += hint_of_copies_ahead(fit.taken, board, options)
+        hints += hint_of_copies_ahead(fit.chosen, board, options)
     return [*hints, *hint_of_codes(fit.program, options), *hint_of_types(graph, options)]
 
 
@@ -367,7 +391,7 @@ def _most_spilled(fit: Fit, options: CompileOptions) -> float:
     """Return the bytes that an arena in several memories may take."""
     if not options.may_spill:
         return 0
-    other_bytes = fit.taken.use.ram - fit.program.arena_size
+    other_bytes = fit.chosen.use.ram - fit.program.arena_size
     return math.inf if options.max_ram is None else options.max_ram - other_bytes
 
 

@@ -25,8 +25,10 @@ from mcugen.kernels.common.library import references
 from mcugen.lir.bounded import merge_sizes
 from mcugen.lir.formula import Sizes, Symbol
 from mcugen.lir.program import Program
-from mcugen.search import AS_ASKED
-from mcugen.search.budget import Attempt, Budget, Fit, cheapest, use_of
+from mcugen.search.budget import Fit, cheapest, use_of
+from mcugen.search.objective import Budget
+from mcugen.search.plan import ProgramCandidate
+from mcugen.search.program_search import AS_ASKED
 
 MAX_SIZE = 4096
 """Largest size in a range, as every size of the range is examined."""
@@ -75,9 +77,9 @@ class Variants:
             DoesNotFitError: If it exceeds the budget.
         """
         program = planned(merge_sizes(symbols, self._at))
-        attempt = Attempt(AS_ASKED, program, use_of(program, self.board, self.options))
+        candidate = ProgramCandidate(AS_ASKED, program, use_of(program, self.board, self.options))
         budget = Budget.of(self.options)
-        return Fit(budget, cheapest([attempt], budget, self.board), attempt)
+        return Fit(budget, cheapest([candidate], budget, self.board), candidate)
 
     def _at(self, sizes: Sizes) -> _Variant:
         graph = self.graph(sizes)

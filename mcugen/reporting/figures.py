@@ -595,9 +595,9 @@ def describe(
 def _budget(fit: Fit | None) -> BudgetFigures | None:
     if fit is None or not fit.budget.limits:
         return None
-    use, slowdown = fit.taken.use, fit.slowdown
+    use, slowdown = fit.chosen.use, fit.slowdown
     share = None if slowdown is None else round(slowdown, 4)
-    return BudgetFigures(fit.budget.ram, fit.budget.flash, use.ram, use.flash, fit.taken.step, share)
+    return BudgetFigures(fit.budget.ram, fit.budget.flash, use.ram, use.flash, fit.chosen.name, share)
 
 
 def _rows(program: Program, fit: Fit | None) -> RowFigures | None:

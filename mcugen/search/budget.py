@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from mcugen.core.board import Board
-from mcugen.core.errors import DoesNotFitError, UsageError
+from mcugen.core.errors import DoesNotFitError
 from mcugen.core.options import CompileOptions, Places
 from mcugen.kernels.cost import cost_table
 from mcugen.lir.program import DECODE_WEIGHTS, Control, Instr, Program, Space
@@ -18,7 +18,8 @@ from mcugen.memory.constant_stalls import constants_of
 from mcugen.memory.peak import busiest, largest, moments, shortened
 from mcugen.memory.place import copied_bytes, flash_lacking, place, ram_lacking
 from mcugen.memory.plan import Planned
-from mcugen.search.weight_copies import Copies
+from mcugen.search.objective import TOLERANCES, Budget, Use
+from mcugen.search.plan import ProgramCandidate
 
 BASE_CODE_BYTES = 512
 """Bytes of code of any model, with the parts of the C library that most models need."""
@@ -29,121 +30,8 @@ MAX_BASE_CODE_BYTES = 1024
 CALL_CODE_BYTES = 24
 """Bytes of code per call of a function that has several callers, without its parameters, which take four bytes each."""
 
-MIN_CODE_RATIO = 0.75
-"""Least ratio of the real to the estimated size of code: a program that does not fit even then is not compiled."""
-
-OPTIMISTIC_CODE_RATIO = 0.9
-"""Ratio of the real to the estimated size of code assumed for one more fallback, which is then compiled to be sure."""
-
-MIN_SLOWDOWN_TO_BUILD = 1.25
-"""Candidates that may fit are compiled, which takes seconds, if the candidate that surely fits takes so many times as
-long.
-"""
-
 STACK_RESERVE_BYTES = 512
 """Bytes of RAM kept free for the stack: nearly all models need less. The exact depth is known only from a run."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """The RAM and flash in bytes that a model may use; None means no limit.
-
-    `ram` counts the whole arena, the state and copies of weights, but not the stack. `flash` counts weights and code.
-    The code is an estimate, or measured by compiling where no program would fit by the estimate.
-
-    Raises:
-        UsageError: If a limit is not positive.
-    """
-
-    ram: int | None = None
-    flash: int | None = None
-
-    def __post_init__(self) -> None:
-        for option, value in (("--max-ram", self.ram), ("--max-flash", self.flash)):
-            if value is not None and value <= 0:
-                raise UsageError(f"{option} must be a positive number of bytes", f"{value}", "e.g. 20000, or 20KB")
-
-    @classmethod
-    def of(cls, options: CompileOptions) -> Budget:
-        """Return the budget that the user set."""
-        return cls(options.max_ram, options.max_flash)
-
-    def __str__(self) -> str:
-        limits = (("--max-ram", self.ram), ("--max-flash", self.flash))
-        return " and ".join(f"{option} {value:,}" for option, value in limits if value is not None)
-
-    @property
-    def limits(self) -> tuple[str, ...]:
-        """Return which of `ram` and `flash` are limited."""
-        return tuple(name for name, value in (("ram", self.ram), ("flash", self.flash)) if value is not None)
-
-    def narrowed(self, use: Use) -> Budget:
-        """Return the budget lowered to what the board has, for each memory that the program exceeds."""
-        ram = _narrowed(self.ram, use.ram, use.ram_lacking)
-        return Budget(ram, _narrowed(self.flash, use.flash, use.flash_lacking))
-
-    def excess(self, use: Use) -> float:
-        """Return the excess of RAM and of flash, each as a share of its limit, added up; 0 if all fits."""
-        limits = self.narrowed(use)
-        pairs = ((use.ram, limits.ram), (use.flash, limits.flash))
-        return sum(max(used - allowed, 0) / allowed for used, allowed in pairs if allowed is not None)
-
-
-def _narrowed(limit: int | None, used: int, lacking: int) -> int | None:
-    if not lacking:
-        return limit
-    room = max(used - lacking, 1)
-    return room if limit is None else min(limit, room)
-
-
-@dataclass(frozen=True)
-class Use:
-    """The RAM and flash that a program uses, in bytes, and by how much the board lacks them.
-
-    Flash is an estimate unless the code was built. RAM is lacking where less than STACK_RESERVE_BYTES would remain.
-    """
-
-    ram: int
-    flash: int
-    ram_lacking: int = 0
-    flash_lacking: int = 0
-    lacking_in: str = ""
-    """The memories that lack RAM, where the user chose memories."""
-
-    @property
-    def lacks(self) -> bool:
-        """Return whether the board has no room for the program."""
-        return bool(self.ram_lacking or self.flash_lacking)
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """A planned candidate program, with the step that built it and what it uses."""
-
-    step: str
-    program: Program
-    use: Use
-    goal: str = ""
-    """The goal that the step builds for, if a different goal is all that it changes."""
-    copies: Copies | None = None
-    """The copies of constants that pay off; None before these are known."""
-    built: int | None = None
-    """Measured size of the code in bytes, if the program was compiled to learn it."""
-
-    @property
-    def waits(self) -> float:
-        """Return the estimated stall cycles for constants, with the chosen copies."""
-        return self.copies.waits if self.copies else 0.0
-
-    @property
-    def time(self) -> float:
-        """Return the estimated instructions plus stall cycles."""
-        return self.instructions + self.waits
-
-    @property
-    def instructions(self) -> float:
-        """Return the estimated instructions; 0 where no layer has a choice of kernels."""
-        return self.program.instructions_estimate or 0.0
 
 
 @dataclass(frozen=True)
@@ -154,14 +42,14 @@ class Fit:
     """
 
     budget: Budget
-    taken: Attempt
-    asked: Attempt
+    chosen: ProgramCandidate
+    requested: ProgramCandidate
     layer_by_layer: float | None = None
 
     @property
     def program(self) -> Program:
         """Return the chosen program."""
-        return self.taken.program
+        return self.chosen.program
 
     def placed(self, board: Board, options: CompileOptions) -> Fit:
         """Return the fit as placed in the board's memories: an arena in several memories may take more bytes.
@@ -169,30 +57,30 @@ class Fit:
         Raises:
             DoesNotFitError: If the placed program exceeds the budget or the board.
         """
-        attempt = replace(self.taken, use=use_of(self.program, board, options, self.taken.built))
-        return replace(self, taken=cheapest([attempt], self.budget, board))
+        candidate = replace(self.chosen, use=use_of(self.program, board, options, self.chosen.built))
+        return replace(self, chosen=cheapest([candidate], self.budget, board))
 
     @property
     def rows_slowdown(self) -> float | None:
         """Return the estimated relative slowdown by line buffering, or None without line-buffered groups."""
-        return self.taken.instructions / self.layer_by_layer - 1 if self.layer_by_layer else None
+        return self.chosen.instructions / self.layer_by_layer - 1 if self.layer_by_layer else None
 
     @property
     def slowdown(self) -> float | None:
         """Return the estimated relative slowdown by the budget, in instructions, or None where it is unknown."""
-        return self.taken.instructions / self.asked.instructions - 1 if self.asked.instructions else None
+        return self.chosen.instructions / self.requested.instructions - 1 if self.requested.instructions else None
 
     def notes(self, board: Board, goal: str) -> list[str]:
         """Return a note of what was changed to make the program fit the board and what that costs, or no notes."""
-        requested_use, final_use = self.asked.use, self.taken.use
-        if not requested_use.lacks or self.taken.step == self.asked.step:  # It fits with its measured code.
+        requested_use, final_use = self.requested.use, self.chosen.use
+        if not requested_use.lacks or self.chosen.name == self.requested.name:  # It fits with its measured code.
             return []
         excesses = [f"{requested_use.ram:,} bytes of RAM"] * bool(requested_use.ram_lacking)
         excesses += [f"about {requested_use.flash:,} bytes of flash"] * bool(requested_use.flash_lacking)
         price = f", about {100 * self.slowdown:+.0f} % instructions" if self.slowdown else ""
         summary = f"{final_use.ram:,} bytes of RAM, about {final_use.flash:,} of flash{price}"
         reason = f"--optimize {goal} as such takes {' and '.join(excesses)}, more than board '{board.name}' has"
-        return [f"{reason}: {self.taken.step}, {summary}"]
+        return [f"{reason}: {self.chosen.name}, {summary}"]
 
 
 def calls_of(program: Program) -> list[list[Instr]]:
@@ -265,14 +153,14 @@ def likely_use(program: Program, board: Board, options: CompileOptions) -> Use:
 
 
 def hoped_use(program: Program, board: Board, options: CompileOptions) -> Use:
-    """Return what a program uses if its code is only OPTIMISTIC_CODE_RATIO of the estimate.
+    """Return what a program uses if its code is only optimistic_code_ratio of the estimate.
 
     Args:
         program: A program with a memory plan.
         board: The board that it must fit.
         options: Options with the placement of arena and weights.
     """
-    return use_of(program, board, options, round(OPTIMISTIC_CODE_RATIO * code_of(program, board)))
+    return use_of(program, board, options, round(TOLERANCES.optimistic_code_ratio * code_of(program, board)))
 
 
 def waits_when_placed(program: Program, board: Board, places: Places) -> tuple[float, float]:
@@ -299,49 +187,51 @@ def waits_when_placed(program: Program, board: Board, places: Places) -> tuple[f
 
 
 def cheapest(
-    attempts: Sequence[Attempt],
+    candidates: Sequence[ProgramCandidate],
     budget: Budget,
     board: Board | None = None,
-    time: Callable[[Attempt], float] = attrgetter("time"),
-    built: Callable[[Attempt], Attempt] | None = None,
-) -> Attempt:
-    """Return the attempt of least time among those that fit; of equal ones the first.
+    time: Callable[[ProgramCandidate], float] = attrgetter("time"),
+    built: Callable[[ProgramCandidate], ProgramCandidate] | None = None,
+) -> ProgramCandidate:
+    """Return the candidate of least time among those that fit; of equal ones the first.
 
-    With `built`, attempts that may fit are compiled to learn the size of their code, the fastest first. That happens if
-    no attempt fits by estimate, or if the one that fits is MIN_SLOWDOWN_TO_BUILD times as slow as another. An attempt
-    with compressed weights is accepted without that, since a limit of flash asks for compression.
+    With `built`, candidates that may fit are compiled to learn the size of their code, the fastest first. That happens
+    if no candidate fits by estimate, or if the one that fits is min_slowdown_to_build times as slow as another. A
+    candidate with compressed weights is accepted without that, since a limit of flash asks for compression.
 
     Args:
-        attempts: The candidates.
+        candidates: The candidates.
         budget: The limits that they must keep to.
         board: The board, for the text of the error.
         time: Returns the time to minimize.
-        built: Returns an attempt with its measured code size.
+        built: Returns a candidate with its measured code size.
 
     Raises:
-        DoesNotFitError: If no attempt fits.
+        DoesNotFitError: If no candidate fits.
     """
-    fitting = [a for a in attempts if not budget.excess(a.use)]
+    fitting = [a for a in candidates if not budget.excess(a.use)]
     best_fit = min(fitting, key=time, default=None)
-    attempts = sorted(attempts, key=time)
-    for number, attempt in enumerate(attempts if built else ()):
-        if best_fit is not None and (MIN_SLOWDOWN_TO_BUILD * time(attempt) >= time(best_fit) or _decodes(best_fit)):
+    candidates = sorted(candidates, key=time)
+    for number, candidate in enumerate(candidates if built else ()):
+        if best_fit is not None and (
+            TOLERANCES.min_slowdown_to_build * time(candidate) >= time(best_fit) or _decodes(best_fit)
+        ):
             break
         assert built is not None
-        attempts[number] = built(attempt)
-        if not budget.excess(attempts[number].use):
-            return attempts[number]
+        candidates[number] = built(candidate)
+        if not budget.excess(candidates[number].use):
+            return candidates[number]
     if best_fit is None:
-        raise _refusal(min(attempts, key=lambda a: budget.excess(a.use)), budget, board)
+        raise _refusal(min(candidates, key=lambda a: budget.excess(a.use)), budget, board)
     return best_fit
 
 
-def _decodes(attempt: Attempt) -> bool:
-    return any(instr.kernel == DECODE_WEIGHTS for instr in attempt.program.instrs)
+def _decodes(candidate: ProgramCandidate) -> bool:
+    return any(instr.kernel == DECODE_WEIGHTS for instr in candidate.program.instrs)
 
 
-def _refusal(nearest: Attempt, budget: Budget, board: Board | None) -> DoesNotFitError:
-    """Return the error that names the nearest attempt, its excess, and the largest buffers at its peak."""
+def _refusal(nearest: ProgramCandidate, budget: Budget, board: Board | None) -> DoesNotFitError:
+    """Return the error that names the nearest candidate, its excess, and the largest buffers at its peak."""
     use, program = nearest.use, nearest.program
     limits = budget.narrowed(use)
     excesses = []
@@ -361,7 +251,7 @@ def _refusal(nearest: Attempt, budget: Budget, board: Board | None) -> DoesNotFi
         weights = f"{program.weights_size:,} of weights ({largest(constants)})"
         excesses.append(f"about {use.flash:,} bytes of flash{excess_text}, {weights}")
     prefix = "the least is" if len(limits.limits) == 1 else "the nearest is"
-    step_text = f"{nearest.step} (--optimize {nearest.goal})" if nearest.goal else nearest.step
+    step_text = f"{nearest.name} (--optimize {nearest.goal})" if nearest.goal else nearest.name
     rules, remedy = [str(budget)] * bool(budget.limits), "allow more, or use a smaller or a quantized model"
     if board and use.lacks:
         rules.insert(0, f"board '{board.name}'")

@@ -20,15 +20,13 @@ from mcugen.lir.program import Program
 from mcugen.memory.constant_stalls import constants_of
 from mcugen.memory.place import copies_of, memory_of_weights
 from mcugen.ops.movement import Concat
+from mcugen.search.objective import TOLERANCES
 
 CHANNELS_AT_ONCE = 16
 """Channels per group that kernels compute at once: portions are whole groups, or else multiples of a quarter group."""
 
 MAX_PORTIONS = 64
 """Largest number of portions of a layer, as each is a kernel call."""
-
-MIN_SAVED_PER_INSTRUCTION = 0.1
-"""Least stall cycles that all portions together must save per instruction, as they add calls and code."""
 
 
 def in_portions(graph: Graph, program: Program, board: Board, options: CompileOptions) -> Graph | None:
@@ -48,7 +46,7 @@ def in_portions(graph: Graph, program: Program, board: Board, options: CompileOp
     saved = _saved(program, board, options)
     waiting = [node for node in graph.nodes if saved[node.outputs[0].name] > 0]
     chosen = {node: channels for node in waiting if (channels := channels_of(node, lambda n: cache.missed(n) == 0))}
-    min_saved = MIN_SAVED_PER_INSTRUCTION * (program.instructions_estimate or 0.0)
+    min_saved = TOLERANCES.min_saved_stalls_per_instruction * (program.instructions_estimate or 0.0)
     if sum(saved[node.output.name] for node in chosen) < min_saved:
         return None
     return divided(graph, chosen)

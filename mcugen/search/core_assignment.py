@@ -13,23 +13,12 @@ from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import MOVE, Control, Program
 from mcugen.ops.branches import side_by_side
 from mcugen.ops.fork import Forked
-from mcugen.search.core_partition import MAX_CONSTANTS_RATIO, Form, Forms
+from mcugen.search.core_partition import Form, Forms
+from mcugen.search.objective import TOLERANCES
 from mcugen.search.parallel_branches import Pair, pairs
-
-MAX_SHARED_RAM_RATIO = 1.1
-"""Largest ratio of the RAM of the two-core program to that of one core, unless only speed counts."""
 
 MIN_STACK_BYTES = 300
 """Bytes of RAM besides the arena that most models need at least, above all for the stack."""
-
-MIN_TIME_SAVING = 0.02
-"""Least share of the estimated time that two cores must save to be used.
-
-Estimates err by as much: on the nRF5340, one network takes 3 % more time with two cores (docs/two_cores.md).
-"""
-
-MAX_LARGE_FORM_TIME_RATIO = 0.75
-"""Largest ratio of the time of a form with many more constants to that of a form without, at which it is offered."""
 
 MAX_BUILT_PROGRAMS = 32
 """Largest number of programs that are built to find layers that fit into RAM together."""
@@ -46,12 +35,12 @@ Build = Callable[[Graph, Mapping[Node, Kernel], int], Program]
 class Room:
     """Bytes that two cores may take beyond what one core takes.
 
-    None means no limit except `times` the RAM of one core, and MAX_CONSTANTS_RATIO times its constants.
+    None means no limit except `times` the RAM of one core, and max_constants_ratio times its constants.
     """
 
     ram: int | None = None
     flash: int | None = None
-    times: float = MAX_SHARED_RAM_RATIO
+    times: float = TOLERANCES.max_shared_ram_ratio
 
 
 def shared_program(graph: Graph, whole: Program, forms: Forms, build: Build, room: Room = Room()) -> Program:
@@ -71,7 +60,7 @@ def shared(graph: Graph, whole: Program, forms: Forms, build: Build, room: Room 
     """Return the program for two cores and its estimated time, in instructions of the first core.
 
     The program equals `whole` except for the layers that both cores share. Returned unchanged are programs with layers
-    row by row, and those of which the second core would save less than MIN_TIME_SAVING.
+    row by row, and those of which the second core would save less than min_two_core_saving.
 
     Args:
         graph: The optimized graph.
@@ -87,7 +76,7 @@ def shared(graph: Graph, whole: Program, forms: Forms, build: Build, room: Room 
         return whole, time
     own_limit = room.times * (whole.arena_size + MIN_STACK_BYTES) - MIN_STACK_BYTES
     limit = int(own_limit if room.ram is None else min(own_limit, whole.arena_size + max(room.ram, 0)))
-    spare = int((MAX_CONSTANTS_RATIO - 1) * whole.weights_size)
+    spare = int((TOLERANCES.max_constants_ratio - 1) * whole.weights_size)
     spare = spare if room.flash is None else min(spare, max(room.flash, 0))
     forms_by_node = {node: forms.of(node, kernels.get(node.outputs[0].name), spare) for node in graph.nodes}
     offers = sorted(
@@ -98,7 +87,7 @@ def shared(graph: Graph, whole: Program, forms: Forms, build: Build, room: Room 
     saved = sum(alone[node] - form.time for node, form in chosen.items())
     search.beside_each_other(chosen, forms, alone)
     saved += search.saved
-    if saved < MIN_TIME_SAVING * time:
+    if saved < TOLERANCES.min_two_core_saving * time:
         return whole, time
     chosen = {node: form for node, form in chosen.items() if node not in search.inside}
     program = search.program(chosen, 0)
@@ -233,7 +222,7 @@ class _Search:
             for kind in ([form for form in forms if not form.flash], [form for form in forms if form.flash])
         )
         return [
-            form for form in large[:1] if not small or form.time <= MAX_LARGE_FORM_TIME_RATIO * small[0].time
+            form for form in large[:1] if not small or form.time <= TOLERANCES.max_large_form_time_ratio * small[0].time
         ] + small
 
     def _fits_alone(self, node: Node, form: Form, room: int) -> bool:

@@ -18,6 +18,7 @@ from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import WORD
 from mcugen.lir.trial import trial
 from mcugen.ops.fork import Cut, Forked, Stages, forked
+from mcugen.search.objective import TOLERANCES
 
 BARRIER_INSTRUCTIONS = 60
 """Instructions of the slower core per fork and join, besides its portion and without waiting: see docs/two_cores.md."""
@@ -51,10 +52,6 @@ MIN_UNEVEN_INSTRUCTIONS = 50_000
 NUM_UNEVEN_CUTS = 3
 """Number of places to cut that are tried for portions by two different kernels."""
 
-MAX_CONSTANTS_RATIO = 4 / 3
-"""Largest ratio of the constants of portions to those of the whole layer, and of all portions to all layers, in flash.
-"""
-
 INSTRUCTIONS_PER_COPIED_BYTE = 0.5
 """Instructions to copy one byte."""
 
@@ -69,7 +66,7 @@ class Form:
     time: float
     """Time in instructions of the first core."""
     flash: int = 0
-    """Bytes of constants beyond those of the layer, if the portions exceed MAX_CONSTANTS_RATIO; else 0."""
+    """Bytes of constants beyond those of the layer, if the portions exceed max_constants_ratio; else 0."""
 
 
 ByCore = tuple[Kernel | None, Kernel | None]
@@ -140,7 +137,7 @@ class Forms:
     wanted: Collection[str] = ()
     contention: float = 0.0
     """Share of the time by which both cores slow each other while both compute: see mcugen.search.contention."""
-    most_flash: float = MAX_CONSTANTS_RATIO
+    most_flash: float = TOLERANCES.max_constants_ratio
     """Largest ratio of the constants of portions to those of the layer at which Form.flash is 0."""
 
     def of(self, node: Node, kernel: Kernel | None, spare: int = 0) -> tuple[float, list[Form]]:

@@ -13,8 +13,9 @@ from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Control, Program
 from mcugen.memory.plan import plan_memory
 from mcugen.memory.verify_plan import verify_plan
-from mcugen.search.core_assignment import MIN_TIME_SAVING, kernels_of
+from mcugen.search.core_assignment import kernels_of
 from mcugen.search.core_partition import INSTRUCTIONS_PER_COPIED_BYTE, Forms
+from mcugen.search.objective import TOLERANCES
 
 MAX_CUTS_TRIED = 12
 """Number of places to cut that are tried, the fastest by estimate first."""
@@ -48,11 +49,12 @@ def pipelined_program(
         forms: The two cores and their costs.
         lower: Lowers the graph with given kernels.
         limit: Largest arena in bytes.
-        time: Time per frame without a pipeline, in instructions; a pipeline must save the share MIN_TIME_SAVING of it.
+        time: Time per frame without a pipeline, in instructions; a pipeline must save a share of it
+            (Tolerances.min_two_core_saving).
     """
     if any(instr.control is Control.STREAM for instr in whole.instrs) or graph.lesson is not None:
         return None
-    kernels, time = kernels_of(graph, whole, forms.first.features), (1 - MIN_TIME_SAVING) * time
+    kernels, time = kernels_of(graph, whole, forms.first.features), (1 - TOLERANCES.min_two_core_saving) * time
     faster = (
         candidate
         for candidate in sorted(_cuts(graph, kernels, forms), key=lambda candidate: candidate.time)

@@ -11,54 +11,50 @@ from mcugen.backends.cpu.pipeline import Kernels, lowered, planned
 from mcugen.core.board import Board
 from mcugen.core.options import GOALS, OWN, CompileOptions
 from mcugen.hir.graph import Graph
-from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN, SURROUNDINGS, Cost
+from mcugen.kernels.choose import SURROUNDINGS, Cost
 from mcugen.lir.program import Program
 from mcugen.memory.place import copied_bytes, memory_of_arena
-from mcugen.search.budget import Attempt, use_of, waits_when_placed
+from mcugen.search.budget import use_of, waits_when_placed
 from mcugen.search.line_buffer_groups import Stretch, ram_of, with_groups
 from mcugen.search.line_buffering import Streamings
+from mcugen.search.objective import TOLERANCES
+from mcugen.search.plan import ProgramCandidate
+from mcugen.search.problem import SearchProblem
 from mcugen.search.weight_staging import copies_for, trades_waits
-
-MAX_GROUPED_TRADE_RATIO = 0.85
-"""Largest ratio of time · RAM · flash with line-buffered groups to that without, at which groups are used.
-
-For a saving of less than 15 % by estimate, layers stay separate in code and reports (docs/memory.md).
-"""
 
 MAX_BUILT_PLANS = 2
 """Number of the most promising plans that are lowered and measured."""
 
 
-def grouped(streamings: Streamings, graph: Graph, kernels: Kernels, options: CompileOptions, plain: Program) -> Program:
-    """Return the program with line-buffered groups if these reach MAX_GROUPED_TRADE_RATIO, else `plain`.
+def grouped(problem: SearchProblem, streamings: Streamings, kernels: Kernels, plain: Program) -> Program:
+    """Return the program with line-buffered groups if these reach max_grouped_trade_ratio, else `plain`.
 
-    Where RAM is ample, groups may take at most MOST_SLOWDOWN times the instructions of `plain`. They must also keep to
-    the limit of `balanced` on this board (Kernels.slowest).
+    Where RAM is ample, groups may take at most max_balanced_slowdown times the instructions of `plain`. They must also
+    keep to the limit of `balanced` on this board (Kernels.slowest).
 
     Args:
+        problem: The graph, board and options.
         streamings: Caches the line-buffering searches of graphs.
-        graph: The optimized graph.
-        kernels: The kernels to choose from, with their board.
-        options: The options of the compilation.
+        kernels: The kernels to choose from.
         plain: The planned program without groups.
     """
-    board = kernels.board
+    board, options = problem.board, problem.options
     if options.weights_reader or options.cores > 1 or options.kernels or options.family != OWN:
         return plain  # Those options address single layers.
-    max_ram = MAX_GROUPED_TRADE_RATIO * (plain.arena_size + SURROUNDINGS[0]) - SURROUNDINGS[0]
+    max_ram = TOLERANCES.max_grouped_trade_ratio * (plain.arena_size + SURROUNDINGS[0]) - SURROUNDINGS[0]
     if max_ram <= 0:  # The program takes little RAM in any case.
         return plain
-    streaming = streamings.of(streamings.ordered(graph))
+    streaming = streamings.of(streamings.ordered(problem.graph))
     if streaming.borders > max_ram or streaming.least > max_ram:
         return plain
     waits = trades_waits(plain, board, options)
     spills = plain.arena_size > memory_of_arena(board, options.place).room  # It then lies in a slower memory too.
     plain_cost, copied = _cost(plain, board, options, waits=waits, spills=spills)
-    has_room = plain_cost.ram <= ENOUGH * board.total_ram and not spills
+    has_room = plain_cost.ram <= TOLERANCES.ample_memory_fraction * board.total_ram and not spills
     slowest = math.inf
     if has_room:
-        slowest = min(MOST_SLOWDOWN * (plain.instructions_estimate or 0.0), kernels.slowest())
-    best, best_trade = plain, MAX_GROUPED_TRADE_RATIO
+        slowest = min(TOLERANCES.max_balanced_slowdown * (plain.instructions_estimate or 0.0), kernels.slowest())
+    best, best_trade = plain, TOLERANCES.max_grouped_trade_ratio
     for plan in _plans(streamings, streaming.graph, max_ram):
         program = lowered(with_groups(streaming.graph, plan), board, options)
         plan_cost, _ = _cost(program, board, options)
@@ -96,7 +92,7 @@ def _cost(
         instructions += waits_when_placed(program, board, options.place)[1]
     if not waits:
         return Cost(instructions, program.arena_size, use.flash), 0
-    copies = copies_for(Attempt("", program, use), board, options)
+    copies = copies_for(ProgramCandidate("", program, use), board, options)
     copied = copied_bytes(program, board, copies.options.place)
     return Cost(instructions + copies.waits, copies.ram, use.flash), copied
 

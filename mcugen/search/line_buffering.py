@@ -31,6 +31,7 @@ from mcugen.ops.movement import Slice
 from mcugen.ops.row_groups import RowGroups, ends_of, group_of
 from mcugen.ops.stream import Layer, Streamed
 from mcugen.search.line_buffer_groups import Stretch, alone, in_order_of_rows, ram_of, with_groups
+from mcugen.search.objective import TOLERANCES
 
 MAX_GROUP_NODES = 24
 """Largest number of nodes in a group: the time of the search grows with its square."""
@@ -40,12 +41,6 @@ MAX_EVALUATED_GROUPS = 3_000
 
 This is about twice the number of groups in any network of some hundred layers. Groups that may need the least RAM come
 first; further groups are left out.
-"""
-
-MAX_PAIRS_TIME_RATIO = 0.8
-"""Largest ratio of the time for two rows at once to that for single rows at which rows are computed in pairs.
-
-Both times are those of the fastest kernels.
 """
 
 INSTRUCTIONS_PER_EVENT = 40
@@ -311,7 +306,7 @@ class Streaming:
         one, two = (group_of([node], pairs=pairs) for pairs in ((), (node.output.name,)))
         if one is None or two is None or one.layers[0].rows == two.layers[0].rows:
             return False
-        return self._least_time(two) < MAX_PAIRS_TIME_RATIO * self._least_time(one)
+        return self._least_time(two) < TOLERANCES.max_pairs_time_ratio * self._least_time(one)
 
     def _least_time(self, op: Streamed) -> float:
         """Return the instructions of a group of one layer, by its fastest kernels."""

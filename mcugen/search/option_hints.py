@@ -17,9 +17,10 @@ from mcugen.lir.program import Access, Buffer, Program, Space
 from mcugen.memory.areas import waits_of
 from mcugen.memory.place import BESIDE, Placement, hottest, ram_by_speed
 from mcugen.ops.conversion import Quantize
-from mcugen.search.budget import Attempt
+from mcugen.search.objective import TOLERANCES
+from mcugen.search.plan import ProgramCandidate
 from mcugen.search.ram_placement import copies_everywhere, may_copy_everywhere
-from mcugen.search.weight_staging import MIN_STALL_CYCLES, copies_for
+from mcugen.search.weight_staging import copies_for
 
 MIN_SAVED_CYCLE_SHARE = 0.1
 """Least share of a call's cycles that an option must save to be hinted at."""
@@ -77,50 +78,52 @@ def codes_of(program: Program, buffer: Buffer) -> list[DType]:
     return [o.buffer.dtype for i in readers for o in i.operands if o.access is Access.OUT]
 
 
-def hint_of_places(attempt: Attempt, board: Board, options: CompileOptions, placement: Placement) -> list[str]:
+def hint_of_places(
+    candidate: ProgramCandidate, board: Board, options: CompileOptions, placement: Placement
+) -> list[str]:
     """Return a hint to use all RAM, where the user chose no placement and this would save cycles.
 
     Args:
-        attempt: The chosen program.
+        candidate: The chosen program.
         board: The board with its memories.
         options: The options of the compilation.
         placement: The placement that was chosen without the option.
     """
-    program = attempt.program
+    program = candidate.program
     if options.place != Places() or options.copy_ahead or not may_copy_everywhere(board, options):
         return []
     lying = {b: placement.copies.get(b, placement.weights) for b in hottest(program)}
     copies = copies_everywhere(program, board, options, lying)
-    saved = copies.cycles + _saved_by_arena(attempt, board, placement)
-    if not _is_worth_it(saved, attempt):
+    saved = copies.cycles + _saved_by_arena(candidate, board, placement)
+    if not _is_worth_it(saved, candidate):
         return []
     targets = " and ".join(f"{nbytes:,} bytes of weights to '{name}'" for name, nbytes in copies.bytes_by_memory)
     consequence = f"start-up then copies {targets}" if targets else "the arena then lies there"
     return [f"--place {AUTO_PLACE} would use faster RAM, and save about {round(saved):,} cycles a call: {consequence}"]
 
 
-def hint_of_copies_ahead(attempt: Attempt, board: Board, options: CompileOptions) -> list[str]:
+def hint_of_copies_ahead(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> list[str]:
     """Return a hint to copy weights of later layers by DMA while other layers compute, where that would save cycles.
 
     Args:
-        attempt: The chosen program.
+        candidate: The chosen program.
         board: The board, on which such copies must be possible.
         options: The options of the compilation.
     """
     if options.copy_ahead:
         return []
-    ahead = copies_for(attempt, board, replace(options, copy_ahead=True))
+    ahead = copies_for(candidate, board, replace(options, copy_ahead=True))
     saved = sum(gain.cycles for gain in ahead.gains if gain.copy.beside is not None)
-    if attempt.copies is not None and attempt.copies.options.place.hot:
-        saved = min(saved, attempt.waits - ahead.waits)  # Start-up copies save a part without prefetching.
-    if not _is_worth_it(saved, attempt):
+    if candidate.copies is not None and candidate.copies.options.place.hot:
+        saved = min(saved, candidate.stall_cycles - ahead.waits)  # Start-up copies save a part without prefetching.
+    if not _is_worth_it(saved, candidate):
         return []
     return [f"--copy-ahead would hide about {round(saved):,} cycles a call of reading weights, if DMA makes copies"]
 
 
-def _saved_by_arena(attempt: Attempt, board: Board, placement: Placement) -> float:
+def _saved_by_arena(candidate: ProgramCandidate, board: Board, placement: Placement) -> float:
     """Return the cycles saved by an arena in the fastest memory with room for it."""
-    program, size = attempt.program, attempt.program.arena_size + attempt.program.state_size
+    program, size = candidate.program, candidate.program.arena_size + candidate.program.state_size
     fastest = next((m for m in ram_by_speed(board) if size + BESIDE <= m.room), None)
     is_known = all(memory.access is not None for memory in placement.arenas)
     if fastest is None or fastest.access is None or not is_known or fastest.speed >= placement.arenas[0].speed:
@@ -128,5 +131,5 @@ def _saved_by_arena(attempt: Attempt, board: Board, placement: Placement) -> flo
     return waits_of(program, board, placement.arenas) - waits_of(program, board, (fastest,) * len(placement.arenas))
 
 
-def _is_worth_it(cycles: float, attempt: Attempt) -> bool:
-    return cycles > max(MIN_SAVED_CYCLE_SHARE * attempt.time, MIN_STALL_CYCLES)
+def _is_worth_it(cycles: float, candidate: ProgramCandidate) -> bool:
+    return cycles > max(MIN_SAVED_CYCLE_SHARE * candidate.time, TOLERANCES.min_stall_cycles)

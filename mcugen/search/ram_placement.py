@@ -13,12 +13,10 @@ from mcugen.lir.program import Buffer, Program, aligned
 from mcugen.memory.constant_stalls import saved_by_copies
 from mcugen.memory.knapsack import most_valuable
 from mcugen.memory.place import BESIDE, hottest, memory_of_weights, ram_by_speed
+from mcugen.search.objective import TOLERANCES
 
 AUTO_PLACES = Places(arena=(AUTO_PLACE,))
 """The placement of `--place auto`: all RAM may be used."""
-
-MIN_COPY_SAVING = 0.01
-"""Least saving by all copies, in cycles per instruction of a call."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ def with_copies_everywhere(program: Program, board: Board, options: CompileOptio
     """
     slow = memory_of_weights(board, options.place)
     copies = copies_everywhere(program, board, options, dict.fromkeys(hottest(program), slow))
-    if copies.cycles <= MIN_COPY_SAVING * (program.instructions_estimate or 0.0):
+    if copies.cycles <= TOLERANCES.min_copy_saving * (program.instructions_estimate or 0.0):
         return options
     return replace(options, place=replace(options.place, hot_weights=copies.bytes_by_memory))
 

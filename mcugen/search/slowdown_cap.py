@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,23 +14,26 @@ from mcugen.core.board import Board
 from mcugen.core.errors import DoesNotFitError
 from mcugen.core.options import GOALS, CompileOptions, Places
 from mcugen.hir.graph import Graph
-from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN
 from mcugen.kernels.common.weighted_layers import NIBBLES
 from mcugen.lir.kernel import HALF_SEPARATE_SUMS, SEPARATE_SUMS
 from mcugen.memory.place import copied_bytes
-from mcugen.search import build_program, placed_cycles
 from mcugen.search.budget import Fit
+from mcugen.search.objective import TOLERANCES
+from mcugen.search.problem import SearchProblem
+from mcugen.search.program_search import ProgramSearch, placed_cycles
+from mcugen.search.trace import SearchTrace
 from mcugen.search.weight_staging import copied_by
 
-ESTIMATE_MARGIN = 0.985
-"""Safety factor on MOST_SLOWDOWN: cycle estimates are up to 1.5 % too low (make costs, 2026-11)."""
+CAP = f"{TOLERANCES.max_balanced_slowdown} times the cycles of `speed`"
+"""The limit on the slowdown, as verdicts say it."""
 
-Target = Callable[[CompileOptions], Board]
+BoardFactory = Callable[[CompileOptions], Board]
 """Returns the board as seen by options, with the CPU features that these enable."""
 
 
-class Made(NamedTuple):
-    """A program with the board and options that it was built for.
+@dataclass(frozen=True)
+class SearchResult:
+    """A chosen program with the board and options that it was built for.
 
     The options may name a goal other than the requested one.
     """
@@ -43,14 +45,14 @@ class Made(NamedTuple):
     @property
     def time(self) -> float:
         """Return the estimated cycles, with stall cycles of the memories where everything lies."""
-        return placed_cycles(self.fit.taken, self.board, self.options)
+        return placed_cycles(self.fit.chosen, self.board, self.options)
 
     @property
-    def is_small(self) -> bool:
-        """Return whether the program uses at most the share ENOUGH of the board's RAM and of its flash."""
-        use, places = self.fit.taken.use, self._copying.place
-        ram = use.ram + copied_bytes(self.fit.program, self.board, places)
-        return ram <= ENOUGH * self.board.total_ram and use.flash <= ENOUGH * self.board.total_flash
+    def leaves_ample_memory(self) -> bool:
+        """Return whether the program uses at most the share ample_memory_fraction of the board's RAM and flash."""
+        use, share = self.fit.chosen.use, TOLERANCES.ample_memory_fraction
+        ram = use.ram + copied_bytes(self.fit.program, self.board, self._copying.place)
+        return ram <= share * self.board.total_ram and use.flash <= share * self.board.total_flash
 
     def placed(self, options: CompileOptions) -> CompileOptions:
         """Return the given options with the copies that start-up makes for this program."""
@@ -59,65 +61,100 @@ class Made(NamedTuple):
 
     @property
     def _copying(self) -> CompileOptions:
-        return copied_by(self.fit.taken, self.board, self.options)
+        return copied_by(self.fit.chosen, self.board, self.options)
 
 
-def keeping_pace(graph: Graph, requested: Made, target: Target) -> Made:
-    """Return a program for `balanced` that is at most MOST_SLOWDOWN times slower than `speed`, where memory is ample.
+@dataclass(frozen=True)
+class SlowdownCap:
+    """The transformation that replaces a slow `balanced` program where memory is ample.
 
-    Memory is ample where the `speed` program is small (see Made.is_small): then the bytes that `balanced` saves are of
-    no use. Explicit placements and programs chosen for a budget are kept. Weights that came in few bits take no more
-    bytes.
-
-    Args:
-        graph: The optimized graph.
-        requested: The program that the search built for the requested goal.
-        target: Returns the board as seen by a set of options.
-
-    Returns:
-        `requested`, or the first faster program within the cap.
+    Memory is ample where the `speed` program leaves most of it free (SearchResult.leaves_ample_memory): then the bytes
+    that `balanced` saves are of no use. Explicit placements and programs chosen for a budget are kept. Weights that
+    came in few bits take no more bytes.
     """
-    options = requested.options
-    if options.optimize != GOALS[0] or options.cores > 1 or options.weights_reader or options.place != Places():
-        return requested
-    if requested.fit.budget.excess(requested.fit.asked.use):
-        return requested
-    for_speed = replace(options, optimize="speed")
-    board = target(for_speed)
-    if requested.time <= ESTIMATE_MARGIN * Kernels(graph, board, for_speed).slowest():
-        return requested
-    try:
-        fast = _made(graph, board, for_speed)
-    except DoesNotFitError:
-        return requested
-    if not fast.is_small:
-        return requested
-    max_time = ESTIMATE_MARGIN * MOST_SLOWDOWN * fast.time
-    nbytes = requested.fit.program.weights_size if _in_few_bits(graph) else math.inf
-    candidates = (
-        candidate for candidate in _ways(graph, requested, fast) if candidate.fit.program.weights_size <= nbytes
-    )
-    return next((candidate for candidate in candidates if candidate.time <= max_time), requested)
+
+    graph: Graph
+    requested: SearchResult
+    """The result of the search for the requested goal."""
+    board_for: BoardFactory
+    trace: SearchTrace | None = None
+    """Records the candidates of the searches, if given."""
+
+    @property
+    def applies(self) -> bool:
+        """Return whether the requested program is one for `balanced` that was chosen without constraints."""
+        options, fit = self.requested.options, self.requested.fit
+        is_free = options.cores == 1 and not options.weights_reader and options.place == Places()
+        return options.optimize == GOALS[0] and is_free and not fit.budget.excess(fit.requested.use)
+
+    def result(self) -> SearchResult:
+        """Return the requested program, or the first faster one that is at most max_balanced_slowdown times as slow.
+
+        The slowdown is that against `speed`. The requested program is kept if no program is within the cap.
+        """
+        if not self.applies:
+            return self.requested
+        options = replace(self.requested.options, optimize="speed")
+        board = self.board_for(options)
+        slowest = Kernels(self.graph, board, options).slowest()
+        if self.requested.time <= TOLERANCES.cycle_estimate_margin * slowest:
+            return self.requested
+        try:
+            fastest = self._searched(board, options, "speed, to limit the slowdown")
+        except DoesNotFitError:
+            return self.requested
+        if not fastest.leaves_ample_memory:
+            self._reject(fastest, "memory is not ample for `speed`, so that `balanced` may be slower")
+            self._choose(self.requested, "saves memory, which is not ample for `speed`")
+            return self.requested
+        return self._first_within_cap(fastest)
+
+    def _first_within_cap(self, fastest: SearchResult) -> SearchResult:
+        """Return the first result, from the requested one to the fastest, that is fast and small enough."""
+        max_time = TOLERANCES.cycle_estimate_margin * TOLERANCES.max_balanced_slowdown * fastest.time
+        is_small = _has_few_bits(self.graph)
+        max_weights = self.requested.fit.program.weights_size if is_small else math.inf
+        self._reject(fastest, "faster than the limit on the slowdown asks for")
+        for result in self._results(fastest):
+            if result.fit.program.weights_size > max_weights:
+                self._reject(result, "stores weights that came in few bits in more bytes")
+            elif result.time > max_time:
+                self._reject(result, f"memory is ample, and it takes more than {CAP}")
+            else:
+                self._choose(result, f"takes at most {CAP}")
+                return result
+        self._choose(self.requested, f"no program that takes at most {CAP} is small enough")
+        return self.requested
+
+    def _results(self, fastest: SearchResult) -> Iterator[SearchResult]:
+        """Yield results from the requested one to the fastest one, those with fewer instructions in loops first."""
+        yield self.requested
+        features = self.requested.board.features
+        yield self._searched(replace(fastest.board, features=features), fastest.options, "speed, with small loops")
+        if SEPARATE_SUMS in fastest.board.features:
+            board = replace(fastest.board, features=features | {HALF_SEPARATE_SUMS})
+            yield self._searched(board, fastest.options, "speed, with loops of half as many separate sums")
+        yield fastest
+
+    def _searched(self, board: Board, options: CompileOptions, name: str) -> SearchResult:
+        """Return the result of a search for a board and options."""
+        problem = SearchProblem(self.graph, board, options, search=name, trace=self.trace)
+        return SearchResult(ProgramSearch(problem).run(), board, options)
+
+    # ------------------------------------------------------------------------------------------ Trace
+
+    def _reject(self, result: SearchResult, reason: str) -> None:
+        if self.trace is not None:
+            self.trace.judge(result.fit.chosen.number, f"Rejected: {reason}.")
+
+    def _choose(self, result: SearchResult, reason: str) -> None:
+        if self.trace is not None:
+            self.trace.choose(result.fit.chosen.number, f"Chosen: {reason}.")
 
 
-def _in_few_bits(graph: Graph) -> bool:
+def _has_few_bits(graph: Graph) -> bool:
     """Return whether weights came in 4 bits or fewer: small weights are then wanted, and fast kernels widen them."""
     low, high = NIBBLES
     weights = [v.data for node in graph.nodes for v in node.inputs if v is not None and v.type.rank > 1]
-    codes = [w for w in weights if w is not None and w.dtype == np.int8]
-    return any(low <= w.min(initial=0) and w.max(initial=0) <= high for w in codes)
-
-
-def _ways(graph: Graph, requested: Made, fast: Made) -> Iterator[Made]:
-    """Yield candidates from the requested program to the fastest one, those with fewer instructions in loops first."""
-    yield requested
-    features = requested.board.features
-    yield _made(graph, replace(fast.board, features=features), fast.options)
-    if SEPARATE_SUMS in fast.board.features:
-        yield _made(graph, replace(fast.board, features=features | {HALF_SEPARATE_SUMS}), fast.options)
-    yield fast
-
-
-def _made(graph: Graph, board: Board, options: CompileOptions) -> Made:
-    """Build a program for a board and options."""
-    return Made(build_program(graph, board, options), board, options)
+    int8_weights = [w for w in weights if w is not None and w.dtype == np.int8]
+    return any(low <= w.min(initial=0) and w.max(initial=0) <= high for w in int8_weights)

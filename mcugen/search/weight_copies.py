@@ -16,12 +16,7 @@ from mcugen.lir.weights import Staged, is_read
 from mcugen.memory.constant_stalls import Constant, constants_of
 from mcugen.memory.peak import moments
 from mcugen.memory.place import memory_of_arena, memory_of_weights
-
-MIN_SAVED_CYCLES = 200
-"""Least cycles per call that a copy must save: its code takes 20 to 50 bytes."""
-
-MIN_SAVED_SHARE = 0.001
-"""Least share of all instructions that a copy must save in cycles."""
+from mcugen.search.objective import TOLERANCES
 
 MAX_PREFETCH_DISTANCE = 3
 """Largest number of instructions or blocks that a copy may run ahead of the layer that reads it."""
@@ -134,7 +129,7 @@ def gains_of(program: Program, board: Board, options: CompileOptions) -> list[Ga
     if options.optimize == "flash" or is_told:
         return []
     memories = memory_of_weights(board, places), memory_of_arena(board, places)
-    min_saved = max(MIN_SAVED_CYCLES, MIN_SAVED_SHARE * (program.instructions_estimate or 0))
+    min_saved = max(TOLERANCES.min_saved_cycles, TOLERANCES.min_saved_share * (program.instructions_estimate or 0))
     windows = _windows(program) if options.copy_ahead else {}
     gains = list[Gain]()
     for whole, constants in groupby(constants_of(program, board, memories[0]), key=lambda constant: constant.whole):
@@ -159,7 +154,7 @@ def _before(
     saved = _sums((c.buffer, c.saved_by_copy(board, *memories)) for c in constants)
     times = options.times.get((instr.name, instr.kernel))
     if times is not None:
-        min_saved = -math.inf if times.plain - times.copied > MIN_SAVED_CYCLES else math.inf
+        min_saved = -math.inf if times.plain - times.copied > TOLERANCES.min_saved_cycles else math.inf
     return [Gain(Staged(buffer), whole, cycles) for buffer, cycles in saved.items() if cycles > min_saved]
 
 

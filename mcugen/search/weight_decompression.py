@@ -16,7 +16,7 @@ from mcugen.core.board import Board
 from mcugen.core.options import GOALS, CompileOptions
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import DType
-from mcugen.kernels.choose import ENOUGH, NEARLY, Cost
+from mcugen.kernels.choose import Cost
 from mcugen.kernels.cost import CostTable, cost_table
 from mcugen.kernels.portable.compressed_weights import LEAST_SAVED, Code, code_of
 from mcugen.lir.program import DECODE_WEIGHTS, PREPARING, Buffer, Instr, Program, Space
@@ -25,15 +25,12 @@ from mcugen.memory.peak import moments
 from mcugen.memory.place import copied_bytes, memory_of_arena
 from mcugen.memory.plan import Planned, plan_memory
 from mcugen.memory.verify_plan import verify_plan
-from mcugen.search.budget import Budget, Use, use_of
+from mcugen.search.budget import use_of
 from mcugen.search.channel_tiling import channels_of, divided
+from mcugen.search.objective import TOLERANCES, Budget, Use
 
 DECODED_TILE_BYTES = 10_240
 """Bytes of weights that are decoded at once even if the arena has no room for them, as each tile is a kernel call."""
-
-MAX_TRADE_RATIO = 0.95
-"""Largest ratio of time · RAM · flash to that of the unchanged program at which `balanced` tiles or compresses weights.
-"""
 
 MAX_DECODING_PLANS = 6
 """Largest number of memory plans, each with fewer compressed weights, until the arena is small enough."""
@@ -107,9 +104,9 @@ def _pays(candidate: tuple[Program, Use], whole: tuple[Program, Use], goal: str,
     if must_save:
         return flash < whole_flash
     return (
-        NEARLY * flash <= whole_flash
+        TOLERANCES.max_flash_excess_ratio * flash <= whole_flash
         if goal == "flash"
-        else _rank(*candidate) < _rank(*whole) + math.log(MAX_TRADE_RATIO)
+        else _rank(*candidate) < _rank(*whole) + math.log(TOLERANCES.max_trade_ratio)
     )
 
 
@@ -202,7 +199,10 @@ def _decoded(constant: Buffer, code: Code) -> Decoded:
 def _room(program: Program, board: Board, options: CompileOptions) -> float:
     """Return the largest arena in bytes."""
     other_bytes = program.state_size + copied_bytes(program, board, options.place)
-    max_arena = ENOUGH * min(board.total_ram, memory_of_arena(board, options.place).room) - other_bytes
+    max_arena = (
+        TOLERANCES.ample_memory_fraction * min(board.total_ram, memory_of_arena(board, options.place).room)
+        - other_bytes
+    )
     if options.max_ram is not None:
         max_arena = min(max_arena, options.max_ram - other_bytes)
     return max(max_arena, program.arena_size)

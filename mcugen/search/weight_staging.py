@@ -11,7 +11,6 @@ from itertools import groupby
 
 from mcugen.core.board import Board, Memory, Serial
 from mcugen.core.options import AUTO_PLACE, GOALS, CompileOptions, Places
-from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN
 from mcugen.lir.program import BEGIN_WEIGHTS, BRINGING, STAGE_WEIGHTS, Buffer, Program, Space, aligned
 from mcugen.lir.weights import with_staged_weights
 from mcugen.memory.constant_stalls import COPY, constants_of, saved_by_copies, waits_for_constants
@@ -20,21 +19,14 @@ from mcugen.memory.peak import busiest, moments
 from mcugen.memory.place import BESIDE, copied_bytes, copies_of, hottest, memory_of_arena, memory_of_weights
 from mcugen.memory.plan import Planned, plan_memory
 from mcugen.memory.verify_plan import verify_plan
-from mcugen.search.budget import STACK_RESERVE_BYTES, Attempt, Budget, use_of
-from mcugen.search.ram_placement import MIN_COPY_SAVING, leaves_all_places, with_copies_everywhere
+from mcugen.search.budget import STACK_RESERVE_BYTES, use_of
+from mcugen.search.objective import TOLERANCES, Budget
+from mcugen.search.plan import ProgramCandidate
+from mcugen.search.ram_placement import leaves_all_places, with_copies_everywhere
 from mcugen.search.weight_copies import Copies, Gain, by_readers, gains_of, rank_of, side_by_side
 
 MAX_STAGING_PLANS = 6
 """Largest number of memory plans, each with fewer copies, until the arena is small enough."""
-
-PLANNED_ARENA_RATIO = 17 / 16
-"""Assumed ratio of a planned arena to the bytes that are live at once."""
-
-MIN_STALL_CYCLES = 10_000
-"""Least stall cycles for weights at which `balanced` copies them at start-up."""
-
-MAX_COPIED_SHARE = 2 / 3
-"""Largest share of the arena's memory that copies of weights may take without being asked for."""
 
 MIN_MEMORY_BYTES = 64 * 1024
 """Smallest memory of the arena into which a part of the weights is copied: the firmware needs most of a smaller one."""
@@ -43,10 +35,10 @@ MIN_MEMORY_BYTES = 64 * 1024
 def with_copies(program: Program, board: Board, options: CompileOptions) -> CompileOptions:
     """Return options that have start-up copy weights to RAM from flash on a serial bus, or the given options.
 
-    `speed` copies as many weights as fit. `balanced` copies all if stalls would make it more than MOST_SLOWDOWN times
-    as slow and RAM stays within the share ENOUGH of the board. Beyond that share, it copies the weights that it reads
-    most often, as long as this improves the trade of time and RAM. Placements, budgets and weight files that the user
-    chose are kept.
+    `speed` copies as many weights as fit. `balanced` copies all if stalls would make it more than max_balanced_slowdown
+    times as slow and RAM stays within the share ample_memory_fraction of the board. Beyond that share, it copies the
+    weights that it reads most often, as long as this improves the trade of time and RAM. Placements, budgets and weight
+    files that the user chose are kept.
 
     Args:
         program: The planned program.
@@ -67,13 +59,13 @@ def with_copies(program: Program, board: Board, options: CompileOptions) -> Comp
     waits = waits_for_constants(program, board, slow)
     if not _is_slow(waits, program):
         return options
-    if nbytes <= room and nbytes + program.arena_size <= ENOUGH * board.total_ram:
+    if nbytes <= room and nbytes + program.arena_size <= TOLERANCES.ample_memory_fraction * board.total_ram:
         return _copying(options, fast, nbytes)
     return _best_trade(program, board, options, waits, room)
 
 
 def _is_slow(waits: float, program: Program) -> bool:
-    """Return whether stalls make the program more than MOST_SLOWDOWN times as slow.
+    """Return whether stalls make the program more than max_balanced_slowdown times as slow.
 
     A core takes at most one cycle per instruction. Instructions that are only roughly known count only where they are
     the larger part.
@@ -82,7 +74,7 @@ def _is_slow(waits: float, program: Program) -> bool:
     known = sum(program.layer_estimates.values())
     stalls = min((program.cycles_estimate or instructions) - instructions, 0.0)
     work = max(known + stalls, instructions - known)
-    return waits > max((MOST_SLOWDOWN - 1) * work, MIN_STALL_CYCLES)
+    return waits > max((TOLERANCES.max_balanced_slowdown - 1) * work, TOLERANCES.min_stall_cycles)
 
 
 def _may_copy(board: Board, options: CompileOptions) -> bool:
@@ -116,7 +108,7 @@ def _constant_bytes(program: Program) -> int:
 def _room_for_copies(program: Program, board: Board, options: CompileOptions, arena: int) -> int:
     """Return the bytes for copies of constants in the arena's memory beside an arena of the given size."""
     memory = memory_of_arena(board, options.place)
-    return int(min(MAX_COPIED_SHARE * memory.room, _room(board, memory) - arena - program.state_size))
+    return int(min(TOLERANCES.max_copied_share * memory.room, _room(board, memory) - arena - program.state_size))
 
 
 def _room_for_part(program: Program, board: Board, options: CompileOptions, arena: int) -> int:
@@ -132,16 +124,16 @@ def _a_part(program: Program, board: Board, options: CompileOptions, arena: int)
         return options
     saved = saved_by_copies(program, board, slow, fast)
     chosen = most_valuable(saved, _room_for_part(program, board, options, arena))
-    if sum(saved[b] for b in chosen) <= MIN_COPY_SAVING * (program.instructions_estimate or 0.0):
+    if sum(saved[b] for b in chosen) <= TOLERANCES.min_copy_saving * (program.instructions_estimate or 0.0):
         return options
     return _copying(options, fast, sum(aligned(b.nbytes) for b in chosen))
 
 
 def _a_quarter(program: Program, board: Board, options: CompileOptions) -> CompileOptions:
-    """Return options for `balanced` that copy constants within the share ENOUGH of the board's RAM."""
+    """Return options for `balanced` that copy constants within the share ample_memory_fraction of the board's RAM."""
     slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
     room = _room_for_part(program, board, options, program.arena_size)
-    max_bytes = int(min(ENOUGH * board.total_ram - program.arena_size, room))
+    max_bytes = int(min(TOLERANCES.ample_memory_fraction * board.total_ram - program.arena_size, room))
     chosen = most_valuable(saved_by_copies(program, board, slow, fast), max_bytes)
     return _copying(options, fast, sum(aligned(b.nbytes) for b in chosen)) if chosen else options
 
@@ -160,36 +152,36 @@ def _best_trade(program: Program, board: Board, options: CompileOptions, waits: 
     return chosen
 
 
-def copied_by(attempt: Attempt, board: Board, options: CompileOptions) -> CompileOptions:
-    """Return the options with the copies that start-up makes for an attempt.
+def copied_by(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> CompileOptions:
+    """Return the options with the copies that start-up makes for a candidate.
 
     Args:
-        attempt: The planned program; copies are chosen for it unless it has some.
+        candidate: The planned program; copies are chosen for it unless it has some.
         board: The board with its memories.
         options: The options of the compilation.
     """
-    chosen = attempt.copies.options if attempt.copies else options
-    return with_copies(attempt.program, board, options) if chosen is options else chosen
+    chosen = candidate.copies.options if candidate.copies else options
+    return with_copies(candidate.program, board, options) if chosen is options else chosen
 
 
-def copies_for(attempt: Attempt, board: Board, options: CompileOptions) -> Copies:
+def copies_for(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> Copies:
     """Return the copies of constants that serve the goal best, by estimate.
 
     For `speed` the arena may grow as far as memory and budget allow. For `balanced` it may grow as long as the trade
     improves, if weights lie in flash on a serial bus. Other goals only use bytes of the arena that other layers leave
-    free. `balanced` falls back to start-up copies within the share ENOUGH of RAM if its copies leave it more than
-    MOST_SLOWDOWN times as slow as those.
+    free. `balanced` falls back to start-up copies within the share ample_memory_fraction of RAM if its copies leave it
+    more than max_balanced_slowdown times as slow as those.
 
     Args:
-        attempt: The planned program.
+        candidate: The planned program.
         board: The board with its memories.
         options: The options of the compilation.
     """
-    program, chosen = attempt.program, with_copies(attempt.program, board, options)
+    program, chosen = candidate.program, with_copies(candidate.program, board, options)
     gains, instructions = gains_of(program, board, options), program.instructions_estimate or 0.0
     start = _beside(program, board, chosen, (), program.arena_size)
     is_trade = options.optimize == GOALS[0] and not leaves_all_places(board, options)
-    is_enough = start.ram <= ENOUGH * board.total_ram and not _is_slow(start.waits, program)
+    is_enough = start.ram <= TOLERANCES.ample_memory_fraction * board.total_ram and not _is_slow(start.waits, program)
     is_part = copies_a_part(program, board, options, chosen)
     if chosen is not options and (is_enough or not is_trade) and not is_part:
         return start
@@ -201,7 +193,7 @@ def copies_for(attempt: Attempt, board: Board, options: CompileOptions) -> Copie
         return _beside(program, board, options, gains, max_arena)
 
     if not is_trade:
-        max_arena = _most_ram(attempt, board, options)
+        max_arena = _most_ram(candidate, board, options)
         if not is_part:
             return before_layers(max_arena)
         parts = [(_a_part(program, board, options, size), size) for size in _levels(program, gains, max_arena)]
@@ -219,7 +211,7 @@ def copies_for(attempt: Attempt, board: Board, options: CompileOptions) -> Copie
     if not gains:  # Copies before layers save nothing.
         candidates.append(part)
     best = min(_fast_enough(candidates, board, instructions), key=lambda way: way.rank(program))
-    return best if instructions + best.waits <= MOST_SLOWDOWN * (instructions + part.waits) else part
+    return best if instructions + best.waits <= TOLERANCES.max_balanced_slowdown * (instructions + part.waits) else part
 
 
 def _beside(program: Program, board: Board, options: CompileOptions, gains: Sequence[Gain], max_arena: int) -> Copies:
@@ -265,9 +257,17 @@ def _lie_in(copies: Collection[Buffer], program: Program) -> bool:
 
 
 def _fast_enough(candidates: Sequence[Copies], board: Board, instructions: float) -> Sequence[Copies]:
-    """Return the candidates at most MOST_SLOWDOWN times as slow as the fastest one within the share ENOUGH of RAM."""
-    small = [instructions + candidate.waits for candidate in candidates if candidate.ram <= ENOUGH * board.total_ram]
-    max_time = MOST_SLOWDOWN * min(small, default=math.inf)
+    """Return the candidates that are fast enough against those in ample memory.
+
+    They are at most max_balanced_slowdown times as slow as the fastest one within the share ample_memory_fraction of
+    RAM.
+    """
+    small = [
+        instructions + candidate.waits
+        for candidate in candidates
+        if candidate.ram <= TOLERANCES.ample_memory_fraction * board.total_ram
+    ]
+    max_time = TOLERANCES.max_balanced_slowdown * min(small, default=math.inf)
     return [candidate for candidate in candidates if instructions + candidate.waits <= max_time]
 
 
@@ -282,36 +282,38 @@ def _levels(program: Program, gains: Sequence[Gain], room: int) -> list[int]:
         copies = list(group)
         nbytes = sum({gain.copy.constant: gain.nbytes for gain in copies}.values())
         busiest = max(live_bytes[index] for gain in copies for index in gain.span)
-        needed.append(aligned(int(PLANNED_ARENA_RATIO * (busiest + nbytes))))
+        needed.append(aligned(int(TOLERANCES.planned_arena_ratio * (busiest + nbytes))))
     return sorted({program.arena_size, *(size for size in needed if program.arena_size < size <= room)})
 
 
-def waits_most(attempt: Attempt, board: Board, options: CompileOptions) -> bool:
-    """Return whether an attempt, with its copies, is more than MOST_SLOWDOWN times as slow because of serial flash.
+def waits_most(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> bool:
+    """Return whether stalls for serial flash make a candidate, with its copies, too slow.
+
+    Too slow is more than max_balanced_slowdown times as slow as without stalls.
 
     Args:
-        attempt: The planned program with its copies.
+        candidate: The planned program with its copies.
         board: The board with its memories.
         options: The options of the compilation.
     """
-    return _may_copy(board, options) and _is_slow(attempt.waits, attempt.program)
+    return _may_copy(board, options) and _is_slow(candidate.stall_cycles, candidate.program)
 
 
-def beside_copies(attempt: Attempt, board: Board, options: CompileOptions) -> Budget | None:
+def beside_copies(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> Budget | None:
     """Return a smaller budget with which start-up could copy all constants to RAM, or None.
 
     None means that there is no such budget, or that the program has enough RAM already. Flash that kernels spend on
     speed (Kernel.spends) may be saved to fit the copies.
 
     Args:
-        attempt: The planned program.
+        candidate: The planned program.
         board: The board with its memories.
         options: The options of the compilation.
     """
-    memory, nbytes, use = memory_of_arena(board, options.place), _constant_bytes(attempt.program), attempt.use
-    budget, max_copied = Budget.of(options), int(MAX_COPIED_SHARE * memory.room)
+    memory, nbytes, use = memory_of_arena(board, options.place), _constant_bytes(candidate.program), candidate.use
+    budget, max_copied = Budget.of(options), int(TOLERANCES.max_copied_share * memory.room)
     if nbytes > max_copied:
-        if not any(instr.declaration and instr.declaration.spends for instr in attempt.program.instrs):
+        if not any(instr.declaration and instr.declaration.spends for instr in candidate.program.instrs):
             return None
         budget, nbytes = replace(budget, flash=use.flash - (nbytes - max_copied)), max_copied
     free_ram = _room(board, memory) - nbytes
@@ -320,37 +322,37 @@ def beside_copies(attempt: Attempt, board: Board, options: CompileOptions) -> Bu
     return replace(budget, ram=free_ram)
 
 
-def lying_in_ram(attempt: Attempt, board: Board, options: CompileOptions) -> CompileOptions | None:
+def lying_in_ram(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> CompileOptions | None:
     """Return options to choose `speed` kernels for weights in RAM, or None if some weights stay in flash.
 
     Of several memories with copies, the slowest one counts.
 
     Args:
-        attempt: The planned program with its copies.
+        candidate: The planned program with its copies.
         board: The board with its memories.
         options: The options of the compilation.
     """
-    if options.optimize != "speed" or attempt.copies is None or options.place.weights:
+    if options.optimize != "speed" or candidate.copies is None or options.place.weights:
         return None
-    copies = copies_of(attempt.program, board, attempt.copies.options.place)
-    if not copies or not _lie_in(copies, attempt.program):
+    copies = copies_of(candidate.program, board, candidate.copies.options.place)
+    if not copies or not _lie_in(copies, candidate.program):
         return None
     slowest = max(copies.values(), key=lambda memory: memory.speed)
     return replace(options, place=Places(options.place.arena, slowest.name))
 
 
-def priced_copies(attempt: Attempt, board: Board, options: CompileOptions) -> CompileOptions | None:
+def priced_copies(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> CompileOptions | None:
     """Return options that charge `speed` kernels for the bytes of their weights, or None.
 
     Each byte of weights uses RAM that would save cycles elsewhere: those per byte of the best constant that is left
     out. None means that start-up does not copy just a part of the weights.
 
     Args:
-        attempt: The planned program with its copies.
+        candidate: The planned program with its copies.
         board: The board with its memories.
         options: The options of the compilation.
     """
-    program, chosen = attempt.program, attempt.copies.options if attempt.copies else options
+    program, chosen = candidate.program, candidate.copies.options if candidate.copies else options
     if not copies_a_part(program, board, options, chosen):
         return None
     copied = copies_of(program, board, chosen.place)
@@ -371,32 +373,32 @@ def time_of_copies(board: Board, options: CompileOptions, nbytes: int) -> int:
     return round(COPY * nbytes) + (board.reading(memory_of_weights(board, options.place), nbytes) or 0)
 
 
-def staged(attempt: Attempt, board: Board, options: CompileOptions) -> Attempt:
+def staged(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> ProgramCandidate:
     """Return the program with its copies before layers, as far as the memory plan has room; unchanged without copies.
 
     Args:
-        attempt: The planned program with its chosen copies.
+        candidate: The planned program with its chosen copies.
         board: The board with its memories.
         options: Options with the budget.
     """
-    copies = attempt.copies
+    copies = candidate.copies
     if copies is None or not copies.gains:
-        return attempt
+        return candidate
     chosen, max_arena = copies.gains, copies.most
-    saved_plan = Planned.of(attempt.program)  # The tried programs share its buffers.
+    saved_plan = Planned.of(candidate.program)  # The tried programs share its buffers.
     for _ in range(MAX_STAGING_PLANS):
         if not chosen:
             break
-        program = with_staged_weights(attempt.program, by_readers(chosen))
+        program = with_staged_weights(candidate.program, by_readers(chosen))
         plan_memory(program, max_arena)
         use = use_of(program, board, copies.options)
         if program.arena_size <= max_arena and not Budget.of(options).excess(use):
-            program = _planned(program, attempt.program)
+            program = _planned(program, candidate.program)
             kept = replace(copies, gains=chosen)
-            return replace(attempt, program=program, use=use_of(program, board, options), copies=kept)
+            return replace(candidate, program=program, use=use_of(program, board, options), copies=kept)
         chosen = _without_busiest(program, chosen)
-    saved_plan.restore(attempt.program)
-    return attempt
+    saved_plan.restore(candidate.program)
+    return candidate
 
 
 def _planned(program: Program, without: Program) -> Program:
@@ -411,15 +413,15 @@ def _planned(program: Program, without: Program) -> Program:
     return program
 
 
-def _most_ram(attempt: Attempt, board: Board, options: CompileOptions) -> int:
+def _most_ram(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> int:
     """Return the largest arena in bytes."""
     places = options.place
     if options.optimize != "speed" or len(places.arena) > 1 or AUTO_PLACE in places.arena:
-        return attempt.program.arena_size
+        return candidate.program.arena_size
     memory, budget = memory_of_arena(board, options.place), Budget.of(options)
-    other_bytes = attempt.use.ram - attempt.program.arena_size
+    other_bytes = candidate.use.ram - candidate.program.arena_size
     room = _room(board, memory)
-    return max(min(room, budget.ram or room) - other_bytes, attempt.program.arena_size)
+    return max(min(room, budget.ram or room) - other_bytes, candidate.program.arena_size)
 
 
 def _room(board: Board, memory: Memory) -> int:

@@ -12,7 +12,6 @@ from onnx_models import Net
 from test_random_splits import on_two_threads
 from two_cores import two_cores
 
-from mcugen import search
 from mcugen.core.board import load_board
 from mcugen.core.errors import VerificationError
 from mcugen.core.options import CompileOptions
@@ -24,7 +23,7 @@ from mcugen.hir.traits import divisions
 from mcugen.lir.program import Control, Program
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.ops.fork import forked
-from mcugen.search import core_partition
+from mcugen.search import core_partition, two_core_program
 from mcugen.search.core_assignment import Build
 from mcugen.simulation.both_cores import run_on_both_cores
 
@@ -176,7 +175,7 @@ def test_portions_of_what_becomes_a_state(number: int, reads_state: bool, monkey
         other.rewrite(node, fork, [node.input(0)], types=[node.output.type])
         return build(other, {}, 0)
 
-    monkeypatch.setattr(search, "shared_program", shared)
+    monkeypatch.setattr(two_core_program, "shared_program", shared)
     options = CompileOptions("net", cores=2, states={"after": "state"})
     program = compile_model(net.model(), two_cores("rp2040"), options).program
     verify_plan(program)

@@ -30,8 +30,9 @@ from mcugen.kernels.cost import cost_table
 from mcugen.lir.program import Control
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.ops.fork import Cut, Stages, forked
-from mcugen.search.core_assignment import MAX_SHARED_RAM_RATIO, MIN_STACK_BYTES
+from mcugen.search.core_assignment import MIN_STACK_BYTES
 from mcugen.search.core_partition import Forms, Side
+from mcugen.search.objective import TOLERANCES
 
 DEAD = 11  # MCUGEN_ERROR_CORE
 TOLD = {
@@ -148,9 +149,9 @@ def test_speed_takes_ram_for_both_cores() -> None:
         return compile_model(net.model(), board, CompileOptions("net", cores=cores, **options)).program.arena_size
 
     one, within = arena(1, optimize="speed"), arena(2, optimize="balanced")
-    assert within + MIN_STACK_BYTES <= MAX_SHARED_RAM_RATIO * (arena(1) + MIN_STACK_BYTES)
+    assert within + MIN_STACK_BYTES <= TOLERANCES.max_shared_ram_ratio * (arena(1) + MIN_STACK_BYTES)
     most = arena(2, optimize="speed")
-    assert most + MIN_STACK_BYTES > MAX_SHARED_RAM_RATIO * (one + MIN_STACK_BYTES)
+    assert most + MIN_STACK_BYTES > TOLERANCES.max_shared_ram_ratio * (one + MIN_STACK_BYTES)
     assert arena(2, optimize="speed", max_ram=most - 1) < most
 
 

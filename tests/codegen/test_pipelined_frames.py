@@ -15,7 +15,6 @@ from onnx_models import Net
 from shared_models import MODELS
 from two_cores import two_cores
 
-from mcugen import search
 from mcugen.core.board import load_board
 from mcugen.core.errors import UsageError, VerificationError
 from mcugen.core.options import CompileOptions
@@ -23,6 +22,7 @@ from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
 from mcugen.lir.program import Buffer
 from mcugen.memory.verify_plan import verify_plan
+from mcugen.search import core_assignment, two_core_program
 
 DEAD, AGAIN = 11, -1  # MCUGEN_ERROR_CORE, MCUGEN_AGAIN
 TOLD = {
@@ -47,8 +47,8 @@ TOLD = {
 @pytest.fixture
 def pipelines(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipeline is taken though layers in two portions would be faster."""
-    found = search.shared
-    monkeypatch.setattr(search, "shared", lambda *args: (found(*args)[0], float("inf")))
+    found = core_assignment.shared
+    monkeypatch.setattr(two_core_program, "shared", lambda *args: (found(*args)[0], float("inf")))
 
 
 def compiled(model: object, board: str, **options: object) -> CompiledModel:

@@ -18,7 +18,6 @@ from compilers import run
 from onnx_models import Net
 from two_cores import two_cores
 
-from mcugen import search
 from mcugen.backends.cpu import pipeline
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
@@ -35,7 +34,9 @@ from mcugen.memory.plan import plan_memory
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.ops.branches import side_by_side
 from mcugen.ops.fork import Forked, forked
-from mcugen.search import core_partition
+from mcugen.search import core_assignment, core_partition, frame_pipeline, program_search, two_core_program
+from mcugen.search.plan import BuiltProgram
+from mcugen.search.problem import SearchProblem
 
 CHAINS = 24
 """Of a model: three layers each, every one divided if it can be."""
@@ -62,7 +63,7 @@ class Pipelines:
         graph: Graph,
         whole: Program,
         forms: core_partition.Forms,
-        lower: search.frame_pipeline.Lower,
+        lower: frame_pipeline.Lower,
         limit: int,
         time: float,
     ) -> Program:
@@ -84,7 +85,7 @@ class Splits:
         self.count = 0
 
     def shared_program(
-        self, graph: Graph, whole: Program, forms: core_partition.Forms, build: search.core_assignment.Build
+        self, graph: Graph, whole: Program, forms: core_partition.Forms, build: core_assignment.Build
     ) -> Program:
         other, kernels = graph.copy(), dict[Node, Kernel]()
         for made in self.side_by_side(other):
@@ -240,7 +241,12 @@ def frames_on_two_threads(
 def without_searches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers stay in their order, and one core's program is of any kernels: nothing here asks for the best ones."""
     monkeypatch.setattr(pipeline, "reorder", lambda program: None)
-    monkeypatch.setattr(search, "_as_asked", lambda *args: pipeline.planned(pipeline.lowered(*args, kernels={})))
+
+    def build(problem: SearchProblem) -> BuiltProgram:
+        program = pipeline.lowered(problem.graph, problem.board, problem.options, kernels={})
+        return BuiltProgram(pipeline.planned(program))
+
+    monkeypatch.setattr(program_search, "build_for_goal", build)
 
 
 def check(seed: int, board: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -248,7 +254,7 @@ def check(seed: int, board: str, folder: Path, monkeypatch: pytest.MonkeyPatch) 
     without_searches(monkeypatch)
     splits = Splits(seed)
     monkeypatch.setattr(
-        search,
+        two_core_program,
         "shared_program",
         lambda graph, whole, forms, build, room: splits.shared_program(graph, whole, forms, build),
     )
@@ -264,8 +270,8 @@ def check(seed: int, board: str, folder: Path, monkeypatch: pytest.MonkeyPatch) 
 def check_pipeline(seed: int, board: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each frame is that of the reference, wherever the model is cut."""
     without_searches(monkeypatch)
-    monkeypatch.setattr(search, "shared", lambda graph, whole, *args: (whole, 0.0))
-    monkeypatch.setattr(search, "pipelined_program", Pipelines(seed).pipelined_program)
+    monkeypatch.setattr(two_core_program, "shared", lambda graph, whole, *args: (whole, 0.0))
+    monkeypatch.setattr(two_core_program, "pipelined_program", Pipelines(seed).pipelined_program)
     options = CompileOptions("net", cores=2, optimize="throughput")
     model = compile_model(model_of(seed, chains=4, in_turn=True).model(), two_cores(board), options)
     assert model.program.handover is not None
@@ -303,7 +309,7 @@ def test_columns_of_matrices_are_transposed(dtype: type, tmp_path: Path, monkeyp
     for number, shape in enumerate(shapes):
         net.output(net.op("Transpose", net.input(f"x{number}", *shape, dtype=dtype), perm=[1, 0]), dtype=dtype)
     monkeypatch.setattr(
-        search,
+        two_core_program,
         "shared_program",
         lambda graph, whole, forms, build, room: splits.shared_program(graph, whole, forms, build),
     )

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx_models import Net, assert_close, imported, numpy_outputs, outputs_in_c, random_feeds
 
-from mcugen import search
 from mcugen.backends.cpu.pipeline import optimize, planned
 from mcugen.core.board import load_board
 from mcugen.core.errors import UsageError
@@ -28,8 +27,10 @@ from mcugen.lir.program import Control
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.ops.row_groups import group_of
 from mcugen.ops.stream import Streamed
-from mcugen.search import line_buffering
+from mcugen.search import goal_program, line_buffering
+from mcugen.search.goal_program import GraphVariant
 from mcugen.search.line_buffering import Streaming, Stretch, in_order_of_rows, with_groups
+from mcugen.search.problem import SearchProblem
 
 STEP = 0.05
 ROWS = CompileOptions(optimize="ram")
@@ -311,9 +312,11 @@ def test_random_networks(net: Net) -> None:
 
 def in_groups(net: Net, board: str, spans: Sequence[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> CompiledModel:
     """The model with chosen stretches as groups."""
-    monkeypatch.setattr(
-        search, "_ways", lambda graph, *_: [(with_groups(graph, [_stretch(graph, s) for s in spans]), 0)]
-    )
+
+    def variants(problem: SearchProblem, *_: object) -> list[GraphVariant]:
+        return [GraphVariant(with_groups(problem.graph, [_stretch(problem.graph, s) for s in spans]))]
+
+    monkeypatch.setattr(goal_program, "graph_variants", variants)
     return compile_model(net.model(), board, ROWS)
 
 
@@ -521,9 +524,9 @@ def test_no_more_groups_are_looked_at_than_a_bound(most: int, monkeypatch: pytes
 def test_the_best_so_far_is_taken_where_the_search_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
     model = NETS["residual"]().finished().model()
     balanced, best = compile_model(model, "nrf52840"), compile_model(model, "nrf52840", ROWS)
-    monkeypatch.setattr(search, "MAX_SEARCH_WORK", 0)
+    monkeypatch.setattr(goal_program, "MAX_SEARCH_WORK", 0)
     made = []
-    monkeypatch.setattr(search, "planned", lambda *args, **more: made.append(0) or planned(*args, **more))
+    monkeypatch.setattr(goal_program, "planned", lambda *args, **more: made.append(0) or planned(*args, **more))
     first = compile_model(model, "nrf52840", ROWS)
     assert len(made) == 2  # the first way, and layers one by one for `balanced`
     assert best.program.arena_size <= first.program.arena_size < balanced.program.arena_size
@@ -573,13 +576,14 @@ def test_two_rows_at_once_in_c(board: str, kernel: str, monkeypatch: pytest.Monk
     net = Image(12, 16, 8).conv(16).residual(16).residual(16).max_pool(2, 2, (0, 0, 0, 0)).finished()
     names = {node.output.name for node in optimized(net).nodes if node.op.mnemonic == "conv"}
 
-    def in_pairs(graph: Graph, *_: object) -> list[tuple[Graph, int]]:
+    def in_pairs(problem: SearchProblem, *_: object) -> list[GraphVariant]:
+        graph = problem.graph
         end = next(i for i, node in enumerate(graph.nodes) if node.op.mnemonic == "max_pool") + 1
         op = group_of(graph.nodes[1:end], graph.outputs, pairs=names)
         assert op is not None and {layer.rows for layer in op.layers} == {1, 2}  # behind the transposition
-        return [(with_groups(graph, [Stretch(1, end, op, 0, 0.0)]), 0)]
+        return [GraphVariant(with_groups(graph, [Stretch(1, end, op, 0, 0.0)]))]
 
-    monkeypatch.setattr(search, "_ways", in_pairs)
+    monkeypatch.setattr(goal_program, "graph_variants", in_pairs)
     compiled = compile_model(net.model(), board, replace(ROWS, kernels=(kernel,)))
     assert kernel in {instr.kernel for instr in compiled.program.instrs}
     feeds = random_feeds(net.model(), seed=3)

@@ -37,13 +37,13 @@ def compile_command(
 ) -> None:
     """Compile a model to a folder of C source files."""
     from mcugen.api.compilation import Compilation
-    from mcugen.backends.cpu.pipeline import Trace
+    from mcugen.driver.compilation_trace import CompilationTrace
     from mcugen.reporting.text import holds
 
     if teaching is not None and not (options.training and options.training.is_open):
         remedy = "mcugen report --lesson tells what a model learns"
         raise UsageError("--lesson says what --train auto is to choose", "no --train auto", remedy)
-    trace = Trace(dump_after)
+    trace = CompilationTrace(dump_after)
     net = Compilation(model, board, options, quantizing, judging, trace=trace, teaching=teaching)
     with watched(net, telling.quiet):
         folder = net.write(output)

@@ -32,8 +32,8 @@ def inspect(
 ) -> None:
     """Print the graph, MACs, parameters and peak activation memory; or the memory map, or the effects of passes."""
     from mcugen.api.compilation import Compilation
-    from mcugen.backends.cpu.pipeline import Trace
     from mcugen.codegen.write import write_text
+    from mcugen.driver.compilation_trace import CompilationTrace
     from mcugen.hir.printer import print_graph
     from mcugen.lir.printer import print_program
     from mcugen.reporting.drawing import draw
@@ -46,7 +46,7 @@ def inspect(
     if len(selected) > 1 or (ir is not None and telling.json_ == "-"):
         conflict = " and ".join([*selected, "--json -"][:2])
         raise UsageError("stdout can hold one result", conflict, "ask for one after the other")
-    trace = Trace(watched=[name.strip() for name in passes.split(",")] if passes else ())
+    trace = CompilationTrace(watched=[name.strip() for name in passes.split(",")] if passes else ())
     net = Compilation(model, board, options, quantizing, judging, trace=trace)
     try:
         with watched(net, telling.quiet):

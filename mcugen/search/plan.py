@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans and candidates: the decisions that make a program, and a program with its estimated cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from mcugen.core.board import Board
+from mcugen.core.options import CompileOptions
+from mcugen.hir.graph import Graph
+from mcugen.lir.program import BEGIN_WEIGHTS, DECODE_WEIGHTS, STAGE_WEIGHTS, Control, Program
+from mcugen.memory.place import copied_bytes, copies_of
+from mcugen.search.objective import Use
+from mcugen.search.weight_copies import Copies
+
+STAGING = (STAGE_WEIGHTS, BEGIN_WEIGHTS)
+"""Kernels that copy constants to the arena during a call."""
+
+
+@dataclass(frozen=True)
+class GraphChanges:
+    """Decisions that change the graph before it is lowered, each as the names of the layers concerned."""
+
+    split_heads: tuple[str, ...] = ()
+    """Layers that end a chain of attention which is computed head by head."""
+    spatial_tiles: tuple[str, ...] = ()
+    """Layers that end a chain which is computed in patches of columns."""
+    channel_tiles: tuple[str, ...] = ()
+    """Layers that are computed in portions of output channels."""
+    recomputed: tuple[str, ...] = ()
+    """Results of the forward run that are recomputed for gradients."""
+
+    def merged(self, other: GraphChanges) -> GraphChanges:
+        """Return the changes of both."""
+        names = [entry.name for entry in fields(self)]
+        return GraphChanges(**{name: (*getattr(self, name), *getattr(other, name)) for name in names})
+
+
+NO_CHANGES = GraphChanges()
+
+
+def divided_layers(before: Graph, after: Graph) -> tuple[str, ...]:
+    """Return the names of layers that several parts compute in `after`: another operator makes the same result."""
+    operators = {node.outputs[0].name: type(node.op) for node in before.nodes}
+    names = ((node.outputs[0].name, type(node.op)) for node in after.nodes)
+    return tuple(name for name, operator in names if operators.get(name, operator) is not operator)
+
+
+def added_layers(before: Graph, after: Graph) -> tuple[str, ...]:
+    """Return the names of layers that only `after` has."""
+    known = {node.outputs[0].name for node in before.nodes}
+    return tuple(node.outputs[0].name for node in after.nodes if node.outputs[0].name not in known)
+
+
+@dataclass(frozen=True)
+class BuiltProgram:
+    """A program with a memory plan, and the changes of the graph that it was lowered from."""
+
+    program: Program
+    changes: GraphChanges = NO_CHANGES
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """The estimated cost of one call of a program."""
+
+    instructions: float
+    cycles: float | None
+    """Cycles of the core without stalls for memory; None where the cost model knows only instructions."""
+    stall_cycles: float
+    """Stall cycles for constants in slow memory, with the copies of the plan."""
+    ram: int
+    """Bytes of the arena, the state and copies of weights, without the stack."""
+    flash: int
+    """Bytes of weights and code; code is an estimate unless it was built."""
+
+    @property
+    def time(self) -> float:
+        """Return the instructions plus the stall cycles, which most comparisons of the search use."""
+        return self.instructions + self.stall_cycles
+
+    def to_json(self) -> dict[str, object]:
+        """Return the metrics as JSON data."""
+        cycles = None if self.cycles is None else round(self.cycles)
+        return {
+            "instructions_estimate": round(self.instructions),
+            "core_cycles_estimate": cycles,
+            "stall_cycles_estimate": round(self.stall_cycles),
+            "ram": self.ram,
+            "flash_estimate": self.flash,
+        }
+
+
+@dataclass(frozen=True)
+class ProgramPlan:
+    """The decisions of a program, as far as the search makes them. Layers have the names of their results."""
+
+    goal: str
+    """The goal by which kernels were chosen."""
+    kernels: tuple[tuple[str, str], ...]
+    """Each layer with its kernel, in the order of the program."""
+    changes: GraphChanges
+    row_groups: tuple[tuple[str, ...], ...]
+    """The layers of each line-buffered group."""
+    compressed_weights: tuple[str, ...]
+    """Layers whose weights are decompressed before they run."""
+    staged_weights: tuple[str, ...]
+    """Constants that are copied to the arena before their layer, or while earlier layers run."""
+    copied_weights: tuple[tuple[str, int], ...]
+    """Memories to which start-up copies weights, with the bytes of the copies."""
+    shared_layers: tuple[str, ...]
+    """Layers that two cores share, or branches that they compute at the same time."""
+    is_pipelined: bool
+    """Whether two cores compute two frames at once."""
+
+    @classmethod
+    def of(cls, candidate: ProgramCandidate, board: Board, options: CompileOptions) -> ProgramPlan:
+        """Return the plan of a candidate.
+
+        Args:
+            candidate: The candidate with its copies.
+            board: The board with its memories.
+            options: The options that it was built with.
+        """
+        program, copies = candidate.program, candidate.copies
+        calls = [instr for instr in program.instrs if instr.control is Control.NONE and not instr.moves_nothing]
+        places = copies.options.place if copies else options.place
+        nbytes = dict[str, int]()
+        for buffer, memory in copies_of(program, board, places).items():
+            nbytes[memory.name] = nbytes.get(memory.name, 0) + buffer.nbytes
+        return cls(
+            goal=candidate.goal or options.optimize,
+            kernels=tuple(dict.fromkeys((instr.name, instr.kernel) for instr in calls)),
+            changes=candidate.changes,
+            row_groups=tuple(_blocks(program, Control.STREAM)),
+            compressed_weights=tuple(dict.fromkeys(i.name for i in calls if i.kernel == DECODE_WEIGHTS)),
+            staged_weights=tuple(dict.fromkeys(i.operand("x").buffer.name for i in calls if i.kernel in STAGING)),
+            copied_weights=tuple(nbytes.items()),
+            shared_layers=tuple(name for block in _blocks(program, Control.FORK) for name in block),
+            is_pipelined=program.handover is not None,
+        )
+
+    def decisions(self) -> list[str]:
+        """Return the decisions beyond the choice of kernels as short phrases."""
+        changes = self.changes
+        counted = (
+            ("heads split", changes.split_heads),
+            ("spatial tiling", changes.spatial_tiles),
+            ("output-channel tiling", changes.channel_tiles),
+            ("recomputed results", changes.recomputed),
+            ("line-buffered groups", self.row_groups),
+            ("compressed weights", self.compressed_weights),
+            ("weights copied before layers", self.staged_weights),
+            ("layers on two cores", self.shared_layers),
+        )
+        phrases = [f"{text}: {len(layers)}" for text, layers in counted if layers]
+        phrases += [f"{nbytes:,} bytes of weights copied to '{memory}'" for memory, nbytes in self.copied_weights]
+        return phrases + ["two frames at once"] * self.is_pipelined
+
+    def to_json(self) -> dict[str, object]:
+        """Return the plan as JSON data."""
+        changes = {entry.name: list(getattr(self.changes, entry.name)) for entry in fields(GraphChanges)}
+        return {
+            "goal": self.goal,
+            "kernels": [{"layer": layer, "kernel": kernel} for layer, kernel in self.kernels],
+            **changes,
+            "line_buffered_groups": [list(group) for group in self.row_groups],
+            "compressed_weights": list(self.compressed_weights),
+            "staged_weights": list(self.staged_weights),
+            "copied_weights": [{"memory": memory, "bytes": nbytes} for memory, nbytes in self.copied_weights],
+            "shared_layers": list(self.shared_layers),
+            "is_pipelined": self.is_pipelined,
+        }
+
+
+def _blocks(program: Program, control: Control) -> Iterator[tuple[str, ...]]:
+    """Yield the names of the layers of each outermost block that begins with a marker."""
+    for whole in program.wholes():
+        if program.instrs[whole.start].control is control:
+            instrs = [program.instrs[index] for index in whole]
+            yield tuple(dict.fromkeys(i.name for i in instrs if i.control is Control.NONE and not i.moves_nothing))
+
+
+@dataclass(frozen=True)
+class ProgramCandidate:
+    """A planned program that the search considers, with its name in messages and what it uses."""
+
+    name: str
+    program: Program
+    use: Use
+    goal: str = ""
+    """The goal that it was built for, if a different goal is all that the transformation changes."""
+    copies: Copies | None = None
+    """The copies of constants that pay off; None before these are known."""
+    built: int | None = None
+    """Measured size of the code in bytes, if the program was compiled to learn it."""
+    changes: GraphChanges = NO_CHANGES
+    number: int | None = None
+    """Its number in the trace of the search, if it is recorded there."""
+
+    @property
+    def stall_cycles(self) -> float:
+        """Return the estimated stall cycles for constants, with the chosen copies."""
+        return self.copies.waits if self.copies else 0.0
+
+    @property
+    def time(self) -> float:
+        """Return the estimated instructions plus stall cycles."""
+        return self.instructions + self.stall_cycles
+
+    @property
+    def instructions(self) -> float:
+        """Return the estimated instructions; 0 where no layer has a choice of kernels."""
+        return self.program.instructions_estimate or 0.0
+
+    def metrics(self, board: Board, options: CompileOptions) -> Metrics:
+        """Return the estimated cost of a call, start-up copies of weights included in the RAM.
+
+        Args:
+            board: The board with its memories.
+            options: The options that it was built with.
+        """
+        ram, program = self.use.ram, self.program
+        if self.copies:
+            ram += copied_bytes(program, board, self.copies.options.place) - copied_bytes(program, board, options.place)
+        return Metrics(self.instructions, program.cycles_estimate, self.stall_cycles, ram, self.use.flash)

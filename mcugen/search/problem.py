@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program is searched for: an optimized graph, a board and options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from mcugen.core.board import Board
+from mcugen.core.options import CompileOptions
+from mcugen.hir.graph import Graph
+from mcugen.search.budget import use_of
+from mcugen.search.objective import Budget, Objective
+from mcugen.search.plan import NO_CHANGES, BuiltProgram, GraphChanges, Metrics, ProgramCandidate, ProgramPlan
+from mcugen.search.trace import SearchTrace
+
+
+@dataclass(frozen=True)
+class SearchProblem:
+    """A graph for which a program is searched, with the board, the options and the trace of the search."""
+
+    graph: Graph
+    board: Board
+    options: CompileOptions
+    changes: GraphChanges = NO_CHANGES
+    """The changes by which `graph` differs from the optimized graph of the model."""
+    search: str = ""
+    """Name of the search in the trace; by default the goal."""
+    trace: SearchTrace | None = field(default=None, repr=False, compare=False)
+    """Records the candidates, if given."""
+
+    @property
+    def objective(self) -> Objective:
+        """Return the objective of the options."""
+        return Objective.of(self.options)
+
+    @property
+    def budget(self) -> Budget:
+        """Return the budget of the options."""
+        return Budget.of(self.options)
+
+    def with_options(self, options: CompileOptions) -> SearchProblem:
+        """Return the problem with other options."""
+        return replace(self, options=options)
+
+    def for_goal(self, goal: str) -> SearchProblem:
+        """Return the problem with another goal."""
+        return replace(self, options=replace(self.options, optimize=goal))
+
+    def with_graph(self, graph: Graph, changes: GraphChanges) -> SearchProblem:
+        """Return the problem for a changed graph.
+
+        Args:
+            graph: The changed graph.
+            changes: The changes from the graph of this problem.
+        """
+        return replace(self, graph=graph, changes=self.changes.merged(changes))
+
+    def candidate(self, name: str, built: BuiltProgram, goal: str = "") -> ProgramCandidate:
+        """Return a built program as a candidate, with what it uses by estimate.
+
+        Args:
+            name: Its name in messages.
+            built: The planned program.
+            goal: The goal that it was built for, if a different goal is all that its transformation changes.
+        """
+        use = use_of(built.program, self.board, self.options)
+        return ProgramCandidate(name, built.program, use, goal, changes=built.changes)
+
+    @property
+    def search_name(self) -> str:
+        """Return the name of the search in the trace."""
+        return self.search or self.options.optimize
+
+    def recorded(self, candidate: ProgramCandidate, transformation: str, verdict: str = "") -> ProgramCandidate:
+        """Record a candidate in the trace, if there is one, and return it with its number there.
+
+        Args:
+            candidate: The candidate.
+            transformation: The kind of transformation that proposed it.
+            verdict: Why it was rejected, if that is known already.
+        """
+        if self.trace is None:
+            return candidate
+        plan, metrics = self._evaluation(candidate)
+        number = self.trace.record(self.search_name, candidate.name, transformation, plan, metrics, candidate.use)
+        self.trace.judge(number, verdict)
+        return replace(candidate, number=number)
+
+    def updated(self, candidate: ProgramCandidate) -> ProgramCandidate:
+        """Update the trace entry of a candidate that was evaluated again, and return the candidate."""
+        if self.trace is not None:
+            self.trace.update(candidate.number, *self._evaluation(candidate), candidate.use)
+        return candidate
+
+    def rejected(self, candidate: ProgramCandidate, reason: str) -> None:
+        """Set the verdict on a candidate in the trace, if there is one."""
+        if self.trace is not None:
+            self.trace.judge(candidate.number, f"Rejected: {reason}.")
+
+    def _evaluation(self, candidate: ProgramCandidate) -> tuple[ProgramPlan, Metrics]:
+        plan = ProgramPlan.of(candidate, self.board, self.options)
+        return plan, candidate.metrics(self.board, self.options)

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trace of a program search: each candidate, its plan and metrics, and why it was chosen or rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from mcugen.search.objective import Budget, Use
+from mcugen.search.plan import Metrics, ProgramPlan
+
+
+@dataclass(frozen=True)
+class TraceEntry:
+    """One candidate of a search, as it was last evaluated."""
+
+    number: int
+    search: str
+    """The search that evaluated it, for example "balanced"; one compilation may run several."""
+    candidate: str
+    transformation: str
+    plan: ProgramPlan
+    metrics: Metrics
+    use: Use
+    verdict: str = ""
+    """Why it was chosen or rejected, in one sentence; empty until that is known."""
+    is_chosen: bool = False
+
+    def to_json(self) -> dict[str, object]:
+        """Return the entry as JSON data."""
+        return {
+            "number": self.number,
+            "search": self.search,
+            "candidate": self.candidate,
+            "transformation": self.transformation,
+            **self.metrics.to_json(),
+            "chosen": self.is_chosen,
+            "verdict": self.verdict,
+            "plan": self.plan.to_json(),
+        }
+
+
+@dataclass
+class SearchTrace:
+    """Records the candidates of the searches of one compilation in their order; it has no effect on them."""
+
+    entries: list[TraceEntry] = field(default_factory=list)
+
+    def record(
+        self, search: str, candidate: str, transformation: str, plan: ProgramPlan, metrics: Metrics, use: Use
+    ) -> int:
+        """Add a candidate and return its number.
+
+        Args:
+            search: The search that evaluates the candidate.
+            candidate: Its name.
+            transformation: The transformation that proposed it.
+            plan: Its decisions.
+            metrics: Its estimated cost.
+            use: What the search compares with the budget.
+        """
+        number = len(self.entries) + 1
+        self.entries.append(TraceEntry(number, search, candidate, transformation, plan, metrics, use))
+        return number
+
+    def update(self, number: int | None, plan: ProgramPlan, metrics: Metrics, use: Use) -> None:
+        """Replace plan and metrics of a candidate that was evaluated again; None names no candidate."""
+        if number is not None:
+            self.entries[number - 1] = replace(self.entries[number - 1], plan=plan, metrics=metrics, use=use)
+
+    def judge(self, number: int | None, verdict: str) -> None:
+        """Set the verdict on a candidate; None names no candidate."""
+        if number is not None:
+            self.entries[number - 1] = replace(self.entries[number - 1], verdict=verdict)
+
+    def choose(self, number: int | None, verdict: str) -> None:
+        """Mark a candidate as the result instead of an earlier one, and set its verdict; None names no candidate."""
+        if number is None:
+            return
+        self.entries = [replace(entry, is_chosen=entry.number == number) for entry in self.entries]
+        self.judge(number, verdict)
+
+    def close(self, search: str, chosen: int | None, budget: Budget) -> None:
+        """Give each candidate of a search that has no verdict yet one by comparison with the chosen candidate.
+
+        Args:
+            search: The search that has ended.
+            chosen: The number of its result; None if no candidate fits.
+            budget: The limits of the search.
+        """
+        best = None if chosen is None else self.entries[chosen - 1]
+        for entry in self.entries:
+            if entry.search == search and not entry.verdict and entry is not best:
+                self.judge(entry.number, rejection(entry, best, budget))
+
+    def of(self, search: str) -> Iterator[TraceEntry]:
+        """Yield the candidates of one search."""
+        return (entry for entry in self.entries if entry.search == search)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the trace as JSON data."""
+        return {"search": [entry.to_json() for entry in self.entries]}
+
+
+def rejection(entry: TraceEntry, best: TraceEntry | None, budget: Budget) -> str:
+    """Return why a candidate was rejected, by its excess over the budget or by comparison with the chosen one."""
+    if excess := excess_of(entry.use, budget):
+        return f"Rejected: {excess}."
+    if best is None:
+        return "Rejected."
+    name, times = f"number {best.number}", (entry.metrics.time, best.metrics.time)
+    if times[0] > times[1] > 0:
+        return f"Rejected: fits, but takes {_percent(times[0] / times[1])} more time than {name}."
+    if times[0] == times[1]:
+        return f"Rejected: fits, but is not faster than {name}."
+    return f"Rejected: fits, but {name} serves the goal better."
+
+
+def excess_of(use: Use, budget: Budget) -> str:
+    """Return by how much a program exceeds its limits, as a phrase; empty if it fits."""
+    limits = budget.narrowed(use)
+    pairs = (("RAM", use.ram, limits.ram), ("flash", use.flash, limits.flash))
+    return " and ".join(
+        f"{used:,} bytes of {name} exceed the limit of {limit:,}"
+        for name, used, limit in pairs
+        if limit is not None and used > limit
+    )
+
+
+def _percent(ratio: float) -> str:
+    share = 100 * (ratio - 1)
+    return f"{share:.0f} %" if share >= 10 else f"{share:.1f} %"

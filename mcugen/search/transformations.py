@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The registry of transformations that make a program need less RAM or flash than the one that was requested."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from mcugen.backends.cpu.pipeline import Kernels, lowered, planned
+from mcugen.core.board import Board
+from mcugen.core.options import GOALS, CompileOptions
+from mcugen.kernels.choose import Limits
+from mcugen.lir.program import Program
+from mcugen.search.budget import hoped_use, use_of
+from mcugen.search.goal_program import (
+    MAX_PLANNED_GROUPINGS,
+    GraphVariant,
+    build_for_goal,
+    graph_variants,
+    least_ram,
+    streamings_of,
+)
+from mcugen.search.line_buffer_groups import Stretch, ram_of, with_groups
+from mcugen.search.line_buffering import Streaming
+from mcugen.search.objective import TOLERANCES, Use
+from mcugen.search.plan import BuiltProgram, GraphChanges, ProgramCandidate, added_layers
+from mcugen.search.problem import SearchProblem
+from mcugen.search.rematerialization import recomputing
+
+MAX_LIMIT_CORRECTIONS = 4
+"""Largest number of kernel choices per budget, each with limits corrected by the error of the previous choice."""
+
+
+@dataclass(frozen=True)
+class Transformation(ABC):
+    """A kind of decision that can make a program fit its budget."""
+
+    name: str
+    """What the transformation does, as notes, errors and the trace say it."""
+    serves: tuple[str, ...]
+    """The limited memories that it can reduce: `ram`, `flash`."""
+    goal: str = ""
+    """The goal that it builds for, if a different goal is all that it changes."""
+
+    kind: ClassVar[str]
+    """The kind of decision, as the trace says it."""
+    needs_training: ClassVar[bool] = False
+    """Whether it applies only to models that are trained on the device."""
+
+    def applies(self, problem: SearchProblem) -> bool:
+        """Return whether the transformation can be used for a problem and differs from what was requested."""
+        return self.goal != problem.options.optimize and (problem.graph.lesson is not None or not self.needs_training)
+
+    @abstractmethod
+    def propose(self, problem: SearchProblem) -> Iterator[ProgramCandidate]:
+        """Yield candidates for a problem, at least one; the driver keeps the best for the problem's budget.
+
+        Args:
+            problem: The graph, the board, and options with the budget.
+        """
+
+    def candidate(self, problem: SearchProblem, built: BuiltProgram) -> ProgramCandidate:
+        """Return a built program as a candidate of this transformation."""
+        return problem.candidate(self.name, built, self.goal)
+
+
+@dataclass(frozen=True)
+class ProgramForGoal(Transformation):
+    """Builds the program as for another goal."""
+
+    kind = "other goal"
+
+    def applies(self, problem: SearchProblem) -> bool:
+        """Return whether another goal was requested, and one whose line-buffered groups the options allow."""
+        uses_row_groups = self.goal in (GOALS[0], "ram")
+        return super().applies(problem) and not (uses_row_groups and problem.options.weights_reader)
+
+    def propose(self, problem: SearchProblem) -> Iterator[ProgramCandidate]:
+        """Yield the program for the goal."""
+        yield self.candidate(problem, build_for_goal(problem.for_goal(self.goal)))
+
+
+@dataclass(frozen=True)
+class KernelsWithinBudget(Transformation):
+    """Chooses the kernels of the requested goal within the budget.
+
+    The choice of kernels knows neither the planner's overlaps nor the code of layers without a choice. Its limits are
+    corrected by the difference between the budget and what the program uses, up to MAX_LIMIT_CORRECTIONS times.
+    """
+
+    kind = "kernel choice"
+
+    estimate: Callable[[Program, Board, CompileOptions], Use] = use_of
+    """Returns the RAM and flash that a program uses."""
+
+    def propose(self, problem: SearchProblem) -> Iterator[ProgramCandidate]:
+        """Yield a program for each correction of the limits."""
+        board, options, budget = problem.board, problem.options, problem.budget
+        variants = list(graph_variants(problem, streamings_of(problem)))
+        kernels = [Kernels(variant.graph, board, options) for variant in variants]
+        limits, tried = limits_of(problem), set[Limits]()
+        while limits not in tried and len(tried) < MAX_LIMIT_CORRECTIONS:
+            built = least_ram(
+                BuiltProgram(_with_kernels(problem, variant, choice, limits), variant.changes)
+                for variant, choice in zip(variants, kernels, strict=True)
+            )
+            use = self.estimate(built.program, board, options)
+            yield ProgramCandidate(self.name, built.program, use, changes=built.changes)
+            tried.add(limits)
+            limits = Limits(
+                limits.ram + (0 if budget.ram is None else budget.ram - use.ram),
+                limits.flash + (0 if budget.flash is None else budget.flash - use.flash),
+            )
+
+
+@dataclass(frozen=True)
+class LineBufferFusion(Transformation):
+    """Computes layers in line-buffered groups, as many as the RAM limit requires, for the requested goal."""
+
+    kind = "line-buffer fusion"
+
+    def applies(self, problem: SearchProblem) -> bool:
+        """Return whether layers may be computed row by row."""
+        return super().applies(problem) and not problem.options.weights_reader
+
+    def propose(self, problem: SearchProblem) -> Iterator[ProgramCandidate]:
+        """Yield a program for each division into groups that may be the fastest within the limits."""
+        streamings, limits = streamings_of(problem), limits_of(problem)
+        graph = streamings.ordered(problem.graph)
+        plans = [plan for streaming in streamings.with_pairs(graph) for plan in _close_plans(streaming, limits)]
+        for plan in plans:
+            grouped_graph = with_groups(graph, plan, is_streamed_in=problem.options.stream_input)
+            variant = GraphVariant(grouped_graph, changes=problem.changes)
+            kernels = Kernels(grouped_graph, problem.board, problem.options)
+            program = _with_kernels(problem, variant, kernels, limits)
+            yield self.candidate(problem, BuiltProgram(program, variant.changes))
+
+
+@dataclass(frozen=True)
+class Rematerialization(Transformation):
+    """Recomputes results that gradients need, as few as the budget requires."""
+
+    kind = "rematerialization"
+    needs_training = True
+
+    def propose(self, problem: SearchProblem) -> Iterator[ProgramCandidate]:
+        """Yield programs that recompute more and more results, up to the first that fits."""
+        is_possible = False
+        for graph in recomputing(problem.graph):
+            is_possible = True
+            changes = GraphChanges(recomputed=added_layers(problem.graph, graph))
+            candidate = self.candidate(problem, build_for_goal(problem.with_graph(graph, changes)))
+            yield candidate
+            if not problem.budget.excess(candidate.use):
+                return
+        if not is_possible:
+            yield self.candidate(problem, build_for_goal(problem))
+
+
+@dataclass(frozen=True)
+class WeightDecompression(Transformation):
+    """Compresses weights wherever that saves flash.
+
+    Kernels of the requested goal are tried first, then those of `balanced` and `flash`. The flash limit is lifted for
+    the choice of kernels, because that choice does not know the compressed sizes.
+    """
+
+    kind = "weight decompression"
+
+    def propose(self, problem: SearchProblem) -> Iterator[ProgramCandidate]:
+        """Yield programs for several goals, up to the first that fits."""
+        options = problem.options
+        for goal in dict.fromkeys((options.optimize, GOALS[0], "flash")):
+            unlimited = problem.with_options(replace(options, optimize=goal, max_flash=None))
+            candidate = self.candidate(problem, build_for_goal(unlimited, must_save_flash=True))
+            yield candidate
+            if not problem.budget.excess(candidate.use):
+                return
+
+
+def _with_kernels(problem: SearchProblem, variant: GraphVariant, kernels: Kernels, limits: Limits) -> Program:
+    """Return the planned program of a variant with the best kernels within the limits."""
+    return planned(lowered(variant.graph, problem.board, problem.options, kernels=kernels.within(limits)))
+
+
+def _close_plans(streaming: Streaming, limits: Limits) -> Sequence[list[Stretch]]:
+    """Return the plans that may be the fastest within the limits, by their estimated RAM."""
+    plans = list(streaming.plans())
+    max_ram = TOLERANCES.ram_estimate_margin * limits.ram
+    return ([plan for plan in plans if ram_of(plan) <= max_ram] or plans[:1] or [[]])[-MAX_PLANNED_GROUPINGS:]
+
+
+def limits_of(problem: SearchProblem) -> Limits:
+    """Return the limits of the budget, and the board's memory where the budget has no limit."""
+    budget, board = problem.budget, problem.board
+    return Limits(budget.ram or board.total_ram, budget.flash or board.total_flash)
+
+
+BUDGET_KERNELS = "kernels chosen for the budget"
+
+BALANCED = ProgramForGoal("a balance of time and memory", ("ram", "flash"), GOALS[0])
+"""The transformation that is also tried where `speed` would leave its arena in slow memory."""
+
+TRANSFORMATIONS: tuple[Transformation, ...] = (
+    KernelsWithinBudget(BUDGET_KERNELS, ("ram", "flash")),
+    KernelsWithinBudget(BUDGET_KERNELS, ("flash",), estimate=hoped_use),
+    LineBufferFusion("layers in groups, row by row", ("ram",)),
+    BALANCED,
+    Rematerialization("results of a run computed again for gradients", ("ram",)),
+    WeightDecompression("weights by a code", ("flash",)),
+    ProgramForGoal("all for the least RAM", ("ram",), "ram"),
+    ProgramForGoal("all for the least flash", ("flash",), "flash"),
+)
+"""The transformations in the order in which they are tried where the requested program is too large."""

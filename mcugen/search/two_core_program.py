@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs for two cores: layers that both cores share or, for throughput, a pipeline over two frames."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from mcugen.backends.cpu.pipeline import lowered, planned
+from mcugen.core.limits import restart
+from mcugen.core.options import CompileOptions
+from mcugen.hir.graph import Graph, Node
+from mcugen.kernels.cost import cost_table
+from mcugen.lir.kernel import Kernel
+from mcugen.lir.program import Program
+from mcugen.memory.place import memory_of_arena
+from mcugen.search.contention import of_arena
+from mcugen.search.core_assignment import MIN_STACK_BYTES, Room, shared, shared_program
+from mcugen.search.core_partition import Forms, Side
+from mcugen.search.frame_pipeline import pipelined_program
+from mcugen.search.objective import TOLERANCES, Use
+from mcugen.search.problem import SearchProblem
+from mcugen.search.weight_staging import copies_enough
+
+
+@dataclass(frozen=True)
+class TwoCoreSearch:
+    """The search for the program of two cores that replaces a program of one core."""
+
+    problem: SearchProblem
+
+    def program(self, whole: Program, use: Use, limits: CompileOptions) -> Program:
+        """Return the program for two cores, or `whole` where the second core saves too little.
+
+        The constants may not grow where that would prevent copies to RAM at start-up.
+
+        Args:
+            whole: The planned program of one core.
+            use: What it uses.
+            limits: Options with the limits of RAM and flash.
+        """
+        room, forms = self._room(whole, use, limits), self._forms()
+        if self.problem.options.throughput:
+            return self._pipeline(whole, forms, room)
+        program = shared_program(self.problem.graph, whole, forms, self._build, room)
+        if self._is_copied_at_startup(whole) and not self._is_copied_at_startup(program):
+            compact_forms = replace(forms, most_flash=1.0)
+            program = shared_program(self.problem.graph, whole, compact_forms, self._build, replace(room, flash=0))
+        return program
+
+    def _pipeline(self, whole: Program, forms: Forms, room: Room) -> Program:
+        """Return a pipeline over two frames, or the program with shared layers where that gives more frames."""
+        board, options = self.problem.board, self.problem.options
+        program, time = shared(self.problem.graph, whole, forms, self._build, room)
+        limit = memory_of_arena(board, options.place).room
+        limit = limit if room.ram is None else min(limit, whole.arena_size + max(room.ram, 0))
+        return pipelined_program(self.problem.graph, whole, forms, self._lower, limit, time) or program
+
+    def _is_copied_at_startup(self, program: Program) -> bool:
+        return copies_enough(program, self.problem.board, self.problem.options)
+
+    def _build(self, variant: Graph, kernels: Mapping[Node, Kernel], target_arena: int) -> Program:
+        """Build a planned program; planning stops at an arena of `target_arena` bytes."""
+        restart()
+        return planned(lowered(variant, self.problem.board, self.problem.options, kernels=kernels), target_arena)
+
+    def _lower(self, kernels: Mapping[Node, Kernel]) -> Program:
+        """Lower the graph with the given kernels."""
+        return lowered(self.problem.graph, self.problem.board, self.problem.options, kernels=kernels)
+
+    def _room(self, program: Program, use: Use, limits: CompileOptions) -> Room:
+        """Return the RAM and flash that remain for the two-core form of a program."""
+        board = self.problem.board
+        max_flash = board.total_flash if limits.max_flash is None else limits.max_flash
+        free_ram = memory_of_arena(board, limits.place).room - MIN_STACK_BYTES - program.arena_size
+        if limits.max_ram is not None:
+            free_ram = min(free_ram, limits.max_ram - use.ram)
+        max_ratio = math.inf if limits.optimize == "speed" else TOLERANCES.max_shared_ram_ratio
+        return Room(free_ram, max_flash - use.flash, max_ratio)
+
+    def _forms(self) -> Forms:
+        """Return the search for partitions of layers over the board's first two cores."""
+        board, options = self.problem.board, self.problem.options
+        helper = board.helper
+        assert helper is not None
+        other_board = board.other_kind or board
+        first = Side(board.features, cost_table(board.cpu, board.features), 1.0, helper.first_paces)
+        second = Side(
+            other_board.features, cost_table(other_board.cpu, other_board.features), helper.pace, helper.paces
+        )
+        return Forms(first, second, options.kernels, of_arena(board, memory_of_arena(board, options.place)))
