@@ -296,6 +296,7 @@ OPTIONS = (
     Option("--svg", Path, "file for a picture of the arena over time, .svg", ("inspect",)),
     Option("--html", Path, "file for a page with the graph as given and as compiled, side by side", ("inspect",)),
     Option("--passes", str, "print the effects of these passes, separated by commas", ("inspect",)),
+    Option("--search", bool, "print which programs were tried, what they cost, and why one was chosen", ("inspect",)),
     Option("--inputs", Path, "samples, .npz", ("run",), default=REQUIRED),
     Option("--limit", list[str],
            "limit of the change of a figure: cycles=+2%, ram=+0, accuracy=-0.005; exit code 6 if exceeded", ("diff",)),

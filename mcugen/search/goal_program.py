@@ -148,7 +148,23 @@ class GoalSearch:
         for candidate in close:
             if counted_work(self.streamings, [rival.program for rival in rivals.built]) <= MAX_SEARCH_WORK:
                 rivals.add(self._faster(candidate), candidate.variant.changes)
-        return rivals.best()
+        best = rivals.best()
+        self._record_rejected([*(other.built for other in candidates), *rivals.built, balanced], best)
+        return best
+
+    def _record_rejected(self, programs: Sequence[BuiltProgram], best: BuiltProgram) -> None:
+        """Record the programs that lost against the best one in the trace, if there is one."""
+        if self.problem.trace is None:
+            return
+        max_arena = TOLERANCES.max_ram_excess_ratio * min(built.program.arena_size for built in programs)
+        for built in {id(built.program): built for built in programs if built.program is not best.program}.values():
+            arena = built.program.arena_size
+            if arena > max_arena:
+                reason = f"needs an arena of {arena:,} bytes, where {best.program.arena_size:,} are enough"
+            else:
+                reason = "another program with nearly the least RAM has a better trade of time and RAM"
+            candidate = self.problem.candidate("a variant for the least RAM", built)
+            self.problem.recorded(candidate, "least RAM", f"Rejected: {reason}.")
 
     def _faster(self, candidate: _VariantProgram) -> Iterator[Program]:
         """Yield programs with faster kernels, for each ARENA_ESTIMATE_RATIOS, where a program leaves RAM unused."""

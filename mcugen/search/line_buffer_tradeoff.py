@@ -17,10 +17,16 @@ from mcugen.memory.place import copied_bytes, memory_of_arena
 from mcugen.search.budget import use_of, waits_when_placed
 from mcugen.search.line_buffer_groups import Stretch, ram_of, with_groups
 from mcugen.search.line_buffering import Streamings
-from mcugen.search.objective import TOLERANCES
+from mcugen.search.objective import TOLERANCES, Use
 from mcugen.search.plan import ProgramCandidate
 from mcugen.search.problem import SearchProblem
 from mcugen.search.weight_staging import copies_for, trades_waits
+
+GROUPED = "layers in groups, row by row"
+"""Name of a program with line-buffered groups, in notes, errors and the trace."""
+
+LINE_BUFFER_FUSION = "line-buffer fusion"
+"""The kind of decision, as the trace says it."""
 
 MAX_BUILT_PLANS = 2
 """Number of the most promising plans that are lowered and measured."""
@@ -59,13 +65,31 @@ def grouped(problem: SearchProblem, streamings: Streamings, kernels: Kernels, pl
         program = lowered(with_groups(streaming.graph, plan), board, options)
         plan_cost, _ = _cost(program, board, options)
         promised = replace(plan_cost, ram=ram_of(plan))
-        if plan_cost.instructions > slowest or _trade(promised, plain_cost) >= best_trade:
+        if plan_cost.instructions > slowest:
+            limit = f"{slowest:,.0f} instructions are the limit for `balanced` where RAM is ample"
+            _note(problem, program, promised, f"takes {plan_cost.instructions:,.0f} instructions; {limit}")
+            continue
+        if (trade := _trade(promised, plain_cost)) >= best_trade:
+            _note(problem, program, promised, _no_trade(trade, best_trade))
             continue
         plan_cost, copied_too = _cost(planned(program), board, options, waits=waits, spills=spills)
         trade = _trade(*(replace(cost, ram=cost.ram - min(copied, copied_too)) for cost in (plan_cost, plain_cost)))
         if trade <= best_trade:
             best, best_trade = program, trade
+        else:
+            _note(problem, program, plan_cost, _no_trade(trade, best_trade))
     return best
+
+
+def _no_trade(trade: float, max_trade: float) -> str:
+    """Return why line-buffered groups are rejected, by the ratio of the `balanced` products."""
+    return f"time * RAM * flash is {trade:.2f} of that with layers one by one; less than {max_trade:.2f} is needed"
+
+
+def _note(problem: SearchProblem, program: Program, cost: Cost, reason: str) -> None:
+    """Record a rejected program with line-buffered groups in the trace."""
+    candidate = ProgramCandidate(GROUPED, program, Use(cost.ram, cost.flash), changes=problem.changes)
+    problem.recorded(candidate, LINE_BUFFER_FUSION, f"Rejected: {reason}.")
 
 
 def _plans(streamings: Streamings, graph: Graph, max_ram: float) -> Iterator[list[Stretch]]:

@@ -67,7 +67,7 @@ class Metrics:
 
     instructions: float
     cycles: float | None
-    """Cycles of the core without stalls for memory; None where the cost model knows only instructions."""
+    """Cycles, stall cycles included; None where the cost model knows only the instructions of the core."""
     stall_cycles: float
     """Stall cycles for constants in slow memory, with the copies of the plan."""
     ram: int
@@ -82,10 +82,9 @@ class Metrics:
 
     def to_json(self) -> dict[str, object]:
         """Return the metrics as JSON data."""
-        cycles = None if self.cycles is None else round(self.cycles)
         return {
             "instructions_estimate": round(self.instructions),
-            "core_cycles_estimate": cycles,
+            "cycles_estimate": None if self.cycles is None else round(self.cycles),
             "stall_cycles_estimate": round(self.stall_cycles),
             "ram": self.ram,
             "flash_estimate": self.flash,
@@ -224,4 +223,5 @@ class ProgramCandidate:
         ram, program = self.use.ram, self.program
         if self.copies:
             ram += copied_bytes(program, board, self.copies.options.place) - copied_bytes(program, board, options.place)
-        return Metrics(self.instructions, program.cycles_estimate, self.stall_cycles, ram, self.use.flash)
+        cycles = None if program.cycles_estimate is None else program.cycles_estimate + self.stall_cycles
+        return Metrics(self.instructions, cycles, self.stall_cycles, ram, self.use.flash)

@@ -11,7 +11,8 @@ from mcugen.hir.graph import Graph
 from mcugen.search.budget import use_of
 from mcugen.search.objective import Budget, Objective
 from mcugen.search.plan import NO_CHANGES, BuiltProgram, GraphChanges, Metrics, ProgramCandidate, ProgramPlan
-from mcugen.search.trace import SearchTrace
+from mcugen.search.trace import SearchTrace, TraceEntry
+from mcugen.search.weight_staging import copies_for
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,8 @@ class SearchProblem:
         if self.trace is None:
             return candidate
         plan, metrics = self._evaluation(candidate)
-        number = self.trace.record(self.search_name, candidate.name, transformation, plan, metrics, candidate.use)
-        self.trace.judge(number, verdict)
-        return replace(candidate, number=number)
+        entry = TraceEntry(0, self.search_name, candidate.name, transformation, plan, metrics, candidate.use, verdict)
+        return replace(candidate, number=self.trace.record(entry))
 
     def updated(self, candidate: ProgramCandidate) -> ProgramCandidate:
         """Update the trace entry of a candidate that was evaluated again, and return the candidate."""
@@ -98,5 +98,7 @@ class SearchProblem:
             self.trace.judge(candidate.number, f"Rejected: {reason}.")
 
     def _evaluation(self, candidate: ProgramCandidate) -> tuple[ProgramPlan, Metrics]:
+        if candidate.copies is None:  # Without copies, its stall cycles are unknown.
+            candidate = replace(candidate, copies=copies_for(candidate, self.board, self.options))
         plan = ProgramPlan.of(candidate, self.board, self.options)
         return plan, candidate.metrics(self.board, self.options)

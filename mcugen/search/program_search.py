@@ -23,6 +23,7 @@ from mcugen.search.line_buffer_groups import each_by_rows
 from mcugen.search.objective import Budget, Objective, Use
 from mcugen.search.plan import GraphChanges, ProgramCandidate, divided_layers
 from mcugen.search.problem import SearchProblem
+from mcugen.search.trace import excess_of
 from mcugen.search.transformations import BALANCED, TRANSFORMATIONS, KernelsWithinBudget, Transformation
 from mcugen.search.two_core_program import TwoCoreSearch
 from mcugen.search.weight_staging import (
@@ -43,6 +44,7 @@ IN_PART = "kernels chosen for some weights in RAM"
 WEIGHTS_IN_RAM = KernelsWithinBudget("kernels chosen for weights in RAM", ("ram", "flash"))
 """The transformation that chooses kernels for weights that start-up copies to RAM."""
 
+REQUESTED = "requested program"
 STAGING = "weight staging"
 TILING = "output-channel tiling"
 """Kinds of decisions in the trace, besides those of the transformations."""
@@ -73,7 +75,7 @@ class ProgramSearch:
     def __init__(self, problem: SearchProblem, measure_code: CodeMeasure | None = None) -> None:
         options = problem.options
         graph = each_by_rows(problem.graph, options.by_rows, is_streamed_in=options.stream_input)
-        self._problem = replace(problem, graph=graph)
+        self._problem = replace(problem, graph=graph, search=problem.search_name)
         self._measure_code = measure_code
 
     @property
@@ -107,7 +109,7 @@ class ProgramSearch:
         return fit
 
     def _search(self) -> Fit:
-        baseline = self._evaluated(self._requested(self._options), "none", self._options)
+        baseline = self._evaluated(self._requested(self._options), REQUESTED, self._options)
         selection = self._within_budget(Selection(baseline, (baseline,)))
         selection = self._with_room_for_copies(selection, baseline)
         selection = self._for_weights_in_ram(selection)
@@ -146,7 +148,7 @@ class ProgramSearch:
         proposals = list(transformation.propose(problem))
         best = min(proposals, key=lambda proposal: (problem.budget.excess(proposal.use), proposal.instructions))
         for proposal in (proposal for proposal in proposals if proposal is not best):
-            reason = "another candidate of this transformation is better"
+            reason = excess_of(proposal.use, problem.budget) or _comparison(proposal, best)
             self._problem.recorded(proposal, transformation.kind, f"Rejected: {reason}.")
         return self._evaluated(best, transformation.kind, limits)
 
@@ -406,6 +408,13 @@ def _balanced_rank(candidate: ProgramCandidate, time: float) -> float:
     """Return the `balanced` rank of a candidate, with its calls and copies: less is better."""
     ram = candidate.copies.ram if candidate.copies else candidate.use.ram
     return Cost(time, ram, candidate.use.flash).rank(GOALS[0])
+
+
+def _comparison(proposal: ProgramCandidate, best: ProgramCandidate) -> str:
+    """Return why a proposal that fits lost against the best proposal of its transformation."""
+    if proposal.instructions == best.instructions:
+        return "is as fast as the best candidate of this transformation"
+    return f"takes {proposal.instructions:,.0f} instructions, the best of this transformation {best.instructions:,.0f}"
 
 
 def _numbered(candidate: ProgramCandidate) -> str:

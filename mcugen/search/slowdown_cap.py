@@ -27,6 +27,9 @@ from mcugen.search.weight_staging import copied_by
 CAP = f"{TOLERANCES.max_balanced_slowdown} times the cycles of `speed`"
 """The limit on the slowdown, as verdicts say it."""
 
+SCARCE = f"more than {TOLERANCES.ample_memory_fraction:.0%} of the board's RAM or flash"
+"""Use of memory that is not ample, as verdicts say it."""
+
 BoardFactory = Callable[[CompileOptions], Board]
 """Returns the board as seen by options, with the CPU features that these enable."""
 
@@ -104,8 +107,8 @@ class SlowdownCap:
         except DoesNotFitError:
             return self.requested
         if not fastest.leaves_ample_memory:
-            self._reject(fastest, "memory is not ample for `speed`, so that `balanced` may be slower")
-            self._choose(self.requested, "saves memory, which is not ample for `speed`")
+            self._reject(fastest, f"uses {SCARCE}")
+            self._choose(self.requested, f"serves `balanced`; a faster program for `speed` would use {SCARCE}")
             return self.requested
         return self._first_within_cap(fastest)
 

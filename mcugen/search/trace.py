@@ -46,21 +46,18 @@ class SearchTrace:
 
     entries: list[TraceEntry] = field(default_factory=list)
 
-    def record(
-        self, search: str, candidate: str, transformation: str, plan: ProgramPlan, metrics: Metrics, use: Use
-    ) -> int:
-        """Add a candidate and return its number.
+    def record(self, entry: TraceEntry) -> int:
+        """Add a candidate and return its number; a rejected one that is already there is not repeated.
 
         Args:
-            search: The search that evaluates the candidate.
-            candidate: Its name.
-            transformation: The transformation that proposed it.
-            plan: Its decisions.
-            metrics: Its estimated cost.
-            use: What the search compares with the budget.
+            entry: The candidate; its number is set by the trace.
         """
+        if entry.verdict:
+            for known in self.entries:
+                if replace(known, number=entry.number) == entry:
+                    return known.number
         number = len(self.entries) + 1
-        self.entries.append(TraceEntry(number, search, candidate, transformation, plan, metrics, use))
+        self.entries.append(replace(entry, number=number))
         return number
 
     def update(self, number: int | None, plan: ProgramPlan, metrics: Metrics, use: Use) -> None:

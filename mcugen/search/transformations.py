@@ -23,6 +23,7 @@ from mcugen.search.goal_program import (
     streamings_of,
 )
 from mcugen.search.line_buffer_groups import Stretch, ram_of, with_groups
+from mcugen.search.line_buffer_tradeoff import GROUPED, LINE_BUFFER_FUSION
 from mcugen.search.line_buffering import Streaming
 from mcugen.search.objective import TOLERANCES, Use
 from mcugen.search.plan import BuiltProgram, GraphChanges, ProgramCandidate, added_layers
@@ -119,7 +120,7 @@ class KernelsWithinBudget(Transformation):
 class LineBufferFusion(Transformation):
     """Computes layers in line-buffered groups, as many as the RAM limit requires, for the requested goal."""
 
-    kind = "line-buffer fusion"
+    kind = LINE_BUFFER_FUSION
 
     def applies(self, problem: SearchProblem) -> bool:
         """Return whether layers may be computed row by row."""
@@ -206,7 +207,7 @@ BALANCED = ProgramForGoal("a balance of time and memory", ("ram", "flash"), GOAL
 TRANSFORMATIONS: tuple[Transformation, ...] = (
     KernelsWithinBudget(BUDGET_KERNELS, ("ram", "flash")),
     KernelsWithinBudget(BUDGET_KERNELS, ("flash",), estimate=hoped_use),
-    LineBufferFusion("layers in groups, row by row", ("ram",)),
+    LineBufferFusion(GROUPED, ("ram",)),
     BALANCED,
     Rematerialization("results of a run computed again for gradients", ("ram",)),
     WeightDecompression("weights by a code", ("flash",)),

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,6 +15,9 @@ from mcugen.cli.commands.console import stdout, tell_notes, tell_warnings, watch
 from mcugen.core.errors import UsageError, printable
 from mcugen.core.options import CompileOptions
 from mcugen.driver.tasks import Judging, Quantizing
+
+if TYPE_CHECKING:
+    from mcugen.driver.compilation_trace import CompilationTrace
 
 
 @takes_options
@@ -28,9 +33,10 @@ def inspect(
     svg: Path | None,
     html: Path | None,
     passes: str,
+    search: bool,
     telling: Telling,
 ) -> None:
-    """Print the graph, MACs, parameters and peak activation memory; or the memory map, or the effects of passes."""
+    """Print the graph, MACs, parameters and peak memory; or the memory map, or what passes or the search did."""
     from mcugen.api.compilation import Compilation
     from mcugen.codegen.write import write_text
     from mcugen.driver.compilation_trace import CompilationTrace
@@ -41,23 +47,21 @@ def inspect(
     from mcugen.reporting.memory import memory_map
     from mcugen.reporting.network import network_page
     from mcugen.search.line_buffering import whole_layers
+    from mcugen.search.trace import SearchTrace
 
-    selected = [name for name, is_selected in (("--ir", ir), ("--memory", memory), ("--passes", passes)) if is_selected]
-    if len(selected) > 1 or (ir is not None and telling.json_ == "-"):
-        conflict = " and ".join([*selected, "--json -"][:2])
-        raise UsageError("stdout can hold one result", conflict, "ask for one after the other")
-    trace = CompilationTrace(watched=[name.strip() for name in passes.split(",")] if passes else ())
+    selected = {"--ir": ir is not None, "--memory": memory, "--passes": bool(passes), "--search": search}
+    shows_trace = bool(passes) or search
+    _check_outputs([name for name, is_selected in selected.items() if is_selected], telling)
+    watched_passes = [name.strip() for name in passes.split(",")] if passes else ()
+    trace = CompilationTrace(watched=watched_passes, search=SearchTrace() if search else None)
     net = Compilation(model, board, options, quantizing, judging, trace=trace)
     try:
         with watched(net, telling.quiet):
             compiled = net.compiled
-    finally:  # If the model is refused, the effects of passes may show why.
-        if passes:
-            write_json(telling.json_, trace)
-        if passes and telling.json_ != "-":
-            typer.echo("\n".join(printable(str(effect)) for effect in trace.effects), nl=False)
+    finally:  # If the model is refused, the traces may show why.
+        _show_trace(trace, bool(passes), telling.json_)
     arena = memory_map(compiled.program, compiled.board.name, whole_layers(compiled.graph))
-    if not passes:
+    if not shows_trace:
         write_json(telling.json_, arena if memory else compiled.report)
     tell_warnings(compiled.report.warnings)
     if not telling.quiet:
@@ -71,5 +75,32 @@ def inspect(
         typer.echo(print_graph(compiled.graph) if ir is Ir.HIR else print_program(compiled.program), nl=False)
     elif telling.json_ != "-" and memory:
         print_memory(arena, stdout)
-    elif telling.json_ != "-" and not passes:
+    elif telling.json_ != "-" and not shows_trace:
         print_model(compiled.graph, compiled.program, compiled.report, stdout)
+
+
+def _check_outputs(selected: Sequence[str], telling: Telling) -> None:
+    """Raise UsageError if stdout would have to hold several results."""
+    if len(selected) > 1 or ("--ir" in selected and telling.json_ == "-"):
+        conflict = " and ".join([*selected, "--json -"][:2])
+        raise UsageError("stdout can hold one result", conflict, "ask for one after the other")
+
+
+def _show_trace(trace: CompilationTrace, has_passes: bool, json_target: str) -> None:
+    """Print the effects of passes or the trace of the program search, and write it as JSON to the given file.
+
+    Args:
+        trace: The trace of the compilation.
+        has_passes: Whether effects of passes were asked for.
+        json_target: File of the JSON data; "-" for stdout, where nothing else is then printed.
+    """
+    from mcugen.reporting.search_table import print_search
+
+    if has_passes:
+        write_json(json_target, trace)
+        if json_target != "-":
+            typer.echo("\n".join(printable(str(effect)) for effect in trace.effects), nl=False)
+    if trace.search is not None:
+        write_json(json_target, trace.search)
+        if json_target != "-":
+            print_search(trace.search, stdout)

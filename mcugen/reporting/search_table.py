@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trace of a program search as a table: which candidates were tried, what they cost, and why one was chosen."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from mcugen.core.errors import printable
+from mcugen.search.trace import SearchTrace, TraceEntry
+
+EXPLANATION = (
+    "time: estimated instructions plus stall cycles for weights in slow memory, which most comparisons use. cycles: "
+    "estimated cycles of a call, where the core's stalls are known. RAM and flash: bytes, RAM without the stack, code by "
+    "estimate unless it was compiled. * marks the chosen program."
+)
+NO_SEARCH = "no search: the program must work for all sizes, so that there is one candidate"
+
+
+def print_search(trace: SearchTrace, console: Console) -> None:
+    """Print the candidates of each search in their order; the chosen one is marked and bold.
+
+    Args:
+        trace: The trace of a compilation.
+        console: Where to print.
+    """
+    for search in dict.fromkeys(entry.search for entry in trace.entries):
+        console.print(f"search: {escape(printable(search))}", highlight=False)
+        console.print(_table(list(trace.of(search))))
+    console.print(EXPLANATION if trace.entries else NO_SEARCH, highlight=False)
+
+
+def _table(entries: list[TraceEntry]) -> Table:
+    """Return the table of one search; the text of a candidate is stacked, so that it is readable in 80 columns."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for head in ("#", "time", "cycles", "RAM", "flash"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("candidate (transformation), decisions, verdict", overflow="fold")
+    for entry in entries:
+        metrics = entry.metrics
+        decisions = [f"- {text}" for text in entry.plan.decisions()]
+        lines = [f"{entry.candidate} ({entry.transformation})", *decisions, entry.verdict]
+        table.add_row(
+            f"{entry.number}{'*' if entry.is_chosen else ''}",
+            f"{round(metrics.time):,}",
+            "" if metrics.cycles is None else f"{round(metrics.cycles):,}",
+            f"{metrics.ram:,}",
+            f"{metrics.flash:,}",
+            escape(printable("\n".join(lines))),
+            style="bold" if entry.is_chosen else None,
+        )
+    return table
