@@ -20,7 +20,7 @@ from mcugen.driver.compiled import CompiledModel, stacked
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.types import Array
 from mcugen.lir.bounded import _require_no_negative
-from mcugen.lir.formula import Atom, Fitter, Polynomial, Quotient, Symbol, Table
+from mcugen.lir.formula import Atom, Fitter, Polynomial, Quotient, Symbol, ValueTable
 from mcugen.lir.program import Instr
 
 
@@ -278,7 +278,7 @@ def test_formulas_are_found():
     assert isinstance(quotient, Quotient)
     assert quotient.numerator == pytest.approx(0.7)
     squares = [round(s**0.5 * 1000) for s in sizes]
-    assert fitted(1, 20, squares) == Table("n", 1, tuple(squares))
+    assert fitted(1, 20, squares) == ValueTable("n", 1, tuple(squares))
 
 
 def test_too_few_examples_give_no_formula():
@@ -287,7 +287,7 @@ def test_too_few_examples_give_no_formula():
 
 
 def test_tables_are_looked_up_in_c():
-    table = Table("n", 3, (1, 4, 2))
+    table = ValueTable("n", 3, (1, 4, 2))
     kernel = Instr(
         "k", "y", (), {"a": 4, "b": 7, "c": 2**40}, formulas={"a": table, "c": Polynomial(((2**36, (Atom("n"),)),))}
     )
@@ -341,10 +341,10 @@ def test_what_is_no_length_at_a_size_that_was_not_tried_is_refused():
     [
         (BEFORE_THE_LAST, [0, 1, 2], [{"n": 1}, {"n": 3}]),  # 0 is a length
         (BEFORE_THE_LAST, [-1, 0, 1], [{"n": 0}]),  # as it was tried: no length
-        (Table("n", 0, (-1.5, 1.0)), [1.0], [{"n": 0}]),  # reals and tables are none
+        (ValueTable("n", 0, (-1.5, 1.0)), [1.0], [{"n": 0}]),  # reals and tables are none
     ],
 )
 def test_other_parameters_may_be_anything(
-    formula: Polynomial | Table, values: list[int], corners: list[dict[str, int]]
+    formula: Polynomial | ValueTable, values: list[int], corners: list[dict[str, int]]
 ):
     _require_no_negative("it", formula, values, corners)

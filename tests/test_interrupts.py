@@ -31,7 +31,7 @@ from mcugen.driver.compiled import CompiledModel
 from mcugen.kernels.portable.packed import DENSE_PACKED_TILE
 from mcugen.simulation.build import build_target
 from mcugen.simulation.execute import execute, qemu_program
-from mcugen.simulation.machines import Region, find_machine
+from mcugen.simulation.machines import MemoryRange, find_machine
 from mcugen.simulation.toolchain import ARM, RISCV
 
 CPUS = [
@@ -73,7 +73,7 @@ class Storm:
         return seen - found
 
 
-def stormy(batch: Bundle, ticks: int, code: Region, seed: int = 0) -> Bundle:
+def stormy(batch: Bundle, ticks: int, code: MemoryRange, seed: int = 0) -> Bundle:
     """Models that run one after the other, under interrupts from beginning to end; with a seed they may be few."""
     source = (Path(__file__).parent / "interrupts.c").read_text()
     header = f"""#include "batch.h"
@@ -108,7 +108,7 @@ def under_storm(batch: Bundle, board: str, sample: dict[str, np.ndarray], folder
     return Storm(image, outputs, places, code.origin)
 
 
-def code_of(board: str) -> Region:
+def code_of(board: str) -> MemoryRange:
     """Where the code lies."""
     return next(region for region in find_machine(roomy(board)).regions if region.name == "CODE")
 

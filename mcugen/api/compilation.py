@@ -44,7 +44,7 @@ from mcugen.frontend.onnx.lost_constants import (
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType
 from mcugen.measurement.evaluate import evaluate, metric_of, sample_endpoints, step_cycles, timed
-from mcugen.measurement.lessons import Trial, best, candidates, learn, lengths, sensitive, tried
+from mcugen.measurement.lessons import TrainingTrial, best, candidates, learn, lengths, sensitive, tried
 from mcugen.measurement.plausibility import with_plausibility
 from mcugen.measurement.selftests import may_run_on_given, with_given_sample, with_selftest
 from mcugen.measurement.stack_bounds import with_stack_bound
@@ -330,7 +330,7 @@ class Compilation:
         return replace(compiled, report=replace(compiled.report, notes=(*compiled.report.notes, note)))
 
     @cached_property
-    def trials(self) -> list[Trial]:
+    def trials(self) -> list[TrainingTrial]:
         """Return the trials of `--train auto`: selections of layers, and what the model learns with each.
 
         Selections that the model or the budget refuses, or that diverge, are left out.

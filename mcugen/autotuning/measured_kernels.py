@@ -40,7 +40,7 @@ MEMORY_BYTES = 1 << 24
 
 
 @dataclass(frozen=True)
-class Candidate:
+class KernelCandidate:
     """A layer computed by a kernel, with its constants copied to the arena first if `copies`."""
 
     node: Node
@@ -100,18 +100,18 @@ def _require(compiled: CompiledModel) -> None:
         raise UsageError("--tune needs the time that kernels take on the board", problem, "use another board")
 
 
-def _candidates(graph: Graph, target: Board, count: int) -> Iterator[Candidate]:
+def _candidates(graph: Graph, target: Board, count: int) -> Iterator[KernelCandidate]:
     """Yield the most promising kernels of each layer that has several, with and without copies of its constants."""
     costs = cost_table(target.cpu, target.features)
     for node in graph.nodes:
         fitting = fitting_kernels(node, target.features, any_size=False)
         if len(fitting) > 1:
             best = sorted(fitting, key=lambda kernel: costs.time(node, kernel))[:count]
-            yield from (Candidate(node, kernel, copies) for kernel in best for copies in (False, True))
+            yield from (KernelCandidate(node, kernel, copies) for kernel in best for copies in (False, True))
 
 
 def _measured(
-    candidates: Sequence[Candidate], baseline: CompiledModel, store: Store
+    candidates: Sequence[KernelCandidate], baseline: CompiledModel, store: Store
 ) -> Mapping[tuple[str, str], LayerTimes]:
     """Return the measured cycles by layer and kernel, without and with copies."""
     graph, kernels = _side_by_side(candidates)
@@ -129,7 +129,7 @@ def _measured(
     return {key: LayerTimes(by[False], by[True]) for key, by in times.items()}
 
 
-def _side_by_side(candidates: Sequence[Candidate]) -> tuple[Graph, dict[Node, Kernel]]:
+def _side_by_side(candidates: Sequence[KernelCandidate]) -> tuple[Graph, dict[Node, Kernel]]:
     """Return a graph of all candidates, and the kernel of each; candidates of one layer read the same values."""
     graph, kernels, known = Graph("candidates"), dict[Node, Kernel](), dict[Value, Value]()
     for candidate in candidates:

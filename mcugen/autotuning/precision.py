@@ -182,13 +182,13 @@ class _Trial:
         return round(self.compiled.program.instructions_estimate or 0.0)
 
     @property
-    def cost(self) -> Cost:
+    def cost(self) -> PrecisionCost:
         """Return the estimated cost, without running anything.
 
         Raises:
             DoesNotFitError: If the model does not fit the board.
         """
-        return Cost(self.compiled.program.arena_size, self.estimate)
+        return PrecisionCost(self.compiled.program.arena_size, self.estimate)
 
 
 @dataclass(frozen=True)
@@ -213,13 +213,13 @@ class _Coded:
 
 
 @dataclass(frozen=True)
-class Cost:
+class PrecisionCost:
     """Bytes of the arena, and estimated instructions."""
 
     arena: int
     work: int
 
-    def growth(self, before: Cost) -> float:
+    def growth(self, before: PrecisionCost) -> float:
         """Return the sum of the relative growths of arena and instructions."""
         return self.arena / max(before.arena, 1) + self.work / max(before.work, 1) - 2
 
@@ -233,7 +233,7 @@ class Round:
 
     wanted: Mapping[str, DType]
     precision: Mapping[str, DType]
-    cost: Cost
+    cost: PrecisionCost
     raised: Mapping[str, DType]
     best: Sequence[Mapping[str, Array]]
     codes: Mapping[str, Codes]

@@ -30,7 +30,7 @@ class RunLayer:
 
 
 @dataclass(frozen=True)
-class Run:
+class BoardRun:
     """One inference on the board."""
 
     model: str
@@ -42,7 +42,7 @@ class Run:
     layers: tuple[RunLayer, ...]
 
 
-def read_runs(path: Path) -> list[Run]:
+def read_runs(path: Path) -> list[BoardRun]:
     """Return the runs of a file, at least one.
 
     Raises:
@@ -110,9 +110,9 @@ class _Table:
         return (_Table(value, f"{self._where}.{key}[{i}]") for i, value in enumerate(values))
 
 
-def _run(table: _Table) -> Run:
+def _run(table: _Table) -> BoardRun:
     layers = tuple(RunLayer(t.text("name"), t.text("kernel"), t.count("cycles")) for t in table.tables("layers"))
-    return Run(
+    return BoardRun(
         model=table.text("model"),
         sha256=table.text("sha256"),
         options=table.text("options"),

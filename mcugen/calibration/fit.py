@@ -34,7 +34,7 @@ _ALIKE = 30.0
 
 
 @dataclass(frozen=True)
-class Layer:
+class MeasuredLayer:
     """A layer of a run on the board."""
 
     model: str
@@ -64,7 +64,7 @@ Estimator = Callable[[Board], Sequence[Estimate]]
 class Residual:
     """Relative error of a layer's estimate, before and after calibration."""
 
-    layer: Layer
+    layer: MeasuredLayer
     before: float
     after: float
 
@@ -92,7 +92,7 @@ def _rms(values: Sequence[float]) -> float:
     return float(np.sqrt(np.mean(np.square(values))))
 
 
-def calibrate(board: Board, layers: Sequence[Layer], estimator: Estimator) -> Calibration:
+def calibrate(board: Board, layers: Sequence[MeasuredLayer], estimator: Estimator) -> Calibration:
     """Return the board parameters that explain the layers best.
 
     Raises:
@@ -121,7 +121,7 @@ class _Trial:
     off: float
 
     @classmethod
-    def of(cls, board: Board, layers: Sequence[Layer], estimates: Sequence[Estimate]) -> _Trial:
+    def of(cls, board: Board, layers: Sequence[MeasuredLayer], estimates: Sequence[Estimate]) -> _Trial:
         """Return the trial with the best core factor, to a thousandth, for stalls as estimated."""
         factor = round(_fit(layers, estimates, ())[0], 3)
         errors = np.array([e.cycles(factor) - layer.cycles for layer, e in zip(layers, estimates, strict=True)])
@@ -129,12 +129,12 @@ class _Trial:
         return cls(replace(board, core_factor=factor), estimates, off)
 
     @classmethod
-    def at(cls, board: Board, layers: Sequence[Layer], estimator: Estimator) -> _Trial:
+    def at(cls, board: Board, layers: Sequence[MeasuredLayer], estimator: Estimator) -> _Trial:
         """Return the trial with new estimates for the board."""
         return cls.of(board, layers, estimator(replace(board, core_factor=1.0)))
 
 
-def _jumped(best: _Trial, layers: Sequence[Layer], estimator: Estimator, terms: Sequence[str]) -> _Trial:
+def _jumped(best: _Trial, layers: Sequence[MeasuredLayer], estimator: Estimator, terms: Sequence[str]) -> _Trial:
     """Move to where least squares lead, as if stalls were proportional to wait states."""
     last = best
     for _ in range(_ROUNDS):
@@ -146,7 +146,7 @@ def _jumped(best: _Trial, layers: Sequence[Layer], estimator: Estimator, terms: 
     return best
 
 
-def _climbed(best: _Trial, layers: Sequence[Layer], estimator: Estimator, terms: Sequence[str]) -> _Trial:
+def _climbed(best: _Trial, layers: Sequence[MeasuredLayer], estimator: Estimator, terms: Sequence[str]) -> _Trial:
     """Return the best trial in a neighborhood.
 
     Prefetching hides the first wait states, so that stalls are not proportional to wait states.
@@ -173,7 +173,7 @@ def _stepped(memory: Memory, step: int) -> Memory:
     return _with_overhead(memory, min(max(now + step, 0), _MOST_OVERHEAD))
 
 
-def _check(layers: Sequence[Layer], estimates: Sequence[Estimate], board: Board) -> None:
+def _check(layers: Sequence[MeasuredLayer], estimates: Sequence[Estimate], board: Board) -> None:
     if not layers:
         raise UsageError("runs must have layers", "none", "measure a model with several layers")
     measured = sum(layer.cycles for layer in layers)
@@ -186,11 +186,11 @@ def _check(layers: Sequence[Layer], estimates: Sequence[Estimate], board: Board)
         )
 
 
-def _share(layer: Layer, estimated: float) -> float:
+def _share(layer: MeasuredLayer, estimated: float) -> float:
     return estimated / layer.cycles - 1
 
 
-def _weights(layers: Sequence[Layer]) -> np.ndarray:
+def _weights(layers: Sequence[MeasuredLayer]) -> np.ndarray:
     """Errors count as shares of the layer, of small layers as shares of a hundredth of the run."""
     return np.array([1 / (layer.cycles * max(1.0, _SMALL / layer.share)) for layer in layers])
 
@@ -200,7 +200,7 @@ def _columns(estimates: Sequence[Estimate], terms: Sequence[str]) -> np.ndarray:
     return np.array([[e.core, *(e.waits.get(term, 0) for term in terms)] for e in estimates], float)
 
 
-def _told_apart(layers: Sequence[Layer], estimates: Sequence[Estimate]) -> tuple[list[str], tuple[str, ...]]:
+def _told_apart(layers: Sequence[MeasuredLayer], estimates: Sequence[Estimate]) -> tuple[list[str], tuple[str, ...]]:
     """Memories whose waits the layers tell from the rest, the ones that take most first; and the others."""
     weights = _weights(layers)[:, None]
     names = dict.fromkeys(chain.from_iterable(estimate.waits for estimate in estimates))
@@ -215,7 +215,7 @@ def _told_apart(layers: Sequence[Layer], estimates: Sequence[Estimate]) -> tuple
 
 
 def _fit(
-    layers: Sequence[Layer], estimates: Sequence[Estimate], terms: Sequence[str]
+    layers: Sequence[MeasuredLayer], estimates: Sequence[Estimate], terms: Sequence[str]
 ) -> tuple[float, dict[str, float]]:
     """Return the core's factor, and the factor of each memory's stall cycles, by weighted least squares."""
     weights = _weights(layers)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mcugen.calibration.files import Run
-from mcugen.calibration.fit import Calibration, Estimate, Layer, calibrate
+from mcugen.calibration.files import BoardRun
+from mcugen.calibration.fit import Calibration, Estimate, MeasuredLayer, calibrate
 from mcugen.core.board import Board, Memory, Parallel
 from mcugen.core.errors import UsageError, listed
 from mcugen.core.options import CompileOptions
@@ -18,7 +18,9 @@ from mcugen.evaluation.samples import random_samples
 from mcugen.measurement.evaluate import sample_endpoints
 
 
-def calibrate_runs(board: Board, runs: Sequence[Run], models: Sequence[Path], options: CompileOptions) -> Calibration:
+def calibrate_runs(
+    board: Board, runs: Sequence[BoardRun], models: Sequence[Path], options: CompileOptions
+) -> Calibration:
     """Return the board parameters that explain the runs best; `options` are those that the models were compiled with.
 
     Raises:
@@ -36,7 +38,9 @@ def calibrate_runs(board: Board, runs: Sequence[Run], models: Sequence[Path], op
     for run in runs:
         _check(run, by_sha256)
     layers = [
-        Layer(run.model, layer.name, layer.cycles, layer.cycles / run.cycles) for run in runs for layer in run.layers
+        MeasuredLayer(run.model, layer.name, layer.cycles, layer.cycles / run.cycles)
+        for run in runs
+        for layer in run.layers
     ]
 
     def estimator(corrected: Board) -> list[Estimate]:
@@ -47,7 +51,7 @@ def calibrate_runs(board: Board, runs: Sequence[Run], models: Sequence[Path], op
     return calibrate(_at_clock(board, clocks[0]), layers, estimator)
 
 
-def _check(run: Run, by_sha256: Mapping[str, CompiledModel]) -> None:
+def _check(run: BoardRun, by_sha256: Mapping[str, CompiledModel]) -> None:
     compiled = by_sha256.get(run.sha256)
     if compiled is None:
         fault = f"a run of '{run.model}', sha256 {run.sha256[:12]}…"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mcugen.codegen.checks import Entry
+from mcugen.codegen.checks import CheckedData
 from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.libraries import Library
 from mcugen.core.board import Memory
@@ -111,7 +111,7 @@ class InputCode:
     context: Mapping[str, Any]
     raw_dtype: str
     """Element type of the raw data: a numpy dtype's name."""
-    checked: tuple[Entry, ...] = ()
+    checked: tuple[CheckedData, ...] = ()
     """Tables of the input code that may have checksums."""
     most_raw: int = 1
     """Elements of the largest sample that a program for tests is built for."""
@@ -143,7 +143,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Constant:
+class FirmwareConstant:
     """An array of constants in the firmware: its name in C, and the CRC-32 of its bytes, little-endian."""
 
     name: str
@@ -156,11 +156,11 @@ class Validation:
 
     code: bytes
     results: tuple[Result, ...]
-    constants: tuple[Constant, ...]
+    constants: tuple[FirmwareConstant, ...]
 
 
 @dataclass(frozen=True)
-class Lesson:
+class TrainingArguments:
     """Arguments of `NAME_train` after the state: the target, the learning rate, and the destination of the loss.
 
     The target is a class index below `classes`, or a tensor if `classes` is 0.
@@ -208,7 +208,7 @@ class Bundle:
     """Arrays of constants in C files that layers read."""
     has_state: bool = False
     """Whether the run function also takes a `NAME_state *`, which `NAME_reset` initializes."""
-    lesson: Lesson | None = None
+    lesson: TrainingArguments | None = None
     """Additional arguments and results of `NAME_train`, for a trainable model.
 
     A sample with a target and a rate is a training sample.

@@ -20,7 +20,7 @@ _FORMATS = {"int32_t": "<i", "int64_t": "<q", "float": "<f", "double": "<d"}
 
 
 @dataclass(frozen=True)
-class Entry:
+class CheckedData:
     """Data to verify: C expressions of its address and size in bytes, and its CRC-32."""
 
     address: str
@@ -33,20 +33,22 @@ class Entry:
         return f"&((const unsigned char *){self.address})[1]"
 
 
-def array_entry(name: str, data: Array) -> Entry:
+def array_entry(name: str, data: Array) -> CheckedData:
     """Return the entry of an array of constants."""
     stored = data.astype(data.dtype.newbyteorder("<"), copy=False)
-    return Entry(name, f"sizeof {name}", zlib.crc32(np.ascontiguousarray(stored).tobytes()))
+    return CheckedData(name, f"sizeof {name}", zlib.crc32(np.ascontiguousarray(stored).tobytes()))
 
 
-def table_entry(name: str, ctype: str, values: Sequence[float]) -> Entry | None:
+def table_entry(name: str, ctype: str, values: Sequence[float]) -> CheckedData | None:
     """Return the entry of an array of parameters; None if a number has no known bits (NaN)."""
     if any(isinstance(value, float) and math.isnan(value) for value in values):
         return None
-    return Entry(name, f"sizeof {name}", zlib.crc32(b"".join(struct.pack(_FORMATS[ctype], value) for value in values)))
+    return CheckedData(
+        name, f"sizeof {name}", zlib.crc32(b"".join(struct.pack(_FORMATS[ctype], value) for value in values))
+    )
 
 
-def struct_entry(name: str, values: Iterable[Param]) -> Entry | None:
+def struct_entry(name: str, values: Iterable[Param]) -> CheckedData | None:
     """Return the entry of a struct of parameters; None if a number has no known bits (NaN).
 
     A compiler may choose another layout than the members' sizes suggest; the size in the table is then 0.
@@ -59,4 +61,4 @@ def struct_entry(name: str, values: Iterable[Param]) -> Entry | None:
         largest = max(largest, len(packed))
         data += b"\0" * (-len(data) % len(packed)) + packed
     data += b"\0" * (-len(data) % largest)
-    return Entry(f"&{name}", f"sizeof {name} == {len(data)}u ? {len(data)}u : 0u", zlib.crc32(data))
+    return CheckedData(f"&{name}", f"sizeof {name} == {len(data)}u ? {len(data)}u : 0u", zlib.crc32(data))

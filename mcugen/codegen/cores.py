@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from mcugen.codegen.run import OTHER_PORTION, Line
+from mcugen.codegen.run import OTHER_PORTION, RunStatement
 
 CORE_NAMES = ("cores", "link", "ready", "fork", OTHER_PORTION)
 """Names in the code of models on two cores."""
@@ -18,7 +18,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
-class Parameter:
+class RunParameter:
     """A parameter of the run function."""
 
     ctype: str
@@ -31,24 +31,24 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Portion:
+class SecondCorePart:
     """The part of a fork that the other core computes."""
 
     fork: int
-    lines: Sequence[Line]
+    lines: Sequence[RunStatement]
 
 
 @dataclass(frozen=True)
 class Other:
     """All portions, and the parameters, pointers into the arena and into a file of weights that they use."""
 
-    portions: Sequence[Portion]
-    parameters: Sequence[Parameter]
+    portions: Sequence[SecondCorePart]
+    parameters: Sequence[RunParameter]
     locals: Sequence[Any]
     constant_locals: Sequence[Any]
 
 
-def words_of(lines: Sequence[Line]) -> set[str]:
+def words_of(lines: Sequence[RunStatement]) -> set[str]:
     """Return the names in lines and in the parameters that the lines set."""
     texts = [text for line in lines for text in (line.text, *(m[2] for m in line.members))]
     return {word for text in texts for word in _WORD.findall(text)}
@@ -61,7 +61,7 @@ def with_memories(words: set[str], arena: str, pointers: Sequence[Any], constant
 
 def divided(context: Mapping[str, Any]) -> dict[str, Any]:
     """Return the template context of the run function's own lines and of the other core's; empty without forks."""
-    lines: Sequence[Line] = context["lines"]
+    lines: Sequence[RunStatement] = context["lines"]
     theirs = [line for line in lines if line.portion]
     if not theirs:
         return {"other": None, "handing": []}
@@ -78,13 +78,13 @@ def divided(context: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _other(lines: Sequence[Line], context: Mapping[str, Any]) -> Other:
+def _other(lines: Sequence[RunStatement], context: Mapping[str, Any]) -> Other:
     words = words_of(lines)
     pointers, constants = (_used(context[key], words) for key in ("locals", "constant_locals"))
     words = with_memories(words, context["arena"], pointers, constants)
-    parameters = [Parameter(ctype, name) for ctype, name in context["parameters"] if name in words]
+    parameters = [RunParameter(ctype, name) for ctype, name in context["parameters"] if name in words]
     by_fork = groupby(lines, key=lambda line: line.portion)
-    return Other([Portion(fork, list(group)) for fork, group in by_fork], parameters, pointers, constants)
+    return Other([SecondCorePart(fork, list(group)) for fork, group in by_fork], parameters, pointers, constants)
 
 
 def _used(pointers: Sequence[Any], words: set[str]) -> list[Any]:

@@ -67,7 +67,7 @@ Its arguments are the accessor of the input, and the function that quantizes rea
 
 
 @dataclass(frozen=True)
-class Form:
+class FolderForm:
     """The user's choices about the form of the generated folder."""
 
     weights: WeightsFile | None = None
@@ -110,7 +110,7 @@ class Draft(NamedTuple):
     samples: tuple[Sample, ...]
     report: Mapping[str, object]
     placement: Placement
-    form: Form = Form()
+    form: FolderForm = FolderForm()
     source: KernelSource = PLAIN_C
 
     @property

@@ -15,12 +15,12 @@ from mcugen.codegen.bundle import Bundle, Section
 from mcugen.codegen.constants import array_context, constant_title, is_unbounded
 from mcugen.codegen.draft import Draft, Provenance
 from mcugen.codegen.environment import environment
-from mcugen.codegen.functions import Function, FunctionKey, Functions
+from mcugen.codegen.functions import FunctionKey, Functions, KernelFunction
 from mcugen.codegen.identifiers import comment, identifier, own_names
 from mcugen.codegen.memory import MemoryContext, regions
 from mcugen.codegen.render import folder_texts, render, rendered, settled
 from mcugen.codegen.run import event_numbers
-from mcugen.codegen.shared import ArrayKey, Shared, array_key
+from mcugen.codegen.shared import ArrayKey, SharedCode, array_key
 from mcugen.codegen.titles import titles_of
 from mcugen.core.board import Memory
 from mcugen.core.errors import UsageError, shortened
@@ -67,7 +67,7 @@ def joint_areas(drafts: Sequence[Draft], exclusive: Collection[Pair]) -> tuple[J
     return tuple(areas)
 
 
-def render_firmware(plan: Plan, report: Mapping[str, object]) -> Firmware:
+def render_firmware(plan: SharingPlan, report: Mapping[str, object]) -> Firmware:
     """Return all files of a folder of several models.
 
     Raises:
@@ -126,7 +126,7 @@ def _runnable(model: Bundle, draft: Draft, whole: Bundle) -> Bundle:
 # -------------------------------------------------------------------------------------------------- what is shared
 
 
-class Plan:
+class SharingPlan:
     """Functions, arrays and arenas that several models share.
 
     A function is shared if at least two models call it, an array if it is needed more than once. Models of a pair in
@@ -148,7 +148,7 @@ class Plan:
                 self._arrays[key] = array_context(self._name(met[key]), key[0], data, met[key], _place(key[1]))
                 self._unbounded |= is_unbounded(data)
             met.setdefault(key, title)
-        self.shared = Shared(name, functions, {key: str(array["name"]) for key, array in self._arrays.items()})
+        self.shared = SharedCode(name, functions, {key: str(array["name"]) for key, array in self._arrays.items()})
 
     @property
     def arena(self) -> int:
@@ -181,7 +181,7 @@ class Plan:
         self._names.add(f"{name}_params")
         return name
 
-    def _common_functions(self) -> dict[FunctionKey, Function]:
+    def _common_functions(self) -> dict[FunctionKey, KernelFunction]:
         """Return the kernel functions that at least two models call."""
         callers: Counter[FunctionKey] = Counter()
         makers: dict[FunctionKey, tuple[Functions, Instr]] = {}
@@ -224,7 +224,7 @@ def _arrays(draft: Draft) -> Iterator[tuple[ArrayKey, str, Array]]:
 # ------------------------------------------------------------------------------------------------------- templates
 
 
-def _banner(plan: Plan) -> dict[str, Any]:
+def _banner(plan: SharingPlan) -> dict[str, Any]:
     """Return the banner's context; the SHA-256 is that of the models' hashes, one a line."""
     provenances = [draft.provenance for draft in plan.drafts]
     digest = hashlib.sha256("\n".join(one.sha256 for one in provenances).encode()).hexdigest()
@@ -243,7 +243,7 @@ def _banner(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _arena_context(plan: Plan) -> dict[str, Any]:
+def _arena_context(plan: SharingPlan) -> dict[str, Any]:
     """Return the context of the arena arrays, and where each model's areas begin in them."""
     name, drafts, areas = plan.name, plan.drafts, plan.areas
     area_contexts, places = [], dict[tuple[int, int], dict[str, Any]]()
@@ -276,7 +276,7 @@ def _arena_context(plan: Plan) -> dict[str, Any]:
     return {"areas": area_contexts, "models": models, "exclusive": pairs}
 
 
-def _sections(plan: Plan) -> tuple[Section, ...]:
+def _sections(plan: SharingPlan) -> tuple[Section, ...]:
     """Return the sections in memories of their own: joint arenas, sections of single models, shared arrays."""
     arenas = [Section("arena", area.memory, plan.name) for area in plan.areas if area.is_named]
     own = [section for draft in plan.drafts for section in draft.memory.sections if section.kind != "arena"]

@@ -34,7 +34,7 @@ PLAIN_C = KernelSource()
 
 
 @dataclass
-class Function:
+class KernelFunction:
     """One C function: a kernel with its baked constants."""
 
     instr: Instr
@@ -94,15 +94,15 @@ class Functions:
         env: jinja2.Environment,
         features: frozenset[str],
         name: Callable[[Instr], str],
-        shared: Mapping[FunctionKey, Function] = MappingProxyType({}),
+        shared: Mapping[FunctionKey, KernelFunction] = MappingProxyType({}),
         is_static: bool = True,
     ) -> None:
         self._env, self._features, self._name = env, features, name
         self._shared, self._is_static = shared, is_static
-        self._own = dict[FunctionKey, Function]()
+        self._own = dict[FunctionKey, KernelFunction]()
         self.names: dict[tuple[object, ...], str] = {}
         """Names of all requested functions, by Instr.function_key."""
-        self.used = dict[str, Function]()
+        self.used = dict[str, KernelFunction]()
         """Requested functions among the shared ones, by name."""
 
     def key(self, instr: Instr) -> FunctionKey:
@@ -112,7 +112,7 @@ class Functions:
         """
         return instr.function_key, str(self._env.get_template(_template(instr)).filename)
 
-    def of(self, instr: Instr) -> Function:
+    def of(self, instr: Instr) -> KernelFunction:
         """Return the function that an instruction calls."""
         key = self.key(instr)
         if key in self._shared:
@@ -124,7 +124,7 @@ class Functions:
         return function
 
     @property
-    def own(self) -> list[Function]:
+    def own(self) -> list[KernelFunction]:
         """Return the functions rendered here, in order of first use."""
         return list(self._own.values())
 
@@ -133,8 +133,8 @@ class Functions:
         """Return whether any function, shared ones included, calls the C library's mathematical functions."""
         return any("math.h" in function.headers for function in (*self.own, *self.used.values()))
 
-    def _rendered(self, instr: Instr) -> Function:
-        function = Function(instr, self._name(instr), self._is_static)
+    def _rendered(self, instr: Instr) -> KernelFunction:
+        function = KernelFunction(instr, self._name(instr), self._is_static)
         text = self._env.get_template(_template(instr)).render(
             fn=function.name,
             p=_Params(instr),

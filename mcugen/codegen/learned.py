@@ -8,7 +8,7 @@ import json
 
 import numpy as np
 
-from mcugen.codegen.bundle import Lesson, Port
+from mcugen.codegen.bundle import Port, TrainingArguments
 from mcugen.codegen.run import Renderer
 from mcugen.lir.program import STOP, Program
 
@@ -40,7 +40,7 @@ def _identity(program: Program, model: str) -> list[str]:
     return [f"0x{int(word):08x}u" for word in np.frombuffer(hashlib.sha256(text.encode()).digest()[:8], "<u4")]
 
 
-def lesson_ports(program: Program) -> Lesson | None:
+def lesson_ports(program: Program) -> TrainingArguments | None:
     """Return the arguments of training functions, or None for models without training."""
     lesson = program.lesson
     if lesson is None:
@@ -50,4 +50,4 @@ def lesson_ports(program: Program) -> Lesson | None:
         for role, e in (("target", lesson.target), ("rate", lesson.rate), ("loss", lesson.loss))
     )
     ends = [any(program.instrs[i].kernel == STOP for i in layer) for layer in program.layers()]
-    return Lesson(target, rate, loss, lesson.classes, ends.index(True) + 1)
+    return TrainingArguments(target, rate, loss, lesson.classes, ends.index(True) + 1)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from mcugen.codegen.bundle import Section
 from mcugen.codegen.identifiers import comment
 from mcugen.codegen.memory import Area
-from mcugen.codegen.titles import Layer
+from mcugen.codegen.titles import ListedLayer
 
 _COLUMNS = (40, 30)
 """Largest numbers of characters of a layer's title and of its results in the table of layers."""
 
 
-def layer_table(layers: Sequence[Layer]) -> list[str]:
+def layer_table(layers: Sequence[ListedLayer]) -> list[str]:
     """Return a line for each layer: number, title, results, kernel."""
     rows = [(comment(layer.title, _COLUMNS[0]), comment(layer.result, _COLUMNS[1]), layer.kernel) for layer in layers]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]

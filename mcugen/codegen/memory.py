@@ -12,7 +12,7 @@ import numpy as np
 
 from mcugen.codegen.bundle import Section
 from mcugen.codegen.identifiers import identifier
-from mcugen.codegen.shared import ALONE, ArrayKey, Shared, array_key
+from mcugen.codegen.shared import ALONE, ArrayKey, SharedCode, array_key
 from mcugen.core.board import Memory
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import ALIGNMENT, Buffer, Instr, Param, Program, Space, param_dtype
@@ -157,7 +157,7 @@ class MemoryContext:
     """The memory layout as templates read it."""
 
     def __init__(
-        self, program: Program, placement: Placement, file: WeightsFile | None, shared: Shared = ALONE
+        self, program: Program, placement: Placement, file: WeightsFile | None, shared: SharedCode = ALONE
     ) -> None:
         self.name = program.name
         self.updatable = file is not None and file.updatable

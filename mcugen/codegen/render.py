@@ -14,10 +14,10 @@ import ml_dtypes
 import numpy as np
 
 from mcugen.codegen.bundle import Bundle, InputCode, Port, StoredArray
-from mcugen.codegen.checks import Entry, array_entry
+from mcugen.codegen.checks import CheckedData, array_entry
 from mcugen.codegen.constants import constant, is_unbounded
 from mcugen.codegen.cores import CORE_NAMES, divided, with_memories, words_of
-from mcugen.codegen.draft import Draft, Form, Sample
+from mcugen.codegen.draft import Draft, FolderForm, Sample
 from mcugen.codegen.environment import environment
 from mcugen.codegen.golden import RATE
 from mcugen.codegen.identifiers import c_string, comment, identifier, own_names
@@ -28,17 +28,17 @@ from mcugen.codegen.literals import c_float, c_int, c_rows
 from mcugen.codegen.manual import Facts, layer_table, manual
 from mcugen.codegen.memory import MemoryContext, words
 from mcugen.codegen.run import (
-    Line,
     Renderer,
+    RunStatement,
     has_unbounded_param,
     lines_of,
     locals_of,
     size_expressions,
     step_layers,
 )
-from mcugen.codegen.shared import ALONE, Shared
+from mcugen.codegen.shared import ALONE, SharedCode
 from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor
-from mcugen.codegen.titles import Layer, layers_of
+from mcugen.codegen.titles import ListedLayer, layers_of
 from mcugen.codegen.validation import VALIDATION_FUNCTIONS, validation_of, validation_texts
 from mcugen.core.resources import runtime_headers
 from mcugen.core.version import __version__
@@ -66,7 +66,7 @@ ABI_VERSION = 2
 """Version of the contract between generated code and runtime_c/include/mcugen.h."""
 
 
-def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
+def render(draft: Draft, shared: SharedCode = ALONE) -> Bundle:
     """Return all files of a model's folder; in a firmware, the `shared` functions and arrays are not among them."""
     return _bundle(draft if shared.name else settled([draft])[0], shared)
 
@@ -79,7 +79,7 @@ def settled(drafts: Sequence[Draft]) -> list[Draft]:
     return [draft._replace(program=program) for draft, program in zip(drafts, programs, strict=True)]
 
 
-def _bundle(draft: Draft, shared: Shared) -> Bundle:
+def _bundle(draft: Draft, shared: SharedCode) -> Bundle:
     program, form, env = draft.program, draft.form, environment(draft.source.templates)
     name = program.name
     inputs, outputs = _input_ports(program), _output_ports(program)
@@ -197,7 +197,9 @@ def _context(draft: Draft, renderer: Renderer, inputs: tuple[Port, ...], outputs
     }
 
 
-def _plausible_context(program: Program, ports: Sequence[Port], renderer: Renderer, form: Form) -> dict[str, object]:
+def _plausible_context(
+    program: Program, ports: Sequence[Port], renderer: Renderer, form: FolderForm
+) -> dict[str, object]:
     """Return the template context of plausible outputs."""
     rows = []
     for endpoint, port in zip(program.outputs, ports, strict=True):
@@ -241,8 +243,8 @@ def _code(
     renderer: Renderer,
     memory: MemoryContext,
     sized: SizedParams,
-    lines: Sequence[Line],
-    layers: Sequence[Layer],
+    lines: Sequence[RunStatement],
+    layers: Sequence[ListedLayer],
 ) -> dict[str, Any]:
     """Return the template context of the code: kernels, calls in order, and tables."""
     return {
@@ -271,7 +273,7 @@ _VERBS = ("encode", "decode", "write_pixels", "write_samples", "write_reals", "r
 """Verbs of the header's inline functions for inputs and outputs."""
 
 
-def _helpers(form: Form, program: Program, outputs: Sequence[Port]) -> dict[str, Any]:
+def _helpers(form: FolderForm, program: Program, outputs: Sequence[Port]) -> dict[str, Any]:
     """Return the context of the header's helper functions; `labelled` is the accessor of the output with labels."""
     accessors = {e.name: port.accessor for e, port in zip(program.outputs, outputs, strict=True)}
     return {
@@ -282,7 +284,7 @@ def _helpers(form: Form, program: Program, outputs: Sequence[Port]) -> dict[str,
 
 
 def _taken(
-    name: str, memory: MemoryContext, ports: Sequence[Port], form: Form, *, is_shared: bool, is_learning: bool
+    name: str, memory: MemoryContext, ports: Sequence[Port], form: FolderForm, *, is_shared: bool, is_learning: bool
 ) -> set[str]:
     """Return the identifiers that no part of the model may use."""
     own: tuple[str, ...] = (
@@ -355,7 +357,7 @@ def _run_parameters(
     ]
 
 
-def _checked(renderer: Renderer, memory: MemoryContext, sized: SizedParams) -> list[Entry]:
+def _checked(renderer: Renderer, memory: MemoryContext, sized: SizedParams) -> list[CheckedData]:
     """Return the checksum entries: constants, then tables and parameters.
 
     Raises:
@@ -366,7 +368,7 @@ def _checked(renderer: Renderer, memory: MemoryContext, sized: SizedParams) -> l
     return [*arrays, *renderer.checked, *tables]
 
 
-def _checks_context(name: str, checked: Sequence[Entry], check_all: str, ending: str = "") -> dict[str, Any]:
+def _checks_context(name: str, checked: Sequence[CheckedData], check_all: str, ending: str = "") -> dict[str, Any]:
     """Return the template context of checked entries, with the names of the functions that compare checksums."""
     return {
         "checked": checked,
@@ -381,7 +383,7 @@ def _check_all(memory: MemoryContext) -> str:
     return "check_weights" if memory.blob is None else "check_parameters"
 
 
-def _steps_context(form: Form, lines: Sequence[Line]) -> dict[str, Any]:
+def _steps_context(form: FolderForm, lines: Sequence[RunStatement]) -> dict[str, Any]:
     """Return the context of step functions: the number of cases, and of calls."""
     return {
         "steps": max(sum(line.opens for line in lines), 1) if form.steps else 0,

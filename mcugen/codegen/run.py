@@ -11,13 +11,13 @@ from functools import cached_property
 import jinja2
 import numpy as np
 
-from mcugen.codegen.checks import Entry, array_entry, struct_entry
+from mcugen.codegen.checks import CheckedData, array_entry, struct_entry
 from mcugen.codegen.functions import Functions
 from mcugen.codegen.identifiers import comment_lines, identifier
 from mcugen.codegen.lines import fitted, fitted_call
 from mcugen.codegen.literals import c_rows
 from mcugen.codegen.memory import Area, MemoryContext
-from mcugen.codegen.shared import ALONE, Shared, array_key
+from mcugen.codegen.shared import ALONE, SharedCode, array_key
 from mcugen.codegen.sizes import CodeTable, SizedParams, symbol_names
 from mcugen.codegen.titles import Titles, buffer_title, titles_of
 from mcugen.hir.names import Names
@@ -56,7 +56,7 @@ class Renderer:
     taken: Names
     """All used names of the model's C files; external names include the model's name."""
     memory: MemoryContext
-    shared: Shared = ALONE
+    shared: SharedCode = ALONE
     titles: Titles = field(default_factory=dict)
     names: dict[Buffer, str] = field(default_factory=dict)
     functions: Functions = field(init=False)
@@ -64,7 +64,7 @@ class Renderer:
     """C names of sizes known at run time only."""
     events: list[CodeTable] = field(default_factory=list)
     """The tables of streams."""
-    checked: list[Entry] = field(default_factory=list)
+    checked: list[CheckedData] = field(default_factory=list)
     """Tables in the model's C file that have a checksum."""
     parameters: dict[tuple[object, ...], str] = field(default_factory=dict)
     """The names of those of layers, by function and values: layers that are alike share them, and of a function that is
@@ -106,7 +106,7 @@ class Renderer:
         return self.unique(instr.kernel + suffix, suffix="_params")
 
 
-def step_layers(lines: Sequence[Line]) -> tuple[int, ...]:
+def step_layers(lines: Sequence[RunStatement]) -> tuple[int, ...]:
     """Return the index of the layer that each step belongs to."""
     layers: list[int] = []
     begun = 0
@@ -128,7 +128,7 @@ def size_expressions(renderer: Renderer) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Line:
+class RunStatement:
     """One statement of the run function: a call, or the begin or end of a block."""
 
     text: str
@@ -158,7 +158,7 @@ class Line:
     """Whether a step begins with the line; `closes` is whether a step ends."""
     closes: bool = False
 
-    def passing(self, portion_arguments: str) -> Line:
+    def passing(self, portion_arguments: str) -> RunStatement:
         """Return the line with the arguments of portions, if it calls them."""
         return replace(self, text=self.text.replace(_GIVEN, portion_arguments))
 
@@ -176,7 +176,7 @@ class Local:
 
 def lines_of(
     renderer: Renderer, sized: SizedParams, steps: bool, cached: tuple[bool, bool] = (False, False)
-) -> list[Line]:
+) -> list[RunStatement]:
     """Return the statements of the run function: calls and the braces of blocks.
 
     Args:
@@ -187,7 +187,7 @@ def lines_of(
         cached: Whether each core has a data cache.
     """
     program, begun = renderer.program, list[Instr]()
-    lines: list[Line] = []
+    lines: list[RunStatement] = []
     forks = _Forks(renderer, cached)
     for number, layer in enumerate(program.layers()):
         head, first = program.head(layer), len(lines)
@@ -235,7 +235,7 @@ class _Forks:
     portion: int = 0
     hands_over: bool = False
 
-    def part_of(self, index: int) -> list[Line]:
+    def part_of(self, index: int) -> list[RunStatement]:
         """Return the statements before an instruction that begins a part of a pipeline on two cores.
 
         The second part is the only portion of the other core.
@@ -252,18 +252,18 @@ class _Forks:
             stale = [program.instrs[i].operand("y").buffer for i in handover if theirs]
             stale += _states(program.instrs[index:]) if ours or theirs else []
         indent = "    " * self.portion
-        lines = [Line(text, calls=0, indent=indent, portion=self.portion) for text in self._invalidated(stale)]
+        lines = [RunStatement(text, calls=0, indent=indent, portion=self.portion) for text in self._invalidated(stale)]
         return [replace(line, hands_over=self.hands_over) for line in lines]
 
     def takes(self, instr: Instr) -> bool:
         """Return whether an instruction is a marker of a fork; a fork contains no other blocks."""
         return instr.control is Control.FORK or (self.is_open and instr.control is not Control.NONE)
 
-    def lines(self, instr: Instr) -> list[Line]:
+    def lines(self, instr: Instr) -> list[RunStatement]:
         """Return the statements of a marker: post a portion, wait for it or compute it here, or nothing."""
         if instr.control is Control.FORK:
             self.count, self.is_open = self.count + 1, True
-            return [Line(f"mcugen_cores_post(link, {self.count});", calls=0)]
+            return [RunStatement(f"mcugen_cores_post(link, {self.count});", calls=0)]
         if instr.control is Control.ELSE:
             self.portion = self.count
             before, behind = self._stale(instr)
@@ -275,8 +275,12 @@ class _Forks:
                 "    }",
                 "}",
             ]
-            portion = [Line(text, calls=0, indent="    ", portion=self.count) for text in before]
-            return [Line(_stacked([*alone, *joined], 0), calls=0), *(Line(text, calls=0) for text in behind), *portion]
+            portion = [RunStatement(text, calls=0, indent="    ", portion=self.count) for text in before]
+            return [
+                RunStatement(_stacked([*alone, *joined], 0), calls=0),
+                *(RunStatement(text, calls=0) for text in behind),
+                *portion,
+            ]
         self.is_open, self.portion = False, 0
         return []
 
@@ -313,11 +317,11 @@ _GIVEN = "{given}"
 """Stands for its arguments until they are known: they follow from what all portions use."""
 
 
-def _begin(renderer: Renderer, instr: Instr, sized: SizedParams, depth: int) -> Line:
+def _begin(renderer: Renderer, instr: Instr, sized: SizedParams, depth: int) -> RunStatement:
     """Return the C text that begins a block."""
     names = {o.role: f"*{argument(renderer, o.buffer)}" for o in instr.operands}
     if instr.control is Control.CASE:
-        return Line(f"case {instr.case}: {{")
+        return RunStatement(f"case {instr.case}: {{")
     if instr.control is Control.STREAM:
         table, event = _events(renderer, instr), renderer.unique("event")
         loop = f"for (int32_t {event} = 0; {event} < {table.count}; ++{event}) {{"
@@ -330,31 +334,31 @@ def _begin(renderer: Renderer, instr: Instr, sized: SizedParams, depth: int) -> 
         at = renderer.unique("at")  # what the body reads is an element of a tensor, which MISRA C takes for no counter
         loop = fitted(f"for (int32_t {at} = 0; {at} < {steps}{more}; ++{at}) {{", 4 + depth)
         text = _stacked([loop, f"    {index} = {at};"], depth)
-    return Line(text, _heading(renderer, instr))
+    return RunStatement(text, _heading(renderer, instr))
 
 
-def _begin_of_event(renderer: Renderer, instr: Instr, depth: int) -> Line:
+def _begin_of_event(renderer: Renderer, instr: Instr, depth: int) -> RunStatement:
     """Return the C text that begins one event of a stream as a step."""
     table = _events(renderer, instr)
     text = fitted(f"switch ({table.name}[steps->event]) {{", 4 + depth)
-    return Line(text, _heading(renderer, instr), calls=len(instr.events))
+    return RunStatement(text, _heading(renderer, instr), calls=len(instr.events))
 
 
-def _end_of_event(begun: Instr, depth: int) -> Line:
+def _end_of_event(begun: Instr, depth: int) -> RunStatement:
     """Return the C text that ends an event: the next event is the next step."""
     again = f"if (++steps->event < {len(begun.events)}) {{"
     left = [again, "    steps->next = next;", "    return MCUGEN_AGAIN;", "}"]
-    return Line(_stacked(["default:", "    break;", "}", *left, "steps->event = 0;"], depth))
+    return RunStatement(_stacked(["default:", "    break;", "}", *left, "steps->event = 0;"], depth))
 
 
-def _end(begun: Instr, instr: Instr, depth: int) -> Line:
+def _end(begun: Instr, instr: Instr, depth: int) -> RunStatement:
     """Return the C text that ends a block or its first half."""
     last = {
         Control.STREAM: ["    default:", "        break;", "    }", "}"],
         Control.CASE: ["    break;", "}"],
     }
     lines = ["} else {"] if instr.control is Control.ELSE else last.get(begun.control, ["}"])
-    return Line(_stacked(lines, depth))
+    return RunStatement(_stacked(lines, depth))
 
 
 def _stacked(lines: list[str], depth: int) -> str:
@@ -381,7 +385,7 @@ def event_numbers(instr: Instr) -> Array:
     return numbers.astype(np.uint8 if numbers.max() < 2**8 else np.uint16)
 
 
-def _call(renderer: Renderer, instr: Instr, sized: SizedParams, indent: int) -> Line:
+def _call(renderer: Renderer, instr: Instr, sized: SizedParams, indent: int) -> RunStatement:
     if instr.kernel == READ_ROWS:
         return _callback(renderer, instr, indent)
     if instr.kernel == READ_WEIGHTS:
@@ -402,7 +406,9 @@ def _call(renderer: Renderer, instr: Instr, sized: SizedParams, indent: int) -> 
     text = fitted_call(head, [f"&{params_name}"] * bool(params) + names, indent - 4 + 4 * is_sized)
     if instr.library:
         text = _stacked([text, "if (status != MCUGEN_OK) {", "    return status;", "}"], indent - 8)
-    return Line(text, _heading(renderer, instr), function, params_name, tuple(params) if is_new else (), is_sized)
+    return RunStatement(
+        text, _heading(renderer, instr), function, params_name, tuple(params) if is_new else (), is_sized
+    )
 
 
 def _parameters(renderer: Renderer, instr: Instr, values: tuple[object, ...]) -> tuple[str, bool]:
@@ -423,14 +429,16 @@ def _heading(renderer: Renderer, instr: Instr) -> tuple[str, ...]:
     return (f"{instr.op} {title}", *nodes, *notes)
 
 
-def _callback(renderer: Renderer, instr: Instr, indent: int) -> Line:
+def _callback(renderer: Renderer, instr: Instr, indent: int) -> RunStatement:
     """Return the statements in which the caller writes rows of the streamed input."""
     first, rows = (argument(renderer, instr.operand(role).buffer) for role in ("next", "y"))
     check = [f"if (read(context, *{first}, {rows}) != 0) {{", "    return MCUGEN_ERROR_INPUT;", "}"]
-    return Line(_stacked([*check, f"*{first} += {instr.params['rows']};"], indent - 8), _heading(renderer, instr))
+    return RunStatement(
+        _stacked([*check, f"*{first} += {instr.params['rows']};"], indent - 8), _heading(renderer, instr)
+    )
 
 
-def _stop(renderer: Renderer, instr: Instr, indent: int) -> Line:
+def _stop(renderer: Renderer, instr: Instr, indent: int) -> RunStatement:
     """Return the statements that end the call if it was asked to go no further, or cannot."""
     phase, lesson = int(instr.params["phase"]), renderer.program.lesson
     assert lesson is not None, "what learns has one"
@@ -441,20 +449,20 @@ def _stop(renderer: Renderer, instr: Instr, indent: int) -> Line:
         loss = f"*{argument(renderer, operand.buffer)}"
         finite = fitted(f"if (!({loss} >= -3.4028234e38f && {loss} <= 3.4028234e38f)) {{", indent - 4)
         text = [finite, "    return MCUGEN_ERROR_DIVERGED;", "}", *text]
-    return Line(_stacked(text, indent - 8), (_STOPS[phase],), stops=True)
+    return RunStatement(_stacked(text, indent - 8), (_STOPS[phase],), stops=True)
 
 
 _STOPS = ("a run ends here", "the loss is known")
 
 
-def _reading(renderer: Renderer, instr: Instr, indent: int) -> Line:
+def _reading(renderer: Renderer, instr: Instr, indent: int) -> RunStatement:
     """Return the statements in which the caller reads constants of a layer."""
     blob = renderer.memory.blob
     assert blob is not None, "what is read is in a file"
     constant, to = instr.operand("x").buffer, argument(renderer, instr.operand("y").buffer)
     call = f"weights->read(weights->context, {blob.offsets[constant]}u, {to}, {constant.nbytes}u)"
     check = [fitted(f"if ({call} != 0) {{", indent - 4), "    return MCUGEN_ERROR_READ;", "}"]
-    return Line(_stacked(check, indent - 8))
+    return RunStatement(_stacked(check, indent - 8))
 
 
 _STAGING = {
@@ -465,11 +473,11 @@ _STAGING = {
 """Functions that copy constants to the arena."""
 
 
-def _staging(renderer: Renderer, instr: Instr, indent: int) -> Line:
+def _staging(renderer: Renderer, instr: Instr, indent: int) -> RunStatement:
     """Return the line that copies a layer's constants to the arena: target, source and number of bytes."""
     names = [argument(renderer, o.buffer) for o in sorted(instr.operands, key=lambda o: o.access is Access.IN)]
     call = fitted_call(_STAGING[instr.kernel], [*names, f"{instr.operand('y').buffer.nbytes}u"], indent - 4)
-    return Line(call, (instr.note,) * bool(instr.note))
+    return RunStatement(call, (instr.note,) * bool(instr.note))
 
 
 def _passed(renderer: Renderer, operand: Operand) -> str:

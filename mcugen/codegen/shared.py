@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mcugen.codegen.functions import Function, FunctionKey
+from mcugen.codegen.functions import FunctionKey, KernelFunction
 from mcugen.hir.types import Array
 
 ArrayKey = tuple[str, str, bytes]
@@ -21,11 +21,11 @@ def array_key(ctype: str, data: Array, memory: str = "") -> ArrayKey:
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedCode:
     """Functions and arrays of the firmware `name` that exist before a model is rendered; empty for a single model."""
 
     name: str = ""
-    functions: Mapping[FunctionKey, Function] = field(default_factory=dict)
+    functions: Mapping[FunctionKey, KernelFunction] = field(default_factory=dict)
     arrays: Mapping[ArrayKey, str] = field(default_factory=dict)
     """C names of the arrays."""
 
@@ -36,5 +36,5 @@ class Shared:
         return {*self.arrays.values(), *functions, *(f"{name}_params" for name in functions)}
 
 
-ALONE = Shared()
+ALONE = SharedCode()
 """No firmware: a folder of one model."""

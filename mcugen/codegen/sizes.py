@@ -8,12 +8,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mcugen.codegen.checks import Entry, table_entry
+from mcugen.codegen.checks import CheckedData, table_entry
 from mcugen.codegen.identifiers import comment, identifier
 from mcugen.codegen.lines import filled_rows
 from mcugen.codegen.literals import c_int, c_param, c_param_type
 from mcugen.hir.names import Names
-from mcugen.lir.formula import Atom, Formula, Polynomial, Symbol, Table
+from mcugen.lir.formula import Atom, Formula, Polynomial, Symbol, ValueTable
 from mcugen.lir.program import Endpoint, Instr, Param
 
 Expressions = Mapping[str, str]
@@ -66,7 +66,7 @@ class CodeTable:
     ctype: str
     count: int
     rows: tuple[str, ...] = ()
-    entry: Entry | None = None
+    entry: CheckedData | None = None
     """Entry for the check of the table's checksum, if there is one."""
 
 
@@ -93,7 +93,7 @@ class SizedParams:
         self.tables: list[CodeTable] = []
         self._highest = {s.name: s.high for s in symbols}
         self._name_table = name_table
-        self._known: dict[tuple[str, Table], str] = {}
+        self._known: dict[tuple[str, ValueTable], str] = {}
 
     def members(self, instr: Instr) -> list[tuple[str, str, str]]:
         """Return the name, C type and C expression of each run-time parameter of an instruction."""
@@ -115,7 +115,7 @@ class SizedParams:
 
     def _text(self, formula: Formula, example: Param) -> str:
         ctype = c_param_type(example)
-        if isinstance(formula, Table):
+        if isinstance(formula, ValueTable):
             return self._lookup(formula, ctype)
         if isinstance(formula, Polynomial):
             wide = formula.magnitude(self._highest) >= 2**31
@@ -124,7 +124,7 @@ class SizedParams:
         below = c_polynomial(formula.denominator, self.names)
         return f"{c_param(formula.numerator)} / ({ctype}){below if below.isidentifier() else f'({below})'}"
 
-    def _lookup(self, table: Table, ctype: str) -> str:
+    def _lookup(self, table: ValueTable, ctype: str) -> str:
         key = (ctype, table)
         if key not in self._known:
             self._known[key] = self._name_table(f"{table.symbol}_table")

@@ -15,7 +15,7 @@ Titles = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Layer:
+class ListedLayer:
     """A layer in the header's list."""
 
     name: str
@@ -26,11 +26,11 @@ class Layer:
     """Name of the layer's C function, or the kind of a block."""
 
 
-def layers_of(program: Program, titles: Titles, functions: Mapping[tuple[object, ...], str]) -> list[Layer]:
+def layers_of(program: Program, titles: Titles, functions: Mapping[tuple[object, ...], str]) -> list[ListedLayer]:
     """Return the layers in order; `functions` maps Instr.function_key to C functions of kernels."""
     ends = [(program.head(layer), program.completing(layer)) for layer in program.layers()]
     return [
-        Layer(end.name, titles[end.name], _result(end), functions.get(head.function_key, head.kernel))
+        ListedLayer(end.name, titles[end.name], _result(end), functions.get(head.function_key, head.kernel))
         for head, end in ends
     ]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import jinja2
 import numpy as np
 
-from mcugen.codegen.bundle import Constant, Result, Validation
+from mcugen.codegen.bundle import FirmwareConstant, Result, Validation
 from mcugen.codegen.folding import folded
 from mcugen.codegen.identifiers import c_string, comment
 from mcugen.codegen.literals import c_rows
@@ -75,13 +75,13 @@ def validation_of(
     return Validation(digest.digest()[:16], results_of_layers(program), tuple(_constants(memory, weights)))
 
 
-def _constants(memory: MemoryContext, weights: bytes | None) -> Iterator[Constant]:
+def _constants(memory: MemoryContext, weights: bytes | None) -> Iterator[FirmwareConstant]:
     for buffer in memory.arrays:
         assert buffer.data is not None
         data = np.ascontiguousarray(buffer.data)
-        yield Constant(buffer.name, zlib.crc32(data.astype(data.dtype.newbyteorder("<"), copy=False).tobytes()))
+        yield FirmwareConstant(buffer.name, zlib.crc32(data.astype(data.dtype.newbyteorder("<"), copy=False).tobytes()))
     if weights is not None:
-        yield Constant("the file of weights", zlib.crc32(weights))
+        yield FirmwareConstant("the file of weights", zlib.crc32(weights))
 
 
 def validation_texts(

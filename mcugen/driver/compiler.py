@@ -16,7 +16,7 @@ import onnx
 
 from mcugen.backends.cpu.pipeline import lowered, optimize, planned
 from mcugen.codegen.bundle import Bundle
-from mcugen.codegen.draft import Draft, Form, Provenance, Sample
+from mcugen.codegen.draft import Draft, FolderForm, Provenance, Sample
 from mcugen.codegen.functions import KernelSource
 from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.memory import WeightsFile, weights_bytes
@@ -242,7 +242,7 @@ def bundle_of(program: Program, board: Board, options: CompileOptions) -> Bundle
     provenance = Provenance(program.name, "", board.name, options.describe())
     source = KernelSource(board.features, registry_of(options.plugins).templates)
     placement = place(program, board, options.place)
-    return render(Draft(program, provenance, (Sample(inputs, outputs, 0.0, 0),), {}, placement, Form(), source))
+    return render(Draft(program, provenance, (Sample(inputs, outputs, 0.0, 0),), {}, placement, FolderForm(), source))
 
 
 def _search_program(
@@ -326,7 +326,7 @@ def _taught(graph: Graph, variants: Variants) -> Variants:
 
 def _with_input(
     figures: Report, program: Program, options: CompileOptions, file: WeightsFile | None
-) -> tuple[Report, Form]:
+) -> tuple[Report, FolderForm]:
     """Return the report with the input pipeline, and the form of the folder."""
     feed = bind(options.input_pipeline, program.inputs) if options.input_pipeline else None
     if feed and program.streamed is not None:
@@ -337,7 +337,7 @@ def _with_input(
         figures = replace(figures, notes=(*figures.notes, _REALS_NOTE))
     if feed:
         figures = replace(figures, input_pipeline=InputFigures(feed.text, feed.state_bytes, feed.table_bytes))
-    form = Form(
+    form = FolderForm(
         file,
         options.helpers,
         options.labels,

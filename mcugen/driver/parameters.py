@@ -33,7 +33,7 @@ _NAMED = 3
 
 
 @dataclass(frozen=True)
-class Room:
+class WeightBudget:
     """The bytes available for weights, and the rule that limits them."""
 
     rule: str
@@ -135,17 +135,17 @@ def _are_nibbles(codes: Array) -> bool:
     return bool(codes.min(initial=0) >= NIBBLES[0] and codes.max(initial=0) <= NIBBLES[1])
 
 
-def _room(board: Board, options: CompileOptions) -> Room:
+def _room(board: Board, options: CompileOptions) -> WeightBudget:
     """Return the bytes for weights in the roomiest memory, or those of --max-flash where that is less."""
     memories = weights_memories(board, options.place)
     roomiest = max(memories, key=lambda m: m.room)
     if options.max_flash is not None and options.max_flash < roomiest.room:
-        return Room(f"the weights must fit --max-flash {options.max_flash:,}", options.max_flash)
+        return WeightBudget(f"the weights must fit --max-flash {options.max_flash:,}", options.max_flash)
     where = f"memory '{roomiest.name}'" if options.place.weights == roomiest.name else "one flash memory"
-    return Room(f"the weights must fit in {where} of board '{board.name}'", roomiest.room)
+    return WeightBudget(f"the weights must fit in {where} of board '{board.name}'", roomiest.room)
 
 
-def _refusal(needed: int, weights: Sequence[Value], room: Room, options: CompileOptions) -> DoesNotFitError:
+def _refusal(needed: int, weights: Sequence[Value], room: WeightBudget, options: CompileOptions) -> DoesNotFitError:
     """Return the error for weights that do not fit, with the largest ones and boards that have room."""
     largest = sorted(weights, key=lambda v: -v.type.count)[:_NAMED]
     names = ", ".join(f"'{shortened(v.name, 40)}' {_nbytes(v, options):,}" for v in largest)

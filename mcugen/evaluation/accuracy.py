@@ -36,11 +36,11 @@ class Accuracy:
     agreement: float | None
     max_abs_error: float
     sqnr_db: float | None
-    beside: tuple[Measure, ...] = ()
+    beside: tuple[MetricValues, ...] = ()
 
 
 @dataclass(frozen=True)
-class Measure:
+class MetricValues:
     """The values that a metric besides the main one gives for the same three results."""
 
     metric: str
@@ -141,9 +141,9 @@ def compare(
     )
 
 
-def _measured(metric: Metric, pairs: Judged, twin: Judged | None) -> Measure:
+def _measured(metric: Metric, pairs: Judged, twin: Judged | None) -> MetricValues:
     """Return a metric's values for the generated code, the quantized model in ONNX Runtime, and the reference."""
-    return Measure(
+    return MetricValues(
         metric.name,
         float32=None if metric.by_reference else _value(metric, replace(pairs, outputs=pairs.reference)),
         quantized=None if twin is None else _value(metric, twin),

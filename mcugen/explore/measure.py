@@ -15,7 +15,7 @@ from mcugen.core.errors import DoesNotFitError, McugenError, UnsupportedError, U
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.tasks import Quantizing
 from mcugen.evaluation.metrics import METRICS
-from mcugen.explore.point import Figures, Outcome, Point, Refusal
+from mcugen.explore.point import Figures, Outcome, Point, PointFailure
 from mcugen.explore.prepare import Asked, Prepared, prepared
 from mcugen.measurement.evaluate import evaluate, sample_endpoints, timed
 from mcugen.reporting.figures import Report
@@ -82,7 +82,7 @@ def measure(subject: Asked, point: Point, simulate: bool, store: Store) -> Outco
     try:
         report, figures = _made(subject, point, simulate, base)
     except McugenError as error:
-        return Outcome(point, None, None, Refusal.of(error), base.yardstick, simulate)
+        return Outcome(point, None, None, PointFailure.of(error), base.yardstick, simulate)
     return Outcome(point, figures, report, None, base.yardstick, simulate)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from mcugen.explore.point import Outcome
 from mcugen.explore.search import Explored
 from mcugen.explore.text import cells_of, heading, verdict
-from mcugen.reporting.cells import Cell, number, words
+from mcugen.reporting.cells import TableCell, number, words
 from mcugen.reporting.charts import PALETTE, Chart, chart, page
 from mcugen.reporting.figures import layer_title
 
@@ -39,7 +39,7 @@ def explored_page(explored: Explored) -> str:
     )
 
 
-def _row(explored: Explored, outcome: Outcome) -> list[Cell]:
+def _row(explored: Explored, outcome: Outcome) -> list[TableCell]:
     """Return the cells of a combination's row in the table."""
     point, figures = outcome.point, outcome.figures
     values: list[float | None] = [None] * 5

@@ -41,7 +41,7 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class PointFailure:
     """The reason why a combination has no figures."""
 
     kind: str
@@ -54,7 +54,7 @@ class Refusal:
         return self.message.partition(" try: ")[0]
 
     @classmethod
-    def of(cls, error: McugenError) -> Refusal:
+    def of(cls, error: McugenError) -> PointFailure:
         """Return the refusal that an error describes."""
         return cls(type(error).__name__, shortened(str(error)))
 
@@ -78,7 +78,7 @@ class Outcome:
     point: Point
     figures: Figures | None
     report: Report | None
-    refusal: Refusal | None
+    refusal: PointFailure | None
     yardstick: Yardstick | None
     simulated: bool
 

@@ -34,7 +34,7 @@ _FINAL = ".final"
 
 
 @dataclass(frozen=True)
-class Installed:
+class InstallResult:
     """The result of an export: what it did to a folder. Paths are relative to the folder."""
 
     folder: Path
@@ -51,7 +51,7 @@ class _Manifest:
     hashes: Mapping[str, tuple[str, ...]]
 
 
-def install(files: Files, folder: Path, package: str, *, force: bool = False) -> Installed:
+def install(files: Files, folder: Path, package: str, *, force: bool = False) -> InstallResult:
     """Write the files of a package called `package`; leave everything else in the folder unchanged.
 
     Raises:
@@ -138,7 +138,7 @@ def _is_ours(place: Path, path: str, known: _Manifest, new: str | bytes = b"") -
     return digest(place.read_bytes()) in (*known.hashes.get(path, ()), digest(_bytes(new)))
 
 
-def _replace(target: Path, fresh: Path, files: Files, known: _Manifest, folder: Path) -> Installed:
+def _replace(target: Path, fresh: Path, files: Files, known: _Manifest, folder: Path) -> InstallResult:
     """Stages all, then puts file by file: who is killed meanwhile leaves a manifest that knows both of each."""
     data = {path: _bytes(content) for path, content in sorted(files.items())}
     new = {path: (digest(content),) for path, content in data.items()}
@@ -149,7 +149,7 @@ def _replace(target: Path, fresh: Path, files: Files, known: _Manifest, folder: 
     for path, content in staged.items():
         _stage(fresh / "new" / path, content, target / path)
     _put(target, fresh, [MANIFEST, *data], removed)
-    return Installed(folder, tuple(data), tuple(removed), tuple(p for p in leftovers if p not in removed))
+    return InstallResult(folder, tuple(data), tuple(removed), tuple(p for p in leftovers if p not in removed))
 
 
 def _stage(place: Path, content: bytes, target: Path) -> None:

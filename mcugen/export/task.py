@@ -13,7 +13,7 @@ from mcugen.driver.compiled import CompiledModel
 from mcugen.export.assemble import package_archive, package_files
 from mcugen.export.declaration import Format
 from mcugen.export.formats import FORMATS
-from mcugen.export.install import Installed, install
+from mcugen.export.install import InstallResult, install
 from mcugen.export.package import Package
 from mcugen.reporting.figures import Report
 
@@ -35,7 +35,7 @@ class Exported:
     """The result of an export: what it did to the folder, notes for the user, and the report of the compilation."""
 
     format_: Format
-    installed: Installed
+    installed: InstallResult
     notes: list[str]
     steps: list[str]
     """Steps to add the package to a project."""

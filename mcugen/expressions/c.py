@@ -7,8 +7,8 @@ from enum import IntEnum
 
 from mcugen.expressions.nodes import (
     Argument,
-    Binary,
-    Call,
+    BinaryExpression,
+    CallExpression,
     Compare,
     Constant,
     Convert,
@@ -18,7 +18,7 @@ from mcugen.expressions.nodes import (
     Select,
     Shared,
     Table,
-    Unary,
+    UnaryExpression,
     joined,
 )
 from mcugen.hir.types import DType
@@ -59,7 +59,7 @@ def c_value(expression: Expression) -> str:
 
 def _is_truth(e: Expression) -> bool:
     """Whether C has a truth value there, and no number that stands for one."""
-    return isinstance(e, Compare) or (isinstance(e, Unary) and e.operator == "!")
+    return isinstance(e, Compare) or (isinstance(e, UnaryExpression) and e.operator == "!")
 
 
 def _condition(e: Expression, outer: Binding = Binding.OR) -> str:
@@ -78,9 +78,9 @@ def _text(e: Expression) -> tuple[str, Binding]:
             return e.name, Binding.WHOLE
         case Entry():
             return f"{c_text(e.table, Binding.WHOLE)}[{c_text(e.index)}]", Binding.WHOLE
-        case Unary(operator="!"):
+        case UnaryExpression(operator="!"):
             return f"!{_condition(e.operand, Binding.PREFIX)}", Binding.PREFIX
-        case Unary():
+        case UnaryExpression():
             text = c_text(e.operand, Binding.PREFIX)
             return f"{e.operator}({text})" if text.startswith("-") else f"{e.operator}{text}", Binding.PREFIX
         case Compare():
@@ -89,13 +89,13 @@ def _text(e: Expression) -> tuple[str, Binding]:
                 return f"{_condition(e.left, binding)} {e.operator} {_condition(e.right, binding)}", binding
             inner = Binding.SUM
             return f"{c_text(e.left, inner)} {e.operator} {c_text(e.right, Binding(inner))}", binding
-        case Binary():
+        case BinaryExpression():
             return _binary(e)
         case Select():
             return f"{_condition(e.condition)} ? {c_text(e.yes)} : {c_text(e.no)}", Binding.SELECT
         case Convert():
             return _cast(e)
-        case Call():
+        case CallExpression():
             name = e.function.name(joined(*(a.dtype for a in e.arguments)))
             return f"{name}({', '.join(map(c_text, e.arguments))})", Binding.WHOLE
         case Shared():
@@ -103,7 +103,7 @@ def _text(e: Expression) -> tuple[str, Binding]:
     raise NotImplementedError(type(e).__name__)
 
 
-def _binary(e: Binary) -> tuple[str, Binding]:
+def _binary(e: BinaryExpression) -> tuple[str, Binding]:
     binding = _BINDING[e.operator]
     if e.operator == "*" and c_text(e.right) == "1":
         return _text(e.left)

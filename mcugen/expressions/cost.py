@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mcugen.expressions.nodes import Argument, Call, Constant, Expression, Parameter, Shared, Table
+from mcugen.expressions.nodes import Argument, CallExpression, Constant, Expression, Parameter, Shared, Table
 from mcugen.expressions.parts import parts
 
 MOST_SHORT = 15
@@ -20,5 +20,5 @@ def operations(expression: Expression) -> int:
 
 def is_short(expressions: Sequence[Expression]) -> bool:
     """Whether a loop over them is worth unrolling: few operations, no long function."""
-    calls = [part for e in expressions for part in parts(e) if isinstance(part, Call)]
+    calls = [part for e in expressions for part in parts(e) if isinstance(part, CallExpression)]
     return all(c.function.is_quick for c in calls) and sum(map(operations, expressions)) <= MOST_SHORT

@@ -15,15 +15,15 @@ from mcugen.expressions import functions as fn
 from mcugen.expressions.functions import Function
 from mcugen.expressions.nodes import (
     Argument,
-    Binary,
-    Call,
+    BinaryExpression,
+    CallExpression,
     Constant,
     Convert,
     Expression,
     Parameter,
     Select,
     Shared,
-    Unary,
+    UnaryExpression,
     both,
     call,
     select,
@@ -48,14 +48,14 @@ def derivative(e: Expression, by: Argument) -> Expression | None:
             return slopes[0]
         case Convert(to):
             return Convert(to, _present(slopes[0]))
-        case Unary("-"):
+        case UnaryExpression("-"):
             return -_present(slopes[0])
-        case Binary(operator):
+        case BinaryExpression(operator):
             return _of_arithmetic(operator, e, slopes)
         case Select(condition):
             zero = Constant(0, e.dtype)
             return Select(condition, slopes[1] or zero, slopes[2] or zero)
-        case Call(function):
+        case CallExpression(function):
             return _of_call(function, e, slopes)
     raise NoDerivative(type(e).__name__)
 
@@ -64,8 +64,8 @@ def substituted(e: Expression, values: Mapping[Expression, Expression]) -> Expre
     """Return the expression with some of its parts replaced."""
     if e in values:
         return values[e]
-    if isinstance(e, Call):
-        return Call(e.function, tuple(substituted(a, values) for a in e.arguments))
+    if isinstance(e, CallExpression):
+        return CallExpression(e.function, tuple(substituted(a, values) for a in e.arguments))
     parts = {f.name: getattr(e, f.name) for f in fields(e)}
     new = {k: substituted(v, values) for k, v in parts.items() if isinstance(v, Expression)}
     return replace(e, **new) if new else e

@@ -10,8 +10,8 @@ import numpy as np
 
 from mcugen.expressions.nodes import (
     Argument,
-    Binary,
-    Call,
+    BinaryExpression,
+    CallExpression,
     Compare,
     Constant,
     Convert,
@@ -21,7 +21,7 @@ from mcugen.expressions.nodes import (
     Select,
     Shared,
     Table,
-    Unary,
+    UnaryExpression,
 )
 from mcugen.expressions.values import apply, working
 from mcugen.hir.types import Array, Bounds, DType
@@ -36,7 +36,7 @@ def bounds(expression: Expression, arguments: Mapping[str, Bounds]) -> Bounds | 
         return _given(expression.dtype, arguments.get(expression.name))
     inner = [bounds(operand, arguments) for operand in expression.operands]
     match expression, inner:
-        case Compare() | Unary("!"), _:
+        case Compare() | UnaryExpression("!"), _:
             return _limits(DType.BOOL)
         case Select(), [_, (_, _) as yes, (_, _) as no]:
             return np.minimum(yes[0], no[0]), np.maximum(yes[1], no[1])
@@ -46,7 +46,7 @@ def bounds(expression: Expression, arguments: Mapping[str, Bounds]) -> Bounds | 
             return _entries(table[0], index)
         case Convert(to), [(low, high)] if to.is_integer and not _fits(to, low, high):
             return _limits(to)
-        case Binary("&"), [_, (least, most)] if least is most and (least >= 0).all():
+        case BinaryExpression("&"), [_, (least, most)] if least is most and (least >= 0).all():
             return np.zeros_like(least), least
     known = [ends for ends in inner if ends is not None]
     return _corners(expression, known) if len(known) == len(inner) and _is_monotone(expression) else None
@@ -55,11 +55,11 @@ def bounds(expression: Expression, arguments: Mapping[str, Bounds]) -> Bounds | 
 def _is_monotone(e: Expression) -> bool:
     """Whether it rises or falls with each operand, whatever the others."""
     match e:
-        case Call(function):
+        case CallExpression(function):
             return function.is_monotone
-        case Binary(operator):
+        case BinaryExpression(operator):
             return operator in ("+", "-", "*", "<<", ">>")
-    return isinstance(e, Constant | Parameter | Shared | Convert | Unary)
+    return isinstance(e, Constant | Parameter | Shared | Convert | UnaryExpression)
 
 
 def _corners(e: Expression, known: Sequence[Bounds]) -> Bounds:

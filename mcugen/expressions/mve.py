@@ -8,8 +8,8 @@ from mcugen.expressions.c import Binding, c_text
 from mcugen.expressions.intervals import bounds
 from mcugen.expressions.nodes import (
     Argument,
-    Binary,
-    Call,
+    BinaryExpression,
+    CallExpression,
     Compare,
     Constant,
     Convert,
@@ -18,7 +18,7 @@ from mcugen.expressions.nodes import (
     Parameter,
     Select,
     Shared,
-    Unary,
+    UnaryExpression,
 )
 from mcugen.hir.types import DType
 
@@ -65,7 +65,7 @@ def helium_text(e: Expression) -> str:
             return e.name
         case Constant() | Parameter():
             return spread(e.dtype, c_text(e))
-        case Binary():
+        case BinaryExpression():
             return _binary(e)
         case Convert(DType.FLOAT32, operand) if not operand.dtype.is_float:
             return f"vcvtq_f32_s32({helium_text(operand)})"
@@ -77,20 +77,20 @@ def helium_text(e: Expression) -> str:
         case Select(Compare("<", left, Constant() as right), yes, no) if e.dtype is DType.FLOAT32:
             condition = _is_below(helium_text(left), c_text(right))
             return f"vpselq_f32({helium_text(yes)}, {helium_text(no)}, {condition})"
-        case Unary("-", operand) if e.dtype is DType.FLOAT32:
+        case UnaryExpression("-", operand) if e.dtype is DType.FLOAT32:
             return f"vnegq_f32({helium_text(operand)})"
         case Shared():
             return helium_text(e.operand)
-        case Call():
+        case CallExpression():
             return _call(e)
     raise NotImplementedError(str(e))
 
 
-def _binary(e: Binary) -> str:
+def _binary(e: BinaryExpression) -> str:
     tag, left = _ACCESS[e.dtype][1], helium_text(e.left)
     number = c_text(e.right) if isinstance(e.right, Constant | Parameter) else None
     match e.operator, e.right:
-        case "+", Binary("*", vector, Parameter() as factor) if tag == "s32":
+        case "+", BinaryExpression("*", vector, Parameter() as factor) if tag == "s32":
             return f"vmlaq_n_s32({left}, {helium_text(vector)}, {c_text(factor)})"
         case "+" | "-" | "*" as sign, _:
             name = f"v{_ARITHMETIC[sign]}q"
@@ -112,7 +112,7 @@ def _entry(e: Entry) -> str:
     """Gathered; a constant of the index goes to the address where the rest is not negative."""
     table, index = c_text(e.table), e.index
     match index:
-        case Binary("+", rest, Constant() as constant) if _is_natural(rest):
+        case BinaryExpression("+", rest, Constant() as constant) if _is_natural(rest):
             table, index = f"({table} + {c_text(constant)})", rest
     size, shifted = ("b", "") if e.dtype is DType.INT8 else ("h" if e.dtype is DType.INT16 else "w", "_shifted")
     return f"vldr{size}q_gather{shifted}_offset_s32({table}, vreinterpretq_u32_s32({helium_text(index)}))"
@@ -124,7 +124,7 @@ def _is_natural(e: Expression) -> bool:
     return interval is not None and bool((interval[0] >= 0).all())
 
 
-def _call(e: Call) -> str:
+def _call(e: CallExpression) -> str:
     value, *parameters = e.arguments
     text, numbers = helium_text(value), [c_text(a, Binding.PREFIX) for a in parameters]
     match e.function:

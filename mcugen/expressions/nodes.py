@@ -33,7 +33,7 @@ class Expression:
     @cached_property
     def operands(self) -> tuple[Expression, ...]:
         """Return the expressions that this one is computed from."""
-        if isinstance(self, Call):
+        if isinstance(self, CallExpression):
             return self.arguments
         return tuple(value for value in vars(self).values() if isinstance(value, Expression))
 
@@ -42,7 +42,7 @@ class Expression:
         """Whether arithmetic with it is modulo the range of its type; truths and what functions return never do."""
         if isinstance(self, Argument):
             return self.type.is_integer and not self.exact
-        return not isinstance(self, Compare | Call) and any(operand.wraps for operand in self.operands)
+        return not isinstance(self, Compare | CallExpression) and any(operand.wraps for operand in self.operands)
 
     def __add__(self, other: Operand) -> Expression:
         return _arithmetic("+", self, other)
@@ -63,28 +63,28 @@ class Expression:
         return _arithmetic("*", other, self)
 
     def __truediv__(self, other: Operand) -> Expression:
-        return Binary("/", *_pair(self, other))
+        return BinaryExpression("/", *_pair(self, other))
 
     def __rtruediv__(self, other: Operand) -> Expression:
-        return Binary("/", *_pair(other, self))
+        return BinaryExpression("/", *_pair(other, self))
 
     def __mod__(self, other: Operand) -> Expression:
-        return Binary("%", *_pair(self, other))
+        return BinaryExpression("%", *_pair(self, other))
 
     def __and__(self, other: Operand) -> Expression:
-        return Binary("&", *_pair(self, other))
+        return BinaryExpression("&", *_pair(self, other))
 
     def __or__(self, other: Operand) -> Expression:
-        return Binary("|", *_pair(self, other))
+        return BinaryExpression("|", *_pair(self, other))
 
     def __xor__(self, other: Operand) -> Expression:
-        return Binary("^", *_pair(self, other))
+        return BinaryExpression("^", *_pair(self, other))
 
     def __lshift__(self, other: Operand) -> Expression:
-        return Binary("<<", *_pair(self, other))
+        return BinaryExpression("<<", *_pair(self, other))
 
     def __rshift__(self, other: Operand) -> Expression:
-        return Binary(">>", *_pair(self, other))
+        return BinaryExpression(">>", *_pair(self, other))
 
     def __lt__(self, other: Operand) -> Expression:
         return Compare("<", *_pair(self, other))
@@ -100,12 +100,12 @@ class Expression:
 
     def __neg__(self) -> Expression:
         if not self.wraps:
-            return Unary("-", self)
+            return UnaryExpression("-", self)
         unsigned = unsigned_of(self.dtype)
-        return Convert(self.dtype, Binary("-", Constant(0, unsigned), Convert(unsigned, self)))
+        return Convert(self.dtype, BinaryExpression("-", Constant(0, unsigned), Convert(unsigned, self)))
 
     def __invert__(self) -> Expression:
-        return Unary("~", self)
+        return UnaryExpression("~", self)
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Entry(Expression):
 
 
 @dataclass(frozen=True)
-class Unary(Expression):
+class UnaryExpression(Expression):
     """Negation, of a sign (-), of bits (~), of a truth (!)."""
 
     operator: str
@@ -159,7 +159,7 @@ class Unary(Expression):
 
 
 @dataclass(frozen=True)
-class Binary(Expression):
+class BinaryExpression(Expression):
     """Arithmetic (+ - * / %), bits (& | ^), shifts (<< >>). Integers are divided towards zero."""
 
     operator: str
@@ -194,7 +194,7 @@ class Convert(Expression):
 
 
 @dataclass(frozen=True)
-class Call(Expression):
+class CallExpression(Expression):
     """A function of the C library or of mcugen.h."""
 
     function: Function
@@ -212,17 +212,17 @@ def _dtype(e: Expression) -> DType:
     match e:
         case Constant() | Parameter() | Argument() | Table():
             return e.type
-        case Compare() | Unary("!"):
+        case Compare() | UnaryExpression("!"):
             return DType.BOOL
         case Convert(to):
             return to
         case Select(_, yes, no) if yes.dtype is no.dtype:
             return yes.dtype
-        case Call(Function(result=DType() as result)):
+        case CallExpression(Function(result=DType() as result)):
             return result
         case Shared() | Entry():
             return e.operands[0].dtype
-        case Binary("<<" | ">>"):
+        case BinaryExpression("<<" | ">>"):
             return joined(e.left.dtype)
         case Select():
             return joined(e.yes.dtype, e.no.dtype)
@@ -256,9 +256,9 @@ def _arithmetic(operator: str, left: Operand, right: Operand) -> Expression:
     left, right = _pair(left, right)
     wrapping = next((e.dtype for e in (left, right) if e.wraps), None)
     if wrapping is None:
-        return Binary(operator, left, right)
+        return BinaryExpression(operator, left, right)
     unsigned = unsigned_of(wrapping)  # signed overflow is undefined in C
-    return Convert(wrapping, Binary(operator, Convert(unsigned, left), Convert(unsigned, right)))
+    return Convert(wrapping, BinaryExpression(operator, Convert(unsigned, left), Convert(unsigned, right)))
 
 
 def equal(left: Operand, right: Operand) -> Expression:
@@ -295,4 +295,4 @@ def select(condition: Expression, yes: Operand, no: Operand) -> Expression:
 def call(function: Function, *arguments: Operand) -> Expression:
     """Return a function call; numbers become constants of the first expression's type."""
     like = next(a.dtype for a in arguments if isinstance(a, Expression))
-    return Call(function, tuple(as_expression(a, like) for a in arguments))
+    return CallExpression(function, tuple(as_expression(a, like) for a in arguments))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mcugen.expressions.nodes import Call, Expression, Parameter, joined
+from mcugen.expressions.nodes import CallExpression, Expression, Parameter, joined
 
 
 def parts(expression: Expression) -> Iterator[Expression]:
@@ -22,5 +22,5 @@ def parameters(expression: Expression) -> set[Parameter]:
 
 def headers(expression: Expression) -> set[str]:
     """Return the headers that declare the called functions."""
-    calls = (part for part in parts(expression) if isinstance(part, Call))
+    calls = (part for part in parts(expression) if isinstance(part, CallExpression))
     return {call.function.header(joined(*(a.dtype for a in call.arguments))) for call in calls}

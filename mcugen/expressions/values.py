@@ -10,8 +10,8 @@ import numpy as np
 
 from mcugen.expressions.nodes import (
     Argument,
-    Binary,
-    Call,
+    BinaryExpression,
+    CallExpression,
     Compare,
     Constant,
     Convert,
@@ -21,7 +21,7 @@ from mcugen.expressions.nodes import (
     Select,
     Shared,
     Table,
-    Unary,
+    UnaryExpression,
     joined,
 )
 from mcugen.hir.types import Array, DType
@@ -121,10 +121,10 @@ def _function(e: Expression) -> Callable[..., Array]:
             return lambda: constant
         case Entry():
             return lambda table, index: np.asarray(table[index])
-        case Unary(operator):
+        case UnaryExpression(operator):
             unary, dtype = _UNARY[operator], _working(e.dtype)
             return unary if operator == "!" else lambda x: unary(x.astype(dtype, copy=False))
-        case Binary(operator):
+        case BinaryExpression(operator):
             return _typed(_BINARY[operator], _working(e.dtype))
         case Compare(operator, left, right):
             return _typed(_COMPARE[operator], _working(joined(left.dtype, right.dtype)))
@@ -135,7 +135,7 @@ def _function(e: Expression) -> Callable[..., Array]:
             )
         case Convert(to):
             return lambda x: working(to, x.astype(to.numpy))
-        case Call(function):
+        case CallExpression(function):
             dtype = _working(e.dtype)
             return lambda *operands: np.asarray(function.reference(*operands)).astype(dtype, copy=False)
         case Shared():

@@ -72,7 +72,7 @@ class Quotient:
 
 
 @dataclass(frozen=True)
-class Table:
+class ValueTable:
     """One value for each size of `symbol` from `low` on."""
 
     symbol: str
@@ -84,7 +84,7 @@ class Table:
         return self.values[sizes[self.symbol] - self.low]
 
 
-Formula = Polynomial | Quotient | Table
+Formula = Polynomial | Quotient | ValueTable
 
 
 @dataclass(frozen=True)
@@ -195,12 +195,12 @@ class Fitter:
 
     # ------------------------------------------------------------------------------------------------ tables
 
-    def _table(self, values: Sequence[Number]) -> Table | None:
+    def _table(self, values: Sequence[Number]) -> ValueTable | None:
         if len(self.symbols) != 1 or not self._is_complete(self.symbols[0], self.points):
             return None
         (symbol,) = self.symbols
         known = {point[symbol.name]: value for point, value in zip(self.points, values, strict=True)}
-        return Table(symbol.name, symbol.low, tuple(known[s] for s in range(symbol.low, symbol.high + 1)))
+        return ValueTable(symbol.name, symbol.low, tuple(known[s] for s in range(symbol.low, symbol.high + 1)))
 
 
 def _bases(symbol: str) -> Iterator[list[Monomial]]:

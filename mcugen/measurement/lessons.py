@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mcugen.codegen.bundle import Lesson
+from mcugen.codegen.bundle import TrainingArguments
 from mcugen.core.errors import UsageError
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.tasks import Teaching
@@ -73,7 +73,7 @@ def _figures(compiled: CompiledModel, call: Mapping[str, Array]) -> CallFigures:
 
 
 @dataclass(frozen=True)
-class Trial:
+class TrainingTrial:
     """A choice of trained layers, with its accuracy on held-out samples and its RAM in bytes."""
 
     layers: str
@@ -141,7 +141,7 @@ def sensitive(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -> d
     return {layer: sorted(channels.tolist()) for layer, channels in largest.items()}
 
 
-def tried(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -> Trial:
+def tried(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -> TrainingTrial:
     """Train on most of the samples, and return the accuracy on the held-out ones.
 
     Args:
@@ -163,15 +163,15 @@ def tried(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -> Trial
     rated = _rated(names, steps, teaching)
     outputs = compiled.simulate([*rated, *exam], measure=False).outputs[len(rated) :]
     ram = compiled.bundle.arena_size + compiled.program.state_size
-    return Trial(training.layers, _share(outputs, labels[held_out_mask]), ram)
+    return TrainingTrial(training.layers, _share(outputs, labels[held_out_mask]), ram)
 
 
-def best(trials: Sequence[Trial]) -> Trial:
+def best(trials: Sequence[TrainingTrial]) -> TrainingTrial:
     """Return the most accurate trial, and of several the one with the least RAM."""
     return min(trials, key=lambda trial: (-trial.accuracy, trial.ram))
 
 
-def _taught(compiled: CompiledModel, teaching: Teaching, samples: Samples) -> tuple[Lesson, Array]:
+def _taught(compiled: CompiledModel, teaching: Teaching, samples: Samples) -> tuple[TrainingArguments, Array]:
     """Return the ports of a training step and the classes of the samples, or raise UsageError."""
     training, names = compiled.options.training, compiled.bundle.lesson
     if training is None or names is None:
@@ -186,13 +186,13 @@ def _taught(compiled: CompiledModel, teaching: Teaching, samples: Samples) -> tu
     return names, samples.labels
 
 
-def _steps(names: Lesson, lesson: Samples, labels: Array) -> Calls:
+def _steps(names: TrainingArguments, lesson: Samples, labels: Array) -> Calls:
     """Return the samples with their targets, in order."""
     targets = ({names.target.name: np.asarray([label], np.int32)} for label in labels)
     return [dict(sample) | target for sample, target in zip(lesson.inputs, targets, strict=True)]
 
 
-def _rated(names: Lesson, steps: Calls, teaching: Teaching) -> Calls:
+def _rated(names: TrainingArguments, steps: Calls, teaching: Teaching) -> Calls:
     """Return the training steps of all epochs, with the learning rate."""
     rate = np.full(names.rate.shape, teaching.rate, np.float32)
     return [dict(step) | {names.rate.name: rate} for _ in range(teaching.epochs) for step in steps]

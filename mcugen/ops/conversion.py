@@ -85,7 +85,7 @@ class Cast(Simplifiable, Elementwise):
             x = self._truncated(x, scalar)
         if is_narrow(self.to):
             low, high = self.to.limits
-            return Convert(self.to, nodes.Binary("-", (x & (high - low)) ^ -low, Constant(-low, DType.INT32)))
+            return Convert(self.to, nodes.BinaryExpression("-", (x & (high - low)) ^ -low, Constant(-low, DType.INT32)))
         return Convert(self.to, x)
 
     def _narrowing(self) -> fn.Function:
@@ -129,7 +129,9 @@ class FlipSign(Simplifiable, Elementwise):
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """Return the addition of half the range, which cannot overflow."""
         operator = "-" if sig.input(0).dtype in SIGNED else "+"
-        return Convert(sig.output.dtype, nodes.Binary(operator, args[0], Constant(half(sig.output.dtype), DType.INT32)))
+        return Convert(
+            sig.output.dtype, nodes.BinaryExpression(operator, args[0], Constant(half(sig.output.dtype), DType.INT32))
+        )
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
         """Cancel two flips, also around a data movement: flip(move(flip(x))) → move(x)."""
@@ -247,8 +249,10 @@ class QuantizeBy(Elementwise):
         """Return the quantization to the signed type, shifted to the target type."""
         x, scale, zero = args
         offset = Constant(128 if self.to is DType.UINT8 else 0, DType.INT32)
-        signed = nodes.Binary("-", Convert(DType.INT32, zero), offset)
-        return Convert(self.to, nodes.Binary("+", call(fn.QUANTIZE_BY[8 * self.to.nbytes], x, scale, signed), offset))
+        signed = nodes.BinaryExpression("-", Convert(DType.INT32, zero), offset)
+        return Convert(
+            self.to, nodes.BinaryExpression("+", call(fn.QUANTIZE_BY[8 * self.to.nbytes], x, scale, signed), offset)
+        )
 
 
 @dataclass(frozen=True)

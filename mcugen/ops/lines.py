@@ -11,7 +11,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from mcugen.expressions.functions import CLAMP, REQUANTIZE, SHIFT_RIGHT
-from mcugen.expressions.nodes import Binary, Convert, Expression, Shared, call, select
+from mcugen.expressions.nodes import BinaryExpression, Convert, Expression, Shared, call, select
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.traits import Clampable
@@ -71,7 +71,7 @@ class FixedAffine(Clampable, Elementwise):
     def _sum(self, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """Return (x · factor + start) >> bits, which never overflows."""
         x, factor, start = args
-        return call(SHIFT_RIGHT, Binary("+", Binary("*", x, factor), start), scalar(self.bits))
+        return call(SHIFT_RIGHT, BinaryExpression("+", BinaryExpression("*", x, factor), start), scalar(self.bits))
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,8 @@ class FixedPRelu(Elementwise):
     def _sum(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         x, slope = args
         difference = Shared(x - scalar(sig.input(0).q.zero_point))
-        product = Binary("*", difference, select(difference < 0, slope, scalar(self.factor)))
-        return call(SHIFT_RIGHT, Binary("+", product, scalar(_start(sig, self.bits))), scalar(self.bits))
+        product = BinaryExpression("*", difference, select(difference < 0, slope, scalar(self.factor)))
+        return call(SHIFT_RIGHT, BinaryExpression("+", product, scalar(_start(sig, self.bits))), scalar(self.bits))
 
 
 def affine_form(

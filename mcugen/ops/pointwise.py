@@ -158,7 +158,7 @@ def _absolute(x: Expression) -> Expression:
     if not x.dtype.limits[0]:
         return x
     unsigned = Convert(unsigned_of(x.dtype), x)
-    return Convert(x.dtype, select(x < 0, nodes.Binary("-", Constant(0, unsigned.dtype), unsigned), unsigned))
+    return Convert(x.dtype, select(x < 0, nodes.BinaryExpression("-", Constant(0, unsigned.dtype), unsigned), unsigned))
 
 
 def _sign(x: Expression) -> Expression:
@@ -257,7 +257,7 @@ UNARY: dict[str, PointwiseFunction] = {
     "Gelu": PointwiseFunction(lambda x: x * 0.5 * (1 + _erf_of_normal(x))),
     "GeluTanh": _in_vectors(_gelu_tanh),
     "FiniteOrZero": PointwiseFunction(lambda x: select(equal(x - x, 0), x, 0)),
-    "Not": _of_integers(lambda x: nodes.Unary("!", x), tests=True),
+    "Not": _of_integers(lambda x: nodes.UnaryExpression("!", x), tests=True),
     "BitwiseNot": _of_integers(lambda x: Convert(x.dtype, ~x)),
     "IsNaN": PointwiseFunction(is_nan, tests=True),
     "IsInf": PointwiseFunction(_is_infinite, tests=True),
@@ -342,7 +342,7 @@ def _modulo(x: Expression, y: Expression) -> Expression:
         return _remainder(x, y)
     remainder = call(fn.FMOD, x, y) if x.dtype.is_float else x % y
     crosses = both(differ(remainder, 0), differ(x < 0, y < 0))
-    moved = select(crosses, nodes.Binary("+", remainder, y), remainder)
+    moved = select(crosses, nodes.BinaryExpression("+", remainder, y), remainder)
     return moved if x.dtype.is_float else Convert(x.dtype, select(_leaves_nothing(y), 0, moved))
 
 

@@ -42,7 +42,7 @@ _SLACK = 2.0**-20
 
 
 @dataclass(frozen=True)
-class Range:
+class ValueRange:
     """The limits of a tensor's elements, and whether they are whole numbers."""
 
     low: float = -math.inf
@@ -123,31 +123,31 @@ def _stored_as(x: Value) -> TensorType | None:
     return replace(x.type, dtype=DType.INT16, quant=QuantParams((1.0,), 0))
 
 
-def _range(value: Value, depth: int = 0) -> Range:
+def _range(value: Value, depth: int = 0) -> ValueRange:
     """Return the range of a tensor, derived from the operators that compute it."""
     if value.data is not None and value.type.quant is None and value.data.dtype.kind in "iuf" and value.data.size:
         low, high = float(value.data.min()), float(value.data.max())
-        return Range(low, high, bool((value.data == np.rint(value.data)).all()))
+        return ValueRange(low, high, bool((value.data == np.rint(value.data)).all()))
     node = value.producer
     if node is None or depth == _DEEPEST or len(node.outputs) != 1 or len(node.inputs) > _MOST_OPERANDS:
         return _any(value)
     if isinstance(node.op, Dequantize):
         quant, dtype = node.input(0).type.q, node.input(0).type.dtype
         low, high = (limit - quant.zero_point for limit in dtype.limits)
-        return Range(low, high, True) if quant.scale == (1.0,) else Range()
-    operands = [Range() if v is None else _range(v, depth + 1) for v in node.inputs]
+        return ValueRange(low, high, True) if quant.scale == (1.0,) else ValueRange()
+    operands = [ValueRange() if v is None else _range(v, depth + 1) for v in node.inputs]
     return _result(node, operands) if operands else _any(value)
 
 
-def _any(value: Value) -> Range:
+def _any(value: Value) -> ValueRange:
     """Return the range of all numbers of a tensor's type."""
     if not value.type.dtype.is_integer:
-        return Range()
+        return ValueRange()
     low, high = value.type.dtype.limits
-    return Range(low, high, True)
+    return ValueRange(low, high, True)
 
 
-def _result(node: Node, operands: Sequence[Range]) -> Range:
+def _result(node: Node, operands: Sequence[ValueRange]) -> ValueRange:
     """Return the range of a node's result; an integer result that may wrap around has the range of its type."""
     widest = _any(node.output)
     computed = _computed(node, operands)
@@ -155,33 +155,33 @@ def _result(node: Node, operands: Sequence[Range]) -> Range:
     return widest if is_any else replace(computed, is_whole=computed.is_whole or widest.is_whole)
 
 
-def _computed(node: Node, operands: Sequence[Range]) -> Range:
+def _computed(node: Node, operands: Sequence[ValueRange]) -> ValueRange:
     x, op, is_integer = operands[0], node.op, node.output.type.dtype.is_integer
     if isinstance(op, Clamp):
         limits = [limit for limit in (op.low, op.high) if math.isfinite(limit)]
         is_whole = x.is_whole and all(limit == round(limit) for limit in limits)
-        return Range(max(x.low, op.low), min(x.high, op.high), is_whole)
+        return ValueRange(max(x.low, op.low), min(x.high, op.high), is_whole)
     if op in _ROUNDED or isinstance(op, Cast):
         is_exact = x.is_whole and isinstance(op, Cast)
         return replace(x if is_exact else _rounded(x), is_whole=x.is_whole or op in _ROUNDED)
     if op.moves_data and len(operands) == 1:
         padding = op.value if isinstance(op, Pad) else 0.0
-        return Range(min(x.low, padding), max(x.high, padding), x.is_whole and float(padding).is_integer())
+        return ValueRange(min(x.low, padding), max(x.high, padding), x.is_whole and float(padding).is_integer())
     if isinstance(op, AveragePool) or (isinstance(op, Reduce) and op.function == "mean"):
-        return Range(min(x.low, 0.0), max(x.high, 0.0))
+        return ValueRange(min(x.low, 0.0), max(x.high, 0.0))
     if isinstance(op, Binary) and op.clamp is None and op.function in _ENDS and len(operands) == 2:
         y = operands[1]
         ends = [_ENDS[op.function](a, b) for a in (x.low, x.high) for b in (y.low, y.high)]
         if np.isfinite(ends).all():
-            quotient_range = Range(min(ends), max(ends), x.is_whole and y.is_whole and op.function != "Div")
+            quotient_range = ValueRange(min(ends), max(ends), x.is_whole and y.is_whole and op.function != "Div")
             return _rounded(quotient_range) if is_integer and op.function == "Div" else quotient_range
     return _any(node.output)
 
 
-def _rounded(x: Range) -> Range:
+def _rounded(x: ValueRange) -> ValueRange:
     """Return the range of numbers after any kind of rounding; the numbers may themselves be inexact floats."""
     slack = _SLACK * max(abs(x.low), abs(x.high))
-    return Range(float(np.floor(x.low - slack)), float(np.ceil(x.high + slack)), x.is_whole)
+    return ValueRange(float(np.floor(x.low - slack)), float(np.ceil(x.high + slack)), x.is_whole)
 
 
 _ENDS: Mapping[str, Callable[[float, float], float]] = {

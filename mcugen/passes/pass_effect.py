@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from mcugen.hir.graph import Graph
 from mcugen.hir.printer import print_graph
-from mcugen.passes.rewrite import Log, Refusal
+from mcugen.passes.rewrite import Log, NearMiss
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Effect:
     laws: dict[str, str]
     before: str
     after: str
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[NearMiss, ...]
 
     @property
     def diff(self) -> str:

@@ -24,7 +24,7 @@ MOST_TURNS = 1000
 
 
 @dataclass(frozen=True)
-class Refusal:
+class NearMiss:
     """A record of why a pattern left a node as it is, though it almost matched."""
 
     pattern: str
@@ -50,12 +50,12 @@ class Log:
         if isinstance(outcome, str):
             self._refused[pattern.name, node] = outcome
 
-    def refusals(self, graph: Graph) -> list[Refusal]:
+    def refusals(self, graph: Graph) -> list[NearMiss]:
         """Return the refusals that hold in the end, in the order of nodes."""
         place = {node: number for number, node in enumerate(graph.nodes)}
         held = [(place[node], name, node, why) for (name, node), why in self._refused.items() if node in place]
         held.sort(key=lambda row: row[:2])
-        return [Refusal(name, node.place, node.outputs[0].name, why) for _, name, node, why in held]
+        return [NearMiss(name, node.place, node.outputs[0].name, why) for _, name, node, why in held]
 
 
 class Rewriting:

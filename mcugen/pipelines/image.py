@@ -24,7 +24,7 @@ FRACTION = 11
 
 
 @dataclass(frozen=True)
-class Format:
+class PixelFormat:
     """A pixel format of cameras: bytes of a pixel, and the conversion to colors.
 
     `decode` maps bytes [height, width, bytes] to red, green and blue (or one gray) as int32 [.., channels].
@@ -63,13 +63,13 @@ def _yuv422(luma: int, first: int, second: int) -> Callable[[Array], Array]:
 
 
 FORMATS = {
-    "rgb565": Format(2, _rgb565(1, 0)),
-    "rgb565be": Format(2, _rgb565(0, 1)),
-    "rgb888": Format(3, lambda pixels: pixels),
-    "bgr888": Format(3, lambda pixels: pixels[..., ::-1]),
-    "yuyv": Format(2, _yuv422(0, 1, 3)),
-    "uyvy": Format(2, _yuv422(1, 0, 2)),
-    "gray": Format(1, lambda pixels: pixels, is_gray=True),
+    "rgb565": PixelFormat(2, _rgb565(1, 0)),
+    "rgb565be": PixelFormat(2, _rgb565(0, 1)),
+    "rgb888": PixelFormat(3, lambda pixels: pixels),
+    "bgr888": PixelFormat(3, lambda pixels: pixels[..., ::-1]),
+    "yuyv": PixelFormat(2, _yuv422(0, 1, 3)),
+    "uyvy": PixelFormat(2, _yuv422(1, 0, 2)),
+    "gray": PixelFormat(1, lambda pixels: pixels, is_gray=True),
 }
 """Pixel formats of cameras. rgb565 has the low byte first, rgb565be the high one; yuyv and uyvy are YUV 4:2:2."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A cell of a sortable table: its text, the number to sort by if there is one, and `kind`, classes of its style."""
 
     text: str
@@ -15,13 +15,13 @@ class Cell:
     kind: str = ""
 
 
-def number(value: float | None, text: str | None = None) -> Cell:
+def number(value: float | None, text: str | None = None) -> TableCell:
     """Return a cell with a number; unknown numbers are sorted last."""
     if value is None:
-        return Cell("", float("-inf"))
-    return Cell(f"{value:,}" if text is None else text, value)
+        return TableCell("", float("-inf"))
+    return TableCell(f"{value:,}" if text is None else text, value)
 
 
-def words(text: str, *, is_long: bool = False) -> Cell:
+def words(text: str, *, is_long: bool = False) -> TableCell:
     """Return a cell with a text, which may take several lines if it is long."""
-    return Cell(text, None, "text long" if is_long else "text")
+    return TableCell(text, None, "text long" if is_long else "text")

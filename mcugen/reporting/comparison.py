@@ -13,7 +13,7 @@ from rich.table import Table as Grid
 
 from mcugen.core.errors import printable, shortened
 from mcugen.reporting.differences import MOST_LAYERS, Change, Differences, LayerChange, number
-from mcugen.reporting.figures import Layer
+from mcugen.reporting.figures import ReportedLayer
 from mcugen.reporting.pages import rendered
 
 LONGEST_NAME = 48
@@ -21,7 +21,7 @@ LONGEST_NAME = 48
 
 
 @dataclass(frozen=True)
-class Table:
+class ComparisonTable:
     """A table of a comparison: the first column has names, the others figures."""
 
     key: str
@@ -36,12 +36,14 @@ def title(differences: Differences) -> str:
     return before if before == after else f"{before} -> {after}"
 
 
-def tables(differences: Differences) -> Iterator[Table]:
+def tables(differences: Differences) -> Iterator[ComparisonTable]:
     """Yield the tables of figures, of what they rest on, and of layers; the last two if something changed there."""
-    yield Table("figures", "Figures", ("", "before", "after", "change", ""), tuple(map(_figure, differences.changes)))
+    yield ComparisonTable(
+        "figures", "Figures", ("", "before", "after", "change", ""), tuple(map(_figure, differences.changes))
+    )
     if differences.causes:
         rows = tuple((name, *(shortened(printable(t), 60) for t in texts)) for name, *texts in differences.causes)
-        yield Table("causes", "What they rest on", ("", "before", "after"), rows)
+        yield ComparisonTable("causes", "What they rest on", ("", "before", "after"), rows)
     if differences.layers:
         shown = differences.layers[:MOST_LAYERS]
         count = (
@@ -49,7 +51,9 @@ def tables(differences: Differences) -> Iterator[Table]:
         )
         time = "cycles" if differences.before.cycles_estimate and differences.after.cycles_estimate else "instructions"
         rows = tuple(_layer(change, "cycles_estimate" if time == "cycles" else time) for change in shown)
-        yield Table("layers", f"Layers that changed: {count}", ("layer", "kernel", time, "flash", "RAM"), rows)
+        yield ComparisonTable(
+            "layers", f"Layers that changed: {count}", ("layer", "kernel", time, "flash", "RAM"), rows
+        )
 
 
 def print_differences(differences: Differences, console: Console) -> None:
@@ -111,6 +115,6 @@ def _layer(change: LayerChange, time: str) -> tuple[str, ...]:
     return (shortened(printable(change.title), LONGEST_NAME), change.what, *figures)
 
 
-def _value(layer: Layer | None, name: str) -> str:
+def _value(layer: ReportedLayer | None, name: str) -> str:
     value = getattr(layer, name) if layer else None
     return "-" if value is None else number(value)

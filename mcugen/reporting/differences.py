@@ -10,7 +10,7 @@ from typing import Any
 
 from mcugen.core.errors import ConstraintError, UsageError
 from mcugen.reporting.basis import Basis
-from mcugen.reporting.figures import Layer, Report, layer_title
+from mcugen.reporting.figures import Report, ReportedLayer, layer_title
 
 Get = Callable[[Report], float | None]
 
@@ -77,11 +77,11 @@ class LayerChange:
     """A layer that changed, appeared or disappeared between two reports."""
 
     title: str
-    before: Layer | None
-    after: Layer | None
+    before: ReportedLayer | None
+    after: ReportedLayer | None
 
     @property
-    def sides(self) -> dict[str, Layer | None]:
+    def sides(self) -> dict[str, ReportedLayer | None]:
         """The layer in each report, by the keys `before` and `after`."""
         return {"before": self.before, "after": self.after}
 
@@ -232,10 +232,10 @@ def _layers(before: Report, after: Report) -> Iterator[LayerChange]:
     yield from sorted(changed, key=lambda change: -change.weight)
 
 
-def _title(before: Layer | None, after: Layer | None) -> str:
+def _title(before: ReportedLayer | None, after: ReportedLayer | None) -> str:
     layer = after or before
     return layer_title(layer.name, layer.origin) if layer else ""
 
 
-def _time(layer: Layer | None) -> int:
+def _time(layer: ReportedLayer | None) -> int:
     return (layer.cycles_estimate or layer.instructions or 0) if layer else 0

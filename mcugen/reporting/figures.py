@@ -95,7 +95,7 @@ class MemoryUse:
 
 
 @dataclass(frozen=True)
-class Layer:
+class ReportedLayer:
     """One instruction of the program, or all of a loop or branch.
 
     `family` names the origin of the layer's kernel (mcugen.core.options.FAMILIES); for a loop or branch, that of any
@@ -426,7 +426,7 @@ class Report:
     """The errors of layers, for a model that mcugen quantized, where it ran."""
     quantization_estimate: QuantizationEstimate | None
     """The loss by quantization on a few samples, for a model that mcugen quantized on the command line."""
-    layers: list[Layer]
+    layers: list[ReportedLayer]
     notes: tuple[str, ...] = ()
     """Assumptions and remarks, one sentence each (may hold untrusted text)."""
     steps: StepFigures | None = None
@@ -708,7 +708,7 @@ def _microjoules(cycles: int | None, energy: Energy | None) -> float | None:
     return None if cycles is None or energy is None else round(energy.microjoules(cycles), 3)
 
 
-def _measured_layers(layers: Sequence[Layer], run: Measurement, energy: Energy | None) -> list[Layer]:
+def _measured_layers(layers: Sequence[ReportedLayer], run: Measurement, energy: Energy | None) -> list[ReportedLayer]:
     """Return the layers with their measured figures; layers behind the last that ran are for learning, and unknown."""
     instructions = run.layer_instructions or ()
     cycles = (run.cycles.layers if run.cycles else None) or ()
@@ -753,11 +753,11 @@ def _precision(program: Program) -> str:
     return "int16x8" if kind == "int16" else kind  # weights are int8
 
 
-def _layers(program: Program) -> list[Layer]:
+def _layers(program: Program) -> list[ReportedLayer]:
     times = moments(program)
     layers = [(program.head(span), span) for span in program.layers()]
     return [
-        Layer(
+        ReportedLayer(
             name=program.completing(span).name,
             origin=list(instr.origin),
             op=instr.op,

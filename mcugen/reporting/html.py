@@ -13,9 +13,9 @@ from markupsafe import Markup
 from mcugen.evaluation.layers import LayerError
 from mcugen.evaluation.metrics import described
 from mcugen.evaluation.sample_results import SampleResult, SampleView
-from mcugen.reporting.cells import Cell, number, words
+from mcugen.reporting.cells import TableCell, number, words
 from mcugen.reporting.charts import page
-from mcugen.reporting.figures import Alternative, Layer, Report, SelfTestLayer, layer_title, stalled
+from mcugen.reporting.figures import Alternative, Report, ReportedLayer, SelfTestLayer, layer_title, stalled
 from mcugen.reporting.layer_charts import charts_of
 from mcugen.reporting.text import findings, title, totals
 
@@ -95,7 +95,7 @@ def verdict(report: Report) -> list[tuple[bool, str]]:
     return statements
 
 
-def _layer_row(index: int, layer: Layer) -> list[Cell]:
+def _layer_row(index: int, layer: ReportedLayer) -> list[TableCell]:
     waits = stalled(layer.cycles_estimate, layer.stalls) if layer.stalls else None
     return [
         number(index),
@@ -110,13 +110,13 @@ def _layer_row(index: int, layer: Layer) -> list[Cell]:
     ]
 
 
-def _tested_row(layer: SelfTestLayer) -> list[Cell]:
+def _tested_row(layer: SelfTestLayer) -> list[TableCell]:
     share = f"{100 * layer.found / max(layer.significant, 1):.0f} %" * (layer.significant > 0)
     counts = (number(layer.flips), number(layer.significant), number(layer.found, f"{layer.found} {share}".strip()))
     return [words(layer.layer), *counts]
 
 
-def _alternative_row(other: Alternative, present: Alternative) -> list[Cell]:
+def _alternative_row(other: Alternative, present: Alternative) -> list[TableCell]:
     """Return the cells of an alternative: each figure with its difference from the present choice."""
     if other.refusal:
         return [words(other.options), words(other.refusal, is_long=True), words(""), words("")]
@@ -128,14 +128,14 @@ def _alternative_row(other: Alternative, present: Alternative) -> list[Cell]:
     return [words(other.options), *(_changed(now, before) for now, before in pairs)]
 
 
-def _changed(now: int | None, before: int | None) -> Cell:
+def _changed(now: int | None, before: int | None) -> TableCell:
     """Return a cell with a figure, and by which share it is more than before."""
     if now is None or not before or now == before:
         return number(now)
     return number(now, f"{now:,} ({100 * (now / before - 1):+.1f} %)")
 
 
-def _error_row(index: int, layer: LayerError) -> list[Cell]:
+def _error_row(index: int, layer: LayerError) -> list[TableCell]:
     spread = "" if layer.low is None or layer.high is None else f"{layer.low:.3g} to {layer.high:.3g}"
     clipped = "" if layer.clipped is None else f"{100 * layer.clipped:.2f} %"
     exact = layer.cosine is not None and layer.sqnr_db is None
@@ -148,13 +148,13 @@ def _error_row(index: int, layer: LayerError) -> list[Cell]:
         words(layer.method),
         number(layer.clipped, clipped),
         _short(layer.weights_sqnr_db, "{:.1f}"),
-        Cell("exact", 1e9) if exact else _short(layer.sqnr_db, "{:.1f}"),
+        TableCell("exact", 1e9) if exact else _short(layer.sqnr_db, "{:.1f}"),
         _short(layer.cosine, "{:.5f}"),
         _short(layer.max_abs_error, "{:.3g}"),
     ]
 
 
-def _short(value: float | None, form: str) -> Cell:
+def _short(value: float | None, form: str) -> TableCell:
     return number(value, "" if value is None else form.format(value))
 
 

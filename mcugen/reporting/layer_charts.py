@@ -9,7 +9,7 @@ from typing import Any
 
 from mcugen.evaluation.layers import BINS, LayerComparison
 from mcugen.reporting.charts import FAINT, Chart, chart
-from mcugen.reporting.figures import Layer, LearningFigures, Report, layer_title
+from mcugen.reporting.figures import LearningFigures, Report, ReportedLayer, layer_title
 from mcugen.reporting.memory import KINDS
 from mcugen.reporting.two_cores import TwoCores
 
@@ -46,11 +46,11 @@ def charts_of(report: Report) -> dict[str, Chart]:
     return charts
 
 
-def _name(index: int, layer: Layer) -> str:
+def _name(index: int, layer: ReportedLayer) -> str:
     return f"{index} {layer_title(layer.name, layer.origin)}"[:LONGEST]
 
 
-def _parts(layer: Layer) -> list[tuple[str, str, float | None]]:
+def _parts(layer: ReportedLayer) -> list[tuple[str, str, float | None]]:
     """Return measure, part of the measure, and value, for each bar of a layer."""
     stalls = layer.stalls or []
     waits = sum(stall.cycles for stall in stalls)
@@ -344,7 +344,7 @@ def _learning(learning: LearningFigures) -> Chart:
     return chart("Accuracy while it learns", spec)
 
 
-def _cores(cores: TwoCores, layers: Sequence[Layer]) -> Chart:
+def _cores(cores: TwoCores, layers: Sequence[ReportedLayer]) -> Chart:
     """Return two rows of bars along the time: what each core computes, every other layer lighter; gaps are waits."""
     rows = [
         {

@@ -21,7 +21,7 @@ from mcugen.lir.program import Control, Program
 from mcugen.memory.peak import shortened
 from mcugen.memory.plan import peak_live_bytes
 from mcugen.reporting.figures import Report
-from mcugen.reporting.memory import Block, MemoryMap, Row
+from mcugen.reporting.memory import Block, LayerPeak, MemoryMap
 from mcugen.reporting.text import dropped_text
 
 
@@ -191,7 +191,7 @@ def print_memory(memory: MemoryMap, console: Console) -> None:
     console.print(table)
 
 
-def _by_rows(row: Row) -> str:
+def _by_rows(row: LayerPeak) -> str:
     """Return whether the layer of the peak is computed row by row, or could be, as text."""
     if row.kernel == Control.STREAM.value:
         return "this layer is a group that is computed row by row"

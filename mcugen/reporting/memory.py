@@ -42,7 +42,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Row:
+class LayerPeak:
     """A layer, which is the instructions `first` to `last`, at the moment when it uses most of the arena.
 
     `nbytes` are the bytes in use, `scratch` those of them that only this layer needs; `blocks` are in order of
@@ -95,7 +95,7 @@ class MemoryMap:
     areas: tuple[int, ...]
     bound: int
     peak: Peak
-    rows: tuple[Row, ...]
+    rows: tuple[LayerPeak, ...]
     blocks: tuple[Block, ...]
     """All buffers, in the order in which they become alive."""
 
@@ -193,7 +193,7 @@ def memory_map(program: Program, board: str, whole: Mapping[str, str] | None = N
 
 def _row(
     program: Program, layer: range, times: list[Moment], block_of: dict[Buffer, Block], whole: Mapping[str, str]
-) -> Row:
+) -> LayerPeak:
     head = program.head(layer)
     peak = busiest(times[index + 1] for index in layer)
     blocks = tuple(block_of[b] for b in peak.buffers if b.nbytes)
@@ -201,7 +201,7 @@ def _row(
     own = program.completing(layer).name
     name = layer_title(own, head.origin)
     reason = whole.get(own, "")
-    return Row(name, head.op, head.kernel, layer[0], layer[-1], peak.nbytes, scratch, blocks, reason)
+    return LayerPeak(name, head.op, head.kernel, layer[0], layer[-1], peak.nbytes, scratch, blocks, reason)
 
 
 def _scratch(program: Program) -> set[Buffer]:

@@ -34,7 +34,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Row:
+class NodeRow:
     """A node's place in a drawing: the lane of its dot."""
 
     box: Box
@@ -46,7 +46,7 @@ class Drawing:
     """A drawing of a network: rows from above, lines between them as SVG paths, and the number of lanes."""
 
     title: str
-    rows: list[Row]
+    rows: list[NodeRow]
     lines: list[str]
     lanes: int
 
@@ -129,7 +129,7 @@ def drawn(title: str, boxes: Sequence[Box]) -> Drawing:
     last = {name: index for index, box in enumerate(boxes) for name in box.reads}
     lane_of: dict[str, int] = {}
     place_of: dict[str, tuple[int, int]] = {}
-    rows: list[Row] = []
+    rows: list[NodeRow] = []
     lines: list[str] = []
     for index, box in enumerate(boxes):
         reads = [name for name in dict.fromkeys(box.reads) if name in lane_of]
@@ -138,7 +138,7 @@ def drawn(title: str, boxes: Sequence[Box]) -> Drawing:
         lines += [_line(*place_of[name], lane_of[name], index, lane) for name in reads]
         for name in ends:
             del lane_of[name]
-        rows.append(Row(box, lane))
+        rows.append(NodeRow(box, lane))
         for name in box.makes:
             if name in last:
                 lane_of[name] = lane if lane not in lane_of.values() else _free(lane_of)

@@ -11,11 +11,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from mcugen.core.errors import printable
-from mcugen.evaluation.accuracy import Accuracy, Measure
+from mcugen.evaluation.accuracy import Accuracy, MetricValues
 from mcugen.evaluation.layers import COMPUTED, LayerComparison, LayerError, precision_lines
 from mcugen.evaluation.metrics import described
 from mcugen.lir.program import MOVE
-from mcugen.reporting.figures import Layer, MemoryUse, ModelFigures, Ram, Report, layer_title, stalled
+from mcugen.reporting.figures import MemoryUse, ModelFigures, Ram, Report, ReportedLayer, layer_title, stalled
 from mcugen.reporting.tradeoffs import Goal, Tradeoff
 
 WORST = 10
@@ -82,7 +82,7 @@ def _verdict(step: Tradeoff) -> str:
     return missed if step.kept else "undone"
 
 
-class Facts:
+class FactList:
     """A list of lines of a label, a value and a note, as plain text."""
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ def table_of_facts(heading: str, rows: Sequence[tuple[str, str, str]]) -> Table:
 
 def totals(report: Report) -> list[tuple[str, str, str]]:
     """Return label, value and note of each figure of the whole model."""
-    table = Facts()
+    table = FactList()
     _add_time(table, report)
     _add_memory(table, report)
     _add_choices(table, report)
@@ -119,7 +119,7 @@ def totals(report: Report) -> list[tuple[str, str, str]]:
     return table.rows
 
 
-def _add_time(table: Facts, report: Report) -> None:
+def _add_time(table: FactList, report: Report) -> None:
     """Add accuracy, work, and the time it takes."""
     model = report.model
     if report.accuracy is not None:
@@ -163,7 +163,7 @@ def _add_time(table: Facts, report: Report) -> None:
         table.add_row("microjoules, estimate", f"{report.microjoules_estimate:,.1f}", "of the whole chip while it runs")
 
 
-def _add_memory(table: Facts, report: Report) -> None:
+def _add_memory(table: FactList, report: Report) -> None:
     """Add flash and RAM, in all and by the board's memories."""
     flash, ram, model = report.flash, report.ram, report.model
     table.add_row("flash: code", _number(flash.code), "bytes, library functions included")
@@ -202,7 +202,7 @@ def _add_memory(table: Facts, report: Report) -> None:
         table.add_row(f"memory: {memory.name}", _number(memory.used), holds(memory))
 
 
-def _add_learning(table: Facts, report: Report) -> None:
+def _add_learning(table: FactList, report: Report) -> None:
     """Add the results of learning, and the cost of a step."""
     learning = report.learning
     if learning is None:
@@ -225,7 +225,7 @@ def _add_learning(table: Facts, report: Report) -> None:
     table.add_row("RAM: learned", _number(learning.state), f"bytes of state; {learning.trained}")
 
 
-def _add_choices(table: Facts, report: Report) -> None:
+def _add_choices(table: FactList, report: Report) -> None:
     """Add the compiler's choices and their limits."""
     if report.library_calls:
         table.add_row("kernels", report.kernels, report.library_calls)
@@ -298,7 +298,7 @@ def accuracy_rows(accuracy: Accuracy, ran: str) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _beside(measure: Measure, reference: str) -> tuple[str, str, str]:
+def _beside(measure: MetricValues, reference: str) -> tuple[str, str, str]:
     """Return the row of a further metric: the generated code's value, and the reference's in the note."""
     metric = described(measure.metric)
     note = "" if measure.float32 is None else f"{metric.show(measure.float32)} of {reference}"
@@ -385,11 +385,11 @@ def _waited(report: Report) -> str:
     return ", ".join(f"{memory}: {what} {_share(n / total)}" for memory, what, n in kinds if n) or "none"
 
 
-def _per_mac(layer: Layer) -> str:
+def _per_mac(layer: ReportedLayer) -> str:
     return f"{layer.instructions / layer.macs:.2f}" if layer.instructions and layer.macs else ""
 
 
-LAYER_COLUMNS: tuple[tuple[str, bool, Callable[[Layer], str]], ...] = (
+LAYER_COLUMNS: tuple[tuple[str, bool, Callable[[ReportedLayer], str]], ...] = (
     ("kernel", False, lambda layer: layer.kernel),
     ("MACs", False, lambda layer: f"{layer.macs:,}" if layer.macs else ""),
     ("instructions", False, lambda layer: _number(layer.instructions)),

@@ -36,7 +36,7 @@ class Timed(Protocol):
 
 
 @dataclass(frozen=True)
-class Span:
+class LayerSpan:
     """The time from `begin` to `end` in which a core computes layer number `layer`."""
 
     layer: int
@@ -72,7 +72,7 @@ class TwoCores:
     contention: float
     slowest: list[int]
     """The whole layers that take longest, by their numbers."""
-    spans: list[Span]
+    spans: list[LayerSpan]
 
     @property
     def speedup(self) -> float:
@@ -94,7 +94,7 @@ MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
-class Cost:
+class CoreTimes:
     """The times that a layer, or a barrier, takes on the first core, and on the core that computes it."""
 
     first: float
@@ -158,11 +158,11 @@ def two_cores(
         share = _of_parts(layers, helped, first_part, memories)
         return _pipeline(*timing, first_part, share)
     unit, costs, barrier = timing
-    spans, whole, forks, now, contended = list[Span](), dict[int, float](), list[tuple[float, float]](), 0.0, 0.0
+    spans, whole, forks, now, contended = list[LayerSpan](), dict[int, float](), list[tuple[float, float]](), 0.0, 0.0
     seen = helped.layers if helped else layers
     for step in _steps(layers):
         times = [costs[index].own for index in step]
-        spans += [Span(index, core, now, now + costs[index].own) for core, index in enumerate(step)]
+        spans += [LayerSpan(index, core, now, now + costs[index].own) for core, index in enumerate(step)]
         now += max(times)
         if len(times) == 1:
             whole[step[0]] = times[0]
@@ -202,15 +202,15 @@ def _of_parts(layers: Sequence[Timed], helped: Helped | None, first_part: int, m
     return sum(products) / max(sum(times[FIRST]) * sum(times[OTHER]), 1)
 
 
-def _pipeline(unit: str, costs: Sequence[Cost], barrier: float, first_part: int, share: float) -> TwoCores:
+def _pipeline(unit: str, costs: Sequence[CoreTimes], barrier: float, first_part: int, share: float) -> TwoCores:
     """Return the schedule of one frame's first layers and the remaining layers of the frame before.
 
     `share` is the share by which both parts are slower when they run at once.
     """
-    spans, nows = list[Span](), [0.0, 0.0]
+    spans, nows = list[LayerSpan](), [0.0, 0.0]
     for index, cost in enumerate(costs):
         core = OTHER if index >= first_part else FIRST
-        spans.append(Span(index, core, nows[core], nows[core] + cost.own))
+        spans.append(LayerSpan(index, core, nows[core], nows[core] + cost.own))
         nows[core] += cost.own
     ours, theirs = nows
     contended = share * min(nows)
@@ -232,18 +232,18 @@ def _pipeline(unit: str, costs: Sequence[Cost], barrier: float, first_part: int,
     )
 
 
-def _costs(layers: Sequence[Timed], helped: Helped | None) -> tuple[str, list[Cost], float] | None:
+def _costs(layers: Sequence[Timed], helped: Helped | None) -> tuple[str, list[CoreTimes], float] | None:
     """Return the unit, the time of each layer in it, and the time of a barrier."""
     if helped is None:
         timing = _unit(layers)
-        return timing and (timing[0], [Cost(time, time) for time in timing[1]], timing[2])
+        return timing and (timing[0], [CoreTimes(time, time) for time in timing[1]], timing[2])
     ours, theirs = _unit(layers), _unit(helped.layers)
     if not ours or not theirs or not ours[0] == theirs[0] == CYCLES:
         return None
     cycle_time = [1e6 / clock for clock in helped.clocks]
     first, other = ([time * cycle_time[core] for time in timing[1]] for core, timing in enumerate((ours, theirs)))
     own = [b if layer.core == OTHER else a for layer, a, b in zip(layers, first, other, strict=True)]
-    return "microseconds", [Cost(a, b) for a, b in zip(first, own, strict=True)], theirs[2] * cycle_time[OTHER]
+    return "microseconds", [CoreTimes(a, b) for a, b in zip(first, own, strict=True)], theirs[2] * cycle_time[OTHER]
 
 
 CYCLES = "cycles"

@@ -12,7 +12,7 @@ from mcugen.core.board import Board
 from mcugen.core.errors import ToolMissingError, VerificationError
 from mcugen.simulation.build import TargetImages
 from mcugen.simulation.disassembly import Instruction
-from mcugen.simulation.elf import Range, functions
+from mcugen.simulation.elf import AddressRange, functions
 from mcugen.simulation.profile import AWAITS, COPIES, HARNESS, Edge, Profiler, Span
 from mcugen.simulation.timings import TIMINGS, Timing
 from mcugen.simulation.waits import Wait, read_wait, untimed, waiting
@@ -46,12 +46,12 @@ class Cycles:
 
 
 @dataclass(frozen=True)
-class Code:
+class Disassembly:
     """A program's instructions by address, and ranges of addresses that do not count."""
 
     instructions: Mapping[int, Instruction]
-    ignored: Sequence[Range] = ()
-    copies: Sequence[Range] = ()
+    ignored: Sequence[AddressRange] = ()
+    copies: Sequence[AddressRange] = ()
     """Address ranges of the functions that stand for a DMA controller: begin of a copy, and wait for its end."""
 
     def block(self, edge: Edge) -> list[Instruction]:
@@ -120,7 +120,7 @@ def estimate_cycles(images: TargetImages, profiler: Profiler, instructions: int)
     return Cycles(total, layer_cycles, note, tuple(units_of(span, code) for span in layers), waits, layer_waits)
 
 
-def _core_cycles(span: Span, code: Code, timing: Timing, board: Board) -> int:
+def _core_cycles(span: Span, code: Disassembly, timing: Timing, board: Board) -> int:
     """Return the cycles on memory without wait states, multiplied by the measured core factor."""
     return round(cycles_of(span, code, timing) * board.core_factor)
 
@@ -138,7 +138,7 @@ def _waits(span: Span, board: Board) -> tuple[Wait, ...]:
     return tuple(wait for wait in (read_wait(board, values) for values in span.waits) if wait.fetches or wait.reads)
 
 
-def _prices(code: Code, timing: Timing) -> Iterator[str]:
+def _prices(code: Disassembly, timing: Timing) -> Iterator[str]:
     """Yield the setup lines of instruction costs for the plugin, which overlaps memory accesses with instructions.
 
     A cost holds for the order of addresses, as the executed order is not known before.
@@ -150,19 +150,19 @@ def _prices(code: Code, timing: Timing) -> Iterator[str]:
     yield from (f"price {address:x} {max(price, 0)}" for address, price in zip(addresses, prices, strict=True))
 
 
-def read_code(image: Path, timing: Timing) -> Code:
+def read_code(image: Path, timing: Timing) -> Disassembly:
     """Return the code of firmware; the harness's own functions are not counted."""
     known = functions(image)
     copies = [known[name] for name in (COPIES, AWAITS) if name in known]
-    return Code(timing.read(image), [area for name, area in known.items() if name in HARNESS], copies)
+    return Disassembly(timing.read(image), [area for name, area in known.items() if name in HARNESS], copies)
 
 
-def instructions_of(span: Span, code: Code) -> int:
+def instructions_of(span: Span, code: Disassembly) -> int:
     """Return the number of executed instructions."""
     return sum(edge.count * len(code.block(edge)) for edge in code.edges(span))
 
 
-def units_of(span: Span, code: Code) -> Mapping[str, int]:
+def units_of(span: Span, code: Disassembly) -> Mapping[str, int]:
     """Return the number of executed instructions by the CPU unit that they occupy."""
     units: Counter[str] = Counter()
     for edge in code.edges(span):
@@ -171,13 +171,13 @@ def units_of(span: Span, code: Code) -> Mapping[str, int]:
     return units
 
 
-def cycles_of(span: Span, code: Code, timing: Timing) -> int:
+def cycles_of(span: Span, code: Disassembly, timing: Timing) -> int:
     """Return the estimated cycles on memory without wait states."""
     cycles = sum(edge.count * _edge_cycles(edge, code, timing) for edge in _whole_blocks(code.edges(span), code))
     return cycles + (span.unaligned if timing.splits_unaligned else 0)
 
 
-def _whole_blocks(edges: Sequence[Edge], code: Code) -> list[Edge]:
+def _whole_blocks(edges: Sequence[Edge], code: Disassembly) -> list[Edge]:
     """Merge blocks where the first always continues to the second and nothing else leads there.
 
     QEMU also begins a block inside straight code: at a page, or after a number of instructions. Page boundaries depend
@@ -196,7 +196,7 @@ def _whole_blocks(edges: Sequence[Edge], code: Code) -> list[Edge]:
     return [edge for block_edges in begun.values() for edge in block_edges]
 
 
-def _edge_cycles(edge: Edge, code: Code, timing: Timing) -> int:
+def _edge_cycles(edge: Edge, code: Disassembly, timing: Timing) -> int:
     """Return the cycles of an executed block, and of the transition to the next block.
 
     The next instruction, or the target of a branch without refill, issues as if it were part of the block.

@@ -63,7 +63,7 @@ def read_sizes(program: Path) -> ElfSizes:
 
 
 @dataclass(frozen=True)
-class Range:
+class AddressRange:
     """Addresses from `begin` up to `end`."""
 
     begin: int
@@ -76,7 +76,7 @@ class Range:
         return self.end - self.begin
 
 
-def functions(program: Path) -> dict[str, Range]:
+def functions(program: Path) -> dict[str, AddressRange]:
     """Return the address range of each function."""
     ranges = {}
     with program.open("rb") as file:
@@ -84,7 +84,7 @@ def functions(program: Path) -> dict[str, Range]:
         for symbol in symbols.iter_symbols() if symbols else ():
             if symbol["st_info"]["type"] == "STT_FUNC":
                 begin = symbol["st_value"] & ~1  # Without the Thumb bit.
-                ranges[str(symbol.name)] = Range(begin, begin + symbol["st_size"])
+                ranges[str(symbol.name)] = AddressRange(begin, begin + symbol["st_size"])
     return ranges
 
 
@@ -103,11 +103,11 @@ def function_at(program: Path, address: int) -> str | None:
     return next((name for name, area in functions(program).items() if address in area), None)
 
 
-def sections(program: Path) -> dict[str, Range]:
+def sections(program: Path) -> dict[str, AddressRange]:
     """Return the address range of each section that takes memory."""
     with program.open("rb") as file:
         allocated = [s for s in ELFFile(file).iter_sections() if s["sh_flags"] & SH_FLAGS.SHF_ALLOC]
-    return {str(s.name): Range(s["sh_addr"], s["sh_addr"] + s["sh_size"]) for s in allocated}
+    return {str(s.name): AddressRange(s["sh_addr"], s["sh_addr"] + s["sh_size"]) for s in allocated}
 
 
 def words(program: Path) -> dict[int, int]:

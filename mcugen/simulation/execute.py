@@ -48,7 +48,7 @@ class Measure(IntEnum):
 
 
 @dataclass(frozen=True)
-class Program:
+class BuiltProgram:
     """A command that runs a built program, and the file with its symbols."""
 
     command: tuple[str, ...]
@@ -56,7 +56,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunResult:
     """The results of a run: outputs of each sample by port name, and the lines that the harness printed."""
 
     outputs: list[dict[str, np.ndarray]]
@@ -68,16 +68,16 @@ class Run:
     """
 
 
-def host_program(image: Path) -> Program:
+def host_program(image: Path) -> BuiltProgram:
     """Return the program itself, or QEMU's user mode running it if $CC made it for another CPU."""
     cpu = cpu_of(image)
     is_foreign = cpu in USER_MODE and cpu != cpu_of(Path(sys.executable))
-    return Program((*([find_program(USER_MODE[cpu])] if is_foreign else []), str(image.resolve())), image)
+    return BuiltProgram((*([find_program(USER_MODE[cpu])] if is_foreign else []), str(image.resolve())), image)
 
 
 def qemu_program(
     image: Path, machine: Machine, *, count_instructions: bool = False, plugin: str = "", serial: str = "none"
-) -> Program:
+) -> BuiltProgram:
     """Return the QEMU command that runs an image.
 
     Args:
@@ -96,11 +96,11 @@ def qemu_program(
         *(("-plugin", plugin) if plugin else ()),
         *("-kernel", str(image.resolve())),
     )
-    return Program(command, image)
+    return BuiltProgram(command, image)
 
 
 def execute(
-    program: Program,
+    program: BuiltProgram,
     bundle: Bundle,
     samples: Sequence[Sample],
     folder: Path,
@@ -109,7 +109,7 @@ def execute(
     timeout: float,
     progress: Callable[[int], None] | None = None,
     first: int = 0,
-) -> Run:
+) -> RunResult:
     """Run samples through a program in `folder`.
 
     Args:
@@ -138,7 +138,7 @@ def execute(
     outputs, crcs = _read_outputs(folder / "output.bin", bundle, samples, swaps)
     if progress:
         progress(len(samples))
-    return Run(outputs, findings, crcs)
+    return RunResult(outputs, findings, crcs)
 
 
 def _write_inputs(
@@ -274,7 +274,7 @@ def _output(port: Port, data: bytes) -> np.ndarray:
 
 
 def _watch(
-    program: Program,
+    program: BuiltProgram,
     folder: Path,
     bytes_per_sample: int,
     timeout: float,
@@ -309,7 +309,7 @@ def _watch(
 
 
 @contextlib.contextmanager
-def _process(program: Program, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _process(program: BuiltProgram, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Yield the running program with its console in a file; end it with the block."""
     with (folder / "console.txt").open("wb") as console:
         process = subprocess.Popen(
@@ -328,7 +328,7 @@ def _findings(console: str) -> Findings:
     return {match[1]: [int(word, 16) for word in match[2].split()] for match in matches if match}
 
 
-def _check(program: Program, bundle: Bundle, exit_code: int, console: str, findings: Findings, first: int) -> None:
+def _check(program: BuiltProgram, bundle: Bundle, exit_code: int, console: str, findings: Findings, first: int) -> None:
     libraries = " and ".join(library.versions for library in bundle.libraries)
     if "status" in findings:
         number, status = findings["status"]

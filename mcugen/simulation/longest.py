@@ -22,12 +22,12 @@ from mcugen.codegen.bundle import Bundle
 from mcugen.core.board import Board
 from mcugen.core.options import LibraryFiles
 from mcugen.simulation.build import build_target
-from mcugen.simulation.elf import Range, functions
+from mcugen.simulation.elf import AddressRange, functions
 from mcugen.simulation.execute import Sample
 from mcugen.simulation.machines import find_machine
 from mcugen.simulation.profile import HARNESS, Edge, Profiler, Span
 from mcugen.simulation.simulation import SECONDS_PER_SAMPLE
-from mcugen.simulation.stack_steps import Step, read_steps
+from mcugen.simulation.stack_steps import StackStep, read_steps
 
 MOVES = ("mem", "__aeabi_mem")
 """Prefixes of C library functions whose loops depend on sizes only."""
@@ -108,7 +108,7 @@ def _require_all_that_ran(blocks: Mapping[int, _Block], runs: Sequence[Counter[J
         raise _UnknownError(f"it is not known how code comes to {at:#x}")
 
 
-def _jumps(run: Span, steps: Mapping[int, Step], ignored: Sequence[Range]) -> Counter[Jump]:
+def _jumps(run: Span, steps: Mapping[int, StackStep], ignored: Sequence[AddressRange]) -> Counter[Jump]:
     """Return how often each instruction continued to which next one."""
     counts: Counter[Jump] = Counter()
     for edge in run.edges:
@@ -118,7 +118,7 @@ def _jumps(run: Span, steps: Mapping[int, Step], ignored: Sequence[Range]) -> Co
     return counts
 
 
-def _block(edge: Edge, steps: Mapping[int, Step]) -> Iterator[int]:
+def _block(edge: Edge, steps: Mapping[int, StackStep]) -> Iterator[int]:
     at = edge.begin
     while at < edge.last:
         yield at
@@ -142,7 +142,7 @@ class _Block:
 class _Flow:
     """Control flow of a function from its first address on."""
 
-    steps: Mapping[int, Step]
+    steps: Mapping[int, StackStep]
     begin: int
     taken: Sequence[Counter[Jump]]
 
@@ -175,7 +175,7 @@ class _Flow:
         block.ends = not after or self._returns(at)
         return block
 
-    def step(self, at: int) -> Step:
+    def step(self, at: int) -> StackStep:
         """Return the instruction at an address."""
         if at not in self.steps:
             raise _UnknownError(f"{at:#x} is no code")
@@ -208,7 +208,7 @@ class _Flow:
 class _Names:
     """Names of functions by address, and whether they belong to the model."""
 
-    known: Mapping[str, Range]
+    known: Mapping[str, AddressRange]
     bundle: Bundle
 
     def name(self, address: int) -> str:

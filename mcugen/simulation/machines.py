@@ -28,7 +28,7 @@ def tool_versions(board: Board) -> tuple[str, str | None]:
 
 
 @dataclass(frozen=True)
-class Region:
+class MemoryRange:
     """A range of a machine's memory, in bytes, and its name in the linker script."""
 
     name: str
@@ -47,38 +47,38 @@ class Machine:
     harness: str
     """The folder of templates/harness with what is the CPU's own."""
     counter: Counter
-    regions: tuple[Region, ...]
+    regions: tuple[MemoryRange, ...]
     weights_region: str = "BULK"
     arena_region: str = "BULK"
     uart: int = 0
     """Address of its first serial port; 0 where the harness has no driver for that."""
 
-    def with_memories(self, sizes: Mapping[str, int]) -> tuple[Region, ...]:
+    def with_memories(self, sizes: Mapping[str, int]) -> tuple[MemoryRange, ...]:
         """Return the regions with a separate one for each memory (bytes by name), taken from the arena's region.
 
         The largest memories are cut to the space that is left.
         """
         (bulk,) = (r for r in self.regions if r.name == self.arena_region)
-        origin, left, cut = bulk.origin, bulk.size, list[Region]()
+        origin, left, cut = bulk.origin, bulk.size, list[MemoryRange]()
         for name, size in sorted(sizes.items(), key=lambda item: (item[1], item[0])):
             nbytes = min(size, left // 2 & -_KIB)
-            cut.append(Region(name, origin, nbytes))
+            cut.append(MemoryRange(name, origin, nbytes))
             origin, left = origin + nbytes, left - nbytes
-        remaining = Region(bulk.name, origin, left)
+        remaining = MemoryRange(bulk.name, origin, left)
         return (*(remaining if r == bulk else r for r in self.regions), *cut)
 
 
-def _regions(code: int, data: int, bulk: tuple[int, int]) -> tuple[Region, ...]:
+def _regions(code: int, data: int, bulk: tuple[int, int]) -> tuple[MemoryRange, ...]:
     """Return the regions of a machine: 4 MiB each for code and data, and a large RAM for weights and arena."""
     return (
-        Region("VECTORS", code, _KIB),
-        Region("CODE", code + _KIB, 4 * _MIB - _KIB),
-        Region("DATA", data, 4 * _MIB),
-        Region("BULK", *bulk),
+        MemoryRange("VECTORS", code, _KIB),
+        MemoryRange("CODE", code + _KIB, 4 * _MIB - _KIB),
+        MemoryRange("DATA", data, 4 * _MIB),
+        MemoryRange("BULK", *bulk),
     )
 
 
-def _cortex_m(name: str, clock_hz: int, regions: tuple[Region, ...], uart: int = 0) -> Machine:
+def _cortex_m(name: str, clock_hz: int, regions: tuple[MemoryRange, ...], uart: int = 0) -> Machine:
     return Machine(name, ARM, ("-M", name), "arm", SysTick(clock_hz), regions, uart=uart)
 
 
@@ -99,10 +99,10 @@ _AN547 = _cortex_m(
     "mps3-an547",
     32_000_000,
     (
-        Region("VECTORS", 0x1000_0000, _KIB),
-        Region("CODE", 0x1100_0000, 2 * _MIB),
-        Region("DATA", 0x3100_0000, 4 * _MIB),
-        Region("BULK", 0x7000_0000, 256 * _MIB),
+        MemoryRange("VECTORS", 0x1000_0000, _KIB),
+        MemoryRange("CODE", 0x1100_0000, 2 * _MIB),
+        MemoryRange("DATA", 0x3100_0000, 4 * _MIB),
+        MemoryRange("BULK", 0x7000_0000, 256 * _MIB),
     ),
     0x4930_3000,
 )
@@ -111,9 +111,9 @@ _MICROBIT = replace(
         "microbit",
         16_000_000,
         (
-            Region("VECTORS", 0, _KIB),
-            Region("CODE", _KIB, 255 * _KIB),
-            Region("DATA", 0x2000_0000, 16 * _KIB),
+            MemoryRange("VECTORS", 0, _KIB),
+            MemoryRange("CODE", _KIB, 255 * _KIB),
+            MemoryRange("DATA", 0x2000_0000, 16 * _KIB),
         ),
     ),
     weights_region="CODE",

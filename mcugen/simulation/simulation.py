@@ -24,9 +24,9 @@ from mcugen.simulation.build import Checks, TargetImages, build_host, build_part
 from mcugen.simulation.cycles import Cycles, estimate_cycles
 from mcugen.simulation.elf import function_sizes, read_sizes
 from mcugen.simulation.execute import (
+    BuiltProgram,
     Measure,
-    Program,
-    Run,
+    RunResult,
     Sample,
     TrapError,
     execute,
@@ -37,7 +37,7 @@ from mcugen.simulation.execute import (
 from mcugen.simulation.machines import Machine, find_machine, tool_versions
 from mcugen.simulation.profile import Profiler
 from mcugen.simulation.stack import StackBound, stack_bound
-from mcugen.simulation.timer import Reading, Timing
+from mcugen.simulation.timer import Reading, TimerReadings
 
 LEAST_SHARE = 16
 """Samples that are worth a simulator of their own."""
@@ -56,7 +56,7 @@ PROFILED = 10
 
 
 @dataclass(frozen=True)
-class Sizes:
+class FirmwareSizes:
     """Bytes that the model adds to a firmware, including the library functions that it needs."""
 
     code: int
@@ -80,7 +80,7 @@ class Execution:
     """Instructions of each layer in an instrumented build; their sum differs a little from `instructions`."""
     stack: int | None
     """Peak bytes of the call, below the caller's frame."""
-    sizes: Sizes | None
+    sizes: FirmwareSizes | None
     cycles: Cycles | None = None
     input_instructions: int | None = None
     """Instructions that convert the first raw sample to the input."""
@@ -169,19 +169,19 @@ def simulate(
 
 
 def _run_all(
-    program: Program,
+    program: BuiltProgram,
     bundle: Bundle,
     samples: Sequence[Sample],
     folder: Path,
     setup: Setup,
     measure: Measure = Measure.NOTHING,
-) -> Run:
+) -> RunResult:
     """Run all samples in parallel shares. The first sample of the first share is measured."""
     ends = _shares(len(samples), 1 if bundle.has_state else setup.workers.jobs)
     count = len(ends) - 1
     finished = [0] * count
 
-    def run(part: int) -> Run:
+    def run(part: int) -> RunResult:
         def advance(number: int) -> None:
             finished[part] = number
             if setup.progress:
@@ -208,14 +208,14 @@ def _shares(total: int, max_shares: int) -> list[int]:
     return [total * i // count for i in range(count + 1)]
 
 
-def _joined(runs: Sequence[Run]) -> Run:
+def _joined(runs: Sequence[RunResult]) -> RunResult:
     """Join the runs of all shares; measurements are those of the first."""
     outputs = [output for run in runs for output in run.outputs]
-    return Run(outputs, runs[0].findings, tuple(crc for run in runs for crc in run.crcs))
+    return RunResult(outputs, runs[0].findings, tuple(crc for run in runs for crc in run.crcs))
 
 
 @dataclass(frozen=True)
-class Share:
+class SampleShare:
     """Samples from number `first` on, for one simulator of a cluster."""
 
     first: int
@@ -224,18 +224,20 @@ class Share:
 
 
 def _run_on_cluster(
-    program: Program,
+    program: BuiltProgram,
     board: Board,
     bundle: Bundle,
     samples: Sequence[Sample],
     setup: Setup,
     measure: Measure = Measure.NOTHING,
-) -> Run:
+) -> RunResult:
     """Run all samples on other computers, whose simulators must have the same version."""
     ends = _shares(len(samples), max(LEAST_SHARES, -(-len(samples) // MOST_SHARE)))
-    shares = [Share(first, samples[first:end], Measure.NOTHING if first else measure) for first, end in pairwise(ends)]
+    shares = [
+        SampleShare(first, samples[first:end], Measure.NOTHING if first else measure) for first, end in pairwise(ends)
+    ]
     work = partial(_run_share, program.image, board, tool_versions(board)[1], bundle, setup.timeout)
-    runs: dict[int, Run] = {}
+    runs: dict[int, RunResult] = {}
     for share, run in setup.workers.each_done(work, shares):
         runs[share.first] = run
         if setup.progress:
@@ -243,7 +245,9 @@ def _run_on_cluster(
     return _joined([runs[first] for first in sorted(runs)])
 
 
-def _run_share(image: Path, board: Board, simulator: str | None, bundle: Bundle, timeout: float, share: Share) -> Run:
+def _run_share(
+    image: Path, board: Board, simulator: str | None, bundle: Bundle, timeout: float, share: SampleShare
+) -> RunResult:
     """Run one share on a worker of a cluster.
 
     Raises:
@@ -268,7 +272,7 @@ def _with_room(bundle: Bundle, samples: Sequence[Sample]) -> Bundle:
     return replace(bundle, input_code=replace(bundle.input_code, most_raw=largest))
 
 
-def _run_here(bundle: Bundle, folder: Path, setup: Setup, run_all: Callable[[Program], Run]) -> Run:
+def _run_here(bundle: Bundle, folder: Path, setup: Setup, run_all: Callable[[BuiltProgram], RunResult]) -> RunResult:
     """Run the model on this computer; if a sanitizer stops it, run another build that prints the reason."""
     build = partial(build_host, bundle, folder, files=setup.library)
     if not setup.sanitize:
@@ -312,7 +316,7 @@ def simulate_layer_stacks(
         return tuple(run.findings["layer_stacks"][: len(bundle.layers)])
 
 
-def _time(image: Path, machine: Machine, bundle: Bundle, sample: Sample, timeout: float) -> Timing:
+def _time(image: Path, machine: Machine, bundle: Bundle, sample: Sample, timeout: float) -> TimerReadings:
     """Measure the time of one sample in a separate run, since counting instructions is slow."""
     program = qemu_program(image, machine, count_instructions=True)
     folder = image.with_suffix(".run")
@@ -323,7 +327,7 @@ def _time(image: Path, machine: Machine, bundle: Bundle, sample: Sample, timeout
         return list(zip(words, words, words, strict=True))
 
     keys = ("nothing", "known_loop", "two_hooks", "hooks", "run", "layers", "make_input")
-    return Timing(machine.counter, **{key: readings(key) for key in keys})
+    return TimerReadings(machine.counter, **{key: readings(key) for key in keys})
 
 
 def roots_of(bundle: Bundle) -> list[str]:
@@ -332,7 +336,9 @@ def roots_of(bundle: Bundle) -> list[str]:
     return [f"{bundle.name}_run", *ports, *[f"{bundle.name}_reset"] * bundle.has_state]
 
 
-def linked_sizes(bundle: Bundle, board: Board, roots: Sequence[str], library: LibraryFiles | None = None) -> Sizes:
+def linked_sizes(
+    bundle: Bundle, board: Board, roots: Sequence[str], library: LibraryFiles | None = None
+) -> FirmwareSizes:
     """Return what functions of a bundle add to a firmware, with all that they need. The firmware is built, not run.
 
     Raises:
@@ -341,11 +347,11 @@ def linked_sizes(bundle: Bundle, board: Board, roots: Sequence[str], library: Li
     """
     with _folder(None) as folder:
         model, empty = map(read_sizes, build_parts(bundle, board, folder, roots, library))
-    return Sizes(code=model.flash - empty.flash, weights=model.weights, static_ram=model.ram - empty.ram)
+    return FirmwareSizes(code=model.flash - empty.flash, weights=model.weights, static_ram=model.ram - empty.ram)
 
 
-def _sizes(images: TargetImages) -> Sizes:
+def _sizes(images: TargetImages) -> FirmwareSizes:
     assert images.empty is not None
     model, empty = read_sizes(images.model), read_sizes(images.empty)
     functions = function_sizes(images.model) - function_sizes(images.empty)
-    return Sizes(model.flash - empty.flash, model.weights, model.ram - empty.ram, functions)
+    return FirmwareSizes(model.flash - empty.flash, model.weights, model.ram - empty.ram, functions)

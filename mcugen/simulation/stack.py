@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mcugen.simulation.elf import functions
-from mcugen.simulation.stack_steps import Step, read_steps
+from mcugen.simulation.stack_steps import StackStep, read_steps
 from mcugen.simulation.toolchain import Toolchain
 
 
@@ -58,7 +58,7 @@ def stack_bound(image: Path, root: str, toolchain: Toolchain) -> StackBound:
 
 @dataclass
 class _Walk:
-    code: Mapping[int, Step]
+    code: Mapping[int, StackStep]
     functions: Mapping[int, tuple[str, int]]
     """Name and end of each function, by its first address."""
     pointers: set[str] = field(default_factory=set)

@@ -20,7 +20,7 @@ _CONDITIONS = "eq|ne|cs|cc|hs|lo|mi|pl|vs|vc|hi|ls|ge|lt|gt|le"
 
 
 @dataclass(frozen=True)
-class Step:
+class StackStep:
     """The relevant effects of an instruction: bytes pushed, successors, and the called function."""
 
     name: str
@@ -40,7 +40,7 @@ class Step:
     """Whether the instruction may jump to any address in its function."""
 
 
-def read_steps(image: Path, toolchain: Toolchain) -> dict[int, Step]:
+def read_steps(image: Path, toolchain: Toolchain) -> dict[int, StackStep]:
     """Return the code of a program by address."""
     machine = ("-m", "armv8.1-m.main", "-M", "reg-names-std") if toolchain is ARM else ()
     command = [find_program(toolchain.objdump), "-d", "--no-show-raw-insn", *machine, str(image)]
@@ -98,11 +98,11 @@ class _Arm:
         self._literals = literals
         self._constants = _Constants()
 
-    def step(self, line: _Line, end: int) -> Step:
+    def step(self, line: _Line, end: int) -> StackStep:
         name, operands = line.mnemonic.removesuffix(".w").removesuffix(".n"), line.operands
         pushed = self._pushed(name, operands)
         self._remember(name, line)
-        make = partial(Step, line.text, end, pushed)
+        make = partial(StackStep, line.text, end, pushed)
         if name in ("bl", "blx") or (re.fullmatch(f"blx?({_CONDITIONS})", name) and name not in ("blt", "ble", "bls")):
             if line.called.startswith("__gnu_thumb1_case"):  # A jump by the table behind the call.
                 return make(falls=False, computed=True)
@@ -162,9 +162,9 @@ class _Riscv:
     def __init__(self) -> None:
         self._constants = _Constants()
 
-    def step(self, line: _Line, end: int) -> Step:
+    def step(self, line: _Line, end: int) -> StackStep:
         name, operands = line.mnemonic.removeprefix("c."), line.operands
-        make = partial(Step, line.text, end, self._pushed(name, operands))
+        make = partial(StackStep, line.text, end, self._pushed(name, operands))
         self._remember(name, operands)
         if name in ("jal", "jalr"):
             links_otherwise = operands.startswith(("t0,", "t1,", "zero,"))

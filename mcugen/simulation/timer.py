@@ -79,7 +79,7 @@ class Minstret:
 
 
 @dataclass(frozen=True)
-class Timing:
+class TimerReadings:
     """The readings that the harness printed: around calls (`run` is the model's call), and one for each layer."""
 
     counter: Counter

@@ -14,7 +14,7 @@ from typing import Literal
 
 from mcugen.codegen.bundle import Bundle
 from mcugen.core.board import Board, Memory
-from mcugen.simulation.elf import Range, sections
+from mcugen.simulation.elf import AddressRange, sections
 from mcugen.simulation.machines import Machine
 
 _ALIGNMENT = 256
@@ -24,10 +24,10 @@ _KINDS: tuple[Literal["instructions", "data"], ...] = ("instructions", "data")
 
 
 @dataclass(frozen=True)
-class Part:
+class PlacedRange:
     """A range of the firmware's addresses with its memory and address on the board."""
 
-    area: Range
+    area: AddressRange
     memory: Memory
     address: int
 
@@ -71,7 +71,7 @@ def untimed(board: Board, image: Path, bundle: Bundle, machine: Machine) -> list
     return list(dict.fromkeys(names))
 
 
-def parts(board: Board, image: Path, bundle: Bundle, machine: Machine) -> list[Part]:
+def parts(board: Board, image: Path, bundle: Bundle, machine: Machine) -> list[PlacedRange]:
     """Return the parts of the firmware with their memories and addresses on the board, without empty parts."""
     named = {f".{s.kind}.{s.region}.{bundle.name}": s.memory for s in bundle.sections}
     known = named | dict.fromkeys(_CODE, board.memory(board.code_memory))
@@ -79,18 +79,18 @@ def parts(board: Board, image: Path, bundle: Bundle, machine: Machine) -> list[P
     known[".arena"] = board.memory(board.arena_memory)
     areas = [(area, known[name]) for name, area in sections(image).items() if name in known and area]
     (data,) = (r for r in machine.regions if r.name == "DATA")
-    areas.append((Range(data.origin, data.origin + data.size), board.memory(board.data_memory)))
+    areas.append((AddressRange(data.origin, data.origin + data.size), board.memory(board.data_memory)))
     ends: dict[str, int] = {}
     laid = []
     for area, memory in areas:
         begin = -(-ends.get(memory.name, memory.origin) // _ALIGNMENT) * _ALIGNMENT
         address = begin + area.begin % _ALIGNMENT
         ends[memory.name] = address + len(area)
-        laid.append(Part(area, memory, address))
+        laid.append(PlacedRange(area, memory, address))
     return laid
 
 
-def told(board: Board, laid: Sequence[Part]) -> Iterator[str]:
+def told(board: Board, laid: Sequence[PlacedRange]) -> Iterator[str]:
     """Yield the lines of the plugin's setup on the board's memories (templates/harness/profile_plugin.c)."""
     caches = {cache.name: i for i, cache in enumerate(board.caches)}
     for cache in board.caches:

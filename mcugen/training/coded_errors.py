@@ -58,7 +58,7 @@ def most_errors(geometry: Geometry, seen: int, *, learns: bool) -> int:
 
 
 @dataclass
-class Walk:
+class ErrorPropagation:
     """Back-propagation of quantized errors from the loss.
 
     `rule_of` returns what a node does with the error of its result. `anchors` are nodes that represent parts of their
@@ -67,7 +67,7 @@ class Walk:
 
     graph: Graph
     rule_of: Callable[[Node], Rule]
-    anchors: Mapping[Node, Callable[[Walk, Error], None]]
+    anchors: Mapping[Node, Callable[[ErrorPropagation, Error], None]]
     varying: set[Value] = field(default_factory=set)
     found: dict[Value, list[Error]] = field(default_factory=dict)
 
@@ -168,7 +168,7 @@ class Walk:
         return Error(kept, error.unit, error.most)
 
 
-Rule = Callable[[Walk, Node, Error], None]
+Rule = Callable[[ErrorPropagation, Node, Error], None]
 
 
 def one() -> Array:

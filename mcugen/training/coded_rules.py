@@ -33,12 +33,12 @@ from mcugen.ops.pointwise import Binary, Clamp
 from mcugen.ops.pool import AveragePool, DirectPool, MaxPool
 from mcugen.ops.reduce import Reduce
 from mcugen.ops.scatter import ScatterElements, ScatterND
-from mcugen.training.coded_errors import LEAST_ERROR, Error, Rule, UnfitError, Walk, most_errors
+from mcugen.training.coded_errors import LEAST_ERROR, Error, ErrorPropagation, Rule, UnfitError, most_errors
 from mcugen.training.layers import layer_name
 from mcugen.training.products import LONGEST_CODES, Geometry, codes_of
 
 
-def _of_quantize(walk: Walk, node: Node, error: Error) -> None:
+def _of_quantize(walk: ErrorPropagation, node: Node, error: Error) -> None:
     """Pass the error straight through where neither the codes nor the clamp before them saturated."""
     before, type_ = node.input(0).producer, node.output.type
     clamp = None
@@ -49,11 +49,11 @@ def _of_quantize(walk: Walk, node: Node, error: Error) -> None:
     walk.give(node.input(0), walk.masked(error, node.output, *clamp_range(clamp, type_.q, type_.dtype)))
 
 
-def _straight(walk: Walk, node: Node, error: Error) -> None:
+def _straight(walk: ErrorPropagation, node: Node, error: Error) -> None:
     walk.give(node.input(0), error)
 
 
-def _of_clamp(walk: Walk, node: Node, error: Error) -> None:
+def _of_clamp(walk: ErrorPropagation, node: Node, error: Error) -> None:
     """Pass the error through; if the result is quantized, its codes already mask clamped elements."""
     user = walk.graph.only_user(node.output)
     if user is not None and isinstance(user.op, Quantize):
@@ -62,7 +62,7 @@ def _of_clamp(walk: Walk, node: Node, error: Error) -> None:
         _of_function(walk, node, error)
 
 
-def _of_binary(walk: Walk, node: Node, error: Error) -> None:
+def _of_binary(walk: ErrorPropagation, node: Node, error: Error) -> None:
     """Propagate through a sum or product of tensors, or a function of one tensor."""
     is_of_one = len({value for value in node.inputs if value is not None and not value.is_constant}) == 1
     assert isinstance(node.op, Binary)
@@ -72,7 +72,7 @@ def _of_binary(walk: Walk, node: Node, error: Error) -> None:
     rule(walk, node, error)
 
 
-def _of_product(walk: Walk, node: Node, error: Error) -> None:
+def _of_product(walk: ErrorPropagation, node: Node, error: Error) -> None:
     """Give each factor the other factor times the error, summed over broadcast axes."""
     for index, value in enumerate(node.inputs):
         if value in walk.varying and value is not None:
@@ -90,7 +90,7 @@ def _of_product(walk: Walk, node: Node, error: Error) -> None:
             walk.give(value, walk.narrowed(whole, walk.call("Mul", limited_error.unit, scale)))
 
 
-def _of_function(walk: Walk, node: Node, error: Error) -> None:
+def _of_function(walk: ErrorPropagation, node: Node, error: Error) -> None:
     """Multiply the error by the slope, a table over the quantized input."""
     varying = [i for i, value in enumerate(node.inputs) if value in walk.varying]
     if len(varying) != 1:
@@ -146,7 +146,7 @@ def _stored(node: Node, value: Value) -> Value:
     raise UnfitError(f"{node.op.name} '{layer_name(node)}', whose input is no int8")
 
 
-def _of_max_pool(walk: Walk, node: Node, error: Error) -> None:
+def _of_max_pool(walk: ErrorPropagation, node: Node, error: Error) -> None:
     """Give the error to the first largest element of each window."""
     op, x = node.op, node.input(0)
     assert isinstance(op, MaxPool)
@@ -160,7 +160,7 @@ def _of_max_pool(walk: Walk, node: Node, error: Error) -> None:
     walk.give(x, walk.narrowed(sums, error.unit))
 
 
-def _of_average_pool(walk: Walk, node: Node, error: Error) -> None:
+def _of_average_pool(walk: ErrorPropagation, node: Node, error: Error) -> None:
     """Give equal parts of the error to all elements of a window."""
     op, x = node.op, node.input(0).type
     assert isinstance(op, AveragePool)
@@ -174,7 +174,7 @@ def _of_average_pool(walk: Walk, node: Node, error: Error) -> None:
     walk.give(node.input(0), walk.narrowed(sums, unit))
 
 
-def _of_sum(walk: Walk, node: Node, error: Error) -> None:
+def _of_sum(walk: ErrorPropagation, node: Node, error: Error) -> None:
     """Give the error to both terms."""
     for value in node.inputs:
         if value in walk.varying and value is not None:
@@ -183,7 +183,7 @@ def _of_sum(walk: Walk, node: Node, error: Error) -> None:
             walk.give(value, error)
 
 
-def _of_mean(walk: Walk, node: Node, error: Error) -> None:
+def _of_mean(walk: ErrorPropagation, node: Node, error: Error) -> None:
     """Give each element its share of the error."""
     op, x = node.op, node.input(0)
     if not isinstance(op, Reduce) or op.function not in ("mean", "sum"):
@@ -193,7 +193,7 @@ def _of_mean(walk: Walk, node: Node, error: Error) -> None:
     walk.give(x, Error(codes, walk.call("Mul", error.unit, np.full(1, 1 / count, np.float32)), error.most))
 
 
-def _of_move(walk: Walk, node: Node, error: Error) -> None:
+def _of_move(walk: ErrorPropagation, node: Node, error: Error) -> None:
     """Propagate through a data movement by its derivative for reals."""
     derivative = derivative_for(node.op)
     if derivative is None:
@@ -205,7 +205,7 @@ def _of_move(walk: Walk, node: Node, error: Error) -> None:
             walk.give(value, Error(codes, error.unit, error.most))
 
 
-def _of_layer(walk: Walk, node: Node, error: Error) -> None:
+def _of_layer(walk: ErrorPropagation, node: Node, error: Error) -> None:
     """Propagate through a layer with frozen weights."""
     frozen = Frozen.of(node)
     rows = frozen.geometry.by_channel(walk.emit, error.codes)
@@ -234,7 +234,7 @@ class Frozen:
         scales = np.broadcast_to(stored.type.q.scales, stored.type.shape[:1]).astype(np.float64)
         return Frozen(geometry_of(node), stored, scales)
 
-    def back(self, walk: Walk, error: Error) -> Error:
+    def back(self, walk: ErrorPropagation, error: Error) -> Error:
         """Return the error of the layer's input from errors [C, positions] of its output."""
         g, emit = self.geometry, walk.emit
         largest = float(self.scales.max())

@@ -28,13 +28,13 @@ from mcugen.ops.movement import Movement, Reshape
 from mcugen.ops.pointwise import Binary, Where
 from mcugen.ops.scatter import ScatterND
 from mcugen.ops.softmax import Softmax
-from mcugen.training.coded_errors import Error, UnfitError, Walk, most_errors
+from mcugen.training.coded_errors import Error, ErrorPropagation, UnfitError, most_errors
 from mcugen.training.coded_rules import Frozen, geometry_of, rule_of
-from mcugen.training.layers import Layer, layer_name
+from mcugen.training.layers import TrainableLayer, layer_name
 from mcugen.training.losses import unlikely
 from mcugen.training.onnx_calls import OnnxCalls
 from mcugen.training.optimizers import Batch
-from mcugen.training.parameters import Parameter, bias_of, code_scales, coded_weights, first_adapter, numbers
+from mcugen.training.parameters import TrainedParameter, bias_of, code_scales, coded_weights, first_adapter, numbers
 from mcugen.training.products import UNIT, Emitter, Geometry, codes_of
 
 FINE = 15
@@ -71,7 +71,7 @@ class Gradient:
 class Learned:
     """A parameter, the fractional bits of its steps, the largest magnitude of its values, and later its gradient."""
 
-    parameter: Parameter
+    parameter: TrainedParameter
     bits: int
     largest: int
     gradient: Gradient | None = None
@@ -102,7 +102,7 @@ class Learner:
         """Return the products of the layer, int32 [C, positions]."""
         return self.geometry.sums(emit, self.x, self.weights.parameter.value)
 
-    def back(self, walk: Walk, error: Error) -> None:
+    def back(self, walk: ErrorPropagation, error: Error) -> None:
         """Propagate errors [C, positions] to the gradient of the weights and to the source."""
         g, emit, call = self.geometry, walk.emit, walk.call
         reach = 2 ** (8 * self.seen.type.dtype.nbytes)
@@ -126,7 +126,7 @@ def column(each_channel: Array) -> Array:
     return np.asarray(each_channel, np.float64).reshape(-1, 1)
 
 
-Back = Callable[[Walk, Error], None]
+Back = Callable[[ErrorPropagation, Error], None]
 """Handler of the error of a value."""
 
 
@@ -145,7 +145,7 @@ class Trained:
     backs: Mapping[Value, Back]
 
 
-def computed(graph: Graph, layer: Layer) -> Trained:
+def computed(graph: Graph, layer: TrainableLayer) -> Trained:
     """Replace a layer by its trainable form.
 
     Raises:
@@ -185,7 +185,7 @@ class _Maker:
         self.parts.append(learner.back)
         return self._trained(total, learner.units)
 
-    def beside(self, layer: Layer) -> Trained:
+    def beside(self, layer: TrainableLayer) -> Trained:
         """Return the layer with frozen weights in int16, and with what is added to its result."""
         g, emit, frozen = self.geometry, self.emit, Frozen.of(self.node)
         unit = np.full(1, float(np.float32(self._reach / 2**FINE)) or 1.0)
@@ -202,7 +202,7 @@ class _Maker:
             total = self._with_channels(layer.channels, unit, total)
         source = self.source
 
-        def back(walk: Walk, error: Error) -> None:
+        def back(walk: ErrorPropagation, error: Error) -> None:
             if source in walk.varying:
                 walk.give(source, frozen.back(walk, error))
 
@@ -229,7 +229,7 @@ class _Maker:
     def _input(self, role: str, first: Array, bits: int, largest: int) -> Learned:
         quant = UNIT if first.dtype == np.int8 else None
         value = self.graph.add_input(f"{self.name}.{role}", TensorType(first.shape, DType.of(first), quant))
-        learned = Learned(Parameter(value, self.name, first), bits, largest)
+        learned = Learned(TrainedParameter(value, self.name, first), bits, largest)
         self.learned.append(learned)
         return learned
 
@@ -245,7 +245,7 @@ class _Maker:
         self.learned.insert(0, self.learned.pop())
         per = column(1 / np.broadcast_to(units, self.bias.shape))
 
-        def back(walk: Walk, error: Error) -> None:
+        def back(walk: ErrorPropagation, error: Error) -> None:
             bias.gradient = Gradient(_over_positions(walk, error), error.unit, per)
 
         self.parts.append(back)
@@ -286,7 +286,7 @@ class _Maker:
         more = self.call("Round", self._real(learner.sums(self.emit), learner.units / unit))
         rows = self.call("Cast", more, to=TensorProto.INT32)
 
-        def back(walk: Walk, error: Error) -> None:
+        def back(walk: ErrorPropagation, error: Error) -> None:
             codes = walk.emit(GatherND(), error.codes, where, type_=codes_of((count, g.positions), DType.INT16))
             learner.back(walk, Error(codes, error.unit, error.most))
 
@@ -308,7 +308,7 @@ class _Maker:
         self.graph.rename(result, self.name)
         self.graph.sort()
 
-        def back(walk: Walk, error: Error) -> None:
+        def back(walk: ErrorPropagation, error: Error) -> None:
             rows = Error(g.by_channel(walk.emit, error.codes), error.unit, error.most)
             for part in parts:
                 part(walk, rows)
@@ -320,7 +320,7 @@ def _coded(first: Array, scales: Array) -> Array:
     return coded_weights(first, scales.reshape(-1, *(1 for _ in first.shape[1:])))
 
 
-def _over_positions(walk: Walk, error: Error) -> Value:
+def _over_positions(walk: ErrorPropagation, error: Error) -> Value:
     """Return the sums of errors [C, positions] over positions, int32 [C, 1]."""
     wide = walk.call("Cast", error.codes, to=TensorProto.INT32)
     return wide if wide.type.shape[1] == 1 else walk.call("ReduceSum", wide, np.asarray([1]), keepdims=1)
@@ -334,7 +334,7 @@ def walked(graph: Graph, trained: Sequence[Trained], result: Value, target: Valu
     value, reach = _judged(graph, trained, unlikely(result) if loss == "cross-entropy" else result)
     backs = [(value.producer, back) for layer in trained for value, back in layer.backs.items()]
     anchors = {node: back for node, back in backs if node is not None}
-    walk = Walk(graph, rule_of, anchors)
+    walk = ErrorPropagation(graph, rule_of, anchors)
     type_ = TensorType(value.type.shape, DType.INT16, QuantParams((float(np.float32(reach / 2**FINE)),), 0))
     scores = walk.emit(Quantize(), value, type_=type_)
     codes, unit = CODED_LOSSES[loss](walk, walk.emit.reshaped(scores, (1, value.type.count)), target)
@@ -364,7 +364,7 @@ def _judged(graph: Graph, trained: Sequence[Trained], scores: Value) -> tuple[Va
     raise UnfitError("results that are no codes")
 
 
-def _of_classes(walk: Walk, scores: Value, target: Value) -> tuple[Value, float]:
+def _of_classes(walk: ErrorPropagation, scores: Value, target: Value) -> tuple[Value, float]:
     """Return the gradient of cross-entropy: softmax(scores), less 1 at the target; and its unit."""
     emit, classes = walk.emit, scores.type.count
     type_ = TensorType((1, classes), DType.INT16, QuantParams((2.0**-FINE,), 0))
@@ -375,7 +375,7 @@ def _of_classes(walk: Walk, scores: Value, target: Value) -> tuple[Value, float]
     return emit(Where(), is_target, missing, likely, type_=type_), 2.0**-FINE
 
 
-def _difference(walk: Walk, result: Value, target: Value) -> Value:
+def _difference(walk: ErrorPropagation, result: Value, target: Value) -> Value:
     """Return y − target, in the scale of y."""
     count = result.type.count
     target_codes = walk.emit.reshaped(
@@ -384,23 +384,23 @@ def _difference(walk: Walk, result: Value, target: Value) -> Value:
     return walk.emit(Binary("Sub"), result, target_codes, type_=result.type)
 
 
-def _of_squares(walk: Walk, result: Value, target: Value) -> tuple[Value, float]:
+def _of_squares(walk: ErrorPropagation, result: Value, target: Value) -> tuple[Value, float]:
     """Return the gradient of the mean squared error: 2 · (y − target) / n, as values and their unit."""
     return _difference(walk, result, target), 2 * result.type.q.scale[0] / result.type.count
 
 
-def _of_sizes(walk: Walk, result: Value, target: Value) -> tuple[Value, float]:
+def _of_sizes(walk: ErrorPropagation, result: Value, target: Value) -> tuple[Value, float]:
     """Return the gradient of the absolute error: the sign of y − target, divided by n."""
     return _limited(walk, _difference(walk, result, target), 1), 1 / result.type.count
 
 
-def _of_huber(walk: Walk, result: Value, target: Value) -> tuple[Value, float]:
+def _of_huber(walk: ErrorPropagation, result: Value, target: Value) -> tuple[Value, float]:
     """Return the gradient of the Huber loss: (y − target) / n with the difference limited to 1; and its unit."""
     max_code = max(1, min(2**FINE - 1, round(1 / result.type.q.scale[0])))
     return _limited(walk, _difference(walk, result, target), max_code), result.type.q.scale[0] / result.type.count
 
 
-def _limited(walk: Walk, codes: Value, max_code: int) -> Value:
+def _limited(walk: ErrorPropagation, codes: Value, max_code: int) -> Value:
     """Return codes limited to the range from −`max_code` to `max_code`."""
     wide = walk.call("Cast", codes, to=TensorProto.INT32)
     limit = np.full((), max_code, np.int32)

@@ -21,7 +21,7 @@ ADAPTER = re.compile(r"adapter:(\d{1,6})(?::(\d{1,6}))?")
 
 
 @dataclass(frozen=True)
-class Layer:
+class TrainableLayer:
     """A layer to train: weights and bias, the bias alone, an adapter of a rank, or changes of some output channels."""
 
     node: Node
@@ -41,7 +41,7 @@ def is_called(node: Node, name: str) -> bool:
     return name == layer_name(node) or name in node.origin
 
 
-def chosen(graph: Graph, text: str) -> list[Layer]:
+def chosen(graph: Graph, text: str) -> list[TrainableLayer]:
     """Return the layers that a text selects, in order.
 
     The text is a comma-separated list of `last:N`, names, `bias`, `bias:N`, `adapter:RANK` and `adapter:RANK:N`. A
@@ -70,9 +70,9 @@ def chosen(graph: Graph, text: str) -> list[Layer]:
             weights |= dict.fromkeys([_named(graph, known, part)])
     trained = {*weights, *bias, *ranks, *channels}
     return [
-        Layer(node, True)
+        TrainableLayer(node, True)
         if node in weights
-        else Layer(node, False, node in bias, ranks.get(node, 0), channels.get(node, ()))
+        else TrainableLayer(node, False, node in bias, ranks.get(node, 0), channels.get(node, ()))
         for node in known
         if node in trained
     ]

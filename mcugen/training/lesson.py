@@ -20,11 +20,11 @@ from mcugen.ops.onnx_node import Refusal
 from mcugen.training.coded_errors import UnfitError
 from mcugen.training.heads import Head, head_of, with_head
 from mcugen.training.integers import CODED_LOSSES, Remembered, computed, stepped, walked
-from mcugen.training.layers import Layer, chosen, layer_name, leading_to
-from mcugen.training.losses import SCALAR, Judged, judged
+from mcugen.training.layers import TrainableLayer, chosen, layer_name, leading_to
+from mcugen.training.losses import SCALAR, TrainingLoss, judged
 from mcugen.training.onnx_calls import OnnxCalls
 from mcugen.training.optimizers import OPTIMIZERS, Batch, Group, coded, dithered, in_batches, turned, updated
-from mcugen.training.parameters import Parameter, with_parameters, without_reals
+from mcugen.training.parameters import TrainedParameter, with_parameters, without_reals
 from mcugen.training.reals import behind, compute_reals, real_result, real_result_of
 from mcugen.training.statistics import keep_statistics, new_statistics, taught_loss, with_statistics, without_idle
 
@@ -112,7 +112,7 @@ def _train_integers(graph: Graph, training: Training) -> Mapping[str, str]:
     return _taught(graph, training, loss, rate, states, parameters)
 
 
-def _train_reals(graph: Graph, training: Training, layers: Sequence[Layer]) -> Mapping[str, str]:
+def _train_reals(graph: Graph, training: Training, layers: Sequence[TrainableLayer]) -> Mapping[str, str]:
     compute_reals(graph, behind(graph, [layer.node for layer in layers]))
     _require_reals(graph, [layer.node for layer in layers])
     unfuse(graph, behind(graph, [layer.node for layer in layers]))
@@ -142,10 +142,10 @@ def _require_reals(graph: Graph, layers: Sequence[Node]) -> None:
 def _taught(
     graph: Graph,
     training: Training,
-    judgement: Judged,
+    judgement: TrainingLoss,
     rate: Value,
     states: Mapping[str, str],
-    parameters: Sequence[Parameter],
+    parameters: Sequence[TrainedParameter],
     running: Mapping[str, Array] | None = None,
 ) -> Mapping[str, str]:
     """Finish the graph with the loss, and set the description of its training."""
@@ -180,7 +180,7 @@ def _learned(
     graph: Graph,
     training: Training,
     loss: Value,
-    parameters: Sequence[Parameter],
+    parameters: Sequence[TrainedParameter],
     rates: Mapping[str, Value],
     statistics: Mapping[Value, tuple[str, Value]],
 ) -> dict[str, str]:

@@ -23,7 +23,7 @@ SCALAR = (1,)
 
 
 @dataclass(frozen=True)
-class Judged:
+class TrainingLoss:
     """A loss (float32 [1]), the target that it reads, and the number of classes; 0 if the target is a tensor."""
 
     loss: Value
@@ -31,7 +31,7 @@ class Judged:
     classes: int = 0
 
 
-def cross_entropy(graph: Graph, result: Value) -> Judged:
+def cross_entropy(graph: Graph, result: Value) -> TrainingLoss:
     """Return the loss −log softmax(scores)[target] of one sample; a softmax at the model's end is removed first.
 
     Raises:
@@ -53,7 +53,7 @@ def cross_entropy(graph: Graph, result: Value) -> Judged:
     hit = call("Cast", is_target, to=TensorProto.FLOAT)
     logarithm = call("LogSoftmax", call("Reshape", scores, np.asarray([1, classes])), axis=-1)
     total = call("ReduceSum", call("Mul", hit, logarithm), np.asarray([1]), keepdims=0)
-    return Judged(call("Neg", total), target, classes)
+    return TrainingLoss(call("Neg", total), target, classes)
 
 
 def real_code(result: Value) -> Value:
@@ -73,11 +73,11 @@ def unlikely(result: Value) -> Value:
 def _of_differences(function: Callable[[OnnxCalls, Value], Value]) -> Loss:
     """Return the loss that is the mean of a function of each difference."""
 
-    def loss(graph: Graph, result: Value) -> Judged:
+    def loss(graph: Graph, result: Value) -> TrainingLoss:
         target = graph.add_input("target", result.type)
         call = OnnxCalls(graph, "loss")
         counted = call("Reshape", function(call, call("Sub", result, target)), np.asarray([-1]))
-        return Judged(call("ReduceMean", counted, np.asarray([0]), keepdims=1), target)
+        return TrainingLoss(call("ReduceMean", counted, np.asarray([0]), keepdims=1), target)
 
     return loss
 
@@ -98,7 +98,7 @@ def _huber(call: OnnxCalls, difference: Value) -> Value:
     return call("Where", call("Less", size, one), inner, call("Sub", size, half))
 
 
-def contrastive(graph: Graph, result: Value) -> Judged:
+def contrastive(graph: Graph, result: Value) -> TrainingLoss:
     """Add the contrastive loss: ½·d² for two results that belong together, else ½·max(0, 1 − d)².
 
     d is their distance (Hadsell, Chopra, LeCun, "Dimensionality reduction by learning an invariant mapping", 2006). The
@@ -116,13 +116,13 @@ def contrastive(graph: Graph, result: Value) -> Judged:
     missing = call("Max", call("Sub", one, apart), np.zeros(SCALAR, np.float32))
     pushed = call("Mul", call("Sub", one, together), call("Mul", missing, missing))
     total = call("Add", call("Mul", together, square), pushed)
-    return Judged(call("Mul", total, half), target)
+    return TrainingLoss(call("Mul", total, half), target)
 
 
 LEAST_SQUARE = 1e-12
 """Added to squares whose root is taken: it has no derivative at 0."""
 
-Loss = Callable[[Graph, Value], Judged]
+Loss = Callable[[Graph, Value], TrainingLoss]
 
 LOSSES: Mapping[str, Loss] = {
     "cross-entropy": cross_entropy,
@@ -133,7 +133,7 @@ LOSSES: Mapping[str, Loss] = {
 }
 
 
-def judged(graph: Graph, result: Value, loss: str) -> Judged:
+def judged(graph: Graph, result: Value, loss: str) -> TrainingLoss:
     """Add a loss and its target to a graph.
 
     Raises:

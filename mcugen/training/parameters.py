@@ -23,11 +23,11 @@ from mcugen.ops.movement import Reshape, Transpose
 from mcugen.ops.pointwise import Binary
 from mcugen.ops.recurrent import B, R, Recurrent, W
 from mcugen.ops.scatter import ScatterND
-from mcugen.training.layers import Layer, layer_name
+from mcugen.training.layers import TrainableLayer, layer_name
 
 
 @dataclass(frozen=True)
-class Parameter:
+class TrainedParameter:
     """A trained tensor with the name of its layer and its initial values.
 
     Where it is kept as codes, `coded` are the input that holds these, and their scales; then `first` is of them.
@@ -44,12 +44,12 @@ class Parameter:
         return self.value if self.coded is None else self.coded[0]
 
 
-def with_parameters(graph: Graph, layers: Iterable[Layer], *, coded: bool = False) -> list[Parameter]:
+def with_parameters(graph: Graph, layers: Iterable[TrainableLayer], *, coded: bool = False) -> list[TrainedParameter]:
     """Make layers read parameters, in place, and return these in order. With `coded`, matrices and kernels are int8."""
     return [parameter for layer in layers for parameter in _of_layer(graph, layer, coded)]
 
 
-def _of_layer(graph: Graph, layer: Layer, coded: bool) -> Iterator[Parameter]:
+def _of_layer(graph: Graph, layer: TrainableLayer, coded: bool) -> Iterator[TrainedParameter]:
     if isinstance(layer.node.op, Recurrent):
         yield from _of_recurrent(graph, layer)
         return
@@ -75,7 +75,7 @@ def _of_layer(graph: Graph, layer: Layer, coded: bool) -> Iterator[Parameter]:
         _add_behind(graph, node, bias.value)
 
 
-def _of_recurrent(graph: Graph, layer: Layer) -> Iterator[Parameter]:
+def _of_recurrent(graph: Graph, layer: TrainableLayer) -> Iterator[TrainedParameter]:
     """Replace constants of a recurrent layer by parameters."""
     node, roles = layer.node, {W: "weights", R: "recurrence", B: "bias"}
     for index in (W, R, B) if layer.weights else (B,):
@@ -85,7 +85,7 @@ def _of_recurrent(graph: Graph, layer: Layer) -> Iterator[Parameter]:
             yield parameter
 
 
-def _bias(graph: Graph, node: Node) -> Parameter:
+def _bias(graph: Graph, node: Node) -> TrainedParameter:
     return _parameter(graph, node, "bias", bias_of(node))
 
 
@@ -96,7 +96,7 @@ def bias_of(node: Node) -> Array:
     return np.zeros(node.input(1).type.shape[0], np.float32)
 
 
-def _adapter(graph: Graph, node: Node, rank: int) -> tuple[Parameter, Parameter]:
+def _adapter(graph: Graph, node: Node, rank: int) -> tuple[TrainedParameter, TrainedParameter]:
     """Return the two matrices of an adapter (Hu et al., "LoRA", 2021); the second is 0 at first and has no effect.
 
     The directions of the first matrix are random, but equal for layers of equal shape.
@@ -123,7 +123,7 @@ def _add_adapter(graph: Graph, node: Node, down: Value, up: Value) -> Node:
     return layer
 
 
-def _changes(graph: Graph, node: Node, channels: Sequence[int]) -> Parameter:
+def _changes(graph: Graph, node: Node, channels: Sequence[int]) -> TrainedParameter:
     """Return a parameter that is added to the weights of some output channels, initially 0."""
     shape = (len(channels), *node.input(1).type.shape[1:])
     return _parameter(graph, node, "channels", np.zeros(shape, np.float32))
@@ -156,10 +156,10 @@ def _pointwise(op: Operator) -> Operator:
     return DirectConv(each_position(op.window)) if isinstance(op, Conv) else DirectDense()
 
 
-def _parameter(graph: Graph, node: Node, role: str, first: Array) -> Parameter:
+def _parameter(graph: Graph, node: Node, role: str, first: Array) -> TrainedParameter:
     type_ = TensorType(first.shape, DType.FLOAT32)
     layer = layer_name(node)
-    return Parameter(graph.add_input(f"{layer}.{role}", type_), layer, first)
+    return TrainedParameter(graph.add_input(f"{layer}.{role}", type_), layer, first)
 
 
 HEADROOM = 1.25
@@ -179,7 +179,7 @@ def coded_weights(first: Array, scales: Array | float) -> Array:
     return codes
 
 
-def _coded(graph: Graph, node: Node, first: Array) -> Parameter:
+def _coded(graph: Graph, node: Node, first: Array) -> TrainedParameter:
     """Return a parameter with weights = codes · scale, where each channel has a scale."""
     scale = code_scales(first)
     columns = scale.reshape(-1, *(1 for _ in first.shape[1:]))
@@ -189,10 +189,10 @@ def _coded(graph: Graph, node: Node, first: Array) -> Parameter:
     scales = graph.constant(f"{layer}.scales", columns)
     real = graph.add(Cast(DType.FLOAT32), [kept], node.origin, before=node).output
     value = graph.add(Binary("Mul"), [real, scales], node.origin, before=node).output
-    return Parameter(value, layer, codes, (kept, scales))
+    return TrainedParameter(value, layer, codes, (kept, scales))
 
 
-def without_reals(graph: Graph, parameters: Iterable[Parameter], back: Iterable[Node]) -> None:
+def without_reals(graph: Graph, parameters: Iterable[TrainedParameter], back: Iterable[Node]) -> None:
     """Make products read int8 weights directly, after all gradients (which `back` computes) exist.
 
     Other convolutions keep real weights. Products with frozen weights on the way back read int8, too.

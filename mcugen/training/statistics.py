@@ -21,7 +21,7 @@ from mcugen.ops.pointwise import Binary
 from mcugen.training.layers import chosen, layer_name
 from mcugen.training.onnx_calls import OnnxCalls
 from mcugen.training.optimizers import kept_finite
-from mcugen.training.parameters import Parameter
+from mcugen.training.parameters import TrainedParameter
 from mcugen.training.reals import behind
 
 SCALE, BIAS, MEAN, VARIANCE = 1, 2, 3, 4
@@ -62,13 +62,13 @@ def _normalizations(nodes: Sequence[Node]) -> Iterator[Node]:
     return (node for node in nodes if isinstance(node.op, BatchNormalize))
 
 
-def with_statistics(graph: Graph) -> tuple[list[Parameter], dict[Value, Value]]:
+def with_statistics(graph: Graph) -> tuple[list[TrainedParameter], dict[Value, Value]]:
     """Make normalizations read parameters: scales and biases, which are trained as those of layers.
 
     Returns:
         The parameters; and the running means and variances, each with its constant.
     """
-    parameters, running = list[Parameter](), dict[Value, Value]()
+    parameters, running = list[TrainedParameter](), dict[Value, Value]()
     for node in _normalizations(graph.nodes):
         name = layer_name(node)
         for index, role in ((SCALE, "scale"), (BIAS, "bias"), (MEAN, "mean"), (VARIANCE, "variance")):
@@ -77,18 +77,18 @@ def with_statistics(graph: Graph) -> tuple[list[Parameter], dict[Value, Value]]:
             value = graph.add_input(f"{name}.{role}", first.type)
             node.set_input(index, value)
             if index in (SCALE, BIAS):
-                parameters.append(Parameter(value, name, first.data))
+                parameters.append(TrainedParameter(value, name, first.data))
             else:
                 running[value] = first
     return parameters, running
 
 
-def without_idle(graph: Graph, parameters: Sequence[Parameter]) -> list[Parameter]:
+def without_idle(graph: Graph, parameters: Sequence[TrainedParameter]) -> list[TrainedParameter]:
     """Return the parameters without biases that a normalization cancels.
 
     Their gradient is 0 except for rounding, which Adam would take for a direction.
     """
-    learned = list[Parameter]()
+    learned = list[TrainedParameter]()
     for parameter in parameters:
         if not _is_idle(parameter.value):
             learned.append(parameter)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mcugen.calibration.files import board_text, read_runs
-from mcugen.calibration.fit import Calibration, Layer, Residual
+from mcugen.calibration.fit import Calibration, MeasuredLayer, Residual
 from mcugen.core.board import Serial, load_board
 from mcugen.core.errors import UsageError
 
@@ -76,7 +76,7 @@ def test_no_file(tmp_path: Path):
 @pytest.mark.parametrize("name", ["rp2350", "stm32h743", "stm32l4r5", "corstone300"])
 def test_the_board_file_says_what_was_found(tmp_path: Path, name: str):
     base = load_board(name)
-    layer = Layer('net"\n', "conv\n[[memories]]", 1000, 1.0)
+    layer = MeasuredLayer('net"\n', "conv\n[[memories]]", 1000, 1.0)
     found = Calibration(replace(base, core_factor=1.125), (Residual(layer, -0.25, 0.01),), ("sram",))
     text = board_text(base, found, "2 runs\n")
     path = tmp_path / "mine.toml"
@@ -98,7 +98,9 @@ def test_serial_memory_is_written_as_such(tmp_path: Path):
     path.write_text(
         board_text(
             base,
-            Calibration(replace(base, memories=memories), (Residual(Layer("net", "conv", 9, 1.0), 0.1, 0.0),), ()),
+            Calibration(
+                replace(base, memories=memories), (Residual(MeasuredLayer("net", "conv", 9, 1.0), 0.1, 0.0),), ()
+            ),
             "a run",
         )
     )

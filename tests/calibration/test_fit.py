@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from mcugen.calibration.fit import Calibration, Estimate, Layer, calibrate
+from mcugen.calibration.fit import Calibration, Estimate, MeasuredLayer, calibrate
 from mcugen.core.board import Board, Parallel, Serial, load_board
 from mcugen.core.errors import UsageError
 
@@ -23,11 +23,11 @@ def estimates(board: Board, work: Sequence[tuple[int, int]] = WORK, hidden: int 
     return [Estimate(round(core * board.core_factor), {"flash": lines * waited}) for core, lines in work]
 
 
-def measured(board: Board, noise: Sequence[float] = (), **how: object) -> list[Layer]:
+def measured(board: Board, noise: Sequence[float] = (), **how: object) -> list[MeasuredLayer]:
     """The layers as they would take on `board`."""
     cycles = [estimate.cycles(1.0) for estimate in estimates(board, **how)]  # type: ignore[arg-type]
     found = [round(c * (1 + n)) for c, n in zip(cycles, noise or [0.0] * len(cycles), strict=True)]
-    return [Layer("net", f"layer{i}", c, c / sum(found)) for i, c in enumerate(found)]
+    return [MeasuredLayer("net", f"layer{i}", c, c / sum(found)) for i, c in enumerate(found)]
 
 
 def other(name: str, overhead: int, factor: float) -> Board:

@@ -29,7 +29,7 @@ from mcugen.explore import search
 from mcugen.explore.demands import Demands, Prices, front
 from mcugen.explore.fingerprint import fingerprint
 from mcugen.explore.page import explored_page
-from mcugen.explore.point import Figures, Outcome, Point, Refusal, Yardstick
+from mcugen.explore.point import Figures, Outcome, Point, PointFailure, Yardstick
 from mcugen.explore.prepare import Asked, prepared
 from mcugen.explore.search import Exploration, Explored, combinations
 
@@ -73,7 +73,7 @@ def outcome(board: str, ms: float | None, ram: int, accuracy: float = 0.9, flash
 def test_front_holds_what_no_other_beats() -> None:
     fast, small, worse = outcome("rp2040", 1.0, 900), outcome("stm32f446", 2.0, 500), outcome("rt1060", 2.0, 900)
     exact = outcome("samd21", 9.0, 999, accuracy=0.95)
-    refused = Outcome(Point("samd51", "int8", "ram"), None, None, Refusal("DoesNotFitError", "no"), None, False)
+    refused = Outcome(Point("samd51", "int8", "ram"), None, None, PointFailure("DoesNotFitError", "no"), None, False)
     assert front([worse, fast, small, exact, refused], METRICS["top1"]) == [fast, small, exact]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mcugen.lir import formula
-from mcugen.lir.formula import Atom, Fitter, Formula, Polynomial, Quotient, Symbol, Table
+from mcugen.lir.formula import Atom, Fitter, Formula, Polynomial, Quotient, Symbol, ValueTable
 
 ONE = (Symbol("n", 1, 40),)
 TWO = (Symbol("n", 1, 12), Symbol("m", 2, 9))
@@ -62,7 +62,7 @@ def test_a_magnitude_counts_each_term():
 def test_what_follows_no_formula_is_a_table_of_all_sizes(function: Callable[[int], int]):
     assert of_one(function) is None
     found = of_one(function, range(1, 41))
-    assert isinstance(found, Table) and found.low == 1
+    assert isinstance(found, ValueTable) and found.low == 1
     assert [found.at({"n": n}) for n in range(1, 41)] == [function(n) for n in range(1, 41)]
     assert of_one(function, range(0, 40)) is None and of_one(function, range(2, 42)) is None
 
@@ -124,7 +124,7 @@ def test_reals_are_quotients(kind: type):
     assert isinstance(constant, Quotient) and constant.at({"n": 5}) == 0.25
     for function in (lambda n: kind(n - 5), lambda n: kind(math.sqrt(n)), lambda n: kind(np.inf), lambda n: kind(0)):
         assert of_one(function, sizes) is None
-    assert isinstance(of_one(lambda n: kind(math.sqrt(n)), range(1, 41)), Table)
+    assert isinstance(of_one(lambda n: kind(math.sqrt(n)), range(1, 41)), ValueTable)
 
 
 def test_a_quotient_by_nought_is_none():

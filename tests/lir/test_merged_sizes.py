@@ -12,7 +12,7 @@ import pytest
 from mcugen.core.errors import ModelError, UnsupportedError
 from mcugen.hir.types import DType, QuantParams, Shape
 from mcugen.lir.bounded import FEW, MOST_SYMBOLS, WHOLE_RANGE, difference, merge_sizes
-from mcugen.lir.formula import Atom, Polynomial, Quotient, Sizes, Symbol, Table
+from mcugen.lir.formula import Atom, Polynomial, Quotient, Sizes, Symbol, ValueTable
 from mcugen.lir.program import Access, Buffer, Control, Endpoint, Instr, Operand, Overlap, Program, Space, Wide
 
 N = Polynomial(((1, (Atom("n"),)),))
@@ -140,7 +140,7 @@ def test_a_table_where_no_formula_is_simpler():
         program.instrs[1].params = {"k": -values[(sizes["n"] - 1) % 8]}
 
     second = merged(change).instrs[1]
-    assert second.formulas == {} or second.formulas == {"k": Table("n", 1, tuple(-v for v in values))}
+    assert second.formulas == {} or second.formulas == {"k": ValueTable("n", 1, tuple(-v for v in values))}
     assert second.params["k"] in (-9, 1)
 
 

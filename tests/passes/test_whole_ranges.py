@@ -11,7 +11,7 @@ import pytest
 import mcugen.ops  # noqa: F401  (operators are known to the parser once their modules are imported)
 from mcugen.hir.parser import parse_graph
 from mcugen.ops.conversion import Quantize
-from mcugen.passes.integer_valued_floats import Range, _range, recognize_whole
+from mcugen.passes.integer_valued_floats import ValueRange, _range, recognize_whole
 
 INPUTS = """graph net {
   input %x : 2x4 float32
@@ -44,49 +44,49 @@ def lines(body: str) -> str:
 
 
 RANGES = {
-    "%y = floor(%x) : 2x4 float32": Range(-inf, inf, True),
-    "%y = exp(%x) : 2x4 float32": Range(),
-    "%y = neg(%byte) : 2x4 uint8": Range(0, 255, True),
-    "%y = clamp(%f) {low=-3.0, high=10.0} : 2x4 float32": Range(-3, 10, True),
-    "%y = clamp(%f) {low=-3.0} : 2x4 float32": Range(-3, inf, True),
-    "%y = clamp(%f) {low=-3.0, high=9.5} : 2x4 float32": Range(-3, 9.5, False),
-    "%y = clamp(%c) {low=-9.0, high=4.0} : 2x4 float32": Range(-3, 4, True),
-    "%y = clamp(%x) {low=-3.0, high=10.0} : 2x4 float32": Range(-3, 10, False),
-    "%y = cast(%byte) : 2x4 float32": Range(0, 255, True),
-    "%y = cast(%r) : 2x4 float32": Range(0, 11, False),
-    "%y = cast(%r) {to=int32} : 2x4 int32": Range(0, 11, True),
-    "%y = cast(%c) {to=int8} : 2x4 int8": Range(-3, 10, True),
-    "%y = cast(%c) {to=uint8} : 2x4 uint8": Range(0, 255, True),
-    "%y = cast(%b) {to=int8} : 2x4 int8": Range(-128, 127, True),
-    "%y = ceil(%r) : 2x4 float32": Range(0, 11, True),
-    "%y = round(%c) : 2x4 float32": Range(-4, 11, True),
-    "%y = reshape(%c) {shape=(8,)} : 8 float32": Range(-3, 10, True),
-    "%y = reshape(%r) {shape=(8,)} : 8 float32": Range(0, 10, False),
-    "%y = pad(%c) {before=(0, 1), after=(0, 0), value=20.0} : 2x5 float32": Range(-3, 20, True),
-    "%y = pad(%c) {before=(0, 1), after=(0, 0), value=-9.5} : 2x5 float32": Range(-9.5, 10, False),
-    "%y = reduce_mean(%p) {axes=(1,)} : 2x1 float32": Range(0, 10, False),
-    "%y = reduce_mean(%n) {axes=(1,)} : 2x1 float32": Range(-9, 0, False),
-    "%y = reduce_max(%p) {axes=(1,)} : 2x1 float32": Range(0, 10, True),
-    "%y = reduce_sum(%p) {axes=(1,)} : 2x1 float32": Range(),
-    "%y = add(%c, %whole) : 2x4 float32": Range(0, 13, True),
-    "%y = add(%c, %many) : 2x4 float32": Range(-6, 17, True),
-    "%y = add(%c, %part) : 2x4 float32": Range(-2.5, 10.5, False),
-    "%y = add(%r, %whole) : 2x4 float32": Range(3.5, 13, False),
-    "%y = add(%f, %whole) : 2x4 float32": Range(),
-    "%y = add(%c, %whole) {clamp=(0.0, 5.0)} : 2x4 float32": Range(),
-    "%y = sub(%whole, %c) : 2x4 float32": Range(-7, 6, True),
-    "%y = mul(%c, %minus) : 2x4 float32": Range(-20, 6, True),
-    "%y = mul(%f, %nought) : 2x4 float32": Range(),
-    "%y = div(%c, %part) : 2x4 float32": Range(-6, 20, False),
-    "%y = div(%c, %minus) : 2x4 float32": Range(),
-    "%y = div(%c, %nought) : 2x4 float32": Range(),
-    "%y = div(%i, %four) : 2x4 int32": Range(-1, 64, True),
-    "%y = max(%c, %whole) : 2x4 float32": Range(),
-    "%y = add(%byte, %byte) : 2x4 uint8": Range(0, 255, True),
-    "%y = mul(%long, %four) : 2x4 int32": Range(-(2**31), 2**31 - 1, True),
-    "%y = dequantize(%code) : 2x4 float32": Range(0, 255, True),
-    "%y = dequantize(%half) : 2x4 float32": Range(),
-    "%y = concat(%c, %c) {axis=0} : 4x4 float32": Range(),
+    "%y = floor(%x) : 2x4 float32": ValueRange(-inf, inf, True),
+    "%y = exp(%x) : 2x4 float32": ValueRange(),
+    "%y = neg(%byte) : 2x4 uint8": ValueRange(0, 255, True),
+    "%y = clamp(%f) {low=-3.0, high=10.0} : 2x4 float32": ValueRange(-3, 10, True),
+    "%y = clamp(%f) {low=-3.0} : 2x4 float32": ValueRange(-3, inf, True),
+    "%y = clamp(%f) {low=-3.0, high=9.5} : 2x4 float32": ValueRange(-3, 9.5, False),
+    "%y = clamp(%c) {low=-9.0, high=4.0} : 2x4 float32": ValueRange(-3, 4, True),
+    "%y = clamp(%x) {low=-3.0, high=10.0} : 2x4 float32": ValueRange(-3, 10, False),
+    "%y = cast(%byte) : 2x4 float32": ValueRange(0, 255, True),
+    "%y = cast(%r) : 2x4 float32": ValueRange(0, 11, False),
+    "%y = cast(%r) {to=int32} : 2x4 int32": ValueRange(0, 11, True),
+    "%y = cast(%c) {to=int8} : 2x4 int8": ValueRange(-3, 10, True),
+    "%y = cast(%c) {to=uint8} : 2x4 uint8": ValueRange(0, 255, True),
+    "%y = cast(%b) {to=int8} : 2x4 int8": ValueRange(-128, 127, True),
+    "%y = ceil(%r) : 2x4 float32": ValueRange(0, 11, True),
+    "%y = round(%c) : 2x4 float32": ValueRange(-4, 11, True),
+    "%y = reshape(%c) {shape=(8,)} : 8 float32": ValueRange(-3, 10, True),
+    "%y = reshape(%r) {shape=(8,)} : 8 float32": ValueRange(0, 10, False),
+    "%y = pad(%c) {before=(0, 1), after=(0, 0), value=20.0} : 2x5 float32": ValueRange(-3, 20, True),
+    "%y = pad(%c) {before=(0, 1), after=(0, 0), value=-9.5} : 2x5 float32": ValueRange(-9.5, 10, False),
+    "%y = reduce_mean(%p) {axes=(1,)} : 2x1 float32": ValueRange(0, 10, False),
+    "%y = reduce_mean(%n) {axes=(1,)} : 2x1 float32": ValueRange(-9, 0, False),
+    "%y = reduce_max(%p) {axes=(1,)} : 2x1 float32": ValueRange(0, 10, True),
+    "%y = reduce_sum(%p) {axes=(1,)} : 2x1 float32": ValueRange(),
+    "%y = add(%c, %whole) : 2x4 float32": ValueRange(0, 13, True),
+    "%y = add(%c, %many) : 2x4 float32": ValueRange(-6, 17, True),
+    "%y = add(%c, %part) : 2x4 float32": ValueRange(-2.5, 10.5, False),
+    "%y = add(%r, %whole) : 2x4 float32": ValueRange(3.5, 13, False),
+    "%y = add(%f, %whole) : 2x4 float32": ValueRange(),
+    "%y = add(%c, %whole) {clamp=(0.0, 5.0)} : 2x4 float32": ValueRange(),
+    "%y = sub(%whole, %c) : 2x4 float32": ValueRange(-7, 6, True),
+    "%y = mul(%c, %minus) : 2x4 float32": ValueRange(-20, 6, True),
+    "%y = mul(%f, %nought) : 2x4 float32": ValueRange(),
+    "%y = div(%c, %part) : 2x4 float32": ValueRange(-6, 20, False),
+    "%y = div(%c, %minus) : 2x4 float32": ValueRange(),
+    "%y = div(%c, %nought) : 2x4 float32": ValueRange(),
+    "%y = div(%i, %four) : 2x4 int32": ValueRange(-1, 64, True),
+    "%y = max(%c, %whole) : 2x4 float32": ValueRange(),
+    "%y = add(%byte, %byte) : 2x4 uint8": ValueRange(0, 255, True),
+    "%y = mul(%long, %four) : 2x4 int32": ValueRange(-(2**31), 2**31 - 1, True),
+    "%y = dequantize(%code) : 2x4 float32": ValueRange(0, 255, True),
+    "%y = dequantize(%half) : 2x4 float32": ValueRange(),
+    "%y = concat(%c, %c) {axis=0} : 4x4 float32": ValueRange(),
 }
 
 
@@ -96,8 +96,8 @@ def test_ranges(body: str):
     assert _range(graph.outputs[0]) == RANGES[body]
 
 
-@pytest.mark.parametrize(("count", "expected"), [(11, Range(0, 255, True)), (12, Range())])
-def test_a_range_is_looked_for_through_twelve_operators(count: int, expected: Range):
+@pytest.mark.parametrize(("count", "expected"), [(11, ValueRange(0, 255, True)), (12, ValueRange())])
+def test_a_range_is_looked_for_through_twelve_operators(count: int, expected: ValueRange):
     names = ["b", *(f"b{number}" for number in range(count))]
     moved = [f"  %{name} = reshape(%{of}) {{shape=(2, 4)}} : 2x4 float32" for of, name in pairwise(names)]
     graph = parse_graph(lines("\n".join([*moved, f"  output y = %{names[-1]}", "}"])))

@@ -13,7 +13,7 @@ from mcugen.driver.compiler import compile_model
 from mcugen.reporting.figures import Stall
 from mcugen.reporting.layer_charts import charts_of
 from mcugen.reporting.text import totals
-from mcugen.reporting.two_cores import Helped, Memories, Span, two_cores
+from mcugen.reporting.two_cores import Helped, LayerSpan, Memories, two_cores
 from mcugen.search.core_partition import BARRIER_INSTRUCTIONS
 
 
@@ -34,12 +34,12 @@ def test_a_timeline_of_both_cores():
     found = two_cores(LAYERS)
     assert found is not None
     assert found.spans == [
-        Span(0, 0, 0, 1000),
-        Span(1, 0, 1000, 6000),
-        Span(2, 1, 1000, 5000),
-        Span(3, 0, 6000 + BARRIER_INSTRUCTIONS, 6500 + BARRIER_INSTRUCTIONS),
-        Span(4, 0, 6500 + BARRIER_INSTRUCTIONS, 8500 + BARRIER_INSTRUCTIONS),
-        Span(5, 1, 6500 + BARRIER_INSTRUCTIONS, 9500 + BARRIER_INSTRUCTIONS),
+        LayerSpan(0, 0, 0, 1000),
+        LayerSpan(1, 0, 1000, 6000),
+        LayerSpan(2, 1, 1000, 5000),
+        LayerSpan(3, 0, 6000 + BARRIER_INSTRUCTIONS, 6500 + BARRIER_INSTRUCTIONS),
+        LayerSpan(4, 0, 6500 + BARRIER_INSTRUCTIONS, 8500 + BARRIER_INSTRUCTIONS),
+        LayerSpan(5, 1, 6500 + BARRIER_INSTRUCTIONS, 9500 + BARRIER_INSTRUCTIONS),
     ]
     assert (found.total, found.alone, found.unit) == (9500 + 2 * BARRIER_INSTRUCTIONS, 15500, "instructions")
     assert found.slowest == [0, 3]

@@ -18,7 +18,7 @@ from mcugen.core.errors import VerificationError
 from mcugen.memory.loop_tuning import SLOW_FMA
 from mcugen.simulation import simulate
 from mcugen.simulation.build import build_target
-from mcugen.simulation.cycles import Code, cycles_of, estimate_cycles
+from mcugen.simulation.cycles import Disassembly, cycles_of, estimate_cycles
 from mcugen.simulation.disassembly import Instruction, parse
 from mcugen.simulation.machines import find_machine
 from mcugen.simulation.profile import Edge, Profiler, Span, read_spans
@@ -290,7 +290,7 @@ def test_profile_is_read_span_by_span():
 
 def test_where_pages_end_makes_no_difference():
     """QEMU divides blocks there: of three additions in a row each could be one of a pair with the next."""
-    code = Code({i.address: i for i in read(*(f"add.w r{n}, r{n}, #1" for n in range(7)))})
+    code = Disassembly({i.address: i for i in read(*(f"add.w r{n}, r{n}, #1" for n in range(7)))})
     whole = Span((Edge(0x0, 0x14, 0x18, 100),), 0, 0x18)
     parts = Span((Edge(0x0, 0x4, 0x8, 100), Edge(0x8, 0x8, 0xC, 100), Edge(0xC, 0x14, 0x18, 100)), 0, 0x18)
     assert [cycles_of(span, code, TIMINGS["cortex-m7"]) for span in (whole, parts)] == [300, 300]
@@ -298,7 +298,7 @@ def test_where_pages_end_makes_no_difference():
 
 def test_what_others_lead_to_is_a_block_of_its_own():
     """A loop, and what goes on to it once."""
-    code = Code({i.address: i for i in read(*(f"add.w r{n}, r{n}, #1" for n in range(3)), "bne.w 8", "nop")})
+    code = Disassembly({i.address: i for i in read(*(f"add.w r{n}, r{n}, #1" for n in range(3)), "bne.w 8", "nop")})
     loop = [Edge(0x0, 0x4, 0x8, 1), Edge(0x8, 0xC, 0x8, 99), Edge(0x8, 0xC, 0x10, 1)]
     timing = TIMINGS["cortex-m7"]
     again = 1 + timing.refill(code.at(0xC), code.at(0x8))

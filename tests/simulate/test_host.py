@@ -149,7 +149,7 @@ def test_what_keeps_a_state_is_not_parted(monkeypatch: pytest.MonkeyPatch):
 
     def executed(_program: object, _bundle: object, samples: list[dict[str, np.ndarray]], *_: object, **__: object):
         parts.append(len(samples))
-        return execute.Run(samples, {})
+        return execute.RunResult(samples, {})
 
     monkeypatch.setattr(simulation, "execute", executed)
     monkeypatch.setattr(simulation, "build_host", lambda *_, **__: Path(sys.executable))

@@ -13,7 +13,7 @@ from tiny_models import add_one, counted, port, random_samples, tiny, weights_fi
 
 from mcugen.core.board import Board, load_board
 from mcugen.core.errors import ToolMissingError, UsageError, VerificationError
-from mcugen.simulation import Setup, Sizes, simulate
+from mcugen.simulation import FirmwareSizes, Setup, simulate
 from mcugen.simulation.toolchain import RISCV
 
 pytestmark = pytest.mark.qemu
@@ -213,7 +213,7 @@ def test_arena_and_weights_of_many_megabytes(board: Board):
 
 
 def test_sizes_tell_weights_static_data_and_library_functions():
-    def sizes(value: str) -> Sizes | None:
+    def sizes(value: str) -> FirmwareSizes | None:
         model = tiny(
             f"state[1] += tiny_w[tiny_x(arena)[0]]; return {value} * 0;",
             before="#include <math.h>\nextern const int8_t tiny_w[];\nstatic volatile int state[25] = {1};\n",

@@ -23,7 +23,7 @@ from mcugen.evaluation.samples import random_samples
 from mcugen.simulation.build import build_parts
 from mcugen.simulation.machines import find_machine
 from mcugen.simulation.stack import StackBound, _Walk, stack_bound
-from mcugen.simulation.stack_steps import Step, _Arm, _Line
+from mcugen.simulation.stack_steps import StackStep, _Arm, _Line
 
 pytestmark = pytest.mark.qemu
 
@@ -153,18 +153,18 @@ def test_header_and_reports_tell_the_bound(tmp_path: Path):
 def test_a_loop_that_pushes_is_walked_once():
     """As often as it goes round, it is known after one round: walks of a megabyte took seconds."""
 
-    class Counted(dict[int, Step]):
+    class Counted(dict[int, StackStep]):
         looked_up = 0
 
-        def get(self, key: int, default: Step | None = None) -> Step | None:
+        def get(self, key: int, default: StackStep | None = None) -> StackStep | None:
             self.looked_up += 1
             return super().get(key, default)
 
-    code = Counted({at: Step("nop", at + 2) for at in range(0, 400, 2)})
-    code[100] = Step("push {r0, r1}", 102, 8)
-    code[200] = Step("bne 100", 202, target=100)
-    code[300] = Step("add sp, #8", 302, -8)
-    code[398] = Step("bx lr", 400, falls=False)
+    code = Counted({at: StackStep("nop", at + 2) for at in range(0, 400, 2)})
+    code[100] = StackStep("push {r0, r1}", 102, 8)
+    code[200] = StackStep("bne 100", 202, target=100)
+    code[300] = StackStep("add sp, #8", 302, -8)
+    code[398] = StackStep("bx lr", 400, falls=False)
     found = _Walk(code, {0: ("looping", 400)}).bound(0)
     assert found >= 8
     assert code.looked_up < 3 * len(code)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from mcugen.core.errors import VerificationError
-from mcugen.simulation.timer import Minstret, Reading, SysTick, Timing
+from mcugen.simulation.timer import Minstret, Reading, SysTick, TimerReadings
 
 PENDING = 1 << 26
 TOP = (1 << 24) - 1
@@ -46,7 +46,7 @@ def test_a_counter_in_two_halves_is_whole_where_its_lower_half_goes_round(count:
 
 def test_a_layer_whose_counter_was_not_read_is_refused():
     readings = ((0, 5, 0), (0, 9, 0))
-    timing = Timing(Minstret(), readings, readings, readings, readings, readings, [(0, 0, 0), (0, 9, 0)])
+    timing = TimerReadings(Minstret(), readings, readings, readings, readings, readings, [(0, 0, 0), (0, 9, 0)])
     with pytest.raises(VerificationError, match="layer 0 did not"):
         timing.layer_instructions(1)
 
@@ -54,6 +54,6 @@ def test_a_layer_whose_counter_was_not_read_is_refused():
 def test_a_timer_that_does_not_follow_instructions_is_refused():
     start = (TOP, 0, 0)
     still = (start, start)
-    timing = Timing(SysTick(25_000_000), still, still, still, still, still, still)
+    timing = TimerReadings(SysTick(25_000_000), still, still, still, still, still, still)
     with pytest.raises(VerificationError, match="QEMU must count instructions exactly"):
         timing.instructions()

@@ -12,7 +12,7 @@ from mcugen.hir.graph import Node
 from mcugen.kernels.choose import fitting_kernels
 from mcugen.kernels.cost import cost_table
 from mcugen.ops.control import Repeat
-from mcugen.reporting.figures import Layer
+from mcugen.reporting.figures import ReportedLayer
 from mcugen.reporting.kernels import declared_kernels
 
 MODEL_AIM, LAYER_AIM = 1.5, 2.5
@@ -28,7 +28,7 @@ FEW = 64
 """Products: what an output takes besides them shows."""
 
 
-def reasons(compiled: CompiledModel, layers: Sequence[Layer]) -> str:
+def reasons(compiled: CompiledModel, layers: Sequence[ReportedLayer]) -> str:
     """Sentences on what lies above the aims; none if nothing does, or if the CPU has no such instructions.
 
     Of a model above its aim also what its products alone take, and what each large layer without any takes an element.
@@ -45,7 +45,7 @@ def reasons(compiled: CompiledModel, layers: Sequence[Layer]) -> str:
     return " ".join(dict.fromkeys(sentence for sentence in found if sentence))
 
 
-def _without_products(compiled: CompiledModel, layers: Sequence[Layer], total: int) -> str:
+def _without_products(compiled: CompiledModel, layers: Sequence[ReportedLayer], total: int) -> str:
     """What takes no part in products: its share, and what each operator of it takes an element."""
     nodes, besides, elements = _nodes(compiled), Counter[str](), Counter[str]()
     borders = {value for value in (*compiled.graph.inputs, *compiled.graph.outputs) if value.type.dtype.is_float}
@@ -67,7 +67,7 @@ def _without_products(compiled: CompiledModel, layers: Sequence[Layer], total: i
     return f"{besides.total() / total:.0%} is no product{largest}."
 
 
-def _of_products(compiled: CompiledModel, layers: Sequence[Layer], total: int) -> str:
+def _of_products(compiled: CompiledModel, layers: Sequence[ReportedLayer], total: int) -> str:
     """What products take where they alone are above the aim, and how much of that is of few products an output."""
     nodes, weighted = _nodes(compiled), [layer for layer in layers if layer.macs]
     taken, macs = sum(layer.instructions or 0 for layer in weighted), sum(layer.macs for layer in weighted)
@@ -93,7 +93,7 @@ def _nodes(compiled: CompiledModel) -> dict[str, Node]:
     return {node.outputs[0].name: node for node in compiled.graph.nodes}
 
 
-def _of_layers(compiled: CompiledModel, layers: Sequence[Layer], aim: float) -> Iterator[str]:
+def _of_layers(compiled: CompiledModel, layers: Sequence[ReportedLayer], aim: float) -> Iterator[str]:
     nodes = _nodes(compiled)
     needs = {kernel.name: kernel.needs for kernel in declared_kernels()}
     for layer in layers:
@@ -112,7 +112,7 @@ def _has_faster(compiled: CompiledModel, node: Node, taken: str) -> bool:
     return any(kernel.needs and costs.instructions(node, kernel) < most for kernel in fitting.values())
 
 
-def _why(layer: Layer, node: Node | None, faster: bool) -> str:
+def _why(layer: ReportedLayer, node: Node | None, faster: bool) -> str:
     if faster:
         return "less code was chosen (`--optimize speed` takes a faster kernel)"
     if node is not None and isinstance(node.op, Repeat):

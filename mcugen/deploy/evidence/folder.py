@@ -18,7 +18,7 @@ from mcugen.deploy.evidence.coverage import Coverage, measure
 from mcugen.deploy.evidence.requirements import REQUIREMENTS
 from mcugen.deploy.evidence.sbom import bill_of_materials
 from mcugen.deploy.evidence.sources import Deviation, deviations
-from mcugen.deploy.evidence.trace import Trace, trace
+from mcugen.deploy.evidence.trace import TraceabilityMatrix, trace
 from mcugen.evaluation.samples import as_stored
 from mcugen.measurement.extremes import with_extremes
 from mcugen.reporting.figures import Report
@@ -35,7 +35,7 @@ class Evidence:
     """The findings, and the files: their texts by name."""
 
     report: Report
-    trace: Trace
+    trace: TraceabilityMatrix
     coverage: Coverage
     deviations: tuple[Deviation, ...]
     files: Mapping[str, str]

@@ -19,7 +19,7 @@ _COMMENT = re.compile(r"/\*.*?\*/", re.S)
 
 
 @dataclass(frozen=True, order=True)
-class Function:
+class SourceFunction:
     """The definition of a function, or of a macro with arguments; conditions of the preprocessor may give it several.
 
     `words` are the identifiers in it: other functions and constants among them.
@@ -32,12 +32,12 @@ class Function:
     words: frozenset[str] = frozenset()
 
 
-def functions(files: Mapping[str, str]) -> list[Function]:
+def functions(files: Mapping[str, str]) -> list[SourceFunction]:
     """Return the functions of C files and headers, by file and line. A definition ends with a brace in column 1."""
     return sorted(function for file, text in files.items() for function in _of_file(file, text.splitlines()))
 
 
-def _of_file(file: str, lines: Sequence[str]) -> Iterator[Function]:
+def _of_file(file: str, lines: Sequence[str]) -> Iterator[SourceFunction]:
     begun: tuple[str, int] | None = None
     for number, line in enumerate(lines, 1):
         if macro := _MACRO.match(line):
@@ -46,7 +46,7 @@ def _of_file(file: str, lines: Sequence[str]) -> Iterator[Function]:
         if begun is not None and (line == "}" or (is_macro and not line.endswith("\\"))):
             name, first = begun
             text = "\n".join(lines[first - 1 : number])
-            yield Function(file, first, number, name, frozenset(_WORD.findall(_COMMENT.sub("", text))) - {name})
+            yield SourceFunction(file, first, number, name, frozenset(_WORD.findall(_COMMENT.sub("", text))) - {name})
             begun = None
         elif is_macro:
             continue
@@ -120,7 +120,7 @@ def deviations(files: Mapping[str, str]) -> list[Deviation]:
     `of WORD` in an annotation covers all functions that contain the word, except those that an earlier annotation
     covers.
     """
-    declared, covered = [], set[Function]()
+    declared, covered = [], set[SourceFunction]()
     all_ = functions(files)
     for file, text in files.items():
         for match in _ANNOTATED.finditer(text):

@@ -11,7 +11,7 @@ from mcugen.core.version import __version__
 from mcugen.deploy.evidence.coverage import Coverage
 from mcugen.deploy.evidence.requirements import Requirement
 from mcugen.deploy.evidence.sources import Deviation
-from mcugen.deploy.evidence.trace import Trace, untraced
+from mcugen.deploy.evidence.trace import TraceabilityMatrix, untraced
 from mcugen.reporting.figures import Report
 
 _LICENSE = "<!-- SPDX-License-Identifier: 0BSD -->\n"
@@ -80,7 +80,7 @@ def index(name: str, board: str, model: tuple[str, str], report: Report, checks:
     )
 
 
-def tracing(traced: Trace) -> str:
+def tracing(traced: TraceabilityMatrix) -> str:
     """Return trace.md: tables from the model to the code and back."""
     layers = [
         (

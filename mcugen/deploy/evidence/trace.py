@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import onnx
 
 from mcugen.codegen.bundle import Bundle
-from mcugen.deploy.evidence.sources import Function, Place, functions, layer_places
-from mcugen.reporting.figures import Layer
+from mcugen.deploy.evidence.sources import Place, SourceFunction, functions, layer_places
+from mcugen.reporting.figures import ReportedLayer
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class TracedConstant:
 
 
 @dataclass(frozen=True)
-class Trace:
+class TraceabilityMatrix:
     """The traceability in both directions."""
 
     nodes: tuple[TracedNode, ...]
@@ -73,7 +73,7 @@ class Trace:
     constants: tuple[TracedConstant, ...]
 
 
-def trace(model: onnx.ModelProto, bundle: Bundle, layers: Sequence[Layer]) -> Trace:
+def trace(model: onnx.ModelProto, bundle: Bundle, layers: Sequence[ReportedLayer]) -> TraceabilityMatrix:
     """Trace the checked model, its generated files, and the report's layers, in the same order."""
     texts = {name: bundle.files[name] for name in (*bundle.sources, *bundle.headers)}
     places = layer_places(f"{bundle.name}.c", bundle.files[f"{bundle.name}.c"])
@@ -82,7 +82,7 @@ def trace(model: onnx.ModelProto, bundle: Bundle, layers: Sequence[Layer]) -> Tr
     traced = tuple(
         _layer(number, layer, places.get(number, []), defined, arrays) for number, layer in enumerate(layers)
     )
-    return Trace(
+    return TraceabilityMatrix(
         tuple(_nodes(model, traced)),
         traced,
         tuple(
@@ -96,7 +96,7 @@ def trace(model: onnx.ModelProto, bundle: Bundle, layers: Sequence[Layer]) -> Tr
     )
 
 
-def _lines(where: Function | Place) -> str:
+def _lines(where: SourceFunction | Place) -> str:
     return f"{where.file}:{where.first}-{where.last}"
 
 
@@ -114,7 +114,7 @@ def _arrays(bundle: Bundle) -> dict[str, tuple[str, int, str]]:
 
 
 def _layer(
-    number: int, layer: Layer, places: Sequence[Place], defined: Sequence[Function], arrays: Iterable[str]
+    number: int, layer: ReportedLayer, places: Sequence[Place], defined: Sequence[SourceFunction], arrays: Iterable[str]
 ) -> TracedLayer:
     words = frozenset().union(*(place.words for place in places))
     reached = _reached(words, defined)
@@ -132,12 +132,12 @@ def _layer(
     )
 
 
-def _reached(words: Iterable[str], defined: Sequence[Function]) -> list[Function]:
+def _reached(words: Iterable[str], defined: Sequence[SourceFunction]) -> list[SourceFunction]:
     """Return the functions of these names, and the functions that they name, in the order of the files."""
-    by_name: dict[str, list[Function]] = {}
+    by_name: dict[str, list[SourceFunction]] = {}
     for function in defined:
         by_name.setdefault(function.name, []).append(function)
-    todo, reached = deque(words), set[Function]()
+    todo, reached = deque(words), set[SourceFunction]()
     while todo:
         for function in by_name.get(todo.popleft(), ()):
             if function not in reached:
@@ -182,7 +182,7 @@ def _nearest(at: int, neighbors: Sequence[Sequence[int]], named: Sequence[Sequen
     return sorted(layers)
 
 
-def untraced(traced: Trace) -> Mapping[str, tuple[str, ...]]:
+def untraced(traced: TraceabilityMatrix) -> Mapping[str, tuple[str, ...]]:
     """Return what has no counterpart: layers without lines, constants without layers, nodes without layers."""
     return {
         "layers": tuple(layer.title for layer in traced.layers if not layer.lines),

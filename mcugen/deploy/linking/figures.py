@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mcugen.codegen.firmware import Plan
+from mcugen.codegen.firmware import SharingPlan
 from mcugen.codegen.memory import weights_bytes
 from mcugen.core.board import Board, Memory
 from mcugen.core.errors import DoesNotFitError
@@ -59,7 +59,7 @@ class LinkReport:
         return asdict(self)
 
 
-def _weights_use(plan: Plan) -> Counter[Memory]:
+def _weights_use(plan: SharingPlan) -> Counter[Memory]:
     """Return the bytes of constants in each nonvolatile memory that holds some."""
     used: Counter[Memory] = Counter()
     named = {draft.placement.weights.name: draft.placement.weights for draft in plan.drafts}
@@ -71,7 +71,7 @@ def _weights_use(plan: Plan) -> Counter[Memory]:
     return used
 
 
-def memories_use(plan: Plan) -> list[MemoryUse]:
+def memories_use(plan: SharingPlan) -> list[MemoryUse]:
     """Return the use of each memory."""
     arenas = {area.memory: area.joint.nbytes for area in plan.areas}
     weights, copies = _weights_use(plan), Counter[Memory]()

@@ -13,7 +13,7 @@ from mcugen.api.compilation import Compilation
 from mcugen.autotuning.step_latency import longest_steps, with_steps
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.draft import Draft
-from mcugen.codegen.firmware import Firmware, Plan, render_firmware
+from mcugen.codegen.firmware import Firmware, SharingPlan, render_firmware
 from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.write import write_folder
 from mcugen.core.errors import DoesNotFitError, ToolMissingError, UsageError, shortened
@@ -72,13 +72,13 @@ class Linking:
         return models
 
     @cached_property
-    def plan(self) -> Plan:
+    def plan(self) -> SharingPlan:
         """Return what the models share.
 
         Raises:
             DoesNotFitError: The board has no room for all models.
         """
-        plan = Plan(self._identifier, [model.draft for model in self.models], self._pairs)
+        plan = SharingPlan(self._identifier, [model.draft for model in self.models], self._pairs)
         require_room(memories_use(plan), self.models[0].board)
         return plan
 
@@ -124,7 +124,7 @@ class Linking:
 
         def in_firmware(draft: Draft) -> Bundle:
             drafts = [draft if n == number else other.draft for n, other in enumerate(self._alone)]
-            return render_firmware(Plan(self._identifier, drafts, self._pairs), {}).models[number]
+            return render_firmware(SharingPlan(self._identifier, drafts, self._pairs), {}).models[number]
 
         layer_cycles = longest_steps(model, step_cycles(model, self.nets[number].progress, in_firmware))
         if max(layer_cycles, default=0) > limit:

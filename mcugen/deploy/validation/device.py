@@ -57,7 +57,7 @@ class Mode(IntEnum):
     """Measure the stack of each layer, if the firmware states the location of its stack."""
 
 
-class State(IntEnum):
+class RunState(IntEnum):
     """State of a run."""
 
     DONE = 0
@@ -65,7 +65,7 @@ class State(IntEnum):
     ROWS = 2
 
 
-class Store(IntEnum):
+class DataKind(IntEnum):
     """Kinds of data that can be read."""
 
     OUTPUT = 0
@@ -103,7 +103,7 @@ class Progress:
     `cycles` and `stack` (bytes) are None if not measured. `hook` is the cycles that a layer's hook takes.
     """
 
-    state: State
+    state: RunState
     value: int
     cycles: int | None
     stack: int | None
@@ -191,7 +191,7 @@ class Device:
         """Continue a paused run until it ends or reaches layer `pause`."""
         return self._run(Kind.CONTINUE, struct.pack("<H", pause))
 
-    def read(self, store: Store, index: int, nbytes: int) -> bytes:
+    def read(self, store: DataKind, index: int, nbytes: int) -> bytes:
         """Read bytes of an output, of a result behind which the run pauses, or of digests or times; little-endian."""
         parts = []
         for at in range(0, nbytes, self._chunk):
@@ -219,11 +219,11 @@ class Device:
         seconds = time.monotonic() - begin
         self._slowest_run = seconds if self._slowest_run == _FIRST_RUN else max(self._slowest_run, seconds)
         state, value, is_timed, cycles, stack, hook = _PROGRESS.unpack(data)
-        if state not in list(State):
-            known = ", ".join(f"{one.value} {one.name.lower()}" for one in State)
+        if state not in list(RunState):
+            known = ", ".join(f"{one.value} {one.name.lower()}" for one in RunState)
             raise BoardError(f"the board must tell how a run stands: {known}", str(state), _OTHER_FIRMWARE)
         measured = None if stack == UNKNOWN else stack
-        return Progress(State(state), value, cycles if is_timed else None, measured, hook)
+        return Progress(RunState(state), value, cycles if is_timed else None, measured, hook)
 
     def _ask(self, kind: Kind, payload: bytes = b"", wait: float = 0.0, size: int | None = 0) -> bytes:
         """Return the data of an answer, which must have `size` bytes (None: any number).

@@ -75,7 +75,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Cycles:
+class CycleRange:
     """Cycles of one inference by the firmware's counter: for the first sample, and the extremes of all samples."""
 
     counter: str
@@ -130,7 +130,7 @@ class ValidationReport:
     layer_samples: int
     difference: Difference | None
     constants_differ: list[str]
-    cycles: Cycles | None
+    cycles: CycleRange | None
     instructions_estimate: int | None
     stack: int | None
     simulated: Simulated | None

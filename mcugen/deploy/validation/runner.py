@@ -14,13 +14,13 @@ from mcugen.core.errors import BoardError, VerificationError
 from mcugen.deploy.validation.device import (
     NO_PAUSE,
     UNKNOWN,
+    DataKind,
     Device,
     Identity,
     Mode,
     Progress,
+    RunState,
     SessionLostError,
-    State,
-    Store,
 )
 from mcugen.hir.types import Array
 from mcugen.simulation.execute import Sample, cut_outputs, input_array, sizes_of
@@ -103,7 +103,7 @@ class Runner:
             def fetch(layer: int) -> None:
                 for number in (n for n in counts if self._validation.results[n].layer == layer):
                     dtype = self._validation.results[number].dtype.numpy
-                    data = self.device.read(Store.RESULT, number, counts[number] * dtype.itemsize)
+                    data = self.device.read(DataKind.RESULT, number, counts[number] * dtype.itemsize)
                     fetched[number] = _array(data, dtype)
 
             self._run(index, Mode.DIGESTS, [self._validation.results[n].layer for n in counts], fetch)
@@ -124,7 +124,7 @@ class Runner:
     def _words(self, index: int, mode: Mode, count: int) -> tuple[list[int], Progress]:
         def run() -> tuple[list[int], Progress]:
             progress = self._run(index, mode)
-            return np.frombuffer(self.device.read(Store.WORDS, 0, 4 * count), "<u4").tolist(), progress
+            return np.frombuffer(self.device.read(DataKind.WORDS, 0, 4 * count), "<u4").tolist(), progress
 
         return self._safely(f"it ran sample {index}", run)
 
@@ -182,8 +182,8 @@ class Runner:
         arguments = tuple(sizes[symbol.name] for symbol in self.bundle.arguments)
         progress = self.device.run(mode, pause, arguments, paints=paints)
         last_row = -1
-        while progress.state is not State.DONE:
-            if progress.state is State.ROWS:
+        while progress.state is not RunState.DONE:
+            if progress.state is RunState.ROWS:
                 last_row = self._write_rows(index, progress.value, last_row)
             else:
                 if at_pause is None or pause == NO_PAUSE or progress.value != pause:
@@ -218,7 +218,7 @@ class Runner:
 
     def _read_outputs(self, index: int) -> dict[str, Array]:
         arrays = {
-            port.name: _array(self.device.read(Store.OUTPUT, number, port.nbytes), np.dtype(port.dtype)).reshape(
+            port.name: _array(self.device.read(DataKind.OUTPUT, number, port.nbytes), np.dtype(port.dtype)).reshape(
                 port.shape
             )
             for number, port in enumerate(self.bundle.outputs)

@@ -16,7 +16,15 @@ from mcugen.codegen.bundle import Result
 from mcugen.core.errors import BoardError, ToolMissingError, UsageError
 from mcugen.deploy.validation.compare import causes, gap, judged, worst
 from mcugen.deploy.validation.device import Device, Identity
-from mcugen.deploy.validation.figures import Cycles, Difference, LayerCheck, Simulated, ValidationReport, Verdict, Wire
+from mcugen.deploy.validation.figures import (
+    CycleRange,
+    Difference,
+    LayerCheck,
+    Simulated,
+    ValidationReport,
+    Verdict,
+    Wire,
+)
 from mcugen.deploy.validation.links import Link, ProcessLink, open_port
 from mcugen.deploy.validation.probes import is_probe, open_probe
 from mcugen.deploy.validation.runner import Runner
@@ -411,13 +419,13 @@ def _figures_of(run: Execution) -> Simulated:
     )
 
 
-def _cycles(session: _Session) -> Cycles | None:
+def _cycles(session: _Session) -> CycleRange | None:
     identity, cycles = session.board.identity, session.cycles
     if not cycles or identity is None:
         return None
     clock = identity.clock_hz or session.compiled.board.clock_hz
     milliseconds = round(1e3 * cycles[0] / clock, 3)
-    return Cycles(identity.counter, cycles[0], min(cycles), max(cycles), clock, milliseconds)
+    return CycleRange(identity.counter, cycles[0], min(cycles), max(cycles), clock, milliseconds)
 
 
 def _wire(device: Device, wiring: Wiring, port: str) -> Wire:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from mcugen.core.errors import printable
-from mcugen.deploy.validation.figures import Cycles, LayerCheck, ValidationReport, Verdict
+from mcugen.deploy.validation.figures import CycleRange, LayerCheck, ValidationReport, Verdict
 from mcugen.reporting.figures import layer_title
 from mcugen.reporting.pages import rendered
 from mcugen.reporting.text import WIDE, accuracy_rows, table_of_facts
@@ -93,7 +93,7 @@ def _times(report: ValidationReport) -> list[Row]:
     return rows
 
 
-def _range(cycles: Cycles) -> str:
+def _range(cycles: CycleRange) -> str:
     return "" if cycles.least == cycles.most else f"; {cycles.least:,} to {cycles.most:,} of all samples"
 
 

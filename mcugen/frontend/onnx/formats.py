@@ -11,37 +11,37 @@ from mcugen.core.limits import open_regular
 
 
 @dataclass(frozen=True)
-class Format:
+class ModelFormat:
     """A file format, with advice on how to get an ONNX model from it."""
 
     name: str
     remedy: str
 
 
-_KERAS = Format("a Keras model", 'load it in Keras and call model.export("model.onnx", format="onnx")')
-_TORCH = Format("a PyTorch file", 'load it in PyTorch and call torch.onnx.export(model, inputs, "model.onnx")')
-_SKLEARN = Format("a scikit-learn model", "load it and call skl2onnx.to_onnx(model, samples)")
-_PICKLE = Format(
+_KERAS = ModelFormat("a Keras model", 'load it in Keras and call model.export("model.onnx", format="onnx")')
+_TORCH = ModelFormat("a PyTorch file", 'load it in PyTorch and call torch.onnx.export(model, inputs, "model.onnx")')
+_SKLEARN = ModelFormat("a scikit-learn model", "load it and call skl2onnx.to_onnx(model, samples)")
+_PICKLE = ModelFormat(
     "a Python pickle", "load it and export it: skl2onnx.to_onnx for scikit-learn, torch.onnx.export for PyTorch"
 )
-_SAVED_MODEL = Format(
+_SAVED_MODEL = ModelFormat(
     "a TensorFlow SavedModel", "python -m tf2onnx.convert --saved-model FOLDER --output model.onnx, with its folder"
 )
-_GRAPH_DEF = Format(
+_GRAPH_DEF = ModelFormat(
     "a TensorFlow graph",
     "python -m tf2onnx.convert --graphdef FILE --inputs NAME:0 --outputs NAME:0 --output model.onnx",
 )
-_TFLITE = Format("a TensorFlow Lite model", "python -m tf2onnx.convert --tflite FILE --output model.onnx")
-_SAFETENSORS = Format(
+_TFLITE = ModelFormat("a TensorFlow Lite model", "python -m tf2onnx.convert --tflite FILE --output model.onnx")
+_SAFETENSORS = ModelFormat(
     "weights without a network (safetensors)", "load them into their PyTorch model and call torch.onnx.export"
 )
-_CORE_ML = Format(
+_CORE_ML = ModelFormat(
     "a Core ML model", "export the network from where it was trained: torch.onnx.export, tf2onnx, skl2onnx"
 )
-_ORT = Format("a model in ONNX Runtime's own format", "give the ONNX model that it was made from")
-_POINTER = Format("a git-LFS pointer in place of the file", "fetch the file itself: git lfs pull")
-_PAGE = Format("a web page", "download the file itself, not the page about it")
-_ZIPPED = Format("a compressed file", "unpack it, and give the .onnx file that is in it")
+_ORT = ModelFormat("a model in ONNX Runtime's own format", "give the ONNX model that it was made from")
+_POINTER = ModelFormat("a git-LFS pointer in place of the file", "fetch the file itself: git lfs pull")
+_PAGE = ModelFormat("a web page", "download the file itself, not the page about it")
+_ZIPPED = ModelFormat("a compressed file", "unpack it, and give the .onnx file that is in it")
 
 _BEGINNINGS = {
     rb"version https://git-lfs": _POINTER,
@@ -77,7 +77,7 @@ _LOOKED_AT = 1 << 16
 """Number of bytes at the beginning and at the end of a file that are compared with the patterns."""
 
 
-def format_of(path: Path) -> Format | None:
+def format_of(path: Path) -> ModelFormat | None:
     """Return the format of a file or folder that is not an ONNX model; None if unknown.
 
     Raises:
