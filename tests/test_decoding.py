@@ -17,7 +17,7 @@ from mcugen import CompileOptions, compile_model
 from mcugen.core.board import load_board
 from mcugen.driver.compiled import CompiledModel
 from mcugen.hir.interpreter import interpret
-from mcugen.kernels.choose import ENOUGH
+from mcugen.kernels.choose import AMPLE_MEMORY_FRACTION
 from mcugen.kernels.portable.compressed_weights import Code, code_of, digits_of
 from mcugen.lir.program import DECODE_WEIGHTS, Instr
 from mcugen.search import goal_program
@@ -205,7 +205,7 @@ def test_weights_whose_room_in_the_arena_is_too_large_stay_as_they_are():
     within = compile_model(model, "nrf52840", replace(FLASH, max_ram=most))
     assert within.program.arena_size <= most
     assert len(decoding(within)) < len(decoding(everywhere))
-    assert everywhere.program.arena_size <= ENOUGH * load_board("nrf52840").total_ram
+    assert everywhere.program.arena_size <= AMPLE_MEMORY_FRACTION * load_board("nrf52840").total_ram
 
 
 @pytest.mark.parametrize("board", ["host", pytest.param("nrf52840", marks=pytest.mark.qemu)])

@@ -41,7 +41,7 @@ from structured_networks import FAMILIES, NEWEST_OPSET, OLDEST_OPSET, Network, n
 
 from mcugen.core.options import CompileOptions
 from mcugen.evaluation.accuracy import run_onnxruntime
-from mcugen.frontend.onnx.borders import MOVES
+from mcugen.frontend.onnx.borders import MOVEMENT_OPERATORS
 
 SEEDS_IN_CI, SEEDS = 40, 400
 LEAST_FOUND = 0.9
@@ -122,7 +122,7 @@ def moved_case(movement: str, dtype: type) -> Case:
 
 
 def test_movements_at_borders_are_those_of_the_compiler() -> None:
-    assert {*BORDER_MOVEMENTS} - {"two"} == MOVES <= {*MOVEMENTS}
+    assert {*BORDER_MOVEMENTS} - {"two"} == MOVEMENT_OPERATORS <= {*MOVEMENTS}
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16])

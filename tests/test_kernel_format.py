@@ -20,7 +20,7 @@ from test_overlaps import Layer
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.environment import _assembly
 from mcugen.codegen.folding import folded
-from mcugen.codegen.identifiers import WIDTH
+from mcugen.codegen.identifiers import MAX_C_LINE_COLUMNS
 from mcugen.core.options import CMSIS_NN, CompileOptions
 from mcugen.core.resources import resource_dir
 from mcugen.driver.compiler import compile_model
@@ -71,7 +71,12 @@ def texts() -> dict[str, str]:
 
 def test_lines_are_not_too_long(texts: dict[str, str]):
     assert len(texts) > 250
-    long = [f"{file}: {line}" for file, text in texts.items() for line in text.splitlines() if len(line) > WIDTH]
+    long = [
+        f"{file}: {line}"
+        for file, text in texts.items()
+        for line in text.splitlines()
+        if len(line) > MAX_C_LINE_COLUMNS
+    ]
     assert not long, "\n".join(long[:20])
 
 

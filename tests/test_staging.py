@@ -23,7 +23,7 @@ from mcugen.core.errors import DoesNotFitError, UsageError, VerificationError
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import target_of
 from mcugen.hir.interpreter import interpret
-from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN, NOTABLE
+from mcugen.kernels.choose import AMPLE_MEMORY_FRACTION, MAX_BALANCED_SLOWDOWN, MIN_TOTAL_GAIN
 from mcugen.lir.program import (
     BEGIN_WEIGHTS,
     BRINGING,
@@ -534,11 +534,9 @@ KINDS = ("stm32n657", "rt1060", "rp2350", "nrf52840", "corstone300", "stm32h743"
     ],
 )
 def test_on_any_model_speed_takes_no_more_cycles_than_balanced(name: str, board: str):
-    """But for what estimates cannot tell (NOTABLE): the linker's places for functions, and a cache that the code goes
-    through.
-    """
+    """But for what estimates cannot tell (MIN_TOTAL_GAIN): the linker's places for functions, and a cache of code."""
     fast, found = (cycles_of(fitted(shared(name), board, goal)) for goal in ("speed", "balanced"))
-    assert fast <= (1 + NOTABLE) * found
+    assert fast <= (1 + MIN_TOTAL_GAIN) * found
 
 
 def shared(name: str) -> Path:
@@ -593,9 +591,12 @@ def test_balanced_is_nearly_as_fast_where_there_is_room(name: str, board: str):
     """By a quarter at most, while RAM and flash of the fastest program are under a quarter of the board's."""
     fast, found = (fitted(shared(name), board, goal) for goal in ("speed", "balanced"))
     ram = fast.program.arena_size + copied_bytes(fast.program, fast.board, fast.options.place)
-    if ram > ENOUGH * fast.board.total_ram or fast.program.weights_size > ENOUGH * fast.board.total_flash:
+    if (
+        ram > AMPLE_MEMORY_FRACTION * fast.board.total_ram
+        or fast.program.weights_size > AMPLE_MEMORY_FRACTION * fast.board.total_flash
+    ):
         pytest.skip("no such room")
-    assert cycles_of(found) <= MOST_SLOWDOWN * cycles_of(fast)
+    assert cycles_of(found) <= MAX_BALANCED_SLOWDOWN * cycles_of(fast)
 
 
 @pytest.mark.qemu

@@ -33,7 +33,7 @@ from google.protobuf.message import Message
 from onnx import TensorProto, helper
 
 from mcugen.core.resources import resource_dir
-from mcugen.quantization.profile import BINS
+from mcugen.quantization.profile import RANGE_HISTOGRAM_BINS
 
 BATCH = 500
 """Commands of one process: it is forked anew for the next ones."""
@@ -414,9 +414,24 @@ _TOML = (
 def profile(make: Maker) -> tuple[str, ...]:
     """A profile of ranges."""
     random = make.random
-    tensor = {"lows": [-1.0], "highs": [1.0], "means": [0.0] * 2, "histogram": [1] * BINS}
+    tensor = {"lows": [-1.0], "highs": [1.0], "means": [0.0] * 2, "histogram": [1] * RANGE_HISTOGRAM_BINS}
     document: dict[str, Any] = {"version": 1, "sha256": "0" * 64, "samples": 1, "tensors": {"x": tensor, "y": tensor}}
-    values = (None, True, -1, 0, 2**64, 1e39, float("nan"), "", "x" * 3000, [], [[]], {}, {"x": None}, [1] * BINS)
+    values = (
+        None,
+        True,
+        -1,
+        0,
+        2**64,
+        1e39,
+        float("nan"),
+        "",
+        "x" * 3000,
+        [],
+        [[]],
+        {},
+        {"x": None},
+        [1] * RANGE_HISTOGRAM_BINS,
+    )
     place = random.choice((document, document["tensors"], tensor))
     place[random.choice([*place, "other"])] = random.choice(values)
     data = json.dumps(document).encode()

@@ -19,7 +19,7 @@ from mcugen.autotuning.step_latency import in_short_steps
 from mcugen.backends.cpu.pipeline import fuse_float
 from mcugen.core.board import Board, load_board
 from mcugen.core.errors import ConstraintError, DoesNotFitError, McugenError, ModelError, UnsupportedError, UsageError
-from mcugen.core.options import DIVERGED_DB, LOSSES, MIXED, CompileOptions, Training
+from mcugen.core.options import DIVERGED_DB, LOSS_NAMES, MIXED, CompileOptions, Training
 from mcugen.distributed.sharing import ONLY_THIS_PROCESS, Workers
 from mcugen.driver.compilation_trace import CompilationTrace
 from mcugen.driver.compiled import CompiledModel, stacked
@@ -336,14 +336,14 @@ class Compilation:
         Selections that the model or the budget refuses, or that diverge, are left out.
 
         Raises:
-            UsageError: There is no lesson, or the loss is not the first of LOSSES.
+            UsageError: There is no lesson, or the loss is not the first of LOSS_NAMES.
             McugenError: All selections are refused; this is the last refusal.
         """
         training = self.options.training
         assert training is not None
         if self.teaching is None:
             raise UsageError("--train auto chooses by what layers learn", "no lesson", "give --lesson TRAIN.npz")
-        if training.loss != LOSSES[0]:
+        if training.loss != LOSS_NAMES[0]:
             remedy = f"name what is trained, e.g. --train last:1 --loss {training.loss}, without --lesson"
             raise UsageError("--train auto chooses by how many classes are told", f"--loss {training.loss}", remedy)
         known = self._trainable()

@@ -36,7 +36,7 @@ from mcugen.core.errors import ConstraintError, DoesNotFitError, UsageError, Ver
 from mcugen.core.options import GOALS, CompileOptions
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model, drafted
-from mcugen.evaluation.accuracy import KINDS, judged, reals
+from mcugen.evaluation.accuracy import SAMPLE_KIND_PHRASES, judged, reals
 from mcugen.evaluation.metrics import METRICS, Judged, Metric, chance
 from mcugen.evaluation.oracle import OracleModel, run_oracle
 from mcugen.evaluation.samples import Samples, as_stored, spread
@@ -322,10 +322,10 @@ class Search:
         raise refused
 
     def told(self, kind: str) -> str:
-        """Return a note of how the chosen model was judged, by samples of one of `mcugen.evaluation.accuracy.KINDS`."""
+        """Return a note of how the chosen model was judged, by samples of one of the SAMPLE_KIND_PHRASES."""
         last = next(step for step in reversed(self.steps) if step.holds)
         count = len(self.samples.inputs)
-        samples = f"{count} sample{'s' * (count != 1)} {KINDS[kind]}"
+        samples = f"{count} sample{'s' * (count != 1)} {SAMPLE_KIND_PHRASES[kind]}"
         if self._halves:
             samples += ", each half by ranges and weights of the other"
         doubt = self.goal.doubt(last.value, last.chance, count)

@@ -15,7 +15,7 @@ from mcugen.core.errors import UsageError, printable, shortened
 from mcugen.core.limits import BOARD_BYTES, read_bounded
 
 FORMAT, VERSION = "mcugen-runs", 1
-MOST_BYTES = 64 * BOARD_BYTES
+MAX_RUNS_FILE_BYTES = 64 * BOARD_BYTES
 """Largest size of a file of runs."""
 _LONGEST_NAME = 60
 
@@ -66,7 +66,7 @@ def stored_runs(path: Path) -> list[Any]:
         UsageError: The file is no file of runs.
     """
     try:
-        document = json.loads(read_bounded(path, MOST_BYTES))
+        document = json.loads(read_bounded(path, MAX_RUNS_FILE_BYTES))
     except OSError as error:
         raise UsageError("a file of runs must be readable", error.strerror or "", "mcugen validate --runs") from error
     except (ValueError, RecursionError) as error:

@@ -23,7 +23,7 @@ _FACTORS = (0.5, 2.0)
 """Range of the core factor: timing rules that are further off cannot be corrected by a factor."""
 _WAITS = (0.0, 8.0)
 """Range of the factor of a memory's stall cycles."""
-_MOST_OVERHEAD = 255
+_MAX_OVERHEAD_CLOCKS = 255
 """Largest number of wait states, or of overhead clocks of a serial bus."""
 _LIKELY = (0.25, 4.0)
 """Allowed ratio of measured to estimated cycles of all layers; beyond it, something else was measured."""
@@ -170,7 +170,7 @@ def _stepped(memory: Memory, step: int) -> Memory:
     if access is None:
         return memory
     now = access.overhead_clocks if isinstance(access, Serial) else access.wait_states
-    return _with_overhead(memory, min(max(now + step, 0), _MOST_OVERHEAD))
+    return _with_overhead(memory, min(max(now + step, 0), _MAX_OVERHEAD_CLOCKS))
 
 
 def _check(layers: Sequence[MeasuredLayer], estimates: Sequence[Estimate], board: Board) -> None:
@@ -254,7 +254,7 @@ def _scaled(board: Board, memory: Memory, scale: float) -> Memory:
     now = board.wait_cycles(memory, nbytes)
     if not now or scale == 1.0:
         return memory
-    candidates = [_with_overhead(memory, overhead) for overhead in range(_MOST_OVERHEAD + 1)]
+    candidates = [_with_overhead(memory, overhead) for overhead in range(_MAX_OVERHEAD_CLOCKS + 1)]
     return min(candidates, key=lambda m: abs((board.wait_cycles(m, nbytes) or 0) - now * scale))
 
 

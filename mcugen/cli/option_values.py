@@ -25,7 +25,7 @@ from mcugen.core.options import (
     METHODS,
     PRECISIONS,
     SAMPLES,
-    TWO_BITS,
+    TWO_BIT_GROUP_SIZES,
     WIDE_WEIGHTS,
     LibraryFiles,
     Places,
@@ -95,7 +95,7 @@ def _named(flag: str, texts: Sequence[str], form: str, example: str, read: Calla
 def layers(flag: str, texts: list[str]) -> dict[str, str]:
     """Return the requested precision of layers by name, from texts NAME=PRECISION."""
     few = {key: "int4" for key, group in FEW_BITS.items() if group == 0}
-    known = PRECISIONS | WIDE_WEIGHTS | few | dict.fromkeys(TWO_BITS, "int2")
+    known = PRECISIONS | WIDE_WEIGHTS | few | dict.fromkeys(TWO_BIT_GROUP_SIZES, "int2")
     return _named(flag, texts, "NAME=PRECISION", f"a precision is one of: {', '.join(known)}", known.get)
 
 

@@ -10,7 +10,7 @@ import re
 import textwrap
 from dataclasses import dataclass
 
-from mcugen.codegen.identifiers import WIDTH
+from mcugen.codegen.identifiers import MAX_C_LINE_COLUMNS
 
 _INDENT = 4
 _CONTINUED = (",", "(", "=", "&&", "||", "|", " &", " +", " -", " *", " /", "?", ":")
@@ -47,12 +47,12 @@ def folded(text: str) -> str:
 
 def _refilled(comment: re.Match[str]) -> str:
     """Wrap a comment that stands alone on its lines if one of its lines is too long."""
-    if max(map(len, comment[0].split("\n"))) <= WIDTH:
+    if max(map(len, comment[0].split("\n"))) <= MAX_C_LINE_COLUMNS:
         return comment[0]
     text = re.sub(r"\n *\*(?= )", "", comment[2])
     return textwrap.fill(
         text,
-        WIDTH,
+        MAX_C_LINE_COLUMNS,
         initial_indent=comment[1],
         subsequent_indent=f"{comment[1]} * ",
         break_long_words=False,
@@ -61,7 +61,7 @@ def _refilled(comment: re.Match[str]) -> str:
 
 
 def _fold(line: str, is_continued: bool) -> list[str]:
-    if len(line) <= WIDTH or line.startswith("#"):
+    if len(line) <= MAX_C_LINE_COLUMNS or line.startswith("#"):
         return [line]
     margin = len(line) - len(line.lstrip())
     split = _break(line)
@@ -87,7 +87,7 @@ def _break(line: str) -> _Operator | None:
     chosen, loosest = None, (len(line), 0)
     for operator in reversed(_operators(line)):
         rank = operator.depth, operator.looseness
-        if rank < loosest or (rank == loosest and chosen and chosen.end > WIDTH):
+        if rank < loosest or (rank == loosest and chosen and chosen.end > MAX_C_LINE_COLUMNS):
             chosen, loosest = operator, rank
     return chosen
 

@@ -13,7 +13,7 @@ import jinja2
 
 from mcugen.codegen.features import for_features
 from mcugen.codegen.folding import folded
-from mcugen.codegen.identifiers import WIDTH, comment
+from mcugen.codegen.identifiers import MAX_C_LINE_COLUMNS, comment
 from mcugen.codegen.lines import fitted
 from mcugen.codegen.literals import c_param, c_param_type
 from mcugen.lir.program import Access, Instr
@@ -170,7 +170,7 @@ def runtime_params(instr: Instr) -> list[tuple[str, str, str]]:
 
 def _member(name: str, ctype: str, meaning: str) -> list[str]:
     """Return the lines that declare a parameter in its struct."""
-    line, remark = f"{ctype} {name};", f"/* {comment(meaning, WIDTH - 12)} */"
+    line, remark = f"{ctype} {name};", f"/* {comment(meaning, MAX_C_LINE_COLUMNS - 12)} */"
     if not meaning:
         return [line]
-    return [f"{line} {remark}"] if len(line) + len(remark) < WIDTH - 4 else [remark, line]
+    return [f"{line} {remark}"] if len(line) + len(remark) < MAX_C_LINE_COLUMNS - 4 else [remark, line]

@@ -12,7 +12,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import Reference, interpret
 from mcugen.hir.types import Array, DType
 
-RATE = 2.0**-6
+SELFTEST_LEARNING_RATE = 2.0**-6
 """At which the self-test learns."""
 
 FLOAT_TOLERANCE = 1e-4
@@ -47,7 +47,7 @@ def golden_sample(
         for v in graph.inputs
     }
     if graph.lesson is not None:
-        inputs[graph.lesson.rate] = np.full_like(inputs[graph.lesson.rate], RATE)
+        inputs[graph.lesson.rate] = np.full_like(inputs[graph.lesson.rate], SELFTEST_LEARNING_RATE)
         inputs[graph.lesson.target] *= 0 if graph.lesson.classes else 1
     outputs = interpret(graph, inputs, references=references)
     floats = any(v.type.dtype.is_float or v.type.dtype.is_narrow_float for g in graph.nested() for v in g.values())

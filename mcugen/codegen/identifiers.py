@@ -34,7 +34,7 @@ _LONGEST = 40
 _LONGEST_OF_TWO = 64
 """Largest length of a name together with the model's prefix."""
 
-WIDTH = 120
+MAX_C_LINE_COLUMNS = 120
 """Columns of a line of generated C."""
 
 _ROLE = re.compile(r"\.[a-z]+$")
@@ -118,7 +118,9 @@ def _cut(plain: str, longest: int) -> str:
 
 def comment_lines(text: str, indent: int = 0, longest: int = 4000) -> str:
     """Return harmless comment text on as many lines as it needs, indented by `indent` columns."""
-    wrapper = textwrap.TextWrapper(WIDTH - indent - 6, break_on_hyphens=False)  # Room for "/* " or " * ", and " */".
+    wrapper = textwrap.TextWrapper(
+        MAX_C_LINE_COLUMNS - indent - 6, break_on_hyphens=False
+    )  # Room for "/* " or " * ", and " */".
     wrapper.wordsep_simple_re = _WORD_ENDS
     return f"\n{' ' * indent} * ".join(wrapper.wrap(comment(text, longest)))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mcugen.codegen.identifiers import WIDTH
+from mcugen.codegen.identifiers import MAX_C_LINE_COLUMNS
 from mcugen.core.errors import UsageError, shortened
 from mcugen.hir.types import DType
 from mcugen.lir.program import Endpoint
 
-_PIECE = WIDTH - 16
+_PIECE = MAX_C_LINE_COLUMNS - 16
 """Columns of a piece of a string."""
 
 

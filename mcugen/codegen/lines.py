@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from mcugen.codegen.identifiers import WIDTH
+from mcugen.codegen.identifiers import MAX_C_LINE_COLUMNS
 
 _BREAKS = re.compile(r"(?<=[,=?:;+]) (?=\S)|(?<=\|\|) ")
 """Spaces at which a line of C may be broken."""
 
 
-def fitted(text: str, indent: int = 0, width: int = WIDTH) -> str:
+def fitted(text: str, indent: int = 0, width: int = MAX_C_LINE_COLUMNS) -> str:
     """Return a statement indented by `indent` columns, broken behind commas and operators if it is too long."""
     return _filled(_BREAKS.split(text), indent, f"\n{' ' * (indent + 4)}", width)
 
@@ -25,17 +25,17 @@ def fitted_call(function: str, arguments: Sequence[str], indent: int = 0) -> str
     """Return a call as a statement, broken before arguments if it is too long."""
     parts = [f"{argument}," for argument in arguments[:-1]] + [f"{argument});" for argument in arguments[-1:]]
     first, *more_parts = parts or [");"]
-    return _filled([f"{function}({first}", *more_parts], indent, f"\n{' ' * (indent + 4)}", WIDTH)
+    return _filled([f"{function}({first}", *more_parts], indent, f"\n{' ' * (indent + 4)}", MAX_C_LINE_COLUMNS)
 
 
 def filled_rows(items: Sequence[str], indent: int = 4) -> list[str]:
     """Return the items of an initializer on as few lines as possible, with a comma after each item."""
-    return _filled([f"{item}," for item in items], indent, "\n", WIDTH - indent).split("\n")
+    return _filled([f"{item}," for item in items], indent, "\n", MAX_C_LINE_COLUMNS - indent).split("\n")
 
 
 def fitted_macro(text: str) -> str:
     """Return a #define, broken at spaces if it is too long."""
-    return _filled(text.split(" "), 0, " \\\n    ", WIDTH - 2)
+    return _filled(text.split(" "), 0, " \\\n    ", MAX_C_LINE_COLUMNS - 2)
 
 
 def _filled(parts: Sequence[str], indent: int, separator: str, width: int) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from mcugen.codegen.bundle import Section
 from mcugen.codegen.identifiers import identifier
-from mcugen.codegen.shared import ALONE, ArrayKey, SharedCode, array_key
+from mcugen.codegen.shared import NO_SHARED_CODE, ArrayKey, SharedCode, array_key
 from mcugen.core.board import Memory
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import ALIGNMENT, Buffer, Instr, Param, Program, Space, param_dtype
@@ -78,7 +78,7 @@ class Area:
     section: str
 
 
-NUMBERS = {
+PARAMETER_ARRAY_NAMES = {
     DType.INT64: "wide_numbers",
     DType.FLOAT64: "double_numbers",
     DType.INT32: "numbers",
@@ -103,7 +103,9 @@ class Blob:
                 self.offsets[buffer] = self._add(buffer.data)
         self._places: dict[tuple[int, str], str] = {}
         trained = self._trained(program) if file.updatable else {}
-        self.arrays = [(NUMBERS[dtype], dtype, self._add(data), data.nbytes) for dtype, data in trained.items()]
+        self.arrays = [
+            (PARAMETER_ARRAY_NAMES[dtype], dtype, self._add(data), data.nbytes) for dtype, data in trained.items()
+        ]
 
     def _add(self, constant: Array) -> int:
         """Append a constant and return its offset."""
@@ -115,13 +117,13 @@ class Blob:
 
     def _trained(self, program: Program) -> dict[DType, Array]:
         """Return the parameters that training changes, by type."""
-        trained: dict[DType, list[Param]] = {dtype: [] for dtype in NUMBERS}
+        trained: dict[DType, list[Param]] = {dtype: [] for dtype in PARAMETER_ARRAY_NAMES}
         for instr in program.instrs:
             for key, value in instr.params.items():
                 member = instr.declaration.member(key) if instr.declaration else None
                 if member is not None and member.is_trained and key not in instr.baked | instr.formulas.keys():
                     same = trained[dtype := param_dtype(value)]
-                    self._places[id(instr), key] = f"{NUMBERS[dtype]}[{len(same)}]"
+                    self._places[id(instr), key] = f"{PARAMETER_ARRAY_NAMES[dtype]}[{len(same)}]"
                     same.append(value)
         return {dtype: np.array(values, dtype.numpy) for dtype, values in trained.items() if values}
 
@@ -157,7 +159,7 @@ class MemoryContext:
     """The memory layout as templates read it."""
 
     def __init__(
-        self, program: Program, placement: Placement, file: WeightsFile | None, shared: SharedCode = ALONE
+        self, program: Program, placement: Placement, file: WeightsFile | None, shared: SharedCode = NO_SHARED_CODE
     ) -> None:
         self.name = program.name
         self.updatable = file is not None and file.updatable
@@ -206,7 +208,7 @@ class MemoryContext:
     def locals(self) -> list[str]:
         """Return the names of additional local variables of the code."""
         names = [name for area in self.areas for name in (area.array, area.base)] + ["arenas"]
-        in_file = ["weights", "weights_head", "default_weights", *[*NUMBERS.values()] * self.updatable]
+        in_file = ["weights", "weights_head", "default_weights", *[*PARAMETER_ARRAY_NAMES.values()] * self.updatable]
         return names * self.several + in_file * (self.blob is not None)
 
     @property

@@ -19,7 +19,7 @@ from mcugen.codegen.constants import constant, is_unbounded
 from mcugen.codegen.cores import CORE_NAMES, divided, with_memories, words_of
 from mcugen.codegen.draft import Draft, FolderForm, Sample
 from mcugen.codegen.environment import environment
-from mcugen.codegen.golden import RATE
+from mcugen.codegen.golden import SELFTEST_LEARNING_RATE
 from mcugen.codegen.identifiers import c_string, comment, identifier, own_names
 from mcugen.codegen.labels import has_order, label_literals, labelled
 from mcugen.codegen.learned import lesson_context, lesson_ports
@@ -36,7 +36,7 @@ from mcugen.codegen.run import (
     size_expressions,
     step_layers,
 )
-from mcugen.codegen.shared import ALONE, SharedCode
+from mcugen.codegen.shared import NO_SHARED_CODE, SharedCode
 from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor
 from mcugen.codegen.titles import ListedLayer, layers_of
 from mcugen.codegen.validation import VALIDATION_FUNCTIONS, validation_of, validation_texts
@@ -66,7 +66,7 @@ ABI_VERSION = 2
 """Version of the contract between generated code and runtime_c/include/mcugen.h."""
 
 
-def render(draft: Draft, shared: SharedCode = ALONE) -> Bundle:
+def render(draft: Draft, shared: SharedCode = NO_SHARED_CODE) -> Bundle:
     """Return all files of a model's folder; in a firmware, the `shared` functions and arrays are not among them."""
     return _bundle(draft if shared.name else settled([draft])[0], shared)
 
@@ -648,7 +648,7 @@ def _sample_context(
     return {
         **sides,
         "lesson": taught,
-        "rate": c_float(RATE),
+        "rate": c_float(SELFTEST_LEARNING_RATE),
         "lent": [word if row["count"] else "NULL" for row, word in lent],
         "uses_math": any(is_unbounded(array) for side in (*sample_inputs, *expected) for array in side.values()),
         "steps": sample.steps,

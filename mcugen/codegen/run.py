@@ -17,7 +17,7 @@ from mcugen.codegen.identifiers import comment_lines, identifier
 from mcugen.codegen.lines import fitted, fitted_call
 from mcugen.codegen.literals import c_rows
 from mcugen.codegen.memory import Area, MemoryContext
-from mcugen.codegen.shared import ALONE, SharedCode, array_key
+from mcugen.codegen.shared import NO_SHARED_CODE, SharedCode, array_key
 from mcugen.codegen.sizes import CodeTable, SizedParams, symbol_names
 from mcugen.codegen.titles import Titles, buffer_title, titles_of
 from mcugen.hir.names import Names
@@ -56,7 +56,7 @@ class Renderer:
     taken: Names
     """All used names of the model's C files; external names include the model's name."""
     memory: MemoryContext
-    shared: SharedCode = ALONE
+    shared: SharedCode = NO_SHARED_CODE
     titles: Titles = field(default_factory=dict)
     names: dict[Buffer, str] = field(default_factory=dict)
     functions: Functions = field(init=False)

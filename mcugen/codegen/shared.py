@@ -36,5 +36,5 @@ class SharedCode:
         return {*self.arrays.values(), *functions, *(f"{name}_params" for name in functions)}
 
 
-ALONE = SharedCode()
+NO_SHARED_CODE = SharedCode()
 """No firmware: a folder of one model."""

@@ -17,10 +17,10 @@ from mcugen.codegen.literals import c_rows
 from mcugen.codegen.memory import MemoryContext
 from mcugen.lir.program import MOVE, Access, Buffer, Program, Space
 
-LEAST_FRAME = 64
+MIN_FRAME_BYTES = 64
 """Smallest capacity of a frame in bytes of data: the answer to the first request needs as many."""
 
-MOST_FRAME = 4096
+MAX_FRAME_BYTES = 4096
 """Largest capacity of a frame in bytes of data: firmware with larger frames does not compile."""
 
 VALIDATION_FUNCTIONS = ("validate_getc", "validate_putc", "validate_poll")
@@ -114,8 +114,8 @@ def validation_texts(
     assert isinstance(provenance, dict)
     values = {
         **context,
-        "least_frame": LEAST_FRAME,
-        "most_frame": MOST_FRAME,
+        "least_frame": MIN_FRAME_BYTES,
+        "most_frame": MAX_FRAME_BYTES,
         "model_bytes": _bytes(bytes.fromhex(provenance["sha256"] or "00" * 32)),
         "code_bytes": _bytes(validation.code),
         "options_literal": c_string(comment(f"board {provenance['board']}; {provenance['options']}", 110)),

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-LONGEST = 3000
+MAX_LINE_CHARACTERS = 3000
 """Largest number of characters of a line that users read in terminals and logs. Messages have at most 4096."""
 
 
-def shortened(text: str, longest: int = LONGEST) -> str:
+def shortened(text: str, longest: int = MAX_LINE_CHARACTERS) -> str:
     """Return the text, or its beginning and end if it is longer than `longest`."""
     if len(text) <= longest:
         return text
@@ -29,7 +29,7 @@ def listed(items: Iterable[str], max_items: int = 12, separator: str = ", ") -> 
     """
     known = list(items)
     more = [f"and {len(known) - max_items:,} more"] if len(known) > max_items else []
-    return separator.join([shortened(item, LONGEST // 4) for item in known[:max_items]] + more)
+    return separator.join([shortened(item, MAX_LINE_CHARACTERS // 4) for item in known[:max_items]] + more)
 
 
 def printable(text: str) -> str:

@@ -48,7 +48,7 @@ MAX_FOLDED = 1 << 20
 
 SAMPLE_BYTES = 1 << 30
 """Largest size in bytes of all arrays in one file of samples."""
-MAX_SAMPLES = 1 << 18
+MAX_FILE_SAMPLES = 1 << 18
 """Largest number of samples in a file: each is stored separately and runs under simulation."""
 PROFILE_BYTES = 1 << 26
 """Largest size of a profile's file in bytes."""

@@ -23,13 +23,13 @@ OWN, CMSIS_NN, AUTO = "own", "cmsis-nn", "auto"
 FAMILIES = (OWN, CMSIS_NN, AUTO)
 """Kernel families: mcugen's own kernels, CMSIS-NN's kernels wherever it has one, or the best of both for the goal."""
 
-LOSSES = ("cross-entropy", "mse", "mae", "huber", "contrastive")
-OPTIMIZERS = ("sgd", "momentum", "adam")
-LEARN_INTEGERS = OPTIMIZERS[:2]
+LOSS_NAMES = ("cross-entropy", "mse", "mae", "huber", "contrastive")
+OPTIMIZER_NAMES = ("sgd", "momentum", "adam")
+LEARN_INTEGERS = OPTIMIZER_NAMES[:2]
 """Optimizers for int8 weights."""
 HEADS = ("centroids", "nearest", "statistics")
 """Trainable heads, which remember samples; see mcugen.training."""
-STATISTICS = "statistics"
+MATCH_STATISTICS = "statistics"
 """Choice of synthetic samples that match the statistics of batch normalizations instead of a range."""
 
 METHODS = (
@@ -53,7 +53,7 @@ FEW_BITS = {"w4a8": 0, "w4a8g32": 32, "w4a8g64": 64, "w4a8g128": 128}
 Layers that would lose too much accuracy keep weights of 8 bits.
 """
 
-TWO_BITS = {"w2a8": 32}
+TWO_BIT_GROUP_SIZES = {"w2a8": 32}
 """Number of inputs that share a scale, by precision, for weights of 2 bits in selected fully connected layers."""
 
 WIDE_WEIGHTS = {"int16x16": "int32"}
@@ -68,7 +68,7 @@ SAMPLES = "samples"
 DIVERGED_DB = 20.0
 """Default SQNR in dB below which a layer has diverged: an error of a tenth of the signal."""
 
-METRICS = {
+METRIC_TITLES = {
     "top1": "top-1",
     "top5": "top-5",
     "auc": "AUC",
@@ -159,8 +159,8 @@ class Training:
 
     layers: str
     """Selection of layers; AUTO selects those that a trial shows to be best."""
-    loss: str = LOSSES[0]
-    optimizer: str = OPTIMIZERS[0]
+    loss: str = LOSS_NAMES[0]
+    optimizer: str = OPTIMIZER_NAMES[0]
     batch: int = 1
     precision: str = TRAINED_AS[0]
     """Type of the trained weights, one of TRAINED_AS; `auto` is float32, or int8 if float32 is too large."""

@@ -29,8 +29,8 @@ from mcugen.core.options import (
     FAMILIES,
     GOALS,
     LEARN_INTEGERS,
-    LOSSES,
-    OPTIMIZERS,
+    LOSS_NAMES,
+    OPTIMIZER_NAMES,
     RUNNING,
     THROUGHPUT,
     TRAINED_AS,
@@ -550,8 +550,8 @@ def _check_training(options: CompileOptions) -> None:
         rule, remedy = "--train says what is trained, --lesson by which samples", "--train auto --lesson"
         raise UsageError(rule, f"'{training.layers}'", f"{remedy} {shlex.quote(training.layers)}")
     choices = (
-        ("loss", training.loss, LOSSES),
-        ("optimizer", training.optimizer, OPTIMIZERS),
+        ("loss", training.loss, LOSS_NAMES),
+        ("optimizer", training.optimizer, OPTIMIZER_NAMES),
         ("train-weights", training.precision, TRAINED_AS),
         ("statistics", training.statistics, RUNNING),
     )

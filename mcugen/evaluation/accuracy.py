@@ -65,12 +65,12 @@ class QuantizationEstimate:
 
     def __str__(self) -> str:
         noise = "exact" if self.sqnr_db is None else f"SQNR {self.sqnr_db:.1f} dB"
-        samples = f"{self.samples} sample{'s' * (self.samples != 1)} {KINDS[self.kind]}"
+        samples = f"{self.samples} sample{'s' * (self.samples != 1)} {SAMPLE_KIND_PHRASES[self.kind]}"
         same = "" if self.agreement is None else f"{100 * self.agreement:.1f} % agreement, "
         return f"{same}{noise} against float32 on {samples}"
 
 
-KINDS = {
+SAMPLE_KIND_PHRASES = {
     "held out": "not calibrated on",
     "evaluation": "of --data",
     "calibration": "calibrated on",

@@ -22,7 +22,7 @@ SUPPRESSED = 0.5
 Non-maximum suppression takes a box with a larger IoU with a better box for the same object.
 """
 
-LEAST_SCORE, MOST_BOXES = 0.01, 100
+MIN_BOX_SCORE, MAX_BOXES_PER_CLASS = 0.01, 100
 """Score that boxes must exceed, and largest number of boxes of a class and a sample, as in COCO's evaluation."""
 
 THRESHOLDS = tuple(round(0.5 + 0.05 * i, 2) for i in range(10))
@@ -73,9 +73,9 @@ def overlaps(boxes: Array, other_boxes: Array) -> Array:
 
 def suppressed(boxes: Array, scores: Array) -> list[int]:
     """Return the indices of the boxes of a class that non-maximum suppression keeps, the best first."""
-    order = [int(i) for i in np.argsort(-scores, kind="stable") if scores[i] > LEAST_SCORE]
+    order = [int(i) for i in np.argsort(-scores, kind="stable") if scores[i] > MIN_BOX_SCORE]
     kept: list[int] = []
-    while order and len(kept) < MOST_BOXES:
+    while order and len(kept) < MAX_BOXES_PER_CLASS:
         best, remaining = order[0], order[1:]
         kept.append(best)
         near = overlaps(boxes[[best]], boxes[remaining])[0] if remaining else []

@@ -14,7 +14,7 @@ from mcugen.core.options import DIVERGED_DB
 from mcugen.hir.types import Array
 
 AS_WANTED, NO_INTEGER_FORM, BETWEEN = "as wanted", "no integer form", "between float layers"
-APART = "its parts' ranges differ too much for one scale"
+UNEQUAL_RANGES = "its parts' ranges differ too much for one scale"
 """Reasons why quantization leaves layers in float32."""
 
 UNCONVERTED = "no integer form for these types and constants"
@@ -27,7 +27,7 @@ REMEDIES = {
     AS_WANTED: "leave out its --layer to quantize it",
     NO_INTEGER_FORM: "put another operator in its place: `mcugen operators` lists those with int8 kernels",
     BETWEEN: "it follows where its neighbours are quantized",
-    APART: "bring its parts to one range in training, or force it: --layer NAME=int8",
+    UNEQUAL_RANGES: "bring its parts to one range in training, or force it: --layer NAME=int8",
     UNCONVERTED: "put another operator in its place: `mcugen operators` lists those with int8 kernels",
     GIVEN_REAL: "quantize what it reads and gives, or let mcugen quantize the float model: --calibration",
     LEARNING: "leave it out of --train to quantize it",
@@ -44,7 +44,7 @@ COMPUTED = "computed in "
 NAMES_IN_LINE = 400
 """Largest number of characters of layers' names in one of those lines: more layers take more lines."""
 
-BINS = 32
+ERROR_HISTOGRAM_BINS = 32
 """Number of bins of a histogram."""
 
 
@@ -52,7 +52,7 @@ BINS = 32
 class Histogram:
     """A histogram of a tensor in the float model (`real`) and in the integer model.
 
-    Each list counts the elements in BINS equal parts from `low` to `high`.
+    Each list counts the elements in ERROR_HISTOGRAM_BINS equal parts from `low` to `high`.
     """
 
     low: float
@@ -67,7 +67,7 @@ class Histogram:
             return None
         low = float(min(real.min(), integer.min()))
         high = float(max(real.max(), integer.max()))
-        counts = [np.histogram(tensor, BINS, (low, high))[0].tolist() for tensor in (real, integer)]
+        counts = [np.histogram(tensor, ERROR_HISTOGRAM_BINS, (low, high))[0].tolist() for tensor in (real, integer)]
         return cls(low, high, *counts)
 
 

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from mcugen.core.errors import UsageError
-from mcugen.core.options import METRICS as TITLES
+from mcugen.core.options import METRIC_TITLES as TITLES
 from mcugen.evaluation.boxes import THRESHOLDS, mean_average_precision
 from mcugen.evaluation.positions import mean_iou, perplexity, share_right
 from mcugen.hir.types import Array
@@ -159,7 +159,7 @@ def label_metric(labels: Array | None, output: Endpoint, inputs: Sequence[Endpoi
     return "auc" if labels.max() <= 1 and (rebuilds or (size == 1 and is_real)) else "top1"
 
 
-BESIDE = {"iou": ("pixels",), "map50": ("map",), "error": ("perplexity",)}
+COMPANION_METRICS = {"iou": ("pixels",), "map50": ("map",), "error": ("perplexity",)}
 """Metrics that are reported besides a main metric; for two classes AUC and F1 are added."""
 
 
@@ -168,7 +168,7 @@ def beside(metric: Metric, judged: Judged) -> tuple[Metric, ...]:
     labels = judged.labels
     two = labels is not None and labels.ndim == 1 and labels.dtype.kind != "f" and labels.max() == 1
     more = ("auc", "f1") if two and metric.name in ("top1", "auc") and names_classes(judged, 1) else ()
-    return tuple(METRICS[name] for name in (*BESIDE.get(metric.name, ()), *more) if name != metric.name)
+    return tuple(METRICS[name] for name in (*COMPANION_METRICS.get(metric.name, ()), *more) if name != metric.name)
 
 
 def classes(outputs: Sequence[Outputs], names: Sequence[str]) -> Array:

@@ -17,7 +17,7 @@ Outputs = Mapping[str, Array]
 IGNORED = 255
 """A label that counts for nothing, as in common data sets; negative ones do not, either."""
 
-LEAST_PROBABILITY = 1e-7
+MIN_PROBABILITY = 1e-7
 """Lower limit of a label's probability, so that probabilities quantized to zero give no infinite perplexity."""
 
 FAR_FROM_ONE = 0.1
@@ -95,7 +95,7 @@ def perplexity(outputs: Sequence[Outputs], labels: Array) -> float:
         if part.scores is None or part.scores.shape[1] < 2:
             raise UsageError("perplexity needs a score for each class", "none", "take --metric error")
         chances = _probabilities(part.scores.astype(np.float64))
-        logs.append(np.log(np.maximum(chances[np.arange(len(chances)), part.labels], LEAST_PROBABILITY)))
+        logs.append(np.log(np.maximum(chances[np.arange(len(chances)), part.labels], MIN_PROBABILITY)))
     return float(np.exp(-np.concatenate(logs).mean()))
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from mcugen.core.errors import UsageError, listed
-from mcugen.core.limits import MAX_SAMPLES
+from mcugen.core.limits import MAX_FILE_SAMPLES
 from mcugen.evaluation.array_files import read_npy, read_npz
 from mcugen.evaluation.preprocess import Preprocessing
 from mcugen.hir.types import Array
 
-PIXELS = "x_uint8"
+RAW_PIXELS_NAME = "x_uint8"
 """Name of arrays of raw pixels."""
 
 _ONLY = "x"
@@ -71,8 +71,10 @@ def read_samples(
     if len(set(counts.values())) != 1:
         raise UsageError(f"{path}: inputs must have equally many samples", str(counts), "repair the file")
     count = next(iter(counts.values()))
-    if count > MAX_SAMPLES:
-        raise UsageError(f"{path}: there must be at most {MAX_SAMPLES:,} samples", f"{count:,}", "give some of them")
+    if count > MAX_FILE_SAMPLES:
+        raise UsageError(
+            f"{path}: there must be at most {MAX_FILE_SAMPLES:,} samples", f"{count:,}", "give some of them"
+        )
     samples = [{n: RawArray(f"{r.place}[{i}]", r.key, r.array[i]) for n, r in chosen.items()} for i in range(count)]
     return samples, arrays
 
@@ -83,7 +85,7 @@ def _read_folder(folder: Path, inputs: Sequence[str], steps: Preprocessing) -> I
     kinds: Mapping[str, Callable[[Path], Mapping[str, Array]]] = {
         ".npy": lambda path: {_ONLY: read_npy(path)},
         ".npz": read_npz,
-        ".png": lambda path: {PIXELS: steps.read_image(path)},
+        ".png": lambda path: {RAW_PIXELS_NAME: steps.read_image(path)},
     }
     rule = f"{folder}: a folder of samples must hold .npy, .npz or .png files"
     if not files:
@@ -114,7 +116,7 @@ def _array_of(path: Path, arrays: Mapping[str, Array], name: str, only: bool) ->
     if not only and path.suffix.lower() in (".npy", ".png"):
         rule = f"{path}: a sample of several inputs must be in an .npz file"
         raise UsageError(rule, f"a {path.suffix} file", "name its arrays like the inputs")
-    names = [name, *((_ONLY, PIXELS) if only else ())]
+    names = [name, *((_ONLY, RAW_PIXELS_NAME) if only else ())]
     for key in names:
         if key in arrays:
             return RawArray(f"{path}: '{key}'", key, arrays[key], "hwc" if path.suffix.lower() == ".png" else "")

@@ -13,16 +13,16 @@ import numpy as np
 from mcugen.evaluation.metrics import INFINITE_ERROR_DB, sqnr_db
 from mcugen.hir.types import Array
 
-MOST_CLASSES = 64
+MAX_CONFUSION_CLASSES = 64
 """Largest number of classes for which a confusion matrix is made: larger ones are hard to read."""
 
-MOST_SHOWN = 8
+MAX_SHOWN_SAMPLES = 8
 """Largest number of samples of each kind that are kept."""
 
 LONGEST_SIDE = 96
 """Largest width and height in pixels of a sample that is kept to be viewed."""
 
-COLORS = 3
+RGB_CHANNELS = 3
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,9 @@ def sample_results(
         )
 
     wrong = [] if known is None else [i for i in np.argsort(-margins, kind="stable") if predicted[i] != known[i]]
-    unsure = np.argsort(margins, kind="stable")[:MOST_SHOWN]
+    unsure = np.argsort(margins, kind="stable")[:MAX_SHOWN_SAMPLES]
     matrix = None if known is None else _confusion(known, predicted, scores.shape[1])
-    shown = [[result(int(i)) for i in some] for some in (wrong[:MOST_SHOWN], unsure)]
+    shown = [[result(int(i)) for i in some] for some in (wrong[:MAX_SHOWN_SAMPLES], unsure)]
     known_names = list(names) if len(names) == scores.shape[1] else None
     return SampleResults(matrix, shown[0], shown[1], names=known_names)
 
@@ -126,12 +126,12 @@ def farthest_results(
     errors = [sqnr_db(a.reshape(-1).astype(np.float64), b.reshape(-1).astype(np.float64)) for a, b in pairs]
     quality = [max(error, INFINITE_ERROR_DB) for error in errors]
     worst = [i for i in sorted(range(len(quality)), key=lambda i: quality[i]) if math.isfinite(quality[i])]
-    shown = [SampleResult(i, None, None, round(quality[i], 2), _first_of(inputs[i])) for i in worst[:MOST_SHOWN]]
+    shown = [SampleResult(i, None, None, round(quality[i], 2), _first_of(inputs[i])) for i in worst[:MAX_SHOWN_SAMPLES]]
     return SampleResults(None, [], [], shown) if shown else None
 
 
 def _confusion(labels: Array, predicted: Array, classes: int) -> list[list[int]] | None:
-    if classes > MOST_CLASSES:
+    if classes > MAX_CONFUSION_CLASSES:
         return None
     matrix = np.zeros((classes, classes), np.int64)
     np.add.at(matrix, (labels.astype(np.int64), predicted), 1)
@@ -162,10 +162,10 @@ def view_of(sample: Array) -> SampleView | None:
 def _pixels(sample: Array) -> Array | None:
     """Return the sample as rows x columns x channels; None if it is no image and no line."""
     squeezed = sample.reshape([n for n in sample.shape if n > 1] or [1])
-    if squeezed.ndim == 1 and squeezed.size > COLORS:
+    if squeezed.ndim == 1 and squeezed.size > RGB_CHANNELS:
         return squeezed.reshape(1, -1, 1)
     if squeezed.ndim == 2:
         return squeezed[..., np.newaxis]
-    if squeezed.ndim == 3 and squeezed.shape[0] == COLORS:
+    if squeezed.ndim == 3 and squeezed.shape[0] == RGB_CHANNELS:
         return np.moveaxis(squeezed, 0, -1)
-    return squeezed if squeezed.ndim == 3 and squeezed.shape[-1] == COLORS else None
+    return squeezed if squeezed.ndim == 3 and squeezed.shape[-1] == RGB_CHANNELS else None

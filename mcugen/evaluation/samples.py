@@ -14,7 +14,7 @@ import numpy as np
 from mcugen.core.errors import UsageError
 from mcugen.evaluation.boxes import TRUTH
 from mcugen.evaluation.preprocess import Preprocessing, parse_preprocessing
-from mcugen.evaluation.sample_files import PIXELS, RawArray, read_samples
+from mcugen.evaluation.sample_files import RAW_PIXELS_NAME, RawArray, read_samples
 from mcugen.evaluation.sample_warnings import range_warnings
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType, QuantParams, Shape
@@ -130,13 +130,13 @@ def _convert(
     unscaled = shaped
     if target.kind == "f":
         with np.errstate(over="ignore"):  # what is not finite is refused
-            shaped = np.asarray(shaped * (pixel_scale if key == PIXELS else 1.0), target)
+            shaped = np.asarray(shaped * (pixel_scale if key == RAW_PIXELS_NAME else 1.0), target)
     finite = np.isfinite(unscaled) if accepts_nonfinite and target.kind == "f" else np.ones(unscaled.shape, bool)
     if shaped.dtype.kind == "f" and not np.isfinite(shaped[finite]).all():
         raise UsageError(f"{place} must be finite", f"NaN, or more than a {target} holds", "repair the data")
     if target.kind == "f":
         return shaped
-    if key == PIXELS and target == np.int8:
+    if key == RAW_PIXELS_NAME and target == np.int8:
         return (shaped.astype(np.int16) - 128).astype(np.int8)
     if shaped.dtype.kind == "f" and quant is not None:
         return quantize(shaped, QuantParams(quant.scale, quant.zero_point), endpoint.dtype)

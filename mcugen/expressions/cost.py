@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from mcugen.expressions.nodes import Argument, CallExpression, Constant, Expression, Parameter, Shared, Table
 from mcugen.expressions.parts import parts
 
-MOST_SHORT = 15
+MAX_UNROLLED_OPERATIONS = 15
 """Operations of a loop up to which it is unrolled."""
 
 
@@ -21,4 +21,4 @@ def operations(expression: Expression) -> int:
 def is_short(expressions: Sequence[Expression]) -> bool:
     """Whether a loop over them is worth unrolling: few operations, no long function."""
     calls = [part for e in expressions for part in parts(e) if isinstance(part, CallExpression)]
-    return all(c.function.is_quick for c in calls) and sum(map(operations, expressions)) <= MOST_SHORT
+    return all(c.function.is_quick for c in calls) and sum(map(operations, expressions)) <= MAX_UNROLLED_OPERATIONS

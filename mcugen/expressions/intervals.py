@@ -40,7 +40,9 @@ def bounds(expression: Expression, arguments: Mapping[str, Bounds]) -> Bounds | 
             return _limits(DType.BOOL)
         case Select(), [_, (_, _) as yes, (_, _) as no]:
             return np.minimum(yes[0], no[0]), np.maximum(yes[1], no[1])
-        case Entry(_, Convert(DType.UINT8, code)), [(least, most), _] if least is most and len(least) == BYTES:
+        case Entry(_, Convert(DType.UINT8, code)), [(least, most), _] if (
+            least is most and len(least) == NUM_BYTE_VALUES
+        ):
             return _entries_of_codes(least, bounds(code, arguments))
         case Entry(), [(least, most) as table, (_, _) as index] if least is most:
             return _entries(table[0], index)
@@ -93,7 +95,7 @@ def _fits(dtype: DType, low: Array, high: Array) -> bool:
     return bool(int(low.min()) >= min_value and int(high.max()) <= max_value)
 
 
-BYTES = 256
+NUM_BYTE_VALUES = 256
 
 
 def _entries_of_codes(table: Array, codes: Bounds | None) -> Bounds | None:

@@ -19,7 +19,7 @@ from mcugen.hir.operator import Operator
 from mcugen.hir.types import Array, DType, Layout, QuantParams, TensorType
 from mcugen.hir.words import Words
 
-MOST_NUMBERS = 16
+MAX_PRINTED_ELEMENTS = 16
 """Largest number of elements that are printed; longer constants and lists of scales print as a digest."""
 
 
@@ -127,13 +127,13 @@ def _real(number: float) -> str:
 
 
 def _data(data: Array) -> str:
-    numbers = (str(number) for number in data.reshape(-1)[: MOST_NUMBERS + 1])
+    numbers = (str(number) for number in data.reshape(-1)[: MAX_PRINTED_ELEMENTS + 1])
     return next(numbers) if data.ndim == 0 else _listed(numbers, data, data)
 
 
 def _listed(texts: Iterable[str], data: Array, source: object) -> str:
     """Return all numbers, or a digest. Data parsed from a digest print as that digest."""
     digest = getattr(source, "digest", "")
-    if digest or data.size > MOST_NUMBERS:
+    if digest or data.size > MAX_PRINTED_ELEMENTS:
         return digest or "#" + hashlib.sha256(np.ascontiguousarray(data).tobytes()).hexdigest()[:12]
     return f"[{', '.join(texts)}]"

@@ -31,38 +31,39 @@ from mcugen.memory.order import reorder
 from mcugen.memory.regions import Lives, freedom, joined_regions
 from mcugen.memory.spans import bytes_at
 
-SURROUNDINGS = (32768, 0)
+RANK_OFFSET_BYTES = (32768, 0)
 """Bytes of RAM and of flash that are added to these totals when plans are ranked: with the bare totals, a product would
 chase a few bytes of a small total."""
 
-LEAST_BESIDES = 1024
-"""Most of SURROUNDINGS, in bytes, that is added to the total that the goal minimizes: small savings of it do count."""
+MAX_GOAL_OFFSET_BYTES = 1024
+"""Most of RANK_OFFSET_BYTES, in bytes, that is added to the total that the goal minimizes: small savings of it do
+count."""
 
-FAVOUR = {"speed": 1024, "ram": 25, "flash": 1024}
+GOAL_WEIGHTS = {"speed": 1024, "ram": 25, "flash": 1024}
 """Weight of the goal's own total in Cost.rank; the other totals have weight 1. With 25, one hundredth of RAM, whose
 last bytes are the most expensive to save, counts as much as a quarter of speed."""
 
-NEARLY = 1 + 1 / 16
+MAX_FLASH_EXCESS_RATIO = 1 + 1 / 16
 """Largest ratio of the flash of a `flash` plan to the least flash found: the excess may be spent on speed."""
 
-LAST_BYTES = 16
+FLASH_TRADE_WEIGHT = 16
 """Weight of flash in the trade of time and flash of `flash` plans: its last hundredth may cost a sixth of the time."""
 
-MOST_SLOWER = 1.065
+MAX_FLASH_SLOWDOWN = 1.065
 """Largest ratio of the instructions of a `flash` plan to those of `balanced`, where the flash limit allows such a plan.
 Estimates err by 4 %, so the true ratio is at most about 1.1."""
 
-ENOUGH = 0.25
-MOST_SLOWDOWN = 1.25
-"""Limit on `balanced`: at most MOST_SLOWDOWN times the instructions of the fastest plan that uses no more than the
-share ENOUGH of the available RAM and flash."""
+AMPLE_MEMORY_FRACTION = 0.25
+MAX_BALANCED_SLOWDOWN = 1.25
+"""Limit on `balanced`: at most MAX_BALANCED_SLOWDOWN times the instructions of the fastest plan that uses no more than
+the share AMPLE_MEMORY_FRACTION of the available RAM and flash."""
 
-CLEARLY = 0.08
-NOTABLE = 0.0025
-"""Shares of a layer's cycles (CLEARLY) and of all cycles (NOTABLE) by which the kernel chosen for `speed` must be
-faster than that of `balanced` to replace it: the cycles per instruction of kernels differ by more than that."""
+MIN_CLEAR_GAIN = 0.08
+MIN_TOTAL_GAIN = 0.0025
+"""Shares of a layer's cycles (MIN_CLEAR_GAIN) and of all cycles (MIN_TOTAL_GAIN) by which the kernel chosen for `speed`
+must be faster than that of `balanced` to replace it: the cycles per instruction of kernels differ by more than that."""
 
-MAX_ROUNDS = 8
+MAX_DESCENT_ROUNDS = 8
 """Most rounds of a descent through all nodes."""
 
 
@@ -143,13 +144,13 @@ class Cost:
     def rank(self, goal: str) -> float:
         """Return the weighted logarithm of instructions · RAM · flash; the plan with the lower value is better.
 
-        The goal's own total has the weight FAVOUR[goal], the others 1. Totals of 0 count as one: a model may have no
-        weights.
+        The goal's own total has the weight GOAL_WEIGHTS[goal], the others 1. Totals of 0 count as one: a model may have
+        no weights.
         """
-        totals = zip(_TOTALS, (self.instructions, self.ram, self.flash), (1, *SURROUNDINGS), strict=True)
+        totals = zip(_TOTALS, (self.instructions, self.ram, self.flash), (1, *RANK_OFFSET_BYTES), strict=True)
         return sum(
-            (FAVOUR[goal] if goal == name else 1)
-            * math.log(max(total + (min(besides, LEAST_BESIDES) if goal == name else besides), 1))
+            (GOAL_WEIGHTS[goal] if goal == name else 1)
+            * math.log(max(total + (min(besides, MAX_GOAL_OFFSET_BYTES) if goal == name else besides), 1))
             for name, total, besides in totals
         )
 
@@ -364,7 +365,7 @@ def time_without_choice(
     )
 
 
-WIDENING = 0.45
+WIDENING_INSTRUCTIONS_PER_MAC = 0.45
 """Instructions per multiply-accumulate to widen weights of few bits tile by tile, with tiles that serve 32 rows
 each."""
 
@@ -376,7 +377,7 @@ def _time_alone(node: Node, features: frozenset[str], costs: CostTable, goal: st
         return _known_time(node, kernel, costs)
     if isinstance(node.op, Widenable) and node.op.widens_by_parts(node.sig, features):
         time = _known_time(node, Kernel("dense_f32_fpu", options=(FloatLoops,)), costs)  # It computes the products.
-        return time + (goal != "speed") * WIDENING * node.op.macs(node.sig)
+        return time + (goal != "speed") * WIDENING_INSTRUCTIONS_PER_MAC * node.op.macs(node.sig)
     return rough_time(node, features) + costs.rough_stalls(node)
 
 
@@ -682,10 +683,10 @@ def _without_waits(offers: Sequence[Sequence[Candidate]]) -> list[list[Candidate
 
 def _where_faster(fast: Sequence[Candidate], other: Sequence[Candidate]) -> list[Candidate]:
     """Return the plan `other`, with candidates of `fast` at the nodes where these are clearly faster."""
-    notable = NOTABLE * sum(c.cycles for c in other)
+    notable = MIN_TOTAL_GAIN * sum(c.cycles for c in other)
 
     def is_faster(quick: Candidate, slow: Candidate) -> bool:
-        min_gain = 0.0 if quick.is_measured else max(CLEARLY * slow.cycles, notable)
+        min_gain = 0.0 if quick.is_measured else max(MIN_CLEAR_GAIN * slow.cycles, notable)
         return slow.cycles - quick.cycles > min_gain
 
     return [quick if is_faster(quick, slow) else slow for quick, slow in zip(fast, other, strict=True)]
@@ -707,12 +708,12 @@ def _best(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, fixe
 
 
 def _is_clearly_better(one: _Plan, other: _Plan, limits: Limits) -> bool:
-    """Return whether a plan ranks better for `balanced` by more than CLEARLY.
+    """Return whether a plan ranks better for `balanced` by more than MIN_CLEAR_GAIN.
 
     Estimates cannot tell smaller differences.
     """
     rank = _within(limits, lambda cost: cost.rank("balanced"))
-    clearly = _within(limits, lambda cost: cost.rank("balanced") + CLEARLY)
+    clearly = _within(limits, lambda cost: cost.rank("balanced") + MIN_CLEAR_GAIN)
     return clearly(one.cost()) < rank(other.cost())
 
 
@@ -724,15 +725,18 @@ def _within(limits: Limits, worth: Callable[[Cost], float]) -> Rank:
 def _traded(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: Others) -> list[Candidate]:
     """Return the `flash` plan: the best trade of time and flash among the plans with nearly the least flash.
 
-    The plan uses at most NEARLY times the least flash, or less where the flash limit is smaller. If there is a plan of
-    at most MOST_SLOWER times the instructions of `balanced` (unrolled loops included), one of these is returned.
+    The plan uses at most MAX_FLASH_EXCESS_RATIO times the least flash, or less where the flash limit is smaller. If
+    there is a plan of at most MAX_FLASH_SLOWDOWN times the instructions of `balanced` (unrolled loops included), one of
+    these is returned.
     """
     min_flash_cost = _best_end(offers, fixed_cost, _within(limits, lambda cost: cost.rank("flash"))).cost()
-    flash_limits = replace(limits, ram=max(limits.ram, min_flash_cost.ram), flash=int(NEARLY * min_flash_cost.flash))
+    flash_limits = replace(
+        limits, ram=max(limits.ram, min_flash_cost.ram), flash=int(MAX_FLASH_EXCESS_RATIO * min_flash_cost.flash)
+    )
     if limits.flash < flash_limits.flash:
         flash_limits = replace(flash_limits, flash=max(limits.flash, min_flash_cost.flash))
     long = [[c for c in offer if SHORT_LOOPS not in c.kernel.needs] or offer for offer in offers]
-    slowest = MOST_SLOWER * _Plan(_best(long, "balanced", limits, fixed_cost), fixed_cost).cost().instructions
+    slowest = MAX_FLASH_SLOWDOWN * _Plan(_best(long, "balanced", limits, fixed_cost), fixed_cost).cost().instructions
     quick = replace(flash_limits, instructions=min(limits.instructions, slowest))
     plan = _best_trade(offers, flash_limits, fixed_cost)
     if any(quick.missed(plan.cost())):
@@ -742,10 +746,10 @@ def _traded(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: O
 
 
 def _best_trade(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: Others) -> _Plan:
-    """Return the plan of the best trade of time and flash, log(instructions) + LAST_BYTES · log(flash)."""
+    """Return the plan of the best trade of time and flash, log(instructions) + FLASH_TRADE_WEIGHT · log(flash)."""
 
     def trade(cost: Cost) -> float:
-        return math.log(max(cost.instructions, 1.0)) + LAST_BYTES * math.log(max(cost.flash, 1))
+        return math.log(max(cost.instructions, 1.0)) + FLASH_TRADE_WEIGHT * math.log(max(cost.flash, 1))
 
     rank = _within(limits, trade)
     best = _best_end(offers, fixed_cost, rank)
@@ -772,13 +776,15 @@ def _with_one_kernel(
 
 
 def _slowest(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: Others) -> float:
-    """Return the most instructions that `balanced` may take: MOST_SLOWDOWN times the fastest plan within ENOUGH memory.
+    """Return the most instructions that `balanced` may take.
+
+    These are MAX_BALANCED_SLOWDOWN times those of the fastest plan within AMPLE_MEMORY_FRACTION of the memory.
 
     There is no limit if the fastest plan needs more than that share of memory.
     """
-    room = Limits(int(ENOUGH * limits.ram), int(ENOUGH * limits.flash), limits.taken)
+    room = Limits(int(AMPLE_MEMORY_FRACTION * limits.ram), int(AMPLE_MEMORY_FRACTION * limits.flash), limits.taken)
     fastest = _best_end(offers, fixed_cost, _within(room, lambda cost: cost.rank("speed"))).cost()
-    return math.inf if room.excess(fastest) else MOST_SLOWDOWN * fastest.instructions
+    return math.inf if room.excess(fastest) else MAX_BALANCED_SLOWDOWN * fastest.instructions
 
 
 def _best_end(offers: Sequence[Sequence[Candidate]], fixed_cost: Others, rank: Rank) -> _Plan:
@@ -813,8 +819,8 @@ def _starts(offers: Sequence[Sequence[Candidate]]) -> Iterator[list[Candidate]]:
 
 
 def _descend(plan: _Plan, offers: Sequence[Sequence[Candidate]], rank: Rank) -> None:
-    """Change one node at a time to its best candidate until no node changes, for at most MAX_ROUNDS rounds."""
-    for _ in range(MAX_ROUNDS):
+    """Change one node at a time to its best candidate until no node changes, for at most MAX_DESCENT_ROUNDS rounds."""
+    for _ in range(MAX_DESCENT_ROUNDS):
         changed = False
         for index, offer in enumerate(offers):
             ranks = [rank(cost) for cost in plan.costs_with(index, offer)]

@@ -24,10 +24,10 @@ TERMS = ("calls", "macs", "outputs", "inputs", "pixels", "gathered", "weights", 
 """Terms of the linear cost model, counted by `work`: `gathered` are elements of im2col patches, `weights` elements of
 all constants, `extra` is a count that a kernel declares itself."""
 
-REPLACEMENT = "cortex-m3"
+FALLBACK_CPU = "cortex-m3"
 """CPU whose costs are used for CPUs without a table: a plain 32-bit CPU."""
 
-ALIKE = {"rv32imac": "rv32imc", "cortex-m85": "cortex-m55"}
+COST_TABLE_ALIASES = {"rv32imac": "rv32imc", "cortex-m85": "cortex-m55"}
 """CPUs that use the cost table of another: no kernel has atomic instructions, and QEMU has no Cortex-M85 to measure
 on."""
 
@@ -64,22 +64,24 @@ class KernelCost:
 FMA_STALLS = 2
 """Stall cycles of a VFMA on cores that reward additions by separate instructions (mcugen.memory.loop_tuning)."""
 
-ONCE = 0.5
+SINGLE_CALL_SIZE_FACTOR = 0.5
 """Size of a function that is called once, as a share of the size of one that several layers call, where not
 measured."""
 
-UNKNOWN = KernelCost({"": (100.0, 8.0, 8.0, 2.0, 20.0, 0.0, 0.0, 0.0)}, 600)
+UNMEASURED_KERNEL_COST = KernelCost({"": (100.0, 8.0, 8.0, 2.0, 20.0, 0.0, 0.0, 0.0)}, 600)
 """Cost of kernels that were not measured, such as a user's own: that of simple C."""
 
 
-DECODING = KernelCost({"": tuple({"calls": 6000.0, "weights": 15.0}.get(term, 0.0) for term in TERMS)}, 520)
+DEFAULT_DECODING_COST = KernelCost(
+    {"": tuple({"calls": 6000.0, "weights": 15.0}.get(term, 0.0) for term in TERMS)}, 520
+)
 """Cost of decompressing weights, on CPUs where it was not measured."""
 
-PER_MAC, PER_ELEMENT = 3.0, 8.0
+INSTRUCTIONS_PER_MAC, INSTRUCTIONS_PER_ELEMENT = 3.0, 8.0
 """Instructions per multiply-accumulate, and per element read or written, of layers without measured costs: simple C
 with few functions."""
 
-SOFT_FLOAT = 40.0
+SOFT_FLOAT_SLOWDOWN = 40.0
 """Slowdown of float arithmetic without an FPU."""
 
 
@@ -90,7 +92,9 @@ def rough_time(node: Node, features: frozenset[str]) -> float:
     varying_inputs = [v for v in node.inputs if v is not None and not v.is_constant]
     is_soft = "fpu" not in features and any(v.type.dtype.is_float for v in (*varying_inputs, *node.outputs))
     elements = max(sum(v.type.count for v in values) for values in (varying_inputs, node.outputs))
-    return (SOFT_FLOAT if is_soft else 1.0) * (PER_MAC * node.op.macs(node.sig) + PER_ELEMENT * elements)
+    return (SOFT_FLOAT_SLOWDOWN if is_soft else 1.0) * (
+        INSTRUCTIONS_PER_MAC * node.op.macs(node.sig) + INSTRUCTIONS_PER_ELEMENT * elements
+    )
 
 
 def no_waits(program: Program) -> float:
@@ -141,7 +145,7 @@ class CostTable:
 
     def instructions(self, node: Node, kernel: Kernel) -> float:
         """Return the estimated instructions of a node by a kernel; those of simple C if the kernel was not measured."""
-        fitted = _total(self._per(node, kernel) or UNKNOWN.per[""], node, kernel)
+        fitted = _total(self._per(node, kernel) or UNMEASURED_KERNEL_COST.per[""], node, kernel)
         return fitted + self._apart(node, kernel)
 
     def time(self, node: Node, kernel: Kernel) -> float:
@@ -177,7 +181,7 @@ class CostTable:
 
     def _per(self, node: Node, kernel: Kernel) -> tuple[float, ...] | None:
         kernel_cost = self._cost(kernel.name)
-        return None if kernel_cost is UNKNOWN else kernel_cost.per.get(kernel.way_of(node))
+        return None if kernel_cost is UNMEASURED_KERNEL_COST else kernel_cost.per.get(kernel.way_of(node))
 
     def code_of(self, functions: Mapping[tuple[object, ...], str], known: int | None = None) -> dict[Hashable, int]:
         """Return the bytes of C functions, and by kernel name the bytes of the helpers that its functions share.
@@ -194,7 +198,7 @@ class CostTable:
     def code_once(self, kernel: str) -> int:
         """Return the bytes of a function that is called once, including its call and helpers."""
         cost = self._cost(kernel)
-        return self.once.get(kernel, round(ONCE * cost.code) + cost.shared)
+        return self.once.get(kernel, round(SINGLE_CALL_SIZE_FACTOR * cost.code) + cost.shared)
 
     def code_of_several(self, kernel: str) -> int:
         """Return the bytes of a function that several layers call; an estimate where it was not measured."""
@@ -205,7 +209,7 @@ class CostTable:
         return self._cost(kernel).shared
 
     def _cost(self, kernel: str) -> KernelCost:
-        return self.kernels.get(kernel, DECODING if kernel == DECODE_WEIGHTS else UNKNOWN)
+        return self.kernels.get(kernel, DEFAULT_DECODING_COST if kernel == DECODE_WEIGHTS else UNMEASURED_KERNEL_COST)
 
 
 def _products(node: Node, kernel: Kernel) -> float:
@@ -228,8 +232,8 @@ def cost_table(cpu: str, features: frozenset[str] = frozenset()) -> CostTable:
 @cache
 def _measured(cpu: str) -> CostTable:
     folder = resource_dir("boards") / "costs"
-    path = folder / f"{ALIKE.get(cpu, cpu)}.json"
-    return _parsed(json.loads((path if path.is_file() else folder / f"{REPLACEMENT}.json").read_text("utf-8")), cpu)
+    path = folder / f"{COST_TABLE_ALIASES.get(cpu, cpu)}.json"
+    return _parsed(json.loads((path if path.is_file() else folder / f"{FALLBACK_CPU}.json").read_text("utf-8")), cpu)
 
 
 def _parsed(table: Mapping[str, Any], cpu: str) -> CostTable:

@@ -27,13 +27,13 @@ from mcugen.lir.program import Buffer, Endpoint, Instr, Param, Program, Space
 WHOLE_RANGE = 64
 """Ranges of so many sizes are tried one by one, larger ones at that many."""
 
-FEW = 16
+NUM_TRIED_SIZES = 16
 """Number of values tried of each size that the model computes."""
 
-LONGEST = 4096
+MAX_EXHAUSTIVE_RANGE = 4096
 """Largest range that is tried completely."""
 
-MOST_SYMBOLS = 32
+MAX_SIZE_SYMBOLS = 32
 """Each of them is tried at several sizes."""
 
 CONFIRMING = (10, 72)
@@ -67,8 +67,8 @@ def merge_sizes(symbols: Sequence[Symbol], build: Build) -> Program:
     Raises:
         UnsupportedError: The model differs between sizes by more than its shapes; the message names the layer.
     """
-    if len(symbols) > MOST_SYMBOLS:
-        rule = f"a model must have at most {MOST_SYMBOLS} sizes that are known at run time only"
+    if len(symbols) > MAX_SIZE_SYMBOLS:
+        rule = f"a model must have at most {MAX_SIZE_SYMBOLS} sizes that are known at run time only"
         raise UnsupportedError(rule, f"{len(symbols)}", "split the model")
     fewest = len(symbols) * CONFIRMING[0]
     try:
@@ -120,7 +120,7 @@ def _reference(symbols: Sequence[Symbol], build: Build) -> tuple[Sizes, Variant]
 
 def _values(symbol: Symbol, high: int) -> list[int]:
     """Return the sizes to try up to the reference: all, or both ends and some between."""
-    low, count = max(symbol.low, 1), FEW if symbol.output else WHOLE_RANGE
+    low, count = max(symbol.low, 1), NUM_TRIED_SIZES if symbol.output else WHOLE_RANGE
     if high - low < count:
         return list(range(low, high + 1))
     ends = {*range(low, low + count // 4), *range(high - count // 8, high + 1)}
@@ -379,7 +379,7 @@ def _extreme_sizes(symbols: Sequence[Symbol]) -> list[dict[str, int]]:
         highest | dict(zip([s.name for s in some], values, strict=True))
         for values in product(*((s.low, s.high) for s in some))
     ]
-    ends = {s.name: sorted({*range(s.low, min(s.low + LONGEST, s.high + 1)), s.high}) for s in symbols}
+    ends = {s.name: sorted({*range(s.low, min(s.low + MAX_EXHAUSTIVE_RANGE, s.high + 1)), s.high}) for s in symbols}
     return corners + [{**highest, name: value} for name, values in ends.items() for value in values]
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from mcugen.lir.program import Instr, Program
 
-ALONE = frozenset({"batch"})
+FOLDABLE_PARAMETERS = frozenset({"batch"})
 """Parameters that no template multiplies or adds: others stay members where they are 0 or 1, as a product with the
 literal 1, or a sum with 0, were code without effect (MISRA C:2012, rule 2.2).
 """
@@ -36,6 +36,6 @@ def _agreed(instrs: Sequence[Instr]) -> set[str]:
     first = instrs[0]
     assert first.declaration is not None, "only declared kernels have uniform parameters"
     declared = first.declaration.uniform
-    known = [k for k in declared if k in first.params and (k in ALONE or first.params[k] not in (0, 1))]
+    known = [k for k in declared if k in first.params and (k in FOLDABLE_PARAMETERS or first.params[k] not in (0, 1))]
     sized = {name for instr in instrs for name in instr.formulas}
     return {k for k in known if k not in sized and all(instr.params[k] == first.params[k] for instr in instrs)}

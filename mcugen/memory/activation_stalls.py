@@ -13,16 +13,16 @@ from dataclasses import dataclass
 
 from mcugen.core.board import ROOM_IN_CACHE, Board, Cache, Memory
 from mcugen.lir.program import PREPARING, WORD, Access, Buffer, Control, Gathered, Instr, Operand, Program
-from mcugen.memory.traffic import LOADS, accesses, loads_in_pass, runs_of, touched
+from mcugen.memory.traffic import DEFAULT_LOADS_PER_WORD, accesses, loads_in_pass, runs_of, touched
 
-WORK = 4
+CYCLES_BETWEEN_LOADS = 4
 """Cycles that the CPU computes between the loads of two words of a line."""
-MEANWHILE = 1 / 8
+REUSE_FRACTION = 1 / 8
 """Share of a layer's other working data that is used before a part of its working memory is used again.
 
 From simulations of an RP2350's cache (tests/memory/test_waiting_simulated.py).
 """
-EVICTED = 1 / 64
+CONFLICT_MISS_RATE = 1 / 64
 """Share of the lines that a cache should still hold but lost to other data."""
 
 
@@ -64,7 +64,7 @@ class Reading:
             return self.times * evicted * comes_back * (board.reading(memory, self.nbytes) or 0)
         room = ROOM_IN_CACHE * cache.size
         misses = _lines(board, memory, cache, self.nbytes)
-        hits = cache.hit_wait_states * self.nbytes / WORD + EVICTED * misses
+        hits = cache.hit_wait_states * self.nbytes / WORD + CONFLICT_MISS_RATE * misses
         first = hits + (misses - hits) * self._missed(cache.size)
         later_runs = first if self.goes_on else hits if self.nbytes <= room else misses
         missed = cache.missed(self.works_on)
@@ -100,7 +100,9 @@ def _lines(board: Board, memory: Memory, cache: Cache, nbytes: int) -> float:
     """Return the stall cycles of cache line fills when the CPU reads the words of each line in order."""
     line_cycles = board.wait_cycles(memory, cache.line) or 0
     if cache.critical_word_first:
-        line_cycles = max(line_cycles - WORK * (cache.line // WORD - 1), board.wait_cycles(memory, WORD) or 0)
+        line_cycles = max(
+            line_cycles - CYCLES_BETWEEN_LOADS * (cache.line // WORD - 1), board.wait_cycles(memory, WORD) or 0
+        )
     return line_cycles * nbytes / cache.line
 
 
@@ -127,7 +129,7 @@ def readings_of(program: Program) -> Iterator[Reading]:
                 buffer,
                 times,
                 through,
-                again=round((loads_in_pass(instr) if buffer in held else LOADS) * passes * through),
+                again=round((loads_in_pass(instr) if buffer in held else DEFAULT_LOADS_PER_WORD) * passes * through),
                 before=(0, spread) if operand.access is Access.SCRATCH else _between(used, spread, last.get(buffer)),
                 goes_on=through < buffer.nbytes,
                 gathers=instr.gathers if operand.role.startswith("x") else None,
@@ -147,7 +149,7 @@ def _works_on(operand: Operand, worked: Sequence[Operand], held: Container[Buffe
     if operand not in worked:
         return 0
     own, total = operand.buffer.nbytes, sum(o.buffer.nbytes for o in worked)
-    return total if operand.buffer in held else own + round(MEANWHILE * (total - own))
+    return total if operand.buffer in held else own + round(REUSE_FRACTION * (total - own))
 
 
 def _between(used: int, spread: int, last: tuple[int, int] | None) -> tuple[int, int] | None:

@@ -17,13 +17,13 @@ from mcugen.memory.plan import Planned, plan_memory
 from mcugen.memory.traffic import traffic
 from mcugen.memory.verify_plan import verify_plan
 
-ROUNDS = 16
+MAX_AREA_RETRIES = 16
 """Largest number of retries with less space for areas whose plans came out too large."""
 
-_EXACT = 16
+_CYCLE_PARTS = 16
 """Parts of a cycle."""
 
-EFFORT = 0.5
+AREA_SOLVER_TIME = 0.5
 """Deterministic time of the solver."""
 
 
@@ -47,7 +47,7 @@ def split(program: Program, board: Board, room: Mapping[Memory, int]) -> tuple[M
     prices = _prices(program, board, memories)
     for units in (_units(program, prices, True), _units(program, prices, False)):
         limits = list(room.values())
-        for _ in range(ROUNDS):
+        for _ in range(MAX_AREA_RETRIES):
             chosen = _assign(units, limits)
             if chosen is None:
                 break
@@ -78,7 +78,7 @@ def _prices(program: Program, board: Board, memories: Sequence[Memory]) -> dict[
     tie_limit = max(accesses.values(), default=0) * max(memory.speed for memory in memories) + 1
     return {
         b: [
-            round(_EXACT * w[b]) + accesses[b] * m.speed * _EXACT // tie_limit
+            round(_CYCLE_PARTS * w[b]) + accesses[b] * m.speed * _CYCLE_PARTS // tie_limit
             for w, m in zip(waits, memories, strict=True)
         ]
         for b in waits[0]
@@ -110,7 +110,7 @@ def _assign(units: Sequence[_Unit], limits: Sequence[int]) -> list[int] | None:
     model.minimize(
         sum(n * x for unit, xs in zip(units, lies_in, strict=True) for n, x in zip(unit.prices, xs, strict=True))
     )
-    solver = deterministic_solver(EFFORT)
+    solver = deterministic_solver(AREA_SOLVER_TIME)
     if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None
     return [next(m for m, x in enumerate(choices) if solver.value(x)) for choices in lies_in]

@@ -10,7 +10,7 @@ from mcugen.core.board import BEGIN_COPY, Board, Memory
 from mcugen.lir.program import Buffer, Control, Instr, Program, Space
 from mcugen.memory.traffic import loads_in_pass, passes_of, runs_of, sweeps_in_pass
 
-COPY = 1.0
+COPY_CYCLES_PER_BYTE = 1.0
 """Largest cycles for copying a byte, without the stalls of reading it, which the layer then saves."""
 
 
@@ -49,7 +49,11 @@ class Constant:
         if waits is None or once is None or fast_waits is None:
             return 0.0
         reading = self.cold * once
-        copy = reading + COPY * self.buffer.nbytes if hidden is None else BEGIN_COPY + (1 - hidden) * reading
+        copy = (
+            reading + COPY_CYCLES_PER_BYTE * self.buffer.nbytes
+            if hidden is None
+            else BEGIN_COPY + (1 - hidden) * reading
+        )
         return waits - copy - self.runs * self.passes * fast_waits
 
 

@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 Interval = tuple[int, int]
 """First and last."""
 
-EFFORT = 1.0
+PLACEMENT_SOLVER_TIME = 1.0
 """Deterministic time, in which the solver measures its work: some seconds, but the same result on every computer."""
 
-FEW_PAIRS = 200
+FULL_EFFORT_PAIRS = 200
 """Constraints of two things each, more than those of any shared model's inference: with more, a unit of the solver's
 work takes the computer longer, and finds less.
 """
 
-MOST_PAIRS = 2_000
+MAX_SOLVER_PAIRS = 2_000
 """Largest number of constrained pairs for which the solver is used."""
 
 
-SEARCH = 50_000
+MAX_SEARCH_DISTANCES = 50_000
 """Distances that the search looks at before it gives up: some 20 ms."""
 
 
@@ -54,7 +54,7 @@ def solve(problem: Problem, hint: Sequence[int], lower_bound: int, target: int =
         lower_bound: A lower bound.
         target: Extent at which to stop looking for better solutions.
     """
-    if len(problem.forbidden) > MOST_PAIRS:
+    if len(problem.forbidden) > MAX_SOLVER_PAIRS:
         return list(hint), lower_bound
     best, is_least = _search(problem, list(hint), max(lower_bound, target))
     reach = _reach(problem, best)
@@ -62,7 +62,7 @@ def solve(problem: Problem, hint: Sequence[int], lower_bound: int, target: int =
         return best, lower_bound
     if is_least:
         return best, reach
-    allowed = EFFORT * min(1.0, FEW_PAIRS / len(problem.forbidden))
+    allowed = PLACEMENT_SOLVER_TIME * min(1.0, FULL_EFFORT_PAIRS / len(problem.forbidden))
     limit, undecided, left, step = max(lower_bound, target), lower_bound, allowed, 1
     while undecided < reach and left > 0:
         answer, starts, effort = _within(problem, limit, best, min(left, allowed / 4))
@@ -88,7 +88,7 @@ def _search(problem: Problem, best: list[int], lower_bound: int) -> tuple[list[i
     A forbidden distance is resolved in two ways: either item starts later. Each way adds an inequality of two starts;
     the least solution of all inequalities bounds everything that follows from them.
     """
-    reach, left = _reach(problem, best), SEARCH
+    reach, left = _reach(problem, best), MAX_SEARCH_DISTANCES
     pairs = sorted(problem.forbidden.items(), key=lambda item: -min(problem.sizes[i] for i in item[0]))
     open_: list[tuple[list[int], list[list[Interval]]]] = [([0] * len(best), [[] for _ in best])]
     while open_ and reach > lower_bound:
@@ -134,7 +134,7 @@ def _moved(
             steps += 1
             at = moved[first] + by
             if at > moved[then]:
-                if at + sizes[then] >= reach or steps > SEARCH:
+                if at + sizes[then] >= reach or steps > MAX_SEARCH_DISTANCES:
                     return [], steps
                 moved[then] = at
                 open_.append(then)
@@ -173,7 +173,7 @@ def _within(problem: Problem, limit: int, hint: Sequence[int], effort: float) ->
         model.add_exactly_one(choices)
     solver = deterministic_solver(effort)
     status = solver.solve(model)
-    spent = max(solver.response_proto.deterministic_time, EFFORT / 1000)
+    spent = max(solver.response_proto.deterministic_time, PLACEMENT_SOLVER_TIME / 1000)
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return True, [solver.value(start) for start in starts], spent
     return (False if status == cp_model.INFEASIBLE else None), [], spent

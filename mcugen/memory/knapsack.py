@@ -9,20 +9,20 @@ import numpy as np
 
 from mcugen.lir.program import ALIGNMENT, Buffer, aligned
 
-STEPS = 1 << 16
+MAX_DISTINCT_SIZES = 1 << 16
 """Largest number of sizes that are distinguished."""
 
 
 def most_valuable(values: Mapping[Buffer, float], nbytes: int) -> list[Buffer]:
     """Return the buffers with the greatest total value that fit side by side in `nbytes`, in their order.
 
-    Buffers without value are left out. The result is exact up to STEPS sizes; beyond that sizes are rounded up. It is
-    computed by dynamic programming over the bytes, one buffer after another.
+    Buffers without value are left out. The result is exact up to MAX_DISTINCT_SIZES sizes; beyond that sizes are
+    rounded up. It is computed by dynamic programming over the bytes, one buffer after another.
     """
     left = {b: value for b, value in values.items() if value > 0}
     if sum(aligned(b.nbytes) for b in left) <= nbytes:
         return list(left)
-    unit = ALIGNMENT * max(-(-nbytes // (ALIGNMENT * STEPS)), 1)
+    unit = ALIGNMENT * max(-(-nbytes // (ALIGNMENT * MAX_DISTINCT_SIZES)), 1)
     room = max(nbytes, 0) // unit
     needed = {b: units for b in left if (units := -(-b.nbytes // unit)) <= room}
     best, with_it = np.zeros(room + 1), dict[Buffer, np.ndarray]()

@@ -19,13 +19,13 @@ from functools import cached_property
 from mcugen.lir.overlap import extent
 from mcugen.lir.program import MOVE, STOP, WORD, Access, Buffer, Control, Instr, Program, Space, aligned
 
-MOST_SETS = 8_000
+MAX_ORDER_SETS = 8_000
 """Approximate number of sets of finished layers to examine; with fewer sets the order is optimal."""
 
-MOST_WORK = 1_000_000
+MAX_BUFFER_VISITS = 1_000_000
 """Largest number of buffer visits, about ten times that of any shared model; beyond it the order is kept."""
 
-LEAST_WIDTH = 16
+MIN_BEAM_WIDTH = 16
 """Least number of sets of one size that are kept."""
 
 MAX_KNOWN_ORDERS = 8
@@ -150,7 +150,7 @@ class _Problem:
         return (
             *(tuple(self._before), tuple(self._touched), tuple(self._inner), tuple(map(tuple, self._savings))),
             *(tuple(self._sizes.items()), tuple(self._users.items()), tuple(self._hosts.items())),
-            *(self.first_live, self._kept, MOST_SETS, MOST_WORK, LEAST_WIDTH),
+            *(self.first_live, self._kept, MAX_ORDER_SETS, MAX_BUFFER_VISITS, MIN_BEAM_WIDTH),
         )
 
     def _is_inner(self, users: int) -> bool:
@@ -385,10 +385,10 @@ def _search(problem: _Problem) -> Sequence[int]:
     limit = problem.peak(original)
     if limit == problem.floor:
         return original
-    width = max(MOST_SETS // len(original), LEAST_WIDTH)
+    width = max(MAX_ORDER_SETS // len(original), MIN_BEAM_WIDTH)
     prefixes = {0: _Way(problem.floor, problem.first_live, problem.first_ready)}
     for _ in original:
-        if problem.work > MOST_WORK:
+        if problem.work > MAX_BUFFER_VISITS:
             return original
         candidates: dict[int, _Way] = {}
         for finished, prefix in prefixes.items():

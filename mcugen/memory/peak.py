@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from mcugen.lir.program import Buffer, Program
 from mcugen.memory.regions import bytes_taken
 
-CONTRIBUTORS = 4
+NUM_NAMED_BUFFERS = 4
 """Number of the largest buffers that a refusal names."""
 
-LONGEST = 40
+MAX_BUFFER_NAME_CHARACTERS = 40
 """Largest number of characters of a name in a refusal."""
 
 
@@ -57,10 +57,10 @@ def address(program: Program, buffer: Buffer) -> int:
 def largest(buffers: Iterable[Buffer]) -> str:
     """Return a list of the largest buffers, for a refusal."""
     ordered = sorted(buffers, key=lambda b: (-b.nbytes, b.name))
-    listing = ", ".join(f"'{shortened(b.name)}' {b.nbytes:,}" for b in ordered[:CONTRIBUTORS])
-    return f"{listing} …" if len(ordered) > CONTRIBUTORS else listing
+    listing = ", ".join(f"'{shortened(b.name)}' {b.nbytes:,}" for b in ordered[:NUM_NAMED_BUFFERS])
+    return f"{listing} …" if len(ordered) > NUM_NAMED_BUFFERS else listing
 
 
-def shortened(text: str, room: int = LONGEST) -> str:
+def shortened(text: str, room: int = MAX_BUFFER_NAME_CHARACTERS) -> str:
     """Return at most `room` characters: of long names the end, where exporters' names differ."""
     return text if len(text) <= room else "…" + text[len(text) - room + 1 :]

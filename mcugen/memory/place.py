@@ -18,7 +18,7 @@ from mcugen.memory.peak import busiest, largest, moments
 from mcugen.memory.plan import Planned
 from mcugen.memory.traffic import traffic
 
-NOWHERE = Places()
+NO_PLACES = Places()
 """Placement without any choice of the user."""
 
 
@@ -45,7 +45,7 @@ class Placement:
         return sum(aligned(b.nbytes) for b, other in self.copies.items() if other == memory)
 
 
-def place(program: Program, board: Board, places: Places = NOWHERE, *, most_spilled: float = math.inf) -> Placement:
+def place(program: Program, board: Board, places: Places = NO_PLACES, *, most_spilled: float = math.inf) -> Placement:
     """Return the memory of everything; for an arena in several memories, plan `program` anew.
 
     Data without a user's choice goes to the board's default memory, or to the fastest one that is large enough. If none
@@ -73,7 +73,7 @@ def place(program: Program, board: Board, places: Places = NOWHERE, *, most_spil
     )
 
 
-CODE = 24 * 1024
+MAX_CORE_IMAGE_CODE_BYTES = 24 * 1024
 """Largest number of bytes of a second core's image besides constants."""
 
 
@@ -88,7 +88,7 @@ def in_its_image(placement: Placement, program: Program, seen: Board) -> Placeme
     read_bytes = sum(aligned(b.nbytes) for b in read)
     names = {m.name: m for m in seen.memories}
     is_slower = any(names[m.name].speed < image.speed for m in placement.copies.values() if m.name in names)
-    if is_slower or read_bytes + CODE > image.room:
+    if is_slower or read_bytes + MAX_CORE_IMAGE_CODE_BYTES > image.room:
         return placement
     return replace(placement, copies={b: memory for b, memory in placement.copies.items() if b not in read})
 
@@ -253,10 +253,10 @@ def _arenas(
     return used
 
 
-LEAST_SAVED = 0.01
+MIN_PLACEMENT_GAIN = 0.01
 """Least share of a call's cycles, by estimate, that several memories must save over one slow memory."""
 
-BESIDE = 8192
+SPILL_RESERVE_BYTES = 8192
 """Bytes that remain for stack and variables in their memory if the arena spills into it without the user's choice."""
 
 
@@ -282,7 +282,7 @@ def _by_default(
     waits, kept, is_too_large = waits_of(program, board, used), Planned.of(program), program.arena_size > most_spilled
     before.restore(program)
     saved = waits_of(program, board, (whole,)) - waits
-    if is_too_large or saved <= LEAST_SAVED * (program.instructions_estimate or 0):
+    if is_too_large or saved <= MIN_PLACEMENT_GAIN * (program.instructions_estimate or 0):
         return (whole,)
     kept.restore(program)
     return used
@@ -293,7 +293,7 @@ def _spilled(
 ) -> tuple[Memory, ...] | None:
     """Return the default memory with slower ones, or all memories, unless one of them has room for everything."""
     own = board.memory(board.arena_memory)
-    free = {m: max(room[m] - BESIDE * (m.name == board.data_memory), 0) for m in rams}
+    free = {m: max(room[m] - SPILL_RESERVE_BYTES * (m.name == board.data_memory), 0) for m in rams}
     slower = {m: free[m] for m in (own, *(m for m in rams if m.speed >= own.speed))}
     memories = split(program, board, slower) if len(slower) > 1 else None
     if memories is None and whole is None and len(free) > len(slower):

@@ -17,7 +17,7 @@ from mcugen.lir.program import ALIGNMENT, MOVE, Buffer, Control, Program, aligne
 from mcugen.memory.exact import Interval, Problem, solve
 from mcugen.memory.regions import Freedom, Lives, Region, bytes_taken, freedom, joined_regions
 
-MOST_MEETINGS = 100_000
+MAX_LIVE_PAIRS = 100_000
 """Pairs of buffers alive at once, hundreds of times those of any shared model: with more, each is placed but once."""
 
 
@@ -71,7 +71,7 @@ def peak_live_bytes(program: Program) -> int:
 def _plan_area(program: Program, area: int, target_bytes: int, max_bytes: float) -> _Plan:
     """Return the best plan that joins what moves connect, or one that does not, if that is smaller."""
     lives = Lives(program, area)
-    if _meetings(lives) > MOST_MEETINGS:
+    if _meetings(lives) > MAX_LIVE_PAIRS:
         crowd = _first_fit(lives)
         crowd.apply()
         return crowd

@@ -45,7 +45,7 @@ def passes_of(instr: Instr) -> int:
     return instr.macs // max([1, *constants]) if instr.control is Control.NONE else 0
 
 
-LOADS = 0.25
+DEFAULT_LOADS_PER_WORD = 0.25
 """Loads per word of constants in one pass, for layers whose kernel does not say (Kernel.loads).
 
 Also the loads per word of prepared input, which serves several results and has two or four elements a word.
@@ -54,7 +54,7 @@ Also the loads per word of prepared input, which serves several results and has 
 
 def loads_in_pass(instr: Instr) -> float:
     """Return how often a layer loads a word of its constants while each constant serves one product."""
-    return LOADS if instr.declaration is None else instr.declaration.loads
+    return DEFAULT_LOADS_PER_WORD if instr.declaration is None else instr.declaration.loads
 
 
 def sweeps_in_pass(instr: Instr) -> float:

@@ -21,7 +21,7 @@ from mcugen.lir.program import Param, param_dtype
 Scalar = Callable[[Param], Parameter]
 """Turns a number into a parameter of the kernel."""
 
-BYTES = np.arange(256).astype(np.uint8).view(np.int8)
+INT8_TABLE_ORDER = np.arange(256).astype(np.uint8).view(np.int8)
 """All int8 codes in the order of tables, whose entries are indexed by a code's byte as an unsigned number."""
 
 CODES = np.arange(-(2**15), 2**15 + 1)
@@ -30,7 +30,7 @@ CODES = np.arange(-(2**15), 2**15 + 1)
 _STRAIGHT = 1 / 32
 """Largest difference, in codes, of a function from a line: float32 rounding explains that much."""
 
-_FEWEST, _MOST = 5, 11
+_MIN_LOG_SEGMENTS, _MAX_LOG_SEGMENTS = 5, 11
 """Least and largest binary logarithm of the number of segments."""
 
 _GOAL = {DType.INT16: 1 / 2, DType.INT8: 1 / 16}
@@ -304,7 +304,7 @@ def interpolation(values: Array, dtype: DType) -> tuple[Segments, Array] | None:
 
 def _candidates(y: Array) -> Iterator[tuple[int, Array]]:
     """Yield candidates: segments have 2^bits codes, and values at their ends are moved by half of the bend, or not."""
-    for bits in range(16 - _FEWEST, 15 - _MOST, -1):
+    for bits in range(16 - _MIN_LOG_SEGMENTS, 15 - _MAX_LOG_SEGMENTS, -1):
         step = 1 << bits
         ends = y[::step]
         straight = ends.copy()

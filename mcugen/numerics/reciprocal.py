@@ -28,7 +28,7 @@ from mcugen.hir.types import Array
 _NEIGHBOURS = np.arange(-4, 5)
 """Offsets, in units in the last place, of the floats near (q + 1/2) · scale that contain the step (it is checked)."""
 
-_LEAST_SCALE = 2.0**-60
+_MIN_SCALE = 2.0**-60
 """Least scale, and the reciprocal of the largest one: all floats that are computed near a step are then normal."""
 
 
@@ -44,7 +44,7 @@ class Reciprocal:
     def of(scale: float, max_code: int) -> Reciprocal | None:
         """Return the reciprocal that quantizes as the division does, for codes up to `max_code`; None without one."""
         divisor = np.float32(scale)
-        if not _LEAST_SCALE < divisor < 1 / _LEAST_SCALE:
+        if not _MIN_SCALE < divisor < 1 / _MIN_SCALE:
             return None
         exact = 1 / np.float64(divisor)
         inverse = np.float32(exact)

@@ -98,7 +98,7 @@ class FixedSoftmax:
         return q
 
 
-LOG_BITS = 20
+SOFTMAX_LOG_BITS = 20
 """Fraction bits of logarithms."""
 
 _LONGEST = 4096
@@ -112,7 +112,7 @@ def fixed_log2(v: Array) -> Array:
     """
     whole = np.frexp(v.astype(np.float64))[1] - 1
     mantissa, y = v.astype(np.uint64) << (31 - whole).astype(np.uint64), whole.astype(np.int64)
-    for _ in range(LOG_BITS):
+    for _ in range(SOFTMAX_LOG_BITS):
         square = mantissa * mantissa
         bit = square >> np.uint64(63)
         mantissa, y = square >> (np.uint64(31) + bit), 2 * y + bit.astype(np.int64)
@@ -149,8 +149,8 @@ class FixedLogSoftmax:
         if not 2.0**-16 < ratio < 2.0**16 or not 2.0**-16 < unit < 2.0**20:
             return None
         shift = 30 - max(math.floor(math.log2(ratio)), 0)
-        unit_shift = 30 - math.floor(math.log2(unit)) - (shift - LOG_BITS)
-        slope, unit = round(ratio * 2**shift), round(unit * 2.0 ** (shift - LOG_BITS + unit_shift))
+        unit_shift = 30 - math.floor(math.log2(unit)) - (shift - SOFTMAX_LOG_BITS)
+        slope, unit = round(ratio * 2**shift), round(unit * 2.0 ** (shift - SOFTMAX_LOG_BITS + unit_shift))
         return FixedLogSoftmax(FixedExp.of(x, axis), slope, unit, unit_shift, shift, y.q.zero_point, y.dtype)
 
     @property
@@ -161,7 +161,7 @@ class FixedLogSoftmax:
     def __call__(self, x: Array, axis: int) -> Array:
         """Return the logarithm of the softmax of x along `axis`, as the kernel computes it."""
         below = x.astype(np.int64) - x.max(axis, keepdims=True)
-        log2 = fixed_log2(self.exp(x, axis).sum(axis, keepdims=True)) - (self.exp.bits << LOG_BITS)
+        log2 = fixed_log2(self.exp(x, axis).sum(axis, keepdims=True)) - (self.exp.bits << SOFTMAX_LOG_BITS)
         base = self.offset - ((log2 * self.unit) >> self.unit_shift)
         q: Array = np.clip((below * self.slope + base) >> self.shift, *self.dtype.limits).astype(self.dtype.numpy)
         return q

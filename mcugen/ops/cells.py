@@ -28,7 +28,7 @@ IN_EVERY_STEP = "Tanh"
 _DEEPEST = 40
 """Sums of sums that are read."""
 
-_MOST_TERMS = 200
+_MAX_SUM_VALUES = 200
 """Values that are looked at for the terms of a sum."""
 
 _WIDEST = 2048
@@ -315,7 +315,7 @@ def _summed(node: Node) -> list[Value]:
 def _terms(value: Value, apart: Set[Value]) -> list[Value]:
     """Return the non-constant terms of the sum that computes a value. Values in `apart` are not expanded."""
     terms, seen, pending = list[Value](), set[Value](), [value]
-    while pending and len(seen) < _MOST_TERMS:
+    while pending and len(seen) < _MAX_SUM_VALUES:
         term = pending.pop()
         if term in seen or _known(term) is not None:
             continue

@@ -40,7 +40,7 @@ from mcugen.ops.lstm_step import lstm_step
 from mcugen.ops.movement import Concat, Reshape, Slice
 from mcugen.ops.onnx_node import Body, BodyRefusal, OnnxNode, Refusal, not_constant, onnx_operator
 
-STEP = TensorType((), DType.INT64)
+STEP_COUNTER_TYPE = TensorType((), DType.INT64)
 
 T = TypeVar("T")
 
@@ -196,7 +196,7 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
             None if t is None else plain(t.with_shape(w.part(t.shape)))
             for t, w in zip(scan_inputs, self.taken, strict=True)
         ]
-        _require_types(self.name, self.body.inputs, [STEP, *states, *parts, *seen])
+        _require_types(self.name, self.body.inputs, [STEP_COUNTER_TYPE, *states, *parts, *seen])
         _, results, rows = self._results(self.body.outputs)
         _require_types(self.name, results, states)
         whole = [v.type.with_shape(w.whole(v.type.shape, self.steps)) for v, w in zip(rows, self.stacked, strict=True)]
@@ -663,7 +663,7 @@ class _LoopBody:
         of = self.of
         self.capture = _Capture(_names(of.node, 1)[0])
         self.graph = graph = self.capture.graph
-        step = graph.add_input(f"{graph.name}.step", STEP)
+        step = graph.add_input(f"{graph.name}.step", STEP_COUNTER_TYPE)
         states = [
             self.capture(v) if i in self.fixed else graph.add_input(f"{graph.name}.state{i}", plain(v.type))
             for i, v in enumerate(of.initial)

@@ -41,7 +41,7 @@ from mcugen.numerics.window import Window
 from mcugen.ops.movement import Permuted, reshaped, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary
-from mcugen.ops.spatial import LANES, Spatial, some_lanes, window_of
+from mcugen.ops.spatial import CHANNEL_SHARD_MULTIPLE, Spatial, some_lanes, window_of
 from mcugen.ops.weighted import by_output_channels, have_channels_alone, integer_weights, rounds_by_channel
 
 
@@ -237,7 +237,10 @@ class Conv(
             return by_output_channels(self, sig, inputs)
         if self.groups == 1 and math.prod(kernel) == math.prod(self.window.strides) == 1 and not self._pads:
             return (self._pixels(sig),)
-        alone = self.groups == x.shape[-1] == sig.output.shape[-1] >= 2 * LANES and self.groups % LANES == 0
+        alone = (
+            self.groups == x.shape[-1] == sig.output.shape[-1] >= 2 * CHANNEL_SHARD_MULTIPLE
+            and self.groups % CHANNEL_SHARD_MULTIPLE == 0
+        )
         lanes = [self._lanes(sig)] if alone and rounds_by_channel(sig, inputs) else []
         return (*lanes, self._bands(sig, kernel), *self._upright(sig))
 
@@ -271,13 +274,13 @@ class Conv(
         x, w, out = sig.input(0), sig.input(1), sig.output
 
         def portion(start: int, stop: int) -> Portion:
-            first, count = start * LANES, (stop - start) * LANES
+            first, count = start * CHANNEL_SHARD_MULTIPLE, (stop - start) * CHANNEL_SHARD_MULTIPLE
             reads, makes = (some_lanes(t, start, stop) for t in (x, out))
             weights = run_along((self.groups, *w.shape[1:]), 0, first, first + count)
             op = replace(self, groups=count, whole=self.groups)
             return Portion(op, (reads, weights, Run(first, (count,)))[: len(sig.inputs)], makes)
 
-        return Division(self.groups // LANES, portion)
+        return Division(self.groups // CHANNEL_SHARD_MULTIPLE, portion)
 
     @property
     def _pads(self) -> bool:

@@ -102,10 +102,10 @@ class Cast(Simplifiable, Elementwise):
         return call(function, x, scalar(low), scalar(high))
 
 
-SIGNED = {DType.UINT8: DType.INT8, DType.UINT16: DType.INT16}
+SIGNED_COUNTERPART = {DType.UINT8: DType.INT8, DType.UINT16: DType.INT16}
 """Signed counterpart of each unsigned quantized type."""
 
-FLIPPED = {**SIGNED, **{signed: unsigned for unsigned, signed in SIGNED.items()}}
+FLIPPED = {**SIGNED_COUNTERPART, **{signed: unsigned for unsigned, signed in SIGNED_COUNTERPART.items()}}
 
 
 def half(dtype: DType) -> int:
@@ -128,7 +128,7 @@ class FlipSign(Simplifiable, Elementwise):
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """Return the addition of half the range, which cannot overflow."""
-        operator = "-" if sig.input(0).dtype in SIGNED else "+"
+        operator = "-" if sig.input(0).dtype in SIGNED_COUNTERPART else "+"
         return Convert(
             sig.output.dtype, nodes.BinaryExpression(operator, args[0], Constant(half(sig.output.dtype), DType.INT32))
         )
@@ -158,7 +158,7 @@ def _moving_flipped(op: Operator, x: TensorType, flipped: TensorType) -> Operato
     if not isinstance(op, Pad):
         return op
     offset = half(x.dtype)
-    code = int(op.stored(x)[0]) + (offset if flipped.dtype in SIGNED else -offset)
+    code = int(op.stored(x)[0]) + (offset if flipped.dtype in SIGNED_COUNTERPART else -offset)
     real = code if flipped.quant is None else (code - flipped.quant.zero_point) * flipped.quant.scale[0]
     return replace(op, value=float(real))
 

@@ -17,7 +17,7 @@ from mcugen.hir.types import Array, DType
 from mcugen.ops.conversion import Cast
 from mcugen.ops.gather import Gather
 
-MOST_EVALUATED = 50_000
+MAX_EVALUATED_OPERATORS = 50_000
 """Operators of all steps that are computed to know them, at some 10 µs each."""
 
 
@@ -62,7 +62,7 @@ def counted(graph: Graph, step: Value, states: Iterable[State], cond: Value | No
     if cond is not None and not cond.is_constant and cond not in known:
         return None
     nodes = _needed([n for n in graph.nodes if n.outputs[0] in known], [*(s.after for s in counters), cond])
-    if max_steps * (1 + len(nodes)) > MOST_EVALUATED:
+    if max_steps * (1 + len(nodes)) > MAX_EVALUATED_OPERATORS:
         return None
     return _played(nodes, step, counters, cond, max_steps)
 

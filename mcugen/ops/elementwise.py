@@ -24,7 +24,7 @@ from mcugen.kernels.portable.elementwise import MOST_SHARED, Literals, Loop, Reu
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.spec import HasKernels
-from mcugen.numerics.curves import BYTES, CODES, TANH_TABLE, Line, Segments, SharedTanh, interpolation
+from mcugen.numerics.curves import CODES, INT8_TABLE_ORDER, TANH_TABLE, Line, Segments, SharedTanh, interpolation
 from mcugen.numerics.fixedpoint import dequantize, is_quantized, quantize
 from mcugen.ops.movement import reshaped
 from mcugen.ops.onnx_node import OnnxNode
@@ -119,7 +119,7 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
             return _curve(graph, self.name, x, real_values / out.q.scale[0] + out.q.zero_point, out.dtype, shared)
         if source.dtype is not DType.INT8:
             return None
-        table = quantize(self._of_codes(inputs, BYTES, source.quant), out.q, out.dtype)
+        table = quantize(self._of_codes(inputs, INT8_TABLE_ORDER, source.quant), out.q, out.dtype)
         return Lookup(self.name), (x, graph.constant(f"{self.name}.table", table))
 
     def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:

@@ -71,7 +71,7 @@ class Descend(Operator):
         builder.call(node, Call(DESCEND, operands, params, [options], inplace=[("y", "w")], variant=dtype.tag))
 
 
-STEP_BITS, MOST_MOVE = 20, 2**30
+STEP_BITS, MAX_CODE_STEP = 20, 2**30
 """Bits of fraction of a step of codes, and its limit: 32 bits hold codes and steps."""
 
 
@@ -98,7 +98,9 @@ class DescendCodes(Operator):
         """Compute the step from int8 operands and add it with stochastic rounding."""
         w, a, b, gain, fraction = arrays
         sums = exact_product(a, b.T.astype(np.int64) - sig.input(2).q.zero_point)
-        steps = np.rint(np.clip(sums.astype(np.float32) * gain.reshape(-1, 1), -MOST_MOVE, MOST_MOVE)).astype(np.int64)
+        steps = np.rint(np.clip(sums.astype(np.float32) * gain.reshape(-1, 1), -MAX_CODE_STEP, MAX_CODE_STEP)).astype(
+            np.int64
+        )
         moved = (w.reshape(sums.shape).astype(np.int64) << STEP_BITS) - steps + fraction.reshape(-1)[0] >> STEP_BITS
         return (np.clip(moved, -LARGEST, LARGEST).astype(np.int8).reshape(w.shape),)
 

@@ -16,7 +16,7 @@ from mcugen.ops.pointwise import Binary
 INPUT_GATE, OUTPUT_GATE, FORGET_GATE, CELL_GATE = range(4)
 """Gates in the order of the rows of the weights."""
 
-UNIT = QuantParams((2.0**-15,), 0)
+GATE_QUANT = QuantParams((2.0**-15,), 0)
 """Quantization of results of sigmoid and tanh."""
 
 Term = tuple[object, ...]
@@ -51,7 +51,7 @@ def _wanted(step: LstmStep) -> tuple[Term, Term]:
 
     def gate(of: str, index: int) -> Term:
         part = Slice((0, index * step.size), step.hidden.type.shape, (1, 1))
-        return _term(of, UNIT, (_term(part, sums, (total,)),))
+        return _term(of, GATE_QUANT, (_term(part, sums, (total,)),))
 
     def binary(function: str, quant: QuantParams | None, *terms: Term) -> Term:
         return _term(Binary(function), quant, frozenset(terms))
@@ -59,7 +59,7 @@ def _wanted(step: LstmStep) -> tuple[Term, Term]:
     kept = binary("Mul", c, gate("sigmoid", FORGET_GATE), _input(step.cell))
     fresh = binary("Mul", c, gate("sigmoid", INPUT_GATE), gate("tanh", CELL_GATE))
     new = binary("Add", c, kept, fresh)
-    return binary("Mul", h, gate("sigmoid", OUTPUT_GATE), _term("tanh", UNIT, (new,))), new
+    return binary("Mul", h, gate("sigmoid", OUTPUT_GATE), _term("tanh", GATE_QUANT, (new,))), new
 
 
 def _terms(body: Graph) -> dict[Value, Term]:

@@ -214,7 +214,7 @@ def _is_infinite(x: Expression, positive: Expression, negative: Expression) -> E
     return both(both(equal(x, x), differ(x - x, 0)), select(x > 0, positive, negative) > 0)
 
 
-UNARY: dict[str, PointwiseFunction] = {
+UNARY_FUNCTIONS: dict[str, PointwiseFunction] = {
     "Abs": PointwiseFunction(_absolute, integers=True, vector=lambda x: call(fn.ABS, x)),
     "Neg": _in_vectors(lambda x: -x, integers=True),
     "Exp": _in_vectors(_exp),
@@ -278,7 +278,7 @@ _ALPHA_BETA = {
 
 @dataclass(frozen=True)
 class Unary(Saturating, Elementwise):
-    """y = f(x), f a row of UNARY, with up to two attributes (a, b)."""
+    """y = f(x), f a row of UNARY_FUNCTIONS, with up to two attributes (a, b)."""
 
     function: str = field(default="", repr=False)
     constants: tuple[float, ...] = ()
@@ -286,7 +286,7 @@ class Unary(Saturating, Elementwise):
     @classmethod
     def spelled(cls) -> Mapping[str, Mapping[str, object]]:
         """Return one name for each function."""
-        return {function.lower(): {"function": function} for function in UNARY}
+        return {function.lower(): {"function": function} for function in UNARY_FUNCTIONS}
 
     @property
     def name(self) -> str:
@@ -300,16 +300,16 @@ class Unary(Saturating, Elementwise):
 
     def result_dtype(self, *dtypes: DType) -> DType:
         """Return the operand's type, or bool for tests."""
-        return DType.BOOL if UNARY[self.function].tests else dtypes[0]
+        return DType.BOOL if UNARY_FUNCTIONS[self.function].tests else dtypes[0]
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Return the expression of the function's entry in UNARY, with its constants as parameters."""
+        """Return the expression of the function's entry in UNARY_FUNCTIONS, with its constants as parameters."""
         (x,) = args
-        return UNARY[self.function].build(x, *self._parameters(x, scalar))
+        return UNARY_FUNCTIONS[self.function].build(x, *self._parameters(x, scalar))
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
         """Return the entry's expression for vectors of reals; None if it has none."""
-        build = UNARY[self.function].vector if sig.output.dtype is DType.FLOAT32 else None
+        build = UNARY_FUNCTIONS[self.function].vector if sig.output.dtype is DType.FLOAT32 else None
         return build(args[0], *self._parameters(args[0], scalar)) if build else None
 
     def _parameters(self, x: Expression, scalar: Scalars) -> list[Expression]:
@@ -389,7 +389,7 @@ def _shifted_right(x: Expression, y: Expression) -> Expression:
     return Convert(x.dtype, select(_is_no_shift(x, y), Constant(0, unsigned.dtype), unsigned >> y))
 
 
-BINARY: dict[str, PointwiseFunction] = {
+BINARY_FUNCTIONS: dict[str, PointwiseFunction] = {
     "Add": _in_vectors(lambda x, y: x + y, integers=True),
     "Sub": _in_vectors(lambda x, y: x - y, integers=True),
     "Mul": _in_vectors(lambda x, y: x * y, integers=True),
@@ -511,7 +511,7 @@ _SELECTIONS: Mapping[str, Callable[[Expression, Expression], Expression]] = {
 
 @dataclass(frozen=True)
 class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
-    """y = f(x0, x1), f a row of BINARY; the real result may be clamped. On codes: see integer()."""
+    """y = f(x0, x1), f a row of BINARY_FUNCTIONS; the real result may be clamped. On codes: see integer()."""
 
     library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.BINARY
     function: str = field(default="", repr=False)
@@ -520,7 +520,7 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
     @classmethod
     def spelled(cls) -> Mapping[str, Mapping[str, object]]:
         """Return one name for each function."""
-        return {function.lower(): {"function": function} for function in BINARY}
+        return {function.lower(): {"function": function} for function in BINARY_FUNCTIONS}
 
     @property
     def name(self) -> str:
@@ -529,7 +529,7 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
 
     def result_dtype(self, *dtypes: DType) -> DType:
         """bool for comparisons."""
-        return DType.BOOL if BINARY[self.function].tests else dtypes[0]
+        return DType.BOOL if BINARY_FUNCTIONS[self.function].tests else dtypes[0]
 
     def fixed_sum(self, sig: Signature) -> FixedSum | None:
         """Return how a sum or difference of quantized tensors is computed; None if it cannot be."""
@@ -583,11 +583,11 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
         return Requantizer.of(scale, sig.output.q.zero_point, sums=sums)
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Return fixed-point arithmetic for quantized tensors, else the expression of the entry in BINARY."""
+        """Return fixed-point arithmetic for quantized tensors, else the expression of the entry in BINARY_FUNCTIONS."""
         x, y = args
         out = sig.output
         if out.quant is None:
-            return _of_codes(sig, clamped(BINARY[self.function].build(x, y), self.clamp, scalar))
+            return _of_codes(sig, clamped(BINARY_FUNCTIONS[self.function].build(x, y), self.clamp, scalar))
         limits = clamp_range(self.clamp, out.q, out.dtype)
         return Convert(out.dtype, limited(self._fixed(sig, x, y, scalar), *limits, scalar))
 
@@ -596,7 +596,7 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
         x, y = args
         out = sig.output
         if out.quant is None:
-            build = BINARY[self.function].vector if out.dtype is DType.FLOAT32 else None
+            build = BINARY_FUNCTIONS[self.function].vector if out.dtype is DType.FLOAT32 else None
             return clamped_vector(build(x, y), self.clamp, scalar) if build else None
         value = self._fixed_vector(sig, x, y, scalar)
         if value is None:
@@ -832,10 +832,10 @@ _SPECIAL = {*INNER, "PRelu", "Shrink", "Pow", "Mod"}
 """Rows that the importers below, one for all, are not for."""
 
 
-@onnx_operator(*(name for name in UNARY if name not in _SPECIAL), kernels=("elementwise",))
+@onnx_operator(*(name for name in UNARY_FUNCTIONS if name not in _SPECIAL), kernels=("elementwise",))
 def _import_unary(node: OnnxNode) -> Sequence[Value]:
     x, function = node.input(0), node.op_type
-    _require_dtype(node, UNARY[function], x)
+    _require_dtype(node, UNARY_FUNCTIONS[function], x)
     if function == "Gelu" and node.attr("approximate", "none") == "tanh":
         function = "GeluTanh"
     return [node.emit(Unary(function, _constants(node, function)), x)]
@@ -848,7 +848,7 @@ def _constants(node: OnnxNode, function: str) -> tuple[float, ...]:
 def _emit_binary(node: OnnxNode, function: str, values: Sequence[Value], suffix: str = "") -> Value:
     """Apply a binary function to the operands one after another; return a single operand unchanged."""
     for value in values:
-        _require_dtype(node, BINARY[function], value)
+        _require_dtype(node, BINARY_FUNCTIONS[function], value)
     _require_one_dtype(node, values)
     result = values[0]
     if len(values) == 1:
@@ -863,7 +863,7 @@ def _operands(node: OnnxNode) -> list[Value]:
     return [node.input(i) for i in range(len(node.inputs))]
 
 
-@onnx_operator(*(name for name in BINARY if name not in _SPECIAL), kernels=("elementwise",))
+@onnx_operator(*(name for name in BINARY_FUNCTIONS if name not in _SPECIAL), kernels=("elementwise",))
 def _import_binary(node: OnnxNode) -> list[Value]:
     return [_emit_binary(node, node.op_type, _operands(node))]
 
@@ -912,7 +912,7 @@ def _import_pow(node: OnnxNode) -> list[Value]:
         reals = [_converted(node, v, DType.FLOAT64, s) for v, s in ((x, "base"), (y, "exponent"))]
         return [node.emit(Cast(x.type.dtype), emit_elementwise(node, Binary("Pow"), *reals, suffix="real"))]
     for value in (x, y):
-        _require_dtype(node, BINARY["Pow"], value)
+        _require_dtype(node, BINARY_FUNCTIONS["Pow"], value)
     return [emit_elementwise(node, Binary("Pow"), x, y)]
 
 
@@ -934,7 +934,7 @@ def _import_shrink(node: OnnxNode) -> Sequence[Value]:
 @onnx_operator("Relu", "Clip", kernels=("elementwise",))
 def _import_clamp(node: OnnxNode) -> list[Value]:
     x = node.input(0)
-    _require_dtype(node, BINARY["Max"], x)
+    _require_dtype(node, BINARY_FUNCTIONS["Max"], x)
     if node.op_type == "Relu":
         return [node.emit(Clamp(low=0.0), x)]
     bounds = [node.input(i) if node.has(i) else None for i in (1, 2)]
@@ -972,7 +972,7 @@ def _import_where(node: OnnxNode) -> list[Value]:
 
 
 def argument_of(value: Value, function: str) -> Value | None:
-    """x where the value is the function of x (a row of UNARY), alone."""
+    """x where the value is the function of x (a row of UNARY_FUNCTIONS), alone."""
     node = value.producer
     return node.input(0) if node is not None and node.op == Unary(function) else None
 

@@ -42,7 +42,7 @@ from mcugen.ops.movement import Pad, Permuted, Reshape, Slice, inverse, to_chann
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary
 from mcugen.ops.reduce import emit_reduce
-from mcugen.ops.spatial import LANES, Spatial, check_reach, some_lanes, window_of
+from mcugen.ops.spatial import CHANNEL_SHARD_MULTIPLE, Spatial, check_reach, some_lanes, window_of
 
 _MAX_TYPES = (DType.FLOAT32, DType.INT8, DType.UINT8)  # of ONNX; int16 comes by quantization
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
@@ -132,14 +132,14 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
     def lanes(self, sig: Signature) -> list[Division]:
         """Return the division by channels, if there are enough."""
         channels = sig.output.shape[-1]
-        if not self.is_channels_last or channels < 2 * LANES or channels % LANES:
+        if not self.is_channels_last or channels < 2 * CHANNEL_SHARD_MULTIPLE or channels % CHANNEL_SHARD_MULTIPLE:
             return []
 
         def portion(start: int, stop: int) -> Portion:
             reads, makes = (some_lanes(t, start, stop) for t in (sig.input(0), sig.output))
             return Portion(replace(self, whole=channels), (reads,), makes)
 
-        return [Division(channels // LANES, portion)]
+        return [Division(channels // CHANNEL_SHARD_MULTIPLE, portion)]
 
 
 @dataclass(frozen=True)

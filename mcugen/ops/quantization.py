@@ -17,7 +17,17 @@ from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.numerics.fixedpoint import dequantize
 from mcugen.numerics.window import Window
 from mcugen.ops.conv import Conv, IntegerConv, conv_window, has_fast_kernel
-from mcugen.ops.conversion import SIGNED, Cast, Dequantize, FlipSign, Quantize, QuantizeBy, half, is_narrow, onnx_dtype
+from mcugen.ops.conversion import (
+    SIGNED_COUNTERPART,
+    Cast,
+    Dequantize,
+    FlipSign,
+    Quantize,
+    QuantizeBy,
+    half,
+    is_narrow,
+    onnx_dtype,
+)
 from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.matmul import emit_matmul
 from mcugen.ops.movement import Expand, Pad, Reshape, Slice, normalize_axis, reshaped
@@ -76,12 +86,12 @@ def emit_quantize(node: OnnxNode, real: Value, scale_at: int, suffix: str = "", 
     fits = _is_known(node, scale_at, whole=True) and real.type.dtype is DType.FLOAT32
     if fits and is_narrow(dtype):
         return _emit_narrow_quantize(node, real, scale_at, dtype, suffix)
-    if not fits or dtype not in (DType.INT8, DType.INT16, *SIGNED):
+    if not fits or dtype not in (DType.INT8, DType.INT16, *SIGNED_COUNTERPART):
         return _emit_plain_quantize(node, real, scale_at, dtype, suffix)
     scale, zero = _params(node, scale_at, node.attr("axis", 1), real.type, "output")
-    flipped = dtype in SIGNED
+    flipped = dtype in SIGNED_COUNTERPART
     quant = _quant(scale, int(zero.reshape(-1)[0]) - half(dtype) * flipped, 0, real.type.rank)
-    out = TensorType(real.type.shape, SIGNED.get(dtype, dtype), quant, real.type.layout)
+    out = TensorType(real.type.shape, SIGNED_COUNTERPART.get(dtype, dtype), quant, real.type.layout)
     if not flipped:
         return node.emit(Quantize(), real, types=[out], suffix=suffix)
     codes = node.emit(Quantize(), real, types=[out], suffix=_signed_suffix(dtype))
@@ -138,11 +148,11 @@ def emit_dequantize(node: OnnxNode, q: Value, scale_at: int, suffix: str = "", a
     if q.data is not None:
         return _dequantize_constant(node, q, scale, zero, axis, suffix)
     zero_point = int(zero.reshape(-1)[0])
-    flipped = q.type.dtype in SIGNED
+    flipped = q.type.dtype in SIGNED_COUNTERPART
     quant = _quant(scale, zero_point - half(q.type.dtype) * flipped, 0, q.type.rank)
     if (q.type.dtype is DType.INT32 and zero_point) or not (flipped or _may_assume(q, quant)):
         return _emit_plain_dequantize(node, q, scale_at, suffix, axis)
-    if SIGNED.get(q.type.dtype, q.type.dtype) is DType.INT16 and quant.zero_point:
+    if SIGNED_COUNTERPART.get(q.type.dtype, q.type.dtype) is DType.INT16 and quant.zero_point:
         note = (
             "16-bit tensors whose zero point is not in the middle are computed as floats: quantize them symmetrically"
         )

@@ -39,7 +39,7 @@ from mcugen.lir.kernel import Kernel, Options
 from mcugen.lir.program import Buffer, real_param
 from mcugen.numerics.sums import real_product
 from mcugen.ops.onnx_node import FLOATS, OnnxNode, Refusal, onnx_operator
-from mcugen.ops.pointwise import UNARY
+from mcugen.ops.pointwise import UNARY_FUNCTIONS
 
 # ---------------------------------------------------------------------------------------------- activations
 
@@ -57,16 +57,16 @@ class ActivationFunction:
 
 FUNCTIONS: dict[str, ActivationFunction] = {
     "Relu": ActivationFunction(lambda x: select(x < 0, 0, x)),
-    "Tanh": ActivationFunction(UNARY["Tanh"].build),
-    "Sigmoid": ActivationFunction(UNARY["Sigmoid"].build),
+    "Tanh": ActivationFunction(UNARY_FUNCTIONS["Tanh"].build),
+    "Sigmoid": ActivationFunction(UNARY_FUNCTIONS["Sigmoid"].build),
     "Affine": ActivationFunction(lambda x, a, b: a * x + b, (1.0, 0.0)),
-    "LeakyRelu": ActivationFunction(UNARY["LeakyRelu"].build, (0.01,)),
+    "LeakyRelu": ActivationFunction(UNARY_FUNCTIONS["LeakyRelu"].build, (0.01,)),
     "ThresholdedRelu": ActivationFunction(lambda x, a: select(x >= a, x, 0), (1.0,)),
-    "ScaledTanh": ActivationFunction(lambda x, a, b: a * UNARY["Tanh"].build(b * x), (math.nan, math.nan)),
-    "HardSigmoid": ActivationFunction(UNARY["HardSigmoid"].build, (0.2, 0.5)),
-    "Elu": ActivationFunction(UNARY["Elu"].build, (1.0,)),
-    "Softsign": ActivationFunction(UNARY["Softsign"].build),
-    "Softplus": ActivationFunction(UNARY["Softplus"].build),
+    "ScaledTanh": ActivationFunction(lambda x, a, b: a * UNARY_FUNCTIONS["Tanh"].build(b * x), (math.nan, math.nan)),
+    "HardSigmoid": ActivationFunction(UNARY_FUNCTIONS["HardSigmoid"].build, (0.2, 0.5)),
+    "Elu": ActivationFunction(UNARY_FUNCTIONS["Elu"].build, (1.0,)),
+    "Softsign": ActivationFunction(UNARY_FUNCTIONS["Softsign"].build),
+    "Softplus": ActivationFunction(UNARY_FUNCTIONS["Softplus"].build),
 }
 
 
@@ -109,7 +109,7 @@ def _of_x(activation: Activation, dtype: DType) -> Evaluator:
 
 X, W, R, B, LENS, H0, C0, P = range(8)
 
-MOST_ABREAST = 2**22
+MAX_BATCH_ELEMENTS = 2**22
 """Elements of what all steps of several samples compute at a time."""
 """Inputs, as ONNX's LSTM has them."""
 
@@ -254,7 +254,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
             return
         sizes, axis = self.sizes(sig.input(X), sig.input(R)), 0 if self.batch_first else 1
         elements = sizes.steps * sizes.directions * sizes.batch * (self.gates + 1) * sizes.hidden
-        count = max(MOST_ABREAST // max(elements, 1), 1)
+        count = max(MAX_BATCH_ELEMENTS // max(elements, 1), 1)
         for some in (samples[at : at + count] for at in range(0, len(samples), count)):
             operands = zip(*some, strict=True)
             joined = [arrays[0] if k in shared else np.concatenate(arrays, axis) for k, arrays in enumerate(operands)]

@@ -187,10 +187,10 @@ _DROPPED = {DType.INT8: 0, DType.INT16: 8}
 _LANE_BITS = 15
 """Fraction bits of weights of int8 tensors."""
 
-LANES = 4
+CODES_PER_WORD = 4
 """Codes of a word."""
 
-MOST_GATHERED = 4
+MAX_GATHERED_CHANNELS = 4
 """Channels of pixels that Helium takes one by one: of more, vectors of pixels take fewer cycles, by estimate."""
 
 
@@ -352,7 +352,7 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         codes = x.quant is not None and y.quant is not None
         orders = [self._order(walk)]
         if form.words:  # which are read once more for their odd bytes, after even ones are written
-            orders.append(_reread(self._order(walk, LANES)))
+            orders.append(_reread(self._order(walk, CODES_PER_WORD)))
         walk = _element_by_element(walk) if form.gathers else walk
         call = Call(
             RESIZE_LINEAR[x.dtype],
@@ -368,11 +368,13 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         """Helium takes elements of a row one by one: with few channels, a pixel's own work would outweigh them."""
         inner, both = walk.inner, sig.input(0).dtype is sig.output.dtype is DType.INT8
         if "mve" in features:
-            return ResizedRowOptions(gathers=both and inner <= MOST_GATHERED and walk.b_places * inner <= 1 << 16)
+            return ResizedRowOptions(
+                gathers=both and inner <= MAX_GATHERED_CHANNELS and walk.b_places * inner <= 1 << 16
+            )
         words = both and "dsp" in features and walk.b_places <= 1 << 16
-        if words and inner < LANES:
+        if words and inner < CODES_PER_WORD:
             return ResizedRowOptions(words=True, few=inner)
-        return ResizedRowOptions(words=words, rest=words and inner % LANES > 0)
+        return ResizedRowOptions(words=words, rest=words and inner % CODES_PER_WORD > 0)
 
     def _by_lanes(self, sig: Signature, walk: LinearWalk, features: frozenset[str]) -> bool:
         """Return whether to compute several channels of a word at once: few-bit weights, and channels that fill words.
@@ -382,7 +384,7 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         """
         x, y = sig.input(0), sig.output
         bits = sum(_fewest_bits(taps) for taps in self.taps if taps is not None)
-        fits = x.dtype is y.dtype is DType.INT8 and walk.inner % LANES == 0 and bits <= MOST_LANE_BITS
+        fits = x.dtype is y.dtype is DType.INT8 and walk.inner % CODES_PER_WORD == 0 and bits <= MOST_LANE_BITS
         return fits and "thumb1" not in features and (same_codes(x, y) or "mve" not in features)
 
     def _lower_lanes(self, node: Node, builder: Builder, walk: LinearWalk) -> None:
@@ -402,7 +404,7 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         same = same_codes(x, y)
         params = [walk] if same else [walk, self._rescaling(node.sig)]
         options = LinearLaneOptions(pair=len(axes) == 2, a_bits=a_bits, b_bits=b_bits, same=same)
-        free = overlap(x, y, *(self._order(walk, block) for block in (LANES, 2 * LANES)))
+        free = overlap(x, y, *(self._order(walk, block) for block in (CODES_PER_WORD, 2 * CODES_PER_WORD)))
         variant = f"{len(axes)}d_{a_bits}_{b_bits}" + "_same" * same
         builder.call(node, Call(RESIZE_LINEAR_LANES, operands, params, [options], overlaps=free, variant=variant))
 

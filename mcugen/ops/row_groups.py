@@ -61,13 +61,13 @@ class _Unit:
         return body
 
 
-MOST_CASES = 4
+MAX_WINDOW_CASES = 4
 """Largest number of cases of a layer.
 
 Each distance of its windows from the newest rows is a case with its own calls.
 """
 
-MOST_ENDS = 3
+MAX_GROUP_ENDS = 3
 """Inputs of a group, and outputs."""
 
 
@@ -136,7 +136,7 @@ class RowGroups:
         wholes = list(dict.fromkeys(v for unit in units.values() for v in unit.wholes))
         axes = {value: window.axis for unit in units.values() for value, window in unit.reads}
         sources = [v for v in read if v in axes]
-        if not 0 < len(sources) <= MOST_ENDS or not 0 < len(results) <= MOST_ENDS:
+        if not 0 < len(sources) <= MAX_GROUP_ENDS or not 0 < len(results) <= MAX_GROUP_ENDS:
             return None
         if any(v in axes or v not in read for v in wholes):
             return None
@@ -232,7 +232,7 @@ class RowGroups:
         )
         whole_inputs = tuple(read.index(v) for v in wholes)
         op = Streamed(layers, tensors, tuple(places[v] for v in results), outputs, wholes=whole_inputs)
-        return op if op.schedule.most_cases <= MOST_CASES else None
+        return op if op.schedule.most_cases <= MAX_WINDOW_CASES else None
 
     def _rows_of(self, value: Value, readers: Sequence[RowWindow], axis: int) -> Rows | None:
         """Return the rows of a tensor with the side columns that its readers need.

@@ -70,7 +70,7 @@ class ScatterReduction:
 _PLAIN = "*to = *from;"
 _WRAP = "*to = ({{t}})(({{u}})*to {0} ({{u}})*from);"  # unsigned arithmetic wraps; signed overflow is undefined in C
 
-REDUCTIONS = {
+SCATTER_REDUCTIONS = {
     "none": ScatterReduction(None, _PLAIN, _PLAIN, _PLAIN),
     "add": ScatterReduction(np.add, "*to += *from;", _WRAP.format("+"), "*to = (uint8_t)(*to | *from);"),
     "mul": ScatterReduction(np.multiply, "*to *= *from;", _WRAP.format("*"), "*to = (uint8_t)(*to & *from);"),
@@ -136,7 +136,7 @@ class ScatterElements(Operator):
         grid[self.axis] = positions(index, x.shape[self.axis])
         strides = dense_strides(x.shape)
         flat = sum(g * stride for g, stride in zip(grid, strides, strict=True))
-        REDUCTIONS[self.reduction].apply(y.reshape(-1), np.asarray(flat).reshape(-1), updates.reshape(-1))
+        SCATTER_REDUCTIONS[self.reduction].apply(y.reshape(-1), np.asarray(flat).reshape(-1), updates.reshape(-1))
         return (y,)
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -147,13 +147,13 @@ class ScatterElements(Operator):
         strides[self.axis] = 0
         sizes, _, steps = zip(*merge_walks(index.shape, dense_strides(index.shape), strides), strict=True)
         axes = ScatteredAxes(d=numbered("d", sizes), y_s=numbered("y_s", steps))
-        step = REDUCTIONS[self.reduction].step(x.dtype)
+        step = SCATTER_REDUCTIONS[self.reduction].step(x.dtype)
         options = ScatterElementsOptions(t=x.dtype.c, rank=len(sizes), reduction=self.reduction, step=step)
         variant = f"{self.reduction}_{x.dtype.tag}_{index.dtype.tag}"
         _call(node, builder, SCATTER_ELEMENTS, [params, axes], options, variant)
 
 
-LEAST_PART = 1 / 16
+MIN_CONCAT_SHARE = 1 / 16
 """Share of a tensor that must be written for a Concat of its parts to replace the scatter.
 
 A scatter of less may be faster in place.
@@ -184,7 +184,7 @@ class ScatterND(Simplifiable, Operator):
         y = x.copy()
         depths = x.shape[: index.shape[-1]]
         flat = flat_positions(index, depths).reshape(-1)
-        REDUCTIONS[self.reduction].apply(y.reshape(math.prod(depths), -1), flat, updates.reshape(len(flat), -1))
+        SCATTER_REDUCTIONS[self.reduction].apply(y.reshape(math.prod(depths), -1), flat, updates.reshape(len(flat), -1))
         return (y,)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
@@ -192,7 +192,7 @@ class ScatterND(Simplifiable, Operator):
         x, updates = node.input(0), node.input(2)
         index = node.input(1).data
         box = _box(index, x.type.shape) if self.reduction == "none" and index is not None else None
-        if box is None or math.prod(size for _, size in box) < LEAST_PART * x.type.count:
+        if box is None or math.prod(size for _, size in box) < MIN_CONCAT_SHARE * x.type.count:
             return None
         shape = tuple(size for _, size in box)
         part = graph.add(Reshape(shape), [updates], node.origin, before=node).output
@@ -206,7 +206,7 @@ class ScatterND(Simplifiable, Operator):
         params = ScatterParams(size=x.count, count=index.count // len(depths), run=run)
         strides = [stride * run for stride in dense_strides(depths)]
         axes = PlacedAxes(depth=numbered("depth", depths), stride=numbered("stride", strides))
-        step = REDUCTIONS[self.reduction].step(x.dtype)
+        step = SCATTER_REDUCTIONS[self.reduction].step(x.dtype)
         options = ScatterOptions(t=x.dtype.c, depths=len(depths), reduction=self.reduction, step=step)
         variant = f"{self.reduction}_{x.dtype.tag}_{index.dtype.tag}"
         _call(node, builder, SCATTER_ND, [params, axes], options, variant)
@@ -297,9 +297,11 @@ class TensorScatter(Operator):
 
 def _reduction(node: OnnxNode) -> str:
     reduction = str(node.attr("reduction", "none"))
-    if reduction not in REDUCTIONS:
+    if reduction not in SCATTER_REDUCTIONS:
         raise Refusal(
-            f"{node.op_type}: the reduction must be one of {', '.join(REDUCTIONS)}", reduction, "repair the model"
+            f"{node.op_type}: the reduction must be one of {', '.join(SCATTER_REDUCTIONS)}",
+            reduction,
+            "repair the model",
         )
     return reduction
 

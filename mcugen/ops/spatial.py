@@ -17,17 +17,20 @@ from mcugen.ops.onnx_node import OnnxNode
 _FARTHEST = 2**24
 """Strides, dilations and paddings from there on are refused: positions must fit 32 bits."""
 
-MOST_TAPS = 2**24
+MAX_AXIS_TAPS = 2**24
 """Along one axis, of all windows."""
 
 
-LANES = 4
+CHANNEL_SHARD_MULTIPLE = 4
 """Channels that portions by channels have a multiple of: whole words, which kernels load at once."""
 
 
 def some_lanes(t: TensorType, start: int, stop: int) -> Run:
-    """Return the channels LANES · `start` to before LANES · `stop` of all pixels of a channels-last tensor."""
-    return Run(start * LANES, (*t.shape[:-1], (stop - start) * LANES), t.shape[-1])
+    """Return the channels of a shard for all pixels of a channels-last tensor.
+
+    `start` and `stop` are in units of CHANNEL_SHARD_MULTIPLE channels.
+    """
+    return Run(start * CHANNEL_SHARD_MULTIPLE, (*t.shape[:-1], (stop - start) * CHANNEL_SHARD_MULTIPLE), t.shape[-1])
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ def window_of(node: OnnxNode, space: Shape, kernel: Shape) -> Window:
     if auto not in ("SAME_UPPER", "SAME_LOWER"):
         pads = (0,) * 2 * rank if auto == "VALID" else pads
         window = Window(strides, pads[:rank], pads[rank:], dilations)
-        if max((n * k for n, k in zip(window.output(space, kernel), kernel, strict=True)), default=0) > MOST_TAPS:
+        if max((n * k for n, k in zip(window.output(space, kernel), kernel, strict=True)), default=0) > MAX_AXIS_TAPS:
             raise ModelError(f"{node.op_type}: the kernel must be smaller", f"{kernel} on {space}", "repair it")
         return window
     total = [

@@ -28,7 +28,7 @@ from mcugen.lir.program import real_param
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
-_MOST_SAMPLES = 1024
+_MAX_BIN_SAMPLES = 1024
 """Samples along one side of a bin, where the region's size decides: a bound for regions that make no sense."""
 
 
@@ -82,7 +82,7 @@ class RoiAlign(Operator):
         count = self.samples
         if not count:
             samples_per_bin = np.ceil(bin_length)
-            count = 0 if np.isnan(samples_per_bin) else int(np.clip(samples_per_bin, 0, _MOST_SAMPLES))
+            count = 0 if np.isnan(samples_per_bin) else int(np.clip(samples_per_bin, 0, _MAX_BIN_SAMPLES))
         return [
             [
                 _neighbours(first + real(i) * bin_length + (real(s) + real(0.5)) * bin_length / real(count), size)
@@ -121,7 +121,7 @@ class RoiAlign(Operator):
         }
         params = [
             _regions(node, self.height, self.width),
-            BinSamples(samples=self.samples, most=_MOST_SAMPLES),
+            BinSamples(samples=self.samples, most=_MAX_BIN_SAMPLES),
             RegionScale(scale=real_param(self.scale, x.dtype)),
         ]
         options = AlignOptions(
@@ -250,7 +250,7 @@ def _import_roi_align(node: OnnxNode) -> list[Value]:
     samples = int(node.attr("sampling_ratio", 0))
     if mode not in ("avg", "max") or transform not in ("half_pixel", "output_half_pixel"):
         raise Refusal("RoiAlign: the modes must be known", f"'{mode}', '{transform}'", "repair the model")
-    if not 0 <= samples <= _MOST_SAMPLES:
+    if not 0 <= samples <= _MAX_BIN_SAMPLES:
         raise ModelError("RoiAlign: sampling_ratio must be 0 to 1024", f"{samples}", "repair the model")
     height, width = _bins(node, node.attr("output_height", 1), node.attr("output_width", 1))
     op = RoiAlign(height, width, samples, _scale(node), transform == "half_pixel", mode == "max")

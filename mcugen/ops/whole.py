@@ -19,7 +19,7 @@ from mcugen.kernels.portable.elementwise import Scalars
 from mcugen.ops.elementwise import Elementwise
 
 _WORD = 32
-_MOST = 54
+_MAX_FRACTION_BITS = 54
 """Bits behind the point with which zero points of bytes leave room in 64, beside products of 62 bits."""
 _LARGEST = 2**31 - 128
 """The largest float32 below 2³¹: beyond, real numbers saturate as they become integers."""
@@ -77,7 +77,7 @@ def cut(numerator: int, denominator: int, low: int, high: int) -> Cut | None:
     if numerator == denominator:
         return Cut(low, high)
     steps = [(code, -(-code * denominator // numerator)) for code in range(low + 1, high + 1)]
-    for shift in (*range(_WORD, _MOST + 1), *range(_WORD - 1, 0, -1)):
+    for shift in (*range(_WORD, _MAX_FRACTION_BITS + 1), *range(_WORD - 1, 0, -1)):
         multiplier = round(Fraction(numerator << shift, denominator))
         if multiplier >= 2**31:
             continue
@@ -154,7 +154,7 @@ def steps(function: Callable[[Array], Array], shape: tuple[int, ...], low: int, 
     if ((rise == 0) & inner.any(0)).any():
         return None
     slope = np.where(rise > 0, rise / np.maximum(last - first, 1), 0.0)
-    max_shift = min(_MOST, _WIDEST - max(-low, high).bit_length())
+    max_shift = min(_MAX_FRACTION_BITS, _WIDEST - max(-low, high).bit_length())
     for shift in range(max_shift, _WORD - 1, -1):
         guess = np.rint(np.ldexp(slope, shift))
         if guess.max(initial=0.0) < 2**30:

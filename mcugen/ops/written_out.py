@@ -19,7 +19,7 @@ from mcugen.ops.movement import Reshape, Slice
 
 FEWEST = 4
 """Steps that are worth a layer."""
-_MOST_NODES = 200
+_MAX_COMPARED_NODES = 200
 """Largest number of nodes of a step that is evaluated for comparison."""
 _SAMPLES = 4
 _TOLERANCE = 1e-5
@@ -184,7 +184,9 @@ def _evaluated(values: Sequence[Value], known: Mapping[Value, Array], part: Tens
             env[value] = x.astype(np.float32).reshape(value.type.shape)
             return True
         node = value.producer
-        if node is None or node.op.bodies or len(seen) > _MOST_NODES:  # a whole network may be before the first step
+        if (
+            node is None or node.op.bodies or len(seen) > _MAX_COMPARED_NODES
+        ):  # a whole network may be before the first step
             return False
         if node not in seen:
             seen.add(node)

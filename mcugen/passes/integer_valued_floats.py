@@ -33,9 +33,9 @@ _EXACT = 2
 """Largest size in bytes of integers whose numbers are exact as float32."""
 _DEEPEST = 12
 """Largest number of operators between two layers that the search for a range looks through."""
-_MOST_OPERANDS = 2
+_MAX_RANGE_OPERANDS = 2
 """Largest number of operands of an operator whose range is computed: with more, the search would branch without end."""
-_MOST_STEPS = 1 << 20
+_MAX_SEARCHED_CODES = 1 << 20
 """Largest number of codes, over all channels, whose first inputs are searched for: half a second."""
 _SLACK = 2.0**-20
 """Relative error that is larger than the float rounding of as many operators."""
@@ -129,7 +129,7 @@ def _range(value: Value, depth: int = 0) -> ValueRange:
         low, high = float(value.data.min()), float(value.data.max())
         return ValueRange(low, high, bool((value.data == np.rint(value.data)).all()))
     node = value.producer
-    if node is None or depth == _DEEPEST or len(node.outputs) != 1 or len(node.inputs) > _MOST_OPERANDS:
+    if node is None or depth == _DEEPEST or len(node.outputs) != 1 or len(node.inputs) > _MAX_RANGE_OPERANDS:
         return _any(value)
     if isinstance(node.op, Dequantize):
         quant, dtype = node.input(0).type.q, node.input(0).type.dtype
@@ -210,7 +210,7 @@ def cut_channels(graph: Graph, node: Node) -> Outcome:
     shape = np.broadcast_shapes(*(s for s in shapes if len(s) in (0, x.type.rank)))
     if any(math.prod(s) > 1 and len(s) != x.type.rank for s in shapes):
         return False
-    if math.prod(shape) * (op.high - op.low) > _MOST_STEPS:
+    if math.prod(shape) * (op.high - op.low) > _MAX_SEARCHED_CODES:
         return "too many codes to look at each"
     zero = 0 if node.output.type.quant is None else node.output.type.q.zero_point
 

@@ -131,7 +131,7 @@ sink_transposes = Turns("sink_transposes", sink_transpose, sink_fork, raise_tran
 """Moves transpositions towards the outputs; pairs that meet cancel, and let others move."""
 
 
-MOST_TOGETHER = 32
+MAX_SINK_NODES = 32
 """Largest number of nodes that a transposition may sink through in one step."""
 
 
@@ -144,7 +144,7 @@ def _region(node: Node) -> dict[Node, Permutation]:
     region: dict[Node, Permutation] = {}
     assert isinstance(node.op, Transpose)
     waiting = [(user, inverse(node.op.perm)) for user in node.output.users]
-    while waiting and len(region) < MOST_TOGETHER:
+    while waiting and len(region) < MAX_SINK_NODES:
         reader, perm = waiting.pop(0)
         if reader in region or isinstance(reader.op, Transpose) or len(reader.outputs) != 1:
             continue
@@ -178,7 +178,7 @@ def _producers_of_transposed(
     while waiting:
         read, turned = waiting.pop()
         producer = read.producer
-        if producer is None or len(producer.outputs) != 1 or len(region) + len(producers) >= MOST_TOGETHER:
+        if producer is None or len(producer.outputs) != 1 or len(region) + len(producers) >= MAX_SINK_NODES:
             return {}
         known = region.get(producer) or producers.get(producer)
         form = permuted(producer.op, producer.sig, turned)
@@ -204,7 +204,7 @@ def _chain(graph: Graph, node: Node) -> dict[Node, Permutation]:
     region: dict[Node, Permutation] = {}
     assert isinstance(node.op, Transpose)
     perm, reader = inverse(node.op.perm), graph.only_user(node.output)
-    while reader is not None and len(reader.outputs) == 1 and len(region) < MOST_TOGETHER:
+    while reader is not None and len(reader.outputs) == 1 and len(region) < MAX_SINK_NODES:
         if isinstance(reader.op, Transpose):
             return region if reader.op.perm == perm else {}
         passed = _passed(reader, perm)

@@ -10,7 +10,7 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType
-from mcugen.numerics.curves import BYTES
+from mcugen.numerics.curves import INT8_TABLE_ORDER
 from mcugen.ops.conversion import Dequantize, Quantize
 from mcugen.ops.elementwise import Elementwise, Lookup, Stack, Step
 from mcugen.ops.pool import MaxPool
@@ -42,7 +42,7 @@ def tabulate(graph: Graph, node: Node) -> Outcome:
         steps = [v.producer for v in read if v is not x and v.producer and _is_function(v.producer, x)]
         if not steps or len(steps) + (x in read) < len(read):
             continue
-        codes = {x: BYTES}
+        codes = {x: INT8_TABLE_ORDER}
         for step in (*steps, node):
             codes[step.output] = _evaluated(step, codes)
         of = "+".join(step.op.of if isinstance(step.op, Lookup) else step.op.name for step in (*steps, node))

@@ -16,10 +16,10 @@ Outcome = bool | str
 
 Law = Callable[[Graph, Node], Outcome]
 
-MOST_REWRITES = 1000
+MAX_REWRITES_PER_NODE = 1000
 """Limit of rewrites for each node that a pass finds: far more than any set of laws that ends would take."""
 
-MOST_TURNS = 1000
+MAX_PASS_ROUNDS = 1000
 """Limit of rounds of passes that make work for each other."""
 
 
@@ -75,7 +75,7 @@ class Rewriting:
         Raises:
             VerificationError: The patterns do not end, because they contradict each other.
         """
-        worklist, limit = _Worklist(graph), MOST_REWRITES * (len(graph.nodes) + 1)
+        worklist, limit = _Worklist(graph), MAX_REWRITES_PER_NODE * (len(graph.nodes) + 1)
         rewrites = 0
         with graph.watched(worklist):
             while (node := worklist.take()) is not None:
@@ -148,10 +148,10 @@ class Turns(Rewriting):
         Raises:
             VerificationError: The passes do not end, because they undo each other's work.
         """
-        for turn in range(MOST_TURNS):
+        for turn in range(MAX_PASS_ROUNDS):
             if not sum(one(graph, log) for one in self.passes):
                 return turn > 0
-        raise _endless(self, f"{MOST_TURNS} turns")
+        raise _endless(self, f"{MAX_PASS_ROUNDS} turns")
 
 
 def _endless(pass_: Rewriting, symptom: str) -> VerificationError:

@@ -16,7 +16,7 @@ from typing import Any
 from mcugen.core.errors import UsageError, shortened
 from mcugen.core.limits import open_regular
 from mcugen.evaluation.preprocess import number, numbers, parse_preprocessing
-from mcugen.pipelines.image import COLORS, FORMATS, ImageStages
+from mcugen.pipelines.image import COLOR_CHANNELS, PIXEL_FORMATS, ImageStages
 from mcugen.pipelines.spectrum import BANDS, LOGARITHMS, WINDOWS, Bands
 from mcugen.pipelines.statistics import STATISTICS
 from mcugen.pipelines.stream import StreamStages
@@ -29,7 +29,7 @@ LONGEST_TEXT = 4096
 PREPROCESS = "preprocess"
 """The word of an image pipeline that stands for what `--preprocess` says."""
 
-MOST_SAMPLES = 1 << 13
+MAX_FRAME_SAMPLES = 1 << 13
 """Largest number of samples in a frame: sums of squares and of fourth powers fit in 64 bits."""
 
 
@@ -202,11 +202,11 @@ _NUMBERS = {
 }
 
 _IMAGE = {
-    "image": Key("format", _one_of(*FORMATS), " or ".join(FORMATS)),
+    "image": Key("format", _one_of(*PIXEL_FORMATS), " or ".join(PIXEL_FORMATS)),
     "crop": Key("crop", _crop, "center or 240x240 or 240x240+40+0 (width x height + left + top)"),
     "resize": Key("size", _integers("NxN", 1 << 13), "96x96 (width x height)"),
     **dict.fromkeys(("nearest", "bilinear"), Key("method", _one_of("nearest", "bilinear"))),
-    **dict.fromkeys(COLORS, Key("colors", _one_of(*COLORS))),
+    **dict.fromkeys(COLOR_CHANNELS, Key("colors", _one_of(*COLOR_CHANNELS))),
     **_NUMBERS,
     "layout": Key("layout", _one_of("chw", "hwc"), "chw (or hwc)"),
 }
@@ -215,7 +215,7 @@ _SAME = ("gray", "rgb", "scale", "mean", "std", "layout")
 """Words that say the same to the bit here and in `--preprocess`: not `resize`, which smooths there."""
 
 _STREAM = {
-    "frame": Key("frame", _integers("N/N", MOST_SAMPLES), "640/320 (samples of a frame / from frame to frame)"),
+    "frame": Key("frame", _integers("N/N", MAX_FRAME_SAMPLES), "640/320 (samples of a frame / from frame to frame)"),
     "window": Key("window", _one_of(*WINDOWS), " or ".join(WINDOWS)),
     "fft": Key("fft", _one("N", 1 << 13), "1024"),
     "spectrum": Key("spectrum", _one_of("power", "magnitude"), "power or magnitude"),

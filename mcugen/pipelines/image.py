@@ -13,13 +13,13 @@ from mcugen.core.errors import UsageError
 from mcugen.evaluation.preprocess import Preprocessing
 from mcugen.hir.types import Array
 
-COLORS = {"gray": 1, "rgb": 3, "bgr": 3}
+COLOR_CHANNELS = {"gray": 1, "rgb": 3, "bgr": 3}
 """Channels of what a model gets, by their order."""
 
-MOST_PIXELS = 1 << 13
+MAX_IMAGE_SIDE = 1 << 13
 """Largest side of an image: positions in 1/65536 of a pixel fit in 32 bits."""
 
-FRACTION = 11
+POSITION_FRACTION_BITS = 11
 """Bits of a position between two pixels: a product with two of them and a color fits 31 bits."""
 
 
@@ -62,7 +62,7 @@ def _yuv422(luma: int, first: int, second: int) -> Callable[[Array], Array]:
     return decode
 
 
-FORMATS = {
+PIXEL_FORMATS = {
     "rgb565": PixelFormat(2, _rgb565(1, 0)),
     "rgb565be": PixelFormat(2, _rgb565(0, 1)),
     "rgb888": PixelFormat(3, lambda pixels: pixels),
@@ -119,11 +119,11 @@ class ImageStages:
     @property
     def channels(self) -> int:
         """Return the number of channels that the model reads."""
-        return COLORS[self._colors]
+        return COLOR_CHANNELS[self._colors]
 
     @property
     def _colors(self) -> str:
-        return self.colors or ("gray" if FORMATS[self.format].is_gray else "rgb")
+        return self.colors or ("gray" if PIXEL_FORMATS[self.format].is_gray else "rgb")
 
     def picture(self, shape: Sequence[int]) -> Picture:
         """Return the image that an input of this shape needs.
@@ -143,7 +143,7 @@ class ImageStages:
         else:
             height, width, layout = 0, 0, ""
         known = self.channels == 1 or bool(layouts)
-        if math.prod(shape) != height * width * self.channels or not known or max(height, width) > MOST_PIXELS:
+        if math.prod(shape) != height * width * self.channels or not known or max(height, width) > MAX_IMAGE_SIDE:
             fault = f"an input of {tuple(shape)} for {self.channels} channel{'s' * (self.channels > 1)}"
             remedy = "say gray or rgb, and resize=WIDTHxHEIGHT, as the model was trained"
             raise UsageError("an image pipeline must give what the model takes", fault, remedy)
@@ -183,7 +183,7 @@ class ImageStages:
 
     def pixels(self, place: str, raw: Array) -> Array:
         """Return the bytes of an image, [height, width, bytes of a pixel], however it is stored."""
-        nbytes = FORMATS[self.format].nbytes
+        nbytes = PIXEL_FORMATS[self.format].nbytes
         if raw.dtype == np.uint16 and nbytes == 2 and raw.ndim == 2:  # RGB565 as numbers
             order = ">u2" if self.format == "rgb565be" else "<u2"
             raw = raw.astype(order).view(np.uint8).reshape(*raw.shape, 2)
@@ -191,9 +191,14 @@ class ImageStages:
         if image.ndim == 3 and image.shape[-1] != nbytes and image.shape[0] == nbytes and nbytes != 2:
             image = np.moveaxis(image, 0, -1)
         height, width = image.shape[:2] if image.ndim == 3 else (0, 0)
-        sound = image.ndim == 3 and image.shape[-1] == nbytes and 0 < height <= MOST_PIXELS and 0 < width <= MOST_PIXELS
+        sound = (
+            image.ndim == 3
+            and image.shape[-1] == nbytes
+            and 0 < height <= MAX_IMAGE_SIDE
+            and 0 < width <= MAX_IMAGE_SIDE
+        )
         if image.dtype != np.uint8 or not sound or (width % 2 and self.format in _LUMA):
-            remedy = f"uint8 of [height, width, {nbytes}], of even width for YUV, each side at most {MOST_PIXELS:,}"
+            remedy = f"uint8 of [height, width, {nbytes}], of even width for YUV, each side at most {MAX_IMAGE_SIDE:,}"
             raise UsageError(f"{place} must be a raw image ({self.format})", f"{raw.dtype} of {raw.shape}", remedy)
         return np.ascontiguousarray(image)
 
@@ -208,7 +213,7 @@ class ImageStages:
         if isinstance(self.crop, tuple):
             left, top = self.crop[2:] if len(self.crop) > 2 else (0, 0)
             width, height = self.crop[0] + left, self.crop[1] + top
-        return height, width + width % 2, FORMATS[self.format].nbytes
+        return height, width + width % 2, PIXEL_FORMATS[self.format].nbytes
 
     def _cut(self, place: str, pixels: Array, picture: Picture) -> Array:
         """Return the cropped image as int32 [height, width, channels]."""
@@ -232,7 +237,7 @@ class ImageStages:
     def _decoded(self, pixels: Array) -> Array:
         """Return the image in the colors that the model reads."""
         wide = pixels.astype(np.int32)
-        pixel_format = FORMATS[self.format]
+        pixel_format = PIXEL_FORMATS[self.format]
         if self._colors == "gray" and self.format in _LUMA:
             return wide[..., _LUMA[self.format], None]
         colors = pixel_format.decode(wide)
@@ -244,7 +249,7 @@ class ImageStages:
         return colors[..., ::-1] if self._colors == "bgr" else colors
 
     def _resized(self, colors: Array, picture: Picture) -> Array:
-        (height, width), one = colors.shape[:2], 1 << FRACTION
+        (height, width), one = colors.shape[:2], 1 << POSITION_FRACTION_BITS
         if self.method == "nearest":
             return colors[nearest(height, picture.height)][:, nearest(width, picture.width)]
         top, bottom, v = positions(height, picture.height)
@@ -252,7 +257,9 @@ class ImageStages:
         u, v = u[None, :, None], v[:, None, None]
         above = colors[top][:, left] * (one - u) + colors[top][:, right] * u
         below = colors[bottom][:, left] * (one - u) + colors[bottom][:, right] * u
-        return np.asarray((above * (one - v) + below * v + (1 << (2 * FRACTION - 1))) >> (2 * FRACTION))
+        return np.asarray(
+            (above * (one - v) + below * v + (1 << (2 * POSITION_FRACTION_BITS - 1))) >> (2 * POSITION_FRACTION_BITS)
+        )
 
     def context(self, shape: Sequence[int]) -> dict[str, object]:
         """For the template."""
@@ -260,15 +267,15 @@ class ImageStages:
         crop = self.crop if isinstance(self.crop, tuple) else ()
         return {
             "format": self.format,
-            "pixel_bytes": FORMATS[self.format].nbytes,
+            "pixel_bytes": PIXEL_FORMATS[self.format].nbytes,
             "colors": self._colors,
             "picture": picture,
             "is_even": self.format in _LUMA,
             "centered": self.crop == "center",
             "crop": crop,
             "bilinear": self.method == "bilinear",
-            "most": MOST_PIXELS,
-            "fraction": FRACTION,
+            "most": MAX_IMAGE_SIDE,
+            "fraction": POSITION_FRACTION_BITS,
         }
 
 
@@ -281,14 +288,18 @@ def _sides(image: tuple[int, ...], layout: str) -> tuple[int, int]:
 
 
 def positions(size: int, count: int) -> tuple[Array, Array, Array]:
-    """For each of `count` pixels the two of `size` that it lies between, and how far, in 2^-FRACTION.
+    """For each of `count` pixels the two of `size` that it lies between, and how far, in 2^-POSITION_FRACTION_BITS.
 
     Centers lie on centers: pixel o is at (o + 1/2) · size / count − 1/2.
     """
     step = (size << 16) // count
     at = np.clip(np.arange(count, dtype=np.int64) * step + (step >> 1) - 32768, 0, (size - 1) << 16)
     low = at >> 16
-    return low, np.minimum(low + 1, size - 1), ((at >> (16 - FRACTION)) & ((1 << FRACTION) - 1)).astype(np.int32)
+    return (
+        low,
+        np.minimum(low + 1, size - 1),
+        ((at >> (16 - POSITION_FRACTION_BITS)) & ((1 << POSITION_FRACTION_BITS) - 1)).astype(np.int32),
+    )
 
 
 def nearest(size: int, count: int) -> Array:

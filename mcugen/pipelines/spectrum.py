@@ -21,13 +21,13 @@ from mcugen.hir.types import Array
 ONE = 1 << 30
 """1 in tables of windows, turns and cosines."""
 
-LOG_BITS = 16
+SPECTRUM_LOG_BITS = 16
 """Fractional bits of logarithms to base 2."""
 
 _SEGMENTS = 64
-_PART = (1 << LOG_BITS) // _SEGMENTS
+_PART = (1 << SPECTRUM_LOG_BITS) // _SEGMENTS
 
-LOG_TABLE = np.rint(np.log2(1 + np.arange(_SEGMENTS + 1) / _SEGMENTS) * (1 << LOG_BITS)).astype(np.int64)
+LOG_TABLE = np.rint(np.log2(1 + np.arange(_SEGMENTS + 1) / _SEGMENTS) * (1 << SPECTRUM_LOG_BITS)).astype(np.int64)
 """log2(1 + i / 64), between which lines are drawn: at most 5e-5 off."""
 
 LOGARITHMS = {"ln": math.log(2), "log2": 1.0, "log10": math.log10(2), "db": 10 * math.log10(2)}
@@ -210,9 +210,9 @@ class Filters:
 
     @cached_property
     def offsets(self) -> Array:
-        """Return what to add to each band's logarithm to base 2, in 2^-LOG_BITS, int64 [bands]."""
+        """Return what to add to each band's logarithm to base 2, in 2^-SPECTRUM_LOG_BITS, int64 [bands]."""
         largest = np.where(self._largest > 0, self._largest, 1.0)
-        return _fixed(np.log2(largest / 65535) * (1 << LOG_BITS))
+        return _fixed(np.log2(largest / 65535) * (1 << SPECTRUM_LOG_BITS))
 
     @property
     def spans(self) -> list[tuple[int, int]]:
@@ -227,7 +227,7 @@ class Filters:
 
 
 def logarithms(high: Array, low: Array, silent: int) -> Array:
-    """log2(high · 2^32 + low) in 2^-LOG_BITS, int64; `silent` of 0."""
+    """log2(high · 2^32 + low) in 2^-SPECTRUM_LOG_BITS, int64; `silent` of 0."""
     high, low = high + (low >> np.uint64(32)), low & np.uint64(0xFFFFFFFF)
     is_large = high >> np.uint64(32) > 0
     value = np.where(is_large, high, (high << np.uint64(32)) | low)
@@ -236,10 +236,10 @@ def logarithms(high: Array, low: Array, silent: int) -> Array:
         small = (value >> np.uint64(64 - bits)) == 0
         value = np.where(small, value << np.uint64(bits), value)
         exponent -= bits * small
-    part = ((value >> np.uint64(63 - LOG_BITS)) & np.uint64((1 << LOG_BITS) - 1)).astype(np.int64)
+    part = ((value >> np.uint64(63 - SPECTRUM_LOG_BITS)) & np.uint64((1 << SPECTRUM_LOG_BITS) - 1)).astype(np.int64)
     index, fraction = part // _PART, part % _PART
     between = (LOG_TABLE[index + 1] - LOG_TABLE[index]) * fraction
-    logarithm = (exponent << LOG_BITS) + LOG_TABLE[index] + ((between + _PART // 2) >> (LOG_BITS - 6))
+    logarithm = (exponent << SPECTRUM_LOG_BITS) + LOG_TABLE[index] + ((between + _PART // 2) >> (SPECTRUM_LOG_BITS - 6))
     return np.where(value == 0, silent, logarithm)
 
 

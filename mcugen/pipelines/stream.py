@@ -15,9 +15,9 @@ from mcugen.codegen.literals import c_rows
 from mcugen.core.errors import UsageError
 from mcugen.hir.types import Array
 from mcugen.pipelines.spectrum import (
-    LOG_BITS,
     LOG_TABLE,
     LOGARITHMS,
+    SPECTRUM_LOG_BITS,
     Bands,
     Filters,
     cosine_transform,
@@ -157,7 +157,7 @@ class StreamStages:
     @property
     def silent(self) -> int:
         """The least logarithm: that of `floor`."""
-        return round(math.log2(self.floor) * (1 << LOG_BITS))
+        return round(math.log2(self.floor) * (1 << SPECTRUM_LOG_BITS))
 
     @property
     def exponent(self) -> int:
@@ -173,7 +173,7 @@ class StreamStages:
     def _units(self) -> Array:
         """Return the value of 1 in each feature, before scale, mean and std."""
         of_log = LOGARITHMS[self.log] * (2 if self.log == "db" and self.spectrum == "magnitude" else 1)
-        axis = [STATISTICS[name].unit for name in self.stats] + [of_log / (1 << LOG_BITS)] * self._spectral
+        axis = [STATISTICS[name].unit for name in self.stats] + [of_log / (1 << SPECTRUM_LOG_BITS)] * self._spectral
         return np.array(axis * self.axes) * self.scale
 
     def scales(self) -> tuple[Array, Array]:
@@ -225,7 +225,7 @@ class StreamStages:
         """Logarithms of bands of int16 frames [.., length], or coefficients of those: int64 [.., features]."""
         squares, shift = powers(frames, self.half_window, self.transform)
         values = roots(squares) if self.spectrum == "magnitude" else squares
-        lifted = self.filters.offsets + ((self.exponent - self.of_shift * shift[..., None]) << LOG_BITS)
+        lifted = self.filters.offsets + ((self.exponent - self.of_shift * shift[..., None]) << SPECTRUM_LOG_BITS)
         high, low = self.filters.sums(values)
         logs = np.maximum(logarithms(high, low, _NOTHING) + lifted, self.silent)
         return cosine_transform(logs, cosines(logs.shape[-1], self.dct)) if self.dct else logs

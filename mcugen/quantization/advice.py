@@ -14,7 +14,7 @@ from mcugen.core.options import CompileOptions
 from mcugen.evaluation.samples import spread
 from mcugen.frontend.onnx.load import LoadedModel
 from mcugen.hir.types import Array, DType
-from mcugen.quantization.estimate import COSTS_MUCH, LEAST_JUDGED, MOST_MACS, output_sqnr
+from mcugen.quantization.estimate import COSTS_MUCH, MAX_EVALUATION_MACS, MIN_EVALUATION_SAMPLES, output_sqnr
 from mcugen.quantization.quantize import Progress, Quantization, float_model, no_progress, quantizer
 from mcugen.quantization.scheme import Scheme
 
@@ -121,6 +121,6 @@ class Advisor:
 
     def _sqnr(self, quantization: Quantization) -> float:
         macs = sum(node.op.macs(node.sig) for node in quantization.model.graph.nodes)
-        count = min(TRIED_SAMPLES, max(MOST_MACS // max(macs, 1), LEAST_JUDGED))
+        count = min(TRIED_SAMPLES, max(MAX_EVALUATION_MACS // max(macs, 1), MIN_EVALUATION_SAMPLES))
         places = range(min(count, len(self.judged))) if self.options.states else spread(len(self.judged), count)
         return output_sqnr(quantization, [self.judged[place] for place in places])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mcugen.core.errors import McugenError
-from mcugen.evaluation.layers import APART, AS_WANTED, BETWEEN, NO_INTEGER_FORM
+from mcugen.evaluation.layers import AS_WANTED, BETWEEN, NO_INTEGER_FORM, UNEQUAL_RANGES
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Signature
 from mcugen.hir.traits import Cell, Interpolating, Quantizable, bias_input, readers_behind, weight_axes
@@ -18,13 +18,13 @@ from mcugen.quantization import shared
 from mcugen.quantization.scheme import Scheme, activation_params
 from mcugen.quantization.weights import plain_codes
 
-MOST_APART = 4.0
+MAX_CONCAT_RANGE_RATIO = 4.0
 """Largest ratio of the ranges of a concatenation and of one input for which both share a scale.
 
 At this ratio the input loses two bits.
 """
 
-MOST_WIDER = 1.5
+MAX_INTERPOLATION_RANGE_RATIO = 1.5
 """Largest ratio of the ranges of an interpolation's input and output for which both share a scale.
 
 Sharing only saves time, and costs the output half a bit at this ratio.
@@ -155,14 +155,14 @@ class _Assigner:
                 continue
             if not any(weight_axes(reader.op) for reader in self._readers(node.outputs[0])):
                 self.movers.remove(node)
-                self._leave(node, APART)
+                self._leave(node, UNEQUAL_RANGES)
 
     def _small_parts(self, node: Node) -> list[Value]:
         """Return the inputs whose range is too short to share the output's scale."""
         span, inputs = self._span(node.outputs[0]), _activations(node)
         if span is None or len(inputs) < 2:
             return []
-        return [v for v in inputs if (self._span(v) or span) * MOST_APART < span]
+        return [v for v in inputs if (self._span(v) or span) * MAX_CONCAT_RANGE_RATIO < span]
 
     def _span(self, value: Value) -> float | None:
         """Return an upper bound of the length of a tensor's range; None if it is unknown."""
@@ -193,7 +193,7 @@ class _Assigner:
         x, y = node.input(0), node.output
         kinds = {self.precision.get(n, DType.FLOAT32) for n in self._ends((x, y))}
         input_span, output_span = self._span(x), self._span(y)
-        as_wide = input_span is None or output_span is None or input_span <= MOST_WIDER * output_span
+        as_wide = input_span is None or output_span is None or input_span <= MAX_INTERPOLATION_RANGE_RATIO * output_span
         return len(kinds) == 1 and DType.FLOAT32 not in kinds and as_wide
 
     def _groups(self) -> dict[Value, list[Value]]:

@@ -17,13 +17,13 @@ from mcugen.hir.types import Array, DType
 from mcugen.quantization.float_model import FloatModel
 from mcugen.quantization.profile import Profile, profile_warnings
 
-LEAST_ELEMENTS = 64
+MIN_RAW_ELEMENTS = 64
 """Smallest number of elements of an input that may be an image or sound in raw bytes.
 
 Shorter inputs are features, which may well be whole numbers.
 """
 
-BRIGHT, LEAST_LEVELS = 200, 32
+MIN_RAW_MAXIMUM, MIN_RAW_LEVELS = 200, 32
 """Smallest maximum of an input, and smallest number of distinct values, that make it count as raw bytes."""
 
 MAX_BYTE_VALUE = 255.0
@@ -35,7 +35,7 @@ ResNet-8 for CIFAR-10, which was trained on bytes, has 2. A network that was tra
 hundred when it gets bytes: MobileNetV1 for visual wake words has 270.
 """
 
-MOST_RUN = 64
+MAX_SCALE_TEST_SAMPLES = 64
 """Largest number of labelled samples on which both scales of the input are compared."""
 
 BETTER_SHARE = 0.05
@@ -95,11 +95,16 @@ def _unchanging(inputs: Sequence[Value], samples: Samples) -> Iterator[str]:
 def _raw_bytes(model: FloatModel, value: Value, samples: Samples) -> Iterator[str]:
     """Yield a warning if an input gets whole numbers from 0 to 255 and the network seems to expect other numbers."""
     arrays = [np.asarray(sample[value.name]) for sample in samples.inputs]
-    if value.type.count < LEAST_ELEMENTS or not all(_are_bytes(array) for array in arrays):
+    if value.type.count < MIN_RAW_ELEMENTS or not all(_are_bytes(array) for array in arrays):
         return
     levels = np.unique(np.concatenate([np.unique(array) for array in arrays]))
     layers = readers_behind(value, lambda node: node.op.moves_data)
-    if levels.max() < BRIGHT or len(levels) < LEAST_LEVELS or not layers or not all(weight_axes(n.op) for n in layers):
+    if (
+        levels.max() < MIN_RAW_MAXIMUM
+        or len(levels) < MIN_RAW_LEVELS
+        or not layers
+        or not all(weight_axes(n.op) for n in layers)
+    ):
         return
     if _expects_bytes(model, value, layers, samples):
         return
@@ -129,7 +134,7 @@ def _expects_bytes(model: FloatModel, value: Value, layers: Sequence[Node], samp
 
 def _gain_by_scaling(model: FloatModel, value: Value, samples_given: Samples) -> float | None:
     """Return the share of samples that become correct if scaled; None if the outputs are no classes."""
-    indices = spread(len(samples_given.inputs), MOST_RUN)
+    indices = spread(len(samples_given.inputs), MAX_SCALE_TEST_SAMPLES)
     samples = [samples_given.inputs[place] for place in indices]
     scaled = [{**s, value.name: np.asarray(s[value.name] / np.float32(MAX_BYTE_VALUE), np.float32)} for s in samples]
     shares = []
@@ -143,7 +148,9 @@ def _gain_by_scaling(model: FloatModel, value: Value, samples_given: Samples) ->
 
 def _moments(value: Value, samples: Samples) -> tuple[float, float]:
     """Return the mean and the variance of an input's elements."""
-    values = np.concatenate([np.asarray(s[value.name], np.float64).reshape(-1) for s in samples.inputs[:MOST_RUN]])
+    values = np.concatenate(
+        [np.asarray(s[value.name], np.float64).reshape(-1) for s in samples.inputs[:MAX_SCALE_TEST_SAMPLES]]
+    )
     return float(values.mean()), float(values.var())
 
 

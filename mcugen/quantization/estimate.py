@@ -25,18 +25,18 @@ Sample = Mapping[str, Array]
 
 SHARE = 5
 """Reciprocal share of held-out samples: one of so many samples is held out."""
-LEAST_HELD, MOST_HELD = 4, 32
+MIN_HELD_OUT_SAMPLES, MAX_HELD_OUT_SAMPLES = 4, 32
 """Smallest and largest number of held-out samples; none is held out if the smallest is not reached."""
 
-LEAST_HALF = 32
+MIN_HALF_SAMPLES = 32
 """Smallest number of samples in each half if one half chooses precisions and the other evaluates them."""
 
-LEAST_JUDGED, MOST_JUDGED = 4, 64
+MIN_EVALUATION_SAMPLES, MAX_EVALUATION_SAMPLES = 4, 64
 """Smallest and largest number of evaluation samples."""
-MOST_MACS = 2 * 10**9
+MAX_EVALUATION_MACS = 2 * 10**9
 """Largest number of multiply-accumulates of all evaluation samples together: large models get fewer samples."""
 
-LEAST_AGREEMENT = 0.9
+MIN_CLASS_AGREEMENT = 0.9
 """Agreement of the classes below which the user is warned; an SQNR below DIVERGED_DB warns, too."""
 
 COSTS_MUCH = "quantization costs much"
@@ -52,8 +52,8 @@ def hold_out(samples: Sequence[Sample], is_stream: bool) -> tuple[Sequence[Sampl
     A fifth of the samples is held out: spread over all samples, or the end of a stream. Too few samples are all used
     for calibration.
     """
-    count = min(len(samples) // SHARE, MOST_HELD)
-    if count < LEAST_HELD:
+    count = min(len(samples) // SHARE, MAX_HELD_OUT_SAMPLES)
+    if count < MIN_HELD_OUT_SAMPLES:
         return samples, ()
     if is_stream:
         return samples[:-count], samples[-count:]
@@ -68,7 +68,7 @@ def apart(samples: Sequence[Sample], is_stream: bool) -> tuple[Sequence[Sample],
     """
     indices, half = range(len(samples)), len(samples) // 2
     held_indices, known_indices = (indices[half:], indices[:half]) if is_stream else halves(samples)
-    if min(len(held_indices), len(known_indices)) < LEAST_HALF:
+    if min(len(held_indices), len(known_indices)) < MIN_HALF_SAMPLES:
         return samples, ()
     return [samples[i] for i in known_indices], [samples[i] for i in held_indices]
 
@@ -95,7 +95,7 @@ def estimated(quantized: Quantization, samples: Sequence[Sample], kind: str) -> 
     agreement = round(METRICS["agreement"].compute(pairs), 4) if names_classes(pairs) else None
     rounded_db = round(sqnr_db, 1) if math.isfinite(sqnr_db) else None
     estimate = QuantizationEstimate(len(evaluated), kind, agreement, rounded_db)
-    is_much = sqnr_db < DIVERGED_DB or (agreement is not None and agreement < LEAST_AGREEMENT)
+    is_much = sqnr_db < DIVERGED_DB or (agreement is not None and agreement < MIN_CLASS_AGREEMENT)
     warnings = [_warning(quantized, estimate, with_states(model, evaluated[:EXPLAINED]))] if is_much else []
     notes = (*quantized.notes, *([note] if note else []), *warnings)
     return replace(quantized, estimate=estimate, notes=notes)
@@ -103,7 +103,9 @@ def estimated(quantized: Quantization, samples: Sequence[Sample], kind: str) -> 
 
 def _some(samples: Sequence[Sample], macs: int, is_stream: bool) -> Sequence[Sample]:
     """Return as many samples as can be run quickly, spread over all; of a stream, the first ones."""
-    count = min(len(samples), int(np.clip(MOST_MACS // max(macs, 1), LEAST_JUDGED, MOST_JUDGED)))
+    count = min(
+        len(samples), int(np.clip(MAX_EVALUATION_MACS // max(macs, 1), MIN_EVALUATION_SAMPLES, MAX_EVALUATION_SAMPLES))
+    )
     return samples[:count] if is_stream else [samples[i * len(samples) // count] for i in range(count)]
 
 

@@ -18,13 +18,13 @@ from mcugen.hir.types import Array, DType
 from mcugen.quantization.float_model import FloatModel
 from mcugen.quantization.plan import Plan
 from mcugen.quantization.recurrent import rounded_weights
-from mcugen.quantization.sensitivity import MOST_MACS, judged_tensors, power
-from mcugen.quantization.weights import HALVINGS, in_flash, real_weights, stored_bits
+from mcugen.quantization.sensitivity import MAX_GROUP_RUN_MACS, judged_tensors, power
+from mcugen.quantization.weights import NUM_SCALE_HALVINGS, in_flash, real_weights, stored_bits
 
 WIDE_SHARE = 0.2
 """Largest share of all weights (unused ones included) that may keep 8 bits."""
 
-STEPS = 1024
+KNAPSACK_STEPS = 1024
 """Number of size steps of the knapsack problem that chooses the layers with 8-bit weights."""
 
 NEAR = 2.0
@@ -39,13 +39,13 @@ FINALISTS = 4
 Layers behind others with 4-bit weights make up for their errors, which no layer's separate noise shows.
 """
 
-BYTES = {DType.INT16: 2.0, DType.INT8: 1.0, DType.INT4: 0.5, DType.INT2: 0.25}
+BYTES_PER_WEIGHT = {DType.INT16: 2.0, DType.INT8: 1.0, DType.INT4: 0.5, DType.INT2: 0.25}
 """Bytes per weight by type, without the weight's share of a group's scale."""
 
-LEAST_BITS = 2.0
+MIN_AVERAGE_BITS = 2.0
 """Smallest average number of bits per weight that compression is asked for."""
 
-MOST_SAMPLES = 32
+MAX_NOISE_SAMPLES = 32
 """Largest number of samples by which a layer's noise is measured."""
 
 
@@ -122,8 +122,8 @@ def ways(noise: Mapping[Node, float], sizes: Mapping[Node, int], room: float, ma
 def most_valuable(values: Sequence[float], sizes: Sequence[int], room: float, max_subsets: int = 1) -> list[set[int]]:
     """Return the subsets of greatest value that fit in the room: up to `max_subsets` of them, the best first.
 
-    This is the knapsack problem, solved by dynamic programming. It is exact to a share of 1 / STEPS of the room. A
-    partial choice is kept if fewer than `max_subsets` smaller ones are equal or superior to it.
+    This is the knapsack problem, solved by dynamic programming. It is exact to a share of 1 / KNAPSACK_STEPS of the
+    room. A partial choice is kept if fewer than `max_subsets` smaller ones are equal or superior to it.
 
     Args:
         values: The value of each item.
@@ -134,7 +134,7 @@ def most_valuable(values: Sequence[float], sizes: Sequence[int], room: float, ma
     Returns:
         Each subset as indices of items.
     """
-    step = max(room / STEPS, 1.0)
+    step = max(room / KNAPSACK_STEPS, 1.0)
     front: list[tuple[int, float, int]] = [(0, 0.0, 0)]
     for index, (value, size) in enumerate(zip(values, sizes, strict=True)):
         extended = [(s + math.ceil(size / step), v + value, mask | 1 << index) for s, v, mask in front]
@@ -167,7 +167,9 @@ def stored_bytes(node: Node, plan: Plan) -> float:
         return 4.0 * size
     if codes is not None and plan.code_bits_of(node) is not None:
         return size * min(1.0, stored_bits(codes) / 8)
-    return size * BYTES[plan.weights_of(node)] + (4.0 * codes.scales.size if codes is not None and codes.group else 0)
+    return size * BYTES_PER_WEIGHT[plan.weights_of(node)] + (
+        4.0 * codes.scales.size if codes is not None and codes.group else 0
+    )
 
 
 def counted(node: Node, plan: Plan) -> int:
@@ -215,7 +217,7 @@ def even_bits(model: FloatModel, plan: Plan, share: float) -> dict[str, float]:
     coded, total = sum(counted(n, plan) for n in layers), weights_in_flash(model, plan)
     other_bytes = sum(stored_bytes(n, plan) for n in model.graph.nodes if weights_of(n) and n not in layers)
     bits = 8 * (share * total - other_bytes) / max(coded, 1)
-    return {n.outputs[0].name: bits for n in layers} if bits >= LEAST_BITS else {}
+    return {n.outputs[0].name: bits for n in layers} if bits >= MIN_AVERAGE_BITS else {}
 
 
 def allotted(noise: Mapping[Node, float], plan: Plan) -> dict[str, float]:
@@ -231,12 +233,12 @@ def allotted(noise: Mapping[Node, float], plan: Plan) -> dict[str, float]:
     layers, sizes = list(noise), np.array([counted(n, plan) for n in noise], float)
     present_bits = np.array([plan.code_bits[n.outputs[0].name] for n in layers])
     ideal_bits = present_bits + np.log2(np.maximum([noise[n] for n in layers], 1e-30) / np.maximum(sizes, 1)) / 2
-    low, high = LEAST_BITS - ideal_bits.max(), 8 - ideal_bits.min()
-    for _ in range(HALVINGS):
+    low, high = MIN_AVERAGE_BITS - ideal_bits.max(), 8 - ideal_bits.min()
+    for _ in range(NUM_SCALE_HALVINGS):
         middle = (low + high) / 2
-        is_more = sizes @ np.clip(ideal_bits + middle, LEAST_BITS, 8) > sizes @ present_bits
+        is_more = sizes @ np.clip(ideal_bits + middle, MIN_AVERAGE_BITS, 8) > sizes @ present_bits
         low, high = (low, middle) if is_more else (middle, high)
-    bits = np.clip(ideal_bits + low, LEAST_BITS, 8)
+    bits = np.clip(ideal_bits + low, MIN_AVERAGE_BITS, 8)
     return dict(plan.code_bits) | {n.outputs[0].name: float(b) for n, b in zip(layers, bits, strict=True)}
 
 
@@ -255,7 +257,7 @@ def narrowest(model: FloatModel, plan: Plan, samples: Sequence[Mapping[str, Arra
     codes = {n: plan.layers[n.output.name] for n in layers}
     noise = weight_noise(model, plan, layers, samples)
     extra_bytes = [
-        round(c.weights.size * BYTES[DType.INT2] - 4 * c.scales.size * bool(c.group)) for c in codes.values()
+        round(c.weights.size * BYTES_PER_WEIGHT[DType.INT2] - 4 * c.scales.size * bool(c.group)) for c in codes.values()
     ]
     room = weights_in_flash(model, plan) * (share - stored_share(model, plan))
     (widened,) = most_valuable([noise[n] for n in layers], extra_bytes, room)
@@ -277,7 +279,7 @@ def weight_noise(
     """
     outputs = judged_tensors(model)
     macs = sum(node.op.macs(node.sig) for node in model.graph.nodes) * max(len(layers), 1)
-    num_samples = int(np.clip(MOST_MACS // max(macs, 1), 1, MOST_SAMPLES))
+    num_samples = int(np.clip(MAX_GROUP_RUN_MACS // max(macs, 1), 1, MAX_NOISE_SAMPLES))
     chosen = [samples[i] for i in spread(len(samples), num_samples)]
     session = Session(_with_free_weights(model, layers, outputs), literal=False, threads=1)
     references = [session.run(outputs, sample) for sample in chosen]

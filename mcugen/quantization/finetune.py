@@ -39,7 +39,7 @@ from mcugen.quantization.weights import nearest_codes, real_weights
 BATCH = 8
 """Number of samples of a training step."""
 
-RATE = 0.01
+FINETUNE_LEARNING_RATE = 0.01
 """Initial learning rate, in scales of a weight or, for a bias, of the output tensor."""
 
 MOMENTUM, DECAY = 0.9, 0.99
@@ -184,7 +184,7 @@ class _Lesson:
         total = epochs * len(samples)
         for start in range(0, len(order), BATCH):
             indices = order[start : start + BATCH]
-            rate = RATE * (1 + math.cos(math.pi * (number * len(samples) + start) / total)) / 2
+            rate = FINETUNE_LEARNING_RATE * (1 + math.cos(math.pi * (number * len(samples) + start) / total)) / 2
             self._step([(samples[i], exact[i]) for i in indices], rate)
             progress(number * len(samples) + start + len(indices), total)
 

@@ -17,13 +17,13 @@ UNSEEN = 0.01
 """Variance that is assumed for every input, relative to the mean variance: samples may miss values that will occur."""
 
 
-ENOUGH, APART = 50, 0.01
+FULL_TRUST_SAMPLES, FULL_TRUST_VARIANCE = 50, 0.01
 """Number of samples that fully trust a mean error, and the variance that their means must have.
 
 The variance is relative to the squared mean; samples of less variance hardly differ.
 """
 
-LEAST_VARIANCE = 1e-3
+MIN_RELATIVE_VARIANCE = 1e-3
 """Smallest variance of all inputs together, relative to their energy.
 
 Rounding errors may leave less where the samples hardly differ.
@@ -85,8 +85,8 @@ class Moments:
         one image, one voice or one machine. The same holds for samples that hardly differ.
         """
         mean = float(np.square(self.seen).sum())
-        varies = self._apart / self._samples - mean >= APART * mean
-        return 1.0 if self._samples >= ENOUGH and varies else 1 - 1 / self._samples
+        varies = self._apart / self._samples - mean >= FULL_TRUST_VARIANCE * mean
+        return 1.0 if self._samples >= FULL_TRUST_SAMPLES and varies else 1 - 1 / self._samples
 
     def gram(self, centred: bool) -> Array:
         """Return E[x̂ x̂ᵀ], [groups, depth, depth].
@@ -95,7 +95,7 @@ class Moments:
         if there are few rows, and no input is assumed to be constant.
         """
         gram = np.asarray(self._square, np.float64) / self._count
-        min_energy = LEAST_VARIANCE * np.trace(gram, axis1=1, axis2=2)
+        min_energy = MIN_RELATIVE_VARIANCE * np.trace(gram, axis1=1, axis2=2)
         if centred:
             gram = gram - self.trust * self.seen[:, :, None] * self.seen[:, None, :]
         depth = gram.shape[-1]

@@ -29,7 +29,7 @@ OUTLYING = 4.0
 The weights of its readers become harder to quantize, so smaller ratios are not worth it.
 """
 
-LEAST = 1e-6
+MIN_CHANNEL_SIZE = 1e-6
 """Size of a channel relative to the largest below which the channel keeps its scale, to avoid a division by almost 0.
 """
 
@@ -76,7 +76,7 @@ def _evened(
     read = np.max([np.abs(w).max(1) for w in by_input.values()], axis=0)
     if written.max() < OUTLYING * np.median(written):
         return {}
-    alive = (written > LEAST * written.max()) & (read > LEAST * read.max())
+    alive = (written > MIN_CHANNEL_SIZE * written.max()) & (read > MIN_CHANNEL_SIZE * read.max())
     factors = np.sqrt(np.where(alive, written, 1.0) / np.where(alive, read, 1.0))
     new_constants = {(place, i): array / factors for i, array in arrays.items()}
     scaled = {i: w * factors[:, None] for i, w in by_input.items()}

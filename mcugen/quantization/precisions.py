@@ -28,7 +28,7 @@ from mcugen.quantization.qdq import stored_name
 from mcugen.quantization.quantize import Quantization
 from mcugen.quantization.scheme import code_range
 
-(WIDE,) = WIDE_WEIGHTS
+(WIDE_PRECISION,) = WIDE_WEIGHTS
 """Precision of layers with int16 activations and weights, as `--layer` names it."""
 
 
@@ -71,7 +71,7 @@ def other_precisions(quantization: Quantization, because: Mapping[str, Precision
         remedy = REMEDIES.get(reason, KEEP)
         if reason == AS_WANTED and name in because:
             reason, remedy = because[name].reason, because[name].remedy
-        precision = WIDE if name in quantization.plan.wide_weights else dtype.value
+        precision = WIDE_PRECISION if name in quantization.plan.wide_weights else dtype.value
         rows.append(OtherPrecision(name, node.op.name, precision, reason, remedy))
     return tuple(rows)
 

@@ -19,10 +19,10 @@ from mcugen.hir.types import Array
 from mcugen.quantization.float_model import FloatModel, all_tensors
 from mcugen.quantization.samples import Sample, numbered
 
-BINS = 2048
+RANGE_HISTOGRAM_BINS = 2048
 """Number of bins of a histogram: eight for each int8 value."""
 
-FEW = 10
+FEW_CALIBRATION_SAMPLES = 10
 """Number of distinct samples below which the user is warned and ranges get a margin.
 
 With so few, the next sample will exceed the ranges that were seen.
@@ -31,10 +31,10 @@ With so few, the next sample will exceed the ranges that were seen.
 FOLDS = 2
 """Number of parts of the samples with profiles of their own: a range suggested by one part is judged on the other."""
 
-ABREAST = 32
+RECURRENT_BATCH_SAMPLES = 32
 """Number of samples that recurrent layers compute together."""
 
-MOST_KEPT = 2**25
+MAX_KEPT_PROFILE_ELEMENTS = 2**25
 """Largest number of tensor elements that are kept from the first pass for the second; other samples run again."""
 
 TOLD = 0.05
@@ -112,7 +112,7 @@ def profile_notes(model: FloatModel, profile: Profile) -> list[str]:
     """Return a line for each reason why the samples say little."""
     count, num_distinct = profile.samples, profile.distinct
     notes = profile_warnings(model, profile)
-    if num_distinct < FEW:
+    if num_distinct < FEW_CALIBRATION_SAMPLES:
         description = f"{num_distinct} {'different ' * (num_distinct < count)}sample{'s' * (num_distinct != 1)}"
         notes.append(f"calibrated by {description}: ranges and weights are guesses by so few; give 100 or more")
     return notes
@@ -169,14 +169,14 @@ def profile_model(model: FloatModel, samples: Sequence[Sample], progress: Callab
             seen.setdefault(name, _Extremes()).add(array)
         progress(number, 2 * len(samples))
     spans = {name: (min(extremes.lows), max(extremes.highs)) for name, extremes in seen.items()}
-    counts = {name: np.zeros((FOLDS, BINS), np.int64) for name in seen}
+    counts = {name: np.zeros((FOLDS, RANGE_HISTOGRAM_BINS), np.int64) for name in seen}
     for number, (_, tensors) in enumerate(observer.look(in_order)):
         for name, array in tensors:
             counts[name][number % FOLDS] += histogram(array, *spans[name])
         progress(len(samples) + number + 1, 2 * len(samples))
     profiled = {name: extremes.profile(counts[name].sum(0)) for name, extremes in seen.items()}
     whole = Profile(fingerprint(model), len(samples), profiled)
-    if whole.distinct < FEW:
+    if whole.distinct < FEW_CALIBRATION_SAMPLES:
         return whole
     folds = [
         {name: tensor_extremes.fold(k, counts[name][k]) for name, tensor_extremes in seen.items()} for k in range(FOLDS)
@@ -185,7 +185,7 @@ def profile_model(model: FloatModel, samples: Sequence[Sample], progress: Callab
 
 
 def histogram(array: Array, low: float, high: float) -> Array:
-    """Return the counts of elements in BINS equal bins.
+    """Return the counts of elements in RANGE_HISTOGRAM_BINS equal bins.
 
     Args:
         array: The elements, all in [low, high].
@@ -193,9 +193,11 @@ def histogram(array: Array, low: float, high: float) -> Array:
         high: The upper end of the last bin; if it equals `low`, all elements are in the first bin.
     """
     if high == low:
-        return np.bincount([0], [array.size], BINS).astype(np.int64)
-    place = (array.reshape(-1).astype(np.float64) - low) * (BINS / (high - low))
-    return np.bincount(np.minimum(place.astype(np.int64), BINS - 1), minlength=BINS).astype(np.int64)
+        return np.bincount([0], [array.size], RANGE_HISTOGRAM_BINS).astype(np.int64)
+    place = (array.reshape(-1).astype(np.float64) - low) * (RANGE_HISTOGRAM_BINS / (high - low))
+    return np.bincount(
+        np.minimum(place.astype(np.int64), RANGE_HISTOGRAM_BINS - 1), minlength=RANGE_HISTOGRAM_BINS
+    ).astype(np.int64)
 
 
 def merge_profiles(tensors: Sequence[TensorProfile]) -> TensorProfile:
@@ -214,7 +216,7 @@ def _rebinned(tensor: TensorProfile, low: float, high: float) -> Array:
         counts: Array = histogram(np.asarray(tensor.low), low, high) * sum(tensor.histogram)
         return counts
     below = np.concatenate([[0.0], np.cumsum(tensor.counts)])
-    at_edges = np.rint(np.interp(np.linspace(low, high, BINS + 1), tensor.edges, below))
+    at_edges = np.rint(np.interp(np.linspace(low, high, RANGE_HISTOGRAM_BINS + 1), tensor.edges, below))
     return np.diff(at_edges.astype(np.int64))
 
 
@@ -244,7 +246,7 @@ class _Extremes:
 
         The range of the fold ends at the edges of its first and its last bin that is not empty.
         """
-        edges, (used,) = np.linspace(min(self.lows), max(self.highs), BINS + 1), counts.nonzero()
+        edges, (used,) = np.linspace(min(self.lows), max(self.highs), RANGE_HISTOGRAM_BINS + 1), counts.nonzero()
         first, last = int(used[0]), int(used[-1]) + 1
         lows, highs = np.asarray(self.lows[number::FOLDS]), np.asarray(self.highs[number::FOLDS])
         lows = np.where(lows == lows.min(), edges[first], lows)
@@ -261,9 +263,9 @@ class _Observer:
         inputs = {v.name for v in model.graph.inputs}
         self.inputs = [v.name for v in model.tensors if v.name in inputs]
         self.computed = [v.name for v in model.tensors if v.name not in inputs]
-        self._abreast = ABREAST if any(isinstance(node.op, Cell) for node in model.graph.nodes) else 1
+        self._abreast = RECURRENT_BATCH_SAMPLES if any(isinstance(node.op, Cell) for node in model.graph.nodes) else 1
         self._kept: dict[int, list[tuple[str, Array]]] = {}
-        self._room = MOST_KEPT
+        self._room = MAX_KEPT_PROFILE_ELEMENTS
 
     def look(self, samples: Sequence[tuple[int, Sample]]) -> Iterator[tuple[int, list[tuple[str, Array]]]]:
         """Yield the index of each sample with all its tensors that are not empty."""

@@ -11,15 +11,15 @@ from mcugen.codegen.write import write_text
 from mcugen.core.errors import UsageError
 from mcugen.core.limits import PROFILE_BYTES, read_bounded
 from mcugen.quantization.float_model import FloatModel
-from mcugen.quantization.profile import BINS, Profile, TensorProfile, fingerprint
+from mcugen.quantization.profile import RANGE_HISTOGRAM_BINS, Profile, TensorProfile, fingerprint
 
 VERSION = 1
 """Version of the format; a file of another version is refused."""
 
-_MOST_COUNT = 2**53
+_MAX_BIN_COUNT = 2**53
 """Largest count of a bin: float64 holds integers up to here exactly."""
 
-_MOST_REAL = 1e39
+_MAX_REAL = 1e39
 """Magnitude that all reals must stay below, larger than any float32 number; NaN fails the comparison, too."""
 
 
@@ -73,14 +73,17 @@ def _tensor(name: str, samples: int, entry: Any) -> TensorProfile:
     _require(len(lows) == len(highs) == samples, f"tensor '{name}' has not one 'lows' and 'highs' a sample")
     _require(all(low <= high for low, high in zip(lows, highs, strict=True)), f"tensor '{name}' has lows above highs")
     counts = entry.get("histogram")
-    whole = isinstance(counts, list) and all(type(n) is int and 0 <= n <= _MOST_COUNT for n in counts)
-    _require(whole and len(counts) == BINS and sum(counts) > 0, f"tensor '{name}' has no 'histogram' of {BINS} counts")
+    whole = isinstance(counts, list) and all(type(n) is int and 0 <= n <= _MAX_BIN_COUNT for n in counts)
+    _require(
+        whole and len(counts) == RANGE_HISTOGRAM_BINS and sum(counts) > 0,
+        f"tensor '{name}' has no 'histogram' of {RANGE_HISTOGRAM_BINS} counts",
+    )
     return TensorProfile(lows, highs, tuple(counts), means)
 
 
 def _reals(name: str, key: str, entry: Any) -> tuple[float, ...]:
     numbers = isinstance(entry, list) and all(type(x) in (int, float) for x in entry)
-    _require(numbers and all(abs(x) < _MOST_REAL for x in entry), f"tensor '{name}' has no '{key}'")
+    _require(numbers and all(abs(x) < _MAX_REAL for x in entry), f"tensor '{name}' has no '{key}'")
     return tuple(map(float, entry))
 
 

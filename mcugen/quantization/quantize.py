@@ -96,13 +96,13 @@ class Quantization:
         return ", ".join(parts)
 
 
-MOST_KEPT = 8
+MAX_KEPT_MODELS = 8
 """Largest number of quantized models that are kept: all candidates that `auto` chooses from."""
 
 NARROWLY = 0.998
 """Factor to aim below a budget of bytes that was narrowly missed."""
 
-MOST_RETURNS = 3
+MAX_RETURN_ROUNDS = 3
 """Largest number of rounds in which layers return to 8 bits because other layers did."""
 
 
@@ -164,7 +164,7 @@ class Quantizer:
         key = frozenset(layers.items()), frozenset(self.code_bits.items()), self.compensates
         if key not in self._made:
             quantization = self._quantize(layers, None)
-            while len(self._made) >= MOST_KEPT:
+            while len(self._made) >= MAX_KEPT_MODELS:
                 del self._made[next(iter(self._made))]
             self._made[key] = quantization
         return self._made[key]
@@ -437,7 +437,7 @@ class Quantizer:
         weight_bits = plan.few_bits, plan.two_bits, plan.wide_weights
         key = frozenset(plan.precision.items()), *weight_bits, coded, plan.compensated
         if key not in self._rounded_plans:
-            self._rounded_plans = dict(list(self._rounded_plans.items())[1 - MOST_KEPT :])
+            self._rounded_plans = dict(list(self._rounded_plans.items())[1 - MAX_KEPT_MODELS :])
             self._rounded_plans[key] = self._rounded(plan, self.samples)
         return self._rounded_plans[key]
 
@@ -484,7 +484,7 @@ class Quantizer:
         if not plan.few_bits or not self._in_flash(self._nearest(wide)).dropped:
             return plan
         wide_flash = self._in_flash(self._refined(wide))
-        for _ in range(MOST_RETURNS):
+        for _ in range(MAX_RETURN_ROUNDS):
             narrow_flash = self._in_flash(self._refined(replace(plan, layers={})))
             larger = {n for n in plan.few_bits if narrow_flash.of_layer(n) > wide_flash.of_layer(n)}
             if not larger:

@@ -14,7 +14,7 @@ import numpy as np
 from mcugen.core.options import METHODS
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.quantization.float_model import FloatModel
-from mcugen.quantization.profile import FEW, Profile, TensorProfile, merge_profiles
+from mcugen.quantization.profile import FEW_CALIBRATION_SAMPLES, Profile, TensorProfile, merge_profiles
 from mcugen.quantization.samples import Sample
 from mcugen.quantization.scheme import Scheme, activation_codes, activation_params
 from mcugen.quantization.scores import tensors_of_scores
@@ -40,19 +40,19 @@ MSE_POINTS, MSE_ROUNDS = 9, 5
 Each round searches four times as finely around the best candidate of the last round.
 """
 
-ABREAST = 16
+NOISE_BATCH_RANGES = 16
 """Number of ranges whose expected noise is computed at once: as many as stay in a CPU's cache."""
 
-LEAST_EXTRAPOLATED = 20
+MIN_EXTRAPOLATION_SAMPLES = 20
 """Smallest number of samples whose extremes say enough about the tail of the distribution."""
 
-LEAST_PEAKS = 4
+MIN_EXTRAPOLATION_PEAKS = 4
 """Smallest number of extremes that a range is extrapolated from.
 
 With many samples, the number of extremes is the square root of the number of samples.
 """
 
-EXPECTED_SAMPLES, MOST_GROWTH = 2000, 16.0
+EXPECTED_SAMPLES, MAX_RANGE_GROWTH = 2000, 16.0
 """Number of samples that an extrapolated range is expected to hold, and largest ratio of it to the samples given.
 
 With 100 samples, four small regressions gain at least 4 dB on average against the extremes of the samples
@@ -363,7 +363,7 @@ def _noises(tensor: TensorProfile, scales: Array, zero_points: Array, dtype: DTy
     (middle, counts), (min_int, max_int) = tensor.filled, dtype.limits
     width = tensor.edges[1] - tensor.edges[0]
     noises = np.empty(len(scales))
-    for at in (slice(first, first + ABREAST) for first in range(0, len(scales), ABREAST)):
+    for at in (slice(first, first + NOISE_BATCH_RANGES) for first in range(0, len(scales), NOISE_BATCH_RANGES)):
         scale, zero_point = scales[at, None], zero_points[at, None]
         inside = np.minimum(np.maximum(middle, (min_int - zero_point) * scale), (max_int - zero_point) * scale)
         rounding = inside / scale
@@ -417,12 +417,12 @@ def _expected_extreme(maxima: Sequence[float]) -> float:
     chapter 4. A tensor with a bound, such as the result of a ReLU6, has no excess and keeps its bound.
     """
     count = len(maxima)
-    if not LEAST_EXTRAPOLATED <= count < EXPECTED_SAMPLES:
+    if not MIN_EXTRAPOLATION_SAMPLES <= count < EXPECTED_SAMPLES:
         return max(maxima)
-    peaks = max(LEAST_PEAKS, round(math.sqrt(count)))
+    peaks = max(MIN_EXTRAPOLATION_PEAKS, round(math.sqrt(count)))
     *_, threshold = ordered = sorted(maxima, reverse=True)[: peaks + 1]
     excess = sum(ordered[:-1]) / peaks - threshold
-    growth = min(EXPECTED_SAMPLES / count, MOST_GROWTH)
+    growth = min(EXPECTED_SAMPLES / count, MAX_RANGE_GROWTH)
     reach = math.log(peaks * growth) + np.euler_gamma
     return max(ordered[0], threshold + excess * reach)
 
@@ -556,7 +556,7 @@ def _margin(samples: int) -> float:
     """
     if samples <= VERY_FEW:
         return 1 / samples
-    return 1 / samples**2 if samples < FEW else 0.0
+    return 1 / samples**2 if samples < FEW_CALIBRATION_SAMPLES else 0.0
 
 
 def _widened(choice: Choice, margin: float, upper_limit: float) -> Choice:

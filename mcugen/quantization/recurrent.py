@@ -34,13 +34,13 @@ Ranges = Mapping[str, tuple[float, float]]
 OP_TYPES = ("RNN", "LSTM", "GRU")
 """ONNX operators that need int16 tensors, whatever the scheme is."""
 
-UNIT = Stored(DType.INT16, QuantParams((2.0**-15,), 0))
+GATE_STORAGE = Stored(DType.INT16, QuantParams((2.0**-15,), 0))
 """Storage of the results of sigmoid and tanh; the largest integer stands for 1, a little less."""
 
 SUMMED = frozenset({"projection", "recurrence", "gates", "reset"})
 """Roles that share one scale where they are int16: a sum of reals is then the sum of their integers."""
 
-HEADROOM = 2.0
+INT16_RANGE_RATIO = 2.0
 """Ratio of the range of int16 tensors to the range seen: new inputs reach further, and one of 16 bits can be spared."""
 
 # --------------------------------------------------------------------------------------------- writing ONNX
@@ -266,7 +266,11 @@ def _gru(cell: Cell, projection: str, states: Sequence[str]) -> list[str]:
     return [body.codes(body.op("Add", fresh, cell.scaled(z, difference, "difference")), "hidden")]
 
 
-STEPS: dict[type[Recurrent], Callable[[Cell, str, Sequence[str]], list[str]]] = {Rnn: _rnn, Lstm: _lstm, Gru: _gru}
+STEP_WRITERS: dict[type[Recurrent], Callable[[Cell, str, Sequence[str]], list[str]]] = {
+    Rnn: _rnn,
+    Lstm: _lstm,
+    Gru: _gru,
+}
 """Functions from the reals of a step's projection and states to the integers of the next states, by operator."""
 
 
@@ -286,13 +290,13 @@ def stores(op: Recurrent, ranges: Ranges, scheme: Scheme) -> dict[str, Stored]:
     narrow_roles = {"fed", *([] if isinstance(op, Gru) else ["hidden"]), *(["reset"] if _resets_first(op) else [])}
     wide = replace(scheme, activations=DType.INT16, power_of_two=True)
     summed = [bound for role in SUMMED - narrow_roles for bound in ranges.get(role, ())]
-    stored = {"sigmoid": UNIT, "tanh": UNIT}
+    stored = {"sigmoid": GATE_STORAGE, "tanh": GATE_STORAGE}
     for role, (low, high) in {**ranges, "fed": ranges["hidden"]}.items():
         if role in narrow_roles:
             stored[role] = _stored(low, high, scheme)
         else:
             low, high = (min(summed), max(summed)) if role in SUMMED else (low, high)
-            stored[role] = _stored(HEADROOM * low, HEADROOM * high, wide)
+            stored[role] = _stored(INT16_RANGE_RATIO * low, INT16_RANGE_RATIO * high, wide)
     if scheme.activations is DType.INT16:
         stored["fed"] = stored["hidden"]
     return stored
@@ -363,7 +367,7 @@ class _Layer:
         roles = [*(STATE_ROLES[s] for s in self.op.states), "x"]
         reals = [body.real(f"{body.prefix}.{role}", role) for role in roles]
         cell = Cell(body, self.sizes.hidden, self.inner(d), self.recurrent(d))
-        after = STEPS[type(self.op)](cell, cell.projection(reals[-1]), reals[:-1])
+        after = STEP_WRITERS[type(self.op)](cell, cell.projection(reals[-1]), reals[:-1])
         after.append(body.op("Identity", after[0]))
 
         def declared(name: str, role: str) -> onnx.ValueInfoProto:

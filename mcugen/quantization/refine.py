@@ -35,7 +35,7 @@ from mcugen.quantization.weights import layer_bias, layer_weights, living_weight
 Shared = tuple[int, DType]
 """A set of layers with the same quantized weights (`Plan.shares`)."""
 
-MOST_SAMPLES, MOST_COMPENSATED, MOST_COARSE = 48, 128, 256
+MAX_INT8_REFINEMENT_SAMPLES, MAX_COMPENSATION_SAMPLES, MAX_COARSE_REFINEMENT_SAMPLES = 48, 128, 256
 """Largest numbers of samples for 8-bit weights, for compensating 8-bit weights, and for weights of fewer bits.
 
 Coarser weights gain more by knowledge of the inputs.
@@ -52,10 +52,10 @@ without, 22.4 dB with a half, and 19.6 dB with all; DS-CNN had 27.0, 27.2 and 27
 AROUND = (1.0, 0.85, 1.15)
 """Shares of the best scale for rounding to nearest, which are tried with weights of least error."""
 
-MOST_UNFOLDED = 2**23
+MAX_IM2COL_ELEMENTS = 2**23
 """Largest number of im2col elements of one layer that are kept until the layer is computed."""
 
-MOST_ELEMENTS = 2**26
+MAX_REFINEMENT_ELEMENTS = 2**26
 """Largest number of elements of the largest tensor in all samples: some GB of values in the worst case."""
 
 
@@ -84,8 +84,10 @@ def refine(
     cells = [n for n in model.graph.nodes if isinstance(n.op, Cell) and n.outputs[0].name in plan.few_bits]
     if samples and (layers or cells) and (plan.scheme.correct_bias or plan.scheme.optimize_rounding):
         with one_thread():
-            max_samples = MOST_COMPENSATED if plan.compensates else MOST_SAMPLES
-            chosen = _spread(model.graph, distinct(samples), MOST_COARSE if plan.is_coarse else max_samples)
+            max_samples = MAX_COMPENSATION_SAMPLES if plan.compensates else MAX_INT8_REFINEMENT_SAMPLES
+            chosen = _spread(
+                model.graph, distinct(samples), MAX_COARSE_REFINEMENT_SAMPLES if plan.is_coarse else max_samples
+            )
             sums = _Gathering(model, plan, chosen).gather(layers) if plan.shared else {}
             _Walk(model, plan, chosen, sums).run(layers, cells, progress)
         return plan
@@ -100,7 +102,7 @@ def refine(
 def _spread(graph: Graph, samples: Sequence[Mapping[str, Array]], max_samples: int) -> Sequence[Mapping[str, Array]]:
     """Return at most `max_samples` samples, as many as fit in memory, evenly spread."""
     largest = max(v.type.count for v in graph.values() if not v.is_constant)
-    count = min(len(samples), max_samples, max(MOST_ELEMENTS // max(largest, 1), 8))
+    count = min(len(samples), max_samples, max(MAX_REFINEMENT_ELEMENTS // max(largest, 1), 8))
     return [samples[i * len(samples) // count] for i in range(count)]
 
 
@@ -284,7 +286,7 @@ class _Unfolded:
 
     def __iter__(self) -> Iterator[Array]:
         """Yield the rows of each sample, and keep as many for the next pass as there is room for."""
-        room = MOST_UNFOLDED
+        room = MAX_IM2COL_ELEMENTS
         for index, x in enumerate(self._arrays):
             rows = self._kept.pop(index) if index in self._kept else _unfolded(self._node, x)
             assert rows is not None

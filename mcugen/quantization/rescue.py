@@ -21,12 +21,12 @@ from mcugen.hir.graph import Node, Value
 from mcugen.hir.traits import weight_axes
 from mcugen.hir.types import Array, DType
 from mcugen.ops.recurrent import Recurrent
-from mcugen.quantization.estimate import LEAST_JUDGED, MOST_MACS, output_sqnr
+from mcugen.quantization.estimate import MAX_EVALUATION_MACS, MIN_EVALUATION_SAMPLES, output_sqnr
 from mcugen.quantization.float_model import FloatModel, all_tensors
 from mcugen.quantization.quantize import Quantization, Quantizer
 from mcugen.quantization.scores import cheap_macs, score_layers
 
-APART = 8.0
+MIN_FEATURE_RANGE_RATIO = 8.0
 """Ratio of the ranges of features from which a wider type is tried: the narrowest feature keeps five of eight bits."""
 
 BAD_DB, DOUBTFUL_DB = 25.0, 31.0
@@ -75,10 +75,10 @@ BETTER_DB = 3.0
 GAINED_DB = 2.0
 """Gain in SQNR, in dB, that compensating weights must bring; they cost nothing at run time."""
 
-MOST_OBSERVED = 256
+MAX_OBSERVED_SAMPLES = 256
 """Largest number of samples by which the ranges of features are compared."""
 
-FEW_SAMPLES, MOST_SAMPLES = 16, 64
+MAX_FIRST_CHECK_SAMPLES, MAX_COMPARED_SAMPLES = 16, 64
 """Largest numbers of samples of the first check whether outputs are good, and of a comparison of two candidates."""
 
 
@@ -114,23 +114,23 @@ def rescued(
     """
     layers, reasons, notes = dict(precisions), list[PrecisionReason](), list[str]()
     doubtful = DOUBTFUL_DB if is_searched else _doubtful_db(quantizer.model)
-    if not quantizer.samples or _sqnr(quantizer, layers, FEW_SAMPLES) >= doubtful:
+    if not quantizer.samples or _sqnr(quantizer, layers, MAX_FIRST_CHECK_SAMPLES) >= doubtful:
         return layers, reasons, notes
-    before_db = _sqnr(quantizer, layers, MOST_SAMPLES)
+    before_db = _sqnr(quantizer, layers, MAX_COMPARED_SAMPLES)
     for remedy in _remedies(quantizer, is_searched=is_searched):
         raised = {name: remedy.dtype for name in remedy.layers if name not in layers}
         if not raised or before_db >= (BAD_DB if is_searched else remedy.below_db):
             continue
-        after_db = _sqnr(quantizer, layers | raised, MOST_SAMPLES)
+        after_db = _sqnr(quantizer, layers | raised, MAX_COMPARED_SAMPLES)
         if after_db >= before_db + BETTER_DB:
             raised, after_db = _economized(quantizer, layers, raised, after_db, time_of or _unknown_time)
             effect = f"{remedy.why}, and outputs have {after_db:.1f} dB so, not {before_db:.1f}"
             reasons += [PrecisionReason(name, dtype.value, effect) for name, dtype in raised.items()]
             layers, before_db = layers | raised, after_db
     can_compensate = quantizer.scheme.optimize_rounding and not quantizer.quantize(layers).plan.compensates
-    if before_db < BAD_DB and can_compensate and len(quantizer.samples) >= FEW_SAMPLES:
+    if before_db < BAD_DB and can_compensate and len(quantizer.samples) >= MAX_FIRST_CHECK_SAMPLES:
         quantizer.compensates = True
-        after_db = _sqnr(quantizer, layers, MOST_SAMPLES)
+        after_db = _sqnr(quantizer, layers, MAX_COMPARED_SAMPLES)
         quantizer.compensates = after_db >= before_db + GAINED_DB
         if quantizer.compensates:
             effect = f"outputs have {after_db:.1f} dB so, not {before_db:.1f}"
@@ -173,7 +173,7 @@ def _economized(
     candidates: list[tuple[dict[str, DType], float]] = []
     for dtype, min_db in enough_db.items():
         cheaper = {**raised, **dict.fromkeys(in_float, dtype)}
-        cheaper_db = _sqnr(quantizer, {**layers, **cheaper}, MOST_SAMPLES)
+        cheaper_db = _sqnr(quantizer, {**layers, **cheaper}, MAX_COMPARED_SAMPLES)
         if cheaper_db >= min_db:
             candidates.append((cheaper, cheaper_db))
     if not candidates:
@@ -195,7 +195,7 @@ def _sqnr(quantizer: Quantizer, layers: Mapping[str, DType], max_samples: int) -
     The samples of a stream are consecutive, because each step starts from the state that the last one left.
     """
     macs = sum(node.op.macs(node.sig) for node in quantizer.model.graph.nodes)
-    max_samples = min(max_samples, max(MOST_MACS // max(macs, 1), LEAST_JUDGED))
+    max_samples = min(max_samples, max(MAX_EVALUATION_MACS // max(macs, 1), MIN_EVALUATION_SAMPLES))
     places = (
         range(min(max_samples, len(quantizer.samples)))
         if quantizer.model.states
@@ -216,7 +216,7 @@ def _remedies(quantizer: Quantizer, *, is_searched: bool) -> Iterator[_Remedy]:
     inputs = [v for v in graph.inputs if v.type.dtype is DType.FLOAT32]
     moved = _moved_inputs(quantizer.model, inputs)
     apart = [v for v in (*inputs, *moved) if v.type.rank > 1 and _is_disparate(v, _observed(quantizer, v))]
-    why = f"the features that they read differ in range more than {APART:.0f} times"
+    why = f"the features that they read differ in range more than {MIN_FEATURE_RANGE_RATIO:.0f} times"
     yield _Remedy(_readers_of(apart, quantizer), DType.FLOAT32, why)
     coarse = [v for v in inputs if v not in apart and quantizer.sqnr_alone(v.name) < BAD_DB]
     why = "much of what they read is far smaller than its extremes"
@@ -300,7 +300,7 @@ def _moved_inputs(model: FloatModel, inputs: Sequence[Value]) -> list[Value]:
 
 def _observed(quantizer: Quantizer, value: Value) -> list[Array]:
     """Return a tensor of the float model for some samples, each in the tensor's shape."""
-    samples = [quantizer.samples[i] for i in spread(len(quantizer.samples), MOST_OBSERVED)]
+    samples = [quantizer.samples[i] for i in spread(len(quantizer.samples), MAX_OBSERVED_SAMPLES)]
     if value.name in samples[0]:
         return [np.asarray(sample[value.name]).reshape(value.type.shape) for sample in samples]
     results = run_onnxruntime(all_tensors(quantizer.model), samples)
@@ -308,9 +308,9 @@ def _observed(quantizer: Quantizer, value: Value) -> list[Array]:
 
 
 def _is_disparate(value: Value, arrays: Sequence[Array]) -> bool:
-    """Return whether the ranges of channels, or of features in rows, differ more than APART times."""
+    """Return whether the ranges of channels, or of features in rows, differ more than MIN_FEATURE_RANGE_RATIO times."""
     axes = {1, value.type.rank - 1} if value.type.rank < 4 else {1}
-    return any(_ratio(value, arrays, axis) > APART for axis in axes)
+    return any(_ratio(value, arrays, axis) > MIN_FEATURE_RANGE_RATIO for axis in axes)
 
 
 def _ratio(value: Value, arrays: Sequence[Array], axis: int) -> float:

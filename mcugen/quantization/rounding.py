@@ -31,7 +31,7 @@ BYTE: Limits = (-127, 127)
 CLIPPING = tuple(share / 20 for share in range(20, 9, -1))
 """Shares of the scale that clips nothing, which are tried."""
 
-FEW = 4
+FEW_LEVELS = 4
 """Largest number of quantized values for which smaller shares are tried, too, because most weights would be 0."""
 
 MORE_CLIPPING = tuple(share / 20 for share in range(9, 3, -1))
@@ -90,7 +90,7 @@ def best_scales(weights: Array, scales: Array, gram: Array, limits: Limits) -> A
         limits: The smallest and the largest quantized value.
     """
     best, best_error = scales, np.full(scales.shape, np.inf)
-    for share in CLIPPING + MORE_CLIPPING * (limits[1] - limits[0] < FEW):
+    for share in CLIPPING + MORE_CLIPPING * (limits[1] - limits[0] < FEW_LEVELS):
         tried = (scales * share).astype(np.float32).astype(np.float64)
         error = quadratic_error(weights, nearest(weights, tried, limits), tried, gram)
         best, best_error = np.where(error < best_error, tried, best), np.minimum(error, best_error)

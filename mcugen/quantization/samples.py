@@ -12,12 +12,12 @@ from mcugen.hir.types import Array
 
 Sample = Mapping[str, Array]
 
-LEAST_JUDGED = 10
+MIN_OUTLIER_SAMPLES = 10
 """Smallest number of samples among which one may count as an outlier."""
 
 STRAY = 6.0
 """Ratio by which an outlier's largest magnitude exceeds that of all other samples."""
-MOST_STRAYS = 0.02
+MAX_OUTLIER_SHARE = 0.02
 """Largest share of outliers; one outlier is always allowed."""
 
 
@@ -64,7 +64,7 @@ def without_strays(samples: Sequence[Sample]) -> tuple[list[Sample], list[str]]:
 
     A few samples that exceed all others by far are outliers: one broken element would widen the ranges of all.
     """
-    outliers = dict(_strays(samples)) if len(samples) >= LEAST_JUDGED else {}
+    outliers = dict(_strays(samples)) if len(samples) >= MIN_OUTLIER_SAMPLES else {}
     return [sample for index, sample in enumerate(samples) if index not in outliers], [
         note for _, note in sorted(outliers.items())
     ]
@@ -74,7 +74,7 @@ def _strays(samples: Sequence[Sample]) -> Iterator[tuple[int, str]]:
     for name in samples[0]:
         reach = np.array([_reach(sample[name]) for sample in samples])
         order = np.argsort(-reach, kind="stable")
-        for count in range(max(int(MOST_STRAYS * len(samples)), 1), 0, -1):
+        for count in range(max(int(MAX_OUTLIER_SHARE * len(samples)), 1), 0, -1):
             last, usual = reach[order[count - 1]], reach[order[count]]
             if usual > 0 and STRAY * usual < last:
                 yield from ((int(i), _note(int(i), name, float(reach[i]), float(usual))) for i in order[:count])

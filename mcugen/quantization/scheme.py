@@ -10,10 +10,10 @@ import numpy as np
 
 from mcugen.hir.types import Array, DType, QuantParams
 
-LEAST_SCALE = 2.0**-40
+MIN_SCALE = 2.0**-40
 """Smallest scale, as of a tensor that is always 0."""
 
-LEAST_CHANNEL = 2.0**-12
+MIN_CHANNEL_RANGE = 2.0**-12
 """Smallest range of a channel's weights relative to the largest one.
 
 The weights of smaller channels do not matter to the layer's output, and the channel's bias would overflow.
@@ -110,7 +110,7 @@ def weight_scales(weights: Array, axis: int, scheme: Scheme, dtype: DType = DTyp
     other = tuple(a for a in range(weights.ndim) if a != axis)
     magnitudes = np.abs(weights.astype(np.float64))
     largest = magnitudes.max(other if scheme.per_channel else None, initial=0.0)
-    steps = np.maximum(np.atleast_1d(largest), largest.max(initial=0.0) * LEAST_CHANNEL) / WEIGHT_LIMITS[dtype][1]
+    steps = np.maximum(np.atleast_1d(largest), largest.max(initial=0.0) * MIN_CHANNEL_RANGE) / WEIGHT_LIMITS[dtype][1]
     if dtype is DType.INT16:
         sums = magnitudes.sum(other) if scheme.per_channel else magnitudes.sum(other).max(initial=0.0)
         steps = np.maximum(steps, np.atleast_1d(sums) * -DType.INT16.limits[0] / MAX_PRODUCT_SUM)
@@ -119,7 +119,7 @@ def weight_scales(weights: Array, axis: int, scheme: Scheme, dtype: DType = DTyp
 
 def usable_scales(steps: Array, scheme: Scheme) -> Array:
     """Return the nearest float32 values, or the next larger powers of two, of these steps."""
-    steps = np.maximum(steps, LEAST_SCALE)
+    steps = np.maximum(steps, MIN_SCALE)
     if scheme.power_of_two:
         return np.array([2.0 ** math.ceil(math.log2(step)) for step in steps])
     scales: Array = steps.astype(np.float32).astype(np.float64)

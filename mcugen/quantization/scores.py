@@ -19,13 +19,13 @@ from mcugen.ops.ml.svm import Rbf
 from mcugen.ops.pointwise import Binary, Unary
 from mcugen.ops.reduce import Reduce
 
-MOST_SCORES = 64
+MAX_SCORE_ELEMENTS = 64
 """Largest number of elements of an output of scores, such as the distances from all centres.
 
 Larger outputs are embeddings or maps.
 """
 
-LEAST_CHEAP_MACS, CHEAP_SHARE = 4096, 1 / 16
+CHEAP_LAYER_MACS, CHEAP_LAYER_SHARE = 4096, 1 / 16
 """Multiply-accumulates up to which a layer is cheap in float32: so many, or this share of all."""
 
 _MEASURES = {"l1", "sumsquare", "min"}
@@ -68,7 +68,7 @@ def score_layers(graph: Graph) -> dict[str, list[str]]:
     max_macs = cheap_macs(graph)
     scores: dict[str, list[str]] = {}
     for name, value in zip(graph.output_names, graph.outputs, strict=True):
-        if not 0 < value.type.count <= MOST_SCORES:
+        if not 0 < value.type.count <= MAX_SCORE_ELEMENTS:
             continue
         layers = list(_layers_without_weights(value))
         last = [value.producer] if value.producer is not None else []
@@ -83,7 +83,7 @@ def score_layers(graph: Graph) -> dict[str, list[str]]:
 
 def cheap_macs(graph: Graph) -> float:
     """Return the multiply-accumulates up to which a layer is cheap in float32."""
-    return max(LEAST_CHEAP_MACS, CHEAP_SHARE * sum(node.op.macs(node.sig) for node in graph.nodes))
+    return max(CHEAP_LAYER_MACS, CHEAP_LAYER_SHARE * sum(node.op.macs(node.sig) for node in graph.nodes))
 
 
 def tensors_of_scores(graph: Graph) -> set[str]:

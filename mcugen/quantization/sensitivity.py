@@ -25,13 +25,13 @@ from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.quantization.float_model import FloatModel, all_tensors
 from mcugen.quantization.profile import Profile
 
-LEAST_SAMPLES, MOST_SAMPLES = 8, 100
+MIN_CANDIDATE_SAMPLES, MAX_CANDIDATE_SAMPLES = 8, 100
 """Smallest and largest number of samples that run for each candidate, spread over all samples."""
 
-EXTREMES_PER_END, MOST_EXTREME = 4, 64
+EXTREMES_PER_END, MAX_EXTREME_SAMPLES = 4, 64
 """Numbers of samples that run because a tensor has its extremes there: per end of each tensor, and in all."""
 
-MOST_TOGETHER = 32
+MAX_JOINT_SAMPLES = 32
 """Largest number of samples that run for all groups together."""
 
 PORTION = 4
@@ -40,13 +40,13 @@ PORTION = 4
 ROUNDED = 1e-9
 """Relative difference that the order of summation may cause: noise this far above a limit exceeds it in any order."""
 
-MOST_KEPT = 2**26
+MAX_KEPT_SAMPLE_ELEMENTS = 2**26
 """Largest number of elements of all tensors in all samples that are kept, to avoid computing them again."""
 
 _T = TypeVar("_T")
 _Result = TypeVar("_Result")
 
-MOST_MACS = 10**11
+MAX_GROUP_RUN_MACS = 10**11
 """Largest number of multiply-accumulates of one run per group and sample; large models get fewer samples."""
 
 
@@ -64,7 +64,7 @@ class OutputNoise:
         profile: Profile | None = None,
     ) -> None:
         macs = sum(node.op.macs(node.sig) for node in model.graph.nodes) * len(groups)
-        num_spread = int(np.clip(MOST_MACS // max(macs, 1), LEAST_SAMPLES, MOST_SAMPLES))
+        num_spread = int(np.clip(MAX_GROUP_RUN_MACS // max(macs, 1), MIN_CANDIDATE_SAMPLES, MAX_CANDIDATE_SAMPLES))
         self.places, self.weights = _stratified(len(samples), num_spread, profile)
         self.samples = [dict(samples[place]) for place in self.places]
         self.model, self.groups, self.outputs = model, groups, judged_tensors(model)
@@ -72,7 +72,7 @@ class OutputNoise:
         self.pool = ThreadPoolExecutor(os.cpu_count())
         count = sum(v.type.count for v in model.tensors) * len(self.samples)
         names = dict.fromkeys([*(v.name for v in model.tensors), *self.outputs])
-        self._kept = self._run(list(names)) if count <= MOST_KEPT else None
+        self._kept = self._run(list(names)) if count <= MAX_KEPT_SAMPLE_ELEMENTS else None
         self.exact = self._exact(self.outputs)
         weighted = list(zip(self.weights, self.exact, strict=True))
         self.powers = {o: max(sum(weight * power(s[o]) for weight, s in weighted), 1e-300) for o in self.outputs}
@@ -169,7 +169,7 @@ class OutputNoise:
             self._whole = _whole(self.model, self.groups, self.outputs)
         session, names = self._whole
         reached, bound = 0.0, limit * (1 + ROUNDED) * len(self.outputs)
-        indices = spread(len(self.samples), MOST_TOGETHER)
+        indices = spread(len(self.samples), MAX_JOINT_SAMPLES)
         signal = {
             o: max(sum(self.weights[index] * power(self.exact[index][o]) for index in indices), 1e-300)
             for o in self.outputs
@@ -269,7 +269,7 @@ def _stratified(count: int, num_spread: int, profile: Profile | None) -> tuple[l
     for tensor in profile.tensors.values():
         for ends in (np.asarray(tensor.lows), -np.asarray(tensor.highs)):
             extreme.update(np.argsort(ends, kind="stable")[:EXTREMES_PER_END].tolist())
-    chosen = {place for place, _ in extreme.most_common(min(MOST_EXTREME, num_spread))}
+    chosen = {place for place, _ in extreme.most_common(min(MAX_EXTREME_SAMPLES, num_spread))}
     regular = [place for place in range(count) if place not in chosen]
     drawn = {regular[k] for k in spread(len(regular), num_spread)}
     weight = len(regular) / max(len(drawn), 1)
@@ -416,7 +416,7 @@ def _part(
 
 _PREFIX = "mcugen.quantized."
 """Prefix of the names of quantized tensors."""
-_CODES = _SCALE, _LEAST, _MOST = "mcugen.scale", "mcugen.least", "mcugen.most"
+_CODES = _SCALE, _LOWER_LIMIT, _UPPER_LIMIT = "mcugen.scale", "mcugen.least", "mcugen.most"
 """Names of the inputs that hold the parameters of a group."""
 
 

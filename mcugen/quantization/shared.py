@@ -14,10 +14,10 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.traits import weight_axes
 
-LEAST_SAVED = 256
+MIN_SAVED_WEIGHT_BYTES = 256
 """Smallest number of saved bytes of weights for which scales are shared."""
 
-MOST_WIDER = 2.0
+MAX_SHARED_RANGE_RATIO = 2.0
 """Largest ratio of ranges that may share a scale; it costs one bit."""
 
 Span = Callable[[Value], float | None]
@@ -49,7 +49,7 @@ class Groups:
         """Merge two groups if their ranges are of similar length. Return whether that changed the partition."""
         a, b = self.root(a), self.root(b)
         lengths = self._length(a) or 0.0, self._length(b) or 0.0
-        if a is b or (min(lengths) > 0 and max(lengths) > MOST_WIDER * min(lengths)):
+        if a is b or (min(lengths) > 0 and max(lengths) > MAX_SHARED_RANGE_RATIO * min(lengths)):
             return False
         self.join(a, b)
         return True
@@ -68,7 +68,7 @@ def layers_of_equal_weights(nodes: Iterable[Node]) -> list[list[Node]]:
             same = by_key.setdefault((node.op, tuple(map(_key, node.inputs[1:]))), [])
             same.append(node)
     sets = [layers for layers in by_key.values() if len(layers) > 1]
-    return sets if sum(map(_saved, sets)) >= LEAST_SAVED else []
+    return sets if sum(map(_saved, sets)) >= MIN_SAVED_WEIGHT_BYTES else []
 
 
 def _saved(layers: Sequence[Node]) -> int:

@@ -11,14 +11,14 @@ import numpy as np
 from mcugen.hir.graph import Node
 from mcugen.hir.types import DType
 from mcugen.kernels.portable.compressed_weights import LEAST_SAVED
-from mcugen.quantization.few_bits import LEAST_BITS, counted
+from mcugen.quantization.few_bits import MIN_AVERAGE_BITS, counted
 from mcugen.quantization.plan import Codes, Plan
 from mcugen.quantization.weights import stored_bits
 
-STEP = 1 / 16
+COMPRESSION_STEP_BITS = 1 / 16
 """Difference of two options of compression, in bits per weight."""
 
-HALVINGS = 60
+NUM_BYTE_COST_HALVINGS = 60
 """Number of halvings of the interval that the cost of a byte is searched in."""
 
 
@@ -119,7 +119,7 @@ def options_of(name: str, known: Known, times: Times) -> list[Option]:
 
     size, plain_bits = known.size, known.plain_bits
     options = [Option(DType.INT8, None, size, noise(plain_bits), 0.0)]
-    for bits in np.append(np.arange(LEAST_BITS, min(plain_bits, 8.0), STEP), plain_bits):
+    for bits in np.append(np.arange(MIN_AVERAGE_BITS, min(plain_bits, 8.0), COMPRESSION_STEP_BITS), plain_bits):
         nbytes = size * float(bits) / 8
         if nbytes + LEAST_SAVED < size:
             options.append(Option(DType.INT8, float(bits), nbytes, noise(float(bits)), times.decoding.get(name, 0.0)))
@@ -158,7 +158,7 @@ def cheapest(options: Mapping[str, Sequence[Option]], room: float, price: float)
     if nbytes(taken(0.0)) <= room:
         return taken(0.0)
     low, high = -60.0, 20.0
-    for _ in range(HALVINGS):
+    for _ in range(NUM_BYTE_COST_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if nbytes(taken(2.0**middle)) > room else (low, middle)
     return taken(2.0**high)

@@ -17,13 +17,13 @@ import onnx
 from onnx import numpy_helper
 
 from mcugen.core.errors import UsageError
-from mcugen.core.options import STATISTICS
+from mcugen.core.options import MATCH_STATISTICS
 from mcugen.evaluation.session import Session
 from mcugen.hir.graph import Value
 from mcugen.hir.types import Array, DType, Shape
 from mcugen.quantization.float_model import FloatModel
 
-COUNT = 64
+NUM_SYNTHETIC_SAMPLES = 64
 """Number of synthetic samples."""
 
 CANDIDATES, ROUNDS = 256, 4
@@ -32,7 +32,7 @@ CANDIDATES, ROUNDS = 256, 4
 OCTAVES = 3
 """Binary logarithm of the largest distance, in elements, between independent values of smooth noise."""
 
-LEAST_SMOOTH = 8
+MIN_SMOOTH_AXIS = 8
 """Smallest number of elements of an axis along which noise may be smooth."""
 
 AMPLITUDES = (-6.0, 8.0)
@@ -48,19 +48,19 @@ class Range:
 
     @staticmethod
     def parsed(text: str) -> Range | None:
-        """Return the range in `LOW..HIGH`; None for STATISTICS.
+        """Return the range in `LOW..HIGH`; None for MATCH_STATISTICS.
 
         Raises:
             UsageError: The text is neither.
         """
-        if text == STATISTICS:
+        if text == MATCH_STATISTICS:
             return None
         try:
             low, high = map(float, text.split(".."))
         except ValueError:
             low, high = 0.0, 0.0
         if not (np.isfinite([low, high]).all() and low < high):
-            remedy = f"LOW..HIGH, e.g. --synthetic -1..1; or {STATISTICS}"
+            remedy = f"LOW..HIGH, e.g. --synthetic -1..1; or {MATCH_STATISTICS}"
             raise UsageError("--synthetic must be the range of inputs", f"'{text}'", remedy)
         return Range(low, high)
 
@@ -107,7 +107,7 @@ def _of_range(inputs: Sequence[Value], bounds: Range, random: np.random.Generato
         unit = (noise - noise.min()) / span if span else noise
         return np.asarray(bounds.low + (bounds.high - bounds.low) * (low + (high - low) * unit), np.float32)
 
-    return [{v.name: made(v.type.shape, index) for v in inputs} for index in range(COUNT)]
+    return [{v.name: made(v.type.shape, index) for v in inputs} for index in range(NUM_SYNTHETIC_SAMPLES)]
 
 
 def _noise(shape: Shape, index: int, random: np.random.Generator, draw: Callable[..., Array]) -> Array:
@@ -115,7 +115,7 @@ def _noise(shape: Shape, index: int, random: np.random.Generator, draw: Callable
     if index % 2 == 0:
         return np.asarray(draw(size=shape))
     step = 2 ** int(random.integers(1, OCTAVES + 1))
-    coarse = [-(-n // step) + 1 if n >= LEAST_SMOOTH else n for n in shape]
+    coarse = [-(-n // step) + 1 if n >= MIN_SMOOTH_AXIS else n for n in shape]
     noise = np.asarray(draw(size=coarse))
     for axis, (few, many) in enumerate(zip(coarse, shape, strict=True)):
         if few != many:
@@ -176,7 +176,7 @@ def _by_statistics(
     candidates = [{v.name: made(v, index) for v in inputs} for index in range(CANDIDATES)]
     chosen = statistics.nearest(candidates)
     for _ in range(ROUNDS - 1):
-        chosen = statistics.nearest([*chosen, *(summed(chosen) for _ in range(CANDIDATES - COUNT))])
+        chosen = statistics.nearest([*chosen, *(summed(chosen) for _ in range(CANDIDATES - NUM_SYNTHETIC_SAMPLES))])
     return chosen
 
 
@@ -220,10 +220,10 @@ def _apart(x: Array, norm: _Norm) -> Array:
 
 
 def _herded(rows: Array) -> list[int]:
-    """Return the places of COUNT candidates whose mean row is nearest to 0; each is chosen once."""
+    """Return the places of NUM_SYNTHETIC_SAMPLES candidates whose mean row is nearest to 0; each is chosen once."""
     rows = np.clip(rows, -1e6, 1e6)  # Sums stay finite, and such candidates are not chosen anyway.
     total, left, chosen = np.zeros(rows.shape[1]), np.ones(len(rows), bool), list[int]()
-    for _ in range(COUNT):
+    for _ in range(NUM_SYNTHETIC_SAMPLES):
         error = np.square(total + rows).sum(1)
         best = int(np.where(left, error, np.inf).argmin())
         total, left[best] = total + rows[best], False

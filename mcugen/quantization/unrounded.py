@@ -33,7 +33,7 @@ MACS_PER_ELEMENT = 8.0
 SMALL_BYTES = 256
 """Bytes of 32-bit sums that an output may take in any model; in larger models, as many as the largest int8 tensor."""
 
-MAX_SAMPLES = 64
+MAX_PROFILED_SAMPLES = 64
 """Samples by which the ranges of channels are measured."""
 
 
@@ -140,7 +140,7 @@ def _range_ratios(
     model: FloatModel, values: Sequence[Value], samples: Sequence[Mapping[str, Array]]
 ) -> dict[str, float]:
     """Return the ratio of each tensor's range, 0 included, to that of its narrowest channel that varies."""
-    used = [samples[i] for i in spread(len(samples), MAX_SAMPLES)]
+    used = [samples[i] for i in spread(len(samples), MAX_PROFILED_SAMPLES)]
     results = run_onnxruntime(all_tensors(model), used)
     ratios = {}
     for value in values:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mcugen.core.options import TWO_BITS
+from mcugen.core.options import TWO_BIT_GROUP_SIZES
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.traits import bias_input, onnx_form, takes_groups, weight_axes
 from mcugen.hir.types import Array, DType
@@ -19,27 +19,27 @@ from mcugen.ops.packed import packs
 from mcugen.quantization.plan import Codes
 from mcugen.quantization.scheme import WEIGHT_LIMITS, Scheme, usable_scales, weight_scales
 
-(GROUP_OF_TWO_BITS,) = TWO_BITS.values()
+(GROUP_OF_TWO_BITS,) = TWO_BIT_GROUP_SIZES.values()
 """Number of inputs that share a scale in fully connected layers with 2-bit weights.
 
 Convolutions have a scale per channel.
 """
 
-LEAST_OF_TWO_BITS = 1024
+MIN_TWO_BIT_WEIGHTS = 1024
 """Smallest number of weights of a convolution with 2-bit weights; smaller ones save less than the kernel's code."""
 
 
 def takes_two_bits(node: Node) -> bool:
     """Return whether 2-bit weights of a layer stay so in flash: fully connected layers, or large convolutions."""
     if isinstance(node.op, Conv):
-        return node.op.groups == 1 and layer_weights(node)[0].size >= LEAST_OF_TWO_BITS
+        return node.op.groups == 1 and layer_weights(node)[0].size >= MIN_TWO_BIT_WEIGHTS
     if not takes_groups(node.op):
         return False
     limits = np.array(WEIGHT_LIMITS[DType.INT2], np.int8)
     return packs(np.resize(limits, layer_weights(node)[0].shape), GROUP_OF_TWO_BITS)
 
 
-HALVINGS = 24
+NUM_SCALE_HALVINGS = 24
 """Number of halvings of the interval that a layer's scale is searched in."""
 
 
@@ -90,7 +90,7 @@ def _coarse_codes(codes: Codes, weights: Array, scheme: Scheme, bits: float) -> 
     if stored_bits(coarser(0.0)) <= bits:
         return coarser(0.0)
     low, high = 0.0, float(np.max(codes.scales * WEIGHT_LIMITS[DType.INT8][1] / np.maximum(size, size.max() / 256)))
-    for _ in range(HALVINGS):
+    for _ in range(NUM_SCALE_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if stored_bits(coarser(middle)) > bits else (low, middle)
     return coarser(high)

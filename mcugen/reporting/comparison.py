@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table as Grid
 
 from mcugen.core.errors import printable, shortened
-from mcugen.reporting.differences import MOST_LAYERS, Change, Differences, LayerChange, number
+from mcugen.reporting.differences import MAX_SHOWN_LAYERS, Change, Differences, LayerChange, number
 from mcugen.reporting.figures import ReportedLayer
 from mcugen.reporting.pages import rendered
 
@@ -45,7 +45,7 @@ def tables(differences: Differences) -> Iterator[ComparisonTable]:
         rows = tuple((name, *(shortened(printable(t), 60) for t in texts)) for name, *texts in differences.causes)
         yield ComparisonTable("causes", "What they rest on", ("", "before", "after"), rows)
     if differences.layers:
-        shown = differences.layers[:MOST_LAYERS]
+        shown = differences.layers[:MAX_SHOWN_LAYERS]
         count = (
             f"{len(shown)} of {len(differences.layers)}" if len(shown) < len(differences.layers) else str(len(shown))
         )

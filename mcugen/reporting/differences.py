@@ -44,7 +44,7 @@ FIGURES = (
 )
 """The figures that are compared, in the order of the table."""
 
-MOST_LAYERS = 20
+MAX_SHOWN_LAYERS = 20
 """Largest number of changed layers that are shown, those first that changed most."""
 
 

@@ -9,7 +9,7 @@ from itertools import combinations
 from markupsafe import Markup
 
 from mcugen.memory.peak import shortened
-from mcugen.reporting.memory import KINDS, Block, MemoryMap
+from mcugen.reporting.memory import BUFFER_KINDS, Block, MemoryMap
 from mcugen.reporting.pages import rendered
 
 LEFT, TOP, RIGHT, BOTTOM = 84, 64, 24, 190
@@ -18,22 +18,22 @@ LEFT, TOP, RIGHT, BOTTOM = 84, 64, 24, 190
 HEIGHT = 400
 """Height of the plot in pixels."""
 
-WIDTH = 960
+PLOT_WIDTH = 960
 """Width of the plot in pixels, if the layers' columns are as wide as they may be."""
 
 COLUMN = (26, 110)
 """Least and largest width of a layer's column in pixels."""
 
-CROWDED, MOST_SHARES = 8, 6
+INSTRUCTIONS_PER_EXTRA_COLUMN, MAX_LAYER_COLUMNS = 8, 6
 """Instructions of a layer for each further column's width, and largest width of a layer in columns."""
 
 CHARACTER = (6.8, 12)
 """Upper bounds of the width and height of the labels' characters in pixels."""
 
-LEAST_LABEL = 3
+MIN_LABEL_CHARACTERS = 3
 """Least number of characters of a name that is drawn at all."""
 
-LONGEST = 22
+MAX_AXIS_LABEL_CHARACTERS = 22
 """Largest number of characters of a layer's name on the axis; the tooltip has the whole name."""
 
 
@@ -75,7 +75,7 @@ def draw(memory: MemoryMap) -> Markup:
             right=_number(LEFT + plot.width),
             center=_number(LEFT + plot.width / 2),
             bottom=TOP + HEIGHT,
-            kinds=KINDS,
+            kinds=BUFFER_KINDS,
             blocks=plot.blocks(),
             shared=[plot.common(a, b) for a, b in combinations(memory.blocks, 2) if _meet(a, b)],
             addresses=[Mark(plot.y(n), f"{n:,}") for n in _ticks(memory.arena)],
@@ -84,7 +84,7 @@ def draw(memory: MemoryMap) -> Markup:
             areas=[plot.y(sum(memory.areas[:n])) for n in range(1, len(memory.areas))],
             bound=plot.y(memory.bound) if memory.bound < memory.arena else "",
             peak=plot.area(peak.index, peak.index, 0, memory.arena),
-            peak_name=shortened(peak.title, LONGEST),
+            peak_name=shortened(peak.title, MAX_AXIS_LABEL_CHARACTERS),
             peak_at=_number(plot.middle(peak.index)),
             peak_anchor="end" if plot.middle(peak.index) > LEFT + plot.width / 2 else "start",
         )
@@ -96,8 +96,10 @@ class _Plot:
 
     def __init__(self, memory: MemoryMap) -> None:
         self.memory = memory
-        shares = [min(1 + (row.last - row.first) / CROWDED, MOST_SHARES) for row in memory.rows]
-        column = min(max(WIDTH / (sum(shares) + 1), COLUMN[0]), COLUMN[1])
+        shares = [
+            min(1 + (row.last - row.first) / INSTRUCTIONS_PER_EXTRA_COLUMN, MAX_LAYER_COLUMNS) for row in memory.rows
+        ]
+        column = min(max(PLOT_WIDTH / (sum(shares) + 1), COLUMN[0]), COLUMN[1])
         self.width = (sum(shares) + 1) * column
         self._edges = [0.0, column / 2]
         for row, share in zip(memory.rows, shares, strict=True):
@@ -147,7 +149,7 @@ class _Plot:
             area = self.area(block.first, block.last, block.offset, block.end, block.kind, title)
             _, width, top, height = self._box(block.first, block.last, block.offset, block.end)
             room = int((width - CHARACTER[0]) / CHARACTER[0])
-            if room >= LEAST_LABEL and height >= CHARACTER[1] * (2 if hosts else 1):
+            if room >= MIN_LABEL_CHARACTERS and height >= CHARACTER[1] * (2 if hosts else 1):
                 foot = top + height - 4 if block in below else top + CHARACTER[1] - 2
                 area = replace(area, label=shortened(block.title, room), label_y=_number(foot))
             rectangles.append(area)
@@ -166,7 +168,11 @@ class _Plot:
         for index, row in enumerate(self.memory.rows):
             at = LEFT + (self._edges[row.first + 1] + self._edges[row.last + 2]) / 2
             marks.append(
-                Mark(_number(at), f"{index} {shortened(row.title, LONGEST)}", f"{index} {row.name}: {row.kernel}")
+                Mark(
+                    _number(at),
+                    f"{index} {shortened(row.title, MAX_AXIS_LABEL_CHARACTERS)}",
+                    f"{index} {row.name}: {row.kernel}",
+                )
             )
         return marks
 

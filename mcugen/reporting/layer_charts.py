@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from mcugen.evaluation.layers import BINS, LayerComparison
+from mcugen.evaluation.layers import ERROR_HISTOGRAM_BINS, LayerComparison
 from mcugen.reporting.charts import FAINT, Chart, chart
 from mcugen.reporting.figures import LearningFigures, Report, ReportedLayer, layer_title
-from mcugen.reporting.memory import KINDS
+from mcugen.reporting.memory import BUFFER_KINDS
 from mcugen.reporting.two_cores import TwoCores
 
 MEASURES = ("cycles", "instructions", "MACs", "weights, bytes", "RAM, bytes", "microjoules")
@@ -24,7 +24,7 @@ OF_NETWORK, OF_LIBRARIES = "(the network itself)", "(library functions)"
 OF_NOBODY, OF_ALL = "(tables and parameters)", "(code of all kernels)"
 """Names of code that belongs to no kernel's functions."""
 
-LONGEST = 60
+MAX_CHART_NAME_CHARACTERS = 60
 """Largest number of characters of a name in a chart."""
 
 
@@ -47,7 +47,7 @@ def charts_of(report: Report) -> dict[str, Chart]:
 
 
 def _name(index: int, layer: ReportedLayer) -> str:
-    return f"{index} {layer_title(layer.name, layer.origin)}"[:LONGEST]
+    return f"{index} {layer_title(layer.name, layer.origin)}"[:MAX_CHART_NAME_CHARACTERS]
 
 
 def _parts(layer: ReportedLayer) -> list[tuple[str, str, float | None]]:
@@ -126,7 +126,7 @@ def _memory(report: Report) -> Chart:
     """Return rectangles of buffers: layers from left to right, addresses from below."""
     rows = [
         {
-            "name": buffer.name[:LONGEST],
+            "name": buffer.name[:MAX_CHART_NAME_CHARACTERS],
             "kind": buffer.kind,
             "bytes": buffer.bytes,
             "offset": buffer.offset,
@@ -137,7 +137,7 @@ def _memory(report: Report) -> Chart:
         }
         for buffer in report.buffers or []
     ]
-    kinds = [kind for kind in KINDS if any(row["kind"] == kind for row in rows)]
+    kinds = [kind for kind in BUFFER_KINDS if any(row["kind"] == kind for row in rows)]
     scale = {"domain": kinds, "range": [KIND_COLORS[kind] for kind in kinds]}
     spec = {
         "data": {"values": rows},
@@ -210,7 +210,13 @@ def _errors(report: Report) -> Chart:
     comparison = report.quantization
     assert comparison is not None, "asked before"
     rows = [
-        {"index": i, "layer": layer.name[:LONGEST], "sqnr": layer.sqnr_db, "clipped": layer.clipped, "op": layer.op}
+        {
+            "index": i,
+            "layer": layer.name[:MAX_CHART_NAME_CHARACTERS],
+            "sqnr": layer.sqnr_db,
+            "clipped": layer.clipped,
+            "op": layer.op,
+        }
         for i, layer in enumerate(comparison.layers)
         if layer.sqnr_db is not None
     ]
@@ -244,9 +250,9 @@ def _values(comparison: LayerComparison) -> Chart:
     """Return histograms of the layer that the reader chooses above them, the worst at first."""
     rows = [
         {
-            "layer": f"{index} {layer.name}"[:LONGEST],
+            "layer": f"{index} {layer.name}"[:MAX_CHART_NAME_CHARACTERS],
             "low": histogram.low,
-            "width": (histogram.high - histogram.low) / BINS,
+            "width": (histogram.high - histogram.low) / ERROR_HISTOGRAM_BINS,
             "float": histogram.real,
             "integer": histogram.integer,
         }
@@ -256,7 +262,12 @@ def _values(comparison: LayerComparison) -> Chart:
     worst = next((layer.name for layer in comparison.worst_first if layer.histogram), "")
     names = [row["layer"] for row in rows]
     first = next(
-        (f"{i} {layer.name}"[:LONGEST] for i, layer in enumerate(comparison.layers) if layer.name == worst), names[0]
+        (
+            f"{i} {layer.name}"[:MAX_CHART_NAME_CHARACTERS]
+            for i, layer in enumerate(comparison.layers)
+            if layer.name == worst
+        ),
+        names[0],
     )
     spec = {
         "data": {"values": rows},
@@ -291,7 +302,9 @@ def _values(comparison: LayerComparison) -> Chart:
 
 def _confusion(matrix: list[list[int]], names: Sequence[str] | None) -> Chart:
     """Return a field for each pair of label and answer."""
-    titles = [f"{i} {name}"[:LONGEST] for i, name in enumerate(names)] if names else range(len(matrix))
+    titles = (
+        [f"{i} {name}"[:MAX_CHART_NAME_CHARACTERS] for i, name in enumerate(names)] if names else range(len(matrix))
+    )
     rows = [
         {"label": titles[label], "answer": titles[answer], "samples": count}
         for label, counts in enumerate(matrix)

@@ -140,10 +140,10 @@ def print_model(graph: Graph, program: Program, report: Report, console: Console
     console.print(table)
 
 
-STRIP = 20
+ARENA_PICTURE_CHARACTERS = 20
 """Characters of the arena's picture in each line."""
 
-FIGURES = 48
+FIGURE_CHARACTERS = 48
 """Characters of a line besides names and the picture."""
 
 _STYLES = {"input": "blue", "output": "yellow", "activation": "green", "scratch": "magenta"}
@@ -167,7 +167,7 @@ def print_memory(memory: MemoryMap, console: Console) -> None:
     console.print(facts)
     console.print("in the picture of the arena: █ in use, ▄ less than half, ▓ shared, · free", highlight=False)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    room = max((console.width - STRIP - FIGURES) // 2, 8)
+    room = max((console.width - ARENA_PICTURE_CHARACTERS - FIGURE_CHARACTERS) // 2, 8)
     for head in ("#", "layer", "in use", "scratch", "arena", "offset", "bytes", "buffer"):
         is_name = head in ("layer", "buffer")
         table.add_column(
@@ -208,8 +208,8 @@ def _named(name: str, room: int, style: str = "") -> Text:
 def _strip(blocks: Sequence[Block], arena: int) -> Text:
     """Return a picture of the arena from address 0 on, in the colours of the buffers."""
     strip = Text()
-    for cell in range(STRIP):
-        start, end = cell * arena // STRIP, (cell + 1) * arena // STRIP
+    for cell in range(ARENA_PICTURE_CHARACTERS):
+        start, end = cell * arena // ARENA_PICTURE_CHARACTERS, (cell + 1) * arena // ARENA_PICTURE_CHARACTERS
         inside = [(min(b.end, end) - max(b.offset, start), b) for b in blocks if b.offset < end and start < b.end]
         if not inside:
             strip.append("·")

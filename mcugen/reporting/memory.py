@@ -12,7 +12,7 @@ from mcugen.lir.program import Access, Buffer, Program, Space
 from mcugen.memory.peak import Moment, address, busiest, moments
 from mcugen.reporting.figures import ArenaBuffer, layer_title
 
-KINDS = ("input", "output", "activation", "scratch")
+BUFFER_KINDS = ("input", "output", "activation", "scratch")
 """Kinds of buffers, by content."""
 
 

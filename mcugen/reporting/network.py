@@ -16,7 +16,7 @@ from mcugen.hir.graph import Graph
 from mcugen.lir.program import Program
 from mcugen.reporting.pages import standalone
 
-ROW, LANE, MOST_LANES = 44, 14, 12
+ROW_PIXELS, LANE_PIXELS, MAX_LANES = 44, 14, 12
 """Pixels of a row and of a lane, and the largest number of lanes side by side: further lanes overlap in the last."""
 
 
@@ -53,12 +53,12 @@ class Drawing:
     @property
     def width(self) -> int:
         """The width of the lanes, in pixels."""
-        return LANE * (self.lanes + 1)
+        return LANE_PIXELS * (self.lanes + 1)
 
     @property
     def height(self) -> int:
         """The height of all rows, in pixels."""
-        return ROW * len(self.rows)
+        return ROW_PIXELS * len(self.rows)
 
     @property
     def dots(self) -> list[tuple[int, int]]:
@@ -69,7 +69,7 @@ class Drawing:
 def network_page(model: onnx.ModelProto, graph: Graph, program: Program, board: str) -> str:
     """Return both drawings as one page, in which a node shows its counterparts."""
     drawings = [drawn("ONNX", onnx_boxes(model)), drawn(f"compiled for {board}", compiled_boxes(graph, program))]
-    return standalone("network.html.j2", {"own": "network.js"}, title=program.name, drawings=drawings, row=ROW)
+    return standalone("network.html.j2", {"own": "network.js"}, title=program.name, drawings=drawings, row=ROW_PIXELS)
 
 
 def onnx_boxes(model: onnx.ModelProto) -> list[Box]:
@@ -144,7 +144,7 @@ def drawn(title: str, boxes: Sequence[Box]) -> Drawing:
                 lane_of[name] = lane if lane not in lane_of.values() else _free(lane_of)
                 place_of[name] = index, lane
     lanes = 1 + max((row.lane for row in rows), default=0)
-    return Drawing(title, rows, lines, min(lanes, MOST_LANES))
+    return Drawing(title, rows, lines, min(lanes, MAX_LANES))
 
 
 def _free(lane_of: Mapping[str, int]) -> int:
@@ -153,11 +153,11 @@ def _free(lane_of: Mapping[str, int]) -> int:
 
 
 def _x(lane: int) -> int:
-    return LANE * (min(lane, MOST_LANES - 1) + 1)
+    return LANE_PIXELS * (min(lane, MAX_LANES - 1) + 1)
 
 
 def _y(index: int) -> int:
-    return ROW * index + ROW // 2
+    return ROW_PIXELS * index + ROW_PIXELS // 2
 
 
 def _line(start: int, start_lane: int, lane: int, end: int, end_lane: int) -> str:
@@ -168,8 +168,8 @@ def _line(start: int, start_lane: int, lane: int, end: int, end_lane: int) -> st
 def _steps(start: int, start_lane: int, lane: int, end: int, end_lane: int) -> Iterator[str]:
     yield f"M{_x(start_lane)} {_y(start)}"
     x, y = _x(start_lane), _y(start)
-    stops = [(_x(lane), _y(start) + ROW)] if end - start > 1 else []
-    stops += [(_x(lane), _y(end) - ROW)] if end - start > 2 else []
+    stops = [(_x(lane), _y(start) + ROW_PIXELS)] if end - start > 1 else []
+    stops += [(_x(lane), _y(end) - ROW_PIXELS)] if end - start > 2 else []
     for to_x, to_y in (*stops, (_x(end_lane), _y(end))):
         middle = (y + to_y) // 2
         yield f"V{to_y}" if to_x == x else f"C{x} {middle} {to_x} {middle} {to_x} {to_y}"

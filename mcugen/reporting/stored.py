@@ -15,7 +15,7 @@ from mcugen.core.limits import read_bounded
 from mcugen.reporting.basis import SCHEMA
 from mcugen.reporting.figures import Report
 
-MOST_BYTES = 64 << 20
+MAX_REPORT_BYTES = 64 << 20
 """Largest size in bytes of a report file."""
 
 
@@ -37,7 +37,7 @@ def read_report(path: Path) -> Report:
         UsageError: The file is no report, or is of a newer version.
     """
     try:
-        data = json.loads(read_bounded(path, MOST_BYTES))
+        data = json.loads(read_bounded(path, MAX_REPORT_BYTES))
     except OSError as error:
         raise UsageError(f"{path.name}: the report must be readable", error.strerror or "") from error
     except (ValueError, RecursionError) as error:

@@ -318,7 +318,7 @@ ERROR_COLUMNS: tuple[tuple[str, bool, bool, Callable[[LayerError], str]], ...] =
 )
 """Columns of the table of errors: head, whether right-aligned, whether for wide terminals only, and the text."""
 
-WIDE = 100
+MIN_WIDE_TERMINAL_COLUMNS = 100
 """Least number of columns of a terminal that counts as wide."""
 
 
@@ -328,7 +328,7 @@ def _errors(comparison: LayerComparison, width: int, all_layers: bool) -> Table:
     order = "in order" if all_layers else f"worst {len(layers)} of {len(comparison.layers)}"
     title = f"float and integer, {samples}, {order}; SQNR in dB"
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    columns = [column for column in ERROR_COLUMNS if width >= WIDE or not column[2]]
+    columns = [column for column in ERROR_COLUMNS if width >= MIN_WIDE_TERMINAL_COLUMNS or not column[2]]
     rows = [[show(layer) for *_, show in columns] for layer in layers]
     _add_name_column(table, "layer", width, [head for head, *_ in columns], rows)
     for head, right, *_ in columns:
@@ -360,7 +360,7 @@ def _add_name_column(table: Table, title: str, width: int, heads: Sequence[str],
 
 
 def _layers(report: Report, width: int) -> Table:
-    columns = [column for column in LAYER_COLUMNS if width >= WIDE or not column[1]]
+    columns = [column for column in LAYER_COLUMNS if width >= MIN_WIDE_TERMINAL_COLUMNS or not column[1]]
     rows = [(str(i), *(show(layer) for *_, show in columns)) for i, layer in enumerate(report.layers)]
     heads = ("#", *(head for head, *_ in columns))
     table = Table(title="layers", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mcugen.evaluation.metrics import Judged, Metric, chance
 
-LEAST_JUDGED = 100
+MIN_CHANCE_SAMPLES = 100
 """Least number of samples for which chance is considered: with fewer, each sample counts."""
 
 NOTABLE_EXCESS = 1.0
@@ -38,7 +38,7 @@ class Goal:
 
     def met(self, judged: Judged) -> bool:
         """Return whether outputs are good enough by this goal and all others."""
-        is_judged = self.least is None and len(judged.outputs) >= LEAST_JUDGED
+        is_judged = self.least is None and len(judged.outputs) >= MIN_CHANCE_SAMPLES
         own = self.holds(self.metric.compute(judged), chance(self.metric, judged) if is_judged else 0.0)
         return own and all(goal.met(judged) for goal in self.others)
 
@@ -48,7 +48,7 @@ class Goal:
         The interval narrows with the root of samples: so many are needed that it ends where the allowed drop does.
         """
         beyond = 0.0 if self.drop is None else self.metric.loss(value, self.float32) - self.drop
-        if beyond < NOTABLE_EXCESS or count < LEAST_JUDGED or not chance:
+        if beyond < NOTABLE_EXCESS or count < MIN_CHANCE_SAMPLES or not chance:
             return ""
         assert self.drop is not None
         lost, half = self.drop + beyond, 100 * chance

@@ -89,7 +89,7 @@ class TwoCores:
         return f"{best}of the time lost to {', '.join(parts)}"
 
 
-MOST_NAMED = 3
+MAX_NAMED_LAYERS = 3
 """Largest number of whole layers that are named."""
 
 
@@ -185,7 +185,7 @@ def two_cores(
         uneven=uneven / now,
         barriers=len(forks) * barrier / now,
         contention=contended / now,
-        slowest=sorted(whole, key=lambda index: -whole[index])[:MOST_NAMED],
+        slowest=sorted(whole, key=lambda index: -whole[index])[:MAX_NAMED_LAYERS],
         spans=spans,
     )
 

@@ -13,7 +13,7 @@ from mcugen.hir.operator import Division
 from mcugen.hir.traits import divisions
 from mcugen.kernels.choose import fitting_kernels
 from mcugen.kernels.common.library import own_kernel
-from mcugen.kernels.cost import PER_ELEMENT, CostTable
+from mcugen.kernels.cost import INSTRUCTIONS_PER_ELEMENT, CostTable
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import WORD
 from mcugen.lir.trial import trial
@@ -107,7 +107,7 @@ class Side:
         """Return the time of a node by a kernel, or by its generic code, in instructions of the first core."""
         kernel = kernel or own_kernel(node, self.features)
         if kernel is None:
-            return self.pace * PER_ELEMENT * sum(value.type.count for value in node.outputs)
+            return self.pace * INSTRUCTIONS_PER_ELEMENT * sum(value.type.count for value in node.outputs)
         node = self.alike(node)
         if (node, kernel.name) not in self._times:
             self._times[node, kernel.name] = self.costs.time(node, kernel)

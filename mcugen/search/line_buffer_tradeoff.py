@@ -11,7 +11,7 @@ from mcugen.backends.cpu.pipeline import Kernels, lowered, planned
 from mcugen.core.board import Board
 from mcugen.core.options import GOALS, OWN, CompileOptions
 from mcugen.hir.graph import Graph
-from mcugen.kernels.choose import SURROUNDINGS, Cost
+from mcugen.kernels.choose import RANK_OFFSET_BYTES, Cost
 from mcugen.lir.program import Program
 from mcugen.memory.place import copied_bytes, memory_of_arena
 from mcugen.search.budget import use_of, waits_when_placed
@@ -47,7 +47,7 @@ def grouped(problem: SearchProblem, streamings: Streamings, kernels: Kernels, pl
     board, options = problem.board, problem.options
     if options.weights_reader or options.cores > 1 or options.kernels or options.family != OWN:
         return plain  # Those options address single layers.
-    max_ram = TOLERANCES.max_grouped_trade_ratio * (plain.arena_size + SURROUNDINGS[0]) - SURROUNDINGS[0]
+    max_ram = TOLERANCES.max_grouped_trade_ratio * (plain.arena_size + RANK_OFFSET_BYTES[0]) - RANK_OFFSET_BYTES[0]
     if max_ram <= 0:  # The program takes little RAM in any case.
         return plain
     streaming = streamings.of(streamings.ordered(problem.graph))

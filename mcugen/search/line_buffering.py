@@ -18,7 +18,7 @@ from mcugen.core.board import Board
 from mcugen.hir.graph import Graph, Node, Value, with_bodies
 from mcugen.hir.operator import RowForm
 from mcugen.hir.traits import Rowwise, row_form
-from mcugen.kernels.choose import LEAST_BESIDES, all_fitting, fitting_kernels, offers_of
+from mcugen.kernels.choose import MAX_GOAL_OFFSET_BYTES, all_fitting, fitting_kernels, offers_of
 from mcugen.kernels.cost import CostTable, cost_table
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
@@ -112,7 +112,7 @@ class Streaming:
     def product(self, plan: Sequence[Stretch]) -> float:
         """Return the estimated product of instructions and RAM of a plan."""
         plain = sum(instructions for _, instructions in self._plain)
-        return (plain + sum(s.instructions for s in plan)) * (ram_of(plan) + LEAST_BESIDES)
+        return (plain + sum(s.instructions for s in plan)) * (ram_of(plan) + MAX_GOAL_OFFSET_BYTES)
 
     @cached_property
     def least(self) -> int:

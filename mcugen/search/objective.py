@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 
 from mcugen.core.errors import UsageError
 from mcugen.core.options import GOALS, CompileOptions
-from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN, NEARLY
+from mcugen.kernels.choose import AMPLE_MEMORY_FRACTION, MAX_BALANCED_SLOWDOWN, MAX_FLASH_EXCESS_RATIO
 
 NOT_MEASURED = "chosen by judgement; no measurement is recorded"
 """Evidence of a tolerance without a measurement behind it."""
@@ -37,17 +37,17 @@ class Tolerances:
     """All tolerances of the program search, each with its unit, meaning and evidence; see `rows`."""
 
     ample_memory_fraction: float = _tolerance(
-        ENOUGH,
+        AMPLE_MEMORY_FRACTION,
         unit="bytes / bytes of the board",
         meaning="RAM or flash is ample where a program uses at most this share: to save more of it has no value.",
     )
     max_balanced_slowdown: float = _tolerance(
-        MOST_SLOWDOWN,
+        MAX_BALANCED_SLOWDOWN,
         unit="time / time",
         meaning="Largest slowdown of `balanced` against the fastest program in ample memory.",
     )
     max_flash_excess_ratio: float = _tolerance(
-        NEARLY,
+        MAX_FLASH_EXCESS_RATIO,
         unit="bytes / bytes",
         meaning="Largest ratio of the flash of a `flash` program to the least flash: the excess may buy speed.",
     )

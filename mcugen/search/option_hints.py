@@ -15,7 +15,7 @@ from mcugen.hir.traits import readers_behind, weight_axes
 from mcugen.hir.types import DType
 from mcugen.lir.program import Access, Buffer, Program, Space
 from mcugen.memory.areas import waits_of
-from mcugen.memory.place import BESIDE, Placement, hottest, ram_by_speed
+from mcugen.memory.place import SPILL_RESERVE_BYTES, Placement, hottest, ram_by_speed
 from mcugen.ops.conversion import Quantize
 from mcugen.search.objective import TOLERANCES
 from mcugen.search.plan import ProgramCandidate
@@ -124,7 +124,7 @@ def hint_of_copies_ahead(candidate: ProgramCandidate, board: Board, options: Com
 def _saved_by_arena(candidate: ProgramCandidate, board: Board, placement: Placement) -> float:
     """Return the cycles saved by an arena in the fastest memory with room for it."""
     program, size = candidate.program, candidate.program.arena_size + candidate.program.state_size
-    fastest = next((m for m in ram_by_speed(board) if size + BESIDE <= m.room), None)
+    fastest = next((m for m in ram_by_speed(board) if size + SPILL_RESERVE_BYTES <= m.room), None)
     is_known = all(memory.access is not None for memory in placement.arenas)
     if fastest is None or fastest.access is None or not is_known or fastest.speed >= placement.arenas[0].speed:
         return 0.0

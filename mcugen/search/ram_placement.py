@@ -12,7 +12,7 @@ from mcugen.core.options import AUTO_PLACE, CompileOptions, Places
 from mcugen.lir.program import Buffer, Program, aligned
 from mcugen.memory.constant_stalls import saved_by_copies
 from mcugen.memory.knapsack import most_valuable
-from mcugen.memory.place import BESIDE, hottest, memory_of_weights, ram_by_speed
+from mcugen.memory.place import SPILL_RESERVE_BYTES, hottest, memory_of_weights, ram_by_speed
 from mcugen.search.objective import TOLERANCES
 
 AUTO_PLACES = Places(arena=(AUTO_PLACE,))
@@ -87,7 +87,7 @@ def _rooms(program: Program, board: Board) -> list[tuple[Memory, int]]:
     """Return each RAM, the fastest first, with the bytes that the arena and the firmware's own variables leave."""
     rooms, arena = list[tuple[Memory, int]](), program.arena_size + program.state_size
     for memory in ram_by_speed(board):
-        room = memory.room - BESIDE
+        room = memory.room - SPILL_RESERVE_BYTES
         arena_part = arena if arena <= room else 0
         arena -= arena_part
         rooms.append((memory, max(room - arena_part, 0)))

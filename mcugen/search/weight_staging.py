@@ -13,10 +13,17 @@ from mcugen.core.board import Board, Memory, Serial
 from mcugen.core.options import AUTO_PLACE, GOALS, CompileOptions, Places
 from mcugen.lir.program import BEGIN_WEIGHTS, BRINGING, STAGE_WEIGHTS, Buffer, Program, Space, aligned
 from mcugen.lir.weights import with_staged_weights
-from mcugen.memory.constant_stalls import COPY, constants_of, saved_by_copies, waits_for_constants
+from mcugen.memory.constant_stalls import COPY_CYCLES_PER_BYTE, constants_of, saved_by_copies, waits_for_constants
 from mcugen.memory.knapsack import most_valuable
 from mcugen.memory.peak import busiest, moments
-from mcugen.memory.place import BESIDE, copied_bytes, copies_of, hottest, memory_of_arena, memory_of_weights
+from mcugen.memory.place import (
+    SPILL_RESERVE_BYTES,
+    copied_bytes,
+    copies_of,
+    hottest,
+    memory_of_arena,
+    memory_of_weights,
+)
 from mcugen.memory.plan import Planned, plan_memory
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.search.budget import STACK_RESERVE_BYTES, use_of
@@ -114,7 +121,7 @@ def _room_for_copies(program: Program, board: Board, options: CompileOptions, ar
 def _room_for_part(program: Program, board: Board, options: CompileOptions, arena: int) -> int:
     """Return the bytes for copies of some constants, beside everything else in that memory."""
     is_beside = memory_of_arena(board, options.place).name == board.data_memory
-    return _room_for_copies(program, board, options, arena) - BESIDE * is_beside
+    return _room_for_copies(program, board, options, arena) - SPILL_RESERVE_BYTES * is_beside
 
 
 def _a_part(program: Program, board: Board, options: CompileOptions, arena: int) -> CompileOptions:
@@ -370,7 +377,7 @@ def time_of_copies(board: Board, options: CompileOptions, nbytes: int) -> int:
         options: Options with the placement of weights.
         nbytes: Bytes to copy.
     """
-    return round(COPY * nbytes) + (board.reading(memory_of_weights(board, options.place), nbytes) or 0)
+    return round(COPY_CYCLES_PER_BYTE * nbytes) + (board.reading(memory_of_weights(board, options.place), nbytes) or 0)
 
 
 def staged(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> ProgramCandidate:

@@ -31,17 +31,17 @@ class Checks(Enum):
     """Report place and kind; compiling takes gcc twice as long."""
 
 
-HARNESS = resource_dir("templates") / "harness"
+HARNESS_DIR = resource_dir("templates") / "harness"
 """Folder of the harness, whose files are compiled in place.
 
 Files generated for a model go to `harness` in the build folder.
 """
 
-_COMMON = ("-std=c99", "-O2", "-pipe", "-ffunction-sections", "-fdata-sections", "-I", "model", "-I", str(HARNESS))
+_COMMON = ("-std=c99", "-O2", "-pipe", "-ffunction-sections", "-fdata-sections", "-I", "model", "-I", str(HARNESS_DIR))
 _STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
 _NO_MEMSET = ("-fno-tree-loop-distribute-patterns",)  # no loop becomes memset: the model pays for its own
-_HOOKED = ("-include", str(HARNESS / "on_layer.h"))
-_COPIED = ("-include", str(HARNESS / "copies.h"))
+_HOOKED = ("-include", str(HARNESS_DIR / "on_layer.h"))
+_COPIED = ("-include", str(HARNESS_DIR / "copies.h"))
 _HOST = ("-DHARNESS_HOST", "-DMCUGEN_SECTION(name)=")  # sanitizers leave sections of one's own alone
 _UNDEFINED = "-fsanitize=undefined,float-cast-overflow"
 _TRAP = "-fsanitize-undefined-trap-on-error"
@@ -66,7 +66,7 @@ _FOR_ONE_CORE = ("main.c", "empty.c", "wire.c")
 _GENERATED = (*_FOR_ONE_CORE, "cores.c")
 _TARGET_SOURCES = ("startup", "semihosting", "measure", "copies")
 _CPU_SOURCES = ("reset", "counter")
-_LEAST_ROOM = 16
+_MIN_HOOK_LAYERS = 16
 """Layers. Two at least: the hook's own cost is the distance of two calls."""
 
 
@@ -210,7 +210,7 @@ def build_for_both_cores(bundle: Bundle, board: Board, machine: Machine, folder:
     values = {"name": bundle.name, "macro": bundle.name.upper(), "inputs": bundle.inputs, "outputs": bundle.outputs}
     (harness / "cores.c").write_text(_render("cores.c.j2", counts=counts, **values))
     (folder / "link.ld").write_text(_linker_script(bundle, machine))
-    own = (*_HOOKED, "-include", str(HARNESS / "on_cores.h")) if counts else ("-DMCUGEN_CORES_SEV",)
+    own = (*_HOOKED, "-include", str(HARNESS_DIR / "on_cores.h")) if counts else ("-DMCUGEN_CORES_SEV",)
     model = [replace(unit, flags=(*unit.flags, *own)) for unit in _model_units(bundle)]
     stems = ("startup", "semihosting", f"{machine.harness}/reset", "cores")
     units = [*_harness_units(stems, (*_NO_MEMSET, *own[2 * counts :])), *model]
@@ -243,7 +243,7 @@ def build_wire_target(
     prefix = f"-D{bundle.name.upper()}_VALIDATE"
     compiler = _target_compiler(board, machine, library, folder)
     harness = ("startup", "semihosting", "wire", f"{machine.harness}/reset", f"{machine.harness}/uart")
-    own = ("-include", str(HARNESS / "stack.h"), f"{prefix}_STACK=stack_bottom", f"{prefix}_SYSTICK=1")
+    own = ("-include", str(HARNESS_DIR / "stack.h"), f"{prefix}_STACK=stack_bottom", f"{prefix}_SYSTICK=1")
     port = (*_NO_MEMSET, f"-DHARNESS_UART={machine.uart:#x}u")
     units = [*_harness_units(harness, port), *_validated_units(bundle, own)]
     with library.blamed_for_headers():
@@ -284,7 +284,7 @@ def flags_of(board: Board) -> str:
 def _target_compiler(board: Board, machine: Machine, library: Linked, folder: Path) -> Compiler:
     """Return the compiler with the board's flags last: they may ask for another optimization level."""
     toolchain = machine.toolchain
-    flags = (*toolchain.library, *_COMMON, "-I", str(HARNESS / machine.harness), *library.flags)
+    flags = (*toolchain.library, *_COMMON, "-I", str(HARNESS_DIR / machine.harness), *library.flags)
     return Compiler((find_program(toolchain.gcc),), (*flags, *board.cflags), folder)
 
 
@@ -294,7 +294,7 @@ def _measuring_units(machine: Machine, layers: int) -> list[Unit]:
     The room is a power of two, so that the object of one model serves others.
     """
     stems = (*_TARGET_SOURCES, *(f"{machine.harness}/{stem}" for stem in _CPU_SOURCES), "main")
-    room = {"measure": (f"-DHARNESS_LAYERS={max(_LEAST_ROOM, 1 << (layers - 1).bit_length())}",)}
+    room = {"measure": (f"-DHARNESS_LAYERS={max(_MIN_HOOK_LAYERS, 1 << (layers - 1).bit_length())}",)}
     return [unit for stem in stems for unit in _harness_units((stem,), (*_NO_MEMSET, *room.get(stem, ())))]
 
 
@@ -359,7 +359,7 @@ def _render(template: str, **values: object) -> str:
 @cache
 def _environment() -> jinja2.Environment:
     return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HARNESS),
+        loader=jinja2.FileSystemLoader(HARNESS_DIR),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -370,7 +370,7 @@ def _environment() -> jinja2.Environment:
 def _harness_units(stems: tuple[str, ...], flags: tuple[str, ...]) -> list[Unit]:
     sources = [f"{stem}.c" for stem in stems]
     return [
-        Unit(f"harness/{source}" if source in _GENERATED else str(HARNESS / source), f"harness/{stem}.o", flags)
+        Unit(f"harness/{source}" if source in _GENERATED else str(HARNESS_DIR / source), f"harness/{stem}.o", flags)
         for source, stem in zip(sources, stems, strict=True)
     ]
 
@@ -411,7 +411,7 @@ def _hooked_units(bundle: Bundle, model: Sequence[Unit]) -> list[Unit]:
 
 def _painting(unit: Unit) -> Unit:
     """Return the harness file that measures stacks layer by layer in place of `measure.c`; other files unchanged."""
-    if unit.source != str(HARNESS / "measure.c"):
+    if unit.source != str(HARNESS_DIR / "measure.c"):
         return unit
     return Unit(unit.source, "harness/measure_stacks.o", (*unit.flags, "-DHARNESS_LAYER_STACKS"))
 

@@ -13,7 +13,7 @@ from mcugen.core.errors import ToolMissingError, VerificationError
 from mcugen.simulation.build import TargetImages
 from mcugen.simulation.disassembly import Instruction
 from mcugen.simulation.elf import AddressRange, functions
-from mcugen.simulation.profile import AWAITS, COPIES, HARNESS, Edge, Profiler, Span
+from mcugen.simulation.profile import AWAITS, COPIES, HARNESS_FUNCTIONS, Edge, Profiler, Span
 from mcugen.simulation.timings import TIMINGS, Timing
 from mcugen.simulation.waits import Wait, read_wait, untimed, waiting
 
@@ -154,7 +154,7 @@ def read_code(image: Path, timing: Timing) -> Disassembly:
     """Return the code of firmware; the harness's own functions are not counted."""
     known = functions(image)
     copies = [known[name] for name in (COPIES, AWAITS) if name in known]
-    return Disassembly(timing.read(image), [area for name, area in known.items() if name in HARNESS], copies)
+    return Disassembly(timing.read(image), [area for name, area in known.items() if name in HARNESS_FUNCTIONS], copies)
 
 
 def instructions_of(span: Span, code: Disassembly) -> int:

@@ -25,11 +25,11 @@ from mcugen.simulation.build import build_target
 from mcugen.simulation.elf import AddressRange, functions
 from mcugen.simulation.execute import Sample
 from mcugen.simulation.machines import find_machine
-from mcugen.simulation.profile import HARNESS, Edge, Profiler, Span
+from mcugen.simulation.profile import HARNESS_FUNCTIONS, Edge, Profiler, Span
 from mcugen.simulation.simulation import SECONDS_PER_SAMPLE
 from mcugen.simulation.stack_steps import StackStep, read_steps
 
-MOVES = ("mem", "__aeabi_mem")
+COPY_FUNCTION_PREFIXES = ("mem", "__aeabi_mem")
 """Prefixes of C library functions whose loops depend on sizes only."""
 DIVISIONS = dict.fromkeys(("__udivsi3", "__divsi3", "__aeabi_uidiv", "__aeabi_idiv", "__aeabi_uidivmod"), 32)
 """Rounds of a loop of libgcc's (lib1funcs.S), which shifts 32 bits by one at least."""
@@ -79,7 +79,7 @@ def paths(
     with tempfile.TemporaryDirectory(prefix="mcugen-") as folder:
         image = build_target(bundle, board, machine, Path(folder), hooks=False, files=library).model
         steps, known = read_steps(image, machine.toolchain), functions(image)
-        ignored = [area for name, area in known.items() if name in HARNESS]
+        ignored = [area for name, area in known.items() if name in HARNESS_FUNCTIONS]
         runs = []
         for index, sample in enumerate(samples):
             progress(index)
@@ -248,7 +248,7 @@ def _loops(
         name = names.name(target)
         if name in DIVISIONS:
             yield _Loop(target, tuple(sources), 0, DIVISIONS[name])
-        elif not name.startswith(MOVES) and not names.is_own(name):
+        elif not name.startswith(COPY_FUNCTION_PREFIXES) and not names.is_own(name):
             raise _UnknownError(f"{name} of a library has a loop")
         elif len(counts) > 1 and max(counts) > rounds:
             raise _UnknownError(f"a loop of {name} goes by data")

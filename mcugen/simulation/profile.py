@@ -19,7 +19,7 @@ from mcugen.simulation.waits import parts, told
 
 MARK = "harness_mark"
 LAYER_MARK = "mcugen_harness_on_layer"
-HARNESS = (MARK, LAYER_MARK, "run_marked", "read_counter")
+HARNESS_FUNCTIONS = (MARK, LAYER_MARK, "run_marked", "read_counter")
 """Functions that run while a call is profiled, and are not the model's."""
 
 COPIES, AWAITS = "mcugen_harness_copy_begin", "mcugen_harness_copy_end"
@@ -79,7 +79,7 @@ class Profiler:
         folder.mkdir(parents=True, exist_ok=True)
         marks = [known[name].begin for name in (MARK, LAYER_MARK) if name in known]
         memories = told(self.board, parts(self.board, image, self.bundle, self.machine))
-        ignored = [f"ignore {known[name].begin:x} {known[name].end:x}" for name in HARNESS if name in known]
+        ignored = [f"ignore {known[name].begin:x} {known[name].end:x}" for name in HARNESS_FUNCTIONS if name in known]
         told_copies = [("copies", COPIES, f" {BEGIN_COPY}"), ("awaits", AWAITS, "")]
         ignored += [
             f"{key} {known[name].begin:x} {known[name].end:x}{more}" for key, name, more in told_copies if name in known

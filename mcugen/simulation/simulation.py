@@ -39,13 +39,13 @@ from mcugen.simulation.profile import Profiler
 from mcugen.simulation.stack import StackBound, stack_bound
 from mcugen.simulation.timer import Reading, TimerReadings
 
-LEAST_SHARE = 16
+MIN_SHARE_SAMPLES = 16
 """Samples that are worth a simulator of their own."""
 
-MOST_SHARE = 256
+MAX_SHARE_SAMPLES = 256
 """Samples that a worker of a cluster gets at once: so many are done again where one is lost."""
 
-LEAST_SHARES = 8
+MIN_CLUSTER_SHARES = 8
 """Least number of shares for a cluster, which may have many workers."""
 
 SECONDS_PER_SAMPLE = 120.0
@@ -204,7 +204,7 @@ def _run_all(
 
 def _shares(total: int, max_shares: int) -> list[int]:
     """Return the begins of the shares of `total` samples, and the end of the last."""
-    count = max(min(max_shares, total // LEAST_SHARE), 1)
+    count = max(min(max_shares, total // MIN_SHARE_SAMPLES), 1)
     return [total * i // count for i in range(count + 1)]
 
 
@@ -232,7 +232,7 @@ def _run_on_cluster(
     measure: Measure = Measure.NOTHING,
 ) -> RunResult:
     """Run all samples on other computers, whose simulators must have the same version."""
-    ends = _shares(len(samples), max(LEAST_SHARES, -(-len(samples) // MOST_SHARE)))
+    ends = _shares(len(samples), max(MIN_CLUSTER_SHARES, -(-len(samples) // MAX_SHARE_SAMPLES)))
     shares = [
         SampleShare(first, samples[first:end], Measure.NOTHING if first else measure) for first, end in pairwise(ends)
     ]

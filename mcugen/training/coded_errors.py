@@ -20,7 +20,7 @@ from mcugen.training.onnx_calls import OnnxCalls
 from mcugen.training.products import LONGEST_CODES, Emitter, Geometry, codes_of
 
 LARGEST_ERROR = 2**15 - 1
-LEAST_ERROR = 63
+MIN_ERROR_RANGE = 63
 """Errors that must be coarser say too little."""
 TINY = 1e-20
 
@@ -52,7 +52,7 @@ def most_errors(geometry: Geometry, seen: int, *, learns: bool) -> int:
     max_error = min(LARGEST_ERROR, LONGEST_CODES // (128 * geometry.meeting))
     if learns:
         max_error = min(max_error, LONGEST_CODES // (seen * geometry.positions))
-    if max_error < LEAST_ERROR:
+    if max_error < MIN_ERROR_RANGE:
         raise UnfitError(f"sums of {geometry.positions} positions")
     return max_error
 

@@ -33,7 +33,7 @@ from mcugen.ops.pointwise import Binary, Clamp
 from mcugen.ops.pool import AveragePool, DirectPool, MaxPool
 from mcugen.ops.reduce import Reduce
 from mcugen.ops.scatter import ScatterElements, ScatterND
-from mcugen.training.coded_errors import LEAST_ERROR, Error, ErrorPropagation, Rule, UnfitError, most_errors
+from mcugen.training.coded_errors import MIN_ERROR_RANGE, Error, ErrorPropagation, Rule, UnfitError, most_errors
 from mcugen.training.layers import layer_name
 from mcugen.training.products import LONGEST_CODES, Geometry, codes_of
 
@@ -79,7 +79,7 @@ def _of_product(walk: ErrorPropagation, node: Node, error: Error) -> None:
             other = _stored(node, node.input(1 - index))
             count = error.codes.type.count // value.type.count
             max_code = LONGEST_CODES // (256 * count)
-            if max_code < LEAST_ERROR:
+            if max_code < MIN_ERROR_RANGE:
                 raise UnfitError(f"sums of {count} positions")
             limited_error = walk.within(error, max_code)
             wide, codes = (walk.call("Cast", v, to=TensorProto.INT32) for v in (limited_error.codes, other))

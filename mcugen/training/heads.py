@@ -26,20 +26,20 @@ SAID = re.compile(
     r"|(?P<samples>nearest):(?P<of>\d{1,6}):(?P<kept>\d{1,6})(:(?P<near>\d{1,6}))?"
     r"|(?P<normal>statistics)(:(?P<prior>\d{1,6}(\.\d{1,6})?))?"
 )
-UNKNOWN = float(np.finfo(np.float32).min)
+UNTRAINED_CLASS_SCORE = float(np.finfo(np.float32).min)
 """The score of a class of which nothing was shown yet."""
 
-CENTROIDS = (
+CENTROIDS_HEAD_TEXTS = (
     "the squared distance from the mean of the class",
     "the mean of the class moves towards what the model makes of the sample, by its share of all samples of the class, "
     "but at least by `rate` of the way; with a rate of 0 nothing is learned.",
 )
-NEAREST = (
+NEAREST_HEAD_TEXTS = (
     "the share of the nearest samples that are of other classes",
     "what the model makes of the sample takes the place of the oldest one that is kept; with a rate of 0 nothing is "
     "learned.",
 )
-STATISTICS = (
+STATISTICS_HEAD_TEXTS = (
     "the squared distance from the mean, measured by the covariance",
     "mean and covariance take in what the model makes of the sample, which weighs as much as each one before, but at "
     "least `rate`; with a rate of 0 nothing is learned.",
@@ -132,16 +132,16 @@ def head_of(text: str) -> Head | None:
         return None
     if said["classes"]:
         count = _positive(text, said["count"])
-        return Head(count, "scores", *CENTROIDS, lambda e: _centroids(e, count))
+        return Head(count, "scores", *CENTROIDS_HEAD_TEXTS, lambda e: _centroids(e, count))
     if said["samples"]:
         count, kept, near = (_positive(text, number or "1") for number in (said["of"], said["kept"], said["near"]))
         if near > kept:
             raise UsageError(f"--train {text}: of the samples that are kept some are asked", f"{near} of {kept}")
-        return Head(count, "scores", *NEAREST, lambda e: _nearest(e, count, kept, near))
+        return Head(count, "scores", *NEAREST_HEAD_TEXTS, lambda e: _nearest(e, count, kept, near))
     prior = float(said["prior"] or 1)
     if not prior:
         raise UsageError(f"--train {text}: the variance before anything was shown must be positive", "0")
-    return Head(1, "anomaly", *STATISTICS, lambda e: _statistics(e, prior))
+    return Head(1, "anomaly", *STATISTICS_HEAD_TEXTS, lambda e: _statistics(e, prior))
 
 
 def _positive(text: str, number: str) -> int:
@@ -185,7 +185,7 @@ def _centroids(e: Embedding, classes: int) -> Judgement:
     means = e.keep("centroids", np.zeros((classes, size), np.float32))
     counts = e.keep("counts", np.zeros((classes, 1), np.float32))
     distances = e.distances(means)
-    known = call("Where", call("Greater", counts, real(0)), call("Neg", distances), real(UNKNOWN))
+    known = call("Where", call("Greater", counts, real(0)), call("Neg", distances), real(UNTRAINED_CLASS_SCORE))
     is_target = call("Equal", np.arange(classes, dtype=np.int32).reshape(-1, 1), e.target)
     hit = call("Cast", is_target, to=TensorProto.FLOAT)
     loss = call("ReduceSum", call("Mul", hit, distances), np.asarray([0, 1]), keepdims=0)
@@ -212,7 +212,7 @@ def _nearest(e: Embedding, classes: int, kept: int, near: int) -> Judgement:
     samples = e.keep("samples", np.zeros((kept, e.z.type.count), np.float32))
     labels, place = e.keep("labels", np.full((kept, 1), -1, np.int32)), e.keep("place", at_first)
     is_there = call("GreaterOrEqual", labels, at_first)
-    far = call("Where", is_there, e.distances(samples), real(-UNKNOWN))
+    far = call("Where", is_there, e.distances(samples), real(-UNTRAINED_CLASS_SCORE))
     order = call.several("TopK", [far, np.asarray([near])], 2, "", axis=0, largest=0)[1]
     near_labels = call("Gather", labels, call("Reshape", order, np.asarray([near])), axis=0)
     votes = call("Equal", near_labels, np.arange(classes, dtype=np.int32).reshape(1, classes))

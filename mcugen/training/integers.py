@@ -22,7 +22,7 @@ from mcugen.numerics.window import Window
 from mcugen.ops.conv import Conv
 from mcugen.ops.conversion import Cast, Dequantize, Quantize
 from mcugen.ops.gather import GatherND
-from mcugen.ops.learning import LARGEST, MOST_MOVE, STEP_BITS, DescendCodes
+from mcugen.ops.learning import LARGEST, MAX_CODE_STEP, STEP_BITS, DescendCodes
 from mcugen.ops.matmul import Dense, MatMul
 from mcugen.ops.movement import Movement, Reshape
 from mcugen.ops.pointwise import Binary, Where
@@ -35,19 +35,19 @@ from mcugen.training.losses import unlikely
 from mcugen.training.onnx_calls import OnnxCalls
 from mcugen.training.optimizers import Batch
 from mcugen.training.parameters import TrainedParameter, bias_of, code_scales, coded_weights, first_adapter, numbers
-from mcugen.training.products import UNIT, Emitter, Geometry, codes_of
+from mcugen.training.products import UNIT_QUANT, Emitter, Geometry, codes_of
 
 FINE = 15
 """Bits of fraction of probabilities, and what codes of errors have for a sign and more."""
-MOST_STEP = 2**22
+MAX_STEP_PER_INPUT = 2**22
 """The limit of a step for each unit of an input."""
-BIAS_BITS, MOST_BIAS = 8, 2**30
+BIAS_BITS, MAX_TRAINED_BIAS = 8, 2**30
 """Fractional bits and largest magnitude of trained biases, which are in units of the sums."""
 LARGEST_RATE = 1e30
 """Rates in codes beyond are no larger steps: all of them saturate."""
 ROOM = 2.0
 """Scores reach so much further than first weights say; beyond, they saturate."""
-LONGEST = 2**14
+MAX_LAYER_INPUTS = 2**14
 """Inputs of a layer, whose sums with a bias have 32 bits."""
 DECAY = 0.9
 """Decay factor of momentum."""
@@ -174,7 +174,7 @@ class _Maker:
         self.geometry, self.source = geometry_of(self.node), self.node.input(0)
         self.x, self.first = self._codes(self.source), numbers(self.node.inputs[1])
         self.bias = bias_of(self.node).astype(np.float64)
-        if self.geometry.depth > LONGEST:
+        if self.geometry.depth > MAX_LAYER_INPUTS:
             raise UnfitError(f"'{self.name}', whose sums are of {self.geometry.depth} products")
 
     def whole(self) -> Trained:
@@ -227,7 +227,7 @@ class _Maker:
         return float((rows * 255 * self.x.type.q.scale[0] + np.abs(self.bias)).max())
 
     def _input(self, role: str, first: Array, bits: int, largest: int) -> Learned:
-        quant = UNIT if first.dtype == np.int8 else None
+        quant = UNIT_QUANT if first.dtype == np.int8 else None
         value = self.graph.add_input(f"{self.name}.{role}", TensorType(first.shape, DType.of(first), quant))
         learned = Learned(TrainedParameter(value, self.name, first), bits, largest)
         self.learned.append(learned)
@@ -239,9 +239,9 @@ class _Maker:
 
     def _with_bias(self, sums: Value, units: Array) -> Value:
         """Add a trained bias to sums, in their units."""
-        if np.abs(self.bias / units).max(initial=0) >= MOST_BIAS / 2:
+        if np.abs(self.bias / units).max(initial=0) >= MAX_TRAINED_BIAS / 2:
             raise UnfitError(f"'{self.name}', whose bias is too large")
-        bias = self._input("bias", np.rint(self.bias / units).astype(np.int32), BIAS_BITS, MOST_BIAS)
+        bias = self._input("bias", np.rint(self.bias / units).astype(np.int32), BIAS_BITS, MAX_TRAINED_BIAS)
         self.learned.insert(0, self.learned.pop())
         per = column(1 / np.broadcast_to(units, self.bias.shape))
 
@@ -456,7 +456,7 @@ def stepped(
     zero, moves = np.zeros((1, 1), np.int32), call("Greater", rate, np.zeros(1, np.float32))
     if batch is not None and kept.total is not None:
         flat = call("Reshape", kept.total, np.asarray(step.type.shape))
-        step = call("Where", moves, _clipped(call, call("Add", flat, step), MOST_MOVE), flat)
+        step = call("Where", moves, _clipped(call, call("Add", flat, step), MAX_CODE_STEP), flat)
         after.append(_shaped(call, call("Where", batch.is_full, zero, step), parameter))
         moves = call("And", moves, batch.is_full)
         step = call("Where", moves, step, zero)
@@ -464,7 +464,7 @@ def stepped(
         flat = call("Reshape", kept.velocity, np.asarray(step.type.shape))
         slower = call("Mul", call("Cast", flat, to=TensorProto.FLOAT), np.full((1, 1), DECAY, np.float32))
         slower = call("Cast", call("Round", slower), to=TensorProto.INT32)
-        step = _clipped(call, call("Add", slower, step), MOST_MOVE)
+        step = _clipped(call, call("Add", slower, step), MAX_CODE_STEP)
         after.append(call("Where", moves, _shaped(call, step, parameter), kept.velocity))
         step = call("Where", moves, step, zero)
     amount = graph.constant("update.bits", np.full((1, 1), bits, np.int32))
@@ -497,7 +497,11 @@ def _step(graph: Graph, call: OnnxCalls, gradient: Gradient, gain: Value) -> Val
         emit = Emitter(graph)
         sums, inputs = emit(MatMul(), sums, emit.turned(inputs)), None
     real = call("Mul", call("Cast", sums, to=TensorProto.FLOAT), gain)
-    step = call("Cast", call("Round", _clipped(call, real, MOST_STEP if is_outer else MOST_MOVE)), to=TensorProto.INT32)
+    step = call(
+        "Cast",
+        call("Round", _clipped(call, real, MAX_STEP_PER_INPUT if is_outer else MAX_CODE_STEP)),
+        to=TensorProto.INT32,
+    )
     if inputs is None:
         return step
     zero = np.full((1, 1), inputs.type.q.zero_point, np.int32)

@@ -28,7 +28,7 @@ from mcugen.training.parameters import TrainedParameter, with_parameters, withou
 from mcugen.training.reals import behind, compute_reals, real_result, real_result_of
 from mcugen.training.statistics import keep_statistics, new_statistics, taught_loss, with_statistics, without_idle
 
-MOVES = "the trained weights in `state` move by `rate` times the gradient of the loss."
+DESCENT_TEXT = "the trained weights in `state` move by `rate` times the gradient of the loss."
 
 
 def teach(graph: Graph, training: Training) -> Mapping[str, str]:
@@ -155,7 +155,7 @@ def _taught(
     first = {parameter.kept.name: parameter.first for parameter in parameters} | dict(running or {})
     names = tuple(dict.fromkeys(parameter.layer for parameter in parameters))
     ends = judgement.target.name, rate.name, name
-    graph.lesson = Lesson(*ends, states, names, first, judgement.classes, training.loss, MOVES)
+    graph.lesson = Lesson(*ends, states, names, first, judgement.classes, training.loss, DESCENT_TEXT)
     return states
 
 

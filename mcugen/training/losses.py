@@ -112,14 +112,14 @@ def contrastive(graph: Graph, result: Value) -> TrainingLoss:
     )
     difference = call("Sub", call("Reshape", result, np.asarray([count])), other)
     square = call("ReduceSum", call("Mul", difference, difference), np.asarray([0]), keepdims=1)
-    apart = call("Sqrt", call("Add", square, np.full(SCALAR, LEAST_SQUARE, np.float32)))
+    apart = call("Sqrt", call("Add", square, np.full(SCALAR, ROOT_EPSILON, np.float32)))
     missing = call("Max", call("Sub", one, apart), np.zeros(SCALAR, np.float32))
     pushed = call("Mul", call("Sub", one, together), call("Mul", missing, missing))
     total = call("Add", call("Mul", together, square), pushed)
     return TrainingLoss(call("Mul", total, half), target)
 
 
-LEAST_SQUARE = 1e-12
+ROOT_EPSILON = 1e-12
 """Added to squares whose root is taken: it has no derivative at 0."""
 
 Loss = Callable[[Graph, Value], TrainingLoss]

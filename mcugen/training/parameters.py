@@ -162,14 +162,14 @@ def _parameter(graph: Graph, node: Node, role: str, first: Array) -> TrainedPara
     return TrainedParameter(graph.add_input(f"{layer}.{role}", type_), layer, first)
 
 
-HEADROOM = 1.25
+TRAINED_WEIGHT_HEADROOM = 1.25
 """Codes reach so much further than what weights are at first."""
 
 
 def code_scales(first: Array) -> Array:
     """Return the scales of int8 weights by output channel; channels with small weights get the mean scale."""
     flat = np.abs(first).reshape(len(first), -1).max(1).astype(np.float64)
-    scales: Array = (HEADROOM * np.maximum(flat, flat.mean() or 1.0) / LARGEST).astype(np.float32)
+    scales: Array = (TRAINED_WEIGHT_HEADROOM * np.maximum(flat, flat.mean() or 1.0) / LARGEST).astype(np.float32)
     return scales
 
 

@@ -22,13 +22,13 @@ from mcugen.training.parameters import each_position
 
 LONGEST_CODES = 2**31 - 1
 """Largest magnitude of int32 sums."""
-UNIT = QuantParams((1.0,), 0)
+UNIT_QUANT = QuantParams((1.0,), 0)
 """Quantization of integers whose scale is stored elsewhere."""
 
 
 def codes_of(shape: Shape, dtype: DType) -> TensorType:
     """Return the type of symmetric quantized values with scale 1."""
-    return TensorType(shape, dtype, UNIT)
+    return TensorType(shape, dtype, UNIT_QUANT)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from mcugen.lir.program import Space, aligned
 from mcugen.memory.place import hottest
 from mcugen.search.ram_placement import AUTO_PLACES
 from mcugen.simulation import Setup, simulate
-from mcugen.simulation.build import HARNESS, build_target
+from mcugen.simulation.build import HARNESS_DIR, build_target
 from mcugen.simulation.execute import qemu_program
 from mcugen.simulation.machines import find_machine
 from mcugen.simulation.toolchain import Compiler, Unit, find_program
@@ -513,8 +513,8 @@ def test_the_file_of_weights_on_a_microcontroller(tmp_path: Path, cpu: str):
     images = build_target(model.bundle, target, machine, tmp_path, hooks=False)
     (tmp_path / "harness" / "main.c").write_text(TARGET_PROGRAM)
     (tmp_path / "model" / "net_selftest.c").write_text(model.bundle.files["net_selftest.c"])
-    toolchain, cpu_files = machine.toolchain, HARNESS / machine.harness
-    folders = ("-I", "model", "-I", str(HARNESS), "-I", str(cpu_files))
+    toolchain, cpu_files = machine.toolchain, HARNESS_DIR / machine.harness
+    folders = ("-I", "model", "-I", str(HARNESS_DIR), "-I", str(cpu_files))
     flags = (*toolchain.library, "-std=c99", "-O2", *folders, *target.cflags)
     compiler = Compiler((find_program(toolchain.gcc),), flags, tmp_path)
     compiler.compile([Unit("harness/main.c", "harness/main.o"), Unit("model/net_selftest.c", "model/net_selftest.o")])

@@ -36,7 +36,7 @@ def probabilities(count: int, classes: int) -> Array:
 
 
 def test_all_have_titles_that_the_command_line_knows():
-    assert {name: metric.title for name, metric in METRICS.items()} == options.METRICS
+    assert {name: metric.title for name, metric in METRICS.items()} == options.METRIC_TITLES
 
 
 @pytest.mark.parametrize(("name", "k"), [("top1", 1), ("top5", 5)])

@@ -44,7 +44,7 @@ from mcugen.numerics.curves import CODES, Line, interpolation
 from mcugen.ops.conversion import Cast, Dequantize, Quantize
 from mcugen.ops.elementwise import Elementwise, Interpolate, Linear, Lookup, _argument
 from mcugen.ops.lines import FixedAffine, FixedPRelu
-from mcugen.ops.pointwise import BINARY, UNARY, Binary, Clamp, Where
+from mcugen.ops.pointwise import BINARY_FUNCTIONS, UNARY_FUNCTIONS, Binary, Clamp, Where
 
 RUNTIME = Path(__file__).resolve().parents[2] / "runtime_c" / "include"
 STRICT = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
@@ -57,11 +57,13 @@ CODE = Argument("q", DType.INT16, exact=True)
 
 def rows() -> Iterator[tuple[str, DType, Expression]]:
     """Every function of every type that it takes, of x and y."""
-    for dtype, (name, row) in itertools.product(TYPES, (UNARY | BINARY).items()):
+    for dtype, (name, row) in itertools.product(TYPES, (UNARY_FUNCTIONS | BINARY_FUNCTIONS).items()):
         unsigned = dtype.is_integer and not dtype.limits[0]
         if not row.takes(dtype) or (unsigned and name == "PRelu"):  # which is imported as what it is, the identity
             continue
-        variables: list[Expression] = [Argument("x", dtype), Argument("y", dtype)][: 1 if name in UNARY else 2]
+        variables: list[Expression] = [Argument("x", dtype), Argument("y", dtype)][
+            : 1 if name in UNARY_FUNCTIONS else 2
+        ]
         constants = [Constant(v, dtype) for v in ATTRIBUTES[: len(signature(row.build).parameters) - len(variables)]]
         yield name, dtype, row.build(*variables, *constants)
 
@@ -83,7 +85,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder = tmp_path_factory.mktemp("expressions")
     texts = {True: "#include <math.h>\n", False: ""}
     for name, dtype, expression in rows():
-        result = DType.BOOL if (UNARY | BINARY)[name].tests else dtype
+        result = DType.BOOL if (UNARY_FUNCTIONS | BINARY_FUNCTIONS)[name].tests else dtype
         texts["math.h" in headers(expression)] += (
             f"void {name}_{dtype.tag}(const {dtype.c} *a, const {dtype.c} *b, {result.c} *to, int n);\n"
             f"void {name}_{dtype.tag}(const {dtype.c} *a, const {dtype.c} *b, {result.c} *to, int n)\n{{\n"
@@ -105,7 +107,7 @@ def test_numpy_and_c_agree(library: ctypes.CDLL):
         if name == "Pow" and dtype.is_float:
             x = np.abs(x)
         wanted = evaluate(expression, {"x": x, "y": y})
-        result = np.empty(len(x), bool if (UNARY | BINARY)[name].tests else dtype.numpy)
+        result = np.empty(len(x), bool if (UNARY_FUNCTIONS | BINARY_FUNCTIONS)[name].tests else dtype.numpy)
         pointers = (array.ctypes.data_as(ctypes.c_void_p) for array in (x, y, result))
         getattr(library, f"{name}_{dtype.tag}")(*pointers, len(x))
         wanted = wanted.astype(result.dtype)

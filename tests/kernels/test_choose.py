@@ -20,7 +20,7 @@ from mcugen.hir.graph import Graph
 from mcugen.kernels.choose import KernelChoice, Limits
 from mcugen.kernels.common.library import own_kernel
 from mcugen.kernels.common.specs import ConvSpec
-from mcugen.kernels.cost import UNKNOWN, CostTable, KernelCost, cost_table, work
+from mcugen.kernels.cost import UNMEASURED_KERNEL_COST, CostTable, KernelCost, cost_table, work
 from mcugen.lir.kernel import Call, Kernel, Site, reads, writes
 from mcugen.lir.kernel import scratch as working
 from mcugen.ops.matmul import Dense
@@ -170,10 +170,10 @@ def test_what_a_kernel_says_of_itself_is_part_of_its_work() -> None:
 def test_kernels_without_a_measurement_have_a_guess() -> None:
     (node,) = dense_layers(1).nodes
     table, unknown = cost_table("cortex-m4"), Kernel("a user's own")
-    guess = sum(p * t for p, t in zip(UNKNOWN.per[""], work(node, unknown), strict=True))
+    guess = sum(p * t for p, t in zip(UNMEASURED_KERNEL_COST.per[""], work(node, unknown), strict=True))
     assert not table.knows(node, unknown)
     assert table.instructions(node, unknown) == guess > 0
-    assert table.code_of({("f",): "a user's own"}) == {("f",): UNKNOWN.code}
+    assert table.code_of({("f",): "a user's own"}) == {("f",): UNMEASURED_KERNEL_COST.code}
     assert cost_table("no such cpu") is not None
 
 

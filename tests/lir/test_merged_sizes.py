@@ -11,7 +11,7 @@ import pytest
 
 from mcugen.core.errors import ModelError, UnsupportedError
 from mcugen.hir.types import DType, QuantParams, Shape
-from mcugen.lir.bounded import FEW, MOST_SYMBOLS, WHOLE_RANGE, difference, merge_sizes
+from mcugen.lir.bounded import MAX_SIZE_SYMBOLS, NUM_TRIED_SIZES, WHOLE_RANGE, difference, merge_sizes
 from mcugen.lir.formula import Atom, Polynomial, Quotient, Sizes, Symbol, ValueTable
 from mcugen.lir.program import Access, Buffer, Control, Endpoint, Instr, Operand, Overlap, Program, Space, Wide
 
@@ -390,12 +390,12 @@ def test_of_computed_sizes_few_are_tried_and_their_structure_is_that_of_larger_o
     assert tried[0] == (8, 10)
     tried.clear()
     merge_sizes([T, Symbol("m", 1, 300, output="count")], build)
-    assert FEW // 2 < len({m for _, m in tried}) <= FEW
+    assert NUM_TRIED_SIZES // 2 < len({m for _, m in tried}) <= NUM_TRIED_SIZES
 
 
 def test_no_more_sizes_than_can_be_tried():
-    symbols = [Symbol(f"n{i}", 1, 2) for i in range(MOST_SYMBOLS + 1)]
-    with pytest.raises(UnsupportedError, match=f"at most {MOST_SYMBOLS} sizes"):
+    symbols = [Symbol(f"n{i}", 1, 2) for i in range(MAX_SIZE_SYMBOLS + 1)]
+    with pytest.raises(UnsupportedError, match=f"at most {MAX_SIZE_SYMBOLS} sizes"):
         merge_sizes(symbols, lambda sizes: Fixed({"n": 2}))
 
 

@@ -48,12 +48,12 @@ def problems(draw: st.DrawFn) -> Problem:
     return Problem(sizes, {pair: apart for pair, apart in forbidden.items() if apart})
 
 
-@pytest.mark.parametrize("search", [exact.SEARCH, -1], ids=["by search", "by constraint programming"])
+@pytest.mark.parametrize("search", [exact.MAX_SEARCH_DISTANCES, -1], ids=["by search", "by constraint programming"])
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(problem=problems())
 def test_the_least_of_all_placements_is_found_and_proven(problem: Problem, search: int):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exact, "SEARCH", search)
+        patch.setattr(exact, "MAX_SEARCH_DISTANCES", search)
         starts, bound = solve(problem, end_to_end(list(problem.sizes)), max(problem.sizes))
     assert is_allowed(problem, starts)
     assert min(starts) >= 0
@@ -77,7 +77,7 @@ def hard(count: int = 40) -> Problem:
 
 
 def test_a_search_that_is_cut_short_is_sound_and_repeatable(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(exact, "EFFORT", 0.001)
+    monkeypatch.setattr(exact, "PLACEMENT_SOLVER_TIME", 0.001)
     problem = hard()
     hint = end_to_end(list(problem.sizes))
     starts, bound = solve(problem, hint, 99)
@@ -87,6 +87,6 @@ def test_a_search_that_is_cut_short_is_sound_and_repeatable(monkeypatch: pytest.
 
 
 def test_what_is_too_large_stays_as_it_is(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(exact, "MOST_PAIRS", 5)
+    monkeypatch.setattr(exact, "MAX_SOLVER_PAIRS", 5)
     problem = Problem([1] * 4, {(p, q): [(0, 0)] for q in range(4) for p in range(q)})
     assert solve(problem, [0, 1, 2, 7], 3) == ([0, 1, 2, 7], 3)

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from mcugen.memory import exact
-from mcugen.memory.exact import EFFORT, FEW_PAIRS, Interval, Problem, solve
+from mcugen.memory.exact import FULL_EFFORT_PAIRS, PLACEMENT_SOLVER_TIME, Interval, Problem, solve
 
 
 def reach(problem: Problem, starts: Sequence[int]) -> int:
@@ -74,7 +74,7 @@ def test_a_search_that_was_cut_short_proves_nothing(allowed: int, monkeypatch: p
     looked: list[int] = []
     moved = exact._moved
     monkeypatch.setattr(exact, "_moved", lambda *given: looked.append(1) or moved(*given))
-    monkeypatch.setattr(exact, "SEARCH", allowed)
+    monkeypatch.setattr(exact, "MAX_SEARCH_DISTANCES", allowed)
     hint = [40, 30, 20, 10, 50, 60]
     best, is_least = exact._search(problem, list(hint), 0)
     assert not is_least and is_allowed(problem, best)
@@ -114,7 +114,7 @@ def _is_moved(starts: Sequence[int], now: Sequence[int], number: int) -> bool:
 
 
 def test_things_that_push_one_another_on_end_within_the_search(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(exact, "SEARCH", 100)
+    monkeypatch.setattr(exact, "MAX_SEARCH_DISTANCES", 100)
     moved, steps = exact._moved([1, 1], [0, 0], [[(1, 1)], [(0, 1)]], 0, 10**9)
     assert (moved, steps) == ([], 101)
 
@@ -144,7 +144,7 @@ def test_the_solver_decides_limits(seed: int):
         assert answer is (limit >= wanted)
         assert len(starts) == (len(problem.sizes) if answer else 0)
         assert not answer or (is_allowed(problem, starts) and min(starts) >= 0 and reach(problem, starts) <= limit)
-        assert (effort == 0) if limit < max(problem.sizes) else (EFFORT / 1000 <= effort <= 1)
+        assert (effort == 0) if limit < max(problem.sizes) else (PLACEMENT_SOLVER_TIME / 1000 <= effort <= 1)
 
 
 def test_a_solver_without_time_decides_nothing():
@@ -153,7 +153,7 @@ def test_a_solver_without_time_decides_nothing():
     problem = Problem(sizes, {(p, q): [(1 - sizes[q], sizes[p] - 1)] for q in range(count) for p in range(q)})
     answer, starts, effort = exact._within(problem, sum(sizes) - 1, end_to_end(problem), 1e-9)
     assert (answer, starts) == (None, [])
-    assert effort >= EFFORT / 1000
+    assert effort >= PLACEMENT_SOLVER_TIME / 1000
 
 
 def test_solvers_repeat_themselves():
@@ -220,10 +220,10 @@ def test_what_the_solver_cannot_decide_is_no_bound(monkeypatch: pytest.MonkeyPat
     assert unknown.limits[:2] == [LEAST, (LEAST + 1 + HINT - 1) // 2]
 
 
-@pytest.mark.parametrize("num_pairs", [1, FEW_PAIRS, 2 * FEW_PAIRS, 8 * FEW_PAIRS])
+@pytest.mark.parametrize("num_pairs", [1, FULL_EFFORT_PAIRS, 2 * FULL_EFFORT_PAIRS, 8 * FULL_EFFORT_PAIRS])
 def test_many_constraints_get_less_of_the_solvers_time(num_pairs: int, monkeypatch: pytest.MonkeyPatch):
     """A question gets a quarter of it all, and there is no further one when it is used up."""
-    allowed = EFFORT * min(1, FEW_PAIRS / num_pairs)
+    allowed = PLACEMENT_SOLVER_TIME * min(1, FULL_EFFORT_PAIRS / num_pairs)
     oracle = Oracle(monkeypatch, 79, effort=allowed * 3 / 16)
     solve(Problem([1], {(0, number): [] for number in range(num_pairs)}), [HINT - 1], LEAST)
     left = [allowed * (1 - 3 / 16 * number) for number in range(6)]
@@ -267,7 +267,7 @@ def test_a_proof_by_the_search_needs_no_solver(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(("more", "is_tried"), [(0, True), (1, False)])
 def test_with_too_many_constraints_nothing_is_tried(more: int, is_tried: bool, monkeypatch: pytest.MonkeyPatch):
     oracle = Oracle(monkeypatch, 30)
-    problem = Problem([1], {(0, number): [] for number in range(exact.MOST_PAIRS + more)})
+    problem = Problem([1], {(0, number): [] for number in range(exact.MAX_SOLVER_PAIRS + more)})
     starts, bound = solve(problem, [HINT - 1], LEAST)
     assert (starts, bound) == (([29], 30) if is_tried else ([HINT - 1], LEAST))
     assert bool(oracle.limits) == bool(oracle.sought) == is_tried

@@ -42,7 +42,7 @@ def test_one_large_buffer_may_be_worth_more_than_what_saves_most_for_its_size():
 
 
 def test_many_bytes_are_told_apart_roughly(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(knapsack, "STEPS", 8)
+    monkeypatch.setattr(knapsack, "MAX_DISTINCT_SIZES", 8)
     items = buffers(1000, 3000, 2000)
     found = most_valuable(dict(zip(items, (1.0, 5.0, 3.0), strict=True)), 4096)
     assert found == [items[0], items[1]] or found == [items[1]]

@@ -17,7 +17,7 @@ from mcugen.core.errors import DoesNotFitError, UsageError
 from mcugen.core.options import Places
 from mcugen.hir.types import DType
 from mcugen.lir.program import ALIGNMENT, Access, Buffer, Control, Instr, Operand, Program, Space
-from mcugen.memory.place import NOWHERE, place
+from mcugen.memory.place import NO_PLACES, place
 from mcugen.memory.plan import plan_memory
 from mcugen.memory.traffic import traffic
 
@@ -164,7 +164,7 @@ def test_nothing_spills_where_several_memories_save_little():
 def test_stack_and_variables_have_room_beside_what_spills():
     """Of the memory that they are in, unless the user says what lies there."""
 
-    def used(data_memory: str, places: Places = NOWHERE) -> list[str]:
+    def used(data_memory: str, places: Places = NO_PLACES) -> list[str]:
         toy = replace(board(fast=8192 + 48, slow=32768), data_memory=data_memory)
         return [m.name for m in place(planned(chain(8192, 8192)), toy, places).arenas]
 

@@ -16,10 +16,10 @@ from mcugen.core.options import Places
 from mcugen.hir.types import DType
 from mcugen.lir.program import Buffer, Program, Space
 from mcugen.memory.place import (
-    BESIDE,
-    CODE,
-    LEAST_SAVED,
-    NOWHERE,
+    MAX_CORE_IMAGE_CODE_BYTES,
+    MIN_PLACEMENT_GAIN,
+    NO_PLACES,
+    SPILL_RESERVE_BYTES,
     Placement,
     copied_bytes,
     copies_of,
@@ -227,7 +227,7 @@ def test_each_next_memory_gets_what_the_ones_before_left():
     hot = Places(hot_weights=(("slow", 16), ("fast", 40)))
     assert [m.name for m in copies_of(program, toy, hot).values()] == ["slow", "fast", "fast"]
     assert copied_bytes(program, toy, hot) == 3 * 16
-    assert copies_of(program, toy, Places(weights="rom")) == copies_of(program, toy, NOWHERE) == {}
+    assert copies_of(program, toy, Places(weights="rom")) == copies_of(program, toy, NO_PLACES) == {}
 
 
 # ------------------------------------------------------------------------------------------------- a second core's
@@ -236,11 +236,11 @@ def test_each_next_memory_gets_what_the_ones_before_left():
 @pytest.mark.parametrize(
     ("room", "copy_in", "is_left"),
     [
-        (CODE + 48, "fast", True),
-        (CODE + 47, "fast", False),
-        (CODE + 48, "slow", True),
-        (CODE + 48, "unseen", True),
-        (CODE + 48, "quick", False),
+        (MAX_CORE_IMAGE_CODE_BYTES + 48, "fast", True),
+        (MAX_CORE_IMAGE_CODE_BYTES + 47, "fast", False),
+        (MAX_CORE_IMAGE_CODE_BYTES + 48, "slow", True),
+        (MAX_CORE_IMAGE_CODE_BYTES + 48, "unseen", True),
+        (MAX_CORE_IMAGE_CODE_BYTES + 48, "quick", False),
     ],
 )
 def test_constants_of_a_second_core_lie_in_its_image(room: int, copy_in: str, is_left: bool):
@@ -294,7 +294,7 @@ def test_what_takes_more_than_may_spill_stays_whole(more: int, is_split: bool):
 def test_several_memories_must_save_a_share_of_a_calls_cycles(calls: float, is_split: bool):
     """Of 48 bytes that are written, then read, once: each word takes 2 cycles less."""
     program = planned(48, 48)
-    program.instructions_estimate = calls * (48 // 4 * 2) / LEAST_SAVED
+    program.instructions_estimate = calls * (48 // 4 * 2) / MIN_PLACEMENT_GAIN
     found = place(program, board())
     assert found.arenas == ((FAST, SLOW) if is_split else (SLOW,))
     assert len(program.area_sizes) == len(found.arenas)
@@ -312,19 +312,19 @@ def test_faster_memories_are_taken_besides_only_where_nothing_else_has_room():
 
 def beside_the_stack(room: int, *sizes: int) -> tuple[Program, Board]:
     """Two memories, of which the second has so many bytes, and is that of the stack."""
-    memories = replace(FAST, size=2 * BESIDE), replace(SLOW, size=room), ROM
+    memories = replace(FAST, size=2 * SPILL_RESERVE_BYTES), replace(SLOW, size=room), ROM
     return planned(*sizes), board(*memories, data="slow")
 
 
 def test_what_spills_leaves_room_for_the_stack():
-    program, toy = beside_the_stack(3 * BESIDE, 2 * BESIDE, 2 * BESIDE)
+    program, toy = beside_the_stack(3 * SPILL_RESERVE_BYTES, 2 * SPILL_RESERVE_BYTES, 2 * SPILL_RESERVE_BYTES)
     assert len(place(program, toy).arenas) == 2
-    program, toy = beside_the_stack(3 * BESIDE - 1, 2 * BESIDE, 2 * BESIDE)
+    program, toy = beside_the_stack(3 * SPILL_RESERVE_BYTES - 1, 2 * SPILL_RESERVE_BYTES, 2 * SPILL_RESERVE_BYTES)
     assert refused(program, toy).remedy.startswith("let it take all RAM with --place auto, or use a smaller")
     assert len(place(program, toy, Places(("auto",))).arenas) == 2
 
 
-def refused(program: Program, toy: Board, places: Places = NOWHERE) -> DoesNotFitError:
+def refused(program: Program, toy: Board, places: Places = NO_PLACES) -> DoesNotFitError:
     with pytest.raises(DoesNotFitError) as error:
         place(program, toy, places)
     return error.value
@@ -333,12 +333,12 @@ def refused(program: Program, toy: Board, places: Places = NOWHERE) -> DoesNotFi
 @pytest.mark.parametrize(
     ("toy", "places", "rule", "found"),
     [
-        (board(FAST, ROM), NOWHERE, "arena must fit in one RAM memory", "128 bytes, 64 more than 'fast' has"),
+        (board(FAST, ROM), NO_PLACES, "arena must fit in one RAM memory", "128 bytes, 64 more than 'fast' has"),
         (board(FAST, ROM), Places(("auto",)), "arena must fit in memory 'fast'", "128 bytes, 64 more than 'fast' has"),
         (board(), Places(("fast",)), "arena must fit in memory 'fast'", "128 bytes, 64 more than 'fast' has"),
         (
             board(FAST, replace(SLOW, size=32), ROM),
-            NOWHERE,
+            NO_PLACES,
             "arena must fit in the RAM memories",
             "128 bytes, 'fast' has 64 and 'slow' has 32",
         ),
@@ -359,12 +359,12 @@ def test_refusals_of_an_arena(toy: Board, places: Places, rule: str, found: str)
 @pytest.mark.parametrize(
     ("sizes", "has_room"),
     [
-        ((3 * BESIDE, 2 * BESIDE), True),
-        ((3 * BESIDE, 2 * BESIDE + 1), False),  # more than all RAM
-        ((3 * BESIDE + 1, 16), False),  # more than any of its memories
+        ((3 * SPILL_RESERVE_BYTES, 2 * SPILL_RESERVE_BYTES), True),
+        ((3 * SPILL_RESERVE_BYTES, 2 * SPILL_RESERVE_BYTES + 1), False),  # more than all RAM
+        ((3 * SPILL_RESERVE_BYTES + 1, 16), False),  # more than any of its memories
     ],
 )
 def test_all_ram_is_offered_only_where_that_would_do(sizes: tuple[int, int], has_room: bool):
-    program, toy = beside_the_stack(3 * BESIDE, *sizes)
+    program, toy = beside_the_stack(3 * SPILL_RESERVE_BYTES, *sizes)
     wanted = "let it take all RAM with --place auto" if has_room else "compute by rows with --optimize ram"
     assert refused(program, toy).remedy.startswith(f"{wanted}, or use a smaller")

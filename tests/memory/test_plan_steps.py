@@ -138,7 +138,7 @@ def test_meetings_are_pairs_that_are_alive_at_once(seed: int):
 def test_a_crowd_is_placed_largest_first_where_it_is_the_first_to_fit(seed: int, monkeypatch: pytest.MonkeyPatch):
     program = random_program(Random(seed), 12)
     ranges = program.live_ranges()
-    monkeypatch.setattr(plan, "MOST_MEETINGS", -1)
+    monkeypatch.setattr(plan, "MAX_LIVE_PAIRS", -1)
     plan_memory(program)
     verify_plan(program)
     placed: list[Buffer] = []
@@ -162,7 +162,7 @@ def test_only_more_meetings_than_that_are_a_crowd(most: int, is_crowd: bool, mon
     """Of four buffers in a chain three pairs meet; in place of one another they take one buffer's bytes."""
     program = chain(32, 32, 32, 32, inplace=True).program
     assert plan._meetings(Lives(program, 0)) == 3
-    monkeypatch.setattr(plan, "MOST_MEETINGS", most)
+    monkeypatch.setattr(plan, "MAX_LIVE_PAIRS", most)
     plan_memory(program)
     assert program.area_sizes == [64 if is_crowd else 32]
 

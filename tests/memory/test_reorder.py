@@ -601,7 +601,7 @@ def test_work_on_large_graphs_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(order._Problem, "step", counted)
     given_peak = Measure(sketch.program).given()
     reordered(sketch)
-    assert steps < 30 * order.MOST_SETS
+    assert steps < 30 * order.MAX_ORDER_SETS
     assert Measure(sketch.program).given() < 0.9 * given_peak
 
 
@@ -684,8 +684,8 @@ def test_bytes_of_sets_are_right_along_any_order(kind: str):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_of_the_search_costs_the_same_in_wider_graphs(kind: str, monkeypatch: pytest.MonkeyPatch):
     """It looks at what changes, not at all branches that wait for their end."""
-    monkeypatch.setattr(order, "MOST_SETS", 800)
-    monkeypatch.setattr(order, "MOST_WORK", 10**9)
+    monkeypatch.setattr(order, "MAX_ORDER_SETS", 800)
+    monkeypatch.setattr(order, "MAX_BUFFER_VISITS", 10**9)
     found = []
     for count in (12, 24, 48):
         steps = summed = 0
@@ -721,7 +721,7 @@ def test_equal_problems_are_solved_once(monkeypatch: pytest.MonkeyPatch):
     for count in range(2, 2 + 2 * order.MAX_KNOWN_ORDERS):
         reordered(parallel(count, "outputs"))
     assert len(order._known_orders) == order.MAX_KNOWN_ORDERS
-    monkeypatch.setattr(order, "MOST_WORK", 0)
+    monkeypatch.setattr(order, "MAX_BUFFER_VISITS", 0)
     reordered(parallel(6, "added"))
     assert len(searches) == 2 + 2 * order.MAX_KNOWN_ORDERS
 

@@ -193,7 +193,7 @@ def test_what_does_not_fit_lies_as_before_after_so_many_rounds(rounds: int, monk
         tried.append(limits)
         return [1] * len(units)
 
-    monkeypatch.setattr(areas, "ROUNDS", rounds)
+    monkeypatch.setattr(areas, "MAX_AREA_RETRIES", rounds)
     monkeypatch.setattr(areas, "_assign", too_much)
     assert areas.split(program, BOARD, {FAST: 64, SLOW: 64}) is None
     assert len(tried) == 2 * rounds  # of buffers that lie over one another together, and of each for itself

@@ -12,7 +12,7 @@ import pytest
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.numerics.normalize import FixedNormalize, span
-from mcugen.numerics.softmax import LOG_BITS, FixedExp, FixedLogSoftmax, FixedSoftmax, fixed_log2
+from mcugen.numerics.softmax import SOFTMAX_LOG_BITS, FixedExp, FixedLogSoftmax, FixedSoftmax, fixed_log2
 
 Quant = tuple[float, int]
 LIMITS = {DType.INT8: (-128, 127), DType.INT16: (-32768, 32767)}
@@ -121,7 +121,7 @@ def test_scales_of_results_of_softmax_reach_as_far_as_products_fit(length: int):
 def test_logarithms_are_cut_off():
     numbers = [1, 2, 3, 4, 5, 7, 255, 256, 2**16 + 1, 10**9, 2**31 - 1, 2**31, 2**32 - 1]
     for v, got in zip(numbers, fixed_log2(np.asarray(numbers)).tolist(), strict=True):
-        exact = math.log2(v) * 2**LOG_BITS
+        exact = math.log2(v) * 2**SOFTMAX_LOG_BITS
         assert got == exact if v & (v - 1) == 0 else exact - 1.01 < got < exact + 1e-6
 
 
@@ -143,7 +143,7 @@ def test_logarithm_of_softmax(dtype: DType, y: Quant, axis: int):
         exact = np.moveaxis(np.log(real_softmax(np.moveaxis(x, axis, -1), scale)), -1, axis) / y[0] + y[1]
         assert q.dtype == dtype.numpy and np.abs(q - exact.clip(low, high)).max() <= 0.52
         for index, got in np.ndenumerate(q):  # the formula of the class
-            log2 = int(fixed_log2(np.asarray([sums[index[1 - axis]]]))[0]) - found.exp.bits * 2**LOG_BITS
+            log2 = int(fixed_log2(np.asarray([sums[index[1 - axis]]]))[0]) - found.exp.bits * 2**SOFTMAX_LOG_BITS
             row = x[:, index[1]] if axis == 0 else x[index[0]]
             below = (int(x[index]) - int(row.max())) * found.slope
             whole = below - ((log2 * found.unit) >> found.unit_shift) + (y[1] << found.shift) + 2 ** (found.shift - 1)

@@ -12,8 +12,8 @@ from mcugen.search import weight_staging
 @pytest.fixture(autouse=True)
 def plans_need_not_be_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many operators side by side are the hardest of problems for order and plan, and neither is what is tested."""
-    monkeypatch.setattr(exact, "MOST_PAIRS", 0)
+    monkeypatch.setattr(exact, "MAX_SOLVER_PAIRS", 0)
     monkeypatch.setattr(plan, "_ORDERS", plan._ORDERS[:1])
     monkeypatch.setattr(weight_staging, "MAX_STAGING_PLANS", 1)
-    monkeypatch.setattr(order, "MOST_SETS", 100)
-    monkeypatch.setattr(order, "LEAST_WIDTH", 1)
+    monkeypatch.setattr(order, "MAX_ORDER_SETS", 100)
+    monkeypatch.setattr(order, "MIN_BEAM_WIDTH", 1)

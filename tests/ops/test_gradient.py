@@ -26,7 +26,7 @@ from mcugen.ops.gradient.rule import rules
 from mcugen.ops.matmul import Dense
 from mcugen.ops.onnx_node import Refusal
 from mcugen.ops.packed import PackedDense
-from mcugen.ops.pointwise import BINARY, UNARY, Binary, Clamp, Unary
+from mcugen.ops.pointwise import BINARY_FUNCTIONS, UNARY_FUNCTIONS, Binary, Clamp, Unary
 from mcugen.ops.training import TRAINING
 
 STEP = 1e-6
@@ -321,8 +321,8 @@ def elementwise() -> dict[str, Operator]:
     alpha_beta = {"Selu": (1.6, 1.05), "HardSigmoid": (0.2, 0.5), "Shrink": (0.5, 0.1)}
     with_one = ("LeakyRelu", "Elu", "Celu", "ThresholdedRelu", "Swish")
     constants = alpha_beta | dict.fromkeys(with_one, (0.4,))
-    unary = {f: Unary(f, constants.get(f, ())) for f, row in UNARY.items() if row.floats and not row.tests}
-    binary = {f: Binary(f) for f, row in BINARY.items() if row.floats and not row.tests}
+    unary = {f: Unary(f, constants.get(f, ())) for f, row in UNARY_FUNCTIONS.items() if row.floats and not row.tests}
+    binary = {f: Binary(f) for f, row in BINARY_FUNCTIONS.items() if row.floats and not row.tests}
     clamps = {"Relu": Clamp(0.0), "Relu6": Clamp(-0.4, 0.4), "clamped sum": Binary("Add", (-0.4, 0.4))}
     return {**unary, **binary, **clamps}
 

@@ -22,7 +22,7 @@ from mcugen.hir.types import DType
 from mcugen.kernels.portable.elementwise import Scalars
 from mcugen.numerics.curves import CODES, TANH_TABLE, Line, interpolation
 from mcugen.numerics.softmax import fixed_log2
-from mcugen.ops.pointwise import UNARY
+from mcugen.ops.pointwise import UNARY_FUNCTIONS
 
 Coded = tuple[type, float, int]
 """Element type, scale, zero point."""
@@ -147,7 +147,7 @@ STEEP = ("Ceil", "Floor", "Round", "Sign", "Log", "Sqrt", "Reciprocal", "Acos", 
 """Functions that jump, or are nearly vertical at some code: no table of lines follows them."""
 SMOOTH = sorted(
     name
-    for name, row in UNARY.items()
+    for name, row in UNARY_FUNCTIONS.items()
     if row.floats
     and not row.tests
     and name not in (*STEEP, "Shrink", "ThresholdedRelu")

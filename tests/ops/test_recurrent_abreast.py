@@ -53,7 +53,7 @@ def test_as_many_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch):
     node, samples = the_layer("GRU", 0, ("X",))
     assert isinstance(node.op, Recurrent)
     hidden = node.input(recurrent.R).type.shape[2]
-    monkeypatch.setattr(recurrent, "MOST_ABREAST", 2 * 4 * 2 * 2 * 4 * hidden)
+    monkeypatch.setattr(recurrent, "MAX_BATCH_ELEMENTS", 2 * 4 * 2 * 2 * 4 * hidden)
     rows, step = list[int](), recurrent.Gru.step
 
     def told(self: recurrent.Gru, d: int, x: Array, *others: Array) -> dict[str, Array]:

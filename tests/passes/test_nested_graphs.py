@@ -22,7 +22,7 @@ from mcugen.hir.interpreter import interpret
 from mcugen.hir.parser import parse_graph
 from mcugen.hir.printer import print_graph
 from mcugen.hir.types import DType, TensorType
-from mcugen.ops.control import STEP, Branch, Repeat, Walk, plain
+from mcugen.ops.control import STEP_COUNTER_TYPE, Branch, Repeat, Walk, plain
 
 # ------------------------------------------------------------------------------------ each pass in each kind of body
 
@@ -46,7 +46,7 @@ def in_steps(body: Graph) -> Graph:
     """Of a loop whose steps all see the same."""
     outer, inputs = with_inputs(body, "steps")
     inner = body.copy()
-    inner.inputs.insert(0, Value(inner.fresh_name("step"), STEP))
+    inner.inputs.insert(0, Value(inner.fresh_name("step"), STEP_COUNTER_TYPE))
     node = outer.add(Repeat(inner, 2, 0, stacked=(Walk(),) * len(body.outputs)), inputs)
     for name, value in zip(body.output_names, node.outputs, strict=True):
         outer.add_output(name, value)
@@ -58,7 +58,7 @@ def in_rows(body: Graph) -> Graph:
     outer, inner = Graph("rows"), body.copy()
     types = [v.type.with_shape(Walk().whole(v.type.shape, 2)) for v in body.inputs]
     inputs = [outer.add_input(v.name, plain(t)) for v, t in zip(body.inputs, types, strict=True)]
-    inner.inputs.insert(0, Value(inner.fresh_name("step"), STEP))
+    inner.inputs.insert(0, Value(inner.fresh_name("step"), STEP_COUNTER_TYPE))
     walks = [(Walk(),) * len(values) for values in (body.inputs, body.outputs)]
     node = outer.add(Repeat(inner, 2, 0, *walks), inputs)
     for name, value in zip(body.output_names, node.outputs, strict=True):

@@ -144,7 +144,7 @@ def test_passes_that_undo_each_other_end(monkeypatch: pytest.MonkeyPatch):
         """Abs(x) → Exp(x)."""
         return node.op == ABS and bool(graph.rewrite(node, EXP, node.inputs))
 
-    monkeypatch.setattr(rewrite, "MOST_TURNS", 7)
+    monkeypatch.setattr(rewrite, "MAX_PASS_ROUNDS", 7)
     with pytest.raises(VerificationError, match=r"pass swing must end.*7 turns"):
         Turns("swing", there, back)(chain(EXP))
 

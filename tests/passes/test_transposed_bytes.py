@@ -205,14 +205,14 @@ def test_a_chain_that_another_transposition_ends_is_none():
     assert layout._chain(graph, turn) == {}
 
 
-@pytest.mark.parametrize("length", [layout.MOST_TOGETHER - 1, layout.MOST_TOGETHER, layout.MOST_TOGETHER + 1])
+@pytest.mark.parametrize("length", [layout.MAX_SINK_NODES - 1, layout.MAX_SINK_NODES, layout.MAX_SINK_NODES + 1])
 def test_so_many_nodes_at_once(length: int):
     names = ["t", *(f"n{number}" for number in range(length))]
     steps = [f"%{name} = neg(%{of}) {SUM}" for of, name in pairwise(names)]
     graph = graph_of("\n".join([*steps, f"%z = transpose(%{names[-1]}) {TURN}", "output z = %z"]))
     turn = next(node for node in graph.nodes if node.outputs[0].name == "t")
-    assert len(layout._region(turn)) == min(length, layout.MOST_TOGETHER)
-    assert bool(layout._chain(graph, turn)) == (length < layout.MOST_TOGETHER)
+    assert len(layout._region(turn)) == min(length, layout.MAX_SINK_NODES)
+    assert bool(layout._chain(graph, turn)) == (length < layout.MAX_SINK_NODES)
 
 
 PARTS = {

@@ -14,19 +14,19 @@ from PIL import Image
 from mcugen.core.errors import UsageError
 from mcugen.hir.types import Array
 from mcugen.pipelines import parse_pipeline
-from mcugen.pipelines.image import FORMATS, ImageStages
+from mcugen.pipelines.image import PIXEL_FORMATS, ImageStages
 
 NUMBERS = "scale=1/255, mean=0.5;0.4;0.3, std=0.25"
 
 
 def images(stages_format: str, *sizes: tuple[int, int]) -> list[Array]:
     """Random ones of (height, width), one of zeros, one of ones; then stripes."""
-    random, nbytes = np.random.default_rng(0), FORMATS[stages_format].nbytes
+    random, nbytes = np.random.default_rng(0), PIXEL_FORMATS[stages_format].nbytes
     made = [random.integers(0, 256, (*size, nbytes), dtype=np.uint8) for size in sizes]
     return [*made, np.zeros_like(made[0]), np.full_like(made[0], 255), np.full_like(made[0], 255) * (made[0] > 99)]
 
 
-@pytest.mark.parametrize("camera", FORMATS)
+@pytest.mark.parametrize("camera", PIXEL_FORMATS)
 def test_each_format_is_read_alike_in_c_and_numpy(camera: str):
     """To sizes that do not divide, from images larger and smaller, in float and in codes."""
     sizes = [(21, 30), (7, 6), (9, 64)]

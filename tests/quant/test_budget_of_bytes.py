@@ -202,7 +202,7 @@ def test_noise_of_each_layers_codes_alone() -> None:
 def test_noise_of_large_models_is_told_by_fewer_samples(macs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     samples, used = normal_samples(MODEL.proto, 40), list[int]()
     whole = sum(node.op.macs(node.sig) for node in MODEL.graph.nodes)
-    monkeypatch.setattr(few_bits, "MOST_MACS", 10**11 * whole // macs)
+    monkeypatch.setattr(few_bits, "MAX_GROUP_RUN_MACS", 10**11 * whole // macs)
     monkeypatch.setattr(few_bits, "spread", lambda count, most: used.append(most) or list(range(most)))
     plan = Plan(precision=INT8, layers={"a": codes(A, DType.INT4), "b": codes(B, DType.INT4)})
     for layers in ([A, B], [A]):

@@ -154,7 +154,7 @@ def test_much_loss_is_one_line_that_names_layers() -> None:
 
 def test_other_classes_are_warned_of_whatever_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of scores; where the output is a reconstruction, its largest element says nothing."""
-    monkeypatch.setattr("mcugen.quantization.estimate.LEAST_AGREEMENT", 1.1)
+    monkeypatch.setattr("mcugen.quantization.estimate.MIN_CLASS_AGREEMENT", 1.1)
     for outputs, warned in ((5, True), (8, False)):
         net = Net(17)
         net.output(net.op("MatMul", net.input("x", 1, 8), net.const(random_weights(1, 8, outputs)), out="y"))

@@ -20,8 +20,8 @@ from mcugen.hir.types import Array
 from mcugen.quantization import profile as profiling
 from mcugen.quantization.float_model import FloatModel, all_tensors, build_float_model
 from mcugen.quantization.profile import (
-    BINS,
     FOLDS,
+    RANGE_HISTOGRAM_BINS,
     Profile,
     TensorProfile,
     fingerprint,
@@ -45,7 +45,9 @@ def profiled(model: FloatModel, samples: list[dict[str, Array]]) -> Profile:
 def profile_of(*samples: Array) -> TensorProfile:
     """By hand, in the most literal way."""
     low, high = min(float(s.min()) for s in samples), max(float(s.max()) for s in samples)
-    counts, _ = np.histogram(np.concatenate([s.reshape(-1) for s in samples]).astype(np.float64), BINS, (low, high))
+    counts, _ = np.histogram(
+        np.concatenate([s.reshape(-1) for s in samples]).astype(np.float64), RANGE_HISTOGRAM_BINS, (low, high)
+    )
     lows, highs = (tuple(float(f(s)) for s in samples) for f in (np.min, np.max))
     return TensorProfile(lows, highs, tuple(counts.tolist()), ())
 
@@ -112,7 +114,7 @@ def test_what_layers_compute_within_is_counted_too() -> None:
 
 def test_all_elements_equal() -> None:
     counts = histogram(np.full((2, 3), 7.0, np.float32), 7.0, 7.0)
-    assert counts[0] == counts.sum() == 6 and len(counts) == BINS
+    assert counts[0] == counts.sum() == 6 and len(counts) == RANGE_HISTOGRAM_BINS
 
 
 def test_merged_profiles_are_those_of_all_data_together() -> None:
@@ -152,7 +154,7 @@ def test_samples_that_are_not_kept_are_run_again(monkeypatch: pytest.MonkeyPatch
     model, samples = fused(conv_net()), normal_samples(conv_net(), 12)
     wanted = profiled(model, samples)
     for most in (0, 20_000):
-        monkeypatch.setattr(profiling, "MOST_KEPT", most)
+        monkeypatch.setattr(profiling, "MAX_KEPT_PROFILE_ELEMENTS", most)
         assert profiled(model, samples) == wanted
 
 
@@ -235,7 +237,7 @@ DAMAGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "tensor 'x' has not one": lambda d: d["tensors"]["x"].update(lows=[0.0]),
     "lows above highs": lambda d: d["tensors"]["x"].update(lows=[-1e9, 1e9, -1e9]),
     "'histogram' of 2048 counts": lambda d: d["tensors"]["x"].update(histogram=[1, 2]),
-    "has no 'histogram'": lambda d: d["tensors"]["x"].update(histogram=[-1] * BINS),
+    "has no 'histogram'": lambda d: d["tensors"]["x"].update(histogram=[-1] * RANGE_HISTOGRAM_BINS),
     "nothing about tensor 'sum'": _without_sum,
 }
 
@@ -269,17 +271,17 @@ def test_the_edges_of_what_a_profile_may_hold(tmp_path: Path, model: FloatModel,
     assert document["version"] == 1 and len(path.read_text().splitlines()) == len(profile.tensors) + 7
     document["samples"] = 1
     for entry in document["tensors"].values():
-        entry.update(lows=[3.0], highs=[3.0], histogram=[2**53] + [0] * (BINS - 1))
+        entry.update(lows=[3.0], highs=[3.0], histogram=[2**53] + [0] * (RANGE_HISTOGRAM_BINS - 1))
     document["tensors"]["x"].update(means=[-9.9e38, 3])
     path.write_text(json.dumps(document))
     assert read_profile(path, model).tensors["x"] == TensorProfile(
-        (3.0,), (3.0,), (2**53, *[0] * (BINS - 1)), (-9.9e38, 3.0)
+        (3.0,), (3.0,), (2**53, *[0] * (RANGE_HISTOGRAM_BINS - 1)), (-9.9e38, 3.0)
     )
     x = document["tensors"]["x"]
     for changed in (
-        {"histogram": [2**53 + 1] + [0] * (BINS - 1)},
-        {"histogram": [0] * BINS},
-        {"histogram": [True] + [0] * (BINS - 1)},
+        {"histogram": [2**53 + 1] + [0] * (RANGE_HISTOGRAM_BINS - 1)},
+        {"histogram": [0] * RANGE_HISTOGRAM_BINS},
+        {"histogram": [True] + [0] * (RANGE_HISTOGRAM_BINS - 1)},
         {"means": [-1.1e39]},
         {"means": 3},
         {"highs": [2.9]},

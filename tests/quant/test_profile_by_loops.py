@@ -12,7 +12,14 @@ from test_profile import fused
 
 from mcugen.hir.types import Array
 from mcugen.quantization import profile as profiling
-from mcugen.quantization.profile import BINS, Profile, TensorProfile, histogram, internal_tensors, merge_profiles
+from mcugen.quantization.profile import (
+    RANGE_HISTOGRAM_BINS,
+    Profile,
+    TensorProfile,
+    histogram,
+    internal_tensors,
+    merge_profiles,
+)
 
 Counts = dict[int, int]
 
@@ -23,25 +30,31 @@ def filled(counts: Array) -> Counts:
 
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 3.0), (0.0, 1.0), (-5.0, -2.0)])
 def test_a_histogram_has_equal_bins(low: float, high: float) -> None:
-    width = (high - low) / BINS
-    values = [low + width * (k + 0.5) for k in (0, 1, 1, 700, 700, 700, BINS - 1)] + [low, high]
+    width = (high - low) / RANGE_HISTOGRAM_BINS
+    values = [low + width * (k + 0.5) for k in (0, 1, 1, 700, 700, 700, RANGE_HISTOGRAM_BINS - 1)] + [low, high]
     found = histogram(np.asarray(values).reshape(3, 3), low, high)
-    assert len(found) == BINS and filled(found) == {0: 2, 1: 2, 700: 3, BINS - 1: 2}
+    assert len(found) == RANGE_HISTOGRAM_BINS and filled(found) == {0: 2, 1: 2, 700: 3, RANGE_HISTOGRAM_BINS - 1: 2}
 
 
 def profile(low: float, high: float, counts: Counts) -> TensorProfile:
     return TensorProfile(
-        (low, low + (high - low) / 2), (high, high), tuple(counts.get(k, 0) for k in range(BINS)), (1.0,)
+        (low, low + (high - low) / 2),
+        (high, high),
+        tuple(counts.get(k, 0) for k in range(RANGE_HISTOGRAM_BINS)),
+        (1.0,),
     )
 
 
 def test_merged_profiles_have_the_elements_of_all() -> None:
     """Bins of one are spread over those of all: here each covers two, or four."""
-    narrow, wide = profile(0.0, 1.0, {0: 8, 5: 4, BINS - 1: 2}), profile(-2.0, 2.0, {7: 3, BINS - 1: 9})
+    narrow, wide = (
+        profile(0.0, 1.0, {0: 8, 5: 4, RANGE_HISTOGRAM_BINS - 1: 2}),
+        profile(-2.0, 2.0, {7: 3, RANGE_HISTOGRAM_BINS - 1: 9}),
+    )
     merged = merge_profiles([narrow, wide])
     assert (merged.lows, merged.highs, merged.means) == ((-2.0, 0.0), (2.0, 2.0), ())
-    middle = BINS // 2
-    wanted = {7: 3, BINS - 1: 9, middle: 8, middle + 1: 4, middle + BINS // 4 - 1: 2}
+    middle = RANGE_HISTOGRAM_BINS // 2
+    wanted = {7: 3, RANGE_HISTOGRAM_BINS - 1: 9, middle: 8, middle + 1: 4, middle + RANGE_HISTOGRAM_BINS // 4 - 1: 2}
     assert filled(np.asarray(merged.histogram)) == wanted
 
 
@@ -49,15 +62,17 @@ def test_bins_that_are_split_keep_all_elements() -> None:
     coarse = TensorProfile((0.0,), (2.0,), (4, 8), ())
     merged = merge_profiles([coarse, TensorProfile((0.0,), (2.0,), (0, 1), ())])
     counts = np.asarray(merged.histogram)
-    assert counts.sum() == 13 and counts[: BINS // 2].sum() == 4
-    edges = [round(4 * k / (BINS / 2)) for k in range(BINS // 2 + 1)]
-    assert counts[: BINS // 2].tolist() == np.diff(edges).tolist()
+    assert counts.sum() == 13 and counts[: RANGE_HISTOGRAM_BINS // 2].sum() == 4
+    edges = [round(4 * k / (RANGE_HISTOGRAM_BINS / 2)) for k in range(RANGE_HISTOGRAM_BINS // 2 + 1)]
+    assert counts[: RANGE_HISTOGRAM_BINS // 2].tolist() == np.diff(edges).tolist()
 
 
 def test_equal_elements_are_merged_into_their_bin() -> None:
-    constant = TensorProfile((0.5,), (0.5,), (6, *[0] * (BINS - 1)), ())
-    merged = merge_profiles([constant, TensorProfile((-1.0,), (1.0,), tuple([1] + [0] * (BINS - 1)), ())])
-    assert filled(np.asarray(merged.histogram)) == {0: 1, BINS * 3 // 4: 6}
+    constant = TensorProfile((0.5,), (0.5,), (6, *[0] * (RANGE_HISTOGRAM_BINS - 1)), ())
+    merged = merge_profiles(
+        [constant, TensorProfile((-1.0,), (1.0,), tuple([1] + [0] * (RANGE_HISTOGRAM_BINS - 1)), ())]
+    )
+    assert filled(np.asarray(merged.histogram)) == {0: 1, RANGE_HISTOGRAM_BINS * 3 // 4: 6}
 
 
 @pytest.mark.parametrize("shape", [(5,), (2, 5), (1, 3, 4), (2, 3, 2, 2), ()])
@@ -82,15 +97,15 @@ def test_extremes_and_means_of_samples(shape: tuple[int, ...]) -> None:
 
 def test_a_fold_reaches_to_the_ends_of_its_bins() -> None:
     whole = profiling._Extremes([-8.0, -1.0, -3.0, -1.0, -2.0], [4.0, 8.0, 2.0, 7.0, 1.0])
-    counts = np.zeros((2, BINS), np.int64)
+    counts = np.zeros((2, RANGE_HISTOGRAM_BINS), np.int64)
     counts[0, 3], counts[0, 1500], counts[0, 9] = 5, 1, 4
-    counts[1, [1000, BINS - 1]] = 2, 3
-    edge = 16 / BINS
+    counts[1, [1000, RANGE_HISTOGRAM_BINS - 1]] = 2, 3
+    edge = 16 / RANGE_HISTOGRAM_BINS
     even, odd = (whole.fold(k, counts[k]) for k in (0, 1))
     assert even.lows == (-8 + 3 * edge, -3.0, -2.0) and even.highs == (-8 + 1501 * edge, 2.0, 1.0)
     assert even.histogram == tuple(counts[0, 3:1501].tolist()) and even.means == ()
     assert odd.lows == (-8 + 1000 * edge, -8 + 1000 * edge) and odd.highs == (8.0, 7.0)
-    assert sum(odd.histogram) == 5 and len(odd.histogram) == BINS - 1000
+    assert sum(odd.histogram) == 5 and len(odd.histogram) == RANGE_HISTOGRAM_BINS - 1000
 
 
 def test_what_a_profile_tells() -> None:

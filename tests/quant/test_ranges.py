@@ -22,7 +22,7 @@ from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.numerics.fixedpoint import dequantize, quantize
 from mcugen.quantization import ranges, sensitivity
 from mcugen.quantization.float_model import FloatModel
-from mcugen.quantization.profile import BINS, Profile, TensorProfile
+from mcugen.quantization.profile import RANGE_HISTOGRAM_BINS, Profile, TensorProfile
 from mcugen.quantization.ranges import (
     PERCENT,
     Choice,
@@ -130,7 +130,7 @@ def test_expected_sqnr() -> None:
 
 
 def test_moving_average_follows_the_samples() -> None:
-    tensor = TensorProfile((-1.0, -1.0, -3.0), (2.0, 4.0, 4.0), (1,) * BINS, ())
+    tensor = TensorProfile((-1.0, -1.0, -3.0), (2.0, 4.0, 4.0), (1,) * RANGE_HISTOGRAM_BINS, ())
     low, high = candidate_ranges(tensor, DType.INT8, INT8)["moving_average"]
     assert low == pytest.approx(-1.02)
     assert high == pytest.approx(2.02 + 0.01 * 1.98)
@@ -157,8 +157,8 @@ def test_entropy_finds_nearly_what_onnxruntime_finds(name: str) -> None:
     found = candidate_ranges(profile_of(*samples), DType.INT8, Scheme(symmetric=True))["entropy"]
     data = np.concatenate(samples).astype(np.float32)
     most = float(np.abs(data).max())
-    counts, edges = np.histogram(data, BINS, (-most, most))
-    collector = HistogramCollector("entropy", True, BINS, 256, 99.99, None)
+    counts, edges = np.histogram(data, RANGE_HISTOGRAM_BINS, (-most, most))
+    collector = HistogramCollector("entropy", True, RANGE_HISTOGRAM_BINS, 256, 99.99, None)
     wanted = collector.get_entropy_threshold((counts, edges, data.min(), data.max(), most), 256)
     assert max(-found[0], found[1]) == pytest.approx(float(max(-wanted[0], wanted[1])), rel=0.25)
 
@@ -247,10 +247,10 @@ def test_a_divisor_that_is_rounded_to_zero_is_noise_without_end() -> None:
 
 def test_large_models_are_judged_by_fewer_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     model, samples = fused(conv_net()), normal_samples(conv_net(), 120)
-    assert len(OutputNoise(model, [("x",)], samples).samples) == sensitivity.MOST_SAMPLES
-    monkeypatch.setattr(sensitivity, "MOST_MACS", 1000)
+    assert len(OutputNoise(model, [("x",)], samples).samples) == sensitivity.MAX_CANDIDATE_SAMPLES
+    monkeypatch.setattr(sensitivity, "MAX_GROUP_RUN_MACS", 1000)
     few = OutputNoise(model, [("x",)], samples).samples
-    assert len(few) == sensitivity.LEAST_SAMPLES
+    assert len(few) == sensitivity.MIN_CANDIDATE_SAMPLES
     assert (few[0]["x"] == samples[0]["x"]).all() and (few[-1]["x"] == samples[-1]["x"]).all()
 
 
@@ -475,12 +475,12 @@ def test_extremes_of_more_samples(count: int, peaks: int, dtype: DType) -> None:
             growth = min(2000 / count, 16)
             end = max(end, ordered[peaks] + excess * (math.log(peaks) + math.log(growth) + 0.5772156649015329))
         wanted.append(end * (1.25 if dtype is DType.INT16 else 1))
-    tensor = TensorProfile(tuple(lows.tolist()), tuple(highs.tolist()), (1,) * BINS, ())
+    tensor = TensorProfile(tuple(lows.tolist()), tuple(highs.tolist()), (1,) * RANGE_HISTOGRAM_BINS, ())
     found = candidate_ranges(tensor, dtype, INT8)["extrapolated"]
     assert found == pytest.approx((-wanted[0], wanted[1]), rel=1e-9)
-    positive = TensorProfile((0.0,) * count, tuple(highs.tolist()), (1,) * BINS, ())
+    positive = TensorProfile((0.0,) * count, tuple(highs.tolist()), (1,) * RANGE_HISTOGRAM_BINS, ())
     assert candidate_ranges(positive, dtype, INT8)["extrapolated"] == pytest.approx((0, wanted[1]), rel=1e-9)
-    bounded = TensorProfile((0.0,) * count, (6.0,) * count, (1,) * BINS, ())
+    bounded = TensorProfile((0.0,) * count, (6.0,) * count, (1,) * RANGE_HISTOGRAM_BINS, ())
     assert candidate_ranges(bounded, dtype, INT8)["extrapolated"][1] == (7.5 if dtype is DType.INT16 else 6)
 
 

@@ -72,7 +72,7 @@ def test_the_noise_of_a_histogram(seed: int, scale: float, zero_point: int) -> N
 
 def test_noise_of_many_scales_is_that_of_each() -> None:
     tensor = heavy(5)
-    for count in (1, ranges.ABREAST, ranges.ABREAST + 1, 2 * ranges.ABREAST + 3):
+    for count in (1, ranges.NOISE_BATCH_RANGES, ranges.NOISE_BATCH_RANGES + 1, 2 * ranges.NOISE_BATCH_RANGES + 3):
         scales, zeros = np.linspace(0.01, 0.3, count), np.linspace(-128, 100, count).round()
         found = ranges._noises(tensor, scales, zeros, DType.INT8)
         each = [

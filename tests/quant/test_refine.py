@@ -184,7 +184,7 @@ def test_unfolded_inputs_give_a_layers_results_to_the_bit(groups: int) -> None:
 def test_codes_do_not_depend_on_how_many_rows_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     model = conv_net()
     wanted = quantizer_by(model, Scheme()).quantize().proto
-    monkeypatch.setattr("mcugen.quantization.refine.MOST_UNFOLDED", 1000)
+    monkeypatch.setattr("mcugen.quantization.refine.MAX_IM2COL_ELEMENTS", 1000)
     assert quantizer_by(model, Scheme()).quantize().proto == wanted
 
 

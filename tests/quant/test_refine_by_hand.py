@@ -173,7 +173,7 @@ def test_weights_without_samples_are_the_nearest() -> None:
 def test_as_many_samples_as_fit_the_memory(
     count: int, most: int, elements: int, used: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refining, "MOST_ELEMENTS", 2**26 * 7 // elements)
+    monkeypatch.setattr(refining, "MAX_REFINEMENT_ELEMENTS", 2**26 * 7 // elements)
     samples = [{"x": np.asarray(i)} for i in range(count)]
     found = [int(s["x"]) for s in refining._spread(MODEL.graph, samples, most)]
     wanted = min(count, most, max(2**26 * 7 // elements // 7, 8))

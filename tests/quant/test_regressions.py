@@ -20,8 +20,8 @@ from mcugen.quantization.profile import TensorProfile
 from mcugen.quantization.ranges import (
     EXPECTED_SAMPLES,
     INT16_HEADROOM,
-    LEAST_EXTRAPOLATED,
-    MOST_GROWTH,
+    MAX_RANGE_GROWTH,
+    MIN_EXTRAPOLATION_SAMPLES,
     candidate_ranges,
 )
 from mcugen.quantization.scheme import Scheme
@@ -101,7 +101,7 @@ def test_extrapolated_ranges_hold_what_more_samples_reach(count: int):
         _, high = candidate_ranges(profile_of_maxima(maxima), DType.INT8, Scheme())["extrapolated"]
         assert high >= maxima.max()
         found.append(high)
-    expected = (1 / np.arange(1, min(EXPECTED_SAMPLES, MOST_GROWTH * count) + 1)).sum()
+    expected = (1 / np.arange(1, min(EXPECTED_SAMPLES, MAX_RANGE_GROWTH * count) + 1)).sum()
     assert np.mean(found) == pytest.approx(expected, rel=0.1)
 
 
@@ -109,8 +109,8 @@ def test_bounds_are_kept_and_int16_has_headroom():
     profile = profile_of_maxima(np.full(100, 6.0))
     assert candidate_ranges(profile, DType.INT8, Scheme())["extrapolated"] == (0.0, 6.0)
     assert candidate_ranges(profile, DType.INT16, Scheme())["extrapolated"] == (0.0, 6.0 * INT16_HEADROOM)
-    few = profile_of_maxima(np.arange(1.0, LEAST_EXTRAPOLATED))
-    assert candidate_ranges(few, DType.INT8, Scheme())["extrapolated"] == (0.0, LEAST_EXTRAPOLATED - 1.0)
+    few = profile_of_maxima(np.arange(1.0, MIN_EXTRAPOLATION_SAMPLES))
+    assert candidate_ranges(few, DType.INT8, Scheme())["extrapolated"] == (0.0, MIN_EXTRAPOLATION_SAMPLES - 1.0)
 
 
 def test_ranges_are_of_all_samples():

@@ -104,8 +104,8 @@ def decide(
     """`told`: SQNRs in dB by the raised layers, `few` for few samples, and options; 0 dB for others."""
 
     def sqnr(asked: FakeQuantizer, layers: Layers, most: int) -> float:
-        assert asked is maker and most in (rescue.FEW_SAMPLES, rescue.MOST_SAMPLES)
-        key = "few" if most == rescue.FEW_SAMPLES else "".join(sorted(layers))
+        assert asked is maker and most in (rescue.MAX_FIRST_CHECK_SAMPLES, rescue.MAX_COMPARED_SAMPLES)
+        key = "few" if most == rescue.MAX_FIRST_CHECK_SAMPLES else "".join(sorted(layers))
         return (compensated if maker.compensates else told).get(key, 0.0)
 
     monkeypatch.setattr(rescue, "_sqnr", sqnr)

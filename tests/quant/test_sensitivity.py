@@ -211,7 +211,7 @@ def test_weights_of_samples_count_in_noise_and_signal() -> None:
 def test_kept_tensors_change_nothing(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     samples = normal_samples(chain(), 5)
     wanted = OutputNoise(fused(chain()), GROUPS, samples).noise(("y",), ONE[1], DType.INT16)
-    monkeypatch.setattr(sensitivity, "MOST_KEPT", most)
+    monkeypatch.setattr(sensitivity, "MAX_KEPT_SAMPLE_ELEMENTS", most)
     judge = OutputNoise(fused(chain()), GROUPS, samples)
     assert judge.noise(("y",), ONE[1], DType.INT16) == wanted
     assert (judge._kept is None) is (most == 0)

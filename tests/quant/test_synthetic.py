@@ -21,7 +21,7 @@ from mcugen.hir.types import Array
 from mcugen.quantization import synthetic
 from mcugen.quantization.quantize import float_model
 from mcugen.quantization.scheme import Scheme
-from mcugen.quantization.synthetic import COUNT, synthetic_samples
+from mcugen.quantization.synthetic import NUM_SYNTHETIC_SAMPLES, synthetic_samples
 
 
 def images(seed: int, count: int) -> Array:
@@ -73,7 +73,7 @@ def error_db(model: onnx.ModelProto, wanted: str) -> float:
 
 def test_samples_of_a_range_fill_it() -> None:
     samples, note = made(network(), "-3..120")
-    assert samples.shape == (COUNT, 1, 3, 16, 16) and samples.dtype == np.float32
+    assert samples.shape == (NUM_SYNTHETIC_SAMPLES, 1, 3, 16, 16) and samples.dtype == np.float32
     assert samples.min() == pytest.approx(-3) and samples.max() == pytest.approx(120, rel=1e-6)
     assert "without data, by 64 synthetic samples with inputs of -3 to 120" in note
     steps = np.abs(np.diff(samples, axis=-1)).mean((1, 2, 3, 4)) / samples.std((1, 2, 3, 4))
@@ -122,7 +122,7 @@ def test_the_statistics_of_samples_are_those_of_channels() -> None:
 
 def test_samples_are_chosen_so_that_their_mean_is_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other, each once; of equal ones the first; the wildest are cut."""
-    monkeypatch.setattr(synthetic, "COUNT", 4)
+    monkeypatch.setattr(synthetic, "NUM_SYNTHETIC_SAMPLES", 4)
     rows = np.random.default_rng(1).normal(0.3, 1, (9, 3))
     rows[2], rows[5] = 1e30, rows[1]
     left, total, wanted = list(range(9)), np.zeros(3), list[int]()

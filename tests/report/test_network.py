@@ -12,7 +12,7 @@ from browser import needs_chromium, opened
 from command_line import mcugen
 
 from mcugen import CompileOptions, compile_model
-from mcugen.reporting.network import MOST_LANES, Box, compiled_boxes, drawn, network_page, onnx_boxes
+from mcugen.reporting.network import MAX_LANES, Box, compiled_boxes, drawn, network_page, onnx_boxes
 
 HOSTILE = "</li></script><script>alert(1)</script><img src=x onerror=alert(1)>"
 
@@ -58,7 +58,7 @@ def test_what_is_read_twice_has_two_lines_and_what_nobody_reads_no_lane() -> Non
 def test_many_lanes_are_drawn_in_the_last_one() -> None:
     many = [box(f"x{i}") for i in range(30)]
     found = drawn("", [*many, box("sum", *(b.name for b in many))])
-    assert found.lanes == MOST_LANES
+    assert found.lanes == MAX_LANES
     assert max(x for x, _ in found.dots) < found.width
 
 

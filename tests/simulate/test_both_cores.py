@@ -17,7 +17,7 @@ from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
 from mcugen.lir.program import Space
 from mcugen.measurement.evaluate import on_helper, timed
-from mcugen.memory.place import CODE, in_its_image
+from mcugen.memory.place import MAX_CORE_IMAGE_CODE_BYTES, in_its_image
 from mcugen.search.core_assignment import MIN_STACK_BYTES
 from mcugen.search.core_partition import BARRIER_INSTRUCTIONS
 from mcugen.search.objective import TOLERANCES
@@ -113,7 +113,10 @@ def test_weights_of_an_unlike_core_lie_in_its_image() -> None:
     ours, theirs = (each.files[weights].count("WEIGHTS_IN_OCRAM1 const") for each in (model.bundle, bundle))
     assert 0 < ours - theirs <= len(read)
     assert any("lie in its own image ('itcm')" in note for note in model.report.notes)
-    is_small = replace(seen, memories=tuple(replace(m, size=CODE) if m.name == "itcm" else m for m in seen.memories))
+    is_small = replace(
+        seen,
+        memories=tuple(replace(m, size=MAX_CORE_IMAGE_CODE_BYTES) if m.name == "itcm" else m for m in seen.memories),
+    )
     assert in_its_image(model.draft.placement, model.program, is_small).copies == copies
 
 

@@ -17,7 +17,7 @@ from lines import on_socket
 from test_wire import PATIENCE, SAMPLES, small
 
 from mcugen import CompileOptions, compile_model
-from mcugen.simulation.build import HARNESS, Checks, build_wire_host
+from mcugen.simulation.build import HARNESS_DIR, Checks, build_wire_host
 
 XTENSA = Path(__file__).resolve().parent / "xtensa"
 XTENSA_SPECS = Path("/usr/lib/xtensa-lx106-elf/picolibc.specs")
@@ -70,7 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def built(folder: Path, compiler: Sequence[str], sources: Sequence[str], program: str) -> Path:
     model = sorted(f"model/{path.name}" for path in (folder / "model").glob("*.c"))
-    flags = ("-std=gnu99", "-O2", "-Wall", "-Wextra", "-Werror", "-I", "model", "-I", str(HARNESS))
+    flags = ("-std=gnu99", "-O2", "-Wall", "-Wextra", "-Werror", "-I", "model", "-I", str(HARNESS_DIR))
     whole = [*compiler, *flags, *model, "harness/wire.c", *sources, "-lm", "-o", program]
     done = subprocess.run(whole, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:2000]
@@ -91,7 +91,7 @@ def test_an_xtensa_runs_it_with_ccount_and_its_stack(folder: Path):
     programs = ("xtensa-lx106-elf-gcc", XTENSA_MACHINE[0])
     if not all(map(shutil.which, programs)) or not XTENSA_SPECS.exists():
         pytest.skip("needs gcc-xtensa-lx106, picolibc-xtensa-lx106-elf and qemu-system-xtensa")
-    own = ("-include", str(HARNESS / "stack.h"), "-DSMALL_VALIDATE_STACK=stack_bottom", "-mtext-section-literals")
+    own = ("-include", str(HARNESS_DIR / "stack.h"), "-DSMALL_VALIDATE_STACK=stack_bottom", "-mtext-section-literals")
     linked = ("-nostartfiles", "-T", str(XTENSA / "link.ld"))
     compiler = ("xtensa-lx106-elf-gcc", f"--specs={XTENSA_SPECS}", *own, *linked)
     program = built(folder, compiler, [str(XTENSA / "wire_xtensa.c")], "xtensa.elf")
@@ -113,7 +113,7 @@ def test_dwt_is_taken_where_it_counts(has_dwt: int, counter: str, folder: Path):
     (folder / "fake.h").write_text(FAKE_HEADER)
     cortex = ("-D__ARM_ARCH_PROFILE='M'", "-D__ARM_ARCH=7", f"-DHAS_DWT={has_dwt}", "-DSMALL_VALIDATE_HZ=1000000000u")
     program = built(
-        folder, ("gcc", "-include", "fake.h", *cortex), ["fake.c", str(HARNESS / "wire_host.c")], f"dwt{has_dwt}"
+        folder, ("gcc", "-include", "fake.h", *cortex), ["fake.c", str(HARNESS_DIR / "wire_host.c")], f"dwt{has_dwt}"
     )
     found = validated(folder, [str(program)])
     assert found["firmware"]["counter"] == counter

@@ -18,7 +18,7 @@ from mcugen.hir.traits import Widenable
 from mcugen.hir.types import Array
 from mcugen.hir.verify import Verifier, verify_graph
 from mcugen.kernels.choose import (
-    ENOUGH,
+    AMPLE_MEMORY_FRACTION,
     KernelChoice,
     Limits,
     estimated_cycles,
@@ -80,7 +80,7 @@ _FOLDS: tuple[tuple[Pass, str], ...] = (
 FUSION = tuple((assume_mask if pass_ is recognize_mask else pass_, because) for pass_, because in (*_LAYERS, *_FOLDS))
 """Passes on a float network before quantization profiles its ranges (mcugen.quantization)."""
 
-INTEGERS: tuple[tuple[Pass, str], ...] = (
+INTEGER_PASSES: tuple[tuple[Pass, str], ...] = (
     *_LAYERS,
     (recognize_whole, "an integer network kept in floats is one nevertheless"),
     (recognize_cut, "what it divides by 64 bits costs more than its products"),
@@ -101,7 +101,7 @@ INTEGERS: tuple[tuple[Pass, str], ...] = (
 """Passes that decide what is computed, in the model's own layout."""
 
 PIPELINE: tuple[tuple[Pass, str], ...] = (
-    *INTEGERS,
+    *INTEGER_PASSES,
     (
         operator_stacking.tabulate,
         "what exporters round between two steps is a function of one int8 tensor nevertheless",
@@ -166,7 +166,7 @@ def fuse_float(graph: Graph) -> None:
 
 def convert_integers(graph: Graph) -> None:
     """Run the passes in place that determine the results, to the last bit; later passes only move data."""
-    _run(INTEGERS, graph)
+    _run(INTEGER_PASSES, graph)
 
 
 def find_constant_channels(graph: Graph) -> dict[Value, Array]:
@@ -297,7 +297,7 @@ def _widens(graph: Graph, board: Board, options: CompileOptions) -> bool:
         for node in nodes
         if isinstance(node.op, Widenable) and not node.op.widens_by_parts(node.sig, board.features)
     )
-    return nbytes <= ENOUGH * board.total_flash
+    return nbytes <= AMPLE_MEMORY_FRACTION * board.total_flash
 
 
 def _with_waits(costs: CostTable, board: Board, options: CompileOptions) -> CostTable:

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from enum import IntEnum
 
-from mcugen.codegen.validation import LEAST_FRAME, MOST_FRAME
+from mcugen.codegen.validation import MAX_FRAME_BYTES, MIN_FRAME_BYTES
 from mcugen.core.errors import BoardError, printable, shortened
 from mcugen.deploy.validation.frames import ANSWER, PROTOCOL, REFUSAL, Decoder, Frame, Kind, Reason
 from mcugen.deploy.validation.links import Link, drain
@@ -20,7 +20,7 @@ COUNTERS = ("none", "DWT", "SysTick", "mcycle", "CCOUNT", "the firmware's own", 
 NO_PAUSE = 0xFFFF
 """Layer number of a run that does not pause."""
 
-UNKNOWN = 0xFFFF_FFFF
+UNMEASURED_VALUE = 0xFFFF_FFFF
 """Value of cycles or stack bytes that were not measured."""
 
 _HELLO = struct.Struct("<BBBBHII32s16s")
@@ -156,15 +156,17 @@ class Device:
         """
         drain(self._link, 0.02)
         self._session = int.from_bytes(os.urandom(4), "little") | 1
-        self._chunk = LEAST_FRAME
+        self._chunk = MIN_FRAME_BYTES
         data = self._ask(Kind.HELLO, bytes([PROTOCOL]), size=None)
         remedy = "flash the files of this version's `mcugen compile --validation`"
         if data[:1] != bytes([PROTOCOL]) or len(data) != _HELLO.size:
             versions = f"{data[0] if data else 'none'}, this is {PROTOCOL}"
             raise BoardError("the firmware must speak this version of the protocol", versions, remedy)
         _, counter, layers, is_big, frame, arena, hz, sha256, code = _HELLO.unpack(data)
-        if not LEAST_FRAME <= frame <= MOST_FRAME or max(layers, is_big) > 1:
-            rule = f"the board must tell of frames of {LEAST_FRAME} to {MOST_FRAME:,} bytes, and flags of 0 or 1"
+        if not MIN_FRAME_BYTES <= frame <= MAX_FRAME_BYTES or max(layers, is_big) > 1:
+            rule = (
+                f"the board must tell of frames of {MIN_FRAME_BYTES} to {MAX_FRAME_BYTES:,} bytes, and flags of 0 or 1"
+            )
             raise BoardError(rule, f"frames of {frame:,} bytes, flags {layers} and {is_big}", remedy)
         self._chunk = frame
         texts = [self._ask(Kind.TEXT, bytes([i]), size=None).decode("ascii", "replace") for i in range(_TEXTS)]
@@ -222,7 +224,7 @@ class Device:
         if state not in list(RunState):
             known = ", ".join(f"{one.value} {one.name.lower()}" for one in RunState)
             raise BoardError(f"the board must tell how a run stands: {known}", str(state), _OTHER_FIRMWARE)
-        measured = None if stack == UNKNOWN else stack
+        measured = None if stack == UNMEASURED_VALUE else stack
         return Progress(RunState(state), value, cycles if is_timed else None, measured, hook)
 
     def _ask(self, kind: Kind, payload: bytes = b"", wait: float = 0.0, size: int | None = 0) -> bytes:

@@ -17,7 +17,7 @@ HEAD = struct.Struct("<IHB")
 
 _CRC = struct.Struct("<I")
 _LONGEST_RUN = 254
-_MOST = 1 << 16
+_MAX_UNFINISHED_BYTES = 1 << 16
 """Largest number of bytes without a zero that are kept; more bytes are not a frame."""
 
 
@@ -113,7 +113,7 @@ class Decoder:
             else:
                 yield frame
         self._open += begun
-        if len(self._open) > _MOST:
+        if len(self._open) > _MAX_UNFINISHED_BYTES:
             self._open.clear()
             self.damaged += 1
 

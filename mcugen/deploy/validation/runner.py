@@ -13,7 +13,7 @@ from mcugen.codegen.bundle import Bundle, Port, Validation
 from mcugen.core.errors import BoardError, VerificationError
 from mcugen.deploy.validation.device import (
     NO_PAUSE,
-    UNKNOWN,
+    UNMEASURED_VALUE,
     DataKind,
     Device,
     Identity,
@@ -30,7 +30,7 @@ T = TypeVar("T")
 SPOILED = 0xA5
 """Byte that fills the arena before each sample."""
 
-_MOST_RESETS = 3
+_MAX_RESETS_IN_ROW = 3
 """Largest number of resets in a row during one action."""
 
 _STATUS = {
@@ -87,12 +87,12 @@ class Runner:
         words, progress = self._words(index, Mode.TIMES, len(self.bundle.layers))
         if self.identity is None or self.identity.counter == "none":
             return [None] * len(words)
-        return [None if word == UNKNOWN else max(word - progress.hook, 0) for word in words]
+        return [None if word == UNMEASURED_VALUE else max(word - progress.hook, 0) for word in words]
 
     def stacks(self, index: int) -> list[int | None]:
         """Stack of each layer in bytes, from what calls the run function down; None where it was not measured."""
         words, _ = self._words(index, Mode.STACKS, len(self.bundle.layers))
-        return [None if word == UNKNOWN else word for word in words]
+        return [None if word == UNMEASURED_VALUE else word for word in words]
 
     def results(self, index: int, counts: Mapping[int, int]) -> dict[int, Array]:
         """Return the first elements of layers' results for a sample, by result number; `counts` gives their counts."""
@@ -130,7 +130,7 @@ class Runner:
 
     def _safely(self, when: str, action: Callable[[], T]) -> T:
         """Perform an action, and repeat it from the start if the device was reset."""
-        for _ in range(_MOST_RESETS + 1):
+        for _ in range(_MAX_RESETS_IN_ROW + 1):
             try:
                 if self.identity is None:
                     self._identity()
@@ -138,7 +138,7 @@ class Runner:
             except SessionLostError:
                 self.device.traffic.resets += 1
                 self.identity = None
-        occurrence = f"{_MOST_RESETS + 1} times in a row while {when}"
+        occurrence = f"{_MAX_RESETS_IN_ROW + 1} times in a row while {when}"
         remedy = "look for a stack overflow, a fault, a watchdog that nobody feeds, or the supply of power"
         raise BoardError("the board must not begin anew", occurrence, remedy)
 

@@ -43,10 +43,10 @@ from mcugen.simulation.timer import SysTick
 SIMULATOR = "simulator"
 """Name of the port that stands for a simulated board: QEMU's machine, or this computer."""
 
-_MOST_FETCHED = 1 << 16
+_MAX_FETCHED_BYTES = 1 << 16
 """Largest number of bytes of a tensor that are fetched to locate a difference."""
 
-_MOST_FLOATS = 1 << 10
+_MAX_COMPARED_FLOATS = 1 << 10
 """Largest number of elements that are compared by value in a float tensor whose bits differ."""
 
 
@@ -303,7 +303,7 @@ class _Session:
         hard = [n for n in unequal if n < first]
         if hard:
             return {hard[0]: Verdict.DIFFERENT}
-        counts = {n: min(results[n].nbytes // results[n].dtype.nbytes, _MOST_FLOATS) for n in unequal}
+        counts = {n: min(results[n].nbytes // results[n].dtype.nbytes, _MAX_COMPARED_FLOATS) for n in unequal}
         mine, theirs = self.board.results(index, counts), self.reference.results(index, counts)
         return {n: self._judged(results[n], mine[n], theirs[n]) for n in unequal}
 
@@ -321,7 +321,7 @@ class _Session:
     def _layer_difference(self, index: int, number: int, digest: int) -> Difference:
         assert self.reference is not None
         result = self._results[number]
-        counts = {number: min(result.nbytes, _MOST_FETCHED) // result.dtype.nbytes}
+        counts = {number: min(result.nbytes, _MAX_FETCHED_BYTES) // result.dtype.nbytes}
         mine, theirs = self.board.results(index, counts)[number], self.reference.results(index, counts)[number]
         again = self.board.digests(index)[number]
         layer = self.compiled.report.layers[result.layer]

@@ -14,7 +14,7 @@ from mcugen.core.errors import printable
 from mcugen.deploy.validation.figures import CycleRange, LayerCheck, ValidationReport, Verdict
 from mcugen.reporting.figures import layer_title
 from mcugen.reporting.pages import rendered
-from mcugen.reporting.text import WIDE, accuracy_rows, table_of_facts
+from mcugen.reporting.text import MIN_WIDE_TERMINAL_COLUMNS, accuracy_rows, table_of_facts
 
 _WORDS = {
     Verdict.EXACT: "bit-exact",
@@ -25,7 +25,7 @@ _WORDS = {
 
 Row = tuple[str, str, str]
 
-COLUMNS: tuple[tuple[str, bool, Callable[[LayerCheck], str]], ...] = (
+LAYER_CHECK_COLUMNS: tuple[tuple[str, bool, Callable[[LayerCheck], str]], ...] = (
     ("kernel", False, lambda layer: layer.kernel),
     ("bits", False, lambda layer: _WORDS[Verdict(layer.verdict)] if layer.verdict else ""),
     ("MACs", True, lambda layer: f"{layer.macs:,}" if layer.macs else ""),
@@ -124,8 +124,8 @@ def _table(report: ValidationReport, console_width: int) -> Table:
     table = Table(title="layers", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("#", justify="right", no_wrap=True, min_width=len(str(len(report.layers))))
     table.add_column("layer", overflow="ellipsis", no_wrap=True)
-    known = [column for column in COLUMNS if any(column[2](layer) for layer in report.layers)]
-    shown = [column for column in known if console_width >= WIDE or column[0] not in WIDE_ALONE]
+    known = [column for column in LAYER_CHECK_COLUMNS if any(column[2](layer) for layer in report.layers)]
+    shown = [column for column in known if console_width >= MIN_WIDE_TERMINAL_COLUMNS or column[0] not in WIDE_ALONE]
     for head, is_right, show in shown:
         width = max(len(text) for text in (head, *map(show, report.layers)))
         table.add_column(head, justify="right" if is_right else "left", no_wrap=True, min_width=width)
@@ -143,8 +143,8 @@ def validation_page(report: ValidationReport) -> str:
         title=title(report),
         sha256=report.model.sha256,
         totals=totals(report),
-        heads=[head for head, *_ in COLUMNS],
-        layers=[(layer_title(r.name, r.origin), [show(r) for *_, show in COLUMNS]) for r in report.layers],
+        heads=[head for head, *_ in LAYER_CHECK_COLUMNS],
+        layers=[(layer_title(r.name, r.origin), [show(r) for *_, show in LAYER_CHECK_COLUMNS]) for r in report.layers],
         findings=findings(report),
     )
 

@@ -14,7 +14,7 @@ from mcugen.core.errors import UsageError, shortened
 from mcugen.frontend.onnx.hazards import graphs_of
 from mcugen.frontend.onnx.nodes import bodies_of
 
-MOVES = frozenset({"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
+MOVEMENT_OPERATORS = frozenset({"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
 """Operators that may stand between an input or output and its conversion, since they move elements of any type."""
 
 
@@ -184,7 +184,7 @@ class _Borders:
 
 
 def _moves(node: onnx.NodeProto, name: str) -> bool:
-    return node.op_type in MOVES and node.domain in ("", "ai.onnx") and node.input[0] == name
+    return node.op_type in MOVEMENT_OPERATORS and node.domain in ("", "ai.onnx") and node.input[0] == name
 
 
 def _rename(names: Sequence[str], old: str, new: str) -> None:

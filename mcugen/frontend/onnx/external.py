@@ -20,7 +20,7 @@ _HOLDERS = {
     *("NodeProto", "AttributeProto", "SparseTensorProto", "TensorProto"),
 }
 """Protobuf messages that are tensors, or may hold tensors."""
-_MOST_DIGITS = 18
+_MAX_DIGITS = 18
 
 
 def external_tensors(message: Message) -> Iterator[onnx.TensorProto]:
@@ -117,7 +117,7 @@ class _External:
         text = self.entries.get(key, "")
         if not text:
             return default
-        if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
+        if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS):
             self._refuse(f"{key} '{shortened(text, 40)}'")
         return int(text)
 

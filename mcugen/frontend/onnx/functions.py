@@ -14,7 +14,7 @@ from onnx import helper
 
 from mcugen.hir.types import DType, TensorType
 
-MOST_INPUTS = 64
+MAX_CHECKED_INPUTS = 64
 """Largest number of inputs of a variadic operator whose element types are checked."""
 
 
@@ -72,7 +72,7 @@ def unknown_attributes(node: onnx.NodeProto, opset: int) -> list[str]:
 def _spread(formals: Sequence[onnx.defs.OpSchema.FormalParameter]) -> list[onnx.defs.OpSchema.FormalParameter]:
     """Return the formal parameters by position; the last one of a variadic operator is repeated."""
     variadic = bool(formals) and formals[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
-    return [*formals, *(list(formals[-1:]) * (MOST_INPUTS if variadic else 0))]
+    return [*formals, *(list(formals[-1:]) * (MAX_CHECKED_INPUTS if variadic else 0))]
 
 
 def _type_parameters(formals: Sequence[onnx.defs.OpSchema.FormalParameter]) -> list[str]:

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from mcugen.frontend.onnx.functions import type_proto
 from mcugen.hir.types import Array, TensorType
 
-LONGEST = 300
+MAX_ONNX_MESSAGE_CHARACTERS = 300
 """Largest number of characters of ONNX's message."""
 
 
@@ -40,7 +40,9 @@ def objection(
         onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
     except Exception as error:  # ONNX raises about a dozen exception types without a common base.
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        return lines[-1 if lines[0].startswith("[ShapeInferenceError] Inference error") else 0][:LONGEST]
+        return lines[-1 if lines[0].startswith("[ShapeInferenceError] Inference error") else 0][
+            :MAX_ONNX_MESSAGE_CHARACTERS
+        ]
     return ""
 
 

@@ -20,7 +20,7 @@ from onnx import numpy_helper
 from mcugen.core.errors import ModelError
 from mcugen.hir.types import Array
 
-LEAST_DIVISOR = 1e-6
+MAX_ZERO_DEVIATION = 1e-6
 """Largest standard deviation that counts as 0: Keras divides by 1e-7 if the variance is 0."""
 
 _PASSING = {"Add", "Cast", "Expand", "Identity", "Max", "Reciprocal", "Reshape", "Sqrt", "Squeeze", "Unsqueeze"}
@@ -170,5 +170,5 @@ class _Reader:
         if deviation.is_root:  # The data are variances.
             divisor = np.sqrt(divisor)
         elif node.op_type == "Mul":
-            divisor = 1 / np.maximum(divisor, LEAST_DIVISOR)
-        return _Source(deviation.name, Loss.ZERO if divisor.max() <= LEAST_DIVISOR else None)
+            divisor = 1 / np.maximum(divisor, MAX_ZERO_DEVIATION)
+        return _Source(deviation.name, Loss.ZERO if divisor.max() <= MAX_ZERO_DEVIATION else None)

@@ -37,7 +37,7 @@ _MOVES = 4
 
 Exporters leave a conversion, transposition and reshaping there.
 """
-MOST_JUDGED = 4096
+MAX_INFERENCE_CONSTANT_ELEMENTS = 4096
 """Largest number of elements of a constant that ONNX's shape inference is given: parameters have few elements."""
 
 
@@ -198,7 +198,7 @@ class Scope:
     def _objection(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> str:
         """Return ONNX's own objection to a node with these inputs; "" if there is none."""
         types = [self._onnx_type(name, v) for name, v in zip(node.input, inputs, strict=True)]
-        known = [None if v is None or v.type.count > MOST_JUDGED else v.data for v in inputs]
+        known = [None if v is None or v.type.count > MAX_INFERENCE_CONSTANT_ELEMENTS else v.data for v in inputs]
         return objection(node, types, known, self.opsets)
 
     def _adopt_name(self, node: onnx.NodeProto, name: str, value: Value | None) -> None:

@@ -17,7 +17,7 @@ from mcugen.hir.graph import Value
 from mcugen.ops.movement import Concat, Slice, normalize_axis, reshaped
 from mcugen.ops.onnx_node import OnnxNode, Refusal
 
-MOST_PARTS = 1024
+MAX_SPLIT_PARTS = 1024
 """Largest number of parts that a tensor is split into; each part is a node."""
 
 
@@ -109,8 +109,8 @@ def _split(s: SequenceNode) -> list[Value]:
         sizes = [int(v) for v in split]
     if sum(sizes) != size or min(sizes, default=0) < 0:
         raise Refusal("SplitToSequence: the parts must sum up to the axis", f"{sizes} of {size}", "repair the model")
-    if len(sizes) > MOST_PARTS:
-        raise Refusal(f"SplitToSequence: at most {MOST_PARTS} parts", str(len(sizes)), "split into fewer")
+    if len(sizes) > MAX_SPLIT_PARTS:
+        raise Refusal(f"SplitToSequence: at most {MAX_SPLIT_PARTS} parts", str(len(sizes)), "split into fewer")
     drop = not node.has(1) and not node.attr("keepdims", 1)
     parts, start = [], 0
     for number, part in enumerate(sizes):

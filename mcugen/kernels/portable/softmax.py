@@ -17,7 +17,7 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Trained, no_rounds, reads, scratch, writes
 from mcugen.lir.program import Buffer, Instr, Wide
 from mcugen.lir.traversal import Traversal, overlap
-from mcugen.numerics.softmax import LOG_BITS, FixedExp, FixedLogSoftmax, FixedSoftmax
+from mcugen.numerics.softmax import SOFTMAX_LOG_BITS, FixedExp, FixedLogSoftmax, FixedSoftmax
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ class Logarithms(Params):
         """Return the parameters of an integer log-softmax."""
         return Logarithms(
             slope=fixed.slope,
-            log2_one=fixed.exp.bits << LOG_BITS,
+            log2_one=fixed.exp.bits << SOFTMAX_LOG_BITS,
             unit=fixed.unit,
             unit_shift=fixed.unit_shift,
             offset=Wide(fixed.offset),

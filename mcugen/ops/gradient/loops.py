@@ -15,7 +15,7 @@ import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.types import TensorType
-from mcugen.ops.control import STEP, Repeat, Walk, plain
+from mcugen.ops.control import STEP_COUNTER_TYPE, Repeat, Walk, plain
 from mcugen.ops.gradient.reverse import gradients_of_several, zero_gradient
 from mcugen.ops.gradient.rule import Backward, Gradients, Parts, derivative_of_all
 from mcugen.ops.gradient.unfused import unfuse
@@ -54,7 +54,7 @@ class _Loop:
 
     def __post_init__(self) -> None:
         self.graph = Graph(self.name)
-        self.step = self.graph.add_input("step", STEP)
+        self.step = self.graph.add_input("step", STEP_COUNTER_TYPE)
 
     def state(self, first: Value) -> Value:
         """Add a state with this initial value, and return it as the body reads it."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.ops.control import STEP, Repeat, Walk, plain
+from mcugen.ops.control import STEP_COUNTER_TYPE, Repeat, Walk, plain
 from mcugen.ops.gradient.reverse import gradients_of_several
 from mcugen.ops.gradient.rule import Backward, Gradients, Parts, derivative_of_all
 from mcugen.ops.matmul import MatMul
@@ -69,7 +69,7 @@ class _Layer:
         states = [self._first(index, d) for index in range(len(self.op.states))]
         seen = self._weights(d)
         body = Graph(f"{self.node.outputs[0].name}.step")
-        body.add_input("step", STEP)
+        body.add_input("step", STEP_COUNTER_TYPE)
         inner = [body.add_input(v.name, plain(v.type)) for v in states]
         part = body.add_input(x.name, plain(x.type.with_shape(walk.part(x.type.shape))))
         weights = {role: body.add_input(v.name, plain(v.type)) for role, v in seen.items()}

@@ -16,13 +16,13 @@ from mcugen.ops.pattern import Zeros
 from mcugen.ops.pointwise import Binary
 from mcugen.ops.reduce import Reduce
 
-FEW = 32
+MAX_CONSTANT_ELEMENTS = 32
 """Elements of constants that take about as much flash as the call that would fill them."""
 
 
 def zeros(graph: Graph, name: str, type_: TensorType) -> Value:
     """Return a tensor of zeros: a constant if it is small, else computed."""
-    if type_.count <= FEW:
+    if type_.count <= MAX_CONSTANT_ELEMENTS:
         return graph.constant(name, np.zeros(type_.shape, type_.dtype.numpy))
     return graph.add(Zeros(type_.shape, type_.dtype), [], names=[name]).output
 
