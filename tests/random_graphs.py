@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 from onnx_models import Net
 
-MOST_ELEMENTS = 2048
-MOST_NODES = 60
+MAX_ELEMENTS = 2048
+MAX_NODES = 60
 FLOAT, INT8, MIXED = "float", "int8", "mixed"
 KINDS = (FLOAT, INT8, INT8, MIXED)
 
@@ -63,7 +63,7 @@ class Growth:
     def grown(self) -> RandomModel:
         for index in range(self.random.choice((1, 1, 1, 2, 3))):
             self._input(f"x{index}")
-        nodes = self.random.randint(5, MOST_NODES - 8)
+        nodes = self.random.randint(5, MAX_NODES - 8)
         for _ in range(200):
             if len(self.net.nodes) >= nodes:
                 break
@@ -166,7 +166,7 @@ class Growth:
         depthwise = random.random() < 0.35
         outputs = channels if depthwise else random.choice((1, 2, 3, 4, 8, 12))
         shape = (x.shape[0], outputs, *((p - k) // s + 1 for p, k, s in zip(padded, kernel, strides, strict=True)))
-        if np.prod(shape) > MOST_ELEMENTS:
+        if np.prod(shape) > MAX_ELEMENTS:
             return
         weights, scale = self._weights(x, outputs, 1 if depthwise else channels, *kernel)
         operands = [x.name, weights] + ([self._bias(x, outputs, scale)] if random.random() < 0.8 else [])
@@ -215,7 +215,7 @@ class Growth:
             constant = self.numbers.standard_normal((*shape[:axis], 2, *shape[axis + 1 :]))
             names.insert(self.random.randint(0, len(names)), self.net.const(constant))
             shape = (*shape[:axis], size + 2, *shape[axis + 1 :])
-        if axis and np.prod(shape) <= MOST_ELEMENTS:
+        if axis and np.prod(shape) <= MAX_ELEMENTS:
             self._result(self.net.op("Concat", *names, axis=axis), shape, first if self.random.random() < 0.6 else None)
 
     def split(self) -> None:
@@ -280,7 +280,7 @@ class Growth:
 
     def pad(self) -> None:
         x = self._any(lambda t: len(t.shape) == 4)
-        if x is not None and x.count < MOST_ELEMENTS // 4:
+        if x is not None and x.count < MAX_ELEMENTS // 4:
             pads = [0, 0, *(self.random.randint(0, 2) for _ in range(2))] * 2
             y = self.net.op("Pad", x.name, self.net.const(pads, np.int64))
             self._result(y, tuple(n + pads[a] + pads[a + 4] for a, n in enumerate(x.shape)), x)

@@ -16,7 +16,7 @@ from mcugen.hir.traits import row_form
 from mcugen.lir.program import Control
 from mcugen.search.head_splitting import heads_apart
 
-LEAST = CompileOptions(optimize="ram")
+SMALLEST_RAM = CompileOptions(optimize="ram")
 
 
 class Transformer:
@@ -64,7 +64,10 @@ class Transformer:
 @pytest.mark.parametrize("is_real", [False, True], ids=["int8", "float32"])
 def test_no_more_than_scores_of_some_queries_of_a_head(heads: int, is_real: bool) -> None:
     model = Transformer(48, 16, heads, is_real=is_real).model()
-    plain, least = compile_model(model, options=CompileOptions(optimize="speed")), compile_model(model, options=LEAST)
+    plain, least = (
+        compile_model(model, options=CompileOptions(optimize="speed")),
+        compile_model(model, options=SMALLEST_RAM),
+    )
     feeds = random_feeds(model)
     assert_close(outputs_in_c(least, feeds), interpret(plain.graph, feeds))
     assert not {b.name for b in least.program.buffers if b.planned and not b.count % (48 * 48)}
@@ -86,7 +89,7 @@ def test_heads_are_computed_one_after_the_other() -> None:
     assert products == [(1, 20, 20), (1, 20, 6)] * 3
     feeds = random_feeds(model)
     assert_close(interpret(apart, feeds), interpret(graph, feeds), 0)
-    assert_close(outputs_in_c(compile_model(model, options=LEAST), feeds), interpret(graph, feeds))
+    assert_close(outputs_in_c(compile_model(model, options=SMALLEST_RAM), feeds), interpret(graph, feeds))
 
 
 def test_other_products_stay_whole() -> None:
@@ -110,7 +113,7 @@ def test_hidden_layers_are_of_one_token() -> None:
         weights = net.const(np.random.default_rng(inputs).integers(-3, 4, (inputs, outputs)) / 8)
         x = net.op("Relu", net.op("MatMul", x, weights))
     net.output(net.op("Softmax", x, axis=-1, out="y"), shape=(1, 64, 8))
-    compiled = compile_model(net.model(), options=LEAST)
+    compiled = compile_model(net.model(), options=SMALLEST_RAM)
     assert Control.STREAM in {instr.control for instr in compiled.program.instrs}
     assert max(b.count for b in compiled.program.buffers if b.planned) == 64 * 8
     feeds = random_feeds(net.model())
@@ -124,7 +127,7 @@ def test_what_each_row_takes_all_of_is_made_before() -> None:
     product = net.op("MatMul", x, net.op("Transpose", x, perm=[0, 2, 1]))
     net.output(net.op("Softmax", product, axis=-1, out="y"), shape=(1, 32, 32))
     feeds = random_feeds(net.model())
-    least = compile_model(net.model(), options=LEAST)
+    least = compile_model(net.model(), options=SMALLEST_RAM)
     assert_close(outputs_in_c(least, feeds), interpret(compile_model(net.model()).graph, feeds))
 
 
@@ -160,4 +163,4 @@ def test_products_of_batches_may_be_reshaped(batch: int, shape: tuple[int, ...])
     plain, feeds = optimized(model), random_feeds(model)
     expected = interpret(plain, feeds)
     assert_close(interpret(heads_apart(plain), feeds), expected)
-    assert_close(outputs_in_c(compile_model(model, options=LEAST), feeds), expected)
+    assert_close(outputs_in_c(compile_model(model, options=SMALLEST_RAM), feeds), expected)

@@ -96,7 +96,7 @@ def test_clang_format_changes_nothing(texts: dict[str, str], tmp_path: Path):
 FUNCTION = re.compile(r"^(static [^;#]*?)\n\{\n(.*?)^\}$", re.M | re.S)
 DIRECTIVE = re.compile(r"^#.*$", re.M)
 CONTROL = re.compile(r"\b(for|while|do|if|switch|goto)\b")
-MOST = 9
+MAX_INTRINSIC_LINES = 9
 """Lines of a function, or of a branch of the preprocessor in it, that is a name for instructions."""
 
 
@@ -105,7 +105,7 @@ def astray(text: str) -> list[str]:
     wrong = [line for line in FUNCTION.sub("", text).splitlines() if re.search(r"__asm__( volatile)?\(", line)]
     for head, body in FUNCTION.findall(text):
         for part in DIRECTIVE.split(body) if "MCUGEN_NAKED" not in head else ():
-            if "__asm__" in part and (CONTROL.search(part) or part.count("\n") > MOST):
+            if "__asm__" in part and (CONTROL.search(part) or part.count("\n") > MAX_INTRINSIC_LINES):
                 wrong.append(head)
     return wrong
 

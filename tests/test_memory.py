@@ -20,7 +20,7 @@ pytestmark = pytest.mark.shared
 INT8 = ("resnet8_cifar10", "ds_cnn_kws", "mobilenet_v1_025_vww", "autoencoder_ad")
 BOARD = "nrf52840"
 
-MOST = {"balanced": (44_000, 14_000, 50_000, 2_100), "ram": (20_500, 6_000, 31_000, 768)}
+MAX_ARENA_BYTES = {"balanced": (44_000, 14_000, 50_000, 2_100), "ram": (20_500, 6_000, 31_000, 768)}
 """Bytes of arena by goal: inputs, outputs and scratch included."""
 
 MILLIONS = (18.0, 4.6, 14.4, 0.35)
@@ -58,7 +58,8 @@ def layouts(name: str) -> list[str]:
 
 @pytest.mark.spread(3)
 @pytest.mark.parametrize(
-    ("name", "goal", "most"), [(n, goal, m) for goal, limits in MOST.items() for n, m in zip(INT8, limits, strict=True)]
+    ("name", "goal", "most"),
+    [(n, goal, m) for goal, limits in MAX_ARENA_BYTES.items() for n, m in zip(INT8, limits, strict=True)],
 )
 def test_arena(name: str, goal: str, most: int) -> None:
     for variant in layouts(name):

@@ -17,11 +17,11 @@ pytestmark = pytest.mark.shared
 INT8 = ("resnet8_cifar10", "ds_cnn_kws", "mobilenet_v1_025_vww", "autoencoder_ad")
 DSP = ("nrf52840", "rt1060", "nrf5340")
 """Cortex-M4, M7 and M33."""
-LEAST_INSTRUCTIONS = (DSP[0], DSP[2])
+INSTRUCTION_BOUND_BOARDS = (DSP[0], DSP[2])
 """Those on which fewer instructions take less time: a Cortex-M7 has loops of more, two of them at once."""
 
 MILLIONS = {
-    "balanced": (LEAST_INSTRUCTIONS, (8.5, 2.7, 7.5, 0.24)),
+    "balanced": (INSTRUCTION_BOUND_BOARDS, (8.5, 2.7, 7.5, 0.24)),
     "speed": (DSP[:1], (6.6, 2.6, 6.7, 0.24)),
 }
 """Instructions of the INT8 models by goal. DS-CNN took 2.35 and the autoencoder 0.19 with weights of 16 bits, and more

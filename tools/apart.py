@@ -26,7 +26,7 @@ from mcugen.cli.error_boundary import guarded
 
 SECONDS = 30
 """Of CPU for one command."""
-MOST_BYTES = 2 << 30
+MAX_COMMAND_BYTES = 2 << 30
 """Of memory for one command, beyond what the process had before."""
 WALL_SECONDS = 900
 """A command that takes longer waits for something."""
@@ -103,7 +103,7 @@ def _serve(commands: Sequence[Command], folder: Path, pipe: Connection) -> None:
     faulthandler.disable()  # of pytest: crashes are outcomes here
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     limits = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (_address_space() + MOST_BYTES, limits[1]))
+    resource.setrlimit(resource.RLIMIT_AS, (_address_space() + MAX_COMMAND_BYTES, limits[1]))
     gc.freeze()
     for command in commands:
         os.chdir(folder / command.within)
@@ -128,7 +128,7 @@ def _run(command: Command, before: int) -> Outcome:
         wrong = "a traceback"
     elif "RuntimeWarning" in told:
         wrong = "a warning of Python's"
-    elif grown > MOST_BYTES:
+    elif grown > MAX_COMMAND_BYTES:
         wrong = f"{grown >> 20} MiB"
     elif len(told) > LONGEST_MESSAGE:
         wrong = f"{len(told)} characters on stderr"

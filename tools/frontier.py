@@ -80,7 +80,7 @@ SCHEMES = {"int8": Scheme(), "int16x8": Scheme(DType.INT16), "w4a8": Scheme(weig
 GOALS = {"auto": "balanced", "auto for flash": "flash"}
 """What matters most to the ways that mix precisions, for which the code is measured, too."""
 
-MOST_DROP, LEAST_SQNR, SHARE = 0.3, 15.0, 0.6
+MAX_DROP, MIN_SQNR, SHARE = 0.3, 15.0, 0.6
 """What `auto` must reach: percentage points where outputs name classes, else dB; and its share of the bytes."""
 
 
@@ -123,11 +123,11 @@ def own(subject: Subject, name: str, calibration: Samples, evaluation: Samples) 
 def demand(model: FloatModel, calibration: Samples) -> Demand:
     """Of `auto`: as many classes right, or like the float model's without labels; an SQNR of other outputs."""
     if calibration.labels is not None:
-        return Demand(METRICS["top1"], MOST_DROP, max_weights=SHARE)
+        return Demand(METRICS["top1"], MAX_DROP, max_weights=SHARE)
     exact = run_onnxruntime(model.proto, calibration.inputs[:1])
     if names_classes(Judged(exact, exact, calibration.inputs[:1])):
-        return Demand(METRICS["agreement"], MOST_DROP, max_weights=SHARE)
-    return Demand(METRICS["sqnr"], min_sqnr=LEAST_SQNR, max_weights=SHARE)
+        return Demand(METRICS["agreement"], MAX_DROP, max_weights=SHARE)
+    return Demand(METRICS["sqnr"], min_sqnr=MIN_SQNR, max_weights=SHARE)
 
 
 def evaluated(subject: Subject) -> Samples:

@@ -38,14 +38,14 @@ SECONDS = 10
 """For one compilation."""
 RUN_SECONDS = 900
 """For building and running a batch."""
-MOST_BYTES = 1 << 30
+MAX_COMPILATION_BYTES = 1 << 30
 """Of memory beyond what the process had, for one compilation."""
 ADDRESS_SPACE = 8 << 30
 """A limit to protect the machine."""
 BATCH = 30
 LARGEST = 1 << 16
 """Bytes of inputs of a test that is taken, elements of a tensor that is damaged one by one."""
-MOST_RUN = 1 << 21
+MAX_RUN_BYTES = 1 << 21
 """Bytes of arena and weights of a mutant that is run."""
 RELATIVE = 1e-4
 TAME = 1e4
@@ -373,7 +373,7 @@ def _compile(mutant: Mutant, number: int) -> Survivor | Finding:
         last = traceback.extract_tb(error.__traceback__)[-1]
         return Finding(mutant.label, "crash", f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})")
     inside = model.program.arena_size + model.program.weights_size  # inputs and outputs lie in the arena
-    if inside > MOST_RUN:
+    if inside > MAX_RUN_BYTES:
         return Finding(mutant.label, "passed", "too large to run")
     samples = _samples(mutant, model)
     try:
@@ -552,7 +552,7 @@ def _serve(mutants: Sequence[Mutant], pipe: Connection) -> None:
     def tell(kind: str, what: object) -> None:
         nonlocal label, before
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        if (peak - before) * 1024 > MOST_BYTES:
+        if (peak - before) * 1024 > MAX_COMPILATION_BYTES:
             pipe.send(("found", Finding(label, "memory", f"{(peak - before) >> 10} MiB")))
             before = peak
         label = str(what) if kind == "compiling" else label

@@ -487,7 +487,7 @@ def roomy(name: str) -> Board:
     )
 
 
-MOST_ERROR = 0.25
+MAX_FIT_ERROR = 0.25
 """Of a fit by which a library's kernel is compared with ours, else ours is taken; and of one of cycles, else
 instructions count.
 """
@@ -807,7 +807,7 @@ def write(cpu: str, by_core: dict[str, dict[str, Measured]], console: Console) -
         ways = {}
         for way, layers in sorted(measured.layers.items()):
             per, error = fitted(layers)
-            is_good = error <= MOST_ERROR or not measured.is_compared
+            is_good = error <= MAX_FIT_ERROR or not measured.is_compared
             ways |= {way: per} if is_good else {}
             told = f"{len(layers)} layers, error {error:.0%}{'' if is_good else ', too large'}, {per}"
             console.print(f"{cpu} {kernel} {way}: {told}")
@@ -852,7 +852,7 @@ def cycles_of(
             fit = fitted_cycles(layers) if way in ways else None
             if fit is None:
                 continue
-            is_good = fit[1] <= MOST_ERROR
+            is_good = fit[1] <= MAX_FIT_ERROR
             cycles[core] |= {way: fit[0]} if is_good else {}
             console.print(
                 f"{core} {kernel} {way}: cycles, error {fit[1]:.0%}{'' if is_good else ', too large'}, {fit[0]}"

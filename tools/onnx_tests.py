@@ -38,7 +38,7 @@ from mcugen.simulation import Setup, simulate
 KINDS = ("node", "simple", "pytorch-operator", "pytorch-converted")
 BATCH = 40
 """Models in one build."""
-MOST_BOUND = 12
+MAX_BOUND_INPUTS = 12
 """Inputs that may be fixed at compile time, one after the other."""
 
 _ALIEN_TYPES = {
@@ -216,7 +216,7 @@ def compile_binding(
         except McugenError as error:
             wanted = [n for n in re.findall(r"--bind '([^']*)=", str(error)) if n in inputs]
             wanted = [n for n in dict.fromkeys(wanted) if n not in bound]
-            if not wanted or len(bound) > MOST_BOUND:
+            if not wanted or len(bound) > MAX_BOUND_INPUTS:
                 raise
             bound += wanted
 

@@ -77,7 +77,7 @@ HEADINGS = (
 
 
 Rows = list[tuple[str, ...]]
-LEAST_MEASURED = 20_000
+MIN_MEASURED_INSTRUCTIONS = 20_000
 """Instructions of a kernel from which on its pace is told."""
 
 
@@ -157,7 +157,7 @@ def paces(models: Sequence[Path], board: str) -> list[dict[str, float]]:
                     cores[core][layer.kernel][0] += cycles / side.clock_hz
                     cores[core][layer.kernel][1] += instructions
     long = [
-        {name: sums[name] for name in sorted(sums) if sums[name][1] >= LEAST_MEASURED and name != MOVE}
+        {name: sums[name] for name in sorted(sums) if sums[name][1] >= MIN_MEASURED_INSTRUCTIONS and name != MOVE}
         for sums in cores
     ]
     unit = sum(seconds for seconds, _ in long[0].values()) / sum(count for _, count in long[0].values())

@@ -15,7 +15,7 @@ COPY_CYCLES_PER_BYTE = 1.0
 
 
 @dataclass(frozen=True)
-class Constant:
+class ConstantReads:
     """Constants of an instruction, which may run several times."""
 
     instr: Instr
@@ -57,18 +57,18 @@ class Constant:
         return waits - copy - self.runs * self.passes * fast_waits
 
 
-def constants_of(program: Program, board: Board, memory: Memory) -> Iterator[Constant]:
+def constants_of(program: Program, board: Board, memory: Memory) -> Iterator[ConstantReads]:
     """Yield the constants in a memory that instructions read, in order."""
     runs, cold = {id(instr): times for instr, times in runs_of(program)}, _cold(program, board, memory)
     for whole in program.wholes():
         reading = [(i, b) for i in (program.instrs[index] for index in whole) for b in _constants(i)]
         between = sum(b.nbytes for b in dict.fromkeys(b for _, b in reading))
         for instr, buffer in reading:
-            yield Constant(instr, buffer, whole, runs[id(instr)], _readings(instr, board, memory), between, cold)
+            yield ConstantReads(instr, buffer, whole, runs[id(instr)], _readings(instr, board, memory), between, cold)
 
 
 def _cold(program: Program, board: Board, memory: Memory) -> float:
-    """Return Constant.cold, the share of constants that is not cached at the start of an inference.
+    """Return ConstantReads.cold, the share of constants that is not cached at the start of an inference.
 
     A data cache holds what fits, together with the arena if that goes through it, too. A cache that also holds code is
     assumed to hold nothing.

@@ -17,14 +17,14 @@ from mcugen.quantization.qdq import stored_name
 
 
 @dataclass(frozen=True)
-class Stored:
+class WeightStorage:
     """The bytes of each layer's weights, by the name of the layer's output, and the number of removed channels."""
 
     layers: Mapping[str, int]
     dropped: int
 
     @staticmethod
-    def of(graph: Graph) -> Stored:
+    def of(graph: Graph) -> WeightStorage:
         """Return the flash use of an imported model, which is optimized in place."""
         optimize(graph)
         layers = {
@@ -34,7 +34,7 @@ class Stored:
             for node in graph.nodes
             if weight_axes(node.op)
         }
-        return Stored(layers, graph.dropped.channels)
+        return WeightStorage(layers, graph.dropped.channels)
 
     def of_layer(self, name: str) -> int:
         """Return the bytes of a layer of the float model; 0 if the layer was removed."""

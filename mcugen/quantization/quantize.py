@@ -26,8 +26,7 @@ from mcugen.hir.traits import weight_axes
 from mcugen.hir.types import Array, DType
 from mcugen.quantization import few_bits, recurrent
 from mcugen.quantization.assign import Assignment, assign
-from mcugen.quantization.flash import Stored as InFlash
-from mcugen.quantization.flash import constants_of
+from mcugen.quantization.flash import WeightStorage, constants_of
 from mcugen.quantization.float_model import OPSET_INT16, FloatModel, build_float_model, in_known_operators
 from mcugen.quantization.plan import Codes, Plan, Stored
 from mcugen.quantization.profile import Profile, merge_profiles, profile_model, profile_notes
@@ -494,8 +493,8 @@ class Quantizer:
             narrow_flash = self._in_flash(self._refined(replace(plan, layers={})))
         return plan if narrow_flash.nbytes <= wide_flash.nbytes else wide
 
-    def _in_flash(self, plan: Plan) -> InFlash:
-        return InFlash.of(self._imported(plan))
+    def _in_flash(self, plan: Plan) -> WeightStorage:
+        return WeightStorage.of(self._imported(plan))
 
     def _imported(self, plan: Plan) -> Graph:
         return import_model(self._written(plan), "flash", registry=self.source.registry)

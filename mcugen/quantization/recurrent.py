@@ -47,7 +47,7 @@ INT16_RANGE_RATIO = 2.0
 
 
 @dataclass
-class Scope:
+class GraphWriter:
     """An ONNX graph while it is written. Its tensors are called `<prefix>.<number>.<what>`."""
 
     prefix: str
@@ -162,7 +162,7 @@ class Matrix:
         """Return the reals that the integers represent."""
         return (self.codes.astype(np.float64) * self.scales[:, None]).astype(np.float32)
 
-    def times(self, scope: Scope, x: str, unit: QuantParams) -> str:
+    def times(self, scope: GraphWriter, x: str, unit: QuantParams) -> str:
         """Return the product x Wᵀ + b, [M, N].
 
         Args:
@@ -181,13 +181,13 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Cell:
+class CellWriter:
     """One direction's time step while its `body` is written.
 
     `inner` is the matrix of the input, `recurrent` are the matrices that are multiplied by a hidden state.
     """
 
-    body: Scope
+    body: GraphWriter
     hidden: int
     inner: Matrix
     recurrent: tuple[Matrix, ...]
@@ -234,13 +234,13 @@ class Cell:
         return self.body.rounded(self.body.op("Mul", gate, x), role)
 
 
-def _rnn(cell: Cell, projection: str, states: Sequence[str]) -> list[str]:
+def _rnn(cell: CellWriter, projection: str, states: Sequence[str]) -> list[str]:
     """Return h' = tanh(p + R h)."""
     total = cell.sum(projection, cell.product(0, states[0], "hidden"))
     return [cell.body.codes(cell.body.op("Tanh", total), "hidden")]
 
 
-def _lstm(cell: Cell, projection: str, states: Sequence[str]) -> list[str]:
+def _lstm(cell: CellWriter, projection: str, states: Sequence[str]) -> list[str]:
     """Return h' = o · tanh(c') and c' = f · c + i · g, with i, o, f = σ(p + R h) and g = tanh(p + R h)."""
     body, (h, c) = cell.body, states
     i, o, f, g = cell.parts(cell.sum(projection, cell.product(0, h, "hidden")), 1, 1, 1, 1)
@@ -251,7 +251,7 @@ def _lstm(cell: Cell, projection: str, states: Sequence[str]) -> list[str]:
     return [body.codes(body.op("Mul", cell.sigmoid(o), squashed), "hidden"), new]
 
 
-def _gru(cell: Cell, projection: str, states: Sequence[str]) -> list[str]:
+def _gru(cell: CellWriter, projection: str, states: Sequence[str]) -> list[str]:
     """Return h' = g + z · (h - g), with z, r = σ(p + R h) and g = tanh(p + R (r · h)) or tanh(p + r · (R h + b))."""
     body, (h,) = cell.body, states
     fed = body.rounded(h, "fed")
@@ -266,7 +266,7 @@ def _gru(cell: Cell, projection: str, states: Sequence[str]) -> list[str]:
     return [body.codes(body.op("Add", fresh, cell.scaled(z, difference, "difference")), "hidden")]
 
 
-STEP_WRITERS: dict[type[Recurrent], Callable[[Cell, str, Sequence[str]], list[str]]] = {
+STEP_WRITERS: dict[type[Recurrent], Callable[[CellWriter, str, Sequence[str]], list[str]]] = {
     Rnn: _rnn,
     Lstm: _lstm,
     Gru: _gru,
@@ -315,7 +315,7 @@ def _resets_first(op: Recurrent) -> bool:
 class _Layer:
     """A recurrent layer while it is converted to ONNX; `codes` is its quantized input X."""
 
-    scope: Scope
+    scope: GraphWriter
     node: Node
     op: Recurrent
     sizes: Sizes
@@ -363,10 +363,10 @@ class _Layer:
 
     def _body(self, d: int) -> onnx.GraphProto:
         """Return one step: it maps quantized states and an input to the next states, and gives h a second time."""
-        body = Scope(f"{self.scope.prefix}.{d}", self.scope.stored)
+        body = GraphWriter(f"{self.scope.prefix}.{d}", self.scope.stored)
         roles = [*(STATE_ROLES[s] for s in self.op.states), "x"]
         reals = [body.real(f"{body.prefix}.{role}", role) for role in roles]
-        cell = Cell(body, self.sizes.hidden, self.inner(d), self.recurrent(d))
+        cell = CellWriter(body, self.sizes.hidden, self.inner(d), self.recurrent(d))
         after = STEP_WRITERS[type(self.op)](cell, cell.projection(reals[-1]), reals[:-1])
         after.append(body.op("Identity", after[0]))
 
@@ -420,7 +420,7 @@ def rounded_weights(node: Node, plan: Plan) -> dict[str, Array]:
     assert isinstance(node.op, Recurrent)
     sizes = node.op.sizes(node.input(X).type, node.input(R).type)
     layer = _Layer(
-        Scope("", {**stores(node.op, ranges, scheme), "x": x}), node, node.op, sizes, (), "", scheme, moments
+        GraphWriter("", {**stores(node.op, ranges, scheme), "x": x}), node, node.op, sizes, (), "", scheme, moments
     )
     inner = [layer.inner(d).real for d in range(sizes.directions)]
     recurrent = [np.concatenate([m.real for m in layer.recurrent(d)]) for d in range(sizes.directions)]
@@ -455,7 +455,7 @@ def expand(
     op = node.op
     if not isinstance(op, Recurrent) or not op.can_expand(node):
         return None
-    scope = Scope(f"{outputs[0]}.integer", {**stores(op, ranges, scheme), "x": x})
+    scope = GraphWriter(f"{outputs[0]}.integer", {**stores(op, ranges, scheme), "x": x})
     sizes = op.sizes(node.input(X).type, node.input(R).type)
     layer = _Layer(scope, node, op, sizes, inputs, scope.codes(inputs[X], "x"), scheme, moments or {})
     directions = [layer.direction(d) for d in range(sizes.directions)]

@@ -40,14 +40,14 @@ AMPLITUDES = (-6.0, 8.0)
 
 
 @dataclass(frozen=True)
-class Range:
+class InputRange:
     """The range of the elements of all inputs."""
 
     low: float
     high: float
 
     @staticmethod
-    def parsed(text: str) -> Range | None:
+    def parsed(text: str) -> InputRange | None:
         """Return the range in `LOW..HIGH`; None for MATCH_STATISTICS.
 
         Raises:
@@ -62,7 +62,7 @@ class Range:
         if not (np.isfinite([low, high]).all() and low < high):
             remedy = f"LOW..HIGH, e.g. --synthetic -1..1; or {MATCH_STATISTICS}"
             raise UsageError("--synthetic must be the range of inputs", f"'{text}'", remedy)
-        return Range(low, high)
+        return InputRange(low, high)
 
 
 def synthetic_samples(model: FloatModel, source: onnx.ModelProto, argument: str) -> tuple[list[dict[str, Array]], str]:
@@ -80,7 +80,7 @@ def synthetic_samples(model: FloatModel, source: onnx.ModelProto, argument: str)
         if value.type.dtype is not DType.FLOAT32:
             rule = "synthetic samples are of real inputs"
             raise UsageError(rule, f"'{value.name}' of {value.type.dtype.value}", "give --calibration SAMPLES")
-    bounds, random = Range.parsed(argument), np.random.default_rng(0)
+    bounds, random = InputRange.parsed(argument), np.random.default_rng(0)
     if bounds is not None:
         samples, kind = (
             _of_range(model.graph.inputs, bounds, random),
@@ -97,7 +97,7 @@ def synthetic_samples(model: FloatModel, source: onnx.ModelProto, argument: str)
     return samples, f"{note}: ranges and weights are guesses; give --calibration SAMPLES if there are any"
 
 
-def _of_range(inputs: Sequence[Value], bounds: Range, random: np.random.Generator) -> list[dict[str, Array]]:
+def _of_range(inputs: Sequence[Value], bounds: InputRange, random: np.random.Generator) -> list[dict[str, Array]]:
     """Return samples of different levels and contrasts; every fourth one reaches both ends of the range."""
 
     def made(shape: Shape, index: int) -> Array:

@@ -13,7 +13,7 @@ from mcugen.core.options import GOALS, CompileOptions
 from mcugen.kernels.choose import Cost
 from mcugen.lir.program import READ_ROWS, STOP, Buffer, Control, Program, aligned
 from mcugen.lir.weights import Staged, is_read
-from mcugen.memory.constant_stalls import Constant, constants_of
+from mcugen.memory.constant_stalls import ConstantReads, constants_of
 from mcugen.memory.peak import moments
 from mcugen.memory.place import memory_of_arena, memory_of_weights
 from mcugen.search.objective import TOLERANCES
@@ -143,7 +143,7 @@ def gains_of(program: Program, board: Board, options: CompileOptions) -> list[Ga
 
 
 def _before(
-    constants: Sequence[Constant],
+    constants: Sequence[ConstantReads],
     board: Board,
     memories: tuple[Memory, Memory],
     options: CompileOptions,
@@ -159,7 +159,7 @@ def _before(
 
 
 def _ahead(
-    constants: Sequence[Constant], windows: Sequence[_Window], board: Board, memories: tuple[Memory, Memory]
+    constants: Sequence[ConstantReads], windows: Sequence[_Window], board: Board, memories: tuple[Memory, Memory]
 ) -> Iterator[Gain]:
     """Yield prefetches of constants during the instructions before their reader.
 

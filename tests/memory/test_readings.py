@@ -15,7 +15,7 @@ from mcugen.hir.types import DType
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Buffer, Gathered, Operand, Program, Space
 from mcugen.memory.activation_stalls import Reading, readings_of, share_bytes, waits_for_arena
-from mcugen.memory.constant_stalls import Constant, constants_of, saved_by_copies, waits_for_constants
+from mcugen.memory.constant_stalls import ConstantReads, constants_of, saved_by_copies, waits_for_constants
 
 IN, OUT, INOUT, SCRATCH = Access.IN, Access.OUT, Access.INOUT, Access.SCRATCH
 CACHE = Cache("d", ("ram",), "data", size=1024, line=32, ways=4)
@@ -335,7 +335,7 @@ def weighted(steps: int = 1) -> Program:
 FLASH, FAST, UNKNOWN = Memory("flash"), Memory("fast", cycles=1), Memory("unknown", cycles=None)
 
 
-def constants(program: Program, cache: Cache | None = None) -> list[Constant]:
+def constants(program: Program, cache: Cache | None = None) -> list[ConstantReads]:
     return list(constants_of(program, Board(cache), FLASH))  # type: ignore[arg-type]
 
 
@@ -376,10 +376,10 @@ def test_a_cache_for_data_keeps_constants_from_call_to_call(
     assert constants(program, kept)[0].cold == cold
 
 
-def constant(**changes: Any) -> Constant:
+def constant(**changes: Any) -> ConstantReads:
     """64 bytes: 320 cycles at first, 128 later."""
     program = weighted()
-    whole = Constant(program.instrs[0], program.buffers[1], range(1), runs=1, passes=1.0, between=64, cold=1.0)
+    whole = ConstantReads(program.instrs[0], program.buffers[1], range(1), runs=1, passes=1.0, between=64, cold=1.0)
     return replace(whole, **changes)
 
 

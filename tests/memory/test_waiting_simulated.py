@@ -18,7 +18,7 @@ from mcugen.core.board import Board, load_board
 from mcugen.memory.activation_stalls import waits_for_arena
 from mcugen.simulation import simulate
 
-MOST = 1.5
+MAX_ESTIMATE_RATIO = 1.5
 """Times that an estimate may be off, either way."""
 
 
@@ -68,4 +68,4 @@ def test_estimates_are_near_what_is_simulated(name: str, board: Board) -> None:
     assert run.cycles is not None
     simulated = sum(wait.read_cycles for wait in run.cycles.waits if wait.memory == memory.name)
     estimated = sum(waits_for_arena(found.program, board, memory).values())
-    assert simulated / MOST < estimated < MOST * simulated
+    assert simulated / MAX_ESTIMATE_RATIO < estimated < MAX_ESTIMATE_RATIO * simulated

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx
 from pairs import CONSUMERS, PLACES, PRODUCERS, SHAPE, SHAPES, needs, takes
-from random_graphs import FLOAT, MIXED, MOST_ELEMENTS, Growth, RandomModel
+from random_graphs import FLOAT, MAX_ELEMENTS, MIXED, Growth, RandomModel
 
-MOST_INPUTS = 6
-LEAST, WIDTH = int(np.prod(SHAPE)), SHAPE[-1]
-MOST_STEPS = 24
+MAX_INPUTS = 6
+MIN_ELEMENTS, WIDTH = int(np.prod(SHAPE)), SHAPE[-1]
+MAX_MIXED_STEPS = 24
 MIXED_OPSET = 18
 
 
@@ -33,7 +33,7 @@ class _Mixed(Growth):
         """Smaller than those of layers alone: a step may be many nodes."""
         for index in range(self.random.choice((1, 1, 2))):
             self._input(f"x{index}")
-        for _ in range(self.random.randint(3, MOST_STEPS)):
+        for _ in range(self.random.randint(3, MAX_MIXED_STEPS)):
             self.random.choice(self.steps())(self)
         for index, tensor in enumerate(self.unread):
             self._output(tensor, index)
@@ -46,14 +46,14 @@ class _Mixed(Growth):
 
     def _part(self) -> str:
         """SHAPE elements of some tensor, or "" where none has as many."""
-        x = self._any(lambda t: t.count >= LEAST)
+        x = self._any(lambda t: t.count >= MIN_ELEMENTS)
         if x is None:
             return ""
         name = x.name
-        if x.count > LEAST:
+        if x.count > MIN_ELEMENTS:
             flat = self.net.op("Reshape", name, self.net.const([-1], np.int64))
-            first = self.random.randint(0, x.count - LEAST)
-            bounds = (self.net.const([v], np.int64) for v in (first, first + LEAST, 0))
+            first = self.random.randint(0, x.count - MIN_ELEMENTS)
+            bounds = (self.net.const([v], np.int64) for v in (first, first + MIN_ELEMENTS, 0))
             name = self.net.op("Slice", flat, *bounds)
         return self.net.op("Reshape", name, self.net.const(SHAPE, np.int64))
 
@@ -81,7 +81,7 @@ class _Mixed(Growth):
 
     def placed(self) -> None:
         """Such a pair of an input of its own, in a loop or in a branch."""
-        if len(self.net.inputs) >= MOST_INPUTS:
+        if len(self.net.inputs) >= MAX_INPUTS:
             return
         consumers = [name for name in CONSUMERS if name != "Unique"]
         place = self.random.choice(("in a loop", "in a branch"))
@@ -91,7 +91,7 @@ class _Mixed(Growth):
 
     def _results(self, types: dict[str, type]) -> None:
         """Real numbers go on where their shape is known, or are outputs; others are outputs."""
-        known = {name: shape for name, shape in self._shapes(types).items() if 0 < np.prod(shape) <= MOST_ELEMENTS}
+        known = {name: shape for name, shape in self._shapes(types).items() if 0 < np.prod(shape) <= MAX_ELEMENTS}
         for name, dtype in types.items():
             if dtype is np.float32 and name in known and self.random.random() < 0.7:
                 self._result(name, known[name])

@@ -13,8 +13,8 @@ from onnx_models import Net
 
 LENGTHS = (2, 17)
 """Of the dimension T: from, to."""
-MOST_STEPS = 8
-MOST_CHANNELS = 12
+MAX_SIZED_STEPS = 8
+MAX_CHANNELS = 12
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class _Sized:
         self.read: set[str] = set()
 
     def grown(self) -> onnx.ModelProto:
-        for _ in range(self.random.randint(1, MOST_STEPS)):
+        for _ in range(self.random.randint(1, MAX_SIZED_STEPS)):
             self.random.choice(_STEPS)(self)
         for tensor in self.tensors[1:]:
             if tensor.name not in self.read:
@@ -61,7 +61,7 @@ class _Sized:
         self.tensors.append(Sequence1D(name, channels, length))
 
     def conv(self) -> None:
-        x, taps, channels = self.some(), self.random.choice((1, 3, 5)), self.random.randint(1, MOST_CHANNELS)
+        x, taps, channels = self.some(), self.random.choice((1, 3, 5)), self.random.randint(1, MAX_CHANNELS)
         stride = self.random.choice((1, 1, 2))
         pads = [taps // 2] * 2 if self.random.random() < 0.7 else [taps - 1, 0]
         weights = self.weights(channels, x.channels, taps)
@@ -78,7 +78,7 @@ class _Sized:
 
     def dense(self) -> None:
         """Over channels, of each step alone."""
-        x, channels = self.some(), self.random.randint(1, MOST_CHANNELS)
+        x, channels = self.some(), self.random.randint(1, MAX_CHANNELS)
         rows = self.net.op("Transpose", x.name, perm=[0, 2, 1])
         y = self.net.op("Add", self.net.op("MatMul", rows, self.weights(x.channels, channels)), self.weights(channels))
         if self.random.random() < 0.3:

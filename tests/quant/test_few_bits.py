@@ -20,7 +20,7 @@ from mcugen.frontend.onnx import import_model
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import DType
 from mcugen.quantization import few_bits
-from mcugen.quantization.flash import Stored
+from mcugen.quantization.flash import WeightStorage
 from mcugen.quantization.plan import Plan
 from mcugen.quantization.quantize import Quantization, Quantizer, float_model, quantizer
 from mcugen.quantization.rounding import (
@@ -195,8 +195,8 @@ def test_on_the_command_line(tmp_path: Path):
 def sized(monkeypatch: pytest.MonkeyPatch, of: Callable[[str, bool], int]) -> Quantization:
     """Quantized where layers take so many bytes, by name and whether weights have 4 bits, and channels drop out."""
 
-    def in_flash(self: Quantizer, plan: Plan) -> Stored:
-        return Stored({name: of(name, name in plan.few_bits) for name in plan.layers}, dropped=3)
+    def in_flash(self: Quantizer, plan: Plan) -> WeightStorage:
+        return WeightStorage({name: of(name, name in plan.few_bits) for name in plan.layers}, dropped=3)
 
     monkeypatch.setattr(Quantizer, "_in_flash", in_flash)
     return quantized(W4A8)
@@ -228,7 +228,7 @@ def test_bytes_in_flash_are_those_of_channels_that_stay():
     source = load(model)
     fused = float_model(source, CompileOptions(), Scheme())
     made = quantizer(source, fused, Scheme(), normal_samples(model, 8, 0)).quantize()
-    found = Stored.of(import_model(made.proto, "net"))
+    found = WeightStorage.of(import_model(made.proto, "net"))
     assert found.dropped == 8
     assert (found.of_layer("r"), found.of_layer("gone")) == (8 * 27, 0)
 
@@ -380,4 +380,7 @@ def test_channels_that_never_change_take_no_codes():
     codes = {name: made.plan.layers[name].weights for name in "ry"}
     assert not codes["r"][:8].any() and not codes["y"][:, :8].any()
     assert error_db(made) > 15
-    assert Stored.of(import_model(made.proto, "m")).layers == {"r_quantized": 8 * 27 // 2, "y_quantized": 8 * 8 // 2}
+    assert WeightStorage.of(import_model(made.proto, "m")).layers == {
+        "r_quantized": 8 * 27 // 2,
+        "y_quantized": 8 * 8 // 2,
+    }

@@ -25,7 +25,7 @@ from mcugen.ops.recurrent import Recurrent
 from mcugen.quantization.few_bits import stored_share
 from mcugen.quantization.plan import Stored
 from mcugen.quantization.quantize import float_model, quantizer
-from mcugen.quantization.recurrent import Scope, expand
+from mcugen.quantization.recurrent import GraphWriter, expand
 from mcugen.quantization.scheme import Scheme, activation_params
 
 INT8, INT16 = Scheme(DType.INT8), Scheme(DType.INT16)
@@ -74,7 +74,7 @@ def written(model: onnx.ModelProto, feeds: dict[str, np.ndarray], scheme: Scheme
     interpret(graph, feeds, observe)
     x = feeds["X0"]
     stored = Stored(scheme.activations, activation_params(x.min(), x.max(), scheme.activations, scheme))
-    scope = Scope("input", {"x": stored})
+    scope = GraphWriter("input", {"x": stored})
     (old,) = model.graph.node
     inputs = [scope.rounded("X0", "x"), *old.input[1:]]
     found = expand(node, inputs, [o.name for o in model.graph.output], ranges, stored, scheme)

@@ -27,7 +27,7 @@ from mcugen.quantization.ranges import (
 from mcugen.quantization.scheme import Scheme
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases" / "quantization"
-LEAST_DB = {("int8", 100): 28.5, ("int8", 1000): 36.0, ("int16x8", 100): 45.0, ("int16x8", 1000): 45.0}
+MIN_SQNR_DB = {("int8", 100): 28.5, ("int8", 1000): 36.0, ("int16x8", 100): 45.0, ("int16x8", 1000): 45.0}
 
 
 def network(seed: int, widths: tuple[int, ...], activation: str) -> onnx.ModelProto:
@@ -74,7 +74,7 @@ def test_new_samples_are_clipped_less_than_by_their_extremes(count: int, gain_db
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize(("precision", "count"), LEAST_DB)
+@pytest.mark.parametrize(("precision", "count"), MIN_SQNR_DB)
 def test_the_regression_that_was_clipped(precision: str, count: int):
     if not CASES.exists():
         pytest.skip(f"needs {CASES}")
@@ -85,7 +85,7 @@ def test_the_regression_that_was_clipped(precision: str, count: int):
         calibration = file["x"]
     if count > len(calibration):
         calibration = np.random.default_rng(0).standard_normal((count, evaluation.shape[1])).astype(np.float32)
-    assert quantized_db(model, calibration, evaluation, precision) >= LEAST_DB[precision, count]
+    assert quantized_db(model, calibration, evaluation, precision) >= MIN_SQNR_DB[precision, count]
 
 
 def profile_of_maxima(maxima: Array) -> TensorProfile:

@@ -11,7 +11,7 @@ import pytest
 from device import OK, Device
 
 LEARNING = Path(__file__).parents[2] / "examples" / "learning"
-MOST_TIMES = 3
+MAX_STEP_RATIO = 3
 """The instructions of inference that a step of the last layer may take."""
 
 
@@ -78,4 +78,4 @@ def test_a_step_of_the_last_layer_takes_at_most_three_runs(example) -> None:
     step = model.simulate(example.lessons(data["image"][:1], data["labels"][:1], float(data["rate"]))).instructions
     run = model.simulate(example.runs(data["image"][:1])).instructions
     assert step is not None and run is not None
-    assert step <= MOST_TIMES * run
+    assert step <= MAX_STEP_RATIO * run

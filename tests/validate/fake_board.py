@@ -16,9 +16,9 @@ DONE, PAUSED, ROWS = range(3)
 NO_PAUSE = 0xFFFF
 HELLO = struct.Struct("<BBBBHII32s16s")
 PROGRESS = struct.Struct("<BiBQII")
-MOST_WRITES = 20_000
+MAX_REQUESTS = 20_000
 """Requests, repeated ones included, after which the computer is said to ask without end."""
-MOST_SECONDS = 20_000.0
+MAX_SECONDS = 20_000.0
 """Seconds of the board's clock after which the computer is said to wait without end."""
 
 
@@ -37,7 +37,7 @@ class Clock:
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
-        if self.now > MOST_SECONDS:
+        if self.now > MAX_SECONDS:
             raise EndlessError(f"{self.now:,.0f} s")
 
 
@@ -78,7 +78,7 @@ class FakeBoard:
 
     def write(self, data: bytes) -> None:
         self.writes += 1
-        if self.writes > MOST_WRITES:
+        if self.writes > MAX_REQUESTS:
             raise EndlessError(f"{self.writes:,} requests")
         for request in self._decoder.feed(data):
             if (request.session, request.sequence) != (self.session, self.sequence):

@@ -21,7 +21,7 @@ MODEL_AIM, LAYER_AIM = 1.5, 2.5
 SHARE = 0.03
 """Layers that take less of a model are not asked for."""
 
-MOST_NAMED = 3
+MAX_NAMED_OPERATORS = 3
 """Operators without products."""
 
 FEW = 64
@@ -57,7 +57,7 @@ def _without_products(compiled: CompiledModel, layers: Sequence[ReportedLayer], 
         elements[op] += max((value.type.count for value in ends), default=0)
     if not besides.total() > SHARE * total:
         return ""
-    most = [(op, count) for op, count in besides.most_common(MOST_NAMED) if count > SHARE * total]
+    most = [(op, count) for op, count in besides.most_common(MAX_NAMED_OPERATORS) if count > SHARE * total]
     each = [
         f"{op} {count / total:.0%}: {count / elements[op]:.1f} instructions an element of {elements[op]:,}"
         for op, count in most
