@@ -26,7 +26,7 @@ def golden_sample(
     references: Mapping[Node, Reference] | None = None,
     *,
     amplitude: float = 1.0,
-    given: Mapping[str, Array] | None = None,
+    fixed_inputs: Mapping[str, Array] | None = None,
 ) -> Sample:
     """Return the self-test sample of a graph, the same on every machine.
 
@@ -36,14 +36,14 @@ def golden_sample(
         seed: Seed of random inputs.
         references: Replacements for operators whose kernels round differently.
         amplitude: Share of their range that random inputs span.
-        given: Inputs to use instead of random ones.
+        fixed_inputs: Inputs to use instead of random ones.
     """
     random = np.random.default_rng(seed)
     generated = {
         v.name: first_state(graph, v) if v.name in kept else _random(v, random, amplitude) for v in graph.inputs
     }
     inputs = {
-        v.name: np.asarray((given or generated).get(v.name, generated[v.name])).reshape(v.type.shape)
+        v.name: np.asarray((fixed_inputs or generated).get(v.name, generated[v.name])).reshape(v.type.shape)
         for v in graph.inputs
     }
     if graph.lesson is not None:

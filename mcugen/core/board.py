@@ -516,8 +516,8 @@ class _Fields:
         self._path, self._table, self._prefix = path, table, prefix
         self._used: set[str] = set()
 
-    def fail(self, key: str, rule: str, found: str, remedy: str = "") -> NoReturn:
-        raise UsageError(f"{self._path.name}: '{self._prefix}{key}' {rule}", found, remedy)
+    def fail(self, key: str, rule: str, seen: str, remedy: str = "") -> NoReturn:
+        raise UsageError(f"{self._path.name}: '{self._prefix}{key}' {rule}", seen, remedy)
 
     def text(self, key: str, *, empty: bool = False, default: str = "") -> str:
         if key not in self and default:

@@ -308,14 +308,14 @@ def carried(op: Operator, sig: Signature, perm: Permutation) -> Permutation | No
     return op.carried(sig, perm) if isinstance(op, Permutable) else None
 
 
-def row_form(op: Operator, sig: Signature, *, narrow: bool = False) -> RowForm | None:
+def row_form(op: Operator, sig: Signature, *, is_narrow: bool = False) -> RowForm | None:
     """Return `Rowwise.by_rows`, or None for operators without the trait.
 
-    With `narrow`, the rows have no padding columns.
+    With `is_narrow`, the rows have no padding columns.
     """
     if not isinstance(op, Rowwise):
         return None
-    return op.by_narrow_rows(sig) if narrow else op.by_rows(sig)
+    return op.by_narrow_rows(sig) if is_narrow else op.by_rows(sig)
 
 
 def divisions(op: Operator, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:

@@ -11,7 +11,7 @@ import numpy as np
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.names import Names
 from mcugen.hir.types import Array, DType
-from mcugen.lir.copies import MOVE_KERNEL, MoveOptions, MoveParams
+from mcugen.lir.copies import MOVE_KERNEL, CopyRange, MoveOptions, MoveParams
 from mcugen.lir.kernel import Call, Kernel
 from mcugen.lir.program import (
     Access,
@@ -209,9 +209,7 @@ class Builder:
         target: Buffer,
         note: str,
         *,
-        x_at: int = 0,
-        y_at: int = 0,
-        nbytes: int | None = None,
+        part: CopyRange | None = None,
         stays: bool = False,
     ) -> None:
         """Copy bytes from one buffer to another, unless both can have one place.
@@ -223,13 +221,13 @@ class Builder:
             source: Buffer to read.
             target: Buffer to write.
             note: Description.
-            x_at: Offset in `source`.
-            y_at: Offset in `target`.
-            nbytes: Bytes to copy; by default as many as both have.
+            part: Bytes to copy; by default as many as both buffers have, from their beginnings.
             stays: Whether to copy in any case.
         """
+        part = part or CopyRange()
+        x_at, y_at = part.source_offset, part.target_offset
         max_bytes = min(source.nbytes - x_at, target.nbytes - y_at)
-        size = max_bytes if nbytes is None else nbytes
+        size = max_bytes if part.nbytes is None else part.nbytes
         assert 0 <= size <= max_bytes and min(x_at, y_at) >= 0, f"a move beyond {source.name} or {target.name}"
         whole = source.nbytes == target.nbytes == size
         written = not whole and target in self._used

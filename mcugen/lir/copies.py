@@ -28,6 +28,15 @@ class MoveOptions(Options):
     within: Annotated[bool, "whether x and y are one buffer, whose parts may overlap"]
 
 
+@dataclass(frozen=True)
+class CopyRange:
+    """The bytes that a move copies; without `nbytes`, as many as source and target have behind the offsets."""
+
+    source_offset: int = 0
+    target_offset: int = 0
+    nbytes: int | None = None
+
+
 MOVE_KERNEL = Kernel(
     MOVE,
     what="bytes as they are; no call where both sides can lie in one place",

@@ -133,7 +133,7 @@ def _describe_input(compiled: CompiledModel, samples: tuple[Sample, ...], text: 
 
 def _given_sample(compiled: CompiledModel, inputs: Mapping[str, Array]) -> Sample:
     known = references(compiled.graph, compiled.program)
-    return golden_sample(compiled.graph, set(compiled.options.states.values()), references=known, given=inputs)
+    return golden_sample(compiled.graph, set(compiled.options.states.values()), references=known, fixed_inputs=inputs)
 
 
 def _is_finite(sample: Sample) -> bool:
@@ -240,7 +240,7 @@ def _candidates(compiled: CompiledModel, user_samples: Sequence[Mapping[str, Arr
     known = references(compiled.graph, compiled.program)
     state_inputs = set(compiled.options.states.values())
     for inputs in user_samples:
-        yield golden_sample(compiled.graph, state_inputs, references=known, given=inputs)
+        yield golden_sample(compiled.graph, state_inputs, references=known, fixed_inputs=inputs)
     for seed, amplitude in enumerate(CANDIDATE_AMPLITUDES):
         yield golden_sample(compiled.graph, state_inputs, seed, known, amplitude=amplitude)
 

@@ -16,6 +16,7 @@ from mcugen.hir.interpreter import run
 from mcugen.hir.operator import Division, Operator, Portion, Run, Signature
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.lir.builder import Builder
+from mcugen.lir.copies import CopyRange
 from mcugen.lir.lower import lower_nodes
 from mcugen.lir.program import MOVE, WORD, Access, Buffer, Control, Instr, Lanes, Operand, Overlap
 
@@ -117,7 +118,7 @@ class Forked(Operator):
             if share.aside is aside and share.makes.pitch is None:
                 part, at = builder.buffer(share.body.outputs[0]), share.makes.at * self.output.dtype.nbytes
                 whole = builder.buffer(node.output)
-                builder.move(node, part, whole, "portion", y_at=at, nbytes=part.nbytes, stays=aside)
+                builder.move(node, part, whole, "portion", part=CopyRange(0, at, part.nbytes), stays=aside)
 
 
 def _take(node: Node, builder: Builder, share: Share) -> None:
@@ -128,7 +129,7 @@ def _take(node: Node, builder: Builder, share: Share) -> None:
             builder.bind(formal, whole)
         else:
             target, at = builder.buffer(formal), part.at * formal.type.dtype.nbytes
-            builder.move(node, whole, target, "portion", x_at=at, nbytes=target.nbytes)
+            builder.move(node, whole, target, "portion", part=CopyRange(at, 0, target.nbytes))
 
 
 def _lower_share(share: Share, builder: Builder) -> None:

@@ -72,10 +72,10 @@ MAX_GROUP_ENDS = 3
 
 
 def group_of(
-    nodes: Sequence[Node], kept: Collection[Value] = (), *, narrow: bool = False, pairs: Collection[str] = ()
+    nodes: Sequence[Node], kept: Collection[Value] = (), *, is_narrow: bool = False, pairs: Collection[str] = ()
 ) -> Streamed | None:
     """Return the group of these consecutive nodes, or None if there is none; see RowGroups."""
-    return RowGroups(nodes, kept, narrow=narrow, pairs=pairs).group(0, len(nodes))
+    return RowGroups(nodes, kept, is_narrow=is_narrow, pairs=pairs).group(0, len(nodes))
 
 
 def by_twos(form: RowForm, output: TensorType) -> RowForm:
@@ -95,11 +95,12 @@ def ends_of(nodes: Sequence[Node], kept: Collection[Value]) -> tuple[list[Value]
 
 
 class RowGroups:
-    """Groups of nodes that follow one another; with `narrow` rows, see Rowwise. What they have in common is made once.
+    """The groups of consecutive nodes in a list, with cached intermediate results.
 
-    The inputs of a group are what its nodes read of others, its outputs what others read of them, or what is `kept`.
-    What lies outside of a tensor must be the same for all who read it. What is read as a whole, must be made before.
-    Of outputs that are named in `pairs` two rows are made at once, if their number allows that.
+    The inputs of a group are the values that its nodes read from other nodes. Its outputs are the values that other
+    nodes read, or that are in `kept`. All readers of a tensor must pad it with the same values. A tensor that is read
+    as a whole must be computed before the group. With `is_narrow`, rows have no padding columns (Rowwise). Outputs
+    named in `pairs` are computed two rows at a time if their number of rows allows it.
     """
 
     def __init__(
@@ -107,12 +108,12 @@ class RowGroups:
         nodes: Sequence[Node],
         kept: Collection[Value] = (),
         *,
-        narrow: bool = False,
+        is_narrow: bool = False,
         pairs: Collection[str] = (),
     ) -> None:
         self._nodes = list(nodes)
         self._kept = frozenset(kept)
-        self._narrow = narrow
+        self._is_narrow = is_narrow
         self._pairs = frozenset(pairs)
         self._units: dict[int, list[dict[Value, _Unit] | None]] = {}
         self._known: dict[tuple[Node, ...], _Unit] = {}
@@ -124,7 +125,7 @@ class RowGroups:
         return [self._form(node) for node in self._nodes]
 
     def _form(self, node: Node) -> RowForm | None:
-        form = row_form(node.op, node.sig, narrow=self._narrow)
+        form = row_form(node.op, node.sig, is_narrow=self._is_narrow)
         return by_twos(form, node.output.type) if form is not None and node.output.name in self._pairs else form
 
     def group(self, first: int, end: int) -> Streamed | None:

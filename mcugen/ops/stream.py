@@ -30,6 +30,7 @@ from mcugen.kernels.common.row_windows import (
     ShiftParams,
 )
 from mcugen.lir.builder import Builder
+from mcugen.lir.copies import CopyRange
 from mcugen.lir.kernel import Call, Kernel
 from mcugen.lir.lower import lower_nodes
 from mcugen.lir.overlap import least_lead
@@ -450,7 +451,7 @@ class _Lowering:
                 builder.bind(formal, window)
             else:
                 at = start * whole.pitch + whole.margin(rows.sides)
-                builder.move(self.node, window, builder.buffer(formal), "rows", x_at=at)
+                builder.move(self.node, window, builder.buffer(formal), "rows", part=CopyRange(at))
         for number, formal in zip(layer.wholes, layer.body.inputs[len(layer.reads) :], strict=False):
             builder.bind(formal, builder.buffer(self.node.input(self.op.sources + number)))
         (result,) = layer.body.outputs
@@ -500,13 +501,12 @@ class _Lowering:
         rows, step = self.op.tensors[tensor], self.schedule.step(tensor)
         first = self.schedule.windows[tensor] - step
         if not any(rows.sides):
-            self.builder.move(self.node, new_rows, self._window(tensor), "row", y_at=first * rows.pitch)
+            self.builder.move(self.node, new_rows, self._window(tensor), "row", part=CopyRange(0, first * rows.pitch))
             return
         for row in range(step):
             at = (first + row) * rows.pitch + rows.margin()
-            self.builder.move(
-                self.node, new_rows, self._window(tensor), "row", x_at=row * rows.nbytes, y_at=at, nbytes=rows.nbytes
-            )
+            part = CopyRange(row * rows.nbytes, at, rows.nbytes)
+            self.builder.move(self.node, new_rows, self._window(tensor), "row", part=part)
 
     def _shift(self, tensor: int) -> None:
         """Drop the oldest rows."""

@@ -153,28 +153,28 @@ def _region(node: Node) -> dict[Node, Permutation]:
             continue
         region[reader] = passed[0]
         waiting += [(user, passed[0]) for user in reader.output.users]
-        for value, wanted in _untransposed(reader, passed[1]):
-            producers = _producers_of_transposed(value, wanted, region)
+        for value, input_perm in _untransposed(reader, passed[1]):
+            producers = _producers_of_transposed(value, input_perm, region)
             region |= producers
             waiting += [(user, turned) for producer, turned in producers.items() for user in producer.output.users]
     return region
 
 
 def _producers_of_transposed(
-    value: Value, wanted: Permutation, region: Mapping[Node, Permutation]
+    value: Value, perm: Permutation, region: Mapping[Node, Permutation]
 ) -> dict[Node, Permutation]:
     """Return the nodes outside of a region that compute a value, if they read transposed tensors and constants alone.
 
     Args:
         value: The tensor that the nodes compute.
-        wanted: How the tensor would be transposed.
+        perm: How the tensor would be transposed.
         region: The nodes of the region; their results count as transposed.
 
     Returns:
         How each node's result would be transposed; empty if the value depends on another tensor.
     """
     producers: dict[Node, Permutation] = {}
-    waiting = [(value, wanted)]
+    waiting = [(value, perm)]
     while waiting:
         read, turned = waiting.pop()
         producer = read.producer
@@ -190,13 +190,13 @@ def _producers_of_transposed(
     return producers
 
 
-def _untransposed(node: Node, wanted_of_inputs: Sequence[Permutation | None]) -> Iterator[tuple[Value, Permutation]]:
-    """Yield the inputs, with the wanted permutations, that are neither constants nor transposed now."""
-    for value, wanted in zip(node.inputs, wanted_of_inputs, strict=True):
-        if value is None or wanted is None or value.is_constant:
+def _untransposed(node: Node, input_perms: Sequence[Permutation | None]) -> Iterator[tuple[Value, Permutation]]:
+    """Yield the inputs, with their permutations, that are neither constants nor transposed now."""
+    for value, perm in zip(node.inputs, input_perms, strict=True):
+        if value is None or perm is None or value.is_constant:
             continue
-        if value.producer is None or value.producer.op != Transpose(inverse(wanted)):
-            yield value, wanted
+        if value.producer is None or value.producer.op != Transpose(inverse(perm)):
+            yield value, perm
 
 
 def _chain(graph: Graph, node: Node) -> dict[Node, Permutation]:

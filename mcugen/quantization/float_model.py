@@ -231,15 +231,15 @@ def _check_same(fused: FloatModel) -> None:
         if worst <= TOLERANCE * max(magnitude, 1e-6):
             continue
         noise = noise or _outputs_of_noise(fused, sample)
-        if not worst <= NOISE_RATIO * max(_largest_difference(expected_output, each[name])[0] for each in noise):
+        if not worst <= NOISE_RATIO * max(_largest_difference(expected_output, outputs[name])[0] for outputs in noise):
             reason = f"output '{name}' differs by {worst:.3g} of {magnitude:.3g}"
             raise VerificationError("the fused model must compute what the model computes", reason, "report this bug")
 
 
-def _largest_difference(expected: Array, found: Array) -> tuple[float, float]:
+def _largest_difference(expected: Array, actual: Array) -> tuple[float, float]:
     """Return the largest difference and the largest magnitude of the elements that are expected to be finite."""
     is_finite = np.isfinite(expected)
-    exact, other = expected[is_finite].astype(np.float64), found[is_finite].astype(np.float64)
+    exact, other = expected[is_finite].astype(np.float64), actual[is_finite].astype(np.float64)
     return float(np.abs(exact - other).max(initial=0.0)), float(np.abs(exact).max(initial=0.0))
 
 

@@ -83,20 +83,20 @@ def unrounded_outputs(model: FloatModel, samples: Sequence[Mapping[str, Array]])
         model: The float model.
         samples: Calibration samples, states of streams included. Without samples nothing is known of channels.
     """
-    graph, layers, tail = model.graph, dict[str, float](), dict[str, str]()
+    graph, layers, names_behind = model.graph, dict[str, float](), dict[str, str]()
     outputs = [v for name, v in zip(graph.output_names, graph.outputs, strict=True) if name not in model.states]
-    tails = [each for value in outputs if (each := _tail_of(model, value)) is not None]
-    behind = {node for each in tails for node in each.behind}
-    tails = [each for each in tails if all(behind.issuperset(_readers(node.output)) for node in each.last)]
+    tails = [tail for value in outputs if (tail := _tail_of(model, value)) is not None]
+    behind = {node for tail in tails for node in tail.behind}
+    tails = [tail for tail in tails if all(behind.issuperset(_readers(node.output)) for node in tail.last)]
     if not tails or not samples:
         return UnroundedOutputs()
-    ratios = _range_ratios(model, [node.output for each in tails for node in each.last], samples)
-    for each in tails:
-        widest = max(each.last, key=lambda node: ratios[node.output.name])
+    ratios = _range_ratios(model, [node.output for tail in tails for node in tail.last], samples)
+    for tail in tails:
+        widest = max(tail.last, key=lambda node: ratios[node.output.name])
         if ratios[widest.output.name] > MAX_RANGE_RATIO:
-            layers |= {node.output.name: ratios[node.output.name] for node in each.last}
-            tail |= {node.output.name: widest.output.name for node in each.behind}
-    return UnroundedOutputs(layers, tail)
+            layers |= {node.output.name: ratios[node.output.name] for node in tail.last}
+            names_behind |= {node.output.name: widest.output.name for node in tail.behind}
+    return UnroundedOutputs(layers, names_behind)
 
 
 def _readers(value: Value) -> list[Node]:

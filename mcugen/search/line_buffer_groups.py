@@ -129,7 +129,7 @@ def alone(node: Node, graph: Graph) -> Streamed | None:
 
     Rows have no padding columns only if no other form exists.
     """
-    groups = (group_of([node], graph.outputs, narrow=is_narrow) for is_narrow in (False, True))
+    groups = (group_of([node], graph.outputs, is_narrow=is_narrow) for is_narrow in (False, True))
     return next((op for op in groups if op and all(t.is_contiguous for t in op.tensors[: op.sources])), None)
 
 

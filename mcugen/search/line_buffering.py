@@ -290,7 +290,7 @@ class Streaming:
     def _ways(self) -> tuple[RowGroups, RowGroups]:
         """Return the groups of rows with padding columns, and those of rows without."""
         nodes, outputs, pairs = self.graph.nodes, self.graph.outputs, self.pairs
-        return RowGroups(nodes, outputs, pairs=pairs), RowGroups(nodes, outputs, narrow=True, pairs=pairs)
+        return RowGroups(nodes, outputs, pairs=pairs), RowGroups(nodes, outputs, is_narrow=True, pairs=pairs)
 
     @cached_property
     def pairs(self) -> frozenset[str]:

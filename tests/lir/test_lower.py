@@ -14,6 +14,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.lesson import Lesson
 from mcugen.hir.types import DType, TensorType
 from mcugen.lir.builder import Builder
+from mcugen.lir.copies import CopyRange
 from mcugen.lir.kernel import Call, Kernel, Site, reads, writes
 from mcugen.lir.lesson import lesson_names, phases
 from mcugen.lir.lower import lower
@@ -232,8 +233,8 @@ def test_the_first_move_to_a_buffer_begins_its_life_and_the_next_ones_go_on():
     make, node = builder()
     a, b = (make.scratch(name, VECTOR.dtype, count) for name, count in (("a", 4), ("b", 8)))
     make.move(node, a, b, "first")
-    make.move(node, a, b, "second", y_at=16)
-    make.move(node, b, a, "back", x_at=8)
+    make.move(node, a, b, "second", part=CopyRange(0, 16))
+    make.move(node, b, a, "back", part=CopyRange(8))
     make.move(node, a, a, "whole")
     told = [(dict(i.params), i.operand("y").access.value, i.inplace, i.variant) for i in make.program.instrs]
     assert told == [
@@ -264,11 +265,11 @@ def test_a_move_beyond_its_buffers_is_none(x_at: int, y_at: int, nbytes: int, is
     make, node = builder()
     a, b = (make.scratch(name, VECTOR.dtype, count) for name, count in (("a", 4), ("b", 8)))
     if is_right:
-        make.move(node, a, b, "", x_at=x_at, y_at=y_at, nbytes=nbytes)
+        make.move(node, a, b, "", part=CopyRange(x_at, y_at, nbytes))
         assert make.program.instrs[0].params["nbytes"] == nbytes
         return
     with pytest.raises(AssertionError, match="a move beyond a or b"):
-        make.move(node, a, b, "", x_at=x_at, y_at=y_at, nbytes=nbytes)
+        make.move(node, a, b, "", part=CopyRange(x_at, y_at, nbytes))
 
 
 @pytest.mark.parametrize("stays", [False, True])

@@ -198,7 +198,7 @@ def groups(graph: Graph) -> list[tuple[int, int]]:
 def _group(graph: Graph, span: tuple[int, int]) -> Streamed | None:
     """Rows are narrow, or made two at a time, in some of them."""
     pairs = [node.outputs[0].name for node in graph.nodes] if span[0] % 2 else ()
-    return group_of(graph.nodes[slice(*span)], graph.outputs, narrow=sum(span) % 2 == 0, pairs=pairs)
+    return group_of(graph.nodes[slice(*span)], graph.outputs, is_narrow=sum(span) % 2 == 0, pairs=pairs)
 
 
 def check_groups(net: Net) -> int:

@@ -331,15 +331,15 @@ def _with_waits(costs: CostTable, board: Board, options: CompileOptions) -> Cost
     return replace(costs, core=board.core, waits=waits)
 
 
-def planned(program: Program, enough: int = 0, most: float = math.inf) -> Program:
+def planned(program: Program, target_bytes: int = 0, max_bytes: float = math.inf) -> Program:
     """Reorder the program for the least memory, plan and verify its memory, and return it.
 
     Args:
         program: The program, changed in place.
-        enough: Bytes of an arena that need not become smaller; see plan_memory.
-        most: Bytes of an arena above which any plan will do; see plan_memory.
+        target_bytes: Bytes of an arena that need not become smaller; see plan_memory.
+        max_bytes: Bytes of an arena above which any plan will do; see plan_memory.
     """
     reorder(program)
-    plan_memory(program, enough, most)
+    plan_memory(program, target_bytes, max_bytes)
     verify_plan(program)
     return program

@@ -16,7 +16,7 @@ from mcugen.hir.operator import Permutation
 from mcugen.hir.types import Array, DType, Shape, TensorType, as_stored
 from mcugen.kernels.common.strided_loops import dense_strides, merge_walks, numbered
 from mcugen.lir.builder import Builder
-from mcugen.lir.copies import COPY_KERNEL, MOVE_KERNEL, CopiedRunParams, CopyOptions, CopyWalk, Offsets
+from mcugen.lir.copies import COPY_KERNEL, MOVE_KERNEL, CopiedRunParams, CopyOptions, CopyRange, CopyWalk, Offsets
 from mcugen.lir.kernel import SHORT_LOOPS, Call, Kernel, Options, Params, Real, Site, reads, scratch, writes
 from mcugen.lir.program import Access, Buffer, Gathered, element_param
 from mcugen.lir.traversal import Traversal, nested, overlap
@@ -111,7 +111,7 @@ def emit_copy(
     if loops.run is not None and not loops.outer and not builder.any_size:
         x_at, y_at = source.offset * x.dtype.nbytes, target.offset * y.dtype.nbytes
         nbytes = math.prod(shape) * y.dtype.nbytes
-        builder.move(node, x_buffer, y_buffer, "", x_at=x_at, y_at=y_at, nbytes=nbytes)
+        builder.move(node, x_buffer, y_buffer, "", part=CopyRange(x_at, y_at, nbytes))
         return
     may_overlap = access is Access.OUT and not node.input(index).is_constant
     call = Call(
