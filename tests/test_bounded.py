@@ -16,7 +16,7 @@ from mcugen.codegen.checks import table_entry
 from mcugen.codegen.sizes import CodeTable, SizedParams
 from mcugen.core.errors import ModelError, UnsupportedError, UsageError
 from mcugen.core.options import CompileOptions
-from mcugen.driver.compiled import CompiledModel, stacked
+from mcugen.driver.compiled import CompiledModel, stack_samples
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.types import Array
 from mcugen.lir.bounded import _require_no_negative
@@ -213,7 +213,7 @@ def test_samples_must_have_a_size_of_the_range():
     assert result.run({"x": np.zeros((2, 1, 3, 4), np.float32)})["y"].shape == (2, 1, 3, 3)
     samples = [{"x": np.zeros((1, t, 4), np.float32)} for t in (2, 3)]
     with pytest.raises(UsageError, match="must have one shape"):
-        stacked(result.simulate(samples, measure=False).outputs)
+        stack_samples(result.simulate(samples, measure=False).outputs)
 
 
 # ---------------------------------------------------------------------------------------------- refusals

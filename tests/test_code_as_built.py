@@ -12,7 +12,7 @@ import pytest
 from shared_models import MODELS
 
 from mcugen import CompileOptions, compile_model
-from mcugen.autotuning.alternatives import compared
+from mcugen.autotuning.alternatives import compare_alternatives
 from mcugen.core.board import load_board
 from mcugen.core.errors import DoesNotFitError
 from mcugen.driver import compiler
@@ -130,7 +130,7 @@ def test_what_cannot_fit_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_alternatives_tell_what_is_likely() -> None:
     compiled = compile_model(DS_CNN, BOARD, CompileOptions(optimize="flash"))
     other = partial(compile_model, DS_CNN, BOARD, CompileOptions(optimize="balanced"))
-    (own, balanced) = compared(compiled, {"--optimize balanced": other}, lambda *_: None)
+    (own, balanced) = compare_alternatives(compiled, {"--optimize balanced": other}, lambda *_: None)
     for told, made in ((own, compiled), (balanced, other())):
         assert told.flash_estimate is not None
         assert abs(told.flash_estimate - made.program.weights_size - built(made)) < 1200

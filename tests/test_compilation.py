@@ -15,7 +15,7 @@ from onnx_models import Net
 
 from mcugen import Compilation, CompileOptions, Judging, Quantizing, compile_model
 from mcugen.core.errors import UsageError
-from mcugen.quantization.estimate import estimated
+from mcugen.quantization.estimate import estimate_loss
 from mcugen.quantization.quantize import Quantization, Sample
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits"
@@ -45,9 +45,9 @@ def test_what_learned_nothing_is_judged_once(monkeypatch: pytest.MonkeyPatch):
 
     def counted(quantized: Quantization, samples: Sequence[Sample], kind: str) -> Quantization:
         judged.append(quantized)
-        return estimated(quantized, samples, kind)
+        return estimate_loss(quantized, samples, kind)
 
-    monkeypatch.setattr("mcugen.api.compilation.estimated", counted)
+    monkeypatch.setattr("mcugen.api.compilation.estimate_loss", counted)
     net = Compilation(MODEL, quantizing=Quantizing(calibration=CALIBRATION, finetune=1))
     assert net.quantized.estimate is not None and len(judged) == 1
     assert [note for note in net.quantized.notes if note.startswith("not fine-tuned: ")]

@@ -23,7 +23,7 @@ from mcugen.hir.names import Names
 from mcugen.hir.types import TensorType
 from mcugen.lir.program import STAGE_WEIGHTS
 from mcugen.memory import exact
-from mcugen.memory.regions import bytes_taken
+from mcugen.memory.regions import covered_bytes
 from mcugen.memory.spans import bytes_at
 from mcugen.ops.pointwise import Unary
 
@@ -80,7 +80,7 @@ def test_compiling_imports_no_solver_where_it_needs_none() -> None:
 @pytest.mark.shared
 def test_copies_of_weights_need_no_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether they have room is seen by greedy plans and lower bounds, and the arena stays proven as it was without."""
-    monkeypatch.setattr(exact, "_within", lambda *_: pytest.fail("half a second to begin"))
+    monkeypatch.setattr(exact, "_solve_within", lambda *_: pytest.fail("half a second to begin"))
     program = compile_model(MODELS / "resnet8_cifar10_int8_qdq.onnx", "nrf52840").program
     assert any(instr.kernel == STAGE_WEIGHTS for instr in program.instrs)
     assert program.arena_bound == program.arena_size
@@ -159,4 +159,4 @@ def test_bytes_at_each_moment(seed: int) -> None:
     found = bytes_at(spans, lives, moments)
     for moment in range(-1, moments + 1):
         alive = [key for key in spans if lives[key][0] <= moment <= lives[key][1]]
-        assert found[moment] == bytes_taken(spans[key] for key in alive)
+        assert found[moment] == covered_bytes(spans[key] for key in alive)

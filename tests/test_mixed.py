@@ -28,8 +28,8 @@ from mcugen.evaluation.metrics import METRICS, Judged, chance
 from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import Array, DType
-from mcugen.quantization.estimate import apart
-from mcugen.quantization.few_bits import most_valuable, stored_share
+from mcugen.quantization.estimate import split_samples
+from mcugen.quantization.few_bits import best_subsets, stored_share
 from mcugen.quantization.quantize import Quantization, float_model, quantizer
 from mcugen.quantization.samples import halves, in_own_order
 from mcugen.quantization.scheme import Scheme
@@ -182,7 +182,7 @@ def test_what_is_most_valuable_is_the_best_of_all_choices(seed: int) -> None:
     random = np.random.default_rng(seed)
     values, sizes = random.exponential(1, 9), [int(s) for s in random.integers(1, 400, 9)]
     room = sum(sizes) * random.uniform(0, 1)
-    found = most_valuable(values.tolist(), sizes, room, 1 + seed % 2)[0]
+    found = best_subsets(values.tolist(), sizes, room, 1 + seed % 2)[0]
     choices = [[i for i in range(9) if bits >> i & 1] for bits in range(2**9)]
     best = max(sum(values[i] for i in c) for c in choices if sum(sizes[i] for i in c) <= room)
     assert sum(sizes[i] for i in found) <= room
@@ -322,11 +322,11 @@ def unseen(count: int = 70) -> Samples:
 
 def test_a_half_is_held_out_whatever_the_order() -> None:
     samples, labels = unseen().inputs, np.arange(70)
-    known, held = apart(samples, is_stream=False)
+    known, held = split_samples(samples, is_stream=False)
     assert len(known) == len(held) == 35
     assert not {id(s) for s in known} & {id(s) for s in held}
     shuffled = [samples[i] for i in np.random.default_rng(0).permutation(70)]
-    again = apart(in_own_order(shuffled), is_stream=False)
+    again = split_samples(in_own_order(shuffled), is_stream=False)
     assert [list(map(id, part)) for part in again] == [list(map(id, part)) for part in (known, held)]
     places = [next(i for i, each in enumerate(samples) if each is s) for s in held]
     assert Samples(samples, labels).only(held).labels.tolist() == places  # type: ignore[union-attr]
@@ -335,15 +335,15 @@ def test_a_half_is_held_out_whatever_the_order() -> None:
 def test_equal_samples_are_in_one_half() -> None:
     samples = unseen(40).inputs
     twice = in_own_order([*samples, *({name: array.copy() for name, array in s.items()} for s in samples)])
-    known, held = ([next(iter(s.values())).tobytes() for s in part] for part in apart(twice, is_stream=False))
+    known, held = ([next(iter(s.values())).tobytes() for s in part] for part in split_samples(twice, is_stream=False))
     assert len(known) == len(held) == 40 and not set(known) & set(held)
 
 
 def test_a_stream_is_judged_by_its_end_and_few_samples_by_no_half() -> None:
     samples = unseen().inputs
-    known, held = apart(samples, is_stream=True)
+    known, held = split_samples(samples, is_stream=True)
     assert [*map(id, known), *map(id, held)] == [*map(id, samples)] and len(held) == 35
-    assert apart(samples[:60], is_stream=False) == (samples[:60], ())
+    assert split_samples(samples[:60], is_stream=False) == (samples[:60], ())
 
 
 def test_few_samples_are_judged_by_what_the_other_half_tells() -> None:

@@ -15,7 +15,7 @@ from mcugen.backends.cpu.pipeline import optimize
 from mcugen.core.errors import DoesNotFitError
 from mcugen.core.options import CMSIS_NN, OWN, Places
 from mcugen.driver import compiler, parameters
-from mcugen.driver.parameters import least_bytes, require_room_quantized
+from mcugen.driver.parameters import min_weight_bytes, require_room_quantized
 from mcugen.frontend.onnx.load import load
 from mcugen.quantization.quantize import float_model
 from mcugen.quantization.scheme import Scheme
@@ -97,7 +97,7 @@ def test_the_bound_is_never_above_the_weights(name: str, family: str) -> None:
     compiled = compile_model(model, "corstone300", options)
     graph = imported(model)
     optimize(graph)
-    assert 0 < least_bytes(graph, options) <= compiled.program.weights_size
+    assert 0 < min_weight_bytes(graph, options) <= compiled.program.weights_size
 
 
 class BegunError(Exception):

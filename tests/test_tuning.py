@@ -39,7 +39,7 @@ def model() -> onnx.ModelProto:
 
 def tuned(model: onnx.ModelProto, store: Store, board: str = BOARD, **options: object) -> CompiledModel:
     asked = CompileOptions(optimize="speed", tune=3, **options)  # type: ignore[arg-type]
-    return tuning.tuned(asked, partial(compile_model, model, board), store)
+    return tuning.tune_kernels(asked, partial(compile_model, model, board), store)
 
 
 def kernels(compiled: CompiledModel) -> dict[str, str]:

@@ -45,7 +45,7 @@ from mcugen.evaluation.metrics import METRICS, Judged, names_classes
 from mcugen.evaluation.samples import Samples
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import Array, DType
-from mcugen.quantization.estimate import apart
+from mcugen.quantization.estimate import split_samples
 from mcugen.quantization.few_bits import stored_share
 from mcugen.quantization.float_model import FloatModel
 from mcugen.quantization.quantize import float_model, quantizer
@@ -102,7 +102,7 @@ def own(subject: Subject, name: str, calibration: Samples, evaluation: Samples) 
         source = load(subject.path)
         model = float_model(source, options(subject), Scheme(), wide=True)
         given = in_own_order(calibration.inputs)
-        known, held = apart(given, is_stream=False)
+        known, held = split_samples(given, is_stream=False)
         maker = quantizer(source, model, Scheme(), known)
         judged = calibration.only(held or given)
         search = Search(maker, _roomy(BOARD), goal, judged, demand(model, calibration))

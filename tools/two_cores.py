@@ -23,7 +23,7 @@ from mcugen.core.errors import VerificationError
 from mcugen.core.options import GOALS, CompileOptions
 from mcugen.driver.compiler import compile_model
 from mcugen.lir.program import MOVE
-from mcugen.measurement.evaluate import as_stored, on_helper, random_samples, sample_endpoints, timed
+from mcugen.measurement.evaluate import as_stored, measure_once, on_helper, random_samples, sample_endpoints
 from mcugen.reporting.two_cores import OTHER
 from mcugen.simulation import simulate
 from mcugen.simulation.both_cores import run_on_both_cores
@@ -128,7 +128,7 @@ def of_zoo(name: str, boards: list[str], goal: str) -> Rows:
 def joined(title: str, model: Path, board: str) -> tuple[str, ...]:
     """A row of the table of unlike cores: at best, the other one's pace allows what two such cores do together."""
     one, two = (compile_model(model, board, CompileOptions("net", cores=n)) for n in (1, 2))
-    alone, cores = timed(one).milliseconds_estimate, timed(two).two_cores
+    alone, cores = measure_once(one).milliseconds_estimate, measure_once(two).two_cores
     if alone is None or cores is None:
         return (title, board, "", "", "not shared", "", "", "", "")
     arena = two.program.arena_size / one.program.arena_size

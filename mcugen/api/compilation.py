@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from mcugen.autotuning.alternatives import compared, notes_of_float_form, other_goals, without_deadlines
-from mcugen.autotuning.latency import Deadline, Pace, within
-from mcugen.autotuning.measured_kernels import tuned
+from mcugen.autotuning.alternatives import compare_alternatives, notes_of_float_form, other_goals, without_deadlines
+from mcugen.autotuning.latency import Deadline, Pace, meet_deadline
+from mcugen.autotuning.measured_kernels import tune_kernels
 from mcugen.autotuning.precision import Answer, Demand, Question, Search
 from mcugen.autotuning.step_latency import in_short_steps
 from mcugen.backends.cpu.pipeline import fuse_float
@@ -22,8 +22,8 @@ from mcugen.core.errors import ConstraintError, DoesNotFitError, McugenError, Mo
 from mcugen.core.options import DIVERGED_DB, LOSS_NAMES, MIXED, CompileOptions, Training
 from mcugen.distributed.sharing import ONLY_THIS_PROCESS, Workers
 from mcugen.driver.compilation_trace import CompilationTrace
-from mcugen.driver.compiled import CompiledModel, stacked
-from mcugen.driver.compiler import compile_model, drafted
+from mcugen.driver.compiled import CompiledModel, stack_samples
+from mcugen.driver.compiler import compile_model, draft_program
 from mcugen.driver.parameters import require_room_quantized
 from mcugen.driver.plugins import registry_of
 from mcugen.driver.tasks import Judging, Quantizing, Teaching
@@ -43,19 +43,19 @@ from mcugen.frontend.onnx.lost_constants import (
 )
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType
-from mcugen.measurement.evaluate import evaluate, metric_of, sample_endpoints, step_cycles, timed
-from mcugen.measurement.lessons import TrainingTrial, best, candidates, learn, lengths, sensitive, tried
+from mcugen.measurement.evaluate import evaluate, measure_once, metric_of, sample_endpoints, step_cycles
+from mcugen.measurement.lessons import TrainingTrial, best, candidates, learn, lengths, sensitive, try_training
 from mcugen.measurement.plausibility import with_plausibility
-from mcugen.measurement.selftests import may_run_on_given, with_given_sample, with_selftest
+from mcugen.measurement.selftests import can_use_user_sample, use_user_sample, with_selftest
 from mcugen.measurement.stack_bounds import with_stack_bound
 from mcugen.ops.onnx_node import Refusal
 from mcugen.pipelines import Feed, bind, with_preprocessing
 from mcugen.quantization.advice import Advisor
 from mcugen.quantization.calibration_warnings import calibration_warnings
-from mcugen.quantization.estimate import apart, estimated, hold_out, judged_samples
-from mcugen.quantization.finetune import finetuned
+from mcugen.quantization.estimate import estimate_loss, hold_out, judged_samples, split_samples
+from mcugen.quantization.finetune import finetune
 from mcugen.quantization.float_model import FloatModel
-from mcugen.quantization.precisions import calibrated_ranges, other_precisions, searched
+from mcugen.quantization.precisions import calibrated_ranges, other_precisions, search_reasons
 from mcugen.quantization.profile import Profile, profile_model, profile_notes
 from mcugen.quantization.profile_file import read_profile
 from mcugen.quantization.quantize import (
@@ -67,7 +67,7 @@ from mcugen.quantization.quantize import (
     quantizer,
     with_states,
 )
-from mcugen.quantization.rescue import rescued
+from mcugen.quantization.rescue import rescue_layers
 from mcugen.quantization.samples import in_own_order, without_strays
 from mcugen.quantization.scheme import Scheme
 from mcugen.quantization.scores import with_float_scores
@@ -160,7 +160,7 @@ class Compilation:
             )
         else:
             quantization = basis.maker.quantize(basis.layers)
-        judge = partial(estimated, samples=samples, kind=kind)
+        judge = partial(estimate_loss, samples=samples, kind=kind)
         if basis.data is not None:
             quantization = self._refitted(quantization)
         quantization = self._finetuned(quantization, judge) if self.quantizing.finetune else judge(quantization)
@@ -171,7 +171,7 @@ class Compilation:
         calibration, data = basis.given, basis.data
         sample_notes = [*basis.notes, *(note for samples in (calibration, data) if samples for note in samples.notes)]
         digest = samples_sha256(calibration.inputs) if calibration else None
-        layers = other_precisions(quantization, {**searched(quantization, basis.layers), **basis.because})
+        layers = other_precisions(quantization, {**search_reasons(quantization, basis.layers), **basis.because})
         warnings = self._sample_warnings(quantization)
         notes = [note for note in quantization.notes if note not in warnings]
         return replace(
@@ -228,12 +228,12 @@ class Compilation:
         """
         basis, epochs, min_sqnr = self._basis, self.quantizing.finetune, self.judging.min_sqnr
         before = judge(quantization)
-        tuned = finetuned(basis.maker, before, epochs, min_sqnr, partial(self.progress, "fine-tuning"))
-        if tuned.proto is quantization.proto:
-            return tuned
+        tune_kernels = finetune(basis.maker, before, epochs, min_sqnr, partial(self.progress, "fine-tuning"))
+        if tune_kernels.proto is quantization.proto:
+            return tune_kernels
         accuracy_notes = () if before.estimate is None else (f"before fine-tuning: {before.estimate}",)
-        tuning_notes = tuned.notes[len(before.notes) :]
-        return judge(replace(tuned, notes=(*quantization.notes, *tuning_notes, *accuracy_notes)))
+        tuning_notes = tune_kernels.notes[len(before.notes) :]
+        return judge(replace(tune_kernels, notes=(*quantization.notes, *tuning_notes, *accuracy_notes)))
 
     def _learning_cells(self, graph: Graph) -> list[str]:
         """Return the names of recurrent layers that are trained, or that gradients pass through.
@@ -270,7 +270,7 @@ class Compilation:
         if profile is None and self.quantizing.precision != MIXED:
             known, held = hold_out(usable, bool(self.options.states))
         elif profile is None and data is None:  # Without evaluation data, held-out samples judge the precisions.
-            known, held = apart(usable, bool(self.options.states))
+            known, held = split_samples(usable, bool(self.options.states))
         requested = {name: DType(precision) for name, precision in self.quantizing.layers.items()}
         learning = dict.fromkeys(self._learning_cells(fused.graph), DType.FLOAT32)
         requested_or_learning = learning | requested
@@ -279,7 +279,9 @@ class Compilation:
         require_room_quantized(self.source, fused, self._scheme, known, profile, target, self.options, decided)
         maker = quantizer(self.source, fused, self._scheme, known, profile, self.progress)
         is_searched = decided is not None
-        layers, raised, compensation = rescued(maker, requested, is_searched=is_searched, time_of=self._estimated_time)
+        layers, raised, compensation = rescue_layers(
+            maker, requested, is_searched=is_searched, time_of=self._estimated_time
+        )
         learned = [PrecisionReason(n, dtype.value, LEARNING, REMEDIES[LEARNING]) for n, dtype in learning.items()]
         because = {reason.layer: reason for reason in (*maker.unrounded.reasons, *learned, *scores, *raised)}
         notes = [*strays, *maker.unrounded.notes, *compensation]
@@ -290,7 +292,7 @@ class Compilation:
     def _estimated_time(self, quantization: Quantization) -> float | None:
         """Return the estimated cycles of a model on the board, else its instructions; None if neither is known."""
         try:
-            _, program = drafted(quantization, self.target, self.options)
+            _, program = draft_program(quantization, self.target, self.options)
         except McugenError:
             return None
         return program.cycles_estimate or program.instructions_estimate
@@ -354,7 +356,7 @@ class Compilation:
             try:
                 compiled = self._compiled(replace(self.options, training=replace(training, layers=layers)))
                 lesson = self.samples(self.teaching.lesson, sample_endpoints(compiled))
-                trials.append(tried(compiled, self.teaching, lesson))
+                trials.append(try_training(compiled, self.teaching, lesson))
             except (ConstraintError, DoesNotFitError, Refusal, UnsupportedError, UsageError) as error:
                 refusal = error
         if not trials and refusal is not None:
@@ -369,7 +371,7 @@ class Compilation:
         if self.quantizing.is_wanted:
             real = replace(self.options, integer_io=False)
             builders["--precision float32"] = partial(compile_model, self.model, self.target, without_deadlines(real))
-        return compared(self.compiled, builders, self.progress)
+        return compare_alternatives(self.compiled, builders, self.progress)
 
     def _made(self, options: CompileOptions) -> CompiledModel:
         """Compile the model, quantized if requested, without a search that meets deadlines."""
@@ -423,13 +425,13 @@ class Compilation:
         if options.stack_bound:
             compiled = with_stack_bound(compiled)
         user_samples = (
-            self._given(compiled) if options.self_test or options.plausible or may_run_on_given(compiled) else []
+            self._given(compiled) if options.self_test or options.plausible or can_use_user_sample(compiled) else []
         )
         if options.plausible:
             compiled = with_plausibility(compiled, user_samples)
         if options.self_test:
             return with_selftest(compiled, user_samples)
-        return with_given_sample(compiled, user_samples, "--data" if self.judging.data is not None else "--calibration")
+        return use_user_sample(compiled, user_samples, "--data" if self.judging.data is not None else "--calibration")
 
     def _given(self, compiled: CompiledModel) -> list[dict[str, Array]]:
         """Return the user's evaluation or calibration samples in the form that the generated code reads."""
@@ -442,15 +444,15 @@ class Compilation:
 
     def _within_limits(self, options: CompileOptions, deadline: Deadline | None) -> CompiledModel:
         """Compile the model within the limits on latency and step length, if there are any."""
-        make = partial(tuned, make=self._made) if options.tune else self._made
+        make = partial(tune_kernels, make=self._made) if options.tune else self._made
         if options.max_step_cycles is not None:
             return in_short_steps(options, make, lambda compiled: step_cycles(compiled, self.progress))
         if deadline is None:
             return make(options)
-        return within(deadline, options, make, self._timed)
+        return meet_deadline(deadline, options, make, self._timed)
 
     def _timed(self, compiled: CompiledModel) -> Report:
-        return timed(compiled, self.progress)
+        return measure_once(compiled, self.progress)
 
     def write(self, folder: str | Path | None = None) -> Path:
         """Write the C files to a folder, by default named like the model, and return its path."""
@@ -480,7 +482,7 @@ class Compilation:
         def advance(finished: int) -> None:
             self.progress(f"{name}: running", finished, total)
 
-        return stacked(self.compiled.simulate(fed_samples, measure=False, progress=advance).outputs)
+        return stack_samples(self.compiled.simulate(fed_samples, measure=False, progress=advance).outputs)
 
     def report(
         self,

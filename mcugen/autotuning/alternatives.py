@@ -9,7 +9,7 @@ from dataclasses import replace
 from mcugen.core.errors import McugenError
 from mcugen.core.options import GOALS, CompileOptions
 from mcugen.driver.compiled import CompiledModel
-from mcugen.driver.compiler import drafted, drafted_in_float
+from mcugen.driver.compiler import draft_program, drafted_in_float
 from mcugen.frontend.onnx.load import LoadedModel
 from mcugen.lir.program import Program
 from mcugen.quantization.quantize import Progress, Quantization
@@ -36,7 +36,7 @@ def other_goals(chosen: CompileOptions) -> list[tuple[str, CompileOptions]]:
     return [(goal, replace(without_deadlines(chosen), optimize=goal)) for goal in GOALS if goal != chosen.optimize]
 
 
-def compared(
+def compare_alternatives(
     compiled: CompiledModel, makes: Mapping[str, Callable[[], CompiledModel]], progress: Progress
 ) -> tuple[Alternative, ...]:
     """Return the estimates of a model as it is, and of each alternative.
@@ -81,7 +81,7 @@ def notes_of_float_form(
     if options.training is not None or compiled.program.symbols:
         return []
     try:
-        (_, integer), real = drafted(quantization, board, options), drafted_in_float(source, board, options)
+        (_, integer), real = draft_program(quantization, board, options), drafted_in_float(source, board, options)
     except McugenError:
         return []
     uses = [likely_use(program, board, options) for program in (integer, real)]

@@ -15,7 +15,7 @@ from mcugen.core.board import Board
 from mcugen.core.errors import DoesNotFitError, UsageError
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
-from mcugen.memory.peak import shortened
+from mcugen.memory.peak import shorten_name
 from mcugen.reporting.figures import DeadlineFigures, Report, layer_title
 
 MAX_TRIALS = 4
@@ -115,7 +115,7 @@ class Pace:
         return is_kept
 
 
-def within(
+def meet_deadline(
     deadline: Deadline, options: CompileOptions, make: Callable[[CompileOptions], CompiledModel], run: Run
 ) -> CompiledModel:
     """Return the model compiled to meet the deadline with the best value of the goal.
@@ -143,7 +143,7 @@ def within(
 
     baseline = attempt("as asked", options)
     if deadline.met_by(baseline.report):
-        return _told(baseline, baseline, deadline)
+        return _report_deadline(baseline, baseline, deadline)
     fastest = attempt("all for speed", replace(options, optimize="speed"))
     deadline.require(min(baseline, fastest, key=lambda trial: _cycles(trial.report)).report)
     chosen, low, high = fastest, fastest.instructions, baseline.instructions
@@ -159,7 +159,7 @@ def within(
         else:
             high = limit
         share = 0.5
-    return _told(chosen, baseline, deadline)
+    return _report_deadline(chosen, baseline, deadline)
 
 
 def _share(deadline: Deadline, fast: _Trial, slow: _Trial) -> float:
@@ -168,7 +168,7 @@ def _share(deadline: Deadline, fast: _Trial, slow: _Trial) -> float:
     return min(max(0.95 * (deadline.cycles - fast_cycles) / max(slow_cycles - fast_cycles, 1), 0.05), 0.95)
 
 
-def _told(chosen: _Trial, baseline: _Trial, deadline: Deadline) -> CompiledModel:
+def _report_deadline(chosen: _Trial, baseline: _Trial, deadline: Deadline) -> CompiledModel:
     """Return the program with a report that says how the deadline was met."""
     figures = DeadlineFigures(deadline.cycles, _cycles(chosen.report), _cycles(baseline.report), chosen.step)
     return replace(chosen.compiled, report=replace(chosen.compiled.report, deadline=figures))
@@ -189,7 +189,7 @@ def _cycles(report: Report) -> int:
 def _slowest(report: Report) -> str:
     """Return the slowest layers as text, with their cycles."""
     slowest = sorted(report.layers, key=lambda layer: -(layer.cycles_estimate or 0))[:NUM_NAMED_LAYERS]
-    titles = [shortened(layer_title(layer.name, layer.origin)) for layer in slowest]
+    titles = [shorten_name(layer_title(layer.name, layer.origin)) for layer in slowest]
     entries = [f"{layer.cycles_estimate or 0:,} '{title}'" for layer, title in zip(slowest, titles, strict=True)]
     return f"{', '.join(entries[:-1])} and {entries[-1]}" if len(entries) > 1 else entries[0]
 

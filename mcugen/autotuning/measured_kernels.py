@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
-from mcugen.backends.cpu.pipeline import lowered, planned
+from mcugen.backends.cpu.pipeline import lowered, plan_program
 from mcugen.codegen.bundle import Bundle
 from mcugen.core.board import Board
 from mcugen.core.cache import Store, cache_folder, code_digest
@@ -48,7 +48,7 @@ class KernelCandidate:
     copies: bool
 
 
-def tuned(
+def tune_kernels(
     options: CompileOptions, make: Callable[[CompileOptions], CompiledModel], store: Store | None = None
 ) -> CompiledModel:
     """Return the model compiled by measured cycles, or as requested if that serves the goal as well.
@@ -67,12 +67,12 @@ def tuned(
     candidates = list(_candidates(baseline.graph, target_of(baseline.board, options), options.tune))
     baseline_cycles = _cycles(baseline, store)
     if not candidates:
-        return _told(baseline, baseline, 0, (baseline_cycles, baseline_cycles))
-    retuned = make(replace(options, times=_measured(candidates, baseline, store)))
+        return _report_tuning(baseline, baseline, 0, (baseline_cycles, baseline_cycles))
+    retuned = make(replace(options, times=_measure_candidates(candidates, baseline, store)))
     retuned_cycles = _cycles(retuned, store)
     if retuned_cycles <= baseline_cycles and _rank(retuned, retuned_cycles) < _rank(baseline, baseline_cycles):
-        return _told(retuned, baseline, len(candidates), (baseline_cycles, retuned_cycles))
-    return _told(baseline, baseline, len(candidates), (baseline_cycles, baseline_cycles))
+        return _report_tuning(retuned, baseline, len(candidates), (baseline_cycles, retuned_cycles))
+    return _report_tuning(baseline, baseline, len(candidates), (baseline_cycles, baseline_cycles))
 
 
 def _require(compiled: CompiledModel) -> None:
@@ -110,15 +110,15 @@ def _candidates(graph: Graph, target: Board, count: int) -> Iterator[KernelCandi
             yield from (KernelCandidate(node, kernel, copies) for kernel in best for copies in (False, True))
 
 
-def _measured(
+def _measure_candidates(
     candidates: Sequence[KernelCandidate], baseline: CompiledModel, store: Store
 ) -> Mapping[tuple[str, str], LayerTimes]:
     """Return the measured cycles by layer and kernel, without and with copies."""
     graph, kernels = _side_by_side(candidates)
-    board, options = _roomy(baseline.board), _placed(baseline.options)
+    board, options = _roomy(baseline.board), _candidate_options(baseline.options)
     names = {node.outputs[0].name: candidate for node, candidate in zip(kernels, candidates, strict=True)}
     program = lowered(graph, target_of(board, options), options, kernels=kernels)
-    program = planned(_with_copies(program, {name for name, candidate in names.items() if candidate.copies}))
+    program = plan_program(_with_copies(program, {name for name, candidate in names.items() if candidate.copies}))
     bundle = bundle_of(program, board, options)
     _, layer_cycles = _run(bundle, board, random_samples(program.inputs).inputs[0], store)
     times: dict[tuple[str, str], dict[bool, int]] = {}
@@ -164,7 +164,7 @@ def _roomy(board: Board) -> Board:
     return replace(board, memories=tuple(memories))
 
 
-def _placed(options: CompileOptions) -> CompileOptions:
+def _candidate_options(options: CompileOptions) -> CompileOptions:
     """Return options that place the candidates as the model is placed, without its budgets."""
     hot = options.place.hot[:1]
     place = replace(options.place, hot_weights=tuple((memory, MEMORY_BYTES // 2) for memory, _ in hot))
@@ -204,7 +204,9 @@ def _rank(compiled: CompiledModel, cycles: int) -> float:
     return Cost(cycles, use.ram, use.flash).rank(compiled.options.optimize)
 
 
-def _told(chosen: CompiledModel, baseline: CompiledModel, count: int, cycles: tuple[int, int]) -> CompiledModel:
+def _report_tuning(
+    chosen: CompiledModel, baseline: CompiledModel, count: int, cycles: tuple[int, int]
+) -> CompiledModel:
     """Return the program with a report that says what tuning gained."""
     baseline_kernels = {layer.name: layer.kernel for layer in baseline.report.layers}
     changed_layers = [layer.name for layer in chosen.report.layers if layer.kernel != baseline_kernels.get(layer.name)]

@@ -35,7 +35,7 @@ from mcugen.core.board import Board
 from mcugen.core.errors import ConstraintError, DoesNotFitError, UsageError, VerificationError
 from mcugen.core.options import GOALS, CompileOptions
 from mcugen.driver.compiled import CompiledModel
-from mcugen.driver.compiler import compile_model, drafted
+from mcugen.driver.compiler import compile_model, draft_program
 from mcugen.evaluation.accuracy import SAMPLE_KIND_PHRASES, judged, reals
 from mcugen.evaluation.metrics import METRICS, Judged, Metric, chance
 from mcugen.evaluation.oracle import OracleModel, run_oracle
@@ -43,7 +43,7 @@ from mcugen.evaluation.samples import Samples, as_stored, spread
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.cost import cost_table
 from mcugen.lir.program import Program
-from mcugen.quantization.few_bits import FINALISTS, counted, stored_share, weights_in_flash
+from mcugen.quantization.few_bits import FINALISTS, num_stored_weights, stored_share, weights_in_flash
 from mcugen.quantization.plan import Codes
 from mcugen.quantization.qdq import stored_name
 from mcugen.quantization.quantize import Progress, Quantization, Quantizer, no_progress, quantizer
@@ -490,7 +490,7 @@ class Search:
     def _flash_of(self, dtypes: Mapping[str, DType]) -> int:
         """Return the estimated flash of a draft that is built for the least flash."""
         options = replace(self.options, optimize="flash")
-        _, program = drafted(self.quantizer.draft(dtypes), self.board, options)
+        _, program = draft_program(self.quantizer.draft(dtypes), self.board, options)
         return likely_use(program, self.board, options).flash
 
     def _way(self, share: float) -> Mapping[str, DType]:
@@ -556,7 +556,7 @@ class Search:
     def _times(self) -> Times:
         """Return the times of layers with 8-bit and 4-bit weights, and of decoding, from drafts of the model."""
         maker, coarse = self.quantizer, {**self.fixed, **dict.fromkeys(self._layers, DType.INT4)}
-        narrow_draft = drafted(maker.draft(coarse), self.board, self.options)[1]
+        narrow_draft = draft_program(maker.draft(coarse), self.board, self.options)[1]
         wide_times, narrow_times = (
             {n: program.layer_estimates.get(stored_name(n), program.layer_estimates.get(n, 0.0)) for n in self._layers}
             for program in (self._wide, narrow_draft)
@@ -566,13 +566,13 @@ class Search:
         return Times(
             max(self._wide.instructions_estimate or 0.0, 1.0),
             {n: narrow_times[n] - wide_times[n] for n in self._layers},
-            {n: table.decoding(counted(nodes[n], plan)) for n in self._layers},
+            {n: table.decoding(num_stored_weights(nodes[n], plan)) for n in self._layers},
         )
 
     @cached_property
     def _wide(self) -> Program:
         """Return a draft with all weights in 8 bits."""
-        return drafted(self.quantizer.draft(self.fixed), self.board, self.options)[1]
+        return draft_program(self.quantizer.draft(self.fixed), self.board, self.options)[1]
 
     def _saves(self, coded: _Trial, share: float) -> bool:
         """Return whether flash decreases by about as much as all coded weights promise.
@@ -815,7 +815,7 @@ class Search:
         in_ort = self._judged(self._unseen_outputs(trial))
         in_c = self._in_c(trial) if self.goal.met(in_ort) else None
         holds = in_c is not None and self.goal.met(in_c)
-        counted = trial.counted if holds else None
+        num_instructions = trial.counted if holds else None
         report = trial.compiled.report if "compiled" in trial.__dict__ else None
         self.steps.append(
             Tradeoff(
@@ -826,8 +826,8 @@ class Search:
                 confirmed=None if in_c is None else self.goal.metric.compute(in_c),
                 arena=None if report is None else report.ram.arena,
                 weights=None if report is None else report.flash.weights,
-                instructions=trial.estimate if report is not None and counted is None else counted,
-                is_estimate=counted is None,
+                instructions=trial.estimate if report is not None and num_instructions is None else num_instructions,
+                is_estimate=num_instructions is None,
                 holds=holds,
                 kept=keep or holds,
             )

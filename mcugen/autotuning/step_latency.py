@@ -12,7 +12,7 @@ from dataclasses import replace
 from mcugen.core.errors import DoesNotFitError, UsageError
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
-from mcugen.memory.peak import shortened
+from mcugen.memory.peak import shorten_name
 from mcugen.reporting.figures import StepFigures, layer_title
 from mcugen.search.line_buffering import undivided_layers
 
@@ -57,7 +57,7 @@ def in_short_steps(
     worst = max(undividable or slow, key=slow.__getitem__)
     head = compiled.program.head(compiled.program.layers()[names.index(worst)])
     reason = undivided.get(worst, "dividing some layers made others slower")
-    problem = f"layer '{shortened(layer_title(worst, head.origin))}' takes {slow[worst]:,}: {reason}"
+    problem = f"layer '{shorten_name(layer_title(worst, head.origin))}' takes {slow[worst]:,}: {reason}"
     raise DoesNotFitError(f"a step must take {limit:,} cycles at most", problem, "allow more, or use a faster board")
 
 

@@ -80,7 +80,7 @@ class CompiledModel:
         count = next(iter(counts.values()), 0)
         samples = [{name: np.asarray(array[i]) for name, array in inputs.items()} for i in range(count)]
         outputs = self.simulate(samples, measure=False, sanitize=sanitize).outputs
-        return stacked(outputs)
+        return stack_samples(outputs)
 
     @property
     def given_inputs(self) -> CompiledModel:
@@ -195,7 +195,7 @@ class CompiledModel:
         )
 
 
-def stacked(outputs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+def stack_samples(outputs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     """Return one array per output, with a leading axis of samples.
 
     Raises:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx
 
-from mcugen.backends.cpu.pipeline import lowered, optimize, planned
+from mcugen.backends.cpu.pipeline import lowered, optimize, plan_program
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.draft import Draft, FolderForm, Provenance, Sample
 from mcugen.codegen.functions import KernelSource
@@ -54,7 +54,7 @@ from mcugen.lir.kernel import CHECKED, HALVES, UPDATABLE
 from mcugen.lir.program import Control, Program
 from mcugen.lir.weights import largest_read
 from mcugen.memory.activation_stalls import waits_for_arena
-from mcugen.memory.loop_tuning import wished_loops
+from mcugen.memory.loop_tuning import tuning_flags
 from mcugen.memory.place import (
     Placement,
     copied_bytes,
@@ -107,18 +107,18 @@ def compile_model(
     hardware = board if isinstance(board, Board) else load_board(board)
     coded = _with_codes(options)
     if coded is None:
-        return _compiled(model, hardware, options, trace)
+        return _compile_once(model, hardware, options, trace)
     try:
-        return _compiled(model, hardware, _with_training(options, "float32"), trace)
+        return _compile_once(model, hardware, _with_training(options, "float32"), trace)
     except (DoesNotFitError, ConstraintError) as error:
-        return _coded(model, hardware, coded, trace, error)
+        return _compile_integer_training(model, hardware, coded, trace, error)
 
 
-def _compiled(
+def _compile_once(
     model: ModelSource, hardware: Board, options: CompileOptions, trace: CompilationTrace | None
 ) -> CompiledModel:
     """Compile a model once, with fixed options."""
-    file = _checked(options, hardware)
+    file = _check_options(options, hardware)
     target = target_of(hardware, options)
     registry = registry_of(options.plugins)
     quantized = model if isinstance(model, Quantization) else None
@@ -142,8 +142,8 @@ def _compiled(
         notes = fit.notes(target, options.optimize)
         notes += _copy_notes(fit, target, options, chosen)
         requested, options = options, chosen
-        placement = place(program, target, options.place, most_spilled=_most_spilled(fit, options))
-        cached = _cached(target, placement) if options.cores > 1 else (False, False)
+        placement = place(program, target, options.place, most_spilled=_max_spilled_bytes(fit, options))
+        cached = _has_data_caches(target, placement) if options.cores > 1 else (False, False)
         notes += [*_cache_notes(target, placement, cached), *_core_notes(program, target, options, placement)]
         notes += [*_arena_notes(program, target, placement, options), *_hints(fit, graph, target, requested, placement)]
         if file and placement.copies:
@@ -166,7 +166,9 @@ def _compiled(
         kernels = ", ".join(options.kernels) or options.family
         figures = describe(basis, fit, graph, target, source.sha256, kernels, memories, notes)
         sample = variants.sample(graph, symbols, program)
-    figures = _with_precisions(figures, quantized) if quantized else _with_given(figures, graph, source, options)
+    figures = (
+        _with_precisions(figures, quantized) if quantized else _report_given_model(figures, graph, source, options)
+    )
     figures, form = _with_input(figures, program, options, file)
     form = replace(form, cached=cached)
     rated = str(figures.quantization_estimate or "")
@@ -182,14 +184,14 @@ def _with_precisions(figures: Report, quantization: Quantization) -> Report:
     return replace(figures, quantization_estimate=estimate, warnings=warnings, other_precisions=layers)
 
 
-def _with_given(figures: Report, graph: Graph, source: LoadedModel, options: CompileOptions) -> Report:
+def _report_given_model(figures: Report, graph: Graph, source: LoadedModel, options: CompileOptions) -> Report:
     """Return the report of a model that mcugen did not quantize, with warnings and its layers in float32."""
     lost = lost_constants(source.given.graph, options.bound)
     warnings = (describe_lost(lost),) if lost else ()
     return replace(figures, warnings=warnings, other_precisions=precisions_of_given(graph))
 
 
-def drafted(model: Quantization, board: Board, options: CompileOptions) -> tuple[Graph, Program]:
+def draft_program(model: Quantization, board: Board, options: CompileOptions) -> tuple[Graph, Program]:
     """Return the optimized graph and a planned program, to estimate what models cost.
 
     The program runs layer by layer with the kernels that serve the goal. It is not fitted to the board, which would
@@ -200,7 +202,7 @@ def drafted(model: Quantization, board: Board, options: CompileOptions) -> tuple
         board: The board.
         options: The options of the compilation.
     """
-    return _drafted(model.loaded, board, replace(options, dims={}, bound={}))
+    return _draft_once(model.loaded, board, replace(options, dims={}, bound={}))
 
 
 def drafted_in_float(source: LoadedModel, board: Board, options: CompileOptions) -> Program:
@@ -211,16 +213,16 @@ def drafted_in_float(source: LoadedModel, board: Board, options: CompileOptions)
         board: The board.
         options: The options of the compilation.
     """
-    return _drafted(source, board, replace(options, integer_io=False))[1]
+    return _draft_once(source, board, replace(options, integer_io=False))[1]
 
 
-def _drafted(source: LoadedModel, board: Board, options: CompileOptions) -> tuple[Graph, Program]:
+def _draft_once(source: LoadedModel, board: Board, options: CompileOptions) -> tuple[Graph, Program]:
     target = target_of(board, options)
     options = replace(options, stream_input=False)
     with cpu_seconds("compilation"), one_thread():
         graph = Variants(source.proto, identifier(Path(source.file).stem), options, target).graph({})
         optimize(graph)
-        return graph, planned(lowered(graph, target, options))
+        return graph, plan_program(lowered(graph, target, options))
 
 
 def target_of(board: Board, options: CompileOptions) -> Board:
@@ -295,7 +297,7 @@ def _with_codes(options: CompileOptions) -> CompileOptions | None:
     return _with_training(options, "int8")
 
 
-def _coded(
+def _compile_integer_training(
     model: ModelSource,
     board: Board,
     options: CompileOptions,
@@ -307,7 +309,7 @@ def _coded(
     If the int8 weights do not fit either, the error of the float32 weights is raised.
     """
     try:
-        compiled = _compiled(model, board, options, trace)
+        compiled = _compile_once(model, board, options, trace)
     except (DoesNotFitError, ConstraintError, UsageError):
         raise error from None
     note = f"trained weights are int8, as float32 did not fit ({error.found}); --train-weights float32 insists"
@@ -387,7 +389,7 @@ def _hints(fit: Fit, graph: Graph, board: Board, options: CompileOptions, placem
     return [*hints, *hint_of_codes(fit.program, options), *hint_of_types(graph, options)]
 
 
-def _most_spilled(fit: Fit, options: CompileOptions) -> float:
+def _max_spilled_bytes(fit: Fit, options: CompileOptions) -> float:
     """Return the bytes that an arena in several memories may take."""
     if not options.may_spill:
         return 0
@@ -419,7 +421,7 @@ def _spilling(program: Program, board: Board, placement: Placement, area: int) -
     return f"{size:,} bytes of the arena spill to '{memory.name}', {cost}: {names}{more}"
 
 
-def _cached(board: Board, placement: Placement) -> tuple[bool, bool]:
+def _has_data_caches(board: Board, placement: Placement) -> tuple[bool, bool]:
     """Return for each of two unlike cores whether it has a data cache before the arena; equal cores share theirs.
 
     Raises:
@@ -589,10 +591,10 @@ def _wishes(board: Board, options: CompileOptions) -> frozenset[str]:
     """Return the tuning flags of kernels, besides the CPU's features."""
     wishes = {UPDATABLE: options.updatable, CHECKED: options.checked_indices, HALVES: options.float16_weights}
     flags = frozenset(wish for wish, is_used in wishes.items() if is_used)
-    return flags | wished_loops(board, memory_of_weights(board, options.place), options.optimize)
+    return flags | tuning_flags(board, memory_of_weights(board, options.place), options.optimize)
 
 
-def _checked(options: CompileOptions, board: Board) -> WeightsFile | None:
+def _check_options(options: CompileOptions, board: Board) -> WeightsFile | None:
     """Check the options, and return how weights are stored in a file, or None if they are not.
 
     Raises:

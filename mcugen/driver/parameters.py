@@ -40,7 +40,7 @@ class WeightBudget:
     size: int
 
 
-def least_bytes(graph: Graph, options: CompileOptions) -> int:
+def min_weight_bytes(graph: Graph, options: CompileOptions) -> int:
     """Return a lower bound of the bytes of an optimized graph's weights, whatever the kernels.
 
     The bound counts the factors of layers, which no kernel stores in fewer bytes. Arrays with the same elements in any
@@ -64,7 +64,7 @@ def require_room(graph: Graph, board: Board, options: CompileOptions) -> None:
     weights, room = _weights(graph), _room(board, replace(options, max_flash=None))
     if sum(_nbytes(v, options) for v in weights) <= room.size:  # The usual case.
         return
-    needed = least_bytes(graph, options)
+    needed = min_weight_bytes(graph, options)
     if needed > room.size:
         raise _refusal(needed, weights, room, options)
 
@@ -103,7 +103,7 @@ def require_room_quantized(
     draft = maker.quantize() if precisions is None else maker.draft(maker.narrowest(precisions))
     graph = import_model(draft.proto, "draft", registry=source.registry)
     optimize(graph)
-    needed = int(CERTAIN_WEIGHTS_SHARE * least_bytes(graph, options))
+    needed = int(CERTAIN_WEIGHTS_SHARE * min_weight_bytes(graph, options))
     if needed > room.size:
         raise _refusal(needed, _weights(graph), room, options)
 

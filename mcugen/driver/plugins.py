@@ -42,7 +42,7 @@ def registry_of(files: Sequence[str | Path]) -> Registry:
         if not path.is_file():
             raise UsageError(f"--plugin {file}: there must be such a file", "none", "check the path")
         _require_own_names(path.parent, (resource_dir("templates"), *registry.templates), str(file))
-        file_registry = _registered(path, path.stat().st_mtime_ns, str(file))
+        file_registry = _load_registry(path, path.stat().st_mtime_ns, str(file))
         known_operators = [
             f"{name} of domain '{domain or 'ai.onnx'}'"
             for domain, name in file_registry.importers.keys() & registry.importers
@@ -72,7 +72,7 @@ def _require_own_names(folder: Path, known_folders: Sequence[Path], file: str) -
 
 
 @cache
-def _registered(path: Path, _changed: int, file: str) -> Registry:
+def _load_registry(path: Path, _changed: int, file: str) -> Registry:
     """Return what one file registers. It runs once, and again if its time of change (`_changed`) differs."""
     file_registry = Registry()
     try:

@@ -11,7 +11,7 @@ from functools import partial
 
 import onnx
 
-from mcugen.backends.cpu.pipeline import lowered, optimize, planned
+from mcugen.backends.cpu.pipeline import lowered, optimize, plan_program
 from mcugen.codegen.draft import Sample
 from mcugen.codegen.golden import golden_sample
 from mcugen.core.board import Board
@@ -76,7 +76,7 @@ class Variants:
         Raises:
             DoesNotFitError: If it exceeds the budget.
         """
-        program = planned(merge_sizes(symbols, self._at))
+        program = plan_program(merge_sizes(symbols, self._at))
         candidate = ProgramCandidate(AS_ASKED, program, use_of(program, self.board, self.options))
         budget = Budget.of(self.options)
         return Fit(budget, cheapest([candidate], budget, self.board), candidate)

@@ -17,7 +17,7 @@ from mcugen.driver.tasks import Quantizing
 from mcugen.evaluation.metrics import METRICS
 from mcugen.explore.point import Figures, Outcome, Point, PointFailure
 from mcugen.explore.prepare import Asked, Prepared, prepared
-from mcugen.measurement.evaluate import evaluate, sample_endpoints, timed
+from mcugen.measurement.evaluate import evaluate, measure_once, sample_endpoints
 from mcugen.reporting.figures import Report
 from mcugen.search.budget import likely_use
 
@@ -115,7 +115,7 @@ def _run(net: Compilation, subject: Asked) -> Report:
     """Return the report of a run on the first samples, with a note if outputs differ from ONNX Runtime's."""
     compiled = net.compiled
     if subject.samples is None:
-        return timed(compiled)
+        return measure_once(compiled)
     samples = net.samples(subject.samples, sample_endpoints(compiled))
     count = slice(RUN_SAMPLES)
     first_samples = replace(

@@ -72,16 +72,16 @@ def merge_sizes(symbols: Sequence[Symbol], build: Build) -> Program:
         raise UnsupportedError(rule, f"{len(symbols)}", "split the model")
     fewest = len(symbols) * CONFIRMING[0]
     try:
-        return _merged(symbols, build, fewest)
+        return _build_bounded(symbols, build, fewest)
     except _NoFormulaError:
-        return _merged(symbols, build, len(symbols) * CONFIRMING[1])
+        return _build_bounded(symbols, build, len(symbols) * CONFIRMING[1])
 
 
 class _NoFormulaError(UnsupportedError):
     """Raised if no formula fits; more examples may help."""
 
 
-def _merged(symbols: Sequence[Symbol], build: Build, fewest: int) -> Program:
+def _build_bounded(symbols: Sequence[Symbol], build: Build, fewest: int) -> Program:
     reference, merged = _reference(symbols, build)
     program = merged.lower()
     samples, degenerate = _samples(symbols, reference, merged, program, build)
@@ -425,7 +425,7 @@ def _merge_instr(
     params = dict(instr.params)
     for key in instr.params:
         values = [v.params[key] for v in variants]
-        if all(_same(value, values[0]) for value in values):
+        if all(_is_same(value, values[0]) for value in values):
             continue
         formula = fitter.fit(values)
         if formula is None:
@@ -443,7 +443,7 @@ def _merge_instr(
         instr.overlaps = ()  # Leads follow no formula in general.
 
 
-def _same(a: Param, b: Param) -> bool:
+def _is_same(a: Param, b: Param) -> bool:
     return a == b or (a != a and b != b)
 
 

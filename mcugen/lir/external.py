@@ -20,7 +20,7 @@ def lend_buffers(program: Program) -> None:
         if endpoint.buffer.space is Space.INPUT:
             endpoint.buffer.space = Space.GIVEN
             _require_unwritten(program, endpoint.buffer)
-    program.outputs = _taken(program)
+    program.outputs = _output_endpoints(program)
     for instr in [i for i in _outer(program) if _moves_all(i)]:
         x, y = instr.operand("x").buffer, instr.operand("y").buffer
         if x.space is Space.GIVEN and y.space is Space.ARENA and _writers(program, y) == [instr]:
@@ -29,7 +29,7 @@ def lend_buffers(program: Program) -> None:
             _join(program, instr, x, y)
 
 
-def _taken(program: Program) -> list[Endpoint]:
+def _output_endpoints(program: Program) -> list[Endpoint]:
     """Return the outputs, each in its own buffer."""
     outputs = []
     for endpoint in program.outputs:

@@ -64,14 +64,14 @@ def cut(program: Program, at: int) -> None:
     program.handover = range(at, at + len(moves))
 
 
-def apart(program: Program) -> None:
+def separate_areas(program: Program) -> None:
     """Give each part of a pipeline its own area."""
     assert program.handover is not None
     for buffer in _buffers(program.instrs[program.handover.stop :]):
         buffer.area = int(buffer.planned)
 
 
-def joined(program: Program) -> None:
+def join_areas(program: Program) -> None:
     """Join the areas of the arena to one area, the second behind the first."""
     first = aligned(program.area_sizes[0])
     for buffer in program.buffers:

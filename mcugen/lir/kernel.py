@@ -80,7 +80,7 @@ class Params:
     @classmethod
     def declared(cls) -> tuple[Declared, ...]:
         """Return the members in order."""
-        return _declared(cls)  # type: ignore[arg-type]  # classes can be hashed
+        return _members(cls)  # type: ignore[arg-type]  # classes can be hashed
 
     def values(self) -> dict[str, Param]:
         """Return the members of this variant, each in its C type.
@@ -94,7 +94,7 @@ class Params:
             if value is None:
                 continue
             for name, number in value.items() if member.many else ((member.name, value),):
-                values[name] = _typed(name, member.kind, number)
+                values[name] = _convert(name, member.kind, number)
         return values
 
 
@@ -108,7 +108,7 @@ class Options:
     @classmethod
     def declared(cls) -> tuple[Declared, ...]:
         """Return the options in order."""
-        return _declared(cls)  # type: ignore[arg-type]  # classes can be hashed
+        return _members(cls)  # type: ignore[arg-type]  # classes can be hashed
 
     def values(self) -> dict[str, object]:
         """Return the options by name."""
@@ -148,7 +148,7 @@ def _requirement(condition: Callable[[Any], bool]) -> str:
 
 
 @cache
-def _declared(cls: type) -> tuple[Declared, ...]:
+def _members(cls: type) -> tuple[Declared, ...]:
     hints = get_type_hints(cls, include_extras=True)
     return tuple(_member(f.name.rstrip("_"), hints[f.name]) for f in fields(cls))
 
@@ -168,7 +168,7 @@ def _member(name: str, hint: Any) -> Declared:
     return Declared(name, kind, meaning, many, kind is not int or "trained" in marks)
 
 
-def _typed(name: str, kind: type, value: Any) -> Param:
+def _convert(name: str, kind: type, value: Any) -> Param:
     if kind is object:
         return value  # type: ignore[no-any-return]
     if kind is int and not -(2**31) <= value < 2**31:

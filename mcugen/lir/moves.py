@@ -11,7 +11,7 @@ Move = tuple[Buffer, Buffer]
 """Source and target."""
 
 
-def at_once(moves: Sequence[Move], spare: Callable[[Buffer], Buffer]) -> Iterator[Move]:
+def order_moves(moves: Sequence[Move], spare: Callable[[Buffer], Buffer]) -> Iterator[Move]:
     """Yield moves in an order in which no copy overwrites what a later one reads.
 
     A cycle needs one more copy: the old value of one target is first copied to `spare(target)`.

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-def least_lead(steps: Iterable[tuple[int, int]]) -> int:
+def min_lead_bytes(steps: Iterable[tuple[int, int]]) -> int:
     """Return the fewest bytes by which an output must begin before its input.
 
     The kernel goes forward through both. The output is safe if no write reaches a byte that is read later: output +

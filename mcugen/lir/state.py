@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mcugen.lir.copies import COPY_KERNEL, CopiedRunParams, CopyOptions, Offsets
-from mcugen.lir.moves import at_once
+from mcugen.lir.moves import order_moves
 from mcugen.lir.program import Access, Buffer, Endpoint, Instr, Operand, Program, Space
 
 
@@ -31,7 +31,7 @@ def keep_state(program: Program, moves: Sequence[Move]) -> None:
     def spare(state: Buffer) -> Buffer:
         return _arena_buffer(program, state, f"{names[state]}.old")
 
-    for source, target in at_once([(m.source, m.target.buffer) for m in moves], spare):
+    for source, target in order_moves([(m.source, m.target.buffer) for m in moves], spare):
         program.instrs.append(copy_of(source, target, names.get(target, target.name)))
     for instr in list(program.instrs):
         if is_move(instr):

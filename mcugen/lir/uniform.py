@@ -24,14 +24,14 @@ def with_literals(programs: Sequence[Program]) -> list[Program]:
     for instr in (instr for program in programs for instr in program.instrs):
         if instr.declaration is not None and instr.declaration.uniform:
             alike[instr.function_key].append(instr)
-    baked = {id(instr): instr.baked | _agreed(group) for group in alike.values() for instr in group}
+    baked = {id(instr): instr.baked | _equal_parameters(group) for group in alike.values() for instr in group}
     return [
         replace(program, instrs=[replace(i, baked=baked[id(i)]) if id(i) in baked else i for i in program.instrs])
         for program in programs
     ]
 
 
-def _agreed(instrs: Sequence[Instr]) -> set[str]:
+def _equal_parameters(instrs: Sequence[Instr]) -> set[str]:
     """Return the names of the uniform parameters that are equal in all instructions."""
     first = instrs[0]
     assert first.declaration is not None, "only declared kernels have uniform parameters"

@@ -33,7 +33,7 @@ from mcugen.quantization.float_model import FloatModel
 from mcugen.quantization.precisions import calibrated_ranges, quantized_inputs
 from mcugen.quantization.quantize import Progress, no_progress
 from mcugen.reporting.basis import Basis, samples_sha256
-from mcugen.reporting.figures import Report, measured
+from mcugen.reporting.figures import Report, add_measurements
 from mcugen.reporting.memory import arena_buffers
 from mcugen.simulation import Setup, simulate
 
@@ -68,7 +68,7 @@ def sample_endpoints(compiled: CompiledModel) -> Sequence[Endpoint]:
     )
 
 
-def timed(compiled: CompiledModel, progress: Progress = no_progress) -> Report:
+def measure_once(compiled: CompiledModel, progress: Progress = no_progress) -> Report:
     """Return the report with the measurements of one run on a random sample, time included."""
     (sample,) = random_samples(sample_endpoints(compiled)).inputs
     stored = [as_stored(sample, compiled.program.inputs)]
@@ -77,7 +77,7 @@ def timed(compiled: CompiledModel, progress: Progress = no_progress) -> Report:
         progress(f"{compiled.board.name}: measuring", count, 1)
 
     run = compiled.given_inputs.simulate(stored, per_layer=True, cycles=True, progress=step)
-    return measured(compiled.report, run, None, compiled.board, _on_helper(compiled, stored))
+    return add_measurements(compiled.report, run, None, compiled.board, _on_helper(compiled, stored))
 
 
 def _on_helper(compiled: CompiledModel, inputs: Sequence[Sample]) -> Execution | None:
@@ -156,7 +156,7 @@ def evaluate(
     )
     accuracy, oracle = judge(compiled, samples, run.outputs, metric, progress)
     reference = oracle.outputs
-    result = measured(compiled.report, run, accuracy, compiled.board, _on_helper(compiled, fed_inputs))
+    result = add_measurements(compiled.report, run, accuracy, compiled.board, _on_helper(compiled, fed_inputs))
     result = replace(
         result,
         basis=_basis(compiled, samples),

@@ -16,7 +16,7 @@ from mcugen.driver.compiled import CompiledModel
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import Endpoint
 from mcugen.reporting.figures import InstructionRange, Report
-from mcugen.reporting.timing import most_rounds
+from mcugen.reporting.timing import max_loop_rounds
 from mcugen.simulation.longest import paths
 
 _REAL = 4.0
@@ -59,7 +59,7 @@ def with_extremes(compiled: CompiledModel, report: Report, progress: Callable[[s
     def tell(count: int) -> None:
         progress(f"{compiled.board.name}: extreme inputs", count, len(samples))
 
-    rounds, reason = most_rounds(compiled.program)
+    rounds, reason = max_loop_rounds(compiled.program)
     bundle, library = compiled.given_inputs.bundle, compiled.options.library
     executed_paths = paths(bundle, compiled.board, samples, None if reason else rounds, library, tell)
     counts = (report.instructions, *executed_paths.counts)

@@ -48,7 +48,7 @@ def learn(
     """
     names, labels = _taught(compiled, teaching, lesson)
     _, exam_labels = _taught(compiled, teaching, exam)
-    steps = _rated(names, _steps(names, lesson, labels), teaching)
+    steps = _training_calls(names, _steps(names, lesson, labels), teaching)
     parts = [part for part in np.array_split(np.arange(len(steps)), NUM_EXAMINATIONS) if len(part)]
     exam_calls: Calls = list(exam.inputs)
     calls = list(exam_calls)
@@ -129,7 +129,7 @@ def sensitive(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -> d
     }
     sizes: dict[str, Array] = {}
     sampled_steps = _steps(names, lesson, labels)[:: max(1, len(labels) // NUM_GRADIENT_SAMPLES)]
-    for step in _rated(names, sampled_steps, replace(teaching, epochs=1)):
+    for step in _training_calls(names, sampled_steps, replace(teaching, epochs=1)):
         results = compiled.interpret({**compiled.first_states, **step})
         for layer, output in outputs.items():
             gradient = np.abs(results[output])
@@ -141,7 +141,7 @@ def sensitive(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -> d
     return {layer: sorted(channels.tolist()) for layer, channels in largest.items()}
 
 
-def tried(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -> TrainingTrial:
+def try_training(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -> TrainingTrial:
     """Train on most of the samples, and return the accuracy on the held-out ones.
 
     Args:
@@ -160,7 +160,7 @@ def tried(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -> Train
         step for step, is_held_out in zip(_steps(names, lesson, labels), held_out_mask, strict=True) if not is_held_out
     ]
     exam = [sample for sample, is_held_out in zip(lesson.inputs, held_out_mask, strict=True) if is_held_out]
-    rated = _rated(names, steps, teaching)
+    rated = _training_calls(names, steps, teaching)
     outputs = compiled.simulate([*rated, *exam], measure=False).outputs[len(rated) :]
     ram = compiled.bundle.arena_size + compiled.program.state_size
     return TrainingTrial(training.layers, _share(outputs, labels[held_out_mask]), ram)
@@ -192,7 +192,7 @@ def _steps(names: TrainingArguments, lesson: Samples, labels: Array) -> Calls:
     return [dict(sample) | target for sample, target in zip(lesson.inputs, targets, strict=True)]
 
 
-def _rated(names: TrainingArguments, steps: Calls, teaching: Teaching) -> Calls:
+def _training_calls(names: TrainingArguments, steps: Calls, teaching: Teaching) -> Calls:
     """Return the training steps of all epochs, with the learning rate."""
     rate = np.full(names.rate.shape, teaching.rate, np.float32)
     return [dict(step) | {names.rate.name: rate} for _ in range(teaching.epochs) for step in steps]

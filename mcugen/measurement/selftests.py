@@ -88,20 +88,18 @@ def with_selftest(compiled: CompiledModel, user_samples: Sequence[Mapping[str, A
     report = replace(compiled.report, self_test=figures, self_test_input="")
     draft = draft._replace(
         samples=tuple(candidates[i] for i in chosen),
-        form=replace(draft.form, self_test=_told(figures, layers[1::2])),
+        form=replace(draft.form, self_test=_describe_found(figures, layers[1::2])),
         report=report.to_json(),
     )
     return replace(compiled, report=report, draft=draft)
 
 
-def may_run_on_given(compiled: CompiledModel) -> bool:
+def can_use_user_sample(compiled: CompiledModel) -> bool:
     """Return whether the self-test may run on a user's sample: only models of one size that do not learn qualify."""
     return not compiled.program.symbols and compiled.options.training is None
 
 
-def with_given_sample(
-    compiled: CompiledModel, user_samples: Sequence[Mapping[str, Array]], source: str
-) -> CompiledModel:
+def use_user_sample(compiled: CompiledModel, user_samples: Sequence[Mapping[str, Array]], source: str) -> CompiledModel:
     """Return the model with a self-test on one of the user's samples, if the self-test can run on one.
 
     Args:
@@ -109,11 +107,11 @@ def with_given_sample(
         user_samples: Samples of the user's, as inputs of the graph. The choice does not depend on their order.
         source: The option that they are from.
     """
-    if not may_run_on_given(compiled):
+    if not can_use_user_sample(compiled):
         return compiled
     ordered = user_samples if compiled.options.states else in_own_order(user_samples)
     count = int(np.clip(INTERPRETED_MACS // max(compiled.report.model.macs, 1), 1, MAX_USER_SAMPLES))
-    samples = [_given_sample(compiled, ordered[place]) for place in spread(len(ordered), count)]
+    samples = [_user_sample(compiled, ordered[place]) for place in spread(len(ordered), count)]
     candidates = [sample for sample in samples if _is_finite(sample)]
     stable = [sample for sample in candidates if _is_stable(compiled, sample)]
     if not stable:
@@ -131,7 +129,7 @@ def _describe_input(compiled: CompiledModel, samples: tuple[Sample, ...], text: 
     return replace(compiled, report=report, draft=draft)
 
 
-def _given_sample(compiled: CompiledModel, inputs: Mapping[str, Array]) -> Sample:
+def _user_sample(compiled: CompiledModel, inputs: Mapping[str, Array]) -> Sample:
     known = references(compiled.graph, compiled.program)
     return golden_sample(compiled.graph, set(compiled.options.states.values()), references=known, fixed_inputs=inputs)
 
@@ -152,7 +150,7 @@ def _is_stable(compiled: CompiledModel, sample: Sample) -> bool:
         name: np.asarray(a * (1 + PERTURBATION), a.dtype) if a.dtype.kind == "f" else a
         for name, a in sample.inputs.items()
     }
-    neighbors = _given_sample(compiled, moved).outputs
+    neighbors = _user_sample(compiled, moved).outputs
     return all(
         _is_close(neighbors[name], expected, sample.tolerance * MAX_PERTURBED_CHANGE)
         for name, expected in sample.outputs.items()
@@ -186,7 +184,7 @@ def _shown(compiled: CompiledModel, sample: Sample) -> tuple[int, bytes]:
     return count, b"".join(np.ascontiguousarray(array).tobytes() for array in sample.inputs.values())
 
 
-def _told(figures: SelfTestFigures, layers: Sequence[int]) -> str:
+def _describe_found(figures: SelfTestFigures, layers: Sequence[int]) -> str:
     """Return the description for the header, which names layers by their numbers."""
     one = figures.samples == 1
     samples_text = f"{figures.samples} sample{'s' * (not one)}, which find{'s' * one} {figures.coverage}"

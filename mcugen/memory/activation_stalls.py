@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from mcugen.core.board import ROOM_IN_CACHE, Board, Cache, Memory
 from mcugen.lir.program import PREPARING, WORD, Access, Buffer, Control, Gathered, Instr, Operand, Program
-from mcugen.memory.traffic import DEFAULT_LOADS_PER_WORD, accesses, loads_in_pass, runs_of, touched
+from mcugen.memory.traffic import DEFAULT_LOADS_PER_WORD, accesses, loads_in_pass, runs_of, touched_bytes
 
 CYCLES_BETWEEN_LOADS = 4
 """Cycles that the CPU computes between the loads of two words of a line."""
@@ -118,7 +118,7 @@ def readings_of(program: Program) -> Iterator[Reading]:
         results = [o.buffer for o, _ in operands if o.access is Access.OUT]
         worked = [o for o, _ in operands if o.access is Access.SCRATCH or o.buffer in held]
         for operand, nbytes in operands:
-            buffer, through = operand.buffer, touched(instr, operand)
+            buffer, through = operand.buffer, touched_bytes(instr, operand)
             writes = through * (operand.access in (Access.OUT, Access.INOUT, Access.SCRATCH))
             if not buffer.planned or nbytes <= writes:
                 continue
@@ -163,7 +163,7 @@ def _between(used: int, spread: int, last: tuple[int, int] | None) -> tuple[int,
 
 def _union(instr: Instr, operands: Sequence[Operand]) -> int:
     """Return the bytes that an instruction uses; bytes that operands share in the memory plan count once."""
-    parts = [(o.buffer, touched(instr, o)) for o in operands]
+    parts = [(o.buffer, touched_bytes(instr, o)) for o in operands]
     total, reached = sum(nbytes for buffer, nbytes in parts if buffer.offset is None), (0, 0)
     for area, start, nbytes in sorted((b.area, b.offset, nbytes) for b, nbytes in parts if b.offset is not None):
         begin = max(start, reached[1]) if area == reached[0] else start

@@ -137,10 +137,10 @@ def _units(program: Program, prices: Mapping[Buffer, list[int]], together: bool)
                     unit_of.update(dict.fromkeys(unit_of[b], unit_of[a]))
     units = {id(unit): unit for unit in unit_of.values()}.values()
     steps = len(program.instrs)
-    return [_Unit(unit, _load(unit, ranges, steps), _added(prices[b] for b in unit)) for unit in units]
+    return [_Unit(unit, _load(unit, ranges, steps), _total_costs(prices[b] for b in unit)) for unit in units]
 
 
-def _added(prices: Iterable[Sequence[int]]) -> list[int]:
+def _total_costs(prices: Iterable[Sequence[int]]) -> list[int]:
     """Return the total cost in each memory."""
     return [sum(costs) for costs in zip(*prices, strict=True)]
 

@@ -65,7 +65,7 @@ def solve(problem: Problem, hint: Sequence[int], lower_bound: int, target: int =
     allowed = PLACEMENT_SOLVER_TIME * min(1.0, FULL_EFFORT_PAIRS / len(problem.forbidden))
     limit, undecided, left, step = max(lower_bound, target), lower_bound, allowed, 1
     while undecided < reach and left > 0:
-        answer, starts, effort = _within(problem, limit, best, min(left, allowed / 4))
+        answer, starts, effort = _solve_within(problem, limit, best, min(left, allowed / 4))
         left -= effort
         if answer is True:
             best, reach = starts, _reach(problem, starts)
@@ -109,7 +109,7 @@ def _search(problem: Problem, best: list[int], lower_bound: int) -> tuple[list[i
         for first, then, by in sides[0]:
             later = [*after]
             later[first] = [*after[first], (then, by)]
-            moved, steps = _moved(problem.sizes, starts, later, first, reach)
+            moved, steps = _push_starts(problem.sizes, starts, later, first, reach)
             left -= steps
             if moved:
                 children.append((moved, later))
@@ -119,7 +119,7 @@ def _search(problem: Problem, best: list[int], lower_bound: int) -> tuple[list[i
     return best, True
 
 
-def _moved(
+def _push_starts(
     sizes: Sequence[int], starts: Sequence[int], after: Sequence[Sequence[Interval]], changed: int, reach: int
 ) -> tuple[list[int], int]:
     """Return the least starts at which each (`then`, `by`) of `after[i]` starts at least `by` after i.
@@ -145,7 +145,9 @@ def _reach(problem: Problem, starts: Sequence[int]) -> int:
     return max(at + size for at, size in zip(starts, problem.sizes, strict=True))
 
 
-def _within(problem: Problem, limit: int, hint: Sequence[int], effort: float) -> tuple[bool | None, list[int], float]:
+def _solve_within(
+    problem: Problem, limit: int, hint: Sequence[int], effort: float
+) -> tuple[bool | None, list[int], float]:
     """Ask the solver for a solution within an extent.
 
     Args:

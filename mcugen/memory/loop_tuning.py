@@ -10,7 +10,7 @@ SLOW_FMA = frozenset({"cortex-m4", "cortex-m33"})
 """Cores that take 3 cycles for VFMA, and 2 for a product and its sum apart (mcugen.simulation.cortex_m)."""
 
 
-def wished_loops(board: Board, weights: Memory, goal: str) -> frozenset[str]:
+def tuning_flags(board: Board, weights: Memory, goal: str) -> frozenset[str]:
     """Return the tuning flags (names in mcugen.lir.kernel) for a goal, with the weights in this memory.
 
     Loads paired with products take more instructions and code for less time, so the goals `ram` and `flash` do without

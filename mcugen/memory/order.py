@@ -41,7 +41,7 @@ def reorder(program: Program) -> None:
     if any(symbol.output for symbol in program.symbols):
         return
     problem = _Problem(program)
-    order = _known_order(problem)
+    order = _cached_order(problem)
     if program.lesson is not None:
         order = _updated_soon(problem, order)
     program.instrs = [program.instrs[i] for unit in order for i in problem.units[unit]]
@@ -369,7 +369,7 @@ def _updated_soon(problem: _Problem, order: Sequence[int]) -> Sequence[int]:
     return early_order if problem.peak(early_order) <= problem.peak(order) else order
 
 
-def _known_order(problem: _Problem) -> Sequence[int]:
+def _cached_order(problem: _Problem) -> Sequence[int]:
     """Return the order of an equal problem that was solved lately, or search for one."""
     facts = problem.facts
     if facts not in _known_orders:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mcugen.lir.program import Buffer, Program
-from mcugen.memory.regions import bytes_taken
+from mcugen.memory.regions import covered_bytes
 
 NUM_NAMED_BUFFERS = 4
 """Number of the largest buffers that a refusal names."""
@@ -40,7 +40,7 @@ def moments(program: Program) -> list[Moment]:
         alive = [b for b in alive if index <= ranges[b][1]] + beginning[index]
         ordered = tuple(sorted(alive, key=lambda b: (address(program, b), -b.nbytes, b.name)))
         spans = ((b.area, b.offset or 0, (b.offset or 0) + b.nbytes) for b in alive)
-        moments_of_run.append(Moment(index, ordered, bytes_taken(spans)))
+        moments_of_run.append(Moment(index, ordered, covered_bytes(spans)))
     return moments_of_run
 
 
@@ -57,10 +57,10 @@ def address(program: Program, buffer: Buffer) -> int:
 def largest(buffers: Iterable[Buffer]) -> str:
     """Return a list of the largest buffers, for a refusal."""
     ordered = sorted(buffers, key=lambda b: (-b.nbytes, b.name))
-    listing = ", ".join(f"'{shortened(b.name)}' {b.nbytes:,}" for b in ordered[:NUM_NAMED_BUFFERS])
+    listing = ", ".join(f"'{shorten_name(b.name)}' {b.nbytes:,}" for b in ordered[:NUM_NAMED_BUFFERS])
     return f"{listing} …" if len(ordered) > NUM_NAMED_BUFFERS else listing
 
 
-def shortened(text: str, room: int = MAX_BUFFER_NAME_CHARACTERS) -> str:
+def shorten_name(text: str, room: int = MAX_BUFFER_NAME_CHARACTERS) -> str:
     """Return at most `room` characters: of long names the end, where exporters' names differ."""
     return text if len(text) <= room else "…" + text[len(text) - room + 1 :]

@@ -58,7 +58,7 @@ def place(program: Program, board: Board, places: Places = NO_PLACES, *, most_sp
     """
     weights = _weights_memory(program, board, places)
     copies = copies_of(program, board, places)
-    room = _left(board, copies)
+    room = _remaining_bytes(board, copies)
     for memory in room:
         if room[memory] < 0:
             excess_text = f"{memory.room - room[memory]:,} bytes, {-room[memory]:,} more than '{memory.name}' has"
@@ -103,7 +103,7 @@ def ram_by_speed(board: Board) -> list[Memory]:
     return _by_speed(m for m in board.memories if m.kind == "ram")
 
 
-def _left(board: Board, copies: Mapping[Buffer, Memory]) -> dict[Memory, int]:
+def _remaining_bytes(board: Board, copies: Mapping[Buffer, Memory]) -> dict[Memory, int]:
     """Return the bytes that remain of each memory besides copies of weights; negative if the copies do not fit."""
     return {m: m.room - sum(aligned(b.nbytes) for b, other in copies.items() if other == m) for m in board.memories}
 
@@ -119,7 +119,7 @@ def ram_lacking(program: Program, board: Board, places: Places, may_spill: bool)
         places: The user's choice of memories.
         may_spill: Whether the arena may be split over several memories.
     """
-    room = _left(board, copies_of(program, board, places))
+    room = _remaining_bytes(board, copies_of(program, board, places))
     memories = _arena_memories(board, places)
     arena = sum(program.area_sizes)
     available = sum(room[m] for m in memories) if places.arena or may_spill else max(room[m] for m in memories)
@@ -272,7 +272,7 @@ def _by_default(
     if whole is not None and (whole.speed <= own.speed or most_spilled < needed):
         return (whole,)
     busiest_buffers, before = busiest(moments(program)).buffers, Planned.of(program)
-    used = _spilled(program, board, room, rams, whole) if needed <= most_spilled else None
+    used = _spill_memories(program, board, room, rams, whole) if needed <= most_spilled else None
     if whole is None:
         if used is None:
             raise _refusal_of_all(board, needed, {m: room[m] for m in rams}, busiest_buffers)
@@ -288,7 +288,7 @@ def _by_default(
     return used
 
 
-def _spilled(
+def _spill_memories(
     program: Program, board: Board, room: Mapping[Memory, int], rams: Sequence[Memory], whole: Memory | None
 ) -> tuple[Memory, ...] | None:
     """Return the default memory with slower ones, or all memories, unless one of them has room for everything."""

@@ -12,10 +12,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from mcugen.lir.frames import apart, joined
+from mcugen.lir.frames import join_areas, separate_areas
 from mcugen.lir.program import ALIGNMENT, MOVE, Buffer, Control, Program, aligned
 from mcugen.memory.exact import Interval, Problem, solve
-from mcugen.memory.regions import Freedom, Lives, Region, bytes_taken, freedom, joined_regions
+from mcugen.memory.regions import Freedom, Lives, Region, covered_bytes, freedom, joined_regions
 
 MAX_LIVE_PAIRS = 100_000
 """Pairs of buffers alive at once, hundreds of times those of any shared model: with more, each is placed but once."""
@@ -28,7 +28,7 @@ def plan_memory(program: Program, target_bytes: int = 0, max_bytes: float = math
     """
     planned = [b for b in program.buffers if b.planned]
     if program.handover is not None:
-        apart(program)
+        separate_areas(program)
     areas = range(1 + max((b.area for b in planned), default=0))
     for buffer in planned:
         buffer.offset = 0  # Buffers without elements may lie anywhere.
@@ -36,7 +36,7 @@ def plan_memory(program: Program, target_bytes: int = 0, max_bytes: float = math
     program.area_sizes = [plan.nbytes for plan in plans]
     program.area_bounds = [plan.bound for plan in plans]
     if program.handover is not None:
-        joined(program)
+        join_areas(program)
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ def _plan_area(program: Program, area: int, target_bytes: int, max_bytes: float)
     best = _best_plan(_Layout(lives, True), target_bytes, max_bytes)
     copies_pay = not any(instr.control is Control.FORK for instr in program.instrs)  # Copies take one core's time.
     if copies_pay and any(instr.kernel == MOVE for instr in program.instrs):
-        apart = _Layout(lives, False)
-        if apart.peak < best.nbytes:
-            best = min(best, _best_plan(apart, target_bytes, max_bytes), key=lambda plan: plan.nbytes)
+        layout_without_sharing = _Layout(lives, False)
+        if layout_without_sharing.peak < best.nbytes:
+            best = min(best, _best_plan(layout_without_sharing, target_bytes, max_bytes), key=lambda plan: plan.nbytes)
     best.apply()
     return best
 
@@ -184,9 +184,9 @@ class _Layout:
             for a in alive:
                 (p, a_at), (q, b_at) = self._region_of[a], self._region_of[b]
                 if p != q:
-                    apart = self._apart(a, b) if p < q else self._apart(b, a)
+                    distances_of_pair = self._apart(a, b) if p < q else self._apart(b, a)
                     by = a_at - b_at if p < q else b_at - a_at
-                    distances[min(p, q), max(p, q)] += [(low + by, high + by) for low, high in apart]
+                    distances[min(p, q), max(p, q)] += [(low + by, high + by) for low, high in distances_of_pair]
             alive.append(b)
         return {pair: units for pair in sorted(distances) if (units := _in_units(distances[pair]))}
 
@@ -240,7 +240,7 @@ class _Layout:
 
     def _extent(self, alive: Sequence[Buffer], granule: int) -> int:
         """Return the bytes that buffers take together if different regions do not overlap."""
-        return bytes_taken(self._span(b, granule) for b in alive)
+        return covered_bytes(self._span(b, granule) for b in alive)
 
     def _span(self, buffer: Buffer, granule: int) -> tuple[int, int, int]:
         """Return a buffer's region and its bytes there in whole granules; no other buffer begins within a granule."""
@@ -248,9 +248,9 @@ class _Layout:
         return region, at, -(-(at + buffer.nbytes) // granule) * granule
 
 
-def _in_units(apart: list[Interval]) -> list[Interval]:
+def _in_units(intervals: list[Interval]) -> list[Interval]:
     """Return the multiples of ALIGNMENT strictly inside the intervals, as sorted disjoint intervals."""
-    units = sorted((low // ALIGNMENT + 1, -(-high // ALIGNMENT) - 1) for low, high in apart)
+    units = sorted((low // ALIGNMENT + 1, -(-high // ALIGNMENT) - 1) for low, high in intervals)
     merged: list[Interval] = []
     for low, high in units:
         if low <= high:

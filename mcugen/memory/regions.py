@@ -153,7 +153,7 @@ def joined_regions(lives: Lives, joins: bool) -> list[Region]:
     return list(dict.fromkeys(region_of.values()))
 
 
-def bytes_taken(spans: Iterable[tuple[int, int, int]]) -> int:
+def covered_bytes(spans: Iterable[tuple[int, int, int]]) -> int:
     """Return the total bytes of spans (region, begin, end); shared bytes count once."""
     total, reached = 0, (-1, 0)
     for region, start, end in sorted(spans):

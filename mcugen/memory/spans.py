@@ -47,11 +47,11 @@ def _stays(spans: Mapping[Key, Span], lives: Mapping[Key, Life]) -> Iterator[tup
             for key in stop[low]:
                 del covering[key]
             covering.update(dict.fromkeys(begin[low]))
-            for life in _merged(lives[key] for key in covering):
+            for life in _merge_lives(lives[key] for key in covering):
                 yield high - low, life
 
 
-def _merged(lives: Iterable[Life]) -> Iterator[Life]:
+def _merge_lives(lives: Iterable[Life]) -> Iterator[Life]:
     """Merge overlapping lives."""
     reached: Life | None = None
     for first, last in sorted(lives):

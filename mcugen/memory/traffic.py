@@ -63,7 +63,7 @@ def sweeps_in_pass(instr: Instr) -> float:
     return min(loads_in_pass(instr), sweeps)
 
 
-def touched(instr: Instr, operand: Operand) -> int:
+def touched_bytes(instr: Instr, operand: Operand) -> int:
     """Return the distinct bytes of an operand that one run of an instruction uses: some rows, a part, or all."""
     whole = operand.buffer.nbytes
     if instr.kernel == MOVE:
@@ -93,4 +93,4 @@ def accesses(instr: Instr) -> Iterator[tuple[Operand, int]]:
         buffer = operand.buffer
         factor = macs * buffer.nbytes // max(whole, 1) if operand in factors else 0
         twice = operand.access in (Access.INOUT, Access.SCRATCH)
-        yield operand, touched(instr, operand) * (1 + twice) + factor
+        yield operand, touched_bytes(instr, operand) * (1 + twice) + factor

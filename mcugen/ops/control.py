@@ -30,7 +30,7 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.copies import Offsets
 from mcugen.lir.kernel import Call, Kernel
 from mcugen.lir.lower import lower_nodes
-from mcugen.lir.moves import at_once
+from mcugen.lir.moves import order_moves
 from mcugen.lir.program import Access, Buffer, Control
 from mcugen.lir.spec import HasKernels
 from mcugen.ops.cells import cell_of, compose_layer
@@ -318,7 +318,7 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
         def spare(state: Buffer) -> Buffer:
             return builder.scratch(f"{state.name}.old", state.dtype, state.count)
 
-        for source, target in at_once(list(zip(after, kept, strict=True)), spare):
+        for source, target in order_moves(list(zip(after, kept, strict=True)), spare):
             builder.move(node, source, target, "next value")
 
 

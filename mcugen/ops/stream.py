@@ -33,7 +33,7 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.copies import CopyRange
 from mcugen.lir.kernel import Call, Kernel
 from mcugen.lir.lower import lower_nodes
-from mcugen.lir.overlap import least_lead
+from mcugen.lir.overlap import min_lead_bytes
 from mcugen.lir.program import Access, Buffer, Control, Overlap
 from mcugen.numerics.window import pad
 
@@ -369,7 +369,7 @@ class Streamed(Operator):
         if self.adds or not first.is_contiguous or (self.from_caller and source == 0):
             return None
         steps = [(put * last.nbytes, got * first.nbytes) for put, got in self.schedule.progress(result, source)]
-        return least_lead(steps or [(0, 0)])
+        return min_lead_bytes(steps or [(0, 0)])
 
 
 class _Lowering:

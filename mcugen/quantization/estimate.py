@@ -61,7 +61,7 @@ def hold_out(samples: Sequence[Sample], is_stream: bool) -> tuple[Sequence[Sampl
     return [s for i, s in enumerate(samples) if i not in held_indices], [samples[i] for i in sorted(held_indices)]
 
 
-def apart(samples: Sequence[Sample], is_stream: bool) -> tuple[Sequence[Sample], Sequence[Sample]]:
+def split_samples(samples: Sequence[Sample], is_stream: bool) -> tuple[Sequence[Sample], Sequence[Sample]]:
     """Return the samples to choose precisions by, and the samples to evaluate these precisions on.
 
     Each part is a half; of a stream, the second half evaluates. With too few samples, all of them choose precisions.
@@ -73,7 +73,7 @@ def apart(samples: Sequence[Sample], is_stream: bool) -> tuple[Sequence[Sample],
     return [samples[i] for i in known_indices], [samples[i] for i in held_indices]
 
 
-def estimated(quantized: Quantization, samples: Sequence[Sample], kind: str) -> Quantization:
+def estimate_loss(quantized: Quantization, samples: Sequence[Sample], kind: str) -> Quantization:
     """Return a quantization with an estimate of its accuracy loss, and a warning note if the loss is high.
 
     It is unchanged if there are no samples or no comparable outputs (numbers of equal shape, not all 0).

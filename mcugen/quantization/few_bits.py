@@ -92,10 +92,12 @@ def promising(
         Each choice as names of the layers' outputs.
     """
     sizes = {n: count(n) for n in layers}
-    return ways(weight_noise(model, plan, layers, samples), sizes, WIDE_SHARE * sum(sizes.values()), FINALISTS)
+    return choose_layers(weight_noise(model, plan, layers, samples), sizes, WIDE_SHARE * sum(sizes.values()), FINALISTS)
 
 
-def ways(noise: Mapping[Node, float], sizes: Mapping[Node, int], room: float, max_choices: int) -> list[list[str]]:
+def choose_layers(
+    noise: Mapping[Node, float], sizes: Mapping[Node, int], room: float, max_choices: int
+) -> list[list[str]]:
     """Return up to `max_choices` choices of layers that keep 4-bit weights, the best first.
 
     The other layers return to 8 bits: those that together add most noise to the outputs and fit in `room`. The noise of
@@ -111,7 +113,7 @@ def ways(noise: Mapping[Node, float], sizes: Mapping[Node, int], room: float, ma
         Each choice as names of the layers' outputs.
     """
     layers, values = list(noise), list(noise.values())
-    subsets = most_valuable(values, [sizes[n] for n in layers], room, max_choices)
+    subsets = best_subsets(values, [sizes[n] for n in layers], room, max_choices)
     remaining = [sum(v for i, v in enumerate(values) if i not in wide) for wide in subsets]
     finalists = [
         wide for wide, remaining_noise in zip(subsets, remaining, strict=True) if remaining_noise <= NEAR * remaining[0]
@@ -119,7 +121,7 @@ def ways(noise: Mapping[Node, float], sizes: Mapping[Node, int], room: float, ma
     return [[n.outputs[0].name for i, n in enumerate(layers) if i not in wide] for wide in finalists]
 
 
-def most_valuable(values: Sequence[float], sizes: Sequence[int], room: float, max_subsets: int = 1) -> list[set[int]]:
+def best_subsets(values: Sequence[float], sizes: Sequence[int], room: float, max_subsets: int = 1) -> list[set[int]]:
     """Return the subsets of greatest value that fit in the room: up to `max_subsets` of them, the best first.
 
     This is the knapsack problem, solved by dynamic programming. It is exact to a share of 1 / KNAPSACK_STEPS of the
@@ -157,12 +159,12 @@ def _superior(choices: Sequence[tuple[int, float, int]], max_choices: int) -> li
 def stored_share(model: FloatModel, plan: Plan) -> float:
     """Return the bytes of all weights in flash, relative to one byte for each weight."""
     layers = [n for n in model.graph.nodes if weights_of(n)]
-    return sum(stored_bytes(n, plan) for n in layers) / max(sum(counted(n, plan) for n in layers), 1)
+    return sum(stored_bytes(n, plan) for n in layers) / max(sum(num_stored_weights(n, plan) for n in layers), 1)
 
 
 def stored_bytes(node: Node, plan: Plan) -> float:
     """Return the bytes of a layer's weights in flash, including the scales of groups."""
-    size, codes = counted(node, plan), plan.layers.get(node.outputs[0].name)
+    size, codes = num_stored_weights(node, plan), plan.layers.get(node.outputs[0].name)
     if plan.precision_of(node) is DType.FLOAT32:
         return 4.0 * size
     if codes is not None and plan.code_bits_of(node) is not None:
@@ -172,7 +174,7 @@ def stored_bytes(node: Node, plan: Plan) -> float:
     )
 
 
-def counted(node: Node, plan: Plan) -> int:
+def num_stored_weights(node: Node, plan: Plan) -> int:
     """Return the number of a layer's weights in flash, without unused ones if the plan holds its quantized weights."""
     codes = plan.layers.get(node.outputs[0].name)
     return count(node) if codes is None else in_flash(codes).size
@@ -180,7 +182,7 @@ def counted(node: Node, plan: Plan) -> int:
 
 def weights_in_flash(model: FloatModel, plan: Plan) -> int:
     """Return the number of weights of all layers in flash."""
-    return sum(counted(n, plan) for n in model.graph.nodes)
+    return sum(num_stored_weights(n, plan) for n in model.graph.nodes)
 
 
 def room_for_wide(model: FloatModel, plan: Plan, share: float) -> float:
@@ -214,13 +216,13 @@ def even_bits(model: FloatModel, plan: Plan, share: float) -> dict[str, float]:
         The bits by the name of the layer's output; empty if the other layers take too much.
     """
     layers = codable(model, plan)
-    coded, total = sum(counted(n, plan) for n in layers), weights_in_flash(model, plan)
+    coded, total = sum(num_stored_weights(n, plan) for n in layers), weights_in_flash(model, plan)
     other_bytes = sum(stored_bytes(n, plan) for n in model.graph.nodes if weights_of(n) and n not in layers)
     bits = 8 * (share * total - other_bytes) / max(coded, 1)
     return {n.outputs[0].name: bits for n in layers} if bits >= MIN_AVERAGE_BITS else {}
 
 
-def allotted(noise: Mapping[Node, float], plan: Plan) -> dict[str, float]:
+def allot_bits(noise: Mapping[Node, float], plan: Plan) -> dict[str, float]:
     """Return the bits per weight of each layer that add least noise with as many bits altogether as in `plan`.
 
     The noise of a weight falls by a factor of 4 with each bit, and is best equal for all layers ("reverse
@@ -230,7 +232,7 @@ def allotted(noise: Mapping[Node, float], plan: Plan) -> dict[str, float]:
         noise: The noise that each layer adds to the outputs with the bits that it has in `plan`.
         plan: The plan with the present bits.
     """
-    layers, sizes = list(noise), np.array([counted(n, plan) for n in noise], float)
+    layers, sizes = list(noise), np.array([num_stored_weights(n, plan) for n in noise], float)
     present_bits = np.array([plan.code_bits[n.outputs[0].name] for n in layers])
     ideal_bits = present_bits + np.log2(np.maximum([noise[n] for n in layers], 1e-30) / np.maximum(sizes, 1)) / 2
     low, high = MIN_AVERAGE_BITS - ideal_bits.max(), 8 - ideal_bits.min()
@@ -260,7 +262,7 @@ def narrowest(model: FloatModel, plan: Plan, samples: Sequence[Mapping[str, Arra
         round(c.weights.size * BYTES_PER_WEIGHT[DType.INT2] - 4 * c.scales.size * bool(c.group)) for c in codes.values()
     ]
     room = weights_in_flash(model, plan) * (share - stored_share(model, plan))
-    (widened,) = most_valuable([noise[n] for n in layers], extra_bytes, room)
+    (widened,) = best_subsets([noise[n] for n in layers], extra_bytes, room)
     return [n.output.name for i, n in enumerate(layers) if i not in widened]
 
 
@@ -286,14 +288,14 @@ def weight_noise(
     signal = {name: max(sum(power(tensors[name]) for tensors in references), 1e-300) for name in outputs}
     noise = {}
     for node in layers:
-        constants = _given(node, plan)
+        constants = _real_constants(node, plan)
         tensors = [session.run(outputs, {**sample, **constants}) for sample in chosen]
         pairs = [(n, a[n].astype(np.float64) - b[n]) for a, b in zip(tensors, references, strict=True) for n in outputs]
         noise[node] = sum(power(error) / signal[n] for n, error in pairs) / max(len(outputs), 1)
     return noise
 
 
-def _given(node: Node, plan: Plan) -> dict[str, Array]:
+def _real_constants(node: Node, plan: Plan) -> dict[str, Array]:
     """Return a layer's constants as the reals that its quantized weights represent."""
     if isinstance(node.op, Cell):
         return rounded_weights(node, plan)

@@ -79,7 +79,7 @@ class _Learned:
         self.value = self.value - rate * self.unit * first / (np.sqrt(second) + 1e-12)
 
 
-def finetuned(
+def finetune(
     quantizer: Quantizer,
     quantization: Quantization,
     epochs: int,
@@ -137,7 +137,7 @@ class _Lesson:
         self.plan, self.model = plan, quantizer.model
         graph = self.graph = quantizer.model.graph.copy()
         outputs = judged_tensors(quantizer.model)
-        self.references, rounded = _rounded(graph, plan)
+        self.references, rounded = _add_roundings(graph, plan)
         layers = [n for n in graph.nodes if n.outputs[0].name in plan.layers]
         self.layers = {n.outputs[0].name: _inputs_of(graph, n, plan.layers[n.outputs[0].name]) for n in layers}
         self.learned = {}
@@ -240,7 +240,7 @@ def _as_input(graph: Graph, node: Node, index: int) -> Value:
     return new_input
 
 
-def _rounded(graph: Graph, plan: Plan) -> tuple[dict[Node, Reference], dict[str, Value]]:
+def _add_roundings(graph: Graph, plan: Plan) -> tuple[dict[Node, Reference], dict[str, Value]]:
     """Add a node behind each tensor that is stored as integers, which rounds it and has the derivative 1.
 
     Returns:

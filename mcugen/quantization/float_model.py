@@ -143,7 +143,7 @@ def build_float_model(
     return fused
 
 
-def in_known_operators(
+def to_known_operators(
     model: onnx.ModelProto, dims: Mapping[str, int] | None, bound: Mapping[str, Array] | None, registry: Registry
 ) -> onnx.ModelProto:
     """Return the model in operators that ONNX Runtime knows.

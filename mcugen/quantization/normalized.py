@@ -45,7 +45,7 @@ def even_out(model: onnx.ModelProto) -> onnx.ModelProto:
     """The new constants, by the place of the node and the index of the input."""
     for place, node in enumerate(graph.node):
         if node.op_type in NORMALIZATIONS and node.output[0] not in results:
-            new_constants |= _evened(graph.node, place, constants)
+            new_constants |= _equalize(graph.node, place, constants)
     if not new_constants:
         return model
     equalized = onnx.ModelProto()
@@ -57,7 +57,7 @@ def even_out(model: onnx.ModelProto) -> onnx.ModelProto:
     return equalized
 
 
-def _evened(
+def _equalize(
     nodes: Sequence[onnx.NodeProto], place: int, constants: Mapping[str, TensorProto]
 ) -> dict[tuple[int, int], Array]:
     """Return the new constants of a normalization and its readers, by node and input; empty if they stay unchanged."""

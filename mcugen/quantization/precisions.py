@@ -57,7 +57,7 @@ def other_precisions(quantization: Quantization, because: Mapping[str, Precision
             name have no entry.
     """
     main, assigned = quantization.plan.scheme.activations, quantization.assignment
-    in_float = set(float_layers(_optimized(quantization)))
+    in_float = set(float_layers(_optimize_written(quantization)))
     rows = []
     for node in quantization.model.graph.nodes:
         name = node.outputs[0].name
@@ -76,13 +76,13 @@ def other_precisions(quantization: Quantization, because: Mapping[str, Precision
     return tuple(rows)
 
 
-def _optimized(quantization: Quantization) -> Graph:
+def _optimize_written(quantization: Quantization) -> Graph:
     graph = import_model(quantization.proto, "precisions", registry=quantization.source.registry)
     optimize(graph)
     return graph
 
 
-def searched(quantization: Quantization, known: Mapping[str, DType]) -> dict[str, PrecisionReason]:
+def search_reasons(quantization: Quantization, known: Mapping[str, DType]) -> dict[str, PrecisionReason]:
     """Return the reason of each layer that the search raised: its type is not the main one, and is not in `known`."""
     main = quantization.plan.scheme.activations
     raised = {n: d for n, d in quantization.assignment.precision.items() if d is not main and n not in known}

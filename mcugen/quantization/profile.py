@@ -17,7 +17,7 @@ from mcugen.hir.interpreter import interpret
 from mcugen.hir.traits import Cell
 from mcugen.hir.types import Array
 from mcugen.quantization.float_model import FloatModel, all_tensors
-from mcugen.quantization.samples import Sample, numbered
+from mcugen.quantization.samples import Sample, number_samples
 
 RANGE_HISTOGRAM_BINS = 2048
 """Number of bins of a histogram: eight for each int8 value."""
@@ -161,7 +161,7 @@ def profile_model(model: FloatModel, samples: Sequence[Sample], progress: Callab
     """
     observer = _Observer(model)
     seen: dict[str, _Extremes] = {}
-    in_order = list(enumerate(samples)) if model.states else numbered(samples)
+    in_order = list(enumerate(samples)) if model.states else number_samples(samples)
     for number, (index, tensors) in enumerate(observer.look(in_order), 1):
         for name, array in tensors:
             if not np.isfinite(array).all():
@@ -206,11 +206,11 @@ def merge_profiles(tensors: Sequence[TensorProfile]) -> TensorProfile:
         return tensors[0]
     lows, highs = (np.asarray([getattr(t, side) for t in tensors]) for side in ("lows", "highs"))
     merged_lows, merged_highs = tuple(map(float, lows.min(0))), tuple(map(float, highs.max(0)))
-    counts = sum(_rebinned(t, min(merged_lows), max(merged_highs)) for t in tensors)
+    counts = sum(_rebin(t, min(merged_lows), max(merged_highs)) for t in tensors)
     return TensorProfile(merged_lows, merged_highs, tuple(np.asarray(counts).tolist()), ())
 
 
-def _rebinned(tensor: TensorProfile, low: float, high: float) -> Array:
+def _rebin(tensor: TensorProfile, low: float, high: float) -> Array:
     """Return the histogram over a range that holds the tensor's own, as if elements were evenly spread within a bin."""
     if tensor.low == tensor.high:
         counts: Array = histogram(np.asarray(tensor.low), low, high) * sum(tensor.histogram)
@@ -313,16 +313,16 @@ def internal_tensors(
         assert isinstance(node.op, Cell)
         operands = [[t[v.name].reshape(v.type.shape) if v.data is None else v.data for v in values] for t in known]
         for inner, (_, internals) in zip(by_sample, node.op.abreast(node.sig, operands), strict=True):
-            inner |= _named(node, internals)
+            inner |= _by_tensor_name(node, internals)
     return by_sample
 
 
 def _observe(observed: dict[str, Array], node: Node, arrays: list[Array]) -> None:
     if isinstance(node.op, Cell):
-        observed |= _named(node, node.op.internals(node.sig, *arrays))
+        observed |= _by_tensor_name(node, node.op.internals(node.sig, *arrays))
 
 
-def _named(node: Node, internals: Mapping[str, Array]) -> dict[str, Array]:
+def _by_tensor_name(node: Node, internals: Mapping[str, Array]) -> dict[str, Array]:
     return {f"{node.outputs[0].name}.{role}": array for role, array in internals.items()}
 
 

@@ -39,19 +39,19 @@ def read_profile(path: Path, model: FloatModel) -> Profile:
     try:
         profile = _profile(json.loads(read_bounded(path, PROFILE_BYTES)))
     except OSError as error:
-        raise _refused(path, error.strerror or "an unreadable file") from error
+        raise _profile_error(path, error.strerror or "an unreadable file") from error
     except (ValueError, RecursionError) as error:
-        raise _refused(path, str(error)[:120]) from error
+        raise _profile_error(path, str(error)[:120]) from error
     if profile.sha256 != fingerprint(model):
         remedy = "run `mcugen profile` on this model with the same --dim, --bind and --without"
         raise UsageError(f"{path}: the profile must be of the model to quantize", "that of another", remedy)
     missing = {v.name for v in model.tensors} - profile.tensors.keys()
     if missing:
-        raise _refused(path, f"nothing about tensor '{min(missing)}'")
+        raise _profile_error(path, f"nothing about tensor '{min(missing)}'")
     return profile
 
 
-def _refused(path: Path, fault: str) -> UsageError:
+def _profile_error(path: Path, fault: str) -> UsageError:
     return UsageError(f"{path}: must be a profile", fault, "write it with `mcugen profile`")
 
 

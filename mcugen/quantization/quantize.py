@@ -27,7 +27,7 @@ from mcugen.hir.types import Array, DType
 from mcugen.quantization import few_bits, recurrent
 from mcugen.quantization.assign import Assignment, assign
 from mcugen.quantization.flash import WeightStorage, constants_of
-from mcugen.quantization.float_model import OPSET_INT16, FloatModel, build_float_model, in_known_operators
+from mcugen.quantization.float_model import OPSET_INT16, FloatModel, build_float_model, to_known_operators
 from mcugen.quantization.plan import Codes, Plan, Stored
 from mcugen.quantization.profile import Profile, merge_profiles, profile_model, profile_notes
 from mcugen.quantization.qdq import write_qdq
@@ -252,7 +252,9 @@ class Quantizer:
         if room < 0:
             return [self._narrowest(coarse, layers, share)]
         noise = self._few_noise(coarse)
-        choices = few_bits.ways(noise, {n: few_bits.counted(n, sized) for n in noise}, room, max_choices)
+        choices = few_bits.choose_layers(
+            noise, {n: few_bits.num_stored_weights(n, sized) for n in noise}, room, max_choices
+        )
         return [{**precisions, **dict.fromkeys(choice, DType.INT4)} for choice in choices]
 
     def _few_noise(self, coarse: Mapping[str, DType]) -> dict[Node, float]:
@@ -345,7 +347,7 @@ class Quantizer:
         if even is None:
             return {}
         plan, noise = even
-        choices = [plan.code_bits, few_bits.allotted(noise, plan)]
+        choices = [plan.code_bits, few_bits.allot_bits(noise, plan)]
         return min(
             (self._within(precisions, choice, share) for choice in choices),
             key=lambda choice: self._coded_noise(precisions, choice),
@@ -587,7 +589,7 @@ def float_model(source: LoadedModel, options: CompileOptions, scheme: Scheme, wi
         remedy = f"fix it: --dim {key}={high}"
         raise UsageError("a model is quantized at one size of each dimension", f"--dim {key}={low}..{high}", remedy)
     dims, registry = options.fixed_dims, source.registry
-    proto = in_known_operators(source.proto, dims, options.bound, registry)
+    proto = to_known_operators(source.proto, dims, options.bound, registry)
     has_cells = any(node.op_type in recurrent.OP_TYPES for node in every_node(proto.graph.node))
     wide = wide or has_cells or bool(options.states)
     if wide or scheme.activations is DType.INT16 or scheme.weights is DType.INT4:

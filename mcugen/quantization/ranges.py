@@ -149,20 +149,22 @@ def choose_ranges(
         else:
             choices = _candidates(tensor, dtype, scheme)
         suggested = [[_suggestion(c.method, part, dtype, scheme) for part in parts] for c in choices]
-        expected = [_expected(params, parts, dtype) for params in suggested]
+        expected = [_expected_noise(params, parts, dtype) for params in suggested]
         noises = expected
         if judge:
             noise = partial(judge.noise, group, dtype=dtype)
-            noises = _measured(noise, suggested, [_params(c, dtype, scheme) for c in choices], expected)
+            noises = _measure_noises(noise, suggested, [_params(c, dtype, scheme) for c in choices], expected)
         upper_limit = 1.0 if whole.intersection(group) else math.inf
-        best = _widest(noises, choices) if is_outside else _least(noises, expected)
+        best = _widest(noises, choices) if is_outside else _least_noisy(noises, expected)
         offers.append(
             _Offer(group, dtype, choices, suggested, noises, best, upper_limit, not outputs.isdisjoint(group))
         )
         progress(number, len(groups))
-    chosen = _together(judge, offers, scheme) if judge and fixed_groups is None else [offer.best for offer in offers]
+    chosen = (
+        _choose_jointly(judge, offers, scheme) if judge and fixed_groups is None else [offer.best for offer in offers]
+    )
     return {
-        name: _widened(offer.choice(k, is_measured=judge is not None), margin, offer.most)
+        name: _widen(offer.choice(k, is_measured=judge is not None), margin, offer.most)
         for offer, k in zip(offers, chosen, strict=True)
         for name in offer.group
     }
@@ -218,7 +220,7 @@ def _sqnr_db(noise: float) -> float | None:
     return -10 * math.log10(noise) if 0 < noise < math.inf else -math.inf if noise else None
 
 
-def _together(judge: OutputNoise, offers: Sequence[_Offer], scheme: Scheme) -> list[int]:
+def _choose_jointly(judge: OutputNoise, offers: Sequence[_Offer], scheme: Scheme) -> list[int]:
     """Return the best candidate of each group, or one method for all groups if that is clearly better.
 
     Errors do not add up as they are measured one by one. Each group clips a little of what the other groups pass on,
@@ -246,7 +248,7 @@ def _together(judge: OutputNoise, offers: Sequence[_Offer], scheme: Scheme) -> l
     return best
 
 
-def _measured(
+def _measure_noises(
     noise: Callable[..., float],
     suggested: Sequence[Sequence[QuantParams]],
     whole: Sequence[QuantParams],
@@ -288,7 +290,7 @@ def _suggestion(method: str, tensor: TensorProfile, dtype: DType, scheme: Scheme
     return activation_params(steady(low), steady(high), dtype, scheme)
 
 
-def _expected(suggested: Sequence[QuantParams], parts: Sequence[TensorProfile], dtype: DType) -> float:
+def _expected_noise(suggested: Sequence[QuantParams], parts: Sequence[TensorProfile], dtype: DType) -> float:
     """Return the expected noise of the tensor itself: each part is judged by the parameters of the part before it."""
     return sum(expected_noise(part, suggested[k - 1], dtype) for k, part in enumerate(parts))
 
@@ -397,7 +399,7 @@ def _minmax(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Range:
     return tensor.low, tensor.high
 
 
-def _extrapolated(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Range:
+def _extrapolate(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Range:
     """Return the extremes that many more samples would have; int16 has additional headroom.
 
     No end crosses 0: a tensor that was never negative, such as a sum of squares, is assumed to stay so.
@@ -515,7 +517,7 @@ def _mse(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Range:
 
 _FINDERS: Mapping[str, Callable[[TensorProfile, DType, Scheme], Range]] = {
     "minmax": _minmax,
-    "extrapolated": _extrapolated,
+    "extrapolated": _extrapolate,
     "moving_average": _moving_average,
     "percentile": _percentile,
     "percentile99.9": partial(_percentile, percent=99.9),
@@ -528,7 +530,7 @@ _FINDERS: Mapping[str, Callable[[TensorProfile, DType, Scheme], Range]] = {
 # ------------------------------------------------------------------------------------------------------ choice
 
 
-def _least(measured: Sequence[float], expected: Sequence[float]) -> int:
+def _least_noisy(measured: Sequence[float], expected: Sequence[float]) -> int:
     """Return the candidate of least expected noise among those of about least measured noise.
 
     Of equal candidates the first one is returned, which is min-max.
@@ -559,7 +561,7 @@ def _margin(samples: int) -> float:
     return 1 / samples**2 if samples < FEW_CALIBRATION_SAMPLES else 0.0
 
 
-def _widened(choice: Choice, margin: float, upper_limit: float) -> Choice:
+def _widen(choice: Choice, margin: float, upper_limit: float) -> Choice:
     """Return a wider range that does not exceed the tensor's upper limit."""
     high = max(choice.high, min(choice.high * (1 + margin), upper_limit))
     return replace(choice, low=choice.low * (1 + margin), high=high)

@@ -293,16 +293,16 @@ def stores(op: Recurrent, ranges: Ranges, scheme: Scheme) -> dict[str, Stored]:
     stored = {"sigmoid": GATE_STORAGE, "tanh": GATE_STORAGE}
     for role, (low, high) in {**ranges, "fed": ranges["hidden"]}.items():
         if role in narrow_roles:
-            stored[role] = _stored(low, high, scheme)
+            stored[role] = _storage_of(low, high, scheme)
         else:
             low, high = (min(summed), max(summed)) if role in SUMMED else (low, high)
-            stored[role] = _stored(INT16_RANGE_RATIO * low, INT16_RANGE_RATIO * high, wide)
+            stored[role] = _storage_of(INT16_RANGE_RATIO * low, INT16_RANGE_RATIO * high, wide)
     if scheme.activations is DType.INT16:
         stored["fed"] = stored["hidden"]
     return stored
 
 
-def _stored(low: float, high: float, scheme: Scheme) -> Stored:
+def _storage_of(low: float, high: float, scheme: Scheme) -> Stored:
     return Stored(scheme.activations, activation_params(low, high, scheme.activations, scheme), "", low, high)
 
 

@@ -93,9 +93,9 @@ def refine(
         return plan
     for node in layers:
         sharing_layers = [n for n in layers if plan.shares(n) == plan.shares(node) is not None] or [node]
-        moments = _profiled(sharing_layers, profile) if plan.scheme.correct_bias else None
+        moments = _profiled_means(sharing_layers, profile) if plan.scheme.correct_bias else None
         codes = _plain_codes(node, plan, _living(node, plan, moments is not None))
-        plan.layers[node.output.name] = codes if moments is None else _corrected(node, codes, moments)
+        plan.layers[node.output.name] = codes if moments is None else _correct_bias(node, codes, moments)
     return plan
 
 
@@ -159,7 +159,7 @@ class _Walk:
     def _unfolded(self, node: Node) -> tuple[_Unfolded, _Unfolded] | None:
         """Return the im2col rows of a layer in both models; None if it is no plain product."""
         x = node.input(0)
-        if _unfolded(node, self.real[x][0]) is None:
+        if _im2col_rows(node, self.real[x][0]) is None:
             return None
         return _Unfolded(node, self.real[x]), _Unfolded(node, self._read(x, node))
 
@@ -185,8 +185,8 @@ class _Walk:
         moments = moments or self._noted(Moments(crossed=plan.compensates), unfolded)
         if plan.scheme.optimize_rounding and codes.dtype is not DType.INT16:
             compensation = COMPENSATED * moments.compensation(can_correct) if plan.compensates else None
-            codes = _rounded(living, codes, moments.gram(can_correct), plan.scheme, compensation)
-        return _corrected(node, codes, moments) if can_correct else codes
+            codes = _round_weights(living, codes, moments.gram(can_correct), plan.scheme, compensation)
+        return _correct_bias(node, codes, moments) if can_correct else codes
 
     def _noted(self, moments: Moments, unfolded: tuple[_Unfolded, _Unfolded]) -> Moments:
         """Add all rows that a layer reads to the moments."""
@@ -288,7 +288,7 @@ class _Unfolded:
         """Yield the rows of each sample, and keep as many for the next pass as there is room for."""
         room = MAX_IM2COL_ELEMENTS
         for index, x in enumerate(self._arrays):
-            rows = self._kept.pop(index) if index in self._kept else _unfolded(self._node, x)
+            rows = self._kept.pop(index) if index in self._kept else _im2col_rows(self._node, x)
             assert rows is not None
             room -= rows.size
             if room >= 0:
@@ -316,7 +316,7 @@ def _living(node: Node, plan: Plan, can_correct: bool) -> Array:
     return living_weights(node, plan.constants) if is_free else layer_weights(node)[0]
 
 
-def _rounded(living: Array, codes: Codes, gram: Array, scheme: Scheme, compensation: Array | None) -> Codes:
+def _round_weights(living: Array, codes: Codes, gram: Array, scheme: Scheme, compensation: Array | None) -> Codes:
     """Return weights of least error that also compensate errors of the input.
 
     Weights of fewer bits also get scales that may clip, unless the scales are fixed.
@@ -331,7 +331,7 @@ def _rounded(living: Array, codes: Codes, gram: Array, scheme: Scheme, compensat
     limits = WEIGHT_LIMITS[codes.dtype]
     if codes.group:
         return _rounded_by_group(living, codes, gram, scheme, compensation)
-    weights, scales = _grouped(living, codes, len(gram))
+    weights, scales = _group_weights(living, codes, len(gram))
     weights = weights if compensation is None else weights + weights @ compensation
     if codes.dtype is DType.INT8 or scheme.power_of_two or len(codes.scales) != scales.size:
         return replace(codes, weights=round_weights(weights, scales, gram, limits).reshape(codes.weights.shape))
@@ -347,7 +347,7 @@ def _rounded(living: Array, codes: Codes, gram: Array, scheme: Scheme, compensat
 def _rounded_by_group(living: Array, codes: Codes, gram: Array, scheme: Scheme, compensation: Array | None) -> Codes:
     """Choose scales that may clip, group by group, then the weights of least error of all inputs together.
 
-    The arguments are those of `_rounded`.
+    The arguments are those of `_round_weights`.
     """
     weights, size, limits = living.astype(np.float64), codes.group, WEIGHT_LIMITS[codes.dtype]
     weights = weights if compensation is None else weights + weights @ compensation[0]
@@ -380,7 +380,7 @@ def _can_correct(node: Node, plan: Plan) -> bool:
     return plan.scheme.correct_bias and layer_bias(node) is not None
 
 
-def _corrected(node: Node, codes: Codes, moments: Moments) -> Codes:
+def _correct_bias(node: Node, codes: Codes, moments: Moments) -> Codes:
     """Return the weights with a bias that restores the float mean of each output channel.
 
     The correction is reduced as far as the means are uncertain (`Moments.trust`).
@@ -393,13 +393,13 @@ def _corrected(node: Node, codes: Codes, moments: Moments) -> Codes:
     return codes if bias is None else replace(codes, bias=(bias + mended.reshape(bias.shape)).astype(np.float32))
 
 
-def _grouped(weights: Array, codes: Codes, groups: int) -> tuple[Array, Array]:
+def _group_weights(weights: Array, codes: Codes, groups: int) -> tuple[Array, Array]:
     """Return real weights as [groups, outputs of a group, depth], and their scales as [groups, outputs]."""
     scales = np.broadcast_to(codes.scales, len(weights)).reshape(groups, -1)
     return weights.reshape(*scales.shape, -1).astype(np.float64), scales
 
 
-def _profiled(nodes: Sequence[Node], profile: Profile) -> Moments | None:
+def _profiled_means(nodes: Sequence[Node], profile: Profile) -> Moments | None:
     """Return the means of what layers that share weights read, one number per channel.
 
     The result is None if the profile lacks them.
@@ -421,9 +421,9 @@ def _mean_rows(node: Node, profile: Profile) -> Array | None:
         return None
     shape = [-1 if a == axis else 1 for a in range(x.type.rank)]
     means = np.broadcast_to(np.asarray(known.means, np.float32).reshape(shape), x.type.shape)
-    return _unfolded(node, means)
+    return _im2col_rows(node, means)
 
 
-def _unfolded(node: Node, x: Array) -> Array | None:
+def _im2col_rows(node: Node, x: Array) -> Array | None:
     """Return the input of a layer as im2col rows; None if the layer is no plain product."""
     return node.op.unfolded(node.sig, x) if isinstance(node.op, Weighted) else None

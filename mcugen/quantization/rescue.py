@@ -96,7 +96,7 @@ class _Remedy:
     below_db: float = DOUBTFUL_DB
 
 
-def rescued(
+def rescue_layers(
     quantizer: Quantizer, precisions: Mapping[str, DType], *, is_searched: bool = False, time_of: TimeOf | None = None
 ) -> tuple[dict[str, DType], list[PrecisionReason], list[str]]:
     """Choose layers that are computed more precisely than the scheme asks, because the outputs are bad without that.
@@ -123,7 +123,7 @@ def rescued(
             continue
         after_db = _sqnr(quantizer, layers | raised, MAX_COMPARED_SAMPLES)
         if after_db >= before_db + BETTER_DB:
-            raised, after_db = _economized(quantizer, layers, raised, after_db, time_of or _unknown_time)
+            raised, after_db = _economize(quantizer, layers, raised, after_db, time_of or _unknown_time)
             effect = f"{remedy.why}, and outputs have {after_db:.1f} dB so, not {before_db:.1f}"
             reasons += [PrecisionReason(name, dtype.value, effect) for name, dtype in raised.items()]
             layers, before_db = layers | raised, after_db
@@ -149,7 +149,7 @@ def _doubtful_without_state_db(model: FloatModel) -> float:
     return SCORE_DOUBTFUL_DB if score_layers(model.graph) else DOUBTFUL_DB
 
 
-def _economized(
+def _economize(
     quantizer: Quantizer, layers: Mapping[str, DType], raised: Mapping[str, DType], reached_db: float, time_of: TimeOf
 ) -> tuple[dict[str, DType], float]:
     """Return the raised layers and the SQNR, with integers instead of float32 for expensive layers if that is enough.
@@ -215,7 +215,7 @@ def _remedies(quantizer: Quantizer, *, is_searched: bool) -> Iterator[_Remedy]:
         yield _Remedy(cells, DType.INT16, "int8 keeps too little of what a recurrent layer reads")
     inputs = [v for v in graph.inputs if v.type.dtype is DType.FLOAT32]
     moved = _moved_inputs(quantizer.model, inputs)
-    apart = [v for v in (*inputs, *moved) if v.type.rank > 1 and _is_disparate(v, _observed(quantizer, v))]
+    apart = [v for v in (*inputs, *moved) if v.type.rank > 1 and _is_disparate(v, _observe(quantizer, v))]
     why = f"the features that they read differ in range more than {MIN_FEATURE_RANGE_RATIO:.0f} times"
     yield _Remedy(_readers_of(apart, quantizer), DType.FLOAT32, why)
     coarse = [v for v in inputs if v not in apart and quantizer.sqnr_alone(v.name) < BAD_DB]
@@ -225,7 +225,7 @@ def _remedies(quantizer: Quantizer, *, is_searched: bool) -> Iterator[_Remedy]:
         doubtful = _doubtful_without_state_db(quantizer.model)
         coarse = [v for v in quantizer.model.tensors if quantizer.sqnr_alone(v.name) < doubtful + COARSE_MARGIN_DB]
         why = "much of what they read or compute is far smaller than its extremes"
-        yield _Remedy(_layers_beside(coarse), DType.FLOAT32, why, doubtful)
+        yield _Remedy(_adjacent_layers(coarse), DType.FLOAT32, why, doubtful)
     if is_int8:
         why = "errors of a state stay in it from step to step"
         kept, behind = _state_layers(quantizer.model)
@@ -234,7 +234,7 @@ def _remedies(quantizer: Quantizer, *, is_searched: bool) -> Iterator[_Remedy]:
         yield _Remedy([*kept, *behind], DType.INT16, why, STREAM_GOOD_DB)
 
 
-def _layers_beside(values: Sequence[Value]) -> list[str]:
+def _adjacent_layers(values: Sequence[Value]) -> list[str]:
     """Return the layers that compute these tensors or read them."""
     nodes = [n for v in values for n in (v.producer, *_readers(v)) if n is not None and not n.op.moves_data]
     return [n.outputs[0].name for n in dict.fromkeys(nodes)]
@@ -298,7 +298,7 @@ def _moved_inputs(model: FloatModel, inputs: Sequence[Value]) -> list[Value]:
     return [v for v in model.tensors if len(moved.get(v, ())) > 1]
 
 
-def _observed(quantizer: Quantizer, value: Value) -> list[Array]:
+def _observe(quantizer: Quantizer, value: Value) -> list[Array]:
     """Return a tensor of the float model for some samples, each in the tensor's shape."""
     samples = [quantizer.samples[i] for i in spread(len(quantizer.samples), MAX_OBSERVED_SAMPLES)]
     if value.name in samples[0]:

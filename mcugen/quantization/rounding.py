@@ -187,7 +187,7 @@ def _feedback(target: Array, steps: Array, gram: Array, limits: Limits) -> Array
     order = np.argsort(-np.diagonal(gram, axis1=-2, axis2=-1), axis=-1, kind="stable")
     groups = np.arange(len(gram))[:, None]
     sorted_gram = gram[groups[:, :, None], order[:, :, None], order[:, None, :]]
-    factor = np.linalg.cholesky(np.linalg.inv(_damped(sorted_gram))).swapaxes(-2, -1)
+    factor = np.linalg.cholesky(np.linalg.inv(_damp(sorted_gram))).swapaxes(-2, -1)
     remaining = np.take_along_axis(target, order[:, None, :], -1)
     steps = np.take_along_axis(steps, order[:, None, :], -1)
     codes = np.empty_like(remaining)
@@ -200,7 +200,7 @@ def _feedback(target: Array, steps: Array, gram: Array, limits: Limits) -> Array
     return unsorted
 
 
-def _damped(gram: Array) -> Array:
+def _damp(gram: Array) -> Array:
     """Return an invertible matrix: a share of the mean diagonal is added to the diagonal (1 if all inputs are 0)."""
     mean = np.diagonal(gram, axis1=-2, axis2=-1).mean(-1)
     ridge = np.where(mean > 0, DAMPING * mean, 1.0)

@@ -23,10 +23,10 @@ MAX_OUTLIER_SHARE = 0.02
 
 def in_own_order(samples: Sequence[Sample]) -> list[Sample]:
     """Return the samples in an order that depends only on their content, so that results do, too."""
-    return [sample for _, sample in numbered(samples)]
+    return [sample for _, sample in number_samples(samples)]
 
 
-def numbered(samples: Sequence[Sample]) -> list[tuple[int, Sample]]:
+def number_samples(samples: Sequence[Sample]) -> list[tuple[int, Sample]]:
     """Return the samples in an order that depends on their content, each with its place in the given order.
 
     They are sorted by energy, so that a few evenly spaced samples represent all.

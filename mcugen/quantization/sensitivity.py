@@ -65,7 +65,7 @@ class OutputNoise:
     ) -> None:
         macs = sum(node.op.macs(node.sig) for node in model.graph.nodes) * len(groups)
         num_spread = int(np.clip(MAX_GROUP_RUN_MACS // max(macs, 1), MIN_CANDIDATE_SAMPLES, MAX_CANDIDATE_SAMPLES))
-        self.places, self.weights = _stratified(len(samples), num_spread, profile)
+        self.places, self.weights = _choose_samples(len(samples), num_spread, profile)
         self.samples = [dict(samples[place]) for place in self.places]
         self.model, self.groups, self.outputs = model, groups, judged_tensors(model)
         self.session = Session(all_tensors(model), literal=False, threads=1)
@@ -122,7 +122,7 @@ class OutputNoise:
 
     def _tail(self, group: tuple[str, ...]) -> _Tail:
         if self._last is None or self._last.group != group:
-            proto, outputs = behind(self.model, group, self.outputs)
+            proto, outputs = part_behind(self.model, group, self.outputs)
             known = self._exact([i.name for i in proto.graph.input if i.name not in _CODES])
             session = Session(proto, literal=False, threads=1) if outputs else None
             exact = [[sample[name] for name in self.outputs] for sample in self.exact]
@@ -247,7 +247,7 @@ def _codes(params: QuantParams, dtype: DType) -> Codes:
     return float(params.scale[0]), min_int, max_int
 
 
-def _stratified(count: int, num_spread: int, profile: Profile | None) -> tuple[list[int], list[float]]:
+def _choose_samples(count: int, num_spread: int, profile: Profile | None) -> tuple[list[int], list[float]]:
     """Choose the samples to run and the weight of each: how many of all samples it stands for.
 
     Clipping errs most on the few samples that hold the extremes of a tensor. They are a stratum of their own, of which
@@ -322,7 +322,9 @@ def _is_mask(node: Node) -> bool:
     return isinstance(node.op, Channelwise) and math.prod(node.outputs[0].type.shape[2:4]) > 1
 
 
-def behind(model: FloatModel, group: tuple[str, ...], outputs: Sequence[str]) -> tuple[onnx.ModelProto, dict[str, str]]:
+def part_behind(
+    model: FloatModel, group: tuple[str, ...], outputs: Sequence[str]
+) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Return the part of the float model that depends on a group of tensors, quantized by parameters that are inputs.
 
     Args:
@@ -404,13 +406,13 @@ def _part(
     codes = [name + ending for ending in dict.fromkeys(endings.values()) or [""] for name in _CODES]
     graph.input.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, ()) for name in codes)
     for value in inputs:
-        graph.node.extend(_quantized(value.name, names, endings))
+        graph.node.extend(_quantization_nodes(value.name, names, endings))
     for node in nodes:
         copy = graph.node.add()
         copy.CopyFrom(node)
         rename_inputs(copy, names)
         for name in node.output:
-            graph.node.extend(_quantized(name, names, endings))
+            graph.node.extend(_quantization_nodes(name, names, endings))
     return proto
 
 
@@ -429,7 +431,7 @@ def _follows(value: Value, group: Sequence[str]) -> bool:
     return all(v.name in group for v in sources)
 
 
-def _quantized(name: str, names: Mapping[str, str], endings: Mapping[str, str]) -> list[onnx.NodeProto]:
+def _quantization_nodes(name: str, names: Mapping[str, str], endings: Mapping[str, str]) -> list[onnx.NodeProto]:
     """Return the nodes that clip and round a tensor; none if it is not quantized.
 
     The limits are whole numbers, so clipping and rounding may change places.

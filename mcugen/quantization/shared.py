@@ -68,10 +68,10 @@ def layers_of_equal_weights(nodes: Iterable[Node]) -> list[list[Node]]:
             same = by_key.setdefault((node.op, tuple(map(_key, node.inputs[1:]))), [])
             same.append(node)
     sets = [layers for layers in by_key.values() if len(layers) > 1]
-    return sets if sum(map(_saved, sets)) >= MIN_SAVED_WEIGHT_BYTES else []
+    return sets if sum(map(_saved_bytes, sets)) >= MIN_SAVED_WEIGHT_BYTES else []
 
 
-def _saved(layers: Sequence[Node]) -> int:
+def _saved_bytes(layers: Sequence[Node]) -> int:
     (index,) = weight_axes(layers[0].op)
     return layers[0].input(index).type.count * (len(layers) - 1)
 

@@ -11,7 +11,7 @@ import numpy as np
 from mcugen.hir.graph import Node
 from mcugen.hir.types import DType
 from mcugen.kernels.portable.compressed_weights import LEAST_SAVED
-from mcugen.quantization.few_bits import MIN_AVERAGE_BITS, counted
+from mcugen.quantization.few_bits import MIN_AVERAGE_BITS, num_stored_weights
 from mcugen.quantization.plan import Codes, Plan
 from mcugen.quantization.weights import stored_bits
 
@@ -85,7 +85,7 @@ class Known:
         """
         bits = plan.code_bits_of(node)
         assert bits is not None
-        return cls(counted(node, plan), stored_bits(plain), bits, noise, few_noise)
+        return cls(num_stored_weights(node, plan), stored_bits(plain), bits, noise, few_noise)
 
 
 @dataclass(frozen=True)

@@ -119,11 +119,11 @@ def _noise(shape: Shape, index: int, random: np.random.Generator, draw: Callable
     noise = np.asarray(draw(size=coarse))
     for axis, (few, many) in enumerate(zip(coarse, shape, strict=True)):
         if few != many:
-            noise = _stretched(noise, axis, many, step)
+            noise = _interpolate(noise, axis, many, step)
     return noise
 
 
-def _stretched(array: Array, axis: int, size: int, step: int) -> Array:
+def _interpolate(array: Array, axis: int, size: int, step: int) -> Array:
     """Interpolate an array linearly along an axis, with `step` positions per element."""
     place = np.arange(size) / step
     left = place.astype(int)
@@ -204,22 +204,22 @@ class _Statistics:
 
     def nearest(self, candidates: Sequence[dict[str, Array]]) -> list[dict[str, Array]]:
         """Return the candidates whose joint statistics are nearest."""
-        return [candidates[place] for place in _herded(np.stack([self._apart(sample) for sample in candidates]))]
+        return [candidates[place] for place in _choose_herd(np.stack([self._apart(sample) for sample in candidates]))]
 
     def _apart(self, sample: dict[str, Array]) -> Array:
         """Return the deviations of the means and mean squares of all channels, in units of the statistics."""
         tensors = {**sample, **(self.session.run(self.computed, sample) if self.session else {})}
-        return np.concatenate([_apart(tensors[norm.tensor], norm) for norm in self.norms])
+        return np.concatenate([_mean_deviations(tensors[norm.tensor], norm) for norm in self.norms])
 
 
-def _apart(x: Array, norm: _Norm) -> Array:
+def _mean_deviations(x: Array, norm: _Norm) -> Array:
     deviation = np.sqrt(np.maximum(norm.variance, np.finfo(np.float32).tiny))
     centred = (x.astype(np.float64).swapaxes(1, -1) - norm.mean) / deviation
     axes = tuple(range(x.ndim - 1))
     return np.concatenate([centred.mean(axes), np.square(centred).mean(axes) - 1])
 
 
-def _herded(rows: Array) -> list[int]:
+def _choose_herd(rows: Array) -> list[int]:
     """Return the places of NUM_SYNTHETIC_SAMPLES candidates whose mean row is nearest to 0; each is chosen once."""
     rows = np.clip(rows, -1e6, 1e6)  # Sums stay finite, and such candidates are not chosen anyway.
     total, left, chosen = np.zeros(rows.shape[1]), np.ones(len(rows), bool), list[int]()

@@ -14,7 +14,7 @@ from rich.table import Table as Grid
 from mcugen.core.errors import printable, shortened
 from mcugen.reporting.differences import MAX_SHOWN_LAYERS, Change, Differences, LayerChange, number
 from mcugen.reporting.figures import ReportedLayer
-from mcugen.reporting.pages import rendered
+from mcugen.reporting.pages import render_template
 
 LONGEST_NAME = 48
 """Largest number of characters of a name that are shown."""
@@ -79,7 +79,7 @@ def markdown(differences: Differences) -> str:
 
 def differences_page(differences: Differences) -> str:
     """Return the tables as one self-contained HTML file."""
-    return rendered("differences.html.j2", title=title(differences), tables=list(tables(differences)))
+    return render_template("differences.html.j2", title=title(differences), tables=list(tables(differences)))
 
 
 def _row(cells: tuple[str, ...]) -> str:

@@ -477,7 +477,7 @@ class Report:
     @property
     def stalled(self) -> float | None:
         """The share of cycles that are waits for memory."""
-        return stalled(self.cycles_estimate, self.stalls)
+        return stalled_share(self.cycles_estimate, self.stalls)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for JSON; `cycles` and `ms` are the estimates under short names, of each layer too."""
@@ -504,7 +504,7 @@ class Measurement(Protocol):
     def stack_bound(self) -> Any: ...  # noqa: D102
 
 
-def stalled(cycles: int | None, stalls: Sequence[Stall] | None) -> float | None:
+def stalled_share(cycles: int | None, stalls: Sequence[Stall] | None) -> float | None:
     """Return the share of cycles that are waits for memory; None if they are not known."""
     return sum(stall.cycles for stall in stalls) / cycles if cycles and stalls is not None else None
 
@@ -608,7 +608,7 @@ def _rows(program: Program, fit: Fit | None) -> RowFigures | None:
     return RowFigures(len(names), len(spans), None if slowdown is None else round(slowdown, 4)) if spans else None
 
 
-def measured(
+def add_measurements(
     report: Report, run: Measurement, accuracy: Accuracy | None, board: Board, helped: Measurement | None = None
 ) -> Report:
     """Return the report with the results of a simulation of the board.
@@ -640,7 +640,9 @@ def measured(
         accuracy=accuracy,
         layers=layers,
         instruction_range=_range(report, run.instructions),
-        two_cores=two_cores(layers, _helped(report, helped, board), report.first_part, _memories(report, board)),
+        two_cores=two_cores(
+            layers, _measure_helped(report, helped, board), report.first_part, _memories(report, board)
+        ),
         stack_bound=stack_figures(run.stack_bound) if run.stack_bound else None,
         **_estimates(report, run, energy),
     )
@@ -658,7 +660,7 @@ def _memories(report: Report, board: Board) -> Memories:
     return Memories(banks, max(arenas, default=0.0))
 
 
-def _helped(report: Report, run: Measurement | None, board: Board) -> Helped | None:
+def _measure_helped(report: Report, run: Measurement | None, board: Board) -> Helped | None:
     if run is None or board.helper is None:
         return None
     return Helped(_measured_layers(report.layers, run, None), (board.clock_hz, board.helper.clock_hz))

@@ -15,7 +15,7 @@ from mcugen.evaluation.metrics import described
 from mcugen.evaluation.sample_results import SampleResult, SampleView
 from mcugen.reporting.cells import TableCell, number, words
 from mcugen.reporting.charts import page
-from mcugen.reporting.figures import Alternative, Report, ReportedLayer, SelfTestLayer, layer_title, stalled
+from mcugen.reporting.figures import Alternative, Report, ReportedLayer, SelfTestLayer, layer_title, stalled_share
 from mcugen.reporting.layer_charts import charts_of
 from mcugen.reporting.text import findings, title, totals
 
@@ -96,7 +96,7 @@ def verdict(report: Report) -> list[tuple[bool, str]]:
 
 
 def _layer_row(index: int, layer: ReportedLayer) -> list[TableCell]:
-    waits = stalled(layer.cycles_estimate, layer.stalls) if layer.stalls else None
+    waits = stalled_share(layer.cycles_estimate, layer.stalls) if layer.stalls else None
     return [
         number(index),
         words(layer_title(layer.name, layer.origin)),
@@ -125,10 +125,10 @@ def _alternative_row(other: Alternative, present: Alternative) -> list[TableCell
         (other.flash_estimate, present.flash_estimate),
         (other.instructions_estimate, present.instructions_estimate),
     )
-    return [words(other.options), *(_changed(now, before) for now, before in pairs)]
+    return [words(other.options), *(_change_cell(now, before) for now, before in pairs)]
 
 
-def _changed(now: int | None, before: int | None) -> TableCell:
+def _change_cell(now: int | None, before: int | None) -> TableCell:
     """Return a cell with a figure, and by which share it is more than before."""
     if now is None or not before or now == before:
         return number(now)

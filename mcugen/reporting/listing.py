@@ -18,7 +18,7 @@ from mcugen.core.board import Board, Cache, Memory, board_names, load_board
 from mcugen.core.errors import UsageError, printable
 from mcugen.hir.graph import Graph
 from mcugen.lir.program import Control, Program
-from mcugen.memory.peak import shortened
+from mcugen.memory.peak import shorten_name
 from mcugen.memory.plan import peak_live_bytes
 from mcugen.reporting.figures import Report
 from mcugen.reporting.memory import Block, LayerPeak, MemoryMap
@@ -50,7 +50,7 @@ def boards_like(text: str) -> list[Board]:
     Raises:
         UsageError: No board matches.
     """
-    boards = [board for board in map(load_board, board_names()) if text.lower() in _searched(board)]
+    boards = [board for board in map(load_board, board_names()) if text.lower() in _search_text(board)]
     if not boards:
         raise UsageError(
             "--like must be part of a board's name, CPU, kits or description", f"'{text}'", "mcugen boards"
@@ -58,7 +58,7 @@ def boards_like(text: str) -> list[Board]:
     return boards
 
 
-def _searched(board: Board) -> str:
+def _search_text(board: Board) -> str:
     return " ".join((board.name, board.cpu, *board.kits, board.description)).lower()
 
 
@@ -159,7 +159,7 @@ def print_memory(memory: MemoryMap, console: Console) -> None:
     where = f"layer {peak.layer}, '{peak.title}'" if peak.layer is not None else peak.title
     facts.add_row("peak", escape(printable(f"{peak.nbytes:,} bytes in {where}")))
     for block in peak.blocks:
-        facts.add_row("", _named(f"{block.nbytes:>9,} {block.kind} '{block.title}'", console.width - 24))
+        facts.add_row("", _fit_name(f"{block.nbytes:>9,} {block.kind} '{block.title}'", console.width - 24))
     if peak.layer is not None:
         facts.add_row("by rows", escape(printable(_by_rows(memory.rows[peak.layer]))))
     if peak.blocks and peak.blocks[0].kind == "input" and 2 * peak.blocks[0].nbytes > peak.nbytes:
@@ -179,13 +179,13 @@ def print_memory(memory: MemoryMap, console: Console) -> None:
     for index, row in enumerate(memory.rows):
         table.add_row(
             str(index),
-            _named(row.title, room),
+            _fit_name(row.title, room),
             f"{row.nbytes:,}",
             f"{row.scratch:,}",
             _strip(row.blocks, memory.arena),
             "\n".join(f"{b.offset:,}" for b in row.blocks),
             "\n".join(f"{b.nbytes:,}" for b in row.blocks),
-            Text("\n").join(_named(b.title, room, _STYLES[b.kind]) for b in row.blocks),
+            Text("\n").join(_fit_name(b.title, room, _STYLES[b.kind]) for b in row.blocks),
             style="bold" if index == peak.layer else None,
         )
     console.print(table)
@@ -200,9 +200,9 @@ def _by_rows(row: LayerPeak) -> str:
     return "this layer may be computed row by row: --optimize ram does so where that takes less"
 
 
-def _named(name: str, room: int, style: str = "") -> Text:
+def _fit_name(name: str, room: int, style: str = "") -> Text:
     """Return a name on one line; long names are shortened at the start, because they differ at the end."""
-    return Text(shortened(printable(name).replace("\n", "·"), room), style)
+    return Text(shorten_name(printable(name).replace("\n", "·"), room), style)
 
 
 def _strip(blocks: Sequence[Block], arena: int) -> Text:

@@ -61,13 +61,13 @@ def operator_table(registry: Registry = BUILT_IN) -> str:
         ]
         head = ["", f"### {domain or 'ai.onnx'}", "", "| operator | versions | element types | kernels | limits |"]
         lines += [*head, "|---|---|---|---|---|", *rows]
-    lines += ["", "### Not supported", "", ", ".join(missing) + ".", *_left_out(registry)]
+    lines += ["", "### Not supported", "", ", ".join(missing) + ".", *_unsupported_operators(registry)]
     for library in LIBRARIES.values():
         lines += ["", f"### {library.title}", "", *_library_rows(library)]
     return "\n".join(lines) + "\n"
 
 
-def _left_out(registry: Registry) -> Iterator[str]:
+def _unsupported_operators(registry: Registry) -> Iterator[str]:
     """Yield the operators of ONNX Runtime that are not supported, by reason."""
     left = {key: reason for key, reason in registry.left_out.items() if key not in registry.importers}
     yield from ("", "Of ONNX Runtime's own operators on its CPU:", "", "| operator | why not |", "|---|---|")
@@ -135,7 +135,7 @@ def _line(*cells: str) -> str:
 
 def _types(schema: onnx.defs.OpSchema, support: Support) -> str:
     """Return the element types of the operator's data that both ONNX and the kernels allow."""
-    allowed = list(dict.fromkeys(_allowed(schema)))
+    allowed = list(dict.fromkeys(_allowed_types(schema)))
     kept = [t for t in DType if t in allowed and (not support.types or t in support.types or _as_float32(t, support))]
     return ", ".join(map(_short, kept))
 
@@ -144,7 +144,7 @@ def _as_float32(dtype: DType, support: Support) -> bool:
     return dtype.is_narrow_float and DType.FLOAT32 in support.types
 
 
-def _allowed(schema: onnx.defs.OpSchema) -> Iterator[DType]:
+def _allowed_types(schema: onnx.defs.OpSchema) -> Iterator[DType]:
     """Yield the types that ONNX allows for the operator's data.
 
     They are those of the output's type parameter if an input has it, or else of the first input.

@@ -15,7 +15,7 @@ from mcugen.core.errors import printable
 from mcugen.core.resources import resource_dir
 
 
-def rendered(template: str, **context: Any) -> str:
+def render_template(template: str, **context: Any) -> str:
     """Return a rendered template of `templates/report`.
 
     Text that is no Markup is escaped, and has no control characters.
@@ -30,7 +30,7 @@ def standalone(template: str, scripts: Mapping[str, str], **context: Any) -> str
     """
     texts = {name: Markup(source(text) if text.endswith(".js") else text) for name, text in scripts.items()}
     policy = " ".join(f"'sha256-{_digest(text)}'" for text in texts.values())
-    return rendered(template, **context, scripts=texts, policy=policy)
+    return render_template(template, **context, scripts=texts, policy=policy)
 
 
 def _digest(script: str) -> str:

@@ -15,7 +15,7 @@ from mcugen.evaluation.accuracy import Accuracy, MetricValues
 from mcugen.evaluation.layers import COMPUTED, LayerComparison, LayerError, precision_lines
 from mcugen.evaluation.metrics import described
 from mcugen.lir.program import MOVE
-from mcugen.reporting.figures import MemoryUse, ModelFigures, Ram, Report, ReportedLayer, layer_title, stalled
+from mcugen.reporting.figures import MemoryUse, ModelFigures, Ram, Report, ReportedLayer, layer_title, stalled_share
 from mcugen.reporting.tradeoffs import Goal, Tradeoff
 
 WORST = 10
@@ -145,7 +145,7 @@ def _add_time(table: FactList, report: Report) -> None:
         clock = f"{report.clock_hz / 1e6:g} MHz"
         table.add_row("milliseconds, estimate", f"{report.milliseconds_estimate:,.3f}", f"at {clock}")
     if report.stalls:
-        table.add_row("waits for memory", _share(report.stalled), _waited(report))
+        table.add_row("waits for memory", _share(report.stalled), _stall_text(report))
     cores = report.two_cores
     if cores is not None:
         waiting = " and ".join(f"{100 * share:.1f}" for share in cores.waiting)
@@ -289,7 +289,7 @@ def accuracy_rows(accuracy: Accuracy, ran: str) -> list[tuple[str, str, str]]:
         if accuracy.float32 is not None:
             note = "the same model and samples" if accuracy.quantized is None else "in ONNX Runtime, the float model"
             rows.append((f"  {accuracy.reference}", metric.show(accuracy.float32), note))
-    rows += [_beside(measure, accuracy.reference) for measure in accuracy.beside]
+    rows += [_metric_row(measure, accuracy.reference) for measure in accuracy.beside]
     noise = "exact" if accuracy.sqnr_db is None else f"SQNR {accuracy.sqnr_db:.1f} dB"
     if accuracy.agreement is not None:
         agreement = f"{100 * accuracy.agreement:.2f} %"
@@ -298,7 +298,7 @@ def accuracy_rows(accuracy: Accuracy, ran: str) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _beside(measure: MetricValues, reference: str) -> tuple[str, str, str]:
+def _metric_row(measure: MetricValues, reference: str) -> tuple[str, str, str]:
     """Return the row of a further metric: the generated code's value, and the reference's in the note."""
     metric = described(measure.metric)
     note = "" if measure.float32 is None else f"{metric.show(measure.float32)} of {reference}"
@@ -378,7 +378,7 @@ def _share(part: float | None) -> str:
     return "-" if part is None else f"{100 * part:.1f} %"
 
 
-def _waited(report: Report) -> str:
+def _stall_text(report: Report) -> str:
     """Return the memories that the CPU waits for, by instructions and data, as text."""
     kinds = [(s.memory, what, getattr(s, what)) for s in report.stalls or () for what in ("instructions", "data")]
     total = report.cycles_estimate or 1
@@ -395,7 +395,7 @@ LAYER_COLUMNS: tuple[tuple[str, bool, Callable[[ReportedLayer], str]], ...] = (
     ("instructions", False, lambda layer: _number(layer.instructions)),
     ("/MAC", False, _per_mac),
     ("cycles", True, lambda layer: _shown(layer.cycles_estimate, "{:,}".format)),
-    ("waits", True, lambda layer: _share(stalled(layer.cycles_estimate, layer.stalls)) if layer.stalls else ""),
+    ("waits", True, lambda layer: _share(stalled_share(layer.cycles_estimate, layer.stalls)) if layer.stalls else ""),
     ("flash", False, lambda layer: f"{layer.flash:,}"),
     ("RAM", False, lambda layer: f"{layer.ram:,}"),
 )

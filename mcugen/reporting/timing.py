@@ -51,7 +51,7 @@ def _reason(instr: Instr, *, saturates: bool) -> str:
     return _BRANCHES if computes and not saturates else ""
 
 
-def most_rounds(program: Program) -> tuple[int, str]:
+def max_loop_rounds(program: Program) -> tuple[int, str]:
     """Return an upper bound of the rounds of every loop in a run whose loops depend on data.
 
     Returns:

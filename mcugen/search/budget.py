@@ -15,7 +15,7 @@ from mcugen.kernels.cost import cost_table
 from mcugen.lir.program import DECODE_WEIGHTS, Control, Instr, Program, Space
 from mcugen.memory.areas import waits_of
 from mcugen.memory.constant_stalls import constants_of
-from mcugen.memory.peak import busiest, largest, moments, shortened
+from mcugen.memory.peak import busiest, largest, moments, shorten_name
 from mcugen.memory.place import copied_bytes, flash_lacking, place, ram_lacking
 from mcugen.memory.plan import Planned
 from mcugen.search.objective import TOLERANCES, Budget, Use
@@ -237,7 +237,7 @@ def _refusal(nearest: ProgramCandidate, budget: Budget, board: Board | None) -> 
     excesses = []
     if limits.ram is not None and use.ram > limits.ram:
         peak = busiest(moments(program))
-        names = [shortened(i.name) for i in program.instrs]
+        names = [shorten_name(i.name) for i in program.instrs]
         where = f"layer '{names[peak.index]}'" if 0 <= peak.index < len(names) else "the call"
         state = f", {program.state_size:,} of state" if program.state_size else ""
         copied = use.ram - sum(program.area_sizes) - program.state_size

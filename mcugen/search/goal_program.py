@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from mcugen.backends.cpu.pipeline import Kernels, lowered, planned
+from mcugen.backends.cpu.pipeline import Kernels, lowered, plan_program
 from mcugen.core.limits import restart
 from mcugen.core.options import GOALS
 from mcugen.hir.graph import Graph
@@ -135,7 +135,9 @@ class GoalSearch:
         """Return the program of a variant; planning stops early if the arena exceeds `max_arena` bytes."""
         kernels = Kernels(variant.graph, self.problem.board, self.problem.options)
         program = lowered(variant.graph, self.problem.board, self.problem.options, kernels=kernels.within())
-        return _VariantProgram(BuiltProgram(planned(program, max_bytes=max_arena), variant.changes), variant, kernels)
+        return _VariantProgram(
+            BuiltProgram(plan_program(program, max_bytes=max_arena), variant.changes), variant, kernels
+        )
 
     def _least_ram(self, candidates: Sequence[_VariantProgram], least: BuiltProgram) -> BuiltProgram:
         """Return the program that serves `ram` best among variants that need nearly the least RAM."""
@@ -205,7 +207,7 @@ class LeastRamRivals:
             changes: The changes of the graph that they were lowered from.
         """
         for program in programs:
-            self.built.append(BuiltProgram(planned(program, max_bytes=self._max_useful_arena(program)), changes))
+            self.built.append(BuiltProgram(plan_program(program, max_bytes=self._max_useful_arena(program)), changes))
 
     def best(self) -> BuiltProgram:
         """Return the candidate of the best trade of time and RAM among those that fit and need nearly the least RAM."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from mcugen.backends.cpu.pipeline import Kernels, lowered, planned
+from mcugen.backends.cpu.pipeline import Kernels, lowered, plan_program
 from mcugen.core.board import Board
 from mcugen.core.options import GOALS, OWN, CompileOptions
 from mcugen.hir.graph import Graph
@@ -72,7 +72,7 @@ def grouped(problem: SearchProblem, streamings: Streamings, kernels: Kernels, pl
         if (trade := _trade(promised, plain_cost)) >= best_trade:
             _note(problem, program, promised, _no_trade(trade, best_trade))
             continue
-        plan_cost, copied_too = _cost(planned(program), board, options, waits=waits, spills=spills)
+        plan_cost, copied_too = _cost(plan_program(program), board, options, waits=waits, spills=spills)
         trade = _trade(*(replace(cost, ram=cost.ram - min(copied, copied_too)) for cost in (plan_cost, plain_cost)))
         if trade <= best_trade:
             best, best_trade = program, trade

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from mcugen.backends.cpu.pipeline import Kernels, lowered, planned
+from mcugen.backends.cpu.pipeline import Kernels, lowered, plan_program
 from mcugen.core.board import Board
 from mcugen.core.options import GOALS, CompileOptions
 from mcugen.kernels.choose import Limits
@@ -183,7 +183,7 @@ class WeightDecompression(Transformation):
 
 def _with_kernels(problem: SearchProblem, variant: GraphVariant, kernels: Kernels, limits: Limits) -> Program:
     """Return the planned program of a variant with the best kernels within the limits."""
-    return planned(lowered(variant.graph, problem.board, problem.options, kernels=kernels.within(limits)))
+    return plan_program(lowered(variant.graph, problem.board, problem.options, kernels=kernels.within(limits)))
 
 
 def _close_plans(streaming: Streaming, limits: Limits) -> Sequence[list[Stretch]]:

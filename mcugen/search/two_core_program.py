@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from mcugen.backends.cpu.pipeline import lowered, planned
+from mcugen.backends.cpu.pipeline import lowered, plan_program
 from mcugen.core.limits import restart
 from mcugen.core.options import CompileOptions
 from mcugen.hir.graph import Graph, Node
@@ -63,7 +63,7 @@ class TwoCoreSearch:
     def _build(self, variant: Graph, kernels: Mapping[Node, Kernel], target_arena: int) -> Program:
         """Build a planned program; planning stops at an arena of `target_arena` bytes."""
         restart()
-        return planned(lowered(variant, self.problem.board, self.problem.options, kernels=kernels), target_arena)
+        return plan_program(lowered(variant, self.problem.board, self.problem.options, kernels=kernels), target_arena)
 
     def _lower(self, kernels: Mapping[Node, Kernel]) -> Program:
         """Lower the graph with the given kernels."""

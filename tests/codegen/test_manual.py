@@ -15,7 +15,7 @@ from onnx_models import Net
 from mcugen import CompiledModel, CompileOptions, Places, compile_model
 from mcugen.codegen.bundle import Bundle
 from mcugen.frontend.onnx.load import load
-from mcugen.quantization.estimate import estimated
+from mcugen.quantization.estimate import estimate_loss
 from mcugen.quantization.quantize import float_model, quantizer
 from mcugen.quantization.scheme import Scheme
 
@@ -92,7 +92,7 @@ def test_accuracy_is_told_if_it_was_measured():
     samples = [{"image": image} for image in images]
     source, scheme = load(network().model()), Scheme()
     found = quantizer(source, float_model(source, CompileOptions(), scheme), scheme, samples).quantize()
-    quantization = estimated(found, samples, "held out")
+    quantization = estimate_loss(found, samples, "held out")
     bundle = compile_model(quantization, "host", CompileOptions(name="net")).bundle
     assert f"Accuracy: {quantization.estimate}." in manual(bundle)
 

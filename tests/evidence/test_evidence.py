@@ -20,8 +20,8 @@ from mcugen.deploy.evidence.coverage import COUNTS_CONDITIONS, Coverage, file_co
 from mcugen.deploy.evidence.folder import OF_TOOLS, Evidence, gather
 from mcugen.deploy.evidence.requirements import REQUIREMENTS
 from mcugen.deploy.evidence.sources import Deviation, deviations, functions, layer_places
-from mcugen.deploy.evidence.text import code, covered
-from mcugen.deploy.evidence.trace import trace, untraced
+from mcugen.deploy.evidence.text import code, coverage_text
+from mcugen.deploy.evidence.trace import find_untraced, trace
 from mcugen.driver.tasks import Judging
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,7 +85,7 @@ def test_no_run_takes_more_than_the_bounds_that_are_told(digits: Evidence):
 
 @pytest.mark.qemu
 def test_every_node_layer_and_constant_has_a_counterpart(digits: Evidence):
-    assert untraced(digits.trace) == {"layers": (), "constants": (), "nodes": ()}
+    assert find_untraced(digits.trace) == {"layers": (), "constants": (), "nodes": ()}
     stem = digits.trace.layers[1]
     assert stem.nodes == ("/stem/conv/Conv",) and "digits_int8_stem_conv_conv_weights" in stem.constants
     assert any(f.startswith("conv2d_s8_dsp_block ") for f in stem.functions)
@@ -132,7 +132,7 @@ def small(**options: object) -> CompiledModel:
 def test_code_of_other_forms_is_traced(options: dict[str, object]):
     compiled = small(**options)
     found = trace(compiled.model, compiled.bundle, compiled.report.layers)
-    assert not untraced(found)["layers"] and not untraced(found)["constants"]
+    assert not find_untraced(found)["layers"] and not find_untraced(found)["constants"]
     how = {node.operator: node.how for node in found.nodes}
     assert how["MatMul"] == "named" and how.get("Neg", "absorbed") != "named"
 
@@ -176,10 +176,10 @@ def test_conditions_are_told_where_gcc_counts_them():
     (known, unknown) = (file_coverage("a.h", [GCOV_14], conditions=counts) for counts in (True, False))
     assert (known.covered_conditions, known.conditions, known.unshown) == (3, 4, (3,))
     assert (unknown.covered_conditions, unknown.conditions, unknown.unshown) == (None, None, ())
-    text = covered(Coverage(2, "gcc", (known,), "counted"), {"a.h": "a\nb\n    return a > 0 && b > 0;\n"})
+    text = coverage_text(Coverage(2, "gcc", (known,), "counted"), {"a.h": "a\nb\n    return a > 0 && b > 0;\n"})
     assert "| a.h | 2 of 2 (100.0 %) | 3 of 4 (75.0 %) | 3 of 4 (75.0 %) |" in text
     assert "    3 return a > 0 && b > 0;" in text
-    assert "| statements | branches |\n" in covered(Coverage(2, "gcc", (unknown,), "not counted"), {"a.h": ""})
+    assert "| statements | branches |\n" in coverage_text(Coverage(2, "gcc", (unknown,), "not counted"), {"a.h": ""})
 
 
 def test_this_computers_gcc_counts_conditions_if_it_can(digits: Evidence):

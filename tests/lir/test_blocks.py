@@ -14,7 +14,7 @@ from programs import Sketch
 
 from mcugen.core.errors import VerificationError
 from mcugen.hir.types import DType
-from mcugen.lir.moves import at_once
+from mcugen.lir.moves import order_moves
 from mcugen.lir.printer import print_program
 from mcugen.lir.program import MOVE, Access, Buffer, Control, Instr, Operand, Program, Space
 from mcugen.memory.plan import plan_memory
@@ -338,7 +338,7 @@ def programs(draw: st.DrawFn) -> Flow:
         steps(inner, depth + 1)
         flow.row(index, some(inner), stack)
         moves = [(flow.buffers[some(inner)], flow.buffers[state]) for state in states]
-        for source, target in at_once(moves, lambda like: flow.buffer(next(names), like.nbytes)):
+        for source, target in order_moves(moves, lambda like: flow.buffer(next(names), like.nbytes)):
             flow.move(source.name, target.name)
         end()
         visible += [*states, stack]
@@ -452,7 +452,7 @@ def test_moves_at_once():
 
     def effect(moves: list[tuple[Buffer, Buffer]]) -> dict[str, str]:
         held = {x: x.name for x in (a, b, c, d)}
-        for source, target in at_once(moves, lambda _: spare):
+        for source, target in order_moves(moves, lambda _: spare):
             held[target] = held[source]
         return {x.name: held[x] for x in (a, b, c, d)}
 

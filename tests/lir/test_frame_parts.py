@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from programs import Sketch
 
-from mcugen.lir.frames import apart, cut, early_states, joined
+from mcugen.lir.frames import cut, early_states, join_areas, separate_areas
 from mcugen.lir.program import Access, Space
 from mcugen.lir.state import copy_of
 
@@ -91,14 +91,14 @@ def test_copies_live_to_the_end_of_the_call():
 def test_each_part_has_an_area_until_they_are_one_behind_the_other():
     sketch = pipeline()
     program = sketch.program
-    apart(program)
+    separate_areas(program)
     areas = {b.name: b.area for b in program.buffers}
     assert areas == {"x": 0, "w": 0, "a": 0, "b": 0, "c": 1, "y": 1, "a.before": 1, "b.before": 1}
     for number, buffer in enumerate(program.buffers):
         buffer.offset = 16 * number if buffer.planned else None
     before = {b.name: b.offset for b in program.buffers}
     program.area_sizes, program.area_bounds = [40, 80], [32, 64]
-    joined(program)
+    join_areas(program)
     assert (program.area_sizes, program.area_bounds) == ([48 + 80], [96])
     assert {b.area for b in program.buffers} == {0}
     moved = {name: (before[name] or 0) + 48 * areas[name] for name in before if name != "w"}
@@ -108,11 +108,11 @@ def test_each_part_has_an_area_until_they_are_one_behind_the_other():
 @pytest.mark.parametrize("has_first", [False, True])
 def test_a_first_area_without_buffers_moves_nothing(has_first: bool):
     sketch = pipeline()
-    apart(sketch.program)
+    separate_areas(sketch.program)
     for buffer in sketch.program.buffers:
         buffer.offset = None
     sketch.program.area_sizes, sketch.program.area_bounds = [16 * has_first, 32], [0, 0]
-    joined(sketch.program)
+    join_areas(sketch.program)
     offsets = {b.name: b.offset for b in sketch.program.buffers}
     assert {offsets[name] for name in ("c", "y", "a.before", "b.before")} == {16 * has_first}
     assert {offsets[name] for name in ("x", "a", "b", "w")} == {None}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mcugen.hir.types import DType, TensorType
-from mcugen.lir.overlap import extent, least_lead
+from mcugen.lir.overlap import extent, min_lead_bytes
 from mcugen.lir.program import Overlap
 from mcugen.lir.traversal import Traversal, collapse, nested, overlap
 
@@ -146,5 +146,5 @@ def test_bytes_that_both_take(into: int, out: int, lead: int, wanted: int):
 
 
 def test_the_least_lead():
-    assert least_lead([(4, 0), (8, 7), (12, 20)]) == 4
-    assert least_lead([(1, 3)]) == -2
+    assert min_lead_bytes([(4, 0), (8, 7), (12, 20)]) == 4
+    assert min_lead_bytes([(1, 3)]) == -2

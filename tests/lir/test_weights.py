@@ -211,13 +211,13 @@ def test_what_crosses_a_cut_has_copies():
         "kernel c a.before y 0",
     ]
     assert program.handover == range(2, 4) and all(i.stays for i in program.instrs[2:4])
-    frames.apart(program)
+    frames.separate_areas(program)
     areas = {b.name: b.area for b in program.buffers}
     assert areas == {"x": 0, "a": 0, "b": 0, "c": 1, "y": 1, "a.before": 1, "b.before": 1}
     for number, buffer in enumerate(program.buffers):
         buffer.offset = 16 * number
     program.area_sizes, program.area_bounds, before = [100, 112], [64, 32], sketch.offsets()
-    frames.joined(program)
+    frames.join_areas(program)
     assert (program.area_sizes, program.area_bounds) == ([112 + 112], [96])
     assert all(buffer.area == 0 for buffer in program.buffers)
     assert sketch.offsets() == {name: offset + 112 * areas[name] for name, offset in before.items()}

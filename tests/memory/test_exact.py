@@ -61,7 +61,7 @@ def test_the_least_of_all_placements_is_found_and_proven(problem: Problem, searc
 
 
 def test_the_search_settles_some_things_alone(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(exact, "_within", None)
+    monkeypatch.setattr(exact, "_solve_within", None)
     problem = hard(9)
     starts, bound = solve(problem, end_to_end(list(problem.sizes)), 99)
     assert is_allowed(problem, starts)

@@ -72,8 +72,8 @@ def test_a_search_that_was_cut_short_proves_nothing(allowed: int, monkeypatch: p
     """Each distance that is looked at counts, and each inequality."""
     problem = Problem([3, 5, 2, 4, 1, 6], {(p, q): [(1 - b, a - 1)] for p, q, a, b in _pairs([3, 5, 2, 4, 1, 6])})
     looked: list[int] = []
-    moved = exact._moved
-    monkeypatch.setattr(exact, "_moved", lambda *given: looked.append(1) or moved(*given))
+    moved = exact._push_starts
+    monkeypatch.setattr(exact, "_push_starts", lambda *given: looked.append(1) or moved(*given))
     monkeypatch.setattr(exact, "MAX_SEARCH_DISTANCES", allowed)
     hint = [40, 30, 20, 10, 50, 60]
     best, is_least = exact._search(problem, list(hint), 0)
@@ -101,7 +101,7 @@ def test_beginnings_move_as_far_as_inequalities_ask(seed: int):
             for then, by in each:
                 if _is_moved(starts, wanted, first):
                     wanted[then] = max(wanted[then], wanted[first] + by)
-    moved, steps = exact._moved(sizes, starts, after, 0, limit)
+    moved, steps = exact._push_starts(sizes, starts, after, 0, limit)
     changed = [number for number in range(count) if wanted[number] > starts[number]]
     too_far = any(wanted[number] + sizes[number] >= limit for number in changed)
     assert moved == ([] if too_far else wanted)
@@ -115,7 +115,7 @@ def _is_moved(starts: Sequence[int], now: Sequence[int], number: int) -> bool:
 
 def test_things_that_push_one_another_on_end_within_the_search(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(exact, "MAX_SEARCH_DISTANCES", 100)
-    moved, steps = exact._moved([1, 1], [0, 0], [[(1, 1)], [(0, 1)]], 0, 10**9)
+    moved, steps = exact._push_starts([1, 1], [0, 0], [[(1, 1)], [(0, 1)]], 0, 10**9)
     assert (moved, steps) == ([], 101)
 
 
@@ -140,7 +140,7 @@ def test_the_solver_decides_limits(seed: int):
     problem = random_problem(Random(seed))
     wanted = least(problem)
     for limit in range(max(problem.sizes) - 1, wanted + 2):
-        answer, starts, effort = exact._within(problem, limit, end_to_end(problem), 1.0)
+        answer, starts, effort = exact._solve_within(problem, limit, end_to_end(problem), 1.0)
         assert answer is (limit >= wanted)
         assert len(starts) == (len(problem.sizes) if answer else 0)
         assert not answer or (is_allowed(problem, starts) and min(starts) >= 0 and reach(problem, starts) <= limit)
@@ -151,7 +151,7 @@ def test_a_solver_without_time_decides_nothing():
     count = 14
     sizes = [7 + 5 * n % 11 for n in range(count)]
     problem = Problem(sizes, {(p, q): [(1 - sizes[q], sizes[p] - 1)] for q in range(count) for p in range(q)})
-    answer, starts, effort = exact._within(problem, sum(sizes) - 1, end_to_end(problem), 1e-9)
+    answer, starts, effort = exact._solve_within(problem, sum(sizes) - 1, end_to_end(problem), 1e-9)
     assert (answer, starts) == (None, [])
     assert effort >= PLACEMENT_SOLVER_TIME / 1000
 
@@ -177,7 +177,7 @@ class Oracle:
         self.is_proven = False
         self.best, self.effort, self.unknown = best, effort, unknown
         patch.setattr(exact, "_search", self.search)
-        patch.setattr(exact, "_within", self.within)
+        patch.setattr(exact, "_solve_within", self.within)
 
     def search(self, problem: Problem, best: list[int], enough: int) -> tuple[list[int], bool]:
         self.sought.append(enough)

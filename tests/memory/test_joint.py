@@ -10,7 +10,7 @@ import pytest
 from mcugen.core.board import load_board
 from mcugen.core.errors import VerificationError
 from mcugen.lir.kernel import PAIRED_LOADS, SEPARATE_SUMS, SHORT_LOOPS, SPENDING, WORD_WEIGHTS
-from mcugen.memory.loop_tuning import wished_loops
+from mcugen.memory.loop_tuning import tuning_flags
 from mcugen.memory.shared_arena import Joint, join, verify_joint
 
 SIZES = (100, 48, 16, 33)
@@ -73,7 +73,7 @@ def test_damage_to_a_joint_arena_is_found(offsets: tuple[int, int], nbytes: int,
 )
 def test_which_loops_a_board_rewards(name: str, is_dual: bool, parts_sums: bool, goal: str):
     board = load_board(name)
-    found = wished_loops(board, board.memory(board.weights_memory), goal) - {WORD_WEIGHTS}
+    found = tuning_flags(board, board.memory(board.weights_memory), goal) - {WORD_WEIGHTS}
     assert (PAIRED_LOADS in found) is (is_dual and goal in ("balanced", "speed"))
     assert (SEPARATE_SUMS in found) is (parts_sums and goal == "speed")
     assert (SHORT_LOOPS in found) is (goal == "flash")
@@ -85,4 +85,4 @@ def test_words_are_read_of_weights_that_are_waited_for_without_a_cache():
         board = load_board(name)
         for memory in board.memories:
             waited = board.wait_cycles(memory, 1) > 0 and board.cache(memory, "data") is None
-            assert (WORD_WEIGHTS in wished_loops(board, memory, "balanced")) is waited
+            assert (WORD_WEIGHTS in tuning_flags(board, memory, "balanced")) is waited

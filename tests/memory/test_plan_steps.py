@@ -16,7 +16,7 @@ from mcugen.lir.program import ALIGNMENT, Access, Buffer, Control, Instr, Operan
 from mcugen.memory import plan
 from mcugen.memory.exact import Problem
 from mcugen.memory.plan import Planned, peak_live_bytes, plan_memory
-from mcugen.memory.regions import Freedom, Lives, bytes_taken, freedom
+from mcugen.memory.regions import Freedom, Lives, covered_bytes, freedom
 from mcugen.memory.verify_plan import verify_plan
 
 UNIT = ALIGNMENT
@@ -51,11 +51,11 @@ def test_bytes_taken_are_counted_once(seed: int):
         (random.randint(0, 2), start, start + random.randint(0, 9))
         for start in (random.randint(0, 12) for _ in range(random.randint(0, 6)))
     ]
-    assert bytes_taken(spans) == len({(region, n) for region, start, end in spans for n in range(start, end)})
+    assert covered_bytes(spans) == len({(region, n) for region, start, end in spans for n in range(start, end)})
 
 
 def test_bytes_of_an_empty_span_far_on_hide_nothing():
-    assert bytes_taken([(0, 0, 8), (0, 4, 2), (0, 6, 10), (1, 4, 9)]) == 10 + 5
+    assert covered_bytes([(0, 0, 8), (0, 4, 2), (0, 6, 10), (1, 4, 9)]) == 10 + 5
 
 
 # -------------------------------------------------------------------------------------------------------- freedoms

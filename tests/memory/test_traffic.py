@@ -10,9 +10,9 @@ from programs import Sketch
 from mcugen.hir.types import DType
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Space
-from mcugen.memory.peak import Moment, address, busiest, largest, moments, shortened
+from mcugen.memory.peak import Moment, address, busiest, largest, moments, shorten_name
 from mcugen.memory.plan import plan_memory
-from mcugen.memory.traffic import loads_in_pass, passes_of, runs_of, sweeps_in_pass, touched, traffic
+from mcugen.memory.traffic import loads_in_pass, passes_of, runs_of, sweeps_in_pass, touched_bytes, traffic
 
 IN, OUT, INOUT, SCRATCH = Access.IN, Access.OUT, Access.INOUT, Access.SCRATCH
 
@@ -96,7 +96,7 @@ def test_moves_count_by_their_parts_unless_they_move_nothing():
     sketch.buffer("y", 32)
     sketch.part("x", "y", x_at=16, nbytes=20)
     sketch.output("y")
-    assert [touched(sketch.program.instrs[0], o) for o in sketch.program.instrs[0].operands] == [20, 20]
+    assert [touched_bytes(sketch.program.instrs[0], o) for o in sketch.program.instrs[0].operands] == [20, 20]
     sketch.buffers["x"].offset, sketch.buffers["y"].offset = 0, 128
     assert counted(sketch) == {"x": 20, "y": 20}
     sketch.buffers["y"].offset = 16
@@ -110,7 +110,7 @@ def test_rows_of_a_stream_count_by_themselves():
     sketch.emit("kernel", ("next", INOUT, "next"), ("y", OUT, "x"), rows=3, bytes=10)
     sketch.emit("kernel", ("y", OUT, "x"), rows=3, bytes=10)
     sketch.emit("kernel", ("next", INOUT, "next"), ("y", OUT, "x"), rows=30, bytes=10)
-    found = [touched(i, i.operand("y")) for i in sketch.program.instrs]
+    found = [touched_bytes(i, i.operand("y")) for i in sketch.program.instrs]
     assert found == [30, 64, 64]
 
 
@@ -170,4 +170,4 @@ def test_refusals_name_the_largest():
     assert largest(names) == f"'large' 2,000, 'a' 10, 'b' 10, '…{'n' * 39}' 5 …"
     assert largest(names[:2]) == "'a' 10, 'b' 10"
     assert largest(names[:4]) == "'large' 2,000, 'a' 10, 'b' 10, 'd' 1"
-    assert shortened("abcdef", 6) == "abcdef" and shortened("abcdef", 5) == "…cdef"
+    assert shorten_name("abcdef", 6) == "abcdef" and shorten_name("abcdef", 5) == "…cdef"

@@ -41,7 +41,7 @@ def notes_of(model: onnx.ModelProto, calibration: dict[str, Array], data: dict[s
 @pytest.fixture(autouse=True)
 def no_rescue(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers stay as they are asked for, so that quantization costs much."""
-    monkeypatch.setattr("mcugen.api.compilation.rescued", lambda _maker, wanted, **_: (dict(wanted), [], []))
+    monkeypatch.setattr("mcugen.api.compilation.rescue_layers", lambda _maker, wanted, **_: (dict(wanted), [], []))
 
 
 def test_int16_is_advised_where_it_was_better(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,36 +57,36 @@ def test_the_most_valuable_things_of_all_choices(seed: int, most: int) -> None:
     choices = [set(c) for n in range(8) for c in itertools.combinations(range(7), n)]
     fitting = [c for c in choices if sum(sizes[i] for i in c) <= room]
     ordered = sorted(fitting, key=lambda c: -sum(values[i] for i in c))
-    assert few_bits.most_valuable(values, sizes, room, most) == ordered[:most]
+    assert few_bits.best_subsets(values, sizes, room, most) == ordered[:most]
 
 
 def test_things_that_just_fit() -> None:
-    assert few_bits.most_valuable([1.0, 2.0], [3, 4], 7.0) == [{0, 1}]
-    assert few_bits.most_valuable([1.0, 2.0], [3, 4], 6.9) == [{1}]
-    assert few_bits.most_valuable([1.0, 2.0], [3, 4], 2.0) == [set()]
-    assert few_bits.most_valuable([], [], 10.0) == [set()]
-    large = few_bits.most_valuable([1.0, 2.0, 4.0], [10**6, 10**6, 2 * 10**6 - 3000], 3.0 * 10**6)
+    assert few_bits.best_subsets([1.0, 2.0], [3, 4], 7.0) == [{0, 1}]
+    assert few_bits.best_subsets([1.0, 2.0], [3, 4], 6.9) == [{1}]
+    assert few_bits.best_subsets([1.0, 2.0], [3, 4], 2.0) == [set()]
+    assert few_bits.best_subsets([], [], 10.0) == [set()]
+    large = few_bits.best_subsets([1.0, 2.0, 4.0], [10**6, 10**6, 2 * 10**6 - 3000], 3.0 * 10**6)
     assert large == [{1, 2}]
 
 
 def test_large_rooms_are_divided_by_1024() -> None:
     """A thing takes whole shares: two of half the room and a little fit no more."""
     room = 1024 * 100.0
-    assert few_bits.most_valuable([1.0, 1.0], [51200, 51200], room) == [{0, 1}]
-    assert few_bits.most_valuable([1.0, 1.0], [51101, 51101], room) == [{0, 1}]
-    assert len(few_bits.most_valuable([1.0, 1.0], [51201, 51199], room)[0]) == 1
+    assert few_bits.best_subsets([1.0, 1.0], [51200, 51200], room) == [{0, 1}]
+    assert few_bits.best_subsets([1.0, 1.0], [51101, 51101], room) == [{0, 1}]
+    assert len(few_bits.best_subsets([1.0, 1.0], [51201, 51199], room)[0]) == 1
 
 
 def test_ways_to_keep_few_bits() -> None:
     """Of those whose noise is at most twice the least, as it is told layer by layer."""
     noise, sizes = {A: 5.0, B: 3.0, C: 1.0}, {A: 10, B: 10, C: 10}
-    assert few_bits.ways(noise, sizes, 10.0, 4) == [["b", "c"], ["a", "c"], ["a", "b"]]
-    assert few_bits.ways(noise | {B: 2.9}, sizes, 10.0, 4) == [["b", "c"], ["a", "c"]]
-    assert few_bits.ways(noise, sizes, 10.0, 1) == [["b", "c"]]
-    assert few_bits.ways({A: 5.0, B: 2.0, C: 1.0}, sizes, 10.0, 4) == [["b", "c"], ["a", "c"]]
-    assert few_bits.ways({A: 5.0, B: 1.9, C: 1.0}, sizes, 10.0, 4) == [["b", "c"]]
-    assert few_bits.ways(noise, sizes, 30.0, 1) == [[]]
-    assert few_bits.ways(noise, sizes, 0.0, 3) == [["a", "b", "c"]]
+    assert few_bits.choose_layers(noise, sizes, 10.0, 4) == [["b", "c"], ["a", "c"], ["a", "b"]]
+    assert few_bits.choose_layers(noise | {B: 2.9}, sizes, 10.0, 4) == [["b", "c"], ["a", "c"]]
+    assert few_bits.choose_layers(noise, sizes, 10.0, 1) == [["b", "c"]]
+    assert few_bits.choose_layers({A: 5.0, B: 2.0, C: 1.0}, sizes, 10.0, 4) == [["b", "c"], ["a", "c"]]
+    assert few_bits.choose_layers({A: 5.0, B: 1.9, C: 1.0}, sizes, 10.0, 4) == [["b", "c"]]
+    assert few_bits.choose_layers(noise, sizes, 30.0, 1) == [[]]
+    assert few_bits.choose_layers(noise, sizes, 0.0, 3) == [["a", "b", "c"]]
 
 
 # ------------------------------------------------------------------------------------------------- bytes
@@ -132,7 +132,7 @@ def test_weights_of_channels_of_nought_are_not_counted() -> None:
         np.arange(3) if layer.axis == 0 else slice(None), slice(None) if layer.axis == 0 else np.arange(3)
     ] = 0
     plan = Plan(precision=INT8, layers={"b": layer})
-    assert few_bits.counted(B, plan) == 60 - 18 and few_bits.counted(A, plan) == 24
+    assert few_bits.num_stored_weights(B, plan) == 60 - 18 and few_bits.num_stored_weights(A, plan) == 24
     assert few_bits.stored_bytes(B, plan) == 42.0
     assert few_bits.stored_share(MODEL, plan) == 1.0
 
@@ -156,7 +156,7 @@ def test_even_bits() -> None:
 def test_bits_are_allotted_so_that_no_exchange_helps(noise: tuple[float, ...], given: tuple[float, ...]) -> None:
     """As many bits in all; weights have the same noise each, but where 2 or 8 bits limit them."""
     plan = Plan(precision=INT8, code_bits={**dict(zip("abc", given, strict=True)), "other": 3.0})
-    found = few_bits.allotted(dict(zip((A, B, C), noise, strict=True)), plan)
+    found = few_bits.allot_bits(dict(zip((A, B, C), noise, strict=True)), plan)
     assert found["other"] == 3.0 and found.keys() == {*"abc", "other"}
     bits, sizes = [found[name] for name in "abc"], list(SIZES.values())
     assert sum(map(math.prod, zip(sizes, bits, strict=True))) == pytest.approx(
@@ -195,7 +195,7 @@ def test_noise_of_each_layers_codes_alone() -> None:
         assert noise == pytest.approx(wanted, rel=1e-3)
     ways = few_bits.promising(MODEL, plan, [A, B, C], samples)
     noises = few_bits.weight_noise(MODEL, plan, [A, B, C], samples)
-    assert ways == few_bits.ways(noises, {A: 24, B: 60, C: 30}, 0.2 * 114, 4)
+    assert ways == few_bits.choose_layers(noises, {A: 24, B: 60, C: 30}, 0.2 * 114, 4)
 
 
 @pytest.mark.parametrize("macs", [10**9, 10**10, 4 * 10**10, 10**12])

@@ -21,7 +21,7 @@ from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import DType
 from mcugen.lir.program import DECODE_WEIGHTS
 from mcugen.quantization import quantize
-from mcugen.quantization.few_bits import allotted, codable, counted, stored_share
+from mcugen.quantization.few_bits import allot_bits, codable, num_stored_weights, stored_share
 from mcugen.quantization.plan import Plan
 from mcugen.quantization.quantize import Quantizer, float_model, quantizer
 from mcugen.quantization.refine import refine
@@ -93,8 +93,8 @@ def test_bits_are_allotted_by_noise():
     plan = maker.quantize().plan
     layers = codable(maker.model, plan)
     noise = dict(zip(layers, (1.0, 1e-3, 1e-3), strict=False))
-    bits = allotted(noise, plan)
-    sizes = [counted(n, plan) for n in layers]
+    bits = allot_bits(noise, plan)
+    sizes = [num_stored_weights(n, plan) for n in layers]
     names = [n.outputs[0].name for n in layers]
     given, found = (sum(s * b[n] for s, n in zip(sizes, names, strict=True)) for b in (even, bits))
     assert found == pytest.approx(given, rel=1e-3)

@@ -21,7 +21,7 @@ from mcugen.evaluation.metrics import sqnr_db
 from mcugen.evaluation.samples import Samples
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import Array
-from mcugen.quantization.estimate import apart, comparable, estimated, hold_out, judged_samples
+from mcugen.quantization.estimate import comparable, estimate_loss, hold_out, judged_samples, split_samples
 from mcugen.quantization.quantize import Quantization, float_model, quantizer
 from mcugen.quantization.scheme import Scheme
 
@@ -58,7 +58,7 @@ def test_precisions_are_chosen_by_one_half_and_judged_by_the_other(
     count: int, is_parted: bool, is_stream: bool
 ) -> None:
     samples: list[Sample] = [{"x": np.array(i)} for i in range(count)]
-    known, judged = ([int(s["x"]) for s in part] for part in apart(samples, is_stream))
+    known, judged = ([int(s["x"]) for s in part] for part in split_samples(samples, is_stream))
     if not is_parted:
         assert known == list(range(count)) and judged == []
     elif is_stream:
@@ -89,7 +89,7 @@ def test_outputs_that_can_be_compared() -> None:
 
 def test_the_figures_are_those_of_both_models() -> None:
     model, tests = conv_net(), normal_samples(conv_net(), 40, seed=5)
-    result = estimated(made(model, normal_samples(model)), tests, "held out")
+    result = estimate_loss(made(model, normal_samples(model)), tests, "held out")
     wanted, found = ([onnxruntime_outputs(m, s)["scores"].ravel() for s in tests] for m in (model, result.proto))
     assert result.estimate is not None and (result.estimate.samples, result.estimate.kind) == (40, "held out")
     assert result.estimate.sqnr_db == pytest.approx(sqnr_db(np.concatenate(found), np.concatenate(wanted)), abs=0.06)
@@ -101,7 +101,8 @@ def test_the_figures_are_those_of_both_models() -> None:
 def test_codes_at_the_border_change_nothing() -> None:
     model, tests = conv_net(), normal_samples(conv_net(), 8, seed=5)
     results = [
-        estimated(made(model, normal_samples(model), Scheme(integer_io=io)), tests, "held out") for io in (False, True)
+        estimate_loss(made(model, normal_samples(model), Scheme(integer_io=io)), tests, "held out")
+        for io in (False, True)
     ]
     assert results[0].estimate == results[1].estimate is not None
 
@@ -121,7 +122,7 @@ def test_a_stream_keeps_its_own_errors() -> None:
     """The quantized model goes on from its own state, and the state is no output that anybody sees."""
     frames = [{"x": s["x"] + 1} for s in normal_samples(running_mean(), 40)]
     quantized = made(running_mean(), frames, states={"h_out": "h"})
-    result = estimated(quantized, frames, "held out")
+    result = estimate_loss(quantized, frames, "held out")
     wanted, found, kept = [], [], {}
     for model, results in ((quantized.source.given, wanted), (quantized.proto, found)):
         (state,) = (i for i in model.graph.input if i.name == "h")
@@ -138,7 +139,7 @@ def test_a_stream_keeps_its_own_errors() -> None:
 
 def test_what_cannot_be_compared_is_not_judged() -> None:
     quantized = made(conv_net(), normal_samples(conv_net()))
-    assert estimated(quantized, [], "evaluation") is quantized
+    assert estimate_loss(quantized, [], "evaluation") is quantized
 
 
 # -------------------------------------------------------------------------------------------------- warnings
@@ -148,7 +149,7 @@ def test_much_loss_is_one_line_that_names_layers() -> None:
     """Calibrated by samples a fiftieth as large as those to come."""
     model = conv_net()
     small = [{"x": s["x"] / 50} for s in normal_samples(model)]
-    (note,) = estimated(made(model, small), normal_samples(model, 8, seed=3), "evaluation").notes
+    (note,) = estimate_loss(made(model, small), normal_samples(model, 8, seed=3), "evaluation").notes
     assert "quantization costs much" in note and "'relu6'" in note and "\n" not in note
 
 
@@ -159,7 +160,7 @@ def test_other_classes_are_warned_of_whatever_the_noise(monkeypatch: pytest.Monk
         net = Net(17)
         net.output(net.op("MatMul", net.input("x", 1, 8), net.const(random_weights(1, 8, outputs)), out="y"))
         samples = normal_samples(net.model())
-        assert bool(estimated(made(net.model(), samples), samples, "calibration").notes) == warned
+        assert bool(estimate_loss(made(net.model(), samples), samples, "calibration").notes) == warned
 
 
 HOLLOW: dict[str, tuple[Callable[[Array], Array], list[str]]] = {

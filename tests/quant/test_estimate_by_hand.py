@@ -60,7 +60,7 @@ def estimated(
     monkeypatch.setattr(estimate, "_warning", warning)
     monkeypatch.setattr(estimate, "with_states", lambda model, samples: samples)
     samples = [{"i": np.asarray(i)} for i in range(count)]
-    return estimate.estimated(quantization(**options), samples, "held out"), runs
+    return estimate.estimate_loss(quantization(**options), samples, "held out"), runs
 
 
 def scores(*rows: Sequence[float]) -> Outputs:

@@ -14,8 +14,8 @@ from onnx_models import Net
 
 from mcugen.core.errors import UsageError
 from mcugen.hir.types import DType
-from mcugen.quantization.estimate import estimated, sqnr_of
-from mcugen.quantization.finetune import finetuned
+from mcugen.quantization.estimate import estimate_loss, sqnr_of
+from mcugen.quantization.finetune import finetune
 from mcugen.quantization.quantize import Quantization, quantizer
 from mcugen.quantization.scheme import Scheme
 
@@ -39,7 +39,7 @@ def tuned(model: onnx.ModelProto, scheme: Scheme, epochs: int = 3) -> tuple[Quan
     maker = quantizer_of(model, scheme)
     maker = quantizer(maker.source, maker.model, scheme, normal_samples(model, 160))
     plain = maker.quantize()
-    found = finetuned(maker, plain, epochs, 100.0, lambda done, total: None)
+    found = finetune(maker, plain, epochs, 100.0, lambda done, total: None)
     others = normal_samples(model, 60, 9)
     return plain, found, [sqnr_of(maker.model, each.proto, others) for each in (plain, found)]
 
@@ -60,11 +60,11 @@ def test_what_is_good_enough_stays():
     model = deep_net()
     source = quantizer_of(model)
     maker = quantizer(source.source, source.model, Scheme(weights=DType.INT4), normal_samples(model, 20))
-    plain = estimated(maker.quantize(), normal_samples(model, 60, 9), "held out")
+    plain = estimate_loss(maker.quantize(), normal_samples(model, 60, 9), "held out")
     assert plain.estimate is not None and plain.estimate.sqnr_db is not None
     unseen = plain.estimate.sqnr_db
     assert sqnr_of(maker.model, plain.proto, maker.samples) > unseen + 0.5
-    found, learned = (finetuned(maker, plain, 1, least, lambda done, total: None) for least in (unseen, unseen + 0.1))
+    found, learned = (finetune(maker, plain, 1, least, lambda done, total: None) for least in (unseen, unseen + 0.1))
     assert found.proto is plain.proto and "not calibrated on is enough" in found.notes[-1]
     assert "1 epoch of 16 samples" in learned.notes[-1]
 
@@ -73,7 +73,7 @@ def test_few_samples_teach_nothing():
     maker = quantizer_of(deep_net())
     few = quantizer(maker.source, maker.model, maker.scheme, normal_samples(deep_net(), 8))
     with pytest.raises(UsageError, match="samples to learn by"):
-        finetuned(few, few.quantize(), 1, None, lambda done, total: None)
+        finetune(few, few.quantize(), 1, None, lambda done, total: None)
 
 
 def test_the_same_twice():

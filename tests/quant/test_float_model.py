@@ -17,7 +17,7 @@ from mcugen.frontend.onnx.load import load
 from mcugen.hir.traits import weight_axes
 from mcugen.ops.onnx_node import BUILT_IN
 from mcugen.quantization import float_model, quantize
-from mcugen.quantization.float_model import FloatModel, _is_unknown, build_float_model, in_known_operators
+from mcugen.quantization.float_model import FloatModel, _is_unknown, build_float_model, to_known_operators
 from mcugen.quantization.scheme import Scheme
 
 
@@ -232,7 +232,7 @@ def test_a_branch_that_is_taken_at_compile_time_is_layers_like_others() -> None:
 def test_models_of_known_operators_are_taken_as_they_are() -> None:
     """Operators of other domains are no matter of ONNX's list; one of its own domains that is not in it is unknown."""
     model = conv_net()
-    assert in_known_operators(model, None, None, BUILT_IN) is model
+    assert to_known_operators(model, None, None, BUILT_IN) is model
     named = [("Relu", ""), ("Nothing", ""), ("Relu", "ai.onnx"), ("Nothing", "ai.onnx"), ("Nothing", "com.example")]
     nodes = [onnx.helper.make_node(op_type, ["x"], ["y"], domain=domain) for op_type, domain in named]
     assert [_is_unknown(node) for node in nodes] == [False, True, False, True, False]

@@ -99,7 +99,7 @@ def test_codes_of_least_noise_are_taken(
     by_bits = {3.0: noises[0], 5.0: noises[1]}
     monkeypatch.setattr(maker, "_evenly_coded", lambda wanted, share: (Plan(code_bits={"a": 3.0}), {}))
     monkeypatch.setattr(maker, "_within", lambda wanted, bits, share: bits)
-    monkeypatch.setattr(few_bits, "allotted", lambda noise, plan: {"a": 5.0})
+    monkeypatch.setattr(few_bits, "allot_bits", lambda noise, plan: {"a": 5.0})
     monkeypatch.setattr(maker, "_coded_plan", lambda wanted, bits: Plan(noise=by_bits[bits["a"]]))
     assert maker.coded({}, 0.5) == {"a": chosen}
     monkeypatch.setattr(maker, "_evenly_coded", lambda wanted, share: None)

@@ -94,7 +94,7 @@ def test_each_fold_is_judged_by_the_one_before() -> None:
     suggested = [QuantParams((scale,), 0) for scale in (0.05, 0.07, 0.1)]
     pairs = [(parts[0], suggested[2]), (parts[1], suggested[0]), (parts[2], suggested[1])]
     wanted = sum(expected_noise(part, params, DType.INT8) for part, params in pairs)
-    assert ranges._expected(suggested, parts, DType.INT8) == pytest.approx(wanted)
+    assert ranges._expected_noise(suggested, parts, DType.INT8) == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(("low", "high"), [(-7.0, 5.0), (-1.0, 1.0), (-6.99, 2.345), (-9.0, 0.0), (0.5, 99.0)])
@@ -306,7 +306,7 @@ def test_what_measures_about_the_least_noise(
     measured: list[float], expected: list[float], widths: list[float], least: int, widest: int
 ) -> None:
     choices = [Choice("minmax", -width / 3, width * 2 / 3) for width in widths]
-    assert ranges._least(measured, expected) == least
+    assert ranges._least_noisy(measured, expected) == least
     assert ranges._widest(measured, choices) == widest
 
 
@@ -327,7 +327,7 @@ def test_margins(samples: int, margin: float) -> None:
     [(0.8, 0.5, 1.0, 1.0), (0.6, 0.5, 1.0, 0.9), (2.0, 0.5, 1.0, 2.0), (2.0, 0.5, math.inf, 3.0), (0.0, 1.0, 1.0, 0.0)],
 )
 def test_ranges_are_widened_to_what_is_possible(high: float, margin: float, most: float, wanted: float) -> None:
-    found = ranges._widened(Choice("mse", -0.5, high, 3.0), margin, most)
+    found = ranges._widen(Choice("mse", -0.5, high, 3.0), margin, most)
     assert (found.method, found.low, found.sqnr_db) == ("mse", -0.5 * (1 + margin), 3.0)
     assert found.high == pytest.approx(wanted)
 
@@ -367,7 +367,7 @@ def test_the_mean_of_both_noises(
     """By folds, and by the range that will be used: of those that are within half as much again of the best."""
     by_folds, whole = scales(0.1, 0.2, 0.3), scales(1.0, 2.0, 3.0)
     noise = Measured(dict(zip((0.1, 0.2, 0.3, 1.0, 2.0, 3.0), others + own, strict=True)))
-    found = ranges._measured(noise, [[each] for each in by_folds], whole, expected)
+    found = ranges._measure_noises(noise, [[each] for each in by_folds], whole, expected)
     assert found == pytest.approx(wanted)
     assert [scale for scale, _ in noise.calls][:3] == [
         s for _, s in sorted(zip(expected, (0.1, 0.2, 0.3), strict=True))
@@ -424,7 +424,7 @@ def together(noises: dict[tuple[int, int], tuple[float, float]], *, is_output: b
 
     ranges._params = params
     try:
-        return ranges._together(judge, [first, second], scheme), judge  # type: ignore[arg-type]
+        return ranges._choose_jointly(judge, [first, second], scheme), judge  # type: ignore[arg-type]
     finally:
         ranges._params = original
 
@@ -460,7 +460,7 @@ def test_an_output_keeps_its_best_whatever_the_method_of_others() -> None:
 def test_where_all_methods_are_the_best_anyhow_nothing_is_measured() -> None:
     same = offer(DType.INT8, {"minmax": 1}, "minmax"), offer(DType.INT16, {"minmax": 4}, "minmax")
     judge: Any = Judge({})
-    assert ranges._together(judge, same, Scheme()) == [0, 0] and not judge.limits
+    assert ranges._choose_jointly(judge, same, Scheme()) == [0, 0] and not judge.limits
 
 
 # ------------------------------------------------------------------------------------------------- candidates

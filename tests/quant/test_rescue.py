@@ -112,7 +112,7 @@ def decide(
     monkeypatch.setattr(rescue, "_remedies", lambda _, is_searched: iter([FIRST, SECOND, THIRD]))
     wanted = told.get("wanted", {})
     given = dict(wanted)
-    found = rescue.rescued(maker, wanted, is_searched=told.get("is_searched", False))  # type: ignore[arg-type]
+    found = rescue.rescue_layers(maker, wanted, is_searched=told.get("is_searched", False))  # type: ignore[arg-type]
     assert wanted == given
     layers, reasons, notes = found
     return layers, [*rendered(reasons), *notes]
@@ -289,11 +289,11 @@ def test_what_is_observed_of_tensors() -> None:
     maker: Any = FakeQuantizer(model, samples)
     seen = np.linspace(0, 299, 256).round().astype(int)
     values = {v.name: v for v in model.tensors}
-    found = rescue._observed(maker, values["a"])
+    found = rescue._observe(maker, values["a"])
     assert [x.tolist() for x in found] == [samples[i]["a"].tolist() for i in seen]
     maker = FakeQuantizer(model, samples[:3])
     for name, wanted in (("joined", lambda s: [[*s["a"].ravel(), *s["b"][0]]]), ("b", lambda s: s["b"])):
-        found = rescue._observed(maker, values[name])
+        found = rescue._observe(maker, values[name])
         assert [x.tolist() for x in found] == [np.asarray(wanted(s)).tolist() for s in samples[:3]]
 
 
@@ -430,7 +430,9 @@ def test_costly_layers_get_the_fastest_type_that_is_enough(
     monkeypatch.setattr(
         rescue, "_remedies", lambda _, is_searched: iter([rescue._Remedy(["wide", "narrow"], FLOAT32, "it is small")])
     )
-    layers, reasons, _ = rescue.rescued(maker, {}, time_of=lambda model: times.get(cast(Any, model).layers["wide"]))
+    layers, reasons, _ = rescue.rescue_layers(
+        maker, {}, time_of=lambda model: times.get(cast(Any, model).layers["wide"])
+    )
     assert layers == {"wide": chosen, "narrow": FLOAT32}
     assert {reason.layer: reason.precision for reason in reasons} == {n: d.value for n, d in layers.items()}
     assert all(

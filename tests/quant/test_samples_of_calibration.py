@@ -17,7 +17,7 @@ from mcugen.driver.tasks import Quantizing
 from mcugen.hir.types import Array, DType
 from mcugen.quantization import ranges
 from mcugen.quantization.quantize import Quantization
-from mcugen.quantization.samples import Sample, distinct, halves, in_own_order, numbered, without_strays
+from mcugen.quantization.samples import Sample, distinct, halves, in_own_order, number_samples, without_strays
 
 SAMPLES = np.concatenate([s["x"] for s in normal_samples(conv_net(), 40, 0)])
 
@@ -235,10 +235,10 @@ def of_one_number(*numbers: float) -> list[Sample]:
 
 
 def test_samples_are_numbered_by_their_energy():
-    assert [place for place, _ in numbered(of_one_number(3, -1, 2, -4, 0))] == [4, 1, 2, 0, 3]
-    assert [place for place, _ in numbered(of_one_number(1, 0, 1, 1))] == [1, 0, 2, 3]
+    assert [place for place, _ in number_samples(of_one_number(3, -1, 2, -4, 0))] == [4, 1, 2, 0, 3]
+    assert [place for place, _ in number_samples(of_one_number(1, 0, 1, 1))] == [1, 0, 2, 3]
     wide = [{"x": np.full(2, a, np.float32), "y": np.full(2, b, np.float32)} for a, b in ((3, 0), (2, 2), (0, 3.1))]
-    assert [place for place, _ in numbered(wide)] == [1, 0, 2]
+    assert [place for place, _ in number_samples(wide)] == [1, 0, 2]
     one, other = of_one_number(1, -1)  # of equal energy: by what they hold
     assert in_own_order([one, other])[0] is in_own_order([other, one])[0]
 

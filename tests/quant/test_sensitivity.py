@@ -144,7 +144,7 @@ def profile(*tensors: tuple[Sequence[float], Sequence[float]]) -> Profile:
 
 
 def stratified(count: int, num_spread: int, given: Profile | None) -> dict[int, float]:
-    places, weights = sensitivity._stratified(count, num_spread, given)
+    places, weights = sensitivity._choose_samples(count, num_spread, given)
     assert places == sorted(set(places)) and len(places) == len(weights)
     return dict(zip(places, weights, strict=True))
 

@@ -14,7 +14,7 @@ from onnx_models import Net
 from mcugen import CompileOptions
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import DType
-from mcugen.quantization.few_bits import counted, stored_share, weights_in_flash
+from mcugen.quantization.few_bits import num_stored_weights, stored_share, weights_in_flash
 from mcugen.quantization.quantize import Quantizer, float_model, quantizer
 from mcugen.quantization.scheme import Scheme
 from mcugen.quantization.storage import Known, Option, Storage, Times, cheapest, options_of
@@ -113,7 +113,7 @@ def test_weights_that_drop_out_count_for_no_share():
     ):
         assert weights_in_flash(made.model, plan) == 8 * 4 * 9 + 12 * 8 * 9
         (layer,) = [n for n in made.model.graph.nodes if n.outputs[0].name == "c1"]
-        assert counted(layer, plan) == 12 * 8 * 9
+        assert num_stored_weights(layer, plan) == 12 * 8 * 9
 
 
 @pytest.mark.parametrize("plain_bits", [7.0, 9.0])

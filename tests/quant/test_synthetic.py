@@ -115,8 +115,10 @@ def test_the_statistics_of_samples_are_those_of_channels() -> None:
     channels = zip(np.moveaxis(x, 1, 0), mean, variance, strict=True)
     centred = [[(float(e) - m) / v**0.5 for e in channel.ravel()] for channel, m, v in channels]
     wanted = [sum(c) / 30 for c in centred] + [sum(e * e for e in c) / 30 - 1 for c in centred]
-    assert synthetic._apart(x, synthetic._Norm("x", mean, variance)).tolist() == pytest.approx(wanted, rel=1e-6)
-    flat = synthetic._apart(x[:1, :, 0, 0], synthetic._Norm("x", mean, np.zeros(4)))
+    assert synthetic._mean_deviations(x, synthetic._Norm("x", mean, variance)).tolist() == pytest.approx(
+        wanted, rel=1e-6
+    )
+    flat = synthetic._mean_deviations(x[:1, :, 0, 0], synthetic._Norm("x", mean, np.zeros(4)))
     assert (np.abs(flat[:4]) > 1e15).sum() >= 3  # a variance of 0 is taken for the least float32
 
 
@@ -131,9 +133,9 @@ def test_samples_are_chosen_so_that_their_mean_is_nearest(monkeypatch: pytest.Mo
         left.remove(best)
         total = total + rows[best]
         wanted.append(best)
-    assert synthetic._herded(rows) == wanted
-    assert sorted(synthetic._herded(np.full((4, 1), 2e6))) == [0, 1, 2, 3]
-    assert synthetic._herded(np.array([[1e9], [1e8], [2.0], [-1.0], [3.0], [1e7]]))[:2] == [3, 2]
+    assert synthetic._choose_herd(rows) == wanted
+    assert sorted(synthetic._choose_herd(np.full((4, 1), 2e6))) == [0, 1, 2, 3]
+    assert synthetic._choose_herd(np.array([[1e9], [1e8], [2.0], [-1.0], [3.0], [1e7]]))[:2] == [3, 2]
 
 
 def test_outputs_of_a_known_range_have_little_error() -> None:

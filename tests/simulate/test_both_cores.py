@@ -16,7 +16,7 @@ from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
 from mcugen.lir.program import Space
-from mcugen.measurement.evaluate import on_helper, timed
+from mcugen.measurement.evaluate import measure_once, on_helper
 from mcugen.memory.place import MAX_CORE_IMAGE_CODE_BYTES, in_its_image
 from mcugen.search.core_assignment import MIN_STACK_BYTES
 from mcugen.search.core_partition import BARRIER_INSTRUCTIONS
@@ -95,7 +95,7 @@ def test_unlike_cores_run_the_same_code(name: str) -> None:
     ours, theirs = (simulate(model.bundle, board, [sample], measure=False).outputs for board in (model.board, seen))
     for output, array in ours[0].items():
         np.testing.assert_array_equal(theirs[0][output], array)
-    cores = timed(model).two_cores
+    cores = measure_once(model).two_cores
     assert cores is not None and cores.unit == "microseconds"
     assert cores.total < cores.alone
 

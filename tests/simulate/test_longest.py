@@ -15,7 +15,7 @@ from test_flipped_constants import forest
 
 from mcugen import CompiledModel, CompileOptions, compile_model
 from mcugen.measurement.extremes import extremes
-from mcugen.reporting.timing import most_rounds
+from mcugen.reporting.timing import max_loop_rounds
 from mcugen.simulation.longest import Paths, paths
 
 pytestmark = pytest.mark.qemu
@@ -96,7 +96,7 @@ def changed(sample: Sample, draw: np.random.Generator) -> Sample:
 
 
 def found(compiled: CompiledModel, samples: list[Sample]) -> Paths:
-    rounds, why = most_rounds(compiled.program)
+    rounds, why = max_loop_rounds(compiled.program)
     return paths(compiled.bundle, compiled.board, samples, None if why else rounds)
 
 
@@ -127,7 +127,7 @@ def test_where_no_data_decides_the_bound_is_the_count(board: str):
 
 def test_what_loops_by_data_has_no_bound():
     def reason(model: onnx.ModelProto) -> str:
-        return most_rounds(compile_model(model, "host", CompileOptions("net")).program)[1]
+        return max_loop_rounds(compile_model(model, "host", CompileOptions("net")).program)[1]
 
     net = Net()
     net.output(net.ops("TopK", net.input("x", 9), net.const([3], np.int64), outs=["v", "i"])[0])

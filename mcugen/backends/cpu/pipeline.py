@@ -331,7 +331,7 @@ def _with_waits(costs: CostTable, board: Board, options: CompileOptions) -> Cost
     return replace(costs, core=board.core, waits=waits)
 
 
-def planned(program: Program, target_bytes: int = 0, max_bytes: float = math.inf) -> Program:
+def plan_program(program: Program, target_bytes: int = 0, max_bytes: float = math.inf) -> Program:
     """Reorder the program for the least memory, plan and verify its memory, and return it.
 
     Args:

@@ -68,7 +68,7 @@ def gather(net: Compilation) -> Evidence:
         "deviations.md": text.deviating(deviating),
         "bounds.md": text.bounds(bounds),
         "bounds.json": _json(bounds),
-        "coverage.md": text.covered(coverage, code),
+        "coverage.md": text.coverage_text(coverage, code),
         "coverage.json": _json(asdict(coverage)),
         "sbom.json": bill_of_materials(bundle.name, model, shipped, *_tools(board)),
     }

@@ -42,10 +42,10 @@ def bill_of_materials(
         tools: Names of programs.
         building: The program that builds for the board, with its flags.
     """
-    code = [_hashed(file, ComponentType.FILE, _sha256(data)) for file, data in sorted(files.items())]
-    source = _hashed(model[0], ComponentType.MACHINE_LEARNING_MODEL, model[1])
-    compiler = _hashed("mcugen", ComponentType.APPLICATION, own_digest(), __version__)
-    needs = needed("mcugen")
+    code = [_component(file, ComponentType.FILE, _sha256(data)) for file, data in sorted(files.items())]
+    source = _component(model[0], ComponentType.MACHINE_LEARNING_MODEL, model[1])
+    compiler = _component("mcugen", ComponentType.APPLICATION, own_digest(), __version__)
+    needs = required_packages("mcugen")
     packages = {package: _package(distribution(package)) for package in sorted(needs) if package != "mcugen"}
     programs = {tool: _program(tool) for tool in tools}
     parts = [
@@ -72,13 +72,13 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _hashed(name: str, kind: ComponentType, sha256: str, version: str | None = None) -> Component:
+def _component(name: str, kind: ComponentType, sha256: str, version: str | None = None) -> Component:
     digest = HashType(alg=HashAlgorithm.SHA_256, content=sha256)
     return Component(name=name, type=kind, version=version, bom_ref=f"{kind.value}/{name}", hashes=[digest])
 
 
 def _of_file(name: str, kind: ComponentType, path: Path, version: str | None = None) -> Component:
-    return _hashed(name, kind, _sha256(path.read_bytes()), version)
+    return _component(name, kind, _sha256(path.read_bytes()), version)
 
 
 def _program(name: str) -> Component:
@@ -120,7 +120,7 @@ def own_digest() -> str:
     return _sha256("".join(lines).encode())
 
 
-def needed(package: str) -> dict[str, tuple[str, ...]]:
+def required_packages(package: str) -> dict[str, tuple[str, ...]]:
     """Return the installed packages that a package needs, directly or indirectly, each with its own needs.
 
     Extras are ignored.

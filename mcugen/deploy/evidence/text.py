@@ -11,7 +11,7 @@ from mcugen.core.version import __version__
 from mcugen.deploy.evidence.coverage import Coverage
 from mcugen.deploy.evidence.requirements import Requirement
 from mcugen.deploy.evidence.sources import Deviation
-from mcugen.deploy.evidence.trace import TraceabilityMatrix, untraced
+from mcugen.deploy.evidence.trace import TraceabilityMatrix, find_untraced
 from mcugen.reporting.figures import Report
 
 _LICENSE = "<!-- SPDX-License-Identifier: 0BSD -->\n"
@@ -97,7 +97,7 @@ def tracing(traced: TraceabilityMatrix) -> str:
     used = [f for f in traced.functions if f.layers]
     functions = [(f.name, f.lines, ", ".join(map(str, f.layers))) for f in used]
     constants = [(c.name, f"{c.ctype}[{c.elements}]", c.line, ", ".join(map(str, c.layers))) for c in traced.constants]
-    missing = [f"- {kind}: {', '.join(map(code, names))}\n" for kind, names in untraced(traced).items() if names]
+    missing = [f"- {kind}: {', '.join(map(code, names))}\n" for kind, names in find_untraced(traced).items() if names]
     return (
         f"{_LICENSE}# Traceability\n\n## From the model to the code\n\n"
         f"{table(('ONNX node', 'operator', 'how', 'layers'), nodes)}\n"
@@ -165,7 +165,7 @@ def _count(value: int | None) -> str:
     return "not known" if value is None else f"{value:,}"
 
 
-def covered(coverage: Coverage, sources: Mapping[str, str]) -> str:
+def coverage_text(coverage: Coverage, sources: Mapping[str, str]) -> str:
     """Return coverage.md: a table of coverage by file, and the source lines that no sample runs."""
     rows = [
         (
@@ -177,8 +177,8 @@ def covered(coverage: Coverage, sources: Mapping[str, str]) -> str:
         for f in coverage.files
     ]
     columns = ("file", "statements", "branches", "conditions (MC/DC)")[: max(map(len, rows), default=3)]
-    missed = _listed({f.file: f.missed for f in coverage.files}, sources)
-    unshown = _listed({f.file: f.unshown for f in coverage.files}, sources)
+    missed = _list_lines({f.file: f.missed for f in coverage.files}, sources)
+    unshown = _list_lines({f.file: f.unshown for f in coverage.files}, sources)
     return (
         f"{_LICENSE}# Coverage\n\n"
         f"{coverage.samples} samples, {coverage.compiler}, -O0, as plain C on this computer.\n\n"
@@ -189,7 +189,7 @@ def covered(coverage: Coverage, sources: Mapping[str, str]) -> str:
     )
 
 
-def _listed(lines: Mapping[str, Sequence[int]], sources: Mapping[str, str]) -> str:
+def _list_lines(lines: Mapping[str, Sequence[int]], sources: Mapping[str, str]) -> str:
     """Return the text of lines by file."""
     return "".join(
         f"### {file}\n\n```c\n"

@@ -117,7 +117,7 @@ def _layer(
     number: int, layer: ReportedLayer, places: Sequence[Place], defined: Sequence[SourceFunction], arrays: Iterable[str]
 ) -> TracedLayer:
     words = frozenset().union(*(place.words for place in places))
-    reached = _reached(words, defined)
+    reached = _reachable_functions(words, defined)
     read = words.union(*(function.words for function in reached))
     title = layer.origin[-1] if layer.origin and layer.origin[-1] else layer.name
     return TracedLayer(
@@ -132,7 +132,7 @@ def _layer(
     )
 
 
-def _reached(words: Iterable[str], defined: Sequence[SourceFunction]) -> list[SourceFunction]:
+def _reachable_functions(words: Iterable[str], defined: Sequence[SourceFunction]) -> list[SourceFunction]:
     """Return the functions of these names, and the functions that they name, in the order of the files."""
     by_name: dict[str, list[SourceFunction]] = {}
     for function in defined:
@@ -182,7 +182,7 @@ def _nearest(at: int, neighbors: Sequence[Sequence[int]], named: Sequence[Sequen
     return sorted(layers)
 
 
-def untraced(traced: TraceabilityMatrix) -> Mapping[str, tuple[str, ...]]:
+def find_untraced(traced: TraceabilityMatrix) -> Mapping[str, tuple[str, ...]]:
     """Return what has no counterpart: layers without lines, constants without layers, nodes without layers."""
     return {
         "layers": tuple(layer.title for layer in traced.layers if not layer.lines),

@@ -31,7 +31,7 @@ class Gap:
     looks_like_cache: bool
 
 
-def judged(board: Array, reference: Array, tolerates_steps: bool) -> Verdict:
+def judge_result(board: Array, reference: Array, tolerates_steps: bool) -> Verdict:
     """Return the verdict on a result of the board: exact if all bits are equal, else close or different.
 
     Floats are close within the self-test's tolerance. With `tolerates_steps`, quantized values are close if they differ

@@ -59,10 +59,10 @@ class Frame:
     def encoded(self) -> bytes:
         """Return the bytes that go over the wire."""
         body = HEAD.pack(self.session, self.sequence, self.kind) + self.payload
-        return b"\0" + _stuffed(body + _CRC.pack(zlib.crc32(body))) + b"\0"
+        return b"\0" + _cobs_encode(body + _CRC.pack(zlib.crc32(body))) + b"\0"
 
 
-def _stuffed(body: bytes) -> bytes:
+def _cobs_encode(body: bytes) -> bytes:
     """Return the body in COBS encoding: runs of up to 254 nonzero bytes, each after its length plus one."""
     out = bytearray()
     remaining = body

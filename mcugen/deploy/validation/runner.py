@@ -46,7 +46,7 @@ _STATUS = {
 _FLASH = "flash the files that belong to this model"
 
 
-def _lost_its_way(place: str, pause: int) -> BoardError:
+def _protocol_error(place: str, pause: int) -> BoardError:
     """Return the error for a run that stands elsewhere than the protocol allows."""
     due = "no pause is due" if pause == NO_PAUSE else f"a pause behind layer {pause} is due"
     return BoardError("the board must pause behind the layers that it was asked for", f"{place}, and {due}", _FLASH)
@@ -187,7 +187,7 @@ class Runner:
                 last_row = self._write_rows(index, progress.value, last_row)
             else:
                 if at_pause is None or pause == NO_PAUSE or progress.value != pause:
-                    raise _lost_its_way(f"it pauses behind layer {progress.value}", pause)
+                    raise _protocol_error(f"it pauses behind layer {progress.value}", pause)
                 at_pause(progress.value)
                 pause = left.pop(0) if left else NO_PAUSE
             progress = self.device.resume(pause)
@@ -195,7 +195,7 @@ class Runner:
             failure = f"{_STATUS.get(progress.value, progress.value)} for sample {index}"
             raise VerificationError("the model's run function must return 0 on the board", failure)
         if pause != NO_PAUSE:
-            raise _lost_its_way("the run is done", pause)
+            raise _protocol_error("the run is done", pause)
         return progress
 
     def _data(self, port: Port, index: int) -> bytes:

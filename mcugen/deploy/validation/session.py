@@ -14,7 +14,7 @@ from pathlib import Path
 from mcugen.api.compilation import Compilation
 from mcugen.codegen.bundle import Result
 from mcugen.core.errors import BoardError, ToolMissingError, UsageError
-from mcugen.deploy.validation.compare import causes, gap, judged, worst
+from mcugen.deploy.validation.compare import causes, gap, judge_result, worst
 from mcugen.deploy.validation.device import Device, Identity
 from mcugen.deploy.validation.figures import (
     CycleRange,
@@ -242,7 +242,7 @@ class _Session:
             if self.reference is not None:
                 expected, _ = self.reference.outputs(index)
                 is_real = any(array.dtype.kind == "f" for array in expected.values())
-                self.verdicts[index] = [judged(outputs[key], expected[key], is_real) for key in expected]
+                self.verdicts[index] = [judge_result(outputs[key], expected[key], is_real) for key in expected]
             self.progress(f"{name}: running", index + 1, total)
 
     def _cycles(self, counts: int | None, seconds: float | None = None) -> int | None:
@@ -313,7 +313,7 @@ class _Session:
 
         If the fetched parts are equal, the difference lies behind them, or does not occur on every run.
         """
-        verdict = judged(board, reference, True)
+        verdict = judge_result(board, reference, True)
         if verdict is not Verdict.EXACT:
             return verdict
         return Verdict.DIFFERENT if board.nbytes == result.nbytes else Verdict.UNKNOWN
@@ -376,7 +376,7 @@ def _report(session: _Session, samples: Samples, metric: Metric, wiring: Wiring,
     assert board.identity is not None
     accuracy, oracle = judge(compiled, samples, session.outputs, metric, session.progress)
     session.notes += [oracle.note] if oracle.note else []
-    run, stacks = _simulated(compiled, board.samples[0]) if wiring.simulates else (None, None)
+    run, stacks = _simulate(compiled, board.samples[0]) if wiring.simulates else (None, None)
     figures = compiled.report
     return ValidationReport(
         model=figures.model,
@@ -401,7 +401,7 @@ def _report(session: _Session, samples: Samples, metric: Metric, wiring: Wiring,
     )
 
 
-def _simulated(compiled: CompiledModel, sample: Sample) -> tuple[Execution, tuple[int, ...] | None]:
+def _simulate(compiled: CompiledModel, sample: Sample) -> tuple[Execution, tuple[int, ...] | None]:
     """Return a simulated run, and the stack of each layer.
 
     If code converts the input from raw data, the run takes the converted input, as the board does.

@@ -13,7 +13,7 @@ from rich.table import Table
 from mcugen.core.errors import printable
 from mcugen.deploy.validation.figures import CycleRange, LayerCheck, ValidationReport, Verdict
 from mcugen.reporting.figures import layer_title
-from mcugen.reporting.pages import rendered
+from mcugen.reporting.pages import render_template
 from mcugen.reporting.text import MIN_WIDE_TERMINAL_COLUMNS, accuracy_rows, table_of_facts
 
 _WORDS = {
@@ -54,7 +54,7 @@ def totals(report: ValidationReport) -> list[Row]:
         rows += accuracy_rows(report.accuracy, "run on the board")
     rows += _times(report)
     if report.stack is not None:
-        note = "bytes below the caller's frame" + _beside(report.simulated.stack if report.simulated else None)
+        note = "bytes below the caller's frame" + _simulated_note(report.simulated.stack if report.simulated else None)
         rows.append(("peak stack", _number(report.stack), note))
     firmware, wire = report.firmware, report.wire
     rows.append(("arena", _number(firmware.arena), "bytes"))
@@ -97,7 +97,7 @@ def _range(cycles: CycleRange) -> str:
     return "" if cycles.least == cycles.most else f"; {cycles.least:,} to {cycles.most:,} of all samples"
 
 
-def _beside(simulated: int | None) -> str:
+def _simulated_note(simulated: int | None) -> str:
     return "" if simulated is None else f"; the simulator's: {simulated:,}"
 
 
@@ -138,7 +138,7 @@ def _table(report: ValidationReport, console_width: int) -> Table:
 
 def validation_page(report: ValidationReport) -> str:
     """Return the report as one HTML file, with all columns."""
-    return rendered(
+    return render_template(
         "validation.html.j2",
         title=title(report),
         sha256=report.model.sha256,
