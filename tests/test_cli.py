@@ -186,6 +186,33 @@ def test_inspect_memory_json(model: Path):
     assert [layer["kernel"] for layer in found["layers"]] == [layer["kernel"] for layer in report["layers"]]
 
 
+def test_inspect_shows_why_a_program_was_chosen(model: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mcugen.cli.commands.inspect.stdout", Console(width=80))
+    done = mcugen("inspect", model, "--search", "-b", "nrf52840")
+    assert (done.code, done.err) == (0, "")
+    assert max(map(len, done.out.splitlines())) <= 80
+    for word in ("search: balanced", "as asked (requested program)", "* marks the chosen program"):
+        assert word in done.out
+    assert done.out.count("Chosen: ") == 1 and len(re.findall(r"^ *\d+\* ", done.out, re.M)) == 1
+
+
+def test_inspect_shows_why_no_program_fits(model: Path):
+    done = mcugen("inspect", model, "--search", "--max-ram", "8")
+    assert done.code == 5 and "must fit --max-ram 8" in done.err
+    assert "as asked (requested program)" in done.out
+    assert "of RAM exceed the limit" in " ".join(done.out.split()) and "Chosen" not in done.out
+
+
+def test_inspect_search_json(model: Path):
+    entries = json.loads(mcugen("inspect", model, "--search", "--json", "-").out)["search"]
+    assert [entry["number"] for entry in entries] == [*range(1, len(entries) + 1)]
+    (chosen,) = [entry for entry in entries if entry["chosen"]]
+    report = json.loads(mcugen("inspect", model, "--json", "-").out)
+    assert (chosen["candidate"], chosen["ram"]) == ("as asked", report["ram"]["arena"])
+    assert {row["kernel"] for row in chosen["plan"]["kernels"]} == {row["kernel"] for row in report["layers"]}
+    assert_failed(mcugen("inspect", model, "--search", "--memory"), 2, "stdout can hold one result")
+
+
 def test_one_result_on_stdout(model: Path):
     for other in (("--memory",), ("--json", "-")):
         assert_failed(mcugen("inspect", model, "--ir", "lir", *other), 2, "stdout can hold one result")

@@ -13,8 +13,8 @@ from mcugen.search.trace import SearchTrace, TraceEntry
 
 EXPLANATION = (
     "time: estimated instructions plus stall cycles for weights in slow memory, which most comparisons use. cycles: "
-    "estimated cycles of a call, where the core's stalls are known. RAM and flash: bytes, RAM without stack, code by "
-    "estimate unless it was compiled. * marks the chosen program."
+    "estimated cycles of a call, where the core's stalls are known. RAM and flash: bytes, RAM without the stack, code "
+    "by estimate unless it was compiled. * marks the chosen program."
 )
 NO_SEARCH = "no search: the program must work for all sizes, so that there is one candidate"
 
