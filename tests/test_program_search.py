@@ -64,7 +64,7 @@ def test_each_tolerance_is_documented() -> None:
 
 def test_an_objective_accepts_only_clear_gains() -> None:
     objective = Objective.of(CompileOptions(optimize="speed", max_ram=20_000))
-    assert (objective.goal, objective.budget, objective.is_balanced) == ("speed", Budget(ram=20_000), False)
+    assert (objective.goal, objective.budget) == ("speed", Budget(ram=20_000))
     assert objective.is_clearly_faster(96.0, 100.0) and not objective.is_clearly_faster(97.0, 100.0)
 
 

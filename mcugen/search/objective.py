@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 
 from mcugen.core.errors import UsageError
-from mcugen.core.options import GOALS, CompileOptions
+from mcugen.core.options import CompileOptions
 from mcugen.kernels.choose import AMPLE_MEMORY_FRACTION, MAX_BALANCED_SLOWDOWN, MAX_FLASH_EXCESS_RATIO
 
 NOT_MEASURED = "chosen by judgement; no measurement is recorded"
@@ -265,11 +265,6 @@ class Objective:
     def of(cls, options: CompileOptions) -> Objective:
         """Return the objective that the user set."""
         return cls(options.optimize, Budget.of(options))
-
-    @property
-    def is_balanced(self) -> bool:
-        """Return whether the search minimizes time · RAM · flash."""
-        return self.goal == GOALS[0]
 
     def is_clearly_faster(self, time: float, incumbent_time: float) -> bool:
         """Return whether a candidate is so much faster than another that errors of the estimates cannot be the reason.

@@ -61,7 +61,14 @@ class SearchTrace:
         return number
 
     def update(self, number: int | None, plan: ProgramPlan, metrics: Metrics, use: Use) -> None:
-        """Replace plan and metrics of a candidate that was evaluated again; None names no candidate."""
+        """Replace the evaluation of a candidate.
+
+        Args:
+            number: The number of the candidate; None names no candidate.
+            plan: Its decisions.
+            metrics: Its estimated cost.
+            use: What the search compares with the budget.
+        """
         if number is not None:
             self.entries[number - 1] = replace(self.entries[number - 1], plan=plan, metrics=metrics, use=use)
 
