@@ -20,6 +20,7 @@ from mcugen.hir.verify import verify_graph
 from mcugen.lir.program import Control
 from mcugen.search import goal_program
 from mcugen.search.goal_program import GraphVariant
+from mcugen.search.plan import divided_layers
 from mcugen.search.problem import SearchProblem
 from mcugen.search.spatial_tiling import in_patches
 
@@ -62,6 +63,7 @@ def test_patches_give_the_same(blocks: Sequence[Block]) -> None:
     graph = compile_model(model).graph
     patched = in_patches(graph, graph.nodes)
     assert patched is not None and len(patched.nodes) > len(graph.nodes)
+    assert len(divided_layers(graph, patched)) == 1 and divided_layers(graph, graph) == ()
     verify_graph(patched)
     feeds = random_feeds(model)
     assert_close(interpret(patched, feeds), interpret(graph, feeds))

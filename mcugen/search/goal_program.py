@@ -139,12 +139,12 @@ class GoalSearch:
             BuiltProgram(plan_program(program, max_bytes=max_arena), variant.changes), variant, kernels
         )
 
-    def _least_ram(self, candidates: Sequence[_VariantProgram], least: BuiltProgram) -> BuiltProgram:
+    def _least_ram(self, candidates: Sequence[_VariantProgram], smallest: BuiltProgram) -> BuiltProgram:
         """Return the program that serves `ram` best among variants that need nearly the least RAM."""
         restart()
         balanced = GoalSearch(self.problem.for_goal(GOALS[0]), self.streamings).program()  # It may need less RAM.
         restart()
-        max_arena = self._max_arena_ratio * least.program.arena_size
+        max_arena = self._max_arena_ratio * smallest.program.arena_size
         close = [candidate for candidate in candidates if candidate.program.arena_size <= max_arena]
         rivals = LeastRamRivals(self.problem, balanced, [candidate.built for candidate in close])
         for candidate in close:

@@ -10,11 +10,11 @@ from mcugen.core.errors import UsageError
 from mcugen.core.options import CompileOptions
 from mcugen.kernels.choose import AMPLE_MEMORY_FRACTION, MAX_BALANCED_SLOWDOWN, MAX_FLASH_EXCESS_RATIO
 
-NOT_MEASURED = "chosen by judgement; no measurement is recorded"
+NO_EVIDENCE = "chosen by judgement; no measurement is recorded"
 """Evidence of a tolerance without a measurement behind it."""
 
 
-def _tolerance(default: float, *, unit: str, meaning: str, evidence: str = NOT_MEASURED) -> float:
+def _tolerance(default: float, *, unit: str, meaning: str, evidence: str = NO_EVIDENCE) -> float:
     """Return a dataclass field with a default and its documentation; the declared type is that of the default."""
     documented: float = field(default=default, metadata={"unit": unit, "meaning": meaning, "evidence": evidence})
     return documented
@@ -29,7 +29,7 @@ class Tolerance:
     unit: str
     meaning: str
     evidence: str
-    """The measurement behind the value, or NOT_MEASURED."""
+    """The measurement behind the value, or NO_EVIDENCE."""
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ def _narrowed(limit: int | None, used: int, lacking: int) -> int | None:
 
 @dataclass(frozen=True)
 class Objective:
-    """What a search optimizes: the goal, the budgets that a program must keep to, and the tolerances."""
+    """The objective of a search: the goal, the budgets that a program must keep to, and the tolerances."""
 
     goal: str
     budget: Budget

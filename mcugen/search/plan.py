@@ -14,7 +14,7 @@ from mcugen.memory.place import copied_bytes, copies_of
 from mcugen.search.objective import Use
 from mcugen.search.weight_copies import Copies
 
-STAGING = (STAGE_WEIGHTS, BEGIN_WEIGHTS)
+COPYING_KERNELS = (STAGE_WEIGHTS, BEGIN_WEIGHTS)
 """Kernels that copy constants to the arena during a call."""
 
 
@@ -134,7 +134,9 @@ class ProgramPlan:
             changes=candidate.changes,
             row_groups=tuple(_blocks(program, Control.STREAM)),
             compressed_weights=tuple(dict.fromkeys(i.name for i in calls if i.kernel == DECODE_WEIGHTS)),
-            staged_weights=tuple(dict.fromkeys(i.operand("x").buffer.name for i in calls if i.kernel in STAGING)),
+            staged_weights=tuple(
+                dict.fromkeys(i.operand("x").buffer.name for i in calls if i.kernel in COPYING_KERNELS)
+            ),
             copied_weights=tuple(nbytes.items()),
             shared_layers=tuple(name for block in _blocks(program, Control.FORK) for name in block),
             is_pipelined=program.handover is not None,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program is searched for: an optimized graph, a board and options."""
+"""The problem of a program search: an optimized graph, a board and options."""
 
 from __future__ import annotations
 

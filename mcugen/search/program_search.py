@@ -44,9 +44,9 @@ IN_PART = "kernels chosen for some weights in RAM"
 WEIGHTS_IN_RAM = KernelsWithinBudget("kernels chosen for weights in RAM", ("ram", "flash"))
 """The transformation that chooses kernels for weights that start-up copies to RAM."""
 
-REQUESTED = "requested program"
-STAGING = "weight staging"
-TILING = "output-channel tiling"
+REQUESTED_PROGRAM = "requested program"
+WEIGHT_STAGING = "weight staging"
+CHANNEL_TILING = "output-channel tiling"
 """Kinds of decisions in the trace, besides those of the transformations."""
 
 CodeMeasure = Callable[[Program], int | None]
@@ -109,7 +109,7 @@ class ProgramSearch:
         return fit
 
     def _search(self) -> Fit:
-        baseline = self._evaluated(self._requested(self._options), REQUESTED, self._options)
+        baseline = self._evaluated(self._requested(self._options), REQUESTED_PROGRAM, self._options)
         selection = self._within_budget(Selection(baseline, (baseline,)))
         selection = self._with_room_for_copies(selection, baseline)
         selection = self._for_weights_in_ram(selection)
@@ -210,7 +210,7 @@ class ProgramSearch:
 
     def _with_charged_weights(self, charged: CompileOptions, chosen: ProgramCandidate) -> Iterator[ProgramCandidate]:
         """Yield the candidate whose kernels are charged for the bytes of their weights, if it is clearly faster."""
-        candidate = self._evaluated(self._requested(charged, IN_PART), STAGING, charged)
+        candidate = self._evaluated(self._requested(charged, IN_PART), WEIGHT_STAGING, charged)
         if self._objective.is_clearly_faster(candidate.time, chosen.time):
             yield candidate
         else:
@@ -231,7 +231,7 @@ class ProgramSearch:
         copied.
         """
         board, options, budget = self._board, self._options, self._budget
-        candidate = self._evaluated(self._requested(in_ram), STAGING, in_ram)
+        candidate = self._evaluated(self._requested(in_ram), WEIGHT_STAGING, in_ram)
         excess = budget.excess(candidate.use)
         narrowed = budget.narrowed(candidate.use) if excess else beside_copies(candidate, board, options)
         if narrowed is not None:
@@ -300,7 +300,7 @@ class ProgramSearch:
         changes = GraphChanges(channel_tiles=divided_layers(problem.graph, graph))
         restart()
         built = build_for_goal(problem.with_graph(graph, changes).for_goal(goal))
-        candidate = self._evaluated(problem.candidate(AS_ASKED, built, goal), TILING, options)
+        candidate = self._evaluated(problem.candidate(AS_ASKED, built, goal), CHANNEL_TILING, options)
         return problem.updated(staged(candidate, board, options))
 
     # ------------------------------------------------------------------------------------------ Comparisons
@@ -329,8 +329,8 @@ class ProgramSearch:
         The candidate keeps the likely size of its code where not even the share min_code_ratio of that size would fit.
         """
         likely = code_of(candidate.program, self._board)
-        least = round(self._objective.tolerances.min_code_ratio * likely)
-        if self._budget.excess(self._use_with_code(candidate, least)):
+        min_code = round(self._objective.tolerances.min_code_ratio * likely)
+        if self._budget.excess(self._use_with_code(candidate, min_code)):
             return self._problem.updated(replace(candidate, use=self._use_with_code(candidate, likely)))
         code = None if self._measure_code is None else self._measure_code(candidate.program)
         if code is None:

@@ -21,6 +21,7 @@ from mcugen.codegen.render import STATE_MARK
 from mcugen.core.board import load_board
 from mcugen.core.errors import DoesNotFitError, UsageError
 from mcugen.core.options import GOALS, Training
+from mcugen.driver.compilation_trace import CompilationTrace
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.tasks import Quantizing
 from mcugen.driver.variants import Variants
@@ -28,6 +29,7 @@ from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import STOP, Access, Space, aligned
 from mcugen.ops.onnx_node import Refusal
+from mcugen.search.trace import SearchTrace
 from mcugen.training.layers import layer_name, trainable
 
 RNG = np.random.default_rng(7)
@@ -169,9 +171,13 @@ def test_results_are_computed_again_where_ram_is_short() -> None:
     training = Training("last:5")
     plain = compile_model(deep(), "nrf52840", CompileOptions(training=training))
     ram = int(0.8 * (plain.program.arena_size + plain.program.state_size))
-    short = compile_model(deep(), "nrf52840", CompileOptions(training=training, max_ram=ram))
+    trace = CompilationTrace(search=SearchTrace())
+    short = compile_model(deep(), "nrf52840", CompileOptions(training=training, max_ram=ram), trace)
     assert short.program.arena_size + short.program.state_size <= ram
     assert any(name.endswith(".again") for name in short.bundle.layers)
+    assert trace.search is not None
+    (recomputed,) = [entry.plan.changes.recomputed for entry in trace.search.entries if entry.is_chosen]
+    assert recomputed and all(name.endswith(".again") for name in recomputed)
     host = compile_model(deep(), "host", CompileOptions(training=training, max_ram=ram))
     given = lessons(host, 3)
     for here, there in zip(host.simulate(given, measure=False).outputs, plain.reference(given), strict=True):
