@@ -26,10 +26,10 @@ from mcugen.hir.interpreter import interpret
 from mcugen.kernels.choose import AMPLE_MEMORY_FRACTION, MAX_BALANCED_SLOWDOWN, MIN_TOTAL_GAIN
 from mcugen.lir.program import (
     BEGIN_WEIGHTS,
-    BRINGING,
     END_WEIGHTS,
     READ_ROWS,
     STAGE_WEIGHTS,
+    TRANSFER_KERNELS,
     Access,
     Control,
     Program,
@@ -231,7 +231,7 @@ def test_a_copy_goes_on_while_layers_before_its_own_run():
     for begin in _indices(kernels, BEGIN_WEIGHTS):
         held = program.instrs[begin].operand("y").buffer
         end = next(i for i in _indices(kernels, END_WEIGHTS) if program.instrs[i].operand("y").buffer is held)
-        meanwhile = [i.name for i in program.instrs[begin:end] if i.kernel not in BRINGING]
+        meanwhile = [i.name for i in program.instrs[begin:end] if i.kernel not in TRANSFER_KERNELS]
         assert any(program.layer_estimates.get(name) for name in meanwhile)
         reader = next(i for i in program.instrs[end + 1 :] if held in [o.buffer for o in i.operands])
         assert reader.macs > 0
@@ -304,7 +304,7 @@ def late_end(program: Program) -> None:
 def other_place(program: Program) -> None:
     """What the layer beside a copy writes lies where that writes."""
     begin = [i.kernel for i in program.instrs].index(BEGIN_WEIGHTS)
-    layer = next(i for i in program.instrs[begin:] if i.kernel not in BRINGING)
+    layer = next(i for i in program.instrs[begin:] if i.kernel not in TRANSFER_KERNELS)
     held = program.instrs[begin].operand("y").buffer
     next(o.buffer for o in layer.operands if o.access is Access.OUT and o.buffer.planned).offset = held.offset
 

@@ -28,7 +28,7 @@ from mcugen.driver.parameters import require_room_quantized
 from mcugen.driver.plugins import registry_of
 from mcugen.driver.tasks import Judging, Quantizing, Teaching
 from mcugen.driver.variants import Variants
-from mcugen.evaluation.layers import LEARNING, REMEDIES, PrecisionReason, precision_lines
+from mcugen.evaluation.layers import LEARNING, REASON_REMEDIES, PrecisionReason, precision_lines
 from mcugen.evaluation.sample_warnings import label_warnings, range_warnings
 from mcugen.evaluation.samples import Samples, as_stored, graph_endpoints, load_samples, random_samples, value_endpoints
 from mcugen.export.task import Exported, Packaging, declared, export
@@ -156,7 +156,7 @@ class Compilation:
             self.search = self.make_search()
             quantization = self.search.run()
             quantization = replace(
-                quantization, notes=(*quantization.notes, self.search.told(kind), *self.search.widened())
+                quantization, notes=(*quantization.notes, self.search.accuracy_note(kind), *self.search.excess_notes())
             )
         else:
             quantization = basis.maker.quantize(basis.layers)
@@ -167,7 +167,7 @@ class Compilation:
         if basis.data is None:
             # The estimate comes first: held-out samples must not influence the ranges that they evaluate.
             quantization = self._refitted(quantization)
-        quantization = self._advisor(samples, is_apart=kind != "calibration").advised(quantization)
+        quantization = self._advisor(samples, is_apart=kind != "calibration").with_advice(quantization)
         calibration, data = basis.given, basis.data
         sample_notes = [*basis.notes, *(note for samples in (calibration, data) if samples for note in samples.notes)]
         digest = samples_sha256(calibration.inputs) if calibration else None
@@ -282,7 +282,9 @@ class Compilation:
         layers, raised, compensation = rescue_layers(
             maker, requested, is_searched=is_searched, time_of=self._estimated_time
         )
-        learned = [PrecisionReason(n, dtype.value, LEARNING, REMEDIES[LEARNING]) for n, dtype in learning.items()]
+        learned = [
+            PrecisionReason(n, dtype.value, LEARNING, REASON_REMEDIES[LEARNING]) for n, dtype in learning.items()
+        ]
         because = {reason.layer: reason for reason in (*maker.unrounded.reasons, *learned, *scores, *raised)}
         notes = [*strays, *maker.unrounded.notes, *compensation]
         return _Basis(

@@ -16,7 +16,7 @@ from mcugen.quantization.quantize import Progress, Quantization
 from mcugen.reporting.figures import Alternative
 from mcugen.search.budget import likely_use
 
-AS_IT_IS = "as it is"
+UNCHANGED_MODEL_NAME = "as it is"
 """Name of the compiled model in the comparison."""
 
 MIN_REPORTED_RATIO = 1.02
@@ -46,7 +46,7 @@ def compare_alternatives(
         makes: By name of the alternative, a function that compiles it.
         progress: Receives the number of finished alternatives.
     """
-    alternatives = [Alternative(AS_IT_IS, *_estimates(compiled))]
+    alternatives = [Alternative(UNCHANGED_MODEL_NAME, *_estimates(compiled))]
     for count, (name, make) in enumerate(makes.items()):
         progress("other options", count, len(makes))
         try:

@@ -99,7 +99,7 @@ class Pace:
     _cpi: float | None = None
     """Cycles per estimated instruction of the last program that ran."""
 
-    def is_kept_by(self, fastest: CompiledModel) -> bool:
+    def is_met_by(self, fastest: CompiledModel) -> bool:
         """Return whether a program meets the deadline, by its estimate where this is clear, else by a run.
 
         Raises:

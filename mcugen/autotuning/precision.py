@@ -43,7 +43,7 @@ from mcugen.evaluation.samples import Samples, as_stored, spread
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.cost import cost_table
 from mcugen.lir.program import Program
-from mcugen.quantization.few_bits import FINALISTS, num_stored_weights, stored_share, weights_in_flash
+from mcugen.quantization.few_bits import NUM_FINALISTS, num_stored_weights, stored_share, weights_in_flash
 from mcugen.quantization.plan import Codes
 from mcugen.quantization.qdq import stored_name
 from mcugen.quantization.quantize import Progress, Quantization, Quantizer, no_progress, quantizer
@@ -73,7 +73,7 @@ MAX_ASSIGNMENTS = 32
 NUM_NARROWINGS = 8
 """Number of choices of layers with 4-bit weights that are tried.
 
-All but FINALISTS of them are judged by weights that were rounded with all layers at 4 bits, or all at 8 bits.
+All but NUM_FINALISTS of them are judged by weights that were rounded with all layers at 4 bits, or all at 8 bits.
 """
 
 WEIGHT_SHARES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5, 0.45, 0.4, 0.35)
@@ -146,7 +146,7 @@ class Demand:
 class _Trial:
     """A model with some layers raised, compiled for the board on demand."""
 
-    wanted: Mapping[str, DType]
+    requested: Mapping[str, DType]
     quantization: Quantization
     board: Board
     options: CompileOptions
@@ -164,7 +164,7 @@ class _Trial:
         return compile_model(self.quantization, self.board, self.options)
 
     @cached_property
-    def counted(self) -> int | None:
+    def counted_instructions(self) -> int | None:
         """Return the instructions of one inference counted in QEMU, or None where the board is not simulated."""
         if not self.compiled.board.qemu:
             return None
@@ -231,7 +231,7 @@ class Round:
     `best` are the outputs of the model with all of these layers `raised`.
     """
 
-    wanted: Mapping[str, DType]
+    requested: Mapping[str, DType]
     precision: Mapping[str, DType]
     cost: PrecisionCost
     raised: Mapping[str, DType]
@@ -321,7 +321,7 @@ class Search:
         assert refused is not None
         raise refused
 
-    def told(self, kind: str) -> str:
+    def accuracy_note(self, kind: str) -> str:
         """Return a note of how the chosen model was judged, by samples of one of the SAMPLE_KIND_PHRASES."""
         last = next(step for step in reversed(self.steps) if step.holds)
         count = len(self.samples.inputs)
@@ -332,7 +332,7 @@ class Search:
         text = f"precisions are judged on {samples}: {last.shown(self.goal.metric)}; the goal: {self.goal}"
         return f"{text}; {doubt}" if doubt else text
 
-    def widened(self) -> list[str]:
+    def excess_notes(self) -> list[str]:
         """Return a note if the program's constants exceed the share of weights that was requested, or no notes."""
         last = next(step for step in reversed(self.steps) if step.holds)
         if self.demand.max_weights is None or last.weights is None or self.options.optimize == "flash":
@@ -351,11 +351,11 @@ class Search:
         self._first = start
         self.quantizer = self.quantizer.with_code_bits(start.quantization.plan.code_bits)
         self._codes = dict(self._first.quantization.plan.layers)
-        self._halves = list(self._crossed())
+        self._halves = list(self._split_halves())
         if self.pace is not None and not self._is_timely(self._first.quantization):
             assert self.pace.missed is not None
             self.pace.deadline.require(self.pace.missed)
-        self.goal = self.demand.goal(self._judged(self._reference))
+        self.goal = self.demand.goal(self._judge(self._reference))
         self._scores: dict[str, float] = {}
         self._raised: list[str] = []
         self._orders: dict[tuple[DType, frozenset[tuple[str, DType]]], list[str]] = {}
@@ -364,7 +364,7 @@ class Search:
         """Return the float model's outputs."""
         return self.quantizer.model.reference(samples).outputs
 
-    def _crossed(self) -> Iterator[_Half]:
+    def _split_halves(self) -> Iterator[_Half]:
         """Yield a quantizer for each half of the samples, or none if the samples are separate or too few."""
         whole, inputs = self.quantizer, self.samples.inputs
         parts = halves(inputs)
@@ -373,7 +373,7 @@ class Search:
         for known, unseen in (parts, parts[::-1]):
             half = _Half(quantizer(whole.source, whole.model, whole.scheme, [inputs[i] for i in known]), unseen)
             half.quantizer.compensates, half.quantizer.code_bits = whole.compensates, whole.code_bits
-            half.codes |= half.quantizer.quantize(self._first.wanted).plan.layers
+            half.codes |= half.quantizer.quantize(self._first.requested).plan.layers
             yield half
 
     @cached_property
@@ -389,15 +389,18 @@ class Search:
             DoesNotFitError: If no model fits the board.
             ConstraintError: If no weights fit the requested share.
         """
-        share, narrow_trial = self._within_budget()
+        share, narrow_trial = self._start_within_budget()
         if share is None or not self._may_code:
             yield narrow_trial
             return
         is_last = self.options.optimize not in CODING_GOALS
         if is_last:
             yield narrow_trial
-        favour, narrow_noise = NOISE_PER_TIME[self.options.optimize], self._noise_left(narrow_trial.wanted)
-        narrow_rank = narrow_noise * self._times.of(Storage(narrow_trial.wanted)) ** favour
+        favour, narrow_noise = (
+            NOISE_PER_TIME[self.options.optimize],
+            self._noise_with_own_weights(narrow_trial.requested),
+        )
+        narrow_rank = narrow_noise * self._times.of(Storage(narrow_trial.requested)) ** favour
         coded = [candidate for candidate in self._coded(share) if candidate.noise < narrow_noise]
         better = [candidate for candidate in coded if not is_last and candidate.rank(favour) < narrow_rank]
         stored_ratio = stored_share(narrow_trial.quantization.model, narrow_trial.quantization.plan) / share
@@ -407,7 +410,7 @@ class Search:
             yield narrow_trial
         yield from self._saving([candidate for candidate in coded if candidate not in better], share, max_bytes)
 
-    def _within_budget(self) -> tuple[float | None, _Trial]:
+    def _start_within_budget(self) -> tuple[float | None, _Trial]:
         """Return the model in int8, or with as many 4-bit weights as needed and then their share of the int8 bytes.
 
         Raises:
@@ -416,7 +419,7 @@ class Search:
         """
         share = self.demand.max_weights
         if share is not None:
-            return (share, self._narrowed(share)) if share < 1 else (None, self.trial(self.fixed))
+            return (share, self._best_narrowed(share)) if share < 1 else (None, self.trial(self.fixed))
         try:
             return None, self.trial(self.fixed)
         except DoesNotFitError:
@@ -440,12 +443,12 @@ class Search:
         while first < last:
             self.progress(_NARROWING, len(shares) - 1 - (last - first), len(shares))
             middle = (first + last) // 2
-            first, last = (first, middle) if self._may_be_enough(shares[middle]) else (middle + 1, last)
+            first, last = (first, middle) if self._draft_may_fit(shares[middle]) else (middle + 1, last)
         for share in shares[first:-1]:
             with suppress(DoesNotFitError):
-                self._draft(self._way(share))
-                return share, self._narrowed(share)
-        return min_share, self._narrowed(min_share)
+                self._draft(self._promising_precisions(share))
+                return share, self._best_narrowed(share)
+        return min_share, self._best_narrowed(min_share)
 
     def _shares_that_may_fit(self) -> tuple[float, float]:
         """Return an upper bound of the share of weight bytes that fits, and a share that does fit.
@@ -481,9 +484,9 @@ class Search:
         """
         compile_model(self.quantizer.draft(dtypes), self.board, self.options)
 
-    def _may_be_enough(self, share: float) -> bool:
+    def _draft_may_fit(self, share: float) -> bool:
         """Return whether a draft with this share of weight bytes takes hardly more flash than available."""
-        return self._flash_of(self._way(share)) <= FLASH_ESTIMATE_MARGIN * (
+        return self._flash_of(self._promising_precisions(share)) <= FLASH_ESTIMATE_MARGIN * (
             self.options.max_flash or self.board.total_flash
         )
 
@@ -493,9 +496,9 @@ class Search:
         _, program = draft_program(self.quantizer.draft(dtypes), self.board, options)
         return likely_use(program, self.board, options).flash
 
-    def _way(self, share: float) -> Mapping[str, DType]:
+    def _promising_precisions(self, share: float) -> Mapping[str, DType]:
         """Return the most promising precisions for a share of weight bytes."""
-        return self.quantizer.narrowed(self.fixed, self._layers, share, 1)[0]
+        return self.quantizer.choose_narrow_layers(self.fixed, self._layers, share, 1)[0]
 
     @cached_property
     def _layers(self) -> list[str]:
@@ -503,10 +506,10 @@ class Search:
         plan = self.quantizer.draft(self.fixed).plan
         return [n for n in self.quantizer.bearing_few_bits(plan) if n not in self.fixed]
 
-    def _narrowed(self, share: float) -> _Trial:
+    def _best_narrowed(self, share: float) -> _Trial:
         """Return the model with a share of weight bytes, by the best of some promising choices of layers."""
-        assignments = self.quantizer.narrowed(self.fixed, self._layers, share, NUM_NARROWINGS)
-        if len(assignments) > FINALISTS:
+        assignments = self.quantizer.choose_narrow_layers(self.fixed, self._layers, share, NUM_NARROWINGS)
+        if len(assignments) > NUM_FINALISTS:
             narrow_codes = self.quantizer.quantize(
                 {**self.fixed, **dict.fromkeys(self._layers, DType.INT4)}
             ).plan.layers
@@ -517,7 +520,9 @@ class Search:
                 )
             )
         return self.trial(
-            min(assignments[:FINALISTS], key=self._noise_left) if len(assignments) > 1 else assignments[0]
+            min(assignments[:NUM_FINALISTS], key=self._noise_with_own_weights)
+            if len(assignments) > 1
+            else assignments[0]
         )
 
     @property
@@ -533,11 +538,13 @@ class Search:
         measured.
         """
         maker, times = self.quantizer, self._times
-        storages = [Storage(self.fixed, maker.coded(self.fixed, share))]
-        storages += [w for price in TIME_PRICES if (w := maker.stored(self.fixed, self._layers, share, times, price))]
-        different = {(frozenset(w.wanted.items()), frozenset(w.bits.items())): w for w in storages if w.bits}
+        storages = [Storage(self.fixed, maker.choose_code_bits(self.fixed, share))]
+        storages += [
+            w for price in TIME_PRICES if (w := maker.choose_storage(self.fixed, self._layers, share, times, price))
+        ]
+        different = {(frozenset(w.requested.items()), frozenset(w.bits.items())): w for w in storages if w.bits}
         models = [
-            _Coded(storage, maker.with_code_bits(storage.bits).quantize(storage.wanted), times.of(storage))
+            _Coded(storage, maker.with_code_bits(storage.bits).quantize(storage.requested), times.of(storage))
             for storage in different.values()
         ]
         return sorted(models, key=lambda model: model.rank(NOISE_PER_TIME[self.options.optimize]))[:MAX_CODED_STARTS]
@@ -548,7 +555,7 @@ class Search:
         The largest size of the constants is `max_bytes`. Their flash must shrink by about what the share promises.
         """
         for candidate in candidates:
-            trial = self._made(candidate.storage.wanted, candidate.quantization, has_own_weights=True)
+            trial = self._build_trial(candidate.storage.requested, candidate.quantization, has_own_weights=True)
             if self._fits(trial) and self._saves(trial, share) and trial.compiled.program.weights_size <= max_bytes:
                 yield trial
 
@@ -582,7 +589,7 @@ class Search:
         promised = (1 - share) * weights_in_flash(self.quantizer.model, coded.quantization.plan)
         return self._wide.weights_size - coded.compiled.program.weights_size >= MIN_SAVING_RATIO * promised
 
-    def _noise_left(self, dtypes: Mapping[str, DType]) -> float:
+    def _noise_with_own_weights(self, dtypes: Mapping[str, DType]) -> float:
         """Return the noise of a model with its own weights.
 
         That is the noise on the samples by which the weights were rounded, or else the noise of the outputs.
@@ -628,7 +635,7 @@ class Search:
             layers = self._by_sensitivity(current, dtype)
             for number, layer in enumerate(layers):
                 self.progress(f"raising layers to {dtype.value}", number, len(layers))
-                trial = self._trial({**current.wanted, layer: dtype}, layer)
+                trial = self._trial({**current.requested, layer: dtype}, layer)
                 if current.precision[layer] is dtype or trial is None:
                     continue  # Raising its neighbours has raised it already.
                 if each_fits and not (self._fits(trial) and self._is_timely(trial.quantization)):
@@ -654,8 +661,8 @@ class Search:
         raised = dict.fromkeys(self._raised[:-1])
         for number, layer in enumerate(sorted(raised, key=lambda name: self._scores[name])):
             self.progress("lowering layers again", number, len(raised))
-            for dtype in LADDER[: LADDER.index(current.wanted[layer])]:
-                dtypes = {name: d for name, d in {**current.wanted, layer: dtype}.items() if d is not LADDER[0]}
+            for dtype in LADDER[: LADDER.index(current.requested[layer])]:
+                dtypes = {name: d for name, d in {**current.requested, layer: dtype}.items() if d is not LADDER[0]}
                 trial = self._trial(dtypes, layer)
                 if trial is None or not self._fits(trial) or trial.cost.growth(current.cost) >= 0:
                     continue
@@ -672,19 +679,19 @@ class Search:
         Assignments use the precisions of the current model and int8.
         """
         layers = list(self._candidates(self._first, LADDER[-1]))
-        needed = [d for d in LADDER if d is LADDER[0] or d in current.wanted.values()]
+        needed = [d for d in LADDER if d is LADDER[0] or d in current.requested.values()]
         total = len(needed) ** len(layers)
         cheaper = []
         for number, dtypes in enumerate(product(needed, repeat=len(layers)) if total <= MAX_ASSIGNMENTS else ()):
             self.progress("all assignments", number, total)
             raised = {name: d for name, d in zip(layers, dtypes, strict=True) if d is not LADDER[0]}
-            trial = self._trial({**self._first.wanted, **raised}, *raised)
+            trial = self._trial({**self._first.requested, **raised}, *raised)
             if not raised or trial is None or not self._fits(trial):
                 continue
             if (growth := trial.cost.growth(current.cost)) < 0:
                 cheaper.append((growth, raised))
         for _, raised in sorted(cheaper, key=lambda entry: entry[0]):
-            trial = self.trial({**self._first.wanted, **raised})
+            trial = self.trial({**self._first.requested, **raised})
             dtype = max(raised.values(), key=LADDER.index)
             if self._is_timely(trial.quantization) and self._holds_too(trial, ", ".join(raised), dtype):
                 return trial
@@ -696,19 +703,19 @@ class Search:
         Weights rounded for int8 inputs make up for input errors that disappear once layers are raised.
         """
         wide = dict.fromkeys(self._candidates(current, DType.INT16), DType.INT16)
-        return maker.quantize({**current.wanted, **wide}).plan.layers
+        return maker.quantize({**current.requested, **wide}).plan.layers
 
     def _by_sensitivity(self, current: _Trial, dtype: DType) -> list[str]:
         """Return the layers that can be raised to `dtype`, sorted by noise per unit of cost.
 
         The quietest layers are assumed to cost as much as the most expensive of the other layers.
         """
-        if (order := self._orders.get((dtype, frozenset(current.wanted.items())))) is not None:
+        if (order := self._orders.get((dtype, frozenset(current.requested.items())))) is not None:
             return order
         layers = list(self._candidates(current, dtype))
-        raised = {**current.wanted, **dict.fromkeys(layers, dtype)}
+        raised = {**current.requested, **dict.fromkeys(layers, dtype)}
         context = Round(
-            current.wanted,
+            current.requested,
             current.precision,
             current.cost,
             raised,
@@ -726,7 +733,7 @@ class Search:
         scores = {name: noise[name] / max(cost, MIN_COST_GROWTH) for name, cost in costs.items() if cost is not None}
         self._scores |= scores
         order = sorted(scores, key=lambda name: -scores[name])
-        self._orders[dtype, frozenset(current.wanted.items())] = order
+        self._orders[dtype, frozenset(current.requested.items())] = order
         return order
 
     def _ask(self, task: str, questions: Sequence[Question]) -> Iterator[tuple[str, Answer]]:
@@ -742,14 +749,14 @@ class Search:
         self._codes, self.quantizer = dict(context.codes), self.quantizer.with_code_bits(context.code_bits)
         if not question.of_growth:
             return self._mse(self._probe({**context.raised, layer: context.precision[layer]}), context.best)
-        trial = self._trial({**context.wanted, layer: context.dtype}, layer)
+        trial = self._trial({**context.requested, layer: context.dtype}, layer)
         return trial.cost.growth(context.cost) if trial is not None and self._fits(trial) else None
 
     def _candidates(self, current: _Trial, dtype: DType) -> Iterator[str]:
         """Yield the layers that compute in less than `dtype`."""
         for node in (n for n in self.quantizer.model.graph.nodes if not n.op.moves_data):
             name = node.outputs[0].name
-            is_coarse = current.wanted.get(name) in (DType.INT4, DType.INT2)
+            is_coarse = current.requested.get(name) in (DType.INT4, DType.INT2)
             is_free = name in current.precision and name not in self.fixed and not is_coarse
             if is_free and LADDER.index(current.precision[name]) < LADDER.index(dtype):
                 yield name
@@ -762,7 +769,7 @@ class Search:
         Raises:
             DoesNotFitError: If it does not fit the board.
         """
-        trial = self._made(dtypes, self.quantizer.quantize(dtypes), has_own_weights=True)
+        trial = self._build_trial(dtypes, self.quantizer.quantize(dtypes), has_own_weights=True)
         _ = trial.compiled
         return trial
 
@@ -777,9 +784,9 @@ class Search:
         max_share = self.demand.max_weights
         if max_share is not None and stored_share(quantization.model, quantization.plan) > max_share:
             return None
-        return self._made(dtypes, quantization, has_own_weights=False)
+        return self._build_trial(dtypes, quantization, has_own_weights=False)
 
-    def _made(self, dtypes: Mapping[str, DType], quantization: Quantization, *, has_own_weights: bool) -> _Trial:
+    def _build_trial(self, dtypes: Mapping[str, DType], quantization: Quantization, *, has_own_weights: bool) -> _Trial:
         return _Trial(dtypes, quantization, self.board, self.options, self.samples.inputs[0], has_own_weights)
 
     def _fits(self, trial: _Trial) -> bool:
@@ -792,7 +799,7 @@ class Search:
         if self.pace is None:
             return True
         fastest = compile_model(quantization, self.board, replace(self.options, optimize="speed"))
-        return self.pace.is_kept_by(fastest)
+        return self.pace.is_met_by(fastest)
 
     def _holds_too(self, trial: _Trial, layer: str, dtype: DType) -> bool:
         """Return whether the goal holds and the model fits; a model that fails leaves no line in the table."""
@@ -812,10 +819,10 @@ class Search:
         Raises:
             DoesNotFitError: If the goal holds in ONNX Runtime but the model is too large.
         """
-        in_ort = self._judged(self._unseen_outputs(trial))
+        in_ort = self._judge(self._unseen_outputs(trial))
         in_c = self._in_c(trial) if self.goal.met(in_ort) else None
         holds = in_c is not None and self.goal.met(in_c)
-        num_instructions = trial.counted if holds else None
+        num_instructions = trial.counted_instructions if holds else None
         report = trial.compiled.report if "compiled" in trial.__dict__ else None
         self.steps.append(
             Tradeoff(
@@ -834,7 +841,7 @@ class Search:
         )
         return holds
 
-    def _judged(self, outputs: Sequence[Mapping[str, Array]]) -> Judged:
+    def _judge(self, outputs: Sequence[Mapping[str, Array]]) -> Judged:
         """Return the judgement of outputs in real values."""
         samples, ends = self.samples, self._first.compiled.program.outputs
         return judged(ends, outputs, self._reference, samples.labels, samples.inputs)
@@ -848,12 +855,12 @@ class Search:
             return self._outputs_in_reals(trial.quantization, self.samples.inputs)
         outputs: dict[int, dict[str, Array]] = {}
         for half in self._halves:
-            quantization = half.quantizer.quantize(trial.wanted, None if trial.has_own_weights else half.codes)
+            quantization = half.quantizer.quantize(trial.requested, None if trial.has_own_weights else half.codes)
             judged_samples = [self.samples.inputs[place] for place in half.places]
             outputs |= zip(half.places, self._outputs_in_reals(quantization, judged_samples), strict=True)
         return [outputs[place] for place in range(len(outputs))]
 
-    def _stored(self, compiled: CompiledModel) -> list[dict[str, Array]]:
+    def _stored_samples(self, compiled: CompiledModel) -> list[dict[str, Array]]:
         return [as_stored(sample, compiled.program.inputs) for sample in self.samples.inputs]
 
     def _probe(self, dtypes: Mapping[str, DType]) -> list[dict[str, Array]]:
@@ -868,12 +875,12 @@ class Search:
         if has_real_ends:  # Its inputs and outputs are those of the float model.
             with suppress(VerificationError):  # ONNX Runtime lacks some operators.
                 return run_oracle(OracleModel(quantization.proto), samples).outputs
-        host = compile_model(quantization, "host", self._unlimited)
+        host = compile_model(quantization, "host", self._unlimited_options)
         stored = [as_stored(sample, host.program.inputs) for sample in samples]
         return reals(host.reference(stored), host.program.outputs)
 
     @property
-    def _unlimited(self) -> CompileOptions:
+    def _unlimited_options(self) -> CompileOptions:
         """Return options without budgets for a build on this computer, whose memory use does not concern the board."""
         return replace(self.options, max_ram=None, max_flash=None)
 
@@ -887,6 +894,6 @@ class Search:
         """
         compiled = trial.compiled
         if not compiled.bundle.libraries:
-            compiled = compile_model(trial.quantization, "host", self._unlimited)
-        outputs = compiled.given_inputs.simulate(self._stored(compiled), measure=False).outputs
-        return self._judged(reals(outputs, compiled.program.outputs))
+            compiled = compile_model(trial.quantization, "host", self._unlimited_options)
+        outputs = compiled.given_inputs.simulate(self._stored_samples(compiled), measure=False).outputs
+        return self._judge(reals(outputs, compiled.program.outputs))

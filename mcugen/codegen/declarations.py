@@ -10,7 +10,7 @@ from jinja2 import meta
 
 from mcugen.lir.kernel import Declared, Kernel
 
-GIVEN = frozenset({"fn", "p", "signature", "flags", "needs", "types"})
+TEMPLATE_CONTEXT_NAMES = frozenset({"fn", "p", "signature", "flags", "needs", "types"})
 """Names that every template receives; see mcugen.codegen.render."""
 
 _MEMBER = re.compile(r"\bp(?:->|\.)(\w*)(\{\{|[\"%])?")
@@ -49,7 +49,9 @@ def _mismatches(kernel: Kernel, env: jinja2.Environment, name: str) -> list[str]
     ]
     options = {option.name for group in kernel.options for option in group.declared()}
     undeclared = meta.find_undeclared_variables(env.parse(own))
-    faults += [f"{name} reads {text}, which is no option" for text in sorted(undeclared - options - GIVEN)]
+    faults += [
+        f"{name} reads {text}, which is no option" for text in sorted(undeclared - options - TEMPLATE_CONTEXT_NAMES)
+    ]
     words = {word for source in sources for word in re.findall(r"\w+", source)}
     faults += [f"the option {option} is not read by {name}" for option in sorted(options - words)]
     return faults

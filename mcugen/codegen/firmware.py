@@ -26,7 +26,7 @@ from mcugen.core.board import Memory
 from mcugen.core.errors import UsageError, shortened
 from mcugen.core.version import __version__
 from mcugen.hir.types import Array, DType
-from mcugen.lir.program import ALIGNMENT, BRINGING, READ_ROWS, Control, Instr, Program
+from mcugen.lir.program import ALIGNMENT, READ_ROWS, TRANSFER_KERNELS, Control, Instr, Program
 from mcugen.memory.shared_arena import Joint, Pair, join, verify_joint
 
 
@@ -206,7 +206,7 @@ def _place(memory: str) -> str:
 def _calls(program: Program) -> Iterator[Instr]:
     """Yield the instructions that call kernel functions."""
     plain = (i for i in program.instrs if i.control is Control.NONE and not i.moves_nothing)
-    return (i for i in plain if i.kernel not in (READ_ROWS, *BRINGING))
+    return (i for i in plain if i.kernel not in (READ_ROWS, *TRANSFER_KERNELS))
 
 
 def _arrays(draft: Draft) -> Iterator[tuple[ArrayKey, str, Array]]:

@@ -157,7 +157,7 @@ class CompiledModel:
             return self.graph
         variants = Variants(self.model, self.graph.name, self.options, self.board)
         sizes = {s.name: s.high for s in symbols} | sizes_of(self.bundle, sample)
-        return variants.settled(symbols, sizes, lambda graph: interpret(graph, sample))
+        return variants.settle_sizes(symbols, sizes, lambda graph: interpret(graph, sample))
 
     def simulate(
         self,

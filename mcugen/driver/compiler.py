@@ -115,11 +115,11 @@ def compile_model(
 
 
 def _compile_once(
-    model: ModelSource, hardware: Board, options: CompileOptions, trace: CompilationTrace | None
+    model: ModelSource, board: Board, options: CompileOptions, trace: CompilationTrace | None
 ) -> CompiledModel:
     """Compile a model once, with fixed options."""
-    file = _check_options(options, hardware)
-    target = target_of(hardware, options)
+    file = _check_options(options, board)
+    target = target_of(board, options)
     registry = registry_of(options.plugins)
     quantized = model if isinstance(model, Quantization) else None
     source = model.loaded if isinstance(model, Quantization) else load(model, registry, options.input_types)
@@ -137,7 +137,7 @@ def _compile_once(
         symbols = variants.symbols(graph)
         optimize(graph, trace)
         require_room(graph, target, options)
-        best = _search_program(graph, variants, symbols, hardware, trace.search if trace else None)
+        best = _search_program(graph, variants, symbols, board, trace.search if trace else None)
         fit, target, program, chosen = best.fit, best.board, best.fit.program, best.placed(options)
         notes = fit.notes(target, options.optimize)
         notes += _copy_notes(fit, target, options, chosen)
@@ -161,21 +161,19 @@ def _compile_once(
             *(quantized.notes if quantized else ()),
         ]
         described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
-        basis = Basis.of(hardware, described, quantized.calibration_sha256 if quantized else None)
+        basis = Basis.of(board, described, quantized.calibration_sha256 if quantized else None)
         memories = memory_use(program, placement, weights_bytes(program, file))
         kernels = ", ".join(options.kernels) or options.family
         figures = describe(basis, fit, graph, target, source.sha256, kernels, memories, notes)
         sample = variants.sample(graph, symbols, program)
-    figures = (
-        _with_precisions(figures, quantized) if quantized else _report_given_model(figures, graph, source, options)
-    )
+    figures = _with_precisions(figures, quantized) if quantized else _report_given(figures, graph, source, options)
     figures, form = _with_input(figures, program, options, file)
     form = replace(form, cached=cached)
     rated = str(figures.quantization_estimate or "")
     provenance = Provenance(source.file, source.sha256, target.name, described, rated)
-    kernel_source = KernelSource(_features_of_cores(hardware, options), registry.templates)
+    kernel_source = KernelSource(_features_of_cores(board, options), registry.templates)
     draft = Draft(program, provenance, (sample,), figures.to_json(), placement, form, kernel_source)
-    return CompiledModel(source.proto, source.given, hardware, graph, program, figures, options, draft, quantized)
+    return CompiledModel(source.proto, source.given, board, graph, program, figures, options, draft, quantized)
 
 
 def _with_precisions(figures: Report, quantization: Quantization) -> Report:
@@ -184,7 +182,7 @@ def _with_precisions(figures: Report, quantization: Quantization) -> Report:
     return replace(figures, quantization_estimate=estimate, warnings=warnings, other_precisions=layers)
 
 
-def _report_given_model(figures: Report, graph: Graph, source: LoadedModel, options: CompileOptions) -> Report:
+def _report_given(figures: Report, graph: Graph, source: LoadedModel, options: CompileOptions) -> Report:
     """Return the report of a model that mcugen did not quantize, with warnings and its layers in float32."""
     lost = lost_constants(source.given.graph, options.bound)
     warnings = (describe_lost(lost),) if lost else ()

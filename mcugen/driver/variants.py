@@ -103,14 +103,16 @@ class Variants:
             golden = partial(golden_sample, kept=state_inputs, seed=seed)
             with warnings.catch_warnings(), suppress(McugenError, ValueError):  # An empty tensor has no maximum.
                 warnings.simplefilter("ignore", RuntimeWarning)
-                samples.append(golden(self.settled(symbols, sizes, partial(_outputs_of, golden))))
+                samples.append(golden(self.settle_sizes(symbols, sizes, partial(_outputs_of, golden))))
                 if all(samples[-1].outputs[s.output].all() for s in symbols if s.output):
                     break
         if not samples:
             raise UnsupportedError("a result must be found for some sample", f"none in {NUM_SEEDS}", "repair the model")
         return samples[-1]
 
-    def settled(self, symbols: Sequence[Symbol], sizes: Sizes, run: Callable[[Graph], Mapping[str, Array]]) -> Graph:
+    def settle_sizes(
+        self, symbols: Sequence[Symbol], sizes: Sizes, run: Callable[[Graph], Mapping[str, Array]]
+    ) -> Graph:
         """Return the optimized graph for given sizes, with the sizes that the model computes.
 
         Args:

@@ -13,29 +13,29 @@ from mcugen.core.errors import shortened
 from mcugen.core.options import DIVERGED_DB
 from mcugen.hir.types import Array
 
-AS_WANTED, NO_INTEGER_FORM, BETWEEN = "as wanted", "no integer form", "between float layers"
+REQUESTED_REAL, NO_INTEGER_FORM, BETWEEN_FLOAT_LAYERS = "as wanted", "no integer form", "between float layers"
 UNEQUAL_RANGES = "its parts' ranges differ too much for one scale"
 """Reasons why quantization leaves layers in float32."""
 
 UNCONVERTED = "no integer form for these types and constants"
 GIVEN_REAL = "the model leaves it between real tensors"
 LEARNING = "recurrent layers that learn need real numbers"
-SEARCHED = "--precision auto raised it to reach its goal"
+RAISED_BY_SEARCH = "--precision auto raised it to reach its goal"
 """Reasons why other layers of a model with integers do not compute in its main type."""
 
-REMEDIES = {
-    AS_WANTED: "leave out its --layer to quantize it",
+REASON_REMEDIES = {
+    REQUESTED_REAL: "leave out its --layer to quantize it",
     NO_INTEGER_FORM: "put another operator in its place: `mcugen operators` lists those with int8 kernels",
-    BETWEEN: "it follows where its neighbours are quantized",
+    BETWEEN_FLOAT_LAYERS: "it follows where its neighbours are quantized",
     UNEQUAL_RANGES: "bring its parts to one range in training, or force it: --layer NAME=int8",
     UNCONVERTED: "put another operator in its place: `mcugen operators` lists those with int8 kernels",
     GIVEN_REAL: "quantize what it reads and gives, or let mcugen quantize the float model: --calibration",
     LEARNING: "leave it out of --train to quantize it",
-    SEARCHED: "--layer NAME=int8 keeps it in int8, or ask for less: --max-accuracy-drop, --min-sqnr",
+    RAISED_BY_SEARCH: "--layer NAME=int8 keeps it in int8, or ask for less: --max-accuracy-drop, --min-sqnr",
 }
 """Remedies for a layer in another type, by reason."""
 
-KEEP = "--layer NAME=int8 keeps it in int8"
+KEEP_INT8_REMEDY = "--layer NAME=int8 keeps it in int8"
 """Remedy for a layer that was raised for a reason of its own."""
 
 COMPUTED = "computed in "
@@ -127,7 +127,7 @@ class PrecisionReason:
     layer: str
     precision: str
     reason: str
-    remedy: str = KEEP
+    remedy: str = KEEP_INT8_REMEDY
 
 
 def precision_lines(layers: Sequence[OtherPrecision]) -> list[str]:

@@ -20,7 +20,7 @@ IGNORED = 255
 MIN_PROBABILITY = 1e-7
 """Lower limit of a label's probability, so that probabilities quantized to zero give no infinite perplexity."""
 
-FAR_FROM_ONE = 0.1
+MAX_PROBABILITY_SUM_DEVIATION = 0.1
 """Largest deviation from 1 of the sum of quantized probabilities; scores with other sums are logits."""
 
 
@@ -102,7 +102,7 @@ def perplexity(outputs: Sequence[Outputs], labels: Array) -> float:
 def _probabilities(scores: Array) -> Array:
     """Return rows that add up to one; scores that are no probabilities are converted by softmax."""
     sums = scores.sum(1)
-    if scores.min(initial=0) >= 0 and np.abs(sums - 1).max(initial=0) <= FAR_FROM_ONE:
+    if scores.min(initial=0) >= 0 and np.abs(sums - 1).max(initial=0) <= MAX_PROBABILITY_SUM_DEVIATION:
         chances: Array = scores / sums[:, None]
         return chances
     powers = np.exp(scores - scores.max(1, keepdims=True))

@@ -570,7 +570,7 @@ def _saved_in_place(instrs: Sequence[Instr], ending: Collection[Buffer]) -> int:
     outs = ((i, out.buffer) for i in instrs for out in i.operands if out.access is Access.OUT)
     pairs = ((i, y, x.buffer) for i, y in outs for x in i.operands if x.buffer in ending)
     freedoms = ((y, x, freedom(i, y, x)) for i, y, x in pairs)
-    return max((free.most_shared(y.nbytes, x.nbytes) for y, x, free in freedoms if free is not None), default=0)
+    return max((free.max_shared_bytes(y.nbytes, x.nbytes) for y, x, free in freedoms if free is not None), default=0)
 
 
 class _Plan:

@@ -24,7 +24,7 @@ from mcugen.hir.types import Shape
 from mcugen.lir.formula import Fitter, Formula, Polynomial, Sizes, Symbol
 from mcugen.lir.program import Buffer, Endpoint, Instr, Param, Program, Space
 
-WHOLE_RANGE = 64
+NUM_RANGE_SIZES = 64
 """Ranges of so many sizes are tried one by one, larger ones at that many."""
 
 NUM_TRIED_SIZES = 16
@@ -36,7 +36,7 @@ MAX_EXHAUSTIVE_RANGE = 4096
 MAX_SIZE_SYMBOLS = 32
 """Each of them is tried at several sizes."""
 
-CONFIRMING = (10, 72)
+MIN_TRIED_SIZES = (10, 72)
 """Sizes at least that are tried, if need be beyond the range: a formula needs examples, one with steps many."""
 
 _RUN_TIME = ("params", "formulas", "baked", "operands", "inplace", "overlaps")
@@ -70,11 +70,11 @@ def merge_sizes(symbols: Sequence[Symbol], build: Build) -> Program:
     if len(symbols) > MAX_SIZE_SYMBOLS:
         rule = f"a model must have at most {MAX_SIZE_SYMBOLS} sizes that are known at run time only"
         raise UnsupportedError(rule, f"{len(symbols)}", "split the model")
-    fewest = len(symbols) * CONFIRMING[0]
+    fewest = len(symbols) * MIN_TRIED_SIZES[0]
     try:
         return _build_bounded(symbols, build, fewest)
     except _NoFormulaError:
-        return _build_bounded(symbols, build, len(symbols) * CONFIRMING[1])
+        return _build_bounded(symbols, build, len(symbols) * MIN_TRIED_SIZES[1])
 
 
 class _NoFormulaError(UnsupportedError):
@@ -111,7 +111,7 @@ class _Sample:
 def _reference(symbols: Sequence[Symbol], build: Build) -> tuple[Sizes, Variant]:
     """Return the sizes that determine the structure: the largest ones; for computed sizes larger ones if possible."""
     highest = {s.name: s.high for s in symbols}
-    general = {s.name: max(s.high, CONFIRMING[0]) if s.output else s.high for s in symbols}
+    general = {s.name: max(s.high, MIN_TRIED_SIZES[0]) if s.output else s.high for s in symbols}
     if general != highest:
         with suppress(McugenError):
             return general, build(general)
@@ -120,7 +120,7 @@ def _reference(symbols: Sequence[Symbol], build: Build) -> tuple[Sizes, Variant]
 
 def _values(symbol: Symbol, high: int) -> list[int]:
     """Return the sizes to try up to the reference: all, or both ends and some between."""
-    low, count = max(symbol.low, 1), NUM_TRIED_SIZES if symbol.output else WHOLE_RANGE
+    low, count = max(symbol.low, 1), NUM_TRIED_SIZES if symbol.output else NUM_RANGE_SIZES
     if high - low < count:
         return list(range(low, high + 1))
     ends = {*range(low, low + count // 4), *range(high - count // 8, high + 1)}
@@ -131,10 +131,10 @@ def _values(symbol: Symbol, high: int) -> list[int]:
 def _points(symbols: Sequence[Symbol], reference: Sizes) -> list[dict[str, int]]:
     """Return the sizes to sample: along each symbol with the others at the reference, and some mixtures."""
     lines = [{**reference, s.name: value} for s in symbols for value in _values(s, reference[s.name])]
-    small = [[v for v in _values(s, reference[s.name]) if v > 1][: CONFIRMING[0]] or [s.high] for s in symbols]
+    small = [[v for v in _values(s, reference[s.name]) if v > 1][: MIN_TRIED_SIZES[0]] or [s.high] for s in symbols]
     mixed = [
         {s.name: small[n][(step * (3 + n) + n) % len(small[n])] for n, s in enumerate(symbols)}
-        for step in range(CONFIRMING[0])
+        for step in range(MIN_TRIED_SIZES[0])
     ]
     return list({tuple(p.items()): p for p in [*lines, *mixed]}.values())
 

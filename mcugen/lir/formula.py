@@ -116,14 +116,14 @@ class Fitter:
     symbols: Sequence[Symbol]
     points: Sequence[Sizes]
     reference: Sizes
-    _known: dict[tuple[object, ...], Formula | None] = field(default_factory=dict)
+    _formulas: dict[tuple[object, ...], Formula | None] = field(default_factory=dict)
 
     def fit(self, values: Sequence[Number]) -> Formula | None:
         """Return the formula with these values at the points, in order; None if there is none."""
         key: tuple[object, ...] = (type(values[0]), *values)  # The type distinguishes 1 and 1.0.
-        if key not in self._known:
-            self._known[key] = self._fit(values)
-        return self._known[key]
+        if key not in self._formulas:
+            self._formulas[key] = self._fit(values)
+        return self._formulas[key]
 
     def _fit(self, values: Sequence[Number]) -> Formula | None:
         if all(isinstance(v, int) for v in values):
@@ -137,9 +137,9 @@ class Fitter:
         involved = [s for s in self.symbols if len({v for _, v in self._line(s, values)}) > 1]
         if len(involved) <= 1:
             symbol = (involved or self.symbols)[0]
-            polynomial = self._along(symbol, self._line(symbol, values))
+            polynomial = self._fit_along(symbol, self._line(symbol, values))
             return polynomial if polynomial and self._holds(polynomial, values) else None
-        lines = [self._along(s, self._line(s, values)) for s in involved]
+        lines = [self._fit_along(s, self._line(s, values)) for s in involved]
         if any(line is None for line in lines):
             return None
         parts = [[(), *(atoms for _, atoms in line.terms if atoms)] for line in lines if line]
@@ -155,7 +155,7 @@ class Fitter:
             if all(point[s.name] == self.reference[s.name] for s in self.symbols if s is not symbol)
         ]
 
-    def _along(self, symbol: Symbol, line: Sequence[tuple[Sizes, Number]]) -> Polynomial | None:
+    def _fit_along(self, symbol: Symbol, line: Sequence[tuple[Sizes, Number]]) -> Polynomial | None:
         data = [(point, int(value)) for point, value in line]
         if len({value for _, value in data}) == 1:
             return Polynomial(((data[0][1], ()),) if data[0][1] else ())

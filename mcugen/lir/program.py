@@ -180,13 +180,13 @@ may use `y`."""
 END_WEIGHTS = "end_weights"
 """The kernel that waits until the copy to `y` is done: copies end in the order in which they began."""
 
-BRINGING = (READ_WEIGHTS, STAGE_WEIGHTS, BEGIN_WEIGHTS, END_WEIGHTS)
+TRANSFER_KERNELS = (READ_WEIGHTS, STAGE_WEIGHTS, BEGIN_WEIGHTS, END_WEIGHTS)
 """Instructions that bring constants to a layer and compute nothing."""
 
 DECODE_WEIGHTS = "decode_weights"
 """The kernel that writes constants of a layer to `y`, of which `x` has a code."""
 
-PREPARING = (*BRINGING, DECODE_WEIGHTS)
+PREPARATION_KERNELS = (*TRANSFER_KERNELS, DECODE_WEIGHTS)
 """Instructions that prepare a layer's constants."""
 
 READ_ROWS = "read_rows"
@@ -513,7 +513,7 @@ class Program:
         instrs = [self.instrs[i] for i in layer]
         if self.is_side(layer):
             return next((i for i in instrs if i.control is Control.NONE and not i.moves_nothing), instrs[0])
-        computing = next(i for i in instrs if i.kernel not in PREPARING)
+        computing = next(i for i in instrs if i.kernel not in PREPARATION_KERNELS)
         return next((i for i in instrs if i.control is not Control.NONE), computing)
 
     def completing(self, layer: range) -> Instr:

@@ -13,7 +13,7 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Buffer, Program, Space
 
-KEPT = 500
+MAX_CACHED_TRIALS = 500
 """Trials: more than most models have layers and kernels for them."""
 
 
@@ -53,7 +53,7 @@ def trial(node: Node, kernel: Kernel, features: frozenset[str]) -> Trial:
     builder = Builder(Program("trial"), features)
     builder.emit_by(kernel, node)
     result = Trial.of(node, builder)
-    while len(_TRIALS) >= KEPT:
+    while len(_TRIALS) >= MAX_CACHED_TRIALS:
         del _TRIALS[next(iter(_TRIALS))]
     _TRIALS[key] = result, kernel, data
     return result

@@ -118,7 +118,7 @@ class Decoded:
     stored: Sequence[Buffer]
     call: Callable[[Buffer], Call]
 
-    def saved(self, constant: Buffer) -> int:
+    def saved_bytes(self, constant: Buffer) -> int:
         """Return the bytes that the compressed form saves of a constant."""
         return constant.nbytes - sum(buffer.nbytes for buffer in self.stored)
 

@@ -12,7 +12,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from mcugen.core.board import ROOM_IN_CACHE, Board, Cache, Memory
-from mcugen.lir.program import PREPARING, WORD, Access, Buffer, Control, Gathered, Instr, Operand, Program
+from mcugen.lir.program import PREPARATION_KERNELS, WORD, Access, Buffer, Control, Gathered, Instr, Operand, Program
 from mcugen.memory.traffic import DEFAULT_LOADS_PER_WORD, accesses, loads_in_pass, runs_of, touched_bytes
 
 CYCLES_BETWEEN_LOADS = 4
@@ -34,7 +34,7 @@ class Reading:
     times: int
     nbytes: int
     """Bytes that each run reads in order."""
-    again: int
+    reloaded_bytes: int
     """Bytes among them that each run loads again."""
     before: tuple[int, int] | None
     """Bytes used since the last use of the buffer's first byte, and of its last; None if the caller wrote it."""
@@ -53,26 +53,26 @@ class Reading:
 
         They follow from the memory's `speed` if the board has no timing.
         """
-        loads = self.nbytes + self.again
+        loads = self.nbytes + self.reloaded_bytes
         if board.reading(memory, WORD) is None:
             return self.times * (memory.speed - 1) * loads / WORD
         cache = board.cache(memory, "data")
         if cache is None:
             return self.times * float(board.reading(memory, loads) or 0)
-        if self.gathers is not None and (evicted := self._evicted(cache, self.gathers.pitch)):
+        if self.gathers is not None and (evicted := self._evicted_share(cache, self.gathers.pitch)):
             comes_back = min(cache.line, self.gathers.pitch) / self.gathers.taken
             return self.times * evicted * comes_back * (board.reading(memory, self.nbytes) or 0)
         room = ROOM_IN_CACHE * cache.size
         misses = _lines(board, memory, cache, self.nbytes)
         hits = cache.hit_wait_states * self.nbytes / WORD + CONFLICT_MISS_RATE * misses
-        first = hits + (misses - hits) * self._missed(cache.size)
+        first = hits + (misses - hits) * self._miss_share(cache.size)
         later_runs = first if self.goes_on else hits if self.nbytes <= room else misses
         missed = cache.missed(self.works_on)
-        again = missed * _lines(board, memory, cache, self.again)
-        again += (1 - missed) * cache.hit_wait_states * self.again / WORD
+        again = missed * _lines(board, memory, cache, self.reloaded_bytes)
+        again += (1 - missed) * cache.hit_wait_states * self.reloaded_bytes / WORD
         return first + (self.times - 1) * later_runs + self.times * again
 
-    def _missed(self, size: int) -> float:
+    def _miss_share(self, size: int) -> float:
         """Return the share of the buffer that a cache of this size no longer holds.
 
         The reuse distance is assumed to change linearly from the first to the last byte.
@@ -82,7 +82,7 @@ class Reading:
         nearest, farthest = sorted(self.before)
         return min(max((farthest - size) / max(farthest - nearest, 1), 0.0), 1.0)
 
-    def _evicted(self, cache: Cache, pitch: int) -> float:
+    def _evicted_share(self, cache: Cache, pitch: int) -> float:
         """Return the share of lines read in turn that are evicted before they are read again.
 
         With a pitch that is a multiple of a power of two, the lines fall into few sets; a set with more lines than its
@@ -109,7 +109,13 @@ def _lines(board: Board, memory: Memory, cache: Cache, nbytes: int) -> float:
 def readings_of(program: Program) -> Iterator[Reading]:
     """Yield the reads of all buffers in the arena, in the order of the program."""
     used, last = 0, dict[Buffer, tuple[int, int]]()
-    held = {o.buffer for i in program.instrs if i.kernel in PREPARING for o in i.operands if o.access is Access.OUT}
+    held = {
+        o.buffer
+        for i in program.instrs
+        if i.kernel in PREPARATION_KERNELS
+        for o in i.operands
+        if o.access is Access.OUT
+    }
     for instr, times in runs_of(program):
         if instr.control is not Control.NONE:
             continue
@@ -129,7 +135,9 @@ def readings_of(program: Program) -> Iterator[Reading]:
                 buffer,
                 times,
                 through,
-                again=round((loads_in_pass(instr) if buffer in held else DEFAULT_LOADS_PER_WORD) * passes * through),
+                reloaded_bytes=round(
+                    (loads_in_pass(instr) if buffer in held else DEFAULT_LOADS_PER_WORD) * passes * through
+                ),
                 before=(0, spread) if operand.access is Access.SCRATCH else _between(used, spread, last.get(buffer)),
                 goes_on=through < buffer.nbytes,
                 gathers=instr.gathers if operand.role.startswith("x") else None,

@@ -191,7 +191,7 @@ class _Problem:
         A move copies the smaller buffer into the larger one, or out of it.
         """
         direct: dict[int, int] = {}
-        for pair in self._joined():
+        for pair in self._vanishing_moves():
             guest, host = sorted(pair, key=lambda bit: self._sizes[bit])
             direct.setdefault(guest, host)
         hosts = dict.fromkeys(direct, 0)
@@ -201,7 +201,7 @@ class _Problem:
                 host = direct.get(host, 0)
         return hosts
 
-    def _joined(self) -> Iterator[tuple[int, int]]:
+    def _vanishing_moves(self) -> Iterator[tuple[int, int]]:
         """Yield the source and target of each move that may vanish, as no instruction reads the moved bytes later."""
         moved_parts: dict[int, list[range]] = defaultdict(list)
         for instr in self._program.instrs:
@@ -222,14 +222,14 @@ class _Problem:
         if live not in self._known:
             self.work += live.bit_count()
             nearby = self._nearby.pop(live, None)
-            self._known[live] = self._apart(live, live) if nearby is None else self._changed(nearby, live)
+            self._known[live] = self._own_bytes(live, live) if nearby is None else self._updated_bytes(nearby, live)
         return self._known[live]
 
-    def _apart(self, some: int, live: int) -> int:
+    def _own_bytes(self, some: int, live: int) -> int:
         """Return the bytes of some buffers of a set, without those that lie in others of the set."""
         return sum(self._sizes[b] for b in _bits(some) if not self._hosts.get(b, 0) & live)
 
-    def _changed(self, live: int, after: int) -> int:
+    def _updated_bytes(self, live: int, after: int) -> int:
         """Return the bytes of the set `after`, which differs in few buffers from a set that has been measured.
 
         Besides these, buffers count that lie in one of them: they begin or cease to take bytes of their own.
@@ -237,7 +237,7 @@ class _Problem:
         changed = live ^ after
         for bit in _bits(changed):
             changed |= self._guests[bit] & (live | after)
-        return self._known[live] + self._apart(changed & after, after) - self._apart(changed & live, live)
+        return self._known[live] + self._own_bytes(changed & after, after) - self._own_bytes(changed & live, live)
 
     def step(self, unit: int, finished: int, live: int) -> tuple[int, int]:
         """Return the bytes alive while `unit` runs after `finished`, and the buffers alive afterwards."""
@@ -257,7 +257,7 @@ class _Problem:
             self._nearby[after] = during
         return nbytes + self._inner[unit] - saved, after
 
-    def released(self, unit: int, finished: int) -> int:
+    def newly_ready(self, unit: int, finished: int) -> int:
         """Return the units that become ready because `unit` is the last finished one."""
         return sum(1 << n for n in self._after[unit] if not self._before[n] & ~finished)
 
@@ -275,7 +275,7 @@ class _Problem:
         """Return whether a unit writes a state, such as trained parameters."""
         return self._touches(unit, Space.STATE, reads=False)
 
-    def reads_given(self, unit: int) -> bool:
+    def moves_callers_value(self, unit: int) -> bool:
         """Return whether a unit moves a value that the caller passes, such as the learning rate."""
         return self._program.instrs[self.units[unit].start].kernel == MOVE and self._touches(
             unit, Space.GIVEN, reads=True
@@ -356,7 +356,7 @@ def _updated_soon(problem: _Problem, order: Sequence[int]) -> Sequence[int]:
     move along.
     """
     early_order, finished, updates = list[int](), 0, [unit for unit in order if problem.writes_state(unit)]
-    given_readers = sum(1 << unit for unit in order if problem.reads_given(unit))
+    given_readers = sum(1 << unit for unit in order if problem.moves_callers_value(unit))
     for unit in order:
         if not finished >> unit & 1:
             early_order.append(unit)
@@ -414,7 +414,7 @@ def _steps(problem: _Problem, finished: int, prefix: _Way) -> list[_Way]:
     for bit in _bits(prefix.ready):
         unit = bit.bit_length() - 1
         cost, live = problem.step(unit, finished, prefix.live)
-        ready = prefix.ready ^ bit | problem.released(unit, finished | bit)
+        ready = prefix.ready ^ bit | problem.newly_ready(unit, finished | bit)
         steps.append(_Way(max(prefix.peak, cost), live, ready, unit, prefix))
         if cost <= prefix.peak and problem.nbytes(live) <= alive:
             return steps[-1:]

@@ -184,13 +184,13 @@ class _Layout:
             for a in alive:
                 (p, a_at), (q, b_at) = self._region_of[a], self._region_of[b]
                 if p != q:
-                    distances_of_pair = self._apart(a, b) if p < q else self._apart(b, a)
+                    distances_of_pair = self._conflict_distances(a, b) if p < q else self._conflict_distances(b, a)
                     by = a_at - b_at if p < q else b_at - a_at
                     distances[min(p, q), max(p, q)] += [(low + by, high + by) for low, high in distances_of_pair]
             alive.append(b)
         return {pair: units for pair in sorted(distances) if (units := _in_units(distances[pair]))}
 
-    def _apart(self, a: Buffer, b: Buffer) -> list[Interval]:
+    def _conflict_distances(self, a: Buffer, b: Buffer) -> list[Interval]:
         """Return the distances from `a` to `b` at which they conflict, in bytes, without the ends of the intervals."""
         low, high = -b.nbytes, a.nbytes
         if (b, a) in self.freedoms:
@@ -218,10 +218,10 @@ class _Layout:
         peak, alive = 0, list[Buffer]()
         for index in sorted(starting):
             alive = [b for b in alive if self.lives.ranges[b][1] >= index] + starting[index]
-            peak = max(peak, self._least_extent(alive, granule))
+            peak = max(peak, self._min_extent(alive, granule))
         return aligned(peak)
 
-    def _least_extent(self, alive: Sequence[Buffer], granule: int) -> int:
+    def _min_extent(self, alive: Sequence[Buffer], granule: int) -> int:
         """Return a lower bound of the bytes that simultaneously live buffers take.
 
         It is the sum of their sizes minus what outputs may share with inputs, and at least the sum of all inputs and of
@@ -231,7 +231,7 @@ class _Layout:
         pairs = [(out, into) for out in alive for into in self._intos.get(out, ()) if into in now]
         outs, intos = {out for out, _ in pairs}, {into for _, into in pairs}
         rounded = {b: -(-b.nbytes // granule) * granule for b in (*outs, *intos)}
-        shared = sum(self.freedoms[y, x].most_shared(rounded[y], rounded[x], granule) for y, x in pairs)
+        shared = sum(self.freedoms[y, x].max_shared_bytes(rounded[y], rounded[x], granule) for y, x in pairs)
         return max(
             self._extent(alive, granule) - shared,
             self._extent([b for b in alive if b not in outs], granule),

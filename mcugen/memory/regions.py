@@ -25,7 +25,7 @@ class Freedom:
         """Return whether a distance from input to output, in bytes, is allowed."""
         return distance in self.at or (self.up_to is not None and distance <= self.up_to)
 
-    def most_shared(self, out: int, into: int, granule: int = ALIGNMENT) -> int:
+    def max_shared_bytes(self, out: int, into: int, granule: int = ALIGNMENT) -> int:
         """Return the most bytes that buffers of these sizes can share at distances that are multiples of `granule`."""
         distances = [*self.at]
         if self.up_to is not None:

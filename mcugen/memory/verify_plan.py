@@ -67,7 +67,7 @@ def _verify_frames(program: Program, handover: range) -> None:
     states = [{o.buffer for i in part for o in i.operands if o.buffer.space is Space.STATE} for part in (begins, ends)]
     for state in states[0] & states[1]:
         _fail(state, "a state must be of one part of a pipeline")
-    replay.check_apart(range(handover.start), range(handover.stop, len(instrs)))
+    replay.check_disjoint(range(handover.start), range(handover.stop, len(instrs)))
 
 
 class _Replay:
@@ -209,10 +209,10 @@ class _Replay:
         """
         middle = self.block(at + 1)
         end = self.block(middle + 1)
-        self.check_apart(range(at + 1, middle), range(middle + 1, end))
+        self.check_disjoint(range(at + 1, middle), range(middle + 1, end))
         return end
 
-    def check_apart(self, one: range, other: range) -> None:
+    def check_disjoint(self, one: range, other: range) -> None:
         """Check that neither of two runs of instructions writes a word of the arena that the other uses."""
         first, second = self._words(one), self._words(other)
         for ours, theirs in ((first, second), (second, first)):

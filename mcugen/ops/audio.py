@@ -18,7 +18,7 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.lir.program import real_param
 from mcugen.ops.movement import Reshape, Transpose, inverse, normalize_axis, reshaped
-from mcugen.ops.onnx_node import FLOATS, KNOWN, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import FLOATS, KNOWN_AT_COMPILE_TIME_TEXT, OnnxNode, Refusal, onnx_operator
 
 MAX_LENGTH = 1 << 18
 """Longest transform: its table of factors would fit no microcontroller beyond."""
@@ -188,7 +188,12 @@ def _import_stft(node: OnnxNode) -> list[Value]:
 
 
 @onnx_operator(
-    "HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix", kernels=(KNOWN,), limits="constant inputs"
+    "HannWindow",
+    "HammingWindow",
+    "BlackmanWindow",
+    "MelWeightMatrix",
+    kernels=(KNOWN_AT_COMPILE_TIME_TEXT,),
+    limits="constant inputs",
 )
 def _import_table(node: OnnxNode) -> list[Value]:
     """Tables, which the importer has folded already where their sizes are known."""

@@ -22,7 +22,7 @@ from mcugen.ops.movement import Reshape, Slice
 from mcugen.ops.onnx_node import OnnxNode
 from mcugen.ops.pointwise import Binary, argument_of, operands_of
 
-IN_EVERY_STEP = "Tanh"
+CELL_MARKER_OPERATOR = "Tanh"
 """ONNX's operator that each of these cells has."""
 
 _DEEPEST = 40

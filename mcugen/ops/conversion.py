@@ -105,7 +105,7 @@ class Cast(Simplifiable, Elementwise):
 SIGNED_COUNTERPART = {DType.UINT8: DType.INT8, DType.UINT16: DType.INT16}
 """Signed counterpart of each unsigned quantized type."""
 
-FLIPPED = {**SIGNED_COUNTERPART, **{signed: unsigned for unsigned, signed in SIGNED_COUNTERPART.items()}}
+OTHER_SIGNEDNESS = {**SIGNED_COUNTERPART, **{signed: unsigned for unsigned, signed in SIGNED_COUNTERPART.items()}}
 
 
 def half(dtype: DType) -> int:
@@ -124,7 +124,7 @@ class FlipSign(Simplifiable, Elementwise):
 
     def result_dtype(self, *dtypes: DType) -> DType:
         """Return the other type of the signed and unsigned pair."""
-        return FLIPPED[dtypes[0]]
+        return OTHER_SIGNEDNESS[dtypes[0]]
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """Return the addition of half the range, which cannot overflow."""

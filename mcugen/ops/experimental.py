@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from mcugen.hir.graph import Value
-from mcugen.ops.onnx_node import COMPOSED, FLOAT, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import COMPOSED_TEXT, FLOAT, OnnxNode, Refusal, onnx_operator
 
 
 def _times(node: OnnxNode, x: Value, key: str) -> Value:
@@ -21,18 +21,18 @@ def _check_image(node: OnnxNode) -> None:
         raise Refusal(f"{node.op_type}: the input must be an image of four axes", f"{shape}", "repair the model")
 
 
-@onnx_operator("Affine", types=FLOAT, kernels=(COMPOSED,))
+@onnx_operator("Affine", types=FLOAT, kernels=(COMPOSED_TEXT,))
 def _import_affine(node: OnnxNode) -> list[Value]:
     """alpha · x + beta."""
     return [node.call("Add", _times(node, node.input(0), "alpha"), np.float32(node.attr("beta", 0.0)))]
 
 
-@onnx_operator("Scale", types=FLOAT, kernels=(COMPOSED,))
+@onnx_operator("Scale", types=FLOAT, kernels=(COMPOSED_TEXT,))
 def _import_scale(node: OnnxNode) -> list[Value]:
     return [node.call("Mul", node.input(0), np.float32(node.attr("scale", 1.0)))]
 
 
-@onnx_operator("ImageScaler", types=FLOAT, kernels=(COMPOSED,))
+@onnx_operator("ImageScaler", types=FLOAT, kernels=(COMPOSED_TEXT,))
 def _import_image_scaler(node: OnnxNode) -> list[Value]:
     """scale · x + a bias a channel."""
     _check_image(node)
@@ -43,19 +43,19 @@ def _import_image_scaler(node: OnnxNode) -> list[Value]:
     return [node.call("Add", _times(node, node.input(0), "scale"), bias.reshape(1, -1, 1, 1))]
 
 
-@onnx_operator("ParametricSoftplus", types=FLOAT, kernels=(COMPOSED,))
+@onnx_operator("ParametricSoftplus", types=FLOAT, kernels=(COMPOSED_TEXT,))
 def _import_softplus(node: OnnxNode) -> list[Value]:
     """alpha · ln(1 + exp(beta · x))."""
     return [_times(node, node.call("Softplus", _times(node, node.input(0), "beta")), "alpha")]
 
 
-@onnx_operator("ScaledTanh", types=FLOAT, kernels=(COMPOSED,))
+@onnx_operator("ScaledTanh", types=FLOAT, kernels=(COMPOSED_TEXT,))
 def _import_tanh(node: OnnxNode) -> list[Value]:
     """alpha · tanh(beta · x)."""
     return [_times(node, node.call("Tanh", _times(node, node.input(0), "beta")), "alpha")]
 
 
-@onnx_operator("Crop", types=FLOAT, kernels=(COMPOSED,))
+@onnx_operator("Crop", types=FLOAT, kernels=(COMPOSED_TEXT,))
 def _import_crop(node: OnnxNode) -> list[Value]:
     """Import Crop: remove a border (left, top, right, bottom), or keep `scale` rows and columns from its corner on."""
     _check_image(node)
@@ -75,7 +75,7 @@ def _import_crop(node: OnnxNode) -> list[Value]:
     return [node.call("Slice", node.input(0), starts, np.array(ends, np.int64), np.array([2, 3], np.int64))]
 
 
-@onnx_operator("DynamicSlice", kernels=(COMPOSED,))
+@onnx_operator("DynamicSlice", kernels=(COMPOSED_TEXT,))
 def _import_dynamic_slice(node: OnnxNode) -> list[Value]:
     starts, ends = node.input(1), node.input(2)
     return [node.call("Slice", node.input(0), starts, ends, *node.inputs[3:])]

@@ -48,7 +48,7 @@ from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import WORD, Access
 from mcugen.lir.spec import HasKernels
 from mcugen.numerics.fixedpoint import quantize, same_codes
-from mcugen.ops.onnx_node import NO_CODE, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import NO_CODE_TEXT, OnnxNode, Refusal, onnx_operator
 
 Permuted = tuple[Operator, tuple[Permutation | None, ...]]
 
@@ -627,7 +627,7 @@ def decided_shape(node: OnnxNode, *indices: int) -> Shape | None:
 
 
 @onnx_operator(
-    "Reshape", kernels=(NO_CODE,), limits="a computed shape must be declared as the output's", keeps_halves=True
+    "Reshape", kernels=(NO_CODE_TEXT,), limits="a computed shape must be declared as the output's", keeps_halves=True
 )
 def _import_reshape(node: OnnxNode) -> list[Value]:
     x = node.input(0).type
@@ -641,7 +641,7 @@ def _import_reshape(node: OnnxNode) -> list[Value]:
     return [node.emit(Reshape(tuple(target_shape)), node.input(0))]
 
 
-@onnx_operator("Flatten", kernels=(NO_CODE,), keeps_halves=True)
+@onnx_operator("Flatten", kernels=(NO_CODE_TEXT,), keeps_halves=True)
 def _import_flatten(node: OnnxNode) -> list[Value]:
     x = node.input(0).type
     axis = node.attr("axis", 1)
@@ -649,7 +649,9 @@ def _import_flatten(node: OnnxNode) -> list[Value]:
     return [node.emit(Reshape((math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))), node.input(0))]
 
 
-@onnx_operator("Squeeze", kernels=(NO_CODE,), limits="computed axes need a declared output shape", keeps_halves=True)
+@onnx_operator(
+    "Squeeze", kernels=(NO_CODE_TEXT,), limits="computed axes need a declared output shape", keeps_halves=True
+)
 def _import_squeeze(node: OnnxNode) -> list[Value]:
     shape = decided_shape(node, 1)
     if shape is None:
@@ -661,7 +663,9 @@ def _import_squeeze(node: OnnxNode) -> list[Value]:
     return [node.emit(Reshape(shape), node.input(0))]
 
 
-@onnx_operator("Unsqueeze", kernels=(NO_CODE,), limits="computed axes need a declared output shape", keeps_halves=True)
+@onnx_operator(
+    "Unsqueeze", kernels=(NO_CODE_TEXT,), limits="computed axes need a declared output shape", keeps_halves=True
+)
 def _import_unsqueeze(node: OnnxNode) -> list[Value]:
     shape = decided_shape(node, 1)
     if shape is None:
@@ -777,12 +781,12 @@ def _import_tile(node: OnnxNode) -> list[Value]:
     return [node.emit(Reshape(joined), wide)]
 
 
-@onnx_operator("Identity", kernels=(NO_CODE,), keeps_halves=True)
+@onnx_operator("Identity", kernels=(NO_CODE_TEXT,), keeps_halves=True)
 def _import_identity(node: OnnxNode) -> list[Value]:
     return [node.input(0)]
 
 
-@onnx_operator("Dropout", kernels=(NO_CODE,), limits="inference only", keeps_halves=True)
+@onnx_operator("Dropout", kernels=(NO_CODE_TEXT,), limits="inference only", keeps_halves=True)
 def _import_dropout(node: OnnxNode) -> list[Value]:
     """Import Dropout of inference: nothing is dropped, and the mask is true everywhere."""
     x = node.input(0)

@@ -293,11 +293,11 @@ INTEGERS = (*SIGNED, *UNSIGNED)
 NUMBERS = (*FLOATS, *INTEGERS)
 
 
-NO_CODE = "none: the same bytes"
+NO_CODE_TEXT = "none: the same bytes"
 """Shown in place of kernels for operators that only rename a tensor."""
-KNOWN = "none: known at compile time"
+KNOWN_AT_COMPILE_TIME_TEXT = "none: known at compile time"
 """Shown in place of kernels for operators whose inputs must be constant."""
-COMPOSED = "by ONNX operators"
+COMPOSED_TEXT = "by ONNX operators"
 """Shown in place of kernels for operators that importers compose of other operators (`OnnxNode.call`)."""
 
 MICROSOFT = "com.microsoft"

@@ -45,7 +45,7 @@ from mcugen.numerics.fixedpoint import Range, clamp_range, dequantize, is_quanti
 from mcugen.numerics.sums import real_product
 from mcugen.ops.conversion import Dequantize
 
-WORTH = 512
+MIN_PACKED_SAVED_BYTES = 512
 """Bytes of floats that packed weights must save: the kernel's code takes some hundreds itself."""
 
 
@@ -295,7 +295,7 @@ def packs(codes: Array, group: int) -> bool:
     """Whether packed weights save enough beside floats."""
     packed = Packed.of(codes, group)
     scales = len(codes) * -(-codes.shape[1] // group)
-    return packed is not None and (4 * codes.size - packed.nbytes - 4 * scales >= WORTH)
+    return packed is not None and (4 * codes.size - packed.nbytes - 4 * scales >= MIN_PACKED_SAVED_BYTES)
 
 
 def packed_form(

@@ -31,7 +31,7 @@ from mcugen.lir.traversal import Traversal, overlap
 from mcugen.ops.conversion import Cast
 from mcugen.ops.gather import require_integers
 from mcugen.ops.movement import decided_shape, emit_expanded, onnx_dtype
-from mcugen.ops.onnx_node import KNOWN, NUMBERS, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import KNOWN_AT_COMPILE_TIME_TEXT, NUMBERS, OnnxNode, Refusal, onnx_operator
 
 _LARGEST_TABLE = 1 << 24
 """Elements: no microcontroller has room for them, and a hostile model may ask."""
@@ -187,7 +187,7 @@ def _import_trilu(node: OnnxNode) -> list[Value]:
     return [node.emit(Trilu(bool(node.attr("upper", 1))), node.input(0), k)]
 
 
-@onnx_operator("EyeLike", kernels=(KNOWN,), keeps_halves=True)
+@onnx_operator("EyeLike", kernels=(KNOWN_AT_COMPILE_TIME_TEXT,), keeps_halves=True)
 def _import_eye_like(node: OnnxNode) -> list[Value]:
     x = node.input(0).type
     code = node.attributes.get("dtype")

@@ -826,9 +826,9 @@ def _require_one_dtype(node: OnnxNode, values: Sequence[Value]) -> None:
         raise Refusal(f"{node.op_type}: the operands must have one element type", ", ".join(dtypes), "repair the model")
 
 
-INNER = {"FiniteOrZero", "GeluTanh", "Fmod", "ShiftLeft", "ShiftRight"}
+INTERNAL_FUNCTIONS = {"FiniteOrZero", "GeluTanh", "Fmod", "ShiftLeft", "ShiftRight"}
 """Rows that are no ONNX operator, but what importers make of one."""
-_SPECIAL = {*INNER, "PRelu", "Shrink", "Pow", "Mod"}
+_SPECIAL = {*INTERNAL_FUNCTIONS, "PRelu", "Shrink", "Pow", "Mod"}
 """Rows that the importers below, one for all, are not for."""
 
 

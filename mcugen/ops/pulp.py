@@ -10,7 +10,7 @@ import numpy as np
 
 from mcugen.hir.graph import Value
 from mcugen.hir.types import Array
-from mcugen.ops.onnx_node import COMPOSED, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import COMPOSED_TEXT, OnnxNode, Refusal, onnx_operator
 
 _DOMAINS = ("", "PACTOps", "ai.onnx.contrib")
 _INT32, _FLOAT = 6, 1
@@ -51,4 +51,4 @@ def _whole(node: OnnxNode, at: int) -> Array:
 
 
 for _domain in _DOMAINS:
-    onnx_operator("RequantShift", domain=_domain, kernels=(COMPOSED,))(_import)
+    onnx_operator("RequantShift", domain=_domain, kernels=(COMPOSED_TEXT,))(_import)

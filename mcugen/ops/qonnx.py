@@ -15,7 +15,7 @@ import numpy as np
 from mcugen.hir.graph import Value
 from mcugen.hir.types import Array, QuantParams
 from mcugen.ops.conversion import Dequantize
-from mcugen.ops.onnx_node import COMPOSED, FLOAT, OnnxNode, Operand, Refusal, onnx_operator
+from mcugen.ops.onnx_node import COMPOSED_TEXT, FLOAT, OnnxNode, Operand, Refusal, onnx_operator
 
 _DOMAINS = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general")
 _EXACT = 24
@@ -153,7 +153,7 @@ def _import_trunc(node: OnnxNode) -> list[Value]:
 
 
 for _domain in _DOMAINS:
-    onnx_operator("Quant", domain=_domain, types=FLOAT, kernels=(COMPOSED,))(_import_quant)
-    onnx_operator("IntQuant", domain=_domain, types=FLOAT, kernels=(COMPOSED,))(_import_quant)
-    onnx_operator("BipolarQuant", domain=_domain, types=FLOAT, kernels=(COMPOSED,))(_import_bipolar)
-    onnx_operator("Trunc", domain=_domain, types=FLOAT, kernels=(COMPOSED,))(_import_trunc)
+    onnx_operator("Quant", domain=_domain, types=FLOAT, kernels=(COMPOSED_TEXT,))(_import_quant)
+    onnx_operator("IntQuant", domain=_domain, types=FLOAT, kernels=(COMPOSED_TEXT,))(_import_quant)
+    onnx_operator("BipolarQuant", domain=_domain, types=FLOAT, kernels=(COMPOSED_TEXT,))(_import_bipolar)
+    onnx_operator("Trunc", domain=_domain, types=FLOAT, kernels=(COMPOSED_TEXT,))(_import_trunc)

@@ -13,7 +13,7 @@ from onnx import helper
 
 from mcugen.hir.graph import Value
 from mcugen.hir.types import DType
-from mcugen.ops.onnx_node import COMPOSED, FLOATS, OnnxNode, Operand, Refusal, onnx_operator
+from mcugen.ops.onnx_node import COMPOSED_TEXT, FLOATS, OnnxNode, Operand, Refusal, onnx_operator
 
 TRAINING = "ai.onnx.preview.training"
 """The domain of ONNX's operators for training."""
@@ -135,17 +135,17 @@ def _momentum(node: OnnxNode, formula: Formula, group: list[Value]) -> list[Valu
     return [formula("Sub", x, formula("Mul", step, node.input(_RATE))), velocity]
 
 
-@onnx_operator("Adagrad", domain=TRAINING, types=FLOATS, kernels=(COMPOSED,))
+@onnx_operator("Adagrad", domain=TRAINING, types=FLOATS, kernels=(COMPOSED_TEXT,))
 def _import_adagrad(node: OnnxNode) -> list[Value | None]:
     return _update_each(node, 1, _adagrad)
 
 
-@onnx_operator("Adam", domain=TRAINING, types=FLOATS, kernels=(COMPOSED,))
+@onnx_operator("Adam", domain=TRAINING, types=FLOATS, kernels=(COMPOSED_TEXT,))
 def _import_adam(node: OnnxNode) -> list[Value | None]:
     return _update_each(node, 2, _adam)
 
 
-@onnx_operator("Momentum", domain=TRAINING, types=FLOATS, kernels=(COMPOSED,))
+@onnx_operator("Momentum", domain=TRAINING, types=FLOATS, kernels=(COMPOSED_TEXT,))
 def _import_momentum(node: OnnxNode) -> list[Value | None]:
     mode = node.attr("mode", "standard")
     if mode not in ("standard", "nesterov"):

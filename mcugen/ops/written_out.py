@@ -17,7 +17,7 @@ from mcugen.hir.types import Array
 from mcugen.ops.cells import CellStep, RecurrentCell, hoisted, steps_to
 from mcugen.ops.movement import Reshape, Slice
 
-FEWEST = 4
+MIN_ROLLED_STEPS = 4
 """Steps that are worth a layer."""
 _MAX_COMPARED_NODES = 200
 """Largest number of nodes of a step that is evaluated for comparison."""
@@ -66,7 +66,7 @@ class WrittenOut:
 
 def layers_written_out(graph: Graph) -> list[WrittenOut]:
     """Return the unrolled recurrent layers of which none reads another's result."""
-    return [_layer(chain) for chain in _chains(graph) if len(chain) >= FEWEST]
+    return [_layer(chain) for chain in _chains(graph) if len(chain) >= MIN_ROLLED_STEPS]
 
 
 @dataclass(frozen=True)

@@ -370,7 +370,7 @@ UNDERFLOW = 104.0
 """Difference of exponents from which exponentials vanish: exp(-104) is less than half of the least positive float32."""
 MASK_ROUNDING = 2.0**-20
 """Relative error that float32 may add to the difference of two masks when scores are added to the masks."""
-ASSUMED_HIDDEN = -1e4
+MAX_HIDING_MASK = -1e4
 """Largest number of a mask that is assumed to hide: exporters add this or less to what attention must not see."""
 
 Hiding = Callable[[Value, Array, Array], Array]
@@ -388,7 +388,7 @@ def _proven(x: Value, mask: Array, largest: Array) -> Array:
 
 def _assumed(_: Value, mask: Array, largest: Array) -> Array:
     """Return where a mask is as low as exporters write hidden elements."""
-    return (mask <= ASSUMED_HIDDEN) & (largest > ASSUMED_HIDDEN)
+    return (mask <= MAX_HIDING_MASK) & (largest > MAX_HIDING_MASK)
 
 
 def _hide(graph: Graph, node: Node, hides: Hiding) -> Outcome:
@@ -396,7 +396,7 @@ def _hide(graph: Graph, node: Node, hides: Hiding) -> Outcome:
     if not isinstance(node.op, Softmax) or len(node.inputs) > 1 or masked is None:
         return False
     mask = _mask_that_is_added(masked) if masked.op == Binary("Add") else _mask_that_chooses(masked, shape)
-    if mask is None or not (mask.numbers <= ASSUMED_HIDDEN).any():
+    if mask is None or not (mask.numbers <= MAX_HIDING_MASK).any():
         return False
     if node.op.log or node.op.axis != len(shape) - 1:
         return "it is a logarithm, or along another axis than the last"

@@ -26,7 +26,7 @@ from mcugen.ops.softmax import Softmax
 
 MAX_PRODUCERS = 48
 """Largest depth of consecutive operators that the analysis looks through: several layers of a transformer."""
-ROUNDING = 1 + 2.0**-10
+ROUNDING_GROWTH = 1 + 2.0**-10
 """Factor by which float32 rounding may enlarge sums of up to 2¹² products."""
 
 _LIMITED: Mapping[str, float] = {
@@ -76,7 +76,7 @@ class Magnitudes:
         if node is None or depth >= MAX_PRODUCERS:
             return widest
         with np.errstate(all="ignore"):
-            bound = self._result(node, depth + 1) * ROUNDING
+            bound = self._result(node, depth + 1) * ROUNDING_GROWTH
         low, high = clamp_of(node.op) or (-math.inf, math.inf)
         bound = min(bound, max(abs(low), abs(high)))
         return widest if math.isnan(bound) or (dtype.is_integer and bound > widest) else bound

@@ -25,7 +25,7 @@ from mcugen.passes.bounds import bounds_of
 Mask = npt.NDArray[np.bool_]
 """A flag for each channel."""
 
-MULTIPLE = 8
+CHANNEL_MULTIPLE = 8
 """Number of channels whose multiples kernels compute fast: some unread channels are kept to reach a multiple."""
 
 
@@ -133,10 +133,10 @@ class _Plan:
         return self._count() > before
 
     def _fill(self) -> bool:
-        """Round the number of sums up to a multiple of MULTIPLE; return whether anything changed."""
+        """Round the number of sums up to a multiple of CHANNEL_MULTIPLE; return whether anything changed."""
         before = self._count()
         for kept in (self.kept[node.output] for node, link in self.links.items() if link.sums):
-            missing = -max(int(kept.sum()), 1) % MULTIPLE + (not kept.any())
+            missing = -max(int(kept.sum()), 1) % CHANNEL_MULTIPLE + (not kept.any())
             kept[np.flatnonzero(~kept)[:missing]] = True
         return self._count() > before
 

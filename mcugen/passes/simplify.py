@@ -16,7 +16,7 @@ from mcugen.ops.movement import Movement, Reshape, Slice, Transpose, run_of
 from mcugen.ops.packed import DequantizeBlocks
 from mcugen.passes.rewrite import Outcome, Rewriting, pattern
 
-WORTH_TELLING = 1024
+MIN_REPORTED_BYTES = 1024
 """Least size in bytes of dequantized weights that is reported to the user."""
 
 
@@ -79,7 +79,7 @@ def fold_dequantized(graph: Graph, node: Node) -> Outcome:
     real, codes = node.output.type, node.input(0).data
     if codes is None:
         return False
-    if real.nbytes >= WORTH_TELLING:
+    if real.nbytes >= MIN_REPORTED_BYTES:
         few = codes.min() >= -8 and codes.max() <= 7
         graph.widened[node.output.name] = real.nbytes, -(-real.count // 2) if few else real.count
     _replace_by_constants(graph, node)

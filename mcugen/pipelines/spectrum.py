@@ -18,7 +18,7 @@ import numpy as np
 
 from mcugen.hir.types import Array
 
-ONE = 1 << 30
+FIXED_POINT_ONE = 1 << 30
 """1 in tables of windows, turns and cosines."""
 
 SPECTRUM_LOG_BITS = 16
@@ -42,10 +42,10 @@ WINDOWS = tuple(_WINDOW_TERMS)
 
 
 def window(name: str, length: int) -> Array:
-    """Return the first half of a window and its middle, in 1/ONE, int64 [length / 2 + 1]; the rest mirrors it."""
+    """Return the first half of a window and its middle, in 1/FIXED_POINT_ONE, int64 [length / 2 + 1]."""
     a, b = _WINDOW_TERMS[name]
     n = np.arange(length // 2 + 1)
-    return _fixed((a - b * np.cos(2 * np.pi * n / length)) * ONE)
+    return _fixed((a - b * np.cos(2 * np.pi * n / length)) * FIXED_POINT_ONE)
 
 
 def _fixed(real: Array) -> Array:
@@ -53,9 +53,9 @@ def _fixed(real: Array) -> Array:
 
 
 def turns(points: int) -> Array:
-    """cos and −sin of 2 pi k / N for N = 2 · points and k < points, in 1/ONE: int64 [points, 2]."""
+    """cos and −sin of 2 pi k / N for N = 2 · points and k < points, in 1/FIXED_POINT_ONE: int64 [points, 2]."""
     angles = np.pi * np.arange(points) / points
-    return _fixed(np.stack([np.cos(angles), -np.sin(angles)], -1) * ONE)
+    return _fixed(np.stack([np.cos(angles), -np.sin(angles)], -1) * FIXED_POINT_ONE)
 
 
 def normalized(frames: Array) -> tuple[Array, Array]:
@@ -102,9 +102,9 @@ def _transformed(re: Array, im: Array, turn: Array) -> tuple[Array, Array]:
 
 
 def _rotated(re: Array, im: Array, turn: Array) -> tuple[Array, Array]:
-    """Multiply by complex numbers in 1/ONE, with one rounding."""
+    """Multiply by complex numbers in 1/FIXED_POINT_ONE, with one rounding."""
     c, s = turn[..., 0], turn[..., 1]
-    return (re * c - im * s + ONE // 2) >> 30, (re * s + im * c + ONE // 2) >> 30
+    return (re * c - im * s + FIXED_POINT_ONE // 2) >> 30, (re * s + im * c + FIXED_POINT_ONE // 2) >> 30
 
 
 def _reversed_bits(count: int) -> Array:
@@ -244,13 +244,13 @@ def logarithms(high: Array, low: Array, silent: int) -> Array:
 
 
 def cosines(bands: int, count: int) -> Array:
-    """Return the first rows of the orthonormal cosine transform (DCT-II), in 1/ONE, int64 [count, bands]."""
+    """Return the first rows of the orthonormal cosine transform (DCT-II), in 1/FIXED_POINT_ONE, [count, bands]."""
     k, n = np.arange(count)[:, None], np.arange(bands)
     rows = np.cos(np.pi * k * (2 * n + 1) / (2 * bands)) * math.sqrt(2 / bands)
     rows[0] /= math.sqrt(2)
-    return _fixed(rows * ONE)
+    return _fixed(rows * FIXED_POINT_ONE)
 
 
 def cosine_transform(values: Array, table: Array) -> Array:
     """int64 [.., count] of [.., bands], rounded once, half up."""
-    return np.asarray((values @ table.T + ONE // 2) >> 30)
+    return np.asarray((values @ table.T + FIXED_POINT_ONE // 2) >> 30)

@@ -14,22 +14,22 @@ from mcugen.core.options import CompileOptions
 from mcugen.evaluation.samples import spread
 from mcugen.frontend.onnx.load import LoadedModel
 from mcugen.hir.types import Array, DType
-from mcugen.quantization.estimate import COSTS_MUCH, MAX_EVALUATION_MACS, MIN_EVALUATION_SAMPLES, output_sqnr
+from mcugen.quantization.estimate import HIGH_LOSS_NOTE, MAX_EVALUATION_MACS, MIN_EVALUATION_SAMPLES, output_sqnr
 from mcugen.quantization.quantize import Progress, Quantization, float_model, no_progress, quantizer
 from mcugen.quantization.scheme import Scheme
 
 Sample = Mapping[str, Array]
 
-BETTER_DB = 3.0
+MIN_ADVISED_GAIN_DB = 3.0
 """Gain in SQNR, in dB, that a wider activation type must bring to be advised."""
 
-MORE_DB = 1.0
+MIN_DOUBLING_GAIN_DB = 1.0
 """Gain in SQNR, in dB, of twice as many calibration samples from which on still more samples are advised."""
 
-TRIED_SAMPLES = 16
+MAX_TRIAL_SAMPLES = 16
 """Largest number of calibration samples, and of evaluation samples, of a trial, so that a trial takes little time."""
 
-MANY_SAMPLES = 100
+ENOUGH_CALIBRATION_SAMPLES = 100
 """Number of calibration samples from which on the user is not asked for more."""
 
 
@@ -41,10 +41,10 @@ class Advisor:
         source: The float model as loaded.
         options: The options of the compilation.
         scheme: The quantization scheme that the user chose.
-        wanted: The precisions of single layers, by the name of the layer's output.
-        known: The samples to calibrate on.
+        requested: The precisions of single layers, by the name of the layer's output.
+        calibration_samples: The samples to calibrate on.
         judged: The samples to compare outputs on.
-        is_apart: Whether `judged` holds other samples than `known`.
+        is_apart: Whether `judged` holds other samples than `calibration_samples`.
         is_searched: Whether `--precision auto` searches for the layers' precisions.
         progress: Called before each trial.
     """
@@ -52,22 +52,28 @@ class Advisor:
     source: LoadedModel
     options: CompileOptions
     scheme: Scheme
-    wanted: Mapping[str, DType]
-    known: Sequence[Sample]
+    requested: Mapping[str, DType]
+    calibration_samples: Sequence[Sample]
     judged: Sequence[Sample]
     is_apart: bool
     is_searched: bool = False
     progress: Progress = no_progress
 
-    def advised(self, quantization: Quantization) -> Quantization:
+    def with_advice(self, quantization: Quantization) -> Quantization:
         """Return the quantization with advice appended to its note of a high accuracy loss.
 
         A quantization without that note is returned unchanged.
         """
-        if not self.known or not self.judged or not any(note.startswith(COSTS_MUCH) for note in quantization.notes):
+        if (
+            not self.calibration_samples
+            or not self.judged
+            or not any(note.startswith(HIGH_LOSS_NOTE) for note in quantization.notes)
+        ):
             return quantization
         advice = "; ".join(self._advice(quantization))
-        notes = (f"{note}; {advice}" if note.startswith(COSTS_MUCH) and advice else note for note in quantization.notes)
+        notes = (
+            f"{note}; {advice}" if note.startswith(HIGH_LOSS_NOTE) and advice else note for note in quantization.notes
+        )
         return replace(quantization, notes=tuple(notes))
 
     def _advice(self, quantization: Quantization) -> Iterator[str]:
@@ -87,9 +93,9 @@ class Advisor:
         scheme = replace(self.scheme, activations=DType.INT16, weights=DType.INT8, group=0)
         present_db, wider_db = (
             self._sqnr(quantization),
-            self._sqnr(self._draft(scheme, self._calibration(TRIED_SAMPLES))),
+            self._sqnr(self._draft(scheme, self._calibration(MAX_TRIAL_SAMPLES))),
         )
-        if wider_db < present_db + BETTER_DB:
+        if wider_db < present_db + MIN_ADVISED_GAIN_DB:
             yield f"--precision int16x8 does not help ({wider_db:.1f} dB): --precision float32 has no such error"
             return
         raised = "" if self.is_searched else ", and --precision auto raises only the layers that need it"
@@ -97,30 +103,38 @@ class Advisor:
 
     def _more_samples(self, _found: Quantization) -> Iterator[str]:
         """Yield advice to give more samples if all samples are clearly better than half of them."""
-        if not self.is_apart or not 2 <= len(self.known) < MANY_SAMPLES or self.options.states:
+        if (
+            not self.is_apart
+            or not 2 <= len(self.calibration_samples) < ENOUGH_CALIBRATION_SAMPLES
+            or self.options.states
+        ):
             return
-        count = min(len(self.known), TRIED_SAMPLES)
+        count = min(len(self.calibration_samples), MAX_TRIAL_SAMPLES)
         half_db, whole_db = (self._sqnr(self._draft(self.scheme, self._calibration(n))) for n in (count // 2, count))
-        if whole_db >= half_db + MORE_DB:
+        if whole_db >= half_db + MIN_DOUBLING_GAIN_DB:
             yield f"more samples help: {count} of them give {whole_db:.1f} dB, {count // 2} give {half_db:.1f}"
 
     def _calibration(self, count: int) -> Sequence[Sample]:
         """Return at most `count` calibration samples: the first ones of a stream, else samples spread over all."""
-        places = range(min(count, len(self.known))) if self.options.states else spread(len(self.known), count)
-        return [self.known[place] for place in places]
+        places = (
+            range(min(count, len(self.calibration_samples)))
+            if self.options.states
+            else spread(len(self.calibration_samples), count)
+        )
+        return [self.calibration_samples[place] for place in places]
 
     def _draft(self, scheme: Scheme, samples: Sequence[Sample]) -> Quantization:
         wide = scheme.activations is DType.INT16
         model = float_model(self.source, self.options, scheme, wide)
-        return quantizer(self.source, model, scheme, samples, None, no_progress).draft(self.wanted)
+        return quantizer(self.source, model, scheme, samples, None, no_progress).draft(self.requested)
 
     @property
     def _count(self) -> str:
-        count = min(len(self.judged), TRIED_SAMPLES)
+        count = min(len(self.judged), MAX_TRIAL_SAMPLES)
         return f"{count} sample{'s' * (count != 1)}"
 
     def _sqnr(self, quantization: Quantization) -> float:
         macs = sum(node.op.macs(node.sig) for node in quantization.model.graph.nodes)
-        count = min(TRIED_SAMPLES, max(MAX_EVALUATION_MACS // max(macs, 1), MIN_EVALUATION_SAMPLES))
+        count = min(MAX_TRIAL_SAMPLES, max(MAX_EVALUATION_MACS // max(macs, 1), MIN_EVALUATION_SAMPLES))
         places = range(min(count, len(self.judged))) if self.options.states else spread(len(self.judged), count)
         return output_sqnr(quantization, [self.judged[place] for place in places])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mcugen.core.errors import McugenError
-from mcugen.evaluation.layers import AS_WANTED, BETWEEN, NO_INTEGER_FORM, UNEQUAL_RANGES
+from mcugen.evaluation.layers import BETWEEN_FLOAT_LAYERS, NO_INTEGER_FORM, REQUESTED_REAL, UNEQUAL_RANGES
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Signature
 from mcugen.hir.traits import Cell, Interpolating, Quantizable, bias_input, readers_behind, weight_axes
@@ -107,14 +107,14 @@ class _Assigner:
 
     def assign(self) -> Assignment:
         """Assign the computing nodes first, then the nodes that move data between them."""
-        self._leave_wanted_moves()
+        self._fix_requested_moves()
         self._leave_mixed_joins()
         for node in (n for n in self.nodes if n not in self.movers and n not in self.precision):
             self._decide(node)
         groups = self._groups()
         while stray := self._stray(groups):
             for node in stray:
-                self._leave(node, BETWEEN)
+                self._leave(node, BETWEEN_FLOAT_LAYERS)
         stored = {key: self._dtype(members) for key, members in groups.items()}
         dtypes: dict[str, DType] = {
             v.name: dtype for key, dtype in stored.items() if dtype is not DType.FLOAT32 for v in groups[key]
@@ -133,17 +133,17 @@ class _Assigner:
         dtype = self.wanted.get(node.outputs[0].name, self.scheme.activations)
         dtype = DType.INT16 if dtype is DType.INT32 else dtype
         if dtype is DType.FLOAT32:
-            self._leave(node, AS_WANTED)
+            self._leave(node, REQUESTED_REAL)
         elif not has_integer_form(node, dtype):
             self._leave(node, NO_INTEGER_FORM)
         else:
             self.precision[node] = dtype
 
-    def _leave_wanted_moves(self) -> None:
+    def _fix_requested_moves(self) -> None:
         for node in [n for n in self.nodes if n in self.movers]:
             if self.wanted.get(node.outputs[0].name) is DType.FLOAT32:
                 self.movers.remove(node)
-                self._leave(node, AS_WANTED)
+                self._leave(node, REQUESTED_REAL)
 
     def _leave_mixed_joins(self) -> None:
         """Leave concatenations of large and small numbers in float32 if no layer with weights reads them.

@@ -28,7 +28,7 @@ MIN_RAW_MAXIMUM, MIN_RAW_LEVELS = 200, 32
 
 MAX_BYTE_VALUE = 255.0
 
-SURELY_RAW = 64.0
+MAX_RAW_SUM_RATIO = 64.0
 """Largest ratio of the first layer's sums to its bias for which the layer expects raw bytes.
 
 ResNet-8 for CIFAR-10, which was trained on bytes, has 2. A network that was trained on numbers from 0 to 1 has some
@@ -38,7 +38,7 @@ hundred when it gets bytes: MobileNetV1 for visual wake words has 270.
 MAX_SCALE_TEST_SAMPLES = 64
 """Largest number of labelled samples on which both scales of the input are compared."""
 
-BETTER_SHARE = 0.05
+MIN_CORRECTED_SHARE = 0.05
 """Share of the samples that must become correct by scaling before the network is taken to expect scaled inputs."""
 
 
@@ -128,8 +128,8 @@ def _expects_bytes(model: FloatModel, value: Value, layers: Sequence[Node], samp
     if labels is not None and labels.ndim == 1 and len(model.graph.inputs) == 1:
         gain = _gain_by_scaling(model, value, samples)
         if gain is not None:
-            return gain <= BETTER_SHARE
-    return all(_sum_to_bias(node, _moments(value, samples)) <= SURELY_RAW for node in layers)
+            return gain <= MIN_CORRECTED_SHARE
+    return all(_sum_to_bias(node, _moments(value, samples)) <= MAX_RAW_SUM_RATIO for node in layers)
 
 
 def _gain_by_scaling(model: FloatModel, value: Value, samples_given: Samples) -> float | None:

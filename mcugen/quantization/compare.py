@@ -63,7 +63,7 @@ def compare_layers(
                 pair.add(integer, {**sample, **real}[name])
         if progress:
             progress(number)
-    sources = _sources(quantized.model.graph, {name for name, pair in pairs.items() if pair.found})
+    sources = _sources(quantized.model.graph, {name for name, pair in pairs.items() if pair.integer_values})
     rows = [_row(quantized, value, node, pairs[value.name], sources[value]) for value, node in _layers(quantized.model)]
     return compared(rows, len(samples), threshold_db)
 
@@ -100,17 +100,17 @@ def weights_sqnr_db(weights: Array, codes: Codes) -> float:
 class _Pair:
     """The values of one tensor in both models, over all samples."""
 
-    found: list[Array] = field(default_factory=list)
-    wanted: list[Array] = field(default_factory=list)
+    integer_values: list[Array] = field(default_factory=list)
+    float_values: list[Array] = field(default_factory=list)
 
     def add(self, integer: Array, real: Array) -> None:
-        self.found.append(integer.reshape(-1).astype(np.float64))
-        self.wanted.append(real.reshape(-1).astype(np.float64))
+        self.integer_values.append(integer.reshape(-1).astype(np.float64))
+        self.float_values.append(real.reshape(-1).astype(np.float64))
 
-    def joined(self) -> tuple[Array, Array]:
+    def concatenated(self) -> tuple[Array, Array]:
         """Return all elements of the integer model's tensor, and all of the float model's."""
         empty = [np.zeros(0)]
-        return np.concatenate(self.found or empty), np.concatenate(self.wanted or empty)
+        return np.concatenate(self.integer_values or empty), np.concatenate(self.float_values or empty)
 
 
 def _real(value: Value, array: Array) -> Array:
@@ -142,7 +142,7 @@ def _row(quantized: Quantization, value: Value, node: Node | None, pair: _Pair, 
     plan, layer_name = quantized.plan, node.outputs[0].name if node else value.name
     stored = plan.activations.get(value.name)
     low, high = reach(stored) if stored else (None, None)
-    integer, real = pair.joined()
+    integer, real = pair.concatenated()
     return LayerError(
         name=value.name,
         origin=list(node.origin) if node else [],
@@ -152,13 +152,13 @@ def _row(quantized: Quantization, value: Value, node: Node | None, pair: _Pair, 
         method=stored.method if stored else "",
         low=low,
         high=high,
-        clipped=clipped_share(real, stored) if stored and pair.found else None,
+        clipped=clipped_share(real, stored) if stored and pair.integer_values else None,
         weights_sqnr_db=_weights(plan, node),
-        sqnr_db=bounded(METRICS["sqnr"], sqnr_db(integer, real)) if pair.found else None,
-        cosine=cosine(integer, real) if pair.found else None,
-        max_abs_error=bounded(METRICS["max_abs_error"], max_abs_error(integer, real)) if pair.found else None,
+        sqnr_db=bounded(METRICS["sqnr"], sqnr_db(integer, real)) if pair.integer_values else None,
+        cosine=cosine(integer, real) if pair.integer_values else None,
+        max_abs_error=bounded(METRICS["max_abs_error"], max_abs_error(integer, real)) if pair.integer_values else None,
         sources=sources,
-        histogram=Histogram.of(real, integer) if pair.found else None,
+        histogram=Histogram.of(real, integer) if pair.integer_values else None,
     )
 
 

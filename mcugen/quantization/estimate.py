@@ -23,7 +23,7 @@ from mcugen.quantization.samples import halves
 
 Sample = Mapping[str, Array]
 
-SHARE = 5
+HOLD_OUT_STRIDE = 5
 """Reciprocal share of held-out samples: one of so many samples is held out."""
 MIN_HELD_OUT_SAMPLES, MAX_HELD_OUT_SAMPLES = 4, 32
 """Smallest and largest number of held-out samples; none is held out if the smallest is not reached."""
@@ -39,10 +39,10 @@ MAX_EVALUATION_MACS = 2 * 10**9
 MIN_CLASS_AGREEMENT = 0.9
 """Agreement of the classes below which the user is warned; an SQNR below DIVERGED_DB warns, too."""
 
-COSTS_MUCH = "quantization costs much"
+HIGH_LOSS_NOTE = "quantization costs much"
 """First words of the note that warns of a high accuracy loss."""
 
-EXPLAINED, WORST = 2, 3
+NUM_EXPLAINING_SAMPLES, NUM_NAMED_WORST_LAYERS = 2, 3
 """Number of samples that compare the layers (numpy computes the integers), and of layers that are named."""
 
 
@@ -52,7 +52,7 @@ def hold_out(samples: Sequence[Sample], is_stream: bool) -> tuple[Sequence[Sampl
     A fifth of the samples is held out: spread over all samples, or the end of a stream. Too few samples are all used
     for calibration.
     """
-    count = min(len(samples) // SHARE, MAX_HELD_OUT_SAMPLES)
+    count = min(len(samples) // HOLD_OUT_STRIDE, MAX_HELD_OUT_SAMPLES)
     if count < MIN_HELD_OUT_SAMPLES:
         return samples, ()
     if is_stream:
@@ -96,7 +96,9 @@ def estimate_loss(quantized: Quantization, samples: Sequence[Sample], kind: str)
     rounded_db = round(sqnr_db, 1) if math.isfinite(sqnr_db) else None
     estimate = QuantizationEstimate(len(evaluated), kind, agreement, rounded_db)
     is_much = sqnr_db < DIVERGED_DB or (agreement is not None and agreement < MIN_CLASS_AGREEMENT)
-    warnings = [_warning(quantized, estimate, with_states(model, evaluated[:EXPLAINED]))] if is_much else []
+    warnings = (
+        [_warning(quantized, estimate, with_states(model, evaluated[:NUM_EXPLAINING_SAMPLES]))] if is_much else []
+    )
     notes = (*quantized.notes, *([note] if note else []), *warnings)
     return replace(quantized, estimate=estimate, notes=notes)
 
@@ -174,9 +176,9 @@ def sqnr_of(model: FloatModel, proto: onnx.ModelProto, samples: Sequence[Sample]
 
 def _warning(quantized: Quantization, estimate: QuantizationEstimate, samples: Sequence[Sample]) -> str:
     """Return one line with the worst layers. `mcugen.quantization.advice` adds remedies once they were tried."""
-    layers = compare_layers(quantized, samples).worst_first[:WORST]
+    layers = compare_layers(quantized, samples).worst_first[:NUM_NAMED_WORST_LAYERS]
     worst = ", ".join(f"'{layer.name}' ({layer.quality:.1f} dB)" for layer in layers)
-    return f"{COSTS_MUCH}: {estimate}; the worst layers: {worst}"
+    return f"{HIGH_LOSS_NOTE}: {estimate}; the worst layers: {worst}"
 
 
 def judged_samples(

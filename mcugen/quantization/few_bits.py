@@ -21,19 +21,19 @@ from mcugen.quantization.recurrent import rounded_weights
 from mcugen.quantization.sensitivity import MAX_GROUP_RUN_MACS, judged_tensors, power
 from mcugen.quantization.weights import NUM_SCALE_HALVINGS, in_flash, real_weights, stored_bits
 
-WIDE_SHARE = 0.2
+MAX_WIDE_WEIGHT_SHARE = 0.2
 """Largest share of all weights (unused ones included) that may keep 8 bits."""
 
 KNAPSACK_STEPS = 1024
 """Number of size steps of the knapsack problem that chooses the layers with 8-bit weights."""
 
-NEAR = 2.0
+MAX_FINALIST_NOISE_RATIO = 2.0
 """Largest ratio of a finalist's estimated noise to the least one.
 
 The estimate adds up the layers' separate noises; their joint noise may differ by as much.
 """
 
-FINALISTS = 4
+NUM_FINALISTS = 4
 """Number of choices whose weights are rounded by the samples; the choice that then has least noise is taken.
 
 Layers behind others with 4-bit weights make up for their errors, which no layer's separate noise shows.
@@ -80,19 +80,21 @@ def cells(model: FloatModel, plan: Plan) -> list[Node]:
 def promising(
     model: FloatModel, plan: Plan, layers: Sequence[Node], samples: Sequence[Mapping[str, Array]]
 ) -> list[list[str]]:
-    """Return up to FINALISTS choices of layers that keep 4-bit weights, the most promising first.
+    """Return up to NUM_FINALISTS choices of layers that keep 4-bit weights, the most promising first.
 
     Args:
         model: The float model.
         plan: A plan in which all of `layers` have 4-bit weights.
-        layers: The layers to choose from. All but WIDE_SHARE of their weights keep 4 bits.
+        layers: The layers to choose from. All but MAX_WIDE_WEIGHT_SHARE of their weights keep 4 bits.
         samples: The samples by which the noise of each layer is measured.
 
     Returns:
         Each choice as names of the layers' outputs.
     """
     sizes = {n: count(n) for n in layers}
-    return choose_layers(weight_noise(model, plan, layers, samples), sizes, WIDE_SHARE * sum(sizes.values()), FINALISTS)
+    return choose_layers(
+        weight_noise(model, plan, layers, samples), sizes, MAX_WIDE_WEIGHT_SHARE * sum(sizes.values()), NUM_FINALISTS
+    )
 
 
 def choose_layers(
@@ -101,7 +103,8 @@ def choose_layers(
     """Return up to `max_choices` choices of layers that keep 4-bit weights, the best first.
 
     The other layers return to 8 bits: those that together add most noise to the outputs and fit in `room`. The noise of
-    several layers is estimated as the sum of their separate noises. No choice has more than NEAR times the least noise.
+    several layers is estimated as the sum of their separate noises. No choice has more than MAX_FINALIST_NOISE_RATIO
+    times the least noise.
 
     Args:
         noise: The noise that each layer with 4-bit weights adds to the outputs by itself.
@@ -116,7 +119,9 @@ def choose_layers(
     subsets = best_subsets(values, [sizes[n] for n in layers], room, max_choices)
     remaining = [sum(v for i, v in enumerate(values) if i not in wide) for wide in subsets]
     finalists = [
-        wide for wide, remaining_noise in zip(subsets, remaining, strict=True) if remaining_noise <= NEAR * remaining[0]
+        wide
+        for wide, remaining_noise in zip(subsets, remaining, strict=True)
+        if remaining_noise <= MAX_FINALIST_NOISE_RATIO * remaining[0]
     ]
     return [[n.outputs[0].name for i, n in enumerate(layers) if i not in wide] for wide in finalists]
 

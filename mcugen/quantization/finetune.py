@@ -36,7 +36,7 @@ from mcugen.quantization.samples import Sample
 from mcugen.quantization.sensitivity import judged_tensors
 from mcugen.quantization.weights import nearest_codes, real_weights
 
-BATCH = 8
+BATCH_SAMPLES = 8
 """Number of samples of a training step."""
 
 FINETUNE_LEARNING_RATE = 0.01
@@ -45,7 +45,7 @@ FINETUNE_LEARNING_RATE = 0.01
 MOMENTUM, DECAY = 0.9, 0.99
 """Decay rates of Adam's first and second moment."""
 
-ENOUGH_DB = 25.0
+SUFFICIENT_SQNR_DB = 25.0
 """SQNR of the outputs, in dB, from which on fine-tuning is not needed, unless the user sets another limit."""
 
 
@@ -92,7 +92,7 @@ def finetune(
         quantizer: The quantizer of the model.
         quantization: The quantization to start from.
         epochs: The number of passes over the training samples.
-        min_sqnr: The SQNR in dB from which on `quantization` is good enough; None for ENOUGH_DB.
+        min_sqnr: The SQNR in dB from which on `quantization` is good enough; None for SUFFICIENT_SQNR_DB.
         progress: Called with the number of finished samples, and with their total.
 
     Raises:
@@ -105,7 +105,7 @@ def finetune(
     if not held_out:
         found_few = f"{len(quantizer.samples)} samples"
         raise UsageError("fine-tuning needs samples to learn by, and others", found_few, "give 20 or more")
-    estimate, limit_db = quantization.estimate, ENOUGH_DB if min_sqnr is None else min_sqnr
+    estimate, limit_db = quantization.estimate, SUFFICIENT_SQNR_DB if min_sqnr is None else min_sqnr
     if estimate is not None and (estimate.sqnr_db is None or estimate.sqnr_db >= limit_db):
         note = f"not fine-tuned: {estimate} is enough ({limit_db:g} dB: see --min-sqnr)"
         return replace(quantization, notes=(*quantization.notes, note))
@@ -182,8 +182,8 @@ class _Lesson:
         exact = self._exact(samples)
         order = np.random.default_rng(number).permutation(len(samples))
         total = epochs * len(samples)
-        for start in range(0, len(order), BATCH):
-            indices = order[start : start + BATCH]
+        for start in range(0, len(order), BATCH_SAMPLES):
+            indices = order[start : start + BATCH_SAMPLES]
             rate = FINETUNE_LEARNING_RATE * (1 + math.cos(math.pi * (number * len(samples) + start) / total)) / 2
             self._step([(samples[i], exact[i]) for i in indices], rate)
             progress(number * len(samples) + start + len(indices), total)

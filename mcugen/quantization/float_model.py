@@ -34,7 +34,7 @@ from mcugen.quantization.weights import give_biases
 OPSET_INT16 = 21
 """First opset whose QuantizeLinear has int16 and 4-bit weights."""
 
-TOLERANCE = 1e-3
+MAX_FUSION_ERROR = 1e-3
 """Largest error of the fused model's outputs relative to their range.
 
 Folding of batch normalization and equalization change nothing but the rounding.
@@ -228,7 +228,7 @@ def _check_same(fused: FloatModel) -> None:
     for name in fused.graph.output_names:
         expected_output, fused_output = expected[name], fused_outputs[name].reshape(expected[name].shape)
         worst, magnitude = _largest_difference(expected_output, fused_output)
-        if worst <= TOLERANCE * max(magnitude, 1e-6):
+        if worst <= MAX_FUSION_ERROR * max(magnitude, 1e-6):
             continue
         noise = noise or _outputs_of_noise(fused, sample)
         if not worst <= NOISE_RATIO * max(_largest_difference(expected_output, outputs[name])[0] for outputs in noise):

@@ -7,13 +7,13 @@ import numpy as np
 
 from mcugen.hir.types import Array
 
-UNCORRELATED = 1 / 3
+VIRTUAL_ROWS_PER_DEPTH = 1 / 3
 """Virtual rows without correlations, relative to the depth, which are added to the rows that were seen.
 
 A few samples show correlations by chance; these rows shrink them.
 """
 
-UNSEEN = 0.01
+ASSUMED_VARIANCE = 0.01
 """Variance that is assumed for every input, relative to the mean variance: samples may miss values that will occur."""
 
 
@@ -72,7 +72,7 @@ class Moments:
         return np.asarray(self._real) / self._count
 
     @property
-    def seen(self) -> Array:
+    def quantized_mean(self) -> Array:
         """Return E[x̂], [groups, depth]."""
         return np.asarray(self._seen) / self._count
 
@@ -84,7 +84,7 @@ class Moments:
         variance between samples, and one sample shows no variance. Many rows of one sample do not help: they come from
         one image, one voice or one machine. The same holds for samples that hardly differ.
         """
-        mean = float(np.square(self.seen).sum())
+        mean = float(np.square(self.quantized_mean).sum())
         varies = self._apart / self._samples - mean >= FULL_TRUST_VARIANCE * mean
         return 1.0 if self._samples >= FULL_TRUST_SAMPLES and varies else 1 - 1 / self._samples
 
@@ -97,12 +97,12 @@ class Moments:
         gram = np.asarray(self._square, np.float64) / self._count
         min_energy = MIN_RELATIVE_VARIANCE * np.trace(gram, axis1=1, axis2=2)
         if centred:
-            gram = gram - self.trust * self.seen[:, :, None] * self.seen[:, None, :]
+            gram = gram - self.trust * self.quantized_mean[:, :, None] * self.quantized_mean[:, None, :]
         depth = gram.shape[-1]
-        kept = self._count / (self._count + UNCORRELATED * depth)
+        kept = self._count / (self._count + VIRTUAL_ROWS_PER_DEPTH * depth)
         gram *= kept + (1 - kept) * np.eye(depth)
         energy = np.maximum(np.trace(gram, axis1=1, axis2=2), min_energy) / depth
-        result: Array = gram + UNSEEN * energy[:, None, None] * np.eye(depth)
+        result: Array = gram + ASSUMED_VARIANCE * energy[:, None, None] * np.eye(depth)
         return result
 
     def compensation(self, centred: bool) -> Array:
@@ -112,9 +112,9 @@ class Moments:
         """
         cross = np.asarray(self._cross, np.float64) / self._count
         if centred:
-            cross = cross - (self.real - self.seen)[:, :, None] * self.seen[:, None, :]
+            cross = cross - (self.real - self.quantized_mean)[:, :, None] * self.quantized_mean[:, None, :]
         gram, depth = self.gram(centred), cross.shape[-1]
-        kept = self._count / (self._count + UNCORRELATED * depth)
+        kept = self._count / (self._count + VIRTUAL_ROWS_PER_DEPTH * depth)
         is_dead = np.trace(gram, axis1=1, axis2=2)[:, None, None] == 0
         solved = np.linalg.solve(np.where(is_dead, np.eye(depth), gram), kept * cross.swapaxes(1, 2))
         result: Array = solved.swapaxes(1, 2)

@@ -20,10 +20,10 @@ from mcugen.hir.types import Array
 
 NORMALIZATIONS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
 
-REACH = 3.0
+ASSUMED_MAGNITUDE = 3.0
 """Assumed largest magnitude of normalized numbers, in standard deviations."""
 
-OUTLYING = 4.0
+MIN_OUTLIER_RATIO = 4.0
 """Smallest ratio of the largest channel to the median one for which a normalization is changed.
 
 The weights of its readers become harder to quantize, so smaller ratios are not worth it.
@@ -72,9 +72,9 @@ def _equalize(
     by_input = {i: w for i, w in weights.items() if w is not None}
     if any(len(a) != len(w) for a in arrays.values() for w in by_input.values()):
         return {}
-    written = sum(((REACH if i == 1 else 1.0) * np.abs(a) for i, a in arrays.items()), start=np.zeros(1))
+    written = sum(((ASSUMED_MAGNITUDE if i == 1 else 1.0) * np.abs(a) for i, a in arrays.items()), start=np.zeros(1))
     read = np.max([np.abs(w).max(1) for w in by_input.values()], axis=0)
-    if written.max() < OUTLYING * np.median(written):
+    if written.max() < MIN_OUTLIER_RATIO * np.median(written):
         return {}
     alive = (written > MIN_CHANNEL_SIZE * written.max()) & (read > MIN_CHANNEL_SIZE * read.max())
     factors = np.sqrt(np.where(alive, written, 1.0) / np.where(alive, read, 1.0))

@@ -41,7 +41,7 @@ class OnnxWriter:
     def write(self) -> onnx.ModelProto:
         """Return the model: inputs of fixed shape, nodes in topological order, without dead nodes."""
         for value in self.graph.inputs:
-            self.made(value)
+            self.on_written(value)
         for node in self.graph.nodes:
             self._write_node(node)
         renamed: dict[str, str] = {}
@@ -85,7 +85,7 @@ class OnnxWriter:
         assert value.data is not None
         return self.store(value.name, value.data)
 
-    def made(self, value: Value) -> None:
+    def on_written(self, value: Value) -> None:
         """Handle that the nodes of a value were written, or that an input of the graph is available."""
 
     def replacement(self, node: Node) -> bool:
@@ -140,15 +140,15 @@ class OnnxWriter:
 
     def _write_node(self, node: Node) -> None:
         is_copied = all(value.name in self._made for value in node.outputs)  # A copied node may have several results.
-        writers = (self._write_anew, self._write_slices)
+        writers = (self._write_own_form, self._write_slices)
         if not (is_copied or any(write(node) for write in (reversed(writers) if prefers_source(node.op) else writers))):
             return  # The value has no name in the source: its readers are copied together with what computes it.
         for value in node.outputs:
             if value.name in self._names:
                 self.written[value.name] = value
-                self.made(value)
+                self.on_written(value)
 
-    def _write_anew(self, node: Node) -> bool:
+    def _write_own_form(self, node: Node) -> bool:
         """Write a node in its own form, if all its inputs are written."""
         if not all(v is None or v.is_constant or v.name in self.written for v in node.inputs):
             return False

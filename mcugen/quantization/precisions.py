@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from mcugen.backends.cpu.pipeline import optimize
 from mcugen.core.options import WIDE_WEIGHTS
 from mcugen.evaluation.layers import (
-    AS_WANTED,
     GIVEN_REAL,
-    KEEP,
-    REMEDIES,
-    SEARCHED,
+    KEEP_INT8_REMEDY,
+    RAISED_BY_SEARCH,
+    REASON_REMEDIES,
+    REQUESTED_REAL,
     UNCONVERTED,
     OtherPrecision,
     PrecisionReason,
@@ -42,7 +42,7 @@ def precisions_of_given(graph: Graph) -> tuple[OtherPrecision, ...]:
     rows = []
     for name, op in float_layers(graph).items():
         reason = UNCONVERTED if name in islands else GIVEN_REAL
-        rows.append(OtherPrecision(name, op, DType.FLOAT32.value, reason, REMEDIES[reason]))
+        rows.append(OtherPrecision(name, op, DType.FLOAT32.value, reason, REASON_REMEDIES[reason]))
     return tuple(rows)
 
 
@@ -63,13 +63,13 @@ def other_precisions(quantization: Quantization, because: Mapping[str, Precision
         name = node.outputs[0].name
         if name not in assigned.precision or (node.op.moves_data and name not in assigned.reasons):
             continue
-        dtype, reason = assigned.precision[name], assigned.reasons.get(name, AS_WANTED)
+        dtype, reason = assigned.precision[name], assigned.reasons.get(name, REQUESTED_REAL)
         if dtype is not DType.FLOAT32 and not in_float.isdisjoint((name, stored_name(name))):
             dtype, reason = DType.FLOAT32, UNCONVERTED
         if dtype is main:
             continue
-        remedy = REMEDIES.get(reason, KEEP)
-        if reason == AS_WANTED and name in because:
+        remedy = REASON_REMEDIES.get(reason, KEEP_INT8_REMEDY)
+        if reason == REQUESTED_REAL and name in because:
             reason, remedy = because[name].reason, because[name].remedy
         precision = WIDE_PRECISION if name in quantization.plan.wide_weights else dtype.value
         rows.append(OtherPrecision(name, node.op.name, precision, reason, remedy))
@@ -86,7 +86,10 @@ def search_reasons(quantization: Quantization, known: Mapping[str, DType]) -> di
     """Return the reason of each layer that the search raised: its type is not the main one, and is not in `known`."""
     main = quantization.plan.scheme.activations
     raised = {n: d for n, d in quantization.assignment.precision.items() if d is not main and n not in known}
-    return {name: PrecisionReason(name, dtype.value, SEARCHED, REMEDIES[SEARCHED]) for name, dtype in raised.items()}
+    return {
+        name: PrecisionReason(name, dtype.value, RAISED_BY_SEARCH, REASON_REMEDIES[RAISED_BY_SEARCH])
+        for name, dtype in raised.items()
+    }
 
 
 def calibrated_ranges(quantization: Quantization) -> dict[str, tuple[float, float]]:

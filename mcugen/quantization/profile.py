@@ -28,7 +28,7 @@ FEW_CALIBRATION_SAMPLES = 10
 With so few, the next sample will exceed the ranges that were seen.
 """
 
-FOLDS = 2
+NUM_FOLDS = 2
 """Number of parts of the samples with profiles of their own: a range suggested by one part is judged on the other."""
 
 RECURRENT_BATCH_SAMPLES = 32
@@ -37,7 +37,7 @@ RECURRENT_BATCH_SAMPLES = 32
 MAX_KEPT_PROFILE_ELEMENTS = 2**25
 """Largest number of tensor elements that are kept from the first pass for the second; other samples run again."""
 
-TOLD = 0.05
+MAX_SILENT_DEFECT_SHARE = 0.05
 """Share of constant or repeated samples above which the user is warned."""
 
 
@@ -78,7 +78,7 @@ class TensorProfile:
         return np.asarray(self.histogram, np.float64)
 
     @cached_property
-    def filled(self) -> tuple[Array, Array]:
+    def filled_bins(self) -> tuple[Array, Array]:
         """Return the centres of all bins that are not empty, and their counts. Do not write to them."""
         used = self.counts > 0
         return ((self.edges[1:] + self.edges[:-1]) / 2)[used], self.counts[used]
@@ -89,10 +89,9 @@ class Profile:
     """The profile of a float model's tensors on calibration samples.
 
     Attributes:
-        sha256: The fingerprint of the float model.
-        samples: The number of samples.
-        tensors: The profile of each tensor, by name.
-        folds: The profiles on every FOLDS-th sample, from each of the first FOLDS on. Empty if there are few samples,
+        sha256: The fingerprint of the float model. samples: The number of samples. tensors: The profile of each tensor,
+        by name. folds: The profiles on every NUM_FOLDS-th sample, from each of the first NUM_FOLDS on. Empty if there
+        are few samples,
             or if the profile was read from a file.
     """
 
@@ -125,10 +124,10 @@ def profile_warnings(model: FloatModel, profile: Profile) -> list[str]:
     inputs = [profile.tensors[v.name] for v in inputs_given if v.name in profile.tensors]
     flat = sum(all(t.lows[i] == t.highs[i] for t in inputs) for i in range(count)) if inputs else 0
     notes = []
-    if flat > TOLD * count:
+    if flat > MAX_SILENT_DEFECT_SHARE * count:
         problem = f"{flat} of {count} calibration samples are constant: each has one number everywhere"
         notes.append(f"{problem}; check how they were recorded and read")
-    if count - num_distinct > TOLD * count:
+    if count - num_distinct > MAX_SILENT_DEFECT_SHARE * count:
         problem = f"{count - num_distinct} of {count} calibration samples repeat others, and count for nothing"
         notes.append(f"{problem}; give samples that differ")
     return notes
@@ -169,17 +168,18 @@ def profile_model(model: FloatModel, samples: Sequence[Sample], progress: Callab
             seen.setdefault(name, _Extremes()).add(array)
         progress(number, 2 * len(samples))
     spans = {name: (min(extremes.lows), max(extremes.highs)) for name, extremes in seen.items()}
-    counts = {name: np.zeros((FOLDS, RANGE_HISTOGRAM_BINS), np.int64) for name in seen}
+    counts = {name: np.zeros((NUM_FOLDS, RANGE_HISTOGRAM_BINS), np.int64) for name in seen}
     for number, (_, tensors) in enumerate(observer.look(in_order)):
         for name, array in tensors:
-            counts[name][number % FOLDS] += histogram(array, *spans[name])
+            counts[name][number % NUM_FOLDS] += histogram(array, *spans[name])
         progress(len(samples) + number + 1, 2 * len(samples))
     profiled = {name: extremes.profile(counts[name].sum(0)) for name, extremes in seen.items()}
     whole = Profile(fingerprint(model), len(samples), profiled)
     if whole.distinct < FEW_CALIBRATION_SAMPLES:
         return whole
     folds = [
-        {name: tensor_extremes.fold(k, counts[name][k]) for name, tensor_extremes in seen.items()} for k in range(FOLDS)
+        {name: tensor_extremes.fold(k, counts[name][k]) for name, tensor_extremes in seen.items()}
+        for k in range(NUM_FOLDS)
     ]
     return replace(whole, folds=folds)
 
@@ -248,7 +248,7 @@ class _Extremes:
         """
         edges, (used,) = np.linspace(min(self.lows), max(self.highs), RANGE_HISTOGRAM_BINS + 1), counts.nonzero()
         first, last = int(used[0]), int(used[-1]) + 1
-        lows, highs = np.asarray(self.lows[number::FOLDS]), np.asarray(self.highs[number::FOLDS])
+        lows, highs = np.asarray(self.lows[number::NUM_FOLDS]), np.asarray(self.highs[number::NUM_FOLDS])
         lows = np.where(lows == lows.min(), edges[first], lows)
         highs = np.where(highs == highs.max(), edges[last], highs)
         return TensorProfile(tuple(lows.tolist()), tuple(highs.tolist()), tuple(counts[first:last].tolist()), ())

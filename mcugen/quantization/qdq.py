@@ -91,7 +91,7 @@ class _QdqWriter(OnnxWriter):
     def _is_coded_input(self, value: Value) -> bool:
         return self._is_coded(value.name) and value.producer is None and value.name in self.plan.activations
 
-    def made(self, value: Value) -> None:
+    def on_written(self, value: Value) -> None:
         """Quantize the result of an integer layer, or dequantize an input that is passed as integers."""
         producer = value.producer
         if self._is_coded_input(value):
@@ -114,10 +114,10 @@ class _QdqWriter(OnnxWriter):
         if reader is None or domain is None:
             return tensor
         if tensor not in self._codes:
-            return self._limited(tensor, *domain.ends(*_REAL_ENDS)) if value in self._rounded else tensor
-        return self._within_domain(tensor, domain, value, reader)
+            return self._clamp(tensor, *domain.ends(*_REAL_ENDS)) if value in self._rounded else tensor
+        return self._clamp_to_domain(tensor, domain, value, reader)
 
-    def _within_domain(self, tensor: str, domain: Domain, value: Value, reader: Node) -> str:
+    def _clamp_to_domain(self, tensor: str, domain: Domain, value: Value, reader: Node) -> str:
         """Return dequantized arguments of a function, with those outside of its domain moved to its end.
 
         Saturation and rounding leave the domain: a sum that saturates can be negative before a square root, and a small
@@ -133,10 +133,10 @@ class _QdqWriter(OnnxWriter):
         margin, (low, high) = quant.scale[0] / 2, code_range(quant, dtype)
         lower, upper = domain.ends(margin, stored.low, stored.high)
         if domain is Domain.NOT_ZERO and math.isinf(lower) and math.isinf(upper) and precision is DType.FLOAT32:
-            return self._other_than_zero(tensor, margin)
-        return self._limited(tensor, lower if low < lower else -math.inf, upper if high > upper else math.inf)
+            return self._replace_zeros(tensor, margin)
+        return self._clamp(tensor, lower if low < lower else -math.inf, upper if high > upper else math.inf)
 
-    def _limited(self, tensor: str, lower: float, upper: float) -> str:
+    def _clamp(self, tensor: str, lower: float, upper: float) -> str:
         """Return the tensor clamped to the finite ends."""
         if math.isinf(lower) and math.isinf(upper):
             return tensor
@@ -149,7 +149,7 @@ class _QdqWriter(OnnxWriter):
             self._within[tensor, lower, upper] = clamped
         return self._within[tensor, lower, upper]
 
-    def _other_than_zero(self, tensor: str, margin: float) -> str:
+    def _replace_zeros(self, tensor: str, margin: float) -> str:
         """Return the tensor with `margin` in the place of 0."""
         key = (tensor, -margin, margin)
         if key not in self._within:
@@ -186,7 +186,7 @@ class _QdqWriter(OnnxWriter):
             return super().constant(value, reader, index)
         assert value.data is not None
         quant = activation_params(value.data.min(), value.data.max(), precision, self.plan.scheme)
-        return self._dequantized(value.name, quantize(value.data, quant, precision), quant)
+        return self._dequantize(value.name, quantize(value.data, quant, precision), quant)
 
     def replacement(self, node: Node) -> bool:
         """Write a recurrent layer in integers, which takes several nodes."""
@@ -212,7 +212,7 @@ class _QdqWriter(OnnxWriter):
         while np.abs(bias / unit).max(initial=0.0) >= 2**31 - 1:
             unit = unit * 2
         codes = np.rint(bias / unit).astype(np.int32)
-        return self._dequantized(f"{reader.output.name}.bias", codes, QuantParams(tuple(map(float, unit)), 0, 0))
+        return self._dequantize(f"{reader.output.name}.bias", codes, QuantParams(tuple(map(float, unit)), 0, 0))
 
     def _params(self, value: Value, reader: Node) -> QuantParams:
         """Return the parameters of an activation as the reader gets it."""
@@ -233,7 +233,7 @@ class _QdqWriter(OnnxWriter):
         self._codes[real] = codes
         return real
 
-    def _dequantized(self, name: str, codes: Array, quant: QuantParams) -> str:
+    def _dequantize(self, name: str, codes: Array, quant: QuantParams) -> str:
         tensor = self.store(stored_name(name), codes)
         params = self._stored_params(name, quant, codes.dtype)
         axis: dict[str, object] = {} if quant.axis is None else {"axis": quant.axis}
@@ -241,7 +241,7 @@ class _QdqWriter(OnnxWriter):
 
     def _weights(self, name: str, codes: Codes) -> str:
         if not codes.group:
-            return self._dequantized(name, _stored_codes(codes), codes.quant)
+            return self._dequantize(name, _stored_codes(codes), codes.quant)
         operands = [
             self.store(stored_name(name), _stored_codes(codes)),
             self.store(f"{name}_scale", codes.scales.astype(np.float32)),

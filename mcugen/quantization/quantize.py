@@ -98,7 +98,7 @@ class Quantization:
 MAX_KEPT_MODELS = 8
 """Largest number of quantized models that are kept: all candidates that `auto` chooses from."""
 
-NARROWLY = 0.998
+BUDGET_RETRY_FACTOR = 0.998
 """Factor to aim below a budget of bytes that was narrowly missed."""
 
 MAX_RETURN_ROUNDS = 3
@@ -126,7 +126,9 @@ class Quantizer:
     """Average bits per weight that compressed 8-bit weights of a layer may take, by the name of the layer's output."""
     _choices: dict[Group, Choice] = field(default_factory=dict, init=False)
     """Ranges of groups that are not in `_own`."""
-    _made: dict[tuple[frozenset[Any], frozenset[Any], bool], Quantization] = field(default_factory=dict, init=False)
+    _quantizations: dict[tuple[frozenset[Any], frozenset[Any], bool], Quantization] = field(
+        default_factory=dict, init=False
+    )
     """The last quantizations without known weights, by the requested precisions: they are requested again."""
     _noise: dict[tuple[frozenset[tuple[str, DType]], bool], dict[Node, float]] = field(default_factory=dict, init=False)
     """Noise that layers with 4-bit weights add to the outputs, by the requested precisions."""
@@ -161,33 +163,33 @@ class Quantizer:
         if known is not None:
             return self._quantize(layers, known)
         key = frozenset(layers.items()), frozenset(self.code_bits.items()), self.compensates
-        if key not in self._made:
+        if key not in self._quantizations:
             quantization = self._quantize(layers, None)
-            while len(self._made) >= MAX_KEPT_MODELS:
-                del self._made[next(iter(self._made))]
-            self._made[key] = quantization
-        return self._made[key]
+            while len(self._quantizations) >= MAX_KEPT_MODELS:
+                del self._quantizations[next(iter(self._quantizations))]
+            self._quantizations[key] = quantization
+        return self._quantizations[key]
 
     def draft(self, precisions: Mapping[str, DType]) -> Quantization:
         """Quantize the model quickly, with weights rounded to nearest: the size is almost that of the final model."""
-        assignment, plan = self._planned(precisions)
+        assignment, plan = self._plan_types(precisions)
         plan = self._nearest(plan)
         return Quantization(self.source, self.model, self.profile, assignment, plan, self._written(plan))
 
     def _quantize(self, precisions: Mapping[str, DType], known: Mapping[str, Codes] | None) -> Quantization:
-        assignment, plan = self._planned(precisions)
+        assignment, plan = self._plan_types(precisions)
         if known is None:
-            plan = self._refined(self._with_few_bits(plan, precisions))
+            plan = self._refine(self._with_few_bits(plan, precisions))
         else:
             plan.layers |= {n: c for n, c in known.items() if plan.precision[n] is not DType.FLOAT32}
         proto = self._written(plan)
         notes = (*self.model.graph.notes, *profile_notes(self.model, self.profile))
         return Quantization(self.source, self.model, self.profile, assignment, plan, proto, notes)
 
-    def _planned(self, precisions: Mapping[str, DType]) -> tuple[Assignment, Plan]:
+    def _plan_types(self, precisions: Mapping[str, DType]) -> tuple[Assignment, Plan]:
         """Return the assignment, and the plan with everything but the weights themselves; their types are decided."""
         self._require_layers(precisions)
-        assignment = self._assigned(precisions)
+        assignment = self._assign_types(precisions)
         plan = self._plan(assignment)
         plan.code_bits = self.code_bits
         cells = [node.outputs[0].name for node in few_bits.cells(self.model, plan)]
@@ -200,7 +202,7 @@ class Quantizer:
         )
         return assignment, plan
 
-    def _assigned(self, precisions: Mapping[str, DType]) -> Assignment:
+    def _assign_types(self, precisions: Mapping[str, DType]) -> Assignment:
         """Return the type that each node computes in, and the groups of tensors that follow."""
         spans = {name: tensor.high - tensor.low for name, tensor in self.profile.tensors.items()}
         computed = {
@@ -229,7 +231,7 @@ class Quantizer:
         """Return the layers whose weights may have 4 bits."""
         return [node.outputs[0].name for node in few_bits.candidates(self.model, plan)]
 
-    def narrowed(
+    def choose_narrow_layers(
         self, precisions: Mapping[str, DType], layers: Sequence[str], share: float, max_choices: int
     ) -> list[dict[str, DType]]:
         """Return up to `max_choices` choices of precisions whose weights meet a budget of bytes, the best first.
@@ -247,7 +249,7 @@ class Quantizer:
             ConstraintError: Even INT2 does not meet the budget.
         """
         coarse = {**precisions, **dict.fromkeys(layers, DType.INT4)}
-        sized = self._sized(coarse)
+        sized = self._plan_sizes(coarse)
         room = few_bits.room_for_wide(self.model, sized, share)
         if room < 0:
             return [self._narrowest(coarse, layers, share)]
@@ -275,7 +277,7 @@ class Quantizer:
         clone.code_bits = bits
         return clone
 
-    def stored(
+    def choose_storage(
         self, precisions: Mapping[str, DType], layers: Sequence[str], share: float, times: Times, favour: float
     ) -> Storage | None:
         """Return the storage of all weights with least noise and time within a budget of bytes.
@@ -297,7 +299,7 @@ class Quantizer:
             return None
         plan, noise = even
         few_bit_noise = self._few_noise({**precisions, **dict.fromkeys(layers, DType.INT4)})
-        plain_codes = self._sized(precisions).layers
+        plain_codes = self._plan_sizes(precisions).layers
         known = {n: Known.of(n, plan, plain_codes[n.output.name], noise[n], few_bit_noise.get(n)) for n in noise}
         other_layers = (n for n in self.model.graph.nodes if few_bits.weights_of(n) and n not in known)
         total = few_bits.weights_in_flash(self.model, plan)
@@ -309,7 +311,7 @@ class Quantizer:
         few_bit = [name for name, option in chosen.items() if option.dtype is DType.INT4]
         bits = {name: option.bits for name, option in chosen.items() if option.bits is not None}
         new_precisions = {**precisions, **dict.fromkeys(few_bit, DType.INT4)}
-        return Storage(new_precisions, self._within(new_precisions, bits, share))
+        return Storage(new_precisions, self._reduce_bits(new_precisions, bits, share))
 
     def _evenly_coded(self, precisions: Mapping[str, DType], share: float) -> tuple[Plan, dict[Node, float]] | None:
         """Return the plan with equal bits per weight for all compressed layers, and the noise that each of them adds.
@@ -323,7 +325,7 @@ class Quantizer:
         """
         key = frozenset(precisions.items()), share, self.compensates
         if key not in self._even:
-            bits = few_bits.even_bits(self.model, self._sized(precisions), share)
+            bits = few_bits.even_bits(self.model, self._plan_sizes(precisions), share)
             self._even[key] = self._with_noise(self._coded_plan(precisions, bits)) if bits else None
         return self._even[key]
 
@@ -333,7 +335,7 @@ class Quantizer:
         layers = [n for n in few_bits.codable(self.model, plan) if n in capable]
         return plan, few_bits.weight_noise(self.model, plan, layers, self.samples)
 
-    def coded(self, precisions: Mapping[str, DType], share: float) -> dict[str, float]:
+    def choose_code_bits(self, precisions: Mapping[str, DType], share: float) -> dict[str, float]:
         """Return `code_bits` that meet a budget of bytes by compression, with the least noise that was found.
 
         Args:
@@ -349,14 +351,16 @@ class Quantizer:
         plan, noise = even
         choices = [plan.code_bits, few_bits.allot_bits(noise, plan)]
         return min(
-            (self._within(precisions, choice, share) for choice in choices),
+            (self._reduce_bits(precisions, choice, share) for choice in choices),
             key=lambda choice: self._coded_noise(precisions, choice),
         )
 
-    def _within(self, precisions: Mapping[str, DType], bits: Mapping[str, float], share: float) -> dict[str, float]:
+    def _reduce_bits(
+        self, precisions: Mapping[str, DType], bits: Mapping[str, float], share: float
+    ) -> dict[str, float]:
         """Return fewer bits if the rounded weights exceed the budget, which weights rounded to nearest do not."""
         stored_share = few_bits.stored_share(self.model, self._coded_plan(precisions, bits))
-        factor = min(NARROWLY * share / stored_share, 1.0) if stored_share > share else 1.0
+        factor = min(BUDGET_RETRY_FACTOR * share / stored_share, 1.0) if stored_share > share else 1.0
         return {name: layer_bits * factor for name, layer_bits in bits.items()}
 
     def _coded_noise(self, precisions: Mapping[str, DType], bits: Mapping[str, float]) -> float:
@@ -364,17 +368,17 @@ class Quantizer:
 
     def _coded_plan(self, precisions: Mapping[str, DType], bits: Mapping[str, float]) -> Plan:
         """Return the plan with compressed weights, rounded by the samples."""
-        return self._refined(replace(self._planned(precisions)[1], code_bits=bits))
+        return self._refine(replace(self._plan_types(precisions)[1], code_bits=bits))
 
     def narrowest(self, precisions: Mapping[str, DType]) -> dict[str, DType]:
         """Return `precisions` with 2-bit or 4-bit weights wherever possible: the precisions of fewest bytes."""
-        capable = few_bits.candidates(self.model, self._planned(precisions)[1])
+        capable = few_bits.candidates(self.model, self._plan_types(precisions)[1])
         free = [n for n in capable if n.outputs[0].name not in precisions]
         return {**precisions, **{n.outputs[0].name: DType.INT2 if takes_two_bits(n) else DType.INT4 for n in free}}
 
     def share_of(self, precisions: Mapping[str, DType]) -> float:
         """Return the bytes of the weights relative to one byte for each weight."""
-        return few_bits.stored_share(self.model, self._sized(precisions))
+        return few_bits.stored_share(self.model, self._plan_sizes(precisions))
 
     def _narrowest(self, precisions: Mapping[str, DType], layers: Sequence[str], share: float) -> dict[str, DType]:
         """Return `precisions` with INT2 for as few of the layers as the budget allows.
@@ -392,9 +396,9 @@ class Quantizer:
         two_bit_layers = few_bits.narrowest(self.model, self.quantize(coarse).plan, self.samples, share)
         return {**precisions, **dict.fromkeys(two_bit_layers, DType.INT2)}
 
-    def _sized(self, precisions: Mapping[str, DType]) -> Plan:
+    def _plan_sizes(self, precisions: Mapping[str, DType]) -> Plan:
         """Return a plan whose weights have the sizes of the final ones."""
-        return self._nearest(self._planned(precisions)[1])
+        return self._nearest(self._plan_types(precisions)[1])
 
     def with_codes(self, quantization: Quantization, codes: Mapping[str, Codes]) -> Quantization:
         """Return the quantization with other quantized weights."""
@@ -429,7 +433,7 @@ class Quantizer:
         """Return the model with the decisions of a plan, as QDQ."""
         return prepare_model(write_qdq(self.model, plan), self.source.file, self.source.registry)
 
-    def _refined(self, plan: Plan) -> Plan:
+    def _refine(self, plan: Plan) -> Plan:
         """Return the plan with weights rounded by the samples.
 
         The last plans are kept, because they are requested again.
@@ -439,14 +443,14 @@ class Quantizer:
         key = frozenset(plan.precision.items()), *weight_bits, coded, plan.compensated
         if key not in self._rounded_plans:
             self._rounded_plans = dict(list(self._rounded_plans.items())[1 - MAX_KEPT_MODELS :])
-            self._rounded_plans[key] = self._rounded(plan, self.samples)
+            self._rounded_plans[key] = self._refine_weights(plan, self.samples)
         return self._rounded_plans[key]
 
     def _nearest(self, plan: Plan) -> Plan:
         """Return the plan with weights rounded to nearest, which takes no time."""
-        return self._rounded(plan, ())
+        return self._refine_weights(plan, ())
 
-    def _rounded(self, plan: Plan, samples: Sequence[Sample]) -> Plan:
+    def _refine_weights(self, plan: Plan, samples: Sequence[Sample]) -> Plan:
         if plan.is_coarse:
             plan = replace(plan, constants=self._constants(plan))
         return refine(self.model, plan, samples, self.profile, partial(self.progress, "rounding weights"))
@@ -456,7 +460,7 @@ class Quantizer:
         key = frozenset(plan.precision.items())
         if key not in self._constant:
             wide = self._nearest(replace(plan, few_bits=frozenset(), two_bits=frozenset(), code_bits={}))
-            self._constant = {key: constants_of(self._imported(wide), plan.activations)}
+            self._constant = {key: constants_of(self._import_plan(wide), plan.activations)}
         return self._constant[key]
 
     def _with_few_bits(self, plan: Plan, precisions: Mapping[str, DType]) -> Plan:
@@ -470,9 +474,9 @@ class Quantizer:
         requested = plan.few_bits
         plan.few_bits = requested.union(n.outputs[0].name for n in layers)
         if self.samples and layers:
-            choices = few_bits.promising(self.model, self._refined(plan), layers, self.samples)
+            choices = few_bits.promising(self.model, self._refine(plan), layers, self.samples)
             plans = [replace(plan, few_bits=requested.union(choice)) for choice in choices]
-            plan = min(plans, key=lambda choice: self._refined(choice).noise or 0.0) if len(plans) > 1 else plans[0]
+            plan = min(plans, key=lambda choice: self._refine(choice).noise or 0.0) if len(plans) > 1 else plans[0]
         return self._without_growth(plan)
 
     def _without_growth(self, plan: Plan) -> Plan:
@@ -484,21 +488,21 @@ class Quantizer:
         wide = replace(plan, few_bits=frozenset(), layers={})
         if not plan.few_bits or not self._in_flash(self._nearest(wide)).dropped:
             return plan
-        wide_flash = self._in_flash(self._refined(wide))
+        wide_flash = self._in_flash(self._refine(wide))
         for _ in range(MAX_RETURN_ROUNDS):
-            narrow_flash = self._in_flash(self._refined(replace(plan, layers={})))
+            narrow_flash = self._in_flash(self._refine(replace(plan, layers={})))
             larger = {n for n in plan.few_bits if narrow_flash.of_layer(n) > wide_flash.of_layer(n)}
             if not larger:
                 break
             plan.few_bits -= larger
         else:
-            narrow_flash = self._in_flash(self._refined(replace(plan, layers={})))
+            narrow_flash = self._in_flash(self._refine(replace(plan, layers={})))
         return plan if narrow_flash.nbytes <= wide_flash.nbytes else wide
 
     def _in_flash(self, plan: Plan) -> WeightStorage:
-        return WeightStorage.of(self._imported(plan))
+        return WeightStorage.of(self._import_plan(plan))
 
-    def _imported(self, plan: Plan) -> Graph:
+    def _import_plan(self, plan: Plan) -> Graph:
         return import_model(self._written(plan), "flash", registry=self.source.registry)
 
     def _require_layers(self, precisions: Mapping[str, DType]) -> None:
@@ -518,7 +522,7 @@ class Quantizer:
         plan.internals = _internal_ranges(self.model, self.profile)
         return plan
 
-    def sqnr_alone(self, tensor: str) -> float:
+    def sqnr_of_tensor(self, tensor: str) -> float:
         """Return the SQNR in dB of the outputs if only this tensor is quantized, with the scheme's type.
 
         It is infinite if it is unknown.
@@ -537,7 +541,7 @@ class Quantizer:
     @cached_property
     def _own(self) -> dict[Group, Choice]:
         """Return the ranges of the groups that exist without requested precisions."""
-        return self._chosen(self._groups(self._assigned({})))
+        return self._chosen(self._groups(self._assign_types({})))
 
     def _chosen(
         self, groups: Sequence[Group], fixed_groups: Sequence[tuple[str, ...]] | None = None

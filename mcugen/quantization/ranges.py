@@ -22,10 +22,10 @@ from mcugen.quantization.sensitivity import OutputNoise, judged_tensors, saturat
 
 Range = tuple[float, float]
 
-AVERAGING = 0.01
+MOVING_AVERAGE_WEIGHT = 0.01
 """Weight of each new sample in the moving average, as in PyTorch's MovingAverageMinMaxObserver."""
 
-PERCENT = 99.99
+KEPT_PERCENTAGE = 99.99
 """Percentage of elements that the `percentile` method keeps; both ends lose equally many.
 
 Methods with other percentages have them in their names.
@@ -72,22 +72,22 @@ INT16_HEADROOM = 1.25
 It costs a third of one of sixteen bits, which is harmless because the 8-bit weights are coarser.
 """
 
-SAME = 0.01
+MAX_EQUAL_RANGE_DIFFERENCE = 0.01
 """Largest difference of both ends, relative to the range, for which two candidates count as one."""
 
-VERY_FEW = 4
+VERY_FEW_SAMPLES = 4
 """Largest number of samples that hardly show how far other samples reach."""
 
-STEADY_BITS = 11
+RANGE_SIGNIFICANT_BITS = 11
 """Number of significant bits of the ends of a range."""
 
-LIKELY = 1.5
+MAX_LIKELY_NOISE_RATIO = 1.5
 """Largest ratio of a candidate's noise on the other fold to the least one, for which all samples judge it, too."""
 
-TOGETHER = ("minmax", "extrapolated", "percentile")
+JOINT_METHODS = ("minmax", "extrapolated", "percentile")
 """Methods that are tried for all tensors at once."""
 
-CHANCE = 0.1
+EQUAL_NOISE_DIFFERENCE = 0.1
 """Relative difference below which measured noises count as equal, because few samples measured them.
 
 The histogram of all samples decides between equal candidates.
@@ -154,17 +154,13 @@ def choose_ranges(
         if judge:
             noise = partial(judge.noise, group, dtype=dtype)
             noises = _measure_noises(noise, suggested, [_params(c, dtype, scheme) for c in choices], expected)
-        upper_limit = 1.0 if whole.intersection(group) else math.inf
+        limit = 1.0 if whole.intersection(group) else math.inf
         best = _widest(noises, choices) if is_outside else _least_noisy(noises, expected)
-        offers.append(
-            _Offer(group, dtype, choices, suggested, noises, best, upper_limit, not outputs.isdisjoint(group))
-        )
+        offers.append(_Offer(group, dtype, choices, suggested, noises, best, limit, not outputs.isdisjoint(group)))
         progress(number, len(groups))
-    chosen = (
-        _choose_jointly(judge, offers, scheme) if judge and fixed_groups is None else [offer.best for offer in offers]
-    )
+    chosen = _choose_all(judge, offers, scheme) if judge and fixed_groups is None else [offer.best for offer in offers]
     return {
-        name: _widen(offer.choice(k, is_measured=judge is not None), margin, offer.most)
+        name: _widen(offer.choice(k, is_measured=judge is not None), margin, offer.upper_limit)
         for offer, k in zip(offers, chosen, strict=True)
         for name in offer.group
     }
@@ -181,7 +177,7 @@ class _Offer:
         suggested: For each candidate, the parameters that its method finds on each fold.
         noises: The noise of each candidate.
         best: The index of the candidate of least noise.
-        most: The upper limit of the range, which no margin exceeds.
+        upper_limit: The upper limit of the range, which no margin exceeds.
         is_output: Whether the model is judged by some tensor of the group.
     """
 
@@ -191,7 +187,7 @@ class _Offer:
     suggested: Sequence[Sequence[QuantParams]]
     noises: Sequence[float]
     best: int
-    most: float
+    upper_limit: float
     is_output: bool
 
     def choice(self, k: int, *, is_measured: bool) -> Choice:
@@ -220,7 +216,7 @@ def _sqnr_db(noise: float) -> float | None:
     return -10 * math.log10(noise) if 0 < noise < math.inf else -math.inf if noise else None
 
 
-def _choose_jointly(judge: OutputNoise, offers: Sequence[_Offer], scheme: Scheme) -> list[int]:
+def _choose_all(judge: OutputNoise, offers: Sequence[_Offer], scheme: Scheme) -> list[int]:
     """Return the best candidate of each group, or one method for all groups if that is clearly better.
 
     Errors do not add up as they are measured one by one. Each group clips a little of what the other groups pass on,
@@ -231,16 +227,16 @@ def _choose_jointly(judge: OutputNoise, offers: Sequence[_Offer], scheme: Scheme
     def noise(plan: Sequence[int], limit: float = math.inf) -> float:
         suggested = [offer.suggested[k] for offer, k in zip(offers, plan, strict=True)]
         whole = [[_params(offer.choices[k], offer.dtype, scheme)] for offer, k in zip(offers, plan, strict=True)]
-        crossed_noise = judge.together(suggested, dtypes, 2 * limit)
+        crossed_noise = judge.joint_noise(suggested, dtypes, 2 * limit)
         return (
-            (crossed_noise + judge.together(whole, dtypes, 2 * limit - crossed_noise)) / 2
+            (crossed_noise + judge.joint_noise(whole, dtypes, 2 * limit - crossed_noise)) / 2
             if crossed_noise < math.inf
             else crossed_noise
         )
 
     best = [offer.best for offer in offers]
-    plans = [plan for method in TOGETHER if (plan := [offer.by(method) for offer in offers]) != best]
-    best_noise = noise(best) / (1 + CHANCE) if plans else 0.0
+    plans = [plan for method in JOINT_METHODS if (plan := [offer.by(method) for offer in offers]) != best]
+    best_noise = noise(best) / (1 + EQUAL_NOISE_DIFFERENCE) if plans else 0.0
     for plan in plans:
         plan_noise = noise(plan, best_noise)
         if plan_noise < best_noise:
@@ -269,13 +265,17 @@ def _measure_noises(
     """
     crossed = [math.inf] * len(suggested)
     for k in sorted(range(len(crossed)), key=expected.__getitem__):
-        crossed[k] = noise(suggested[k], limit=LIKELY * min(crossed))
-    likely = [k for k in sorted(range(len(crossed)), key=crossed.__getitem__) if crossed[k] <= LIKELY * min(crossed)]
+        crossed[k] = noise(suggested[k], limit=MAX_LIKELY_NOISE_RATIO * min(crossed))
+    likely = [
+        k
+        for k in sorted(range(len(crossed)), key=crossed.__getitem__)
+        if crossed[k] <= MAX_LIKELY_NOISE_RATIO * min(crossed)
+    ]
     if len(likely) == 1:
         return crossed
     measured = [math.inf] * len(crossed)
     for k in likely:
-        own = noise([whole[k]], limit=2 * (1 + CHANCE) * min(measured) - crossed[k])
+        own = noise([whole[k]], limit=2 * (1 + EQUAL_NOISE_DIFFERENCE) * min(measured) - crossed[k])
         measured[k] = (crossed[k] + own) / 2
     return measured
 
@@ -307,18 +307,18 @@ def _range(method: str, tensor: TensorProfile, dtype: DType, scheme: Scheme) -> 
 
 
 def steady(end: float) -> float:
-    """Return an end of a range, moved outward to STEADY_BITS bits, so that it is equal on all CPUs.
+    """Return an end of a range, moved outward to RANGE_SIGNIFICANT_BITS bits, so that it is equal on all CPUs.
 
     Float kernels round differently on each kind of CPU. A number that has these bits except for rounding stays, such as
     the 1 of a softmax or the 6 of a ReLU6. The last bit of all other numbers is set. Scales are then multiples of odd
     numbers, so sums and means seldom lie halfway between two integers, where kernels differ in rounding.
     """
     share, exponent = math.frexp(end)
-    exact = abs(share) * 2**STEADY_BITS
+    exact = abs(share) * 2**RANGE_SIGNIFICANT_BITS
     steps = math.ceil(exact - 0.01)
     if steps - exact > 0.01:
         steps |= 1
-    return math.copysign(math.ldexp(steps, exponent - STEADY_BITS), end)
+    return math.copysign(math.ldexp(steps, exponent - RANGE_SIGNIFICANT_BITS), end)
 
 
 def refit_range(method: str, tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Range:
@@ -362,7 +362,7 @@ def _noises(tensor: TensorProfile, scales: Array, zero_points: Array, dtype: DTy
 
     Rows are computed in blocks and in place, because this function takes most of the time of the choice.
     """
-    (middle, counts), (min_int, max_int) = tensor.filled, dtype.limits
+    (middle, counts), (min_int, max_int) = tensor.filled_bins, dtype.limits
     width = tensor.edges[1] - tensor.edges[0]
     noises = np.empty(len(scales))
     for at in (slice(first, first + NOISE_BATCH_RANGES) for first in range(0, len(scales), NOISE_BATCH_RANGES)):
@@ -386,7 +386,7 @@ def _noises(tensor: TensorProfile, scales: Array, zero_points: Array, dtype: DTy
 
 def expected_sqnr(tensor: TensorProfile, params: QuantParams, dtype: DType) -> float:
     """Return the expected SQNR of the tensor itself in dB."""
-    middle, counts = tensor.filled
+    middle, counts = tensor.filled_bins
     signal = float(np.average(middle**2, weights=counts))
     noise = expected_noise(tensor, params, dtype)
     return 10 * math.log10(signal / noise) if signal and noise else math.inf
@@ -433,11 +433,11 @@ def _moving_average(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Rang
     ends = np.asarray([tensor.lows, tensor.highs])
     average = ends[:, 0]
     for sample in ends[:, 1:].T:
-        average = average + AVERAGING * (sample - average)
+        average = average + MOVING_AVERAGE_WEIGHT * (sample - average)
     return float(average[0]), float(average[1])
 
 
-def _percentile(tensor: TensorProfile, dtype: DType, scheme: Scheme, percent: float = PERCENT) -> Range:
+def _percentile(tensor: TensorProfile, dtype: DType, scheme: Scheme, percent: float = KEPT_PERCENTAGE) -> Range:
     tail = (1 - percent / 100) / 2
     share = np.concatenate([[0.0], np.cumsum(tensor.counts)]) / tensor.counts.sum()
     first, last = np.searchsorted(share, tail, side="right") - 1, np.searchsorted(share, 1 - tail)
@@ -535,7 +535,7 @@ def _least_noisy(measured: Sequence[float], expected: Sequence[float]) -> int:
 
     Of equal candidates the first one is returned, which is min-max.
     """
-    limit = min(measured) * (1 + CHANCE)
+    limit = min(measured) * (1 + EQUAL_NOISE_DIFFERENCE)
     return min((i for i, noise in enumerate(measured) if noise <= limit), key=lambda i: expected[i])
 
 
@@ -545,7 +545,7 @@ def _widest(measured: Sequence[float], choices: Sequence[Choice]) -> int:
     Inputs may well exceed their calibrated range later. Whoever reads an output is served worse by one clipped value
     than by a slightly coarser scale of all.
     """
-    limit = min(measured) * (1 + CHANCE)
+    limit = min(measured) * (1 + EQUAL_NOISE_DIFFERENCE)
     likely = [i for i, noise in enumerate(measured) if noise <= limit]
     return max(likely, key=lambda i: choices[i].high - choices[i].low)
 
@@ -553,10 +553,10 @@ def _widest(measured: Sequence[float], choices: Sequence[Choice]) -> int:
 def _margin(samples: int) -> float:
     """Return the share of itself by which a range is widened: one bit for one sample, an eighth of a bit for five.
 
-    The samples to come often exceed the extremes of up to VERY_FEW samples. Their clipping costs more than a coarser
-    scale.
+    The samples to come often exceed the extremes of up to VERY_FEW_SAMPLES samples. Their clipping costs more than a
+    coarser scale.
     """
-    if samples <= VERY_FEW:
+    if samples <= VERY_FEW_SAMPLES:
         return 1 / samples
     return 1 / samples**2 if samples < FEW_CALIBRATION_SAMPLES else 0.0
 
@@ -588,7 +588,7 @@ def _candidates(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> list[Cho
         return [Choice("extrapolated", *_range("extrapolated", tensor, dtype, scheme))]
     kept: list[Choice] = []
     for method, (low, high) in candidate_ranges(tensor, dtype, scheme).items():
-        min_distance = SAME * (high - low)
+        min_distance = MAX_EQUAL_RANGE_DIFFERENCE * (high - low)
         if all(abs(low - k.low) > min_distance or abs(high - k.high) > min_distance for k in kept):
             kept.append(Choice(method, low, high))
     return kept

@@ -37,7 +37,7 @@ OP_TYPES = ("RNN", "LSTM", "GRU")
 GATE_STORAGE = Stored(DType.INT16, QuantParams((2.0**-15,), 0))
 """Storage of the results of sigmoid and tanh; the largest integer stands for 1, a little less."""
 
-SUMMED = frozenset({"projection", "recurrence", "gates", "reset"})
+SHARED_SCALE_ROLES = frozenset({"projection", "recurrence", "gates", "reset"})
 """Roles that share one scale where they are int16: a sum of reals is then the sum of their integers."""
 
 INT16_RANGE_RATIO = 2.0
@@ -289,13 +289,13 @@ def stores(op: Recurrent, ranges: Ranges, scheme: Scheme) -> dict[str, Stored]:
     """
     narrow_roles = {"fed", *([] if isinstance(op, Gru) else ["hidden"]), *(["reset"] if _resets_first(op) else [])}
     wide = replace(scheme, activations=DType.INT16, power_of_two=True)
-    summed = [bound for role in SUMMED - narrow_roles for bound in ranges.get(role, ())]
+    summed = [bound for role in SHARED_SCALE_ROLES - narrow_roles for bound in ranges.get(role, ())]
     stored = {"sigmoid": GATE_STORAGE, "tanh": GATE_STORAGE}
     for role, (low, high) in {**ranges, "fed": ranges["hidden"]}.items():
         if role in narrow_roles:
             stored[role] = _storage_of(low, high, scheme)
         else:
-            low, high = (min(summed), max(summed)) if role in SUMMED else (low, high)
+            low, high = (min(summed), max(summed)) if role in SHARED_SCALE_ROLES else (low, high)
             stored[role] = _storage_of(INT16_RANGE_RATIO * low, INT16_RANGE_RATIO * high, wide)
     if scheme.activations is DType.INT16:
         stored["fed"] = stored["hidden"]

@@ -41,7 +41,7 @@ MAX_INT8_REFINEMENT_SAMPLES, MAX_COMPENSATION_SAMPLES, MAX_COARSE_REFINEMENT_SAM
 Coarser weights gain more by knowledge of the inputs.
 """
 
-COMPENSATED = 0.5
+COMPENSATED_ERROR_SHARE = 0.5
 """Share of the error of earlier layers, as far as it shows in a layer's input, that the layer's weights compensate.
 
 It applies to models with 4-bit weights, and to those that int8 serves badly (rescue.py). Full compensation suits the
@@ -49,7 +49,7 @@ samples more than other data. On the held-out quarters of three folds of the cal
 without, 22.4 dB with a half, and 19.6 dB with all; DS-CNN had 27.0, 27.2 and 27.4 dB.
 """
 
-AROUND = (1.0, 0.85, 1.15)
+TRIED_SCALE_FACTORS = (1.0, 0.85, 1.15)
 """Shares of the best scale for rounding to nearest, which are tried with weights of least error."""
 
 MAX_IM2COL_ELEMENTS = 2**23
@@ -137,7 +137,7 @@ class _Walk:
         last = weighted | noted | {v.producer for v in self._judged}
         total = max(i for i, node in enumerate(self.graph.nodes, 1) if node in last)
         for number, node in enumerate(self.graph.nodes[:total], 1):
-            unfolded = self._unfolded(node) if node in weighted else None
+            unfolded = self._im2col_of_both(node) if node in weighted else None
             if node in weighted:
                 self.plan.layers[node.output.name] = self._codes(node, unfolded)
             if node in noted:
@@ -156,7 +156,7 @@ class _Walk:
             shares.append(noise / max(sum(map(power, real)), 1e-300))
         return sum(shares) / len(shares) if shares else None
 
-    def _unfolded(self, node: Node) -> tuple[_Unfolded, _Unfolded] | None:
+    def _im2col_of_both(self, node: Node) -> tuple[_Unfolded, _Unfolded] | None:
         """Return the im2col rows of a layer in both models; None if it is no plain product."""
         x = node.input(0)
         if _im2col_rows(node, self.real[x][0]) is None:
@@ -182,13 +182,13 @@ class _Walk:
         codes = _plain_codes(node, plan, living)
         if unfolded is None:
             return codes
-        moments = moments or self._noted(Moments(crossed=plan.compensates), unfolded)
+        moments = moments or self._add_moments(Moments(crossed=plan.compensates), unfolded)
         if plan.scheme.optimize_rounding and codes.dtype is not DType.INT16:
-            compensation = COMPENSATED * moments.compensation(can_correct) if plan.compensates else None
+            compensation = COMPENSATED_ERROR_SHARE * moments.compensation(can_correct) if plan.compensates else None
             codes = _round_weights(living, codes, moments.gram(can_correct), plan.scheme, compensation)
         return _correct_bias(node, codes, moments) if can_correct else codes
 
-    def _noted(self, moments: Moments, unfolded: tuple[_Unfolded, _Unfolded]) -> Moments:
+    def _add_moments(self, moments: Moments, unfolded: tuple[_Unfolded, _Unfolded]) -> Moments:
         """Add all rows that a layer reads to the moments."""
         for real, seen in zip(*unfolded, strict=True):
             moments.add(real, seen)
@@ -222,7 +222,7 @@ class _Walk:
         if self.plan.precision_of(node) is not DType.FLOAT32:
             for v in (v for v in node.outputs if v.name in self.plan.activations):
                 dtype = self.plan.activations[v.name].dtype
-                self.seen[v], self._types[v] = self._stored(v, dtype), dtype
+                self.seen[v], self._types[v] = self._quantized_values(v, dtype), dtype
 
     @property
     def _count(self) -> int:
@@ -232,9 +232,9 @@ class _Walk:
         """Return what a node reads of a tensor in the quantized model."""
         dtype = self.plan.precision_of(node)
         is_converted = value.name in self.plan.activations and dtype not in (DType.FLOAT32, self._types.get(value))
-        return self._stored(value, dtype) if is_converted else self.seen[value]
+        return self._quantized_values(value, dtype) if is_converted else self.seen[value]
 
-    def _stored(self, value: Value, dtype: DType) -> list[Array]:
+    def _quantized_values(self, value: Value, dtype: DType) -> list[Array]:
         quant = self.plan.quant(value.name, dtype)
         return [through(x, quant, dtype) for x in self.seen[value]]
 
@@ -273,7 +273,7 @@ class _Gathering(_Walk):
     def _codes(self, node: Node, unfolded: tuple[_Unfolded, _Unfolded] | None) -> Codes:
         shares = self.plan.shares(node)
         if shares is not None and unfolded is not None:
-            self._noted(self._found.setdefault(shares, Moments(crossed=self.plan.compensates)), unfolded)
+            self._add_moments(self._found.setdefault(shares, Moments(crossed=self.plan.compensates)), unfolded)
         return _plain_codes(node, self.plan, None)
 
 
@@ -337,7 +337,7 @@ def _round_weights(living: Array, codes: Codes, gram: Array, scheme: Scheme, com
         return replace(codes, weights=round_weights(weights, scales, gram, limits).reshape(codes.weights.shape))
     scales = best_scales(weights, scales, gram, limits)
     rounded, scales = best_of(
-        [(scales * share).astype(np.float32).astype(np.float64) for share in AROUND], weights, gram, limits
+        [(scales * share).astype(np.float32).astype(np.float64) for share in TRIED_SCALE_FACTORS], weights, gram, limits
     )
     fitted = fitted_scales(weights, rounded, scales, gram)
     rounded, scales = best_of([scales, fitted], weights, gram, limits)
@@ -388,7 +388,7 @@ def _correct_bias(node: Node, codes: Codes, moments: Moments) -> Codes:
     real = layer_weights(node)[0]
     weights = real.reshape(len(moments.real), -1, moments.real.shape[-1]).astype(np.float64)
     seen = (codes.weights * codes.steps).reshape(weights.shape)
-    error = weights @ moments.real[..., None] - seen @ moments.seen[..., None]
+    error = weights @ moments.real[..., None] - seen @ moments.quantized_mean[..., None]
     bias, mended = layer_bias(node), moments.trust * error
     return codes if bias is None else replace(codes, bias=(bias + mended.reshape(bias.shape)).astype(np.float32))
 

@@ -69,7 +69,7 @@ MAX_LOSS_DB = 1.0
 What such layers lose is far below what the rest of the model loses then.
 """
 
-BETTER_DB = 3.0
+MIN_RESCUE_GAIN_DB = 3.0
 """Gain in SQNR, in dB, that a wider type of some layers must bring."""
 
 GAINED_DB = 2.0
@@ -122,7 +122,7 @@ def rescue_layers(
         if not raised or before_db >= (BAD_DB if is_searched else remedy.below_db):
             continue
         after_db = _sqnr(quantizer, layers | raised, MAX_COMPARED_SAMPLES)
-        if after_db >= before_db + BETTER_DB:
+        if after_db >= before_db + MIN_RESCUE_GAIN_DB:
             raised, after_db = _economize(quantizer, layers, raised, after_db, time_of or _unknown_time)
             effect = f"{remedy.why}, and outputs have {after_db:.1f} dB so, not {before_db:.1f}"
             reasons += [PrecisionReason(name, dtype.value, effect) for name, dtype in raised.items()]
@@ -218,12 +218,12 @@ def _remedies(quantizer: Quantizer, *, is_searched: bool) -> Iterator[_Remedy]:
     apart = [v for v in (*inputs, *moved) if v.type.rank > 1 and _is_disparate(v, _observe(quantizer, v))]
     why = f"the features that they read differ in range more than {MIN_FEATURE_RANGE_RATIO:.0f} times"
     yield _Remedy(_readers_of(apart, quantizer), DType.FLOAT32, why)
-    coarse = [v for v in inputs if v not in apart and quantizer.sqnr_alone(v.name) < BAD_DB]
+    coarse = [v for v in inputs if v not in apart and quantizer.sqnr_of_tensor(v.name) < BAD_DB]
     why = "much of what they read is far smaller than its extremes"
     yield _Remedy(_readers_of(coarse, quantizer), DType.FLOAT32, why)
     if not is_searched:
         doubtful = _doubtful_without_state_db(quantizer.model)
-        coarse = [v for v in quantizer.model.tensors if quantizer.sqnr_alone(v.name) < doubtful + COARSE_MARGIN_DB]
+        coarse = [v for v in quantizer.model.tensors if quantizer.sqnr_of_tensor(v.name) < doubtful + COARSE_MARGIN_DB]
         why = "much of what they read or compute is far smaller than its extremes"
         yield _Remedy(_adjacent_layers(coarse), DType.FLOAT32, why, doubtful)
     if is_int8:
@@ -275,7 +275,7 @@ def _readers_of(inputs: Sequence[Value], quantizer: Quantizer) -> list[str]:
     for value in todo:
         for node in _readers(value):
             chosen.update(dict.fromkeys(v.name for v in node.outputs[:1]))
-            todo += [v for v in node.outputs if v not in todo and quantizer.sqnr_alone(v.name) < BAD_DB]
+            todo += [v for v in node.outputs if v not in todo and quantizer.sqnr_of_tensor(v.name) < BAD_DB]
     return list(chosen)
 
 

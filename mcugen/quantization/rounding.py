@@ -25,10 +25,10 @@ from mcugen.hir.types import Array
 
 Limits = tuple[int, int]
 
-BYTE: Limits = (-127, 127)
+INT8_LIMITS: Limits = (-127, 127)
 """Limits of int8 weights."""
 
-CLIPPING = tuple(share / 20 for share in range(20, 9, -1))
+TRIED_CLIPPING_SHARES = tuple(share / 20 for share in range(20, 9, -1))
 """Shares of the scale that clips nothing, which are tried."""
 
 FEW_LEVELS = 4
@@ -37,20 +37,20 @@ FEW_LEVELS = 4
 MORE_CLIPPING = tuple(share / 20 for share in range(9, 3, -1))
 """Smaller shares for few quantized values."""
 
-DAMPING = 0.01
+RELATIVE_DAMPING = 0.01
 """Number added to the diagonal of G before its inversion, relative to the diagonal's mean."""
 
-SWEEPS = 10
+MAX_SWEEPS = 10
 """Largest number of sweeps of the coordinate descent."""
 
-AHEAD = 32
+LOOKAHEAD_INPUTS = 32
 """Number of inputs that are checked together: for most of them, no weight moves in later sweeps."""
 
 SWEEPS_OF_SCALES = 2
 """Number of sweeps over the groups of inputs."""
 
 
-def nearest(weights: Array, scales: Array, limits: Limits = BYTE) -> Array:
+def nearest(weights: Array, scales: Array, limits: Limits = INT8_LIMITS) -> Array:
     """Return the int8 values nearest to each weight.
 
     Args:
@@ -61,7 +61,7 @@ def nearest(weights: Array, scales: Array, limits: Limits = BYTE) -> Array:
     return _nearest(weights / scales[..., None], limits).astype(np.int8)
 
 
-def round_weights(weights: Array, scales: Array, gram: Array, limits: Limits = BYTE) -> Array:
+def round_weights(weights: Array, scales: Array, gram: Array, limits: Limits = INT8_LIMITS) -> Array:
     """Return the int8 values of least error that were found; they are never worse than rounding to nearest.
 
     Args:
@@ -90,7 +90,7 @@ def best_scales(weights: Array, scales: Array, gram: Array, limits: Limits) -> A
         limits: The smallest and the largest quantized value.
     """
     best, best_error = scales, np.full(scales.shape, np.inf)
-    for share in CLIPPING + MORE_CLIPPING * (limits[1] - limits[0] < FEW_LEVELS):
+    for share in TRIED_CLIPPING_SHARES + MORE_CLIPPING * (limits[1] - limits[0] < FEW_LEVELS):
         tried = (scales * share).astype(np.float32).astype(np.float64)
         error = quadratic_error(weights, nearest(weights, tried, limits), tried, gram)
         best, best_error = np.where(error < best_error, tried, best), np.minimum(error, best_error)
@@ -203,7 +203,7 @@ def _feedback(target: Array, steps: Array, gram: Array, limits: Limits) -> Array
 def _damp(gram: Array) -> Array:
     """Return an invertible matrix: a share of the mean diagonal is added to the diagonal (1 if all inputs are 0)."""
     mean = np.diagonal(gram, axis1=-2, axis2=-1).mean(-1)
-    ridge = np.where(mean > 0, DAMPING * mean, 1.0)
+    ridge = np.where(mean > 0, RELATIVE_DAMPING * mean, 1.0)
     result: Array = gram + ridge[:, None, None] * np.eye(gram.shape[-1])
     return result
 
@@ -221,12 +221,12 @@ def _descend(target: Array, start: Array, steps: Array, gram: Array, limits: Lim
         moves: Array = np.minimum(np.maximum(moved, limits[0]), limits[1]) - codes[..., at]
         return moves
 
-    for _ in range(SWEEPS):
+    for _ in range(MAX_SWEEPS):
         moved = False
-        for first in range(0, codes.shape[-1], AHEAD):
-            if not wanted(slice(first, first + AHEAD)).any():
+        for first in range(0, codes.shape[-1], LOOKAHEAD_INPUTS):
+            if not wanted(slice(first, first + LOOKAHEAD_INPUTS)).any():
                 continue
-            for k in range(first, min(first + AHEAD, codes.shape[-1])):
+            for k in range(first, min(first + LOOKAHEAD_INPUTS, codes.shape[-1])):
                 step = wanted(k)
                 at = step.nonzero()
                 if len(at[0]):

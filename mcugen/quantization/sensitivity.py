@@ -34,10 +34,10 @@ EXTREMES_PER_END, MAX_EXTREME_SAMPLES = 4, 64
 MAX_JOINT_SAMPLES = 32
 """Largest number of samples that run for all groups together."""
 
-PORTION = 4
+NUM_FIRST_SAMPLES = 4
 """Number of samples that run before the noise is compared with the limit for the first time; then twice as many."""
 
-ROUNDED = 1e-9
+SUMMATION_TOLERANCE = 1e-9
 """Relative difference that the order of summation may cause: noise this far above a limit exceeds it in any order."""
 
 MAX_KEPT_SAMPLE_ELEMENTS = 2**26
@@ -98,16 +98,18 @@ class OutputNoise:
         tail = self._tail(group)
         codes = [_codes(entry, dtype) for entry in params]
         keys = {index: (index, codes[(self.places[index] + 1) % len(codes)]) for index in tail.order}
-        missing, portion = [entry for entry in keys.values() if entry not in tail.found], PORTION
-        reached = sum(self._share(entry[0], tail.found[entry]) for entry in keys.values() if entry in tail.found)
+        missing, portion = [entry for entry in keys.values() if entry not in tail.cached_errors], NUM_FIRST_SAMPLES
+        reached = sum(
+            self._share(entry[0], tail.cached_errors[entry]) for entry in keys.values() if entry in tail.cached_errors
+        )
         while missing:
-            if not reached <= limit * (1 + ROUNDED) * len(self.outputs):
+            if not reached <= limit * (1 + SUMMATION_TOLERANCE) * len(self.outputs):
                 return np.inf
             some, missing, portion = missing[:portion], missing[portion:], 2 * portion
-            new_errors = dict(zip(some, self._each(tail.errors, some), strict=True))
+            new_errors = dict(zip(some, self._map(tail.errors, some), strict=True))
             reached += sum(self._share(index, errors) for (index, _), errors in new_errors.items())
-            tail.found |= new_errors
-        errors = [tail.found[keys[index]] for index in range(len(self.places))]
+            tail.cached_errors |= new_errors
+        errors = [tail.cached_errors[keys[index]] for index in range(len(self.places))]
         if tail.is_unordered:
             tail.order.sort(key=lambda index: -self._share(index, errors[index]))
             tail.is_unordered = False
@@ -142,9 +144,9 @@ class OutputNoise:
             tensors = sample | self.session.run([name for name in names if name not in sample], sample)
             return {name: tensors[name] for name in names}
 
-        return list(self._each(run, self.samples))
+        return list(self._map(run, self.samples))
 
-    def _each(self, function: Callable[[_T], _Result], things: Sequence[_T]) -> Iterator[_Result]:
+    def _map(self, function: Callable[[_T], _Result], things: Sequence[_T]) -> Iterator[_Result]:
         """Yield the results of a function in the order of its arguments.
 
         Each thread gets one block of the arguments, because starting a task takes as long as computing a layer.
@@ -153,7 +155,7 @@ class OutputNoise:
         parts = [things[at : at + share] for at in range(0, len(things), share)]
         return chain.from_iterable(self.pool.map(lambda part: [function(thing) for thing in part], parts))
 
-    def together(
+    def joint_noise(
         self, params: Sequence[Sequence[QuantParams]], dtypes: Sequence[DType], limit: float = np.inf
     ) -> float:
         """Return the noise with all groups quantized at once.
@@ -168,7 +170,7 @@ class OutputNoise:
         if self._whole is None:
             self._whole = _whole(self.model, self.groups, self.outputs)
         session, names = self._whole
-        reached, bound = 0.0, limit * (1 + ROUNDED) * len(self.outputs)
+        reached, bound = 0.0, limit * (1 + SUMMATION_TOLERANCE) * len(self.outputs)
         indices = spread(len(self.samples), MAX_JOINT_SAMPLES)
         signal = {
             o: max(sum(self.weights[index] * power(self.exact[index][o]) for index in indices), 1e-300)
@@ -190,8 +192,8 @@ class OutputNoise:
                     for name, o in zip(names, self.outputs, strict=True)
                 )
 
-        for at in range(0, len(indices), PORTION):
-            reached += sum(self._each(errors, indices[at : at + PORTION]))
+        for at in range(0, len(indices), NUM_FIRST_SAMPLES):
+            reached += sum(self._map(errors, indices[at : at + NUM_FIRST_SAMPLES]))
             if not reached <= bound:
                 return np.inf
         return reached / max(len(self.outputs), 1)
@@ -209,20 +211,20 @@ class _Tail:
         group: The tensors that are quantized.
         session: The part of the model; None if no judged tensor depends on the group.
         outputs: The index of each judged tensor, by its name in the part.
-        known: The inputs of the part, sample by sample.
+        inputs: The inputs of the part, sample by sample.
         exact: All judged tensors of the float model, sample by sample.
         order: The order in which samples run.
-        found: The errors by sample and parameters.
+        cached_errors: The errors by sample and parameters.
         is_unordered: Whether `order` is still the order of the samples.
     """
 
     group: tuple[str, ...]
     session: Session | None
     outputs: Mapping[str, int]
-    known: Sequence[dict[str, Array]]
+    inputs: Sequence[dict[str, Array]]
     exact: Sequence[Sequence[Array]]
     order: list[int]
-    found: dict[tuple[int, Codes], list[float]] = field(default_factory=dict)
+    cached_errors: dict[tuple[int, Codes], list[float]] = field(default_factory=dict)
     is_unordered: bool = True
 
     def errors(self, key: tuple[int, Codes]) -> list[float]:
@@ -233,7 +235,7 @@ class _Tail:
         index, codes = key
         exact, errors = self.exact[index], [0.0] * len(self.exact[index])
         numbers = {name: np.asarray(number, np.float32) for name, number in zip(_CODES, codes, strict=True)}
-        tensors = self.session.run(list(self.outputs), numbers | self.known[index]) if self.session else {}
+        tensors = self.session.run(list(self.outputs), numbers | self.inputs[index]) if self.session else {}
         with np.errstate(invalid="ignore", over="ignore"):
             for name, array in tensors.items():
                 difference = np.subtract(array, exact[self.outputs[name]], dtype=np.float64)

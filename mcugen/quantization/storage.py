@@ -27,11 +27,11 @@ class Storage:
     """The storage of all layers' weights, by the names of the layers' outputs.
 
     Attributes:
-        wanted: The precisions that differ from the model's.
+        requested: The precisions that differ from the model's.
         bits: The average bits per weight of compressed layers.
     """
 
-    wanted: Mapping[str, DType] = field(default_factory=dict)
+    requested: Mapping[str, DType] = field(default_factory=dict)
     bits: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -98,8 +98,8 @@ class Times:
 
     def of(self, storage: Storage) -> float:
         """Return the instructions of the model with this storage."""
-        few = sum(self.few.get(name, 0.0) for name, dtype in storage.wanted.items() if dtype is DType.INT4)
-        coded = [n for n in storage.bits if storage.wanted.get(n) not in (DType.INT4, DType.INT2)]
+        few = sum(self.few.get(name, 0.0) for name, dtype in storage.requested.items() if dtype is DType.INT4)
+        coded = [n for n in storage.bits if storage.requested.get(n) not in (DType.INT4, DType.INT2)]
         return max(self.whole + few + sum(self.decoding.get(n, 0.0) for n in coded), 1.0)
 
 

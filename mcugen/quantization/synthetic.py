@@ -26,10 +26,10 @@ from mcugen.quantization.float_model import FloatModel
 NUM_SYNTHETIC_SAMPLES = 64
 """Number of synthetic samples."""
 
-CANDIDATES, ROUNDS = 256, 4
+NUM_CANDIDATES_PER_ROUND, NUM_CANDIDATE_ROUNDS = 256, 4
 """Number of candidates in a round of choosing by statistics, and number of rounds."""
 
-OCTAVES = 3
+NUM_NOISE_OCTAVES = 3
 """Binary logarithm of the largest distance, in elements, between independent values of smooth noise."""
 
 MIN_SMOOTH_AXIS = 8
@@ -114,7 +114,7 @@ def _noise(shape: Shape, index: int, random: np.random.Generator, draw: Callable
     """Return noise for a sample: white if its index is even, else smooth along all long axes."""
     if index % 2 == 0:
         return np.asarray(draw(size=shape))
-    step = 2 ** int(random.integers(1, OCTAVES + 1))
+    step = 2 ** int(random.integers(1, NUM_NOISE_OCTAVES + 1))
     coarse = [-(-n // step) + 1 if n >= MIN_SMOOTH_AXIS else n for n in shape]
     noise = np.asarray(draw(size=coarse))
     for axis, (few, many) in enumerate(zip(coarse, shape, strict=True)):
@@ -173,10 +173,12 @@ def _by_statistics(
         return {name: np.asarray(shares[0] * a[name] + shares[1] * b[name], np.float32) for name in a}
 
     statistics = _Statistics.of(source, norms)
-    candidates = [{v.name: made(v, index) for v in inputs} for index in range(CANDIDATES)]
+    candidates = [{v.name: made(v, index) for v in inputs} for index in range(NUM_CANDIDATES_PER_ROUND)]
     chosen = statistics.nearest(candidates)
-    for _ in range(ROUNDS - 1):
-        chosen = statistics.nearest([*chosen, *(summed(chosen) for _ in range(CANDIDATES - NUM_SYNTHETIC_SAMPLES))])
+    for _ in range(NUM_CANDIDATE_ROUNDS - 1):
+        chosen = statistics.nearest(
+            [*chosen, *(summed(chosen) for _ in range(NUM_CANDIDATES_PER_ROUND - NUM_SYNTHETIC_SAMPLES))]
+        )
     return chosen
 
 
@@ -204,9 +206,11 @@ class _Statistics:
 
     def nearest(self, candidates: Sequence[dict[str, Array]]) -> list[dict[str, Array]]:
         """Return the candidates whose joint statistics are nearest."""
-        return [candidates[place] for place in _choose_herd(np.stack([self._apart(sample) for sample in candidates]))]
+        return [
+            candidates[place] for place in _choose_herd(np.stack([self._deviations(sample) for sample in candidates]))
+        ]
 
-    def _apart(self, sample: dict[str, Array]) -> Array:
+    def _deviations(self, sample: dict[str, Array]) -> Array:
         """Return the deviations of the means and mean squares of all channels, in units of the statistics."""
         tensors = {**sample, **(self.session.run(self.computed, sample) if self.session else {})}
         return np.concatenate([_mean_deviations(tensors[norm.tensor], norm) for norm in self.norms])

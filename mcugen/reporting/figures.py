@@ -475,7 +475,7 @@ class Report:
         )
 
     @property
-    def stalled(self) -> float | None:
+    def stalled_share(self) -> float | None:
         """The share of cycles that are waits for memory."""
         return stalled_share(self.cycles_estimate, self.stalls)
 

@@ -26,7 +26,7 @@ ALTERNATIVE_HEADS = ("option", "RAM", "flash", "instructions")
 
 TESTED_HEADS = ("layer", "flips", "change a result", "found")
 
-OLDER = "what an earlier version of mcugen did not write is missing here: make the report again to see it"
+OLD_REPORT_NOTE = "what an earlier version of mcugen did not write is missing here: make the report again to see it"
 
 
 def report_page(report: Report) -> str:
@@ -57,7 +57,7 @@ def report_page(report: Report) -> str:
         unsure=[_sample(result, samples.names) for result in samples.unsure] if samples else [],
         farthest=[_sample(result, None) for result in samples.farthest] if samples else [],
         warnings=report.warnings,
-        notes=[*report.notes, *([OLDER] * (report.buffers is None))],
+        notes=[*report.notes, *([OLD_REPORT_NOTE] * (report.buffers is None))],
         basis=[(name, str(value)) for name, value in basis if value is not None],
         sha256=report.model.sha256,
         command=report.command,

@@ -13,9 +13,9 @@ from mcugen.frontend.onnx.functions import type_name
 from mcugen.frontend.onnx.opset_upgrade import OLDEST_OPSET
 from mcugen.hir.operator import Operator
 from mcugen.hir.types import DType
-from mcugen.ops.onnx_node import BUILT_IN, NO_CODE, Registry, Support
+from mcugen.ops.onnx_node import BUILT_IN, NO_CODE_TEXT, Registry, Support
 
-ELSEWHERE = {
+IMPORTED_ELSEWHERE = {
     "Constant": "known at compile time",
     "Shape": "known at compile time",
     "Size": "known at compile time",
@@ -116,8 +116,8 @@ def _row(domain: str, name: str, schemas: list[onnx.defs.OpSchema], registry: Re
     if (domain, name) in registry.importers:
         support = registry.support[domain, name]
         return _line(name, versions, _types(newest, support), ", ".join(support.kernels), support.limits)
-    if not domain and name in ELSEWHERE:
-        return _line(name, versions, _types(newest, Support()), NO_CODE, ELSEWHERE[name])
+    if not domain and name in IMPORTED_ELSEWHERE:
+        return _line(name, versions, _types(newest, Support()), NO_CODE_TEXT, IMPORTED_ELSEWHERE[name])
     if newest.has_function or newest.has_context_dependent_function:
         return _line(name, versions, _types(newest, Support()), "by its ONNX function body", "")
     return ""

@@ -18,7 +18,7 @@ from mcugen.lir.program import MOVE
 from mcugen.reporting.figures import MemoryUse, ModelFigures, Ram, Report, ReportedLayer, layer_title, stalled_share
 from mcugen.reporting.tradeoffs import Goal, Tradeoff
 
-WORST = 10
+NUM_SHOWN_ERROR_LAYERS = 10
 """Number of layers whose errors a report shows unless all are asked for."""
 
 
@@ -145,7 +145,7 @@ def _add_time(table: FactList, report: Report) -> None:
         clock = f"{report.clock_hz / 1e6:g} MHz"
         table.add_row("milliseconds, estimate", f"{report.milliseconds_estimate:,.3f}", f"at {clock}")
     if report.stalls:
-        table.add_row("waits for memory", _share(report.stalled), _stall_text(report))
+        table.add_row("waits for memory", _share(report.stalled_share), _stall_text(report))
     cores = report.two_cores
     if cores is not None:
         waiting = " and ".join(f"{100 * share:.1f}" for share in cores.waiting)
@@ -323,7 +323,7 @@ MIN_WIDE_TERMINAL_COLUMNS = 100
 
 
 def _errors(comparison: LayerComparison, width: int, all_layers: bool) -> Table:
-    layers = comparison.layers if all_layers else comparison.worst_first[:WORST]
+    layers = comparison.layers if all_layers else comparison.worst_first[:NUM_SHOWN_ERROR_LAYERS]
     samples = f"{comparison.samples} sample{'s' * (comparison.samples != 1)}"
     order = "in order" if all_layers else f"worst {len(layers)} of {len(comparison.layers)}"
     title = f"float and integer, {samples}, {order}; SQNR in dB"

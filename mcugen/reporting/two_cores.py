@@ -120,7 +120,7 @@ class Memories:
     banks: Mapping[str, int]
     arena: float
 
-    def waited(self, first: Timed, other: Timed) -> float:
+    def stalled_time_share(self, first: Timed, other: Timed) -> float:
         """Return the share of their time by which two cores that compute these layers at once are slower."""
         return self.arena + of_stalls(_uses(first), _uses(other), self.banks)
 
@@ -168,7 +168,7 @@ def two_cores(
             whole[step[0]] = times[0]
         else:
             forks.append((times[0], times[1]))
-            contended += min(times) * memories.waited(layers[step[0]], seen[step[1]])
+            contended += min(times) * memories.stalled_time_share(layers[step[0]], seen[step[1]])
             now += barrier
     now += contended
     busy = [sum(span.end - span.begin for span in spans if span.core == core) for core in (FIRST, OTHER)]
@@ -195,7 +195,7 @@ def _of_parts(layers: Sequence[Timed], helped: Helped | None, first_part: int, m
     seen = (helped.layers if helped else layers)[first_part:]
     times = [[layer.cycles_estimate or 0 for layer in part] for part in (layers[:first_part], seen)]
     products = (
-        a * b * memories.waited(first, other)
+        a * b * memories.stalled_time_share(first, other)
         for a, first in zip(times[FIRST], layers, strict=False)
         for b, other in zip(times[OTHER], seen, strict=True)
     )

@@ -19,7 +19,7 @@ from mcugen.hir.types import DType
 from mcugen.kernels.choose import Cost
 from mcugen.kernels.cost import CostTable, cost_table
 from mcugen.kernels.portable.compressed_weights import LEAST_SAVED, Code, code_of
-from mcugen.lir.program import DECODE_WEIGHTS, PREPARING, Buffer, Instr, Program, Space
+from mcugen.lir.program import DECODE_WEIGHTS, PREPARATION_KERNELS, Buffer, Instr, Program, Space
 from mcugen.lir.weights import Decoded, is_read, with_decoded_weights
 from mcugen.memory.peak import moments
 from mcugen.memory.place import copied_bytes, memory_of_arena
@@ -62,7 +62,7 @@ def codes_of(program: Program, board: Board, options: CompileOptions, *, must_sa
     if is_for_flash or not program.instructions_estimate:
         return codes if is_for_flash else {}
     costs, time = cost_table(board.cpu), program.instructions_estimate
-    return {b: d for b, d in codes.items() if d.saved(b) / flash > costs.decoding(b.nbytes) / time}
+    return {b: d for b, d in codes.items() if d.saved_bytes(b) / flash > costs.decoding(b.nbytes) / time}
 
 
 def with_codes(
@@ -178,7 +178,7 @@ def _codes(program: Program) -> Iterator[tuple[Buffer, Decoded]]:
     in_blocks = {id(program.instrs[i]) for whole in program.wholes() if len(whole) > 1 for i in whole}
     outputs = {endpoint.buffer for endpoint in program.outputs}
     for buffer, instrs in readers.items():
-        is_alone = not any(id(instr) in in_blocks or instr.kernel in PREPARING for instr in instrs)
+        is_alone = not any(id(instr) in in_blocks or instr.kernel in PREPARATION_KERNELS for instr in instrs)
         if not is_alone or not is_read(buffer) or buffer in outputs:
             continue
         assert buffer.data is not None

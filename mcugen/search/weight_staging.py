@@ -11,7 +11,7 @@ from itertools import groupby
 
 from mcugen.core.board import Board, Memory, Serial
 from mcugen.core.options import AUTO_PLACE, GOALS, CompileOptions, Places
-from mcugen.lir.program import BEGIN_WEIGHTS, BRINGING, STAGE_WEIGHTS, Buffer, Program, Space, aligned
+from mcugen.lir.program import BEGIN_WEIGHTS, STAGE_WEIGHTS, TRANSFER_KERNELS, Buffer, Program, Space, aligned
 from mcugen.lir.weights import with_staged_weights
 from mcugen.memory.constant_stalls import COPY_CYCLES_PER_BYTE, constants_of, saved_by_copies, waits_for_constants
 from mcugen.memory.knapsack import most_valuable
@@ -54,7 +54,7 @@ def with_copies(program: Program, board: Board, options: CompileOptions) -> Comp
     """
     if leaves_all_places(board, options):
         return with_copies_everywhere(program, board, options)
-    if not _may_copy(board, options) or any(instr.kernel in BRINGING for instr in program.instrs):
+    if not _may_copy(board, options) or any(instr.kernel in TRANSFER_KERNELS for instr in program.instrs):
         return options
     slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
     nbytes, room = _constant_bytes(program), _room_for_copies(program, board, options, program.arena_size)

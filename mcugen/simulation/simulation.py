@@ -51,7 +51,7 @@ MIN_CLUSTER_SHARES = 8
 SECONDS_PER_SAMPLE = 120.0
 """A run that finishes no sample in this time is held to hang."""
 
-PROFILED = 10
+PROFILED_TIMEOUT_FACTOR = 10
 """Factor of the time limit of a profiled run; the program is known to end."""
 
 
@@ -159,7 +159,7 @@ def simulate(
         timing = time(images.model)
         instructions = timing.instructions()
         timed = board if wait_states is None else board.with_flash_waits(wait_states)
-        profiler = Profiler(machine, bundle, samples[0], timed, PROFILED * timeout)
+        profiler = Profiler(machine, bundle, samples[0], timed, PROFILED_TIMEOUT_FACTOR * timeout)
         estimate = estimate_cycles(images, profiler, instructions) if cycles else None
         stack, input_instructions = run.findings["stack"][0], timing.input_instructions()
         bound = stack_bound(images.model, f"{bundle.name}_run", machine.toolchain)

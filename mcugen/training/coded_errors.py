@@ -22,7 +22,7 @@ from mcugen.training.products import LONGEST_CODES, Emitter, Geometry, codes_of
 LARGEST_ERROR = 2**15 - 1
 MIN_ERROR_RANGE = 63
 """Errors that must be coarser say too little."""
-TINY = 1e-20
+MIN_MAGNITUDE = 1e-20
 
 
 class UnfitError(Exception):
@@ -113,7 +113,7 @@ class ErrorPropagation:
             call("Reshape", call("Cast", call(f"Reduce{end}", sums, axes, keepdims=1), to=TensorProto.FLOAT), one())
             for end in ("Max", "Min")
         )
-        top = call("Max", high, call("Neg", low), np.full(1, TINY, np.float32))
+        top = call("Max", high, call("Neg", low), np.full(1, MIN_MAGNITUDE, np.float32))
         gain = call("Div", np.full(1, max_code, np.float32), top)
         return self.coded(sums, gain, call("Mul", unit, call("Div", top, np.full(1, max_code, np.float32))), max_code)
 
@@ -148,7 +148,7 @@ class ErrorPropagation:
             return errors[0]
         call = self.call
         largest = call("Max", *(e.unit for e in errors))
-        positive_unit = call("Max", largest, np.full(1, TINY, np.float32))
+        positive_unit = call("Max", largest, np.full(1, MIN_MAGNITUDE, np.float32))
         wholes = []
         for e in errors:
             gain = call("Reshape", call("Div", e.unit, positive_unit), np.ones(e.codes.type.rank, np.int64))

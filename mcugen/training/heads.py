@@ -21,7 +21,7 @@ from mcugen.training.losses import SCALAR, require_real
 from mcugen.training.onnx_calls import OnnxCalls
 from mcugen.training.optimizers import kept_finite
 
-SAID = re.compile(
+HEAD_PATTERN = re.compile(
     r"(?P<classes>centroids):(?P<count>\d{1,6})"
     r"|(?P<samples>nearest):(?P<of>\d{1,6}):(?P<kept>\d{1,6})(:(?P<near>\d{1,6}))?"
     r"|(?P<normal>statistics)(:(?P<prior>\d{1,6}(\.\d{1,6})?))?"
@@ -127,7 +127,7 @@ def head_of(text: str) -> Head | None:
     Raises:
         UsageError: A number is out of range.
     """
-    said = SAID.fullmatch(text)
+    said = HEAD_PATTERN.fullmatch(text)
     if said is None:
         return None
     if said["classes"]:

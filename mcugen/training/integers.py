@@ -37,7 +37,7 @@ from mcugen.training.optimizers import Batch
 from mcugen.training.parameters import TrainedParameter, bias_of, code_scales, coded_weights, first_adapter, numbers
 from mcugen.training.products import UNIT_QUANT, Emitter, Geometry, codes_of
 
-FINE = 15
+ERROR_FRACTION_BITS = 15
 """Bits of fraction of probabilities, and what codes of errors have for a sign and more."""
 MAX_STEP_PER_INPUT = 2**22
 """The limit of a step for each unit of an input."""
@@ -45,11 +45,11 @@ BIAS_BITS, MAX_TRAINED_BIAS = 8, 2**30
 """Fractional bits and largest magnitude of trained biases, which are in units of the sums."""
 LARGEST_RATE = 1e30
 """Rates in codes beyond are no larger steps: all of them saturate."""
-ROOM = 2.0
+SCORE_RANGE_RATIO = 2.0
 """Scores reach so much further than first weights say; beyond, they saturate."""
 MAX_LAYER_INPUTS = 2**14
 """Inputs of a layer, whose sums with a bias have 32 bits."""
-DECAY = 0.9
+MOMENTUM_DECAY = 0.9
 """Decay factor of momentum."""
 
 
@@ -188,7 +188,7 @@ class _Maker:
     def beside(self, layer: TrainableLayer) -> Trained:
         """Return the layer with frozen weights in int16, and with what is added to its result."""
         g, emit, frozen = self.geometry, self.emit, Frozen.of(self.node)
-        unit = np.full(1, float(np.float32(self._reach / 2**FINE)) or 1.0)
+        unit = np.full(1, float(np.float32(self._reach / 2**ERROR_FRACTION_BITS)) or 1.0)
         stays = self.node.inputs[:2] if layer.bias else self.node.inputs
         plain = self.graph.add(self.node.op, stays, self.node.origin, types=[self.node.output.type])
         quant = QuantParams((float(unit[0]),), 0)
@@ -259,7 +259,7 @@ class _Maker:
         shape = (*g.y[:-1], rank) if isinstance(g.op, Dense) else (g.y[0], rank, *g.y[2:])
         down_layer = self._learner(Geometry(g.op, g.x, shape, down.shape), "adapter.down", _coded(down, scales), scales)
         real = self._real(down_layer.sums(emit), down_layer.units)
-        reach = ROOM * float(np.abs(down).reshape(rank, -1).sum(1).max()) * 255 * self.x.type.q.scale[0]
+        reach = SCORE_RANGE_RATIO * float(np.abs(down).reshape(rank, -1).sum(1).max()) * 255 * self.x.type.q.scale[0]
         fine, few = (
             emit(Quantize(), real, type_=TensorType(real.type.shape, dtype, QuantParams((float(np.float32(s)),), 0)))
             for dtype, s in ((DType.INT16, reach / 2**15), (DType.INT8, reach / 2**7))
@@ -335,7 +335,9 @@ def walked(graph: Graph, trained: Sequence[Trained], result: Value, target: Valu
     backs = [(value.producer, back) for layer in trained for value, back in layer.backs.items()]
     anchors = {node: back for node, back in backs if node is not None}
     walk = ErrorPropagation(graph, rule_of, anchors)
-    type_ = TensorType(value.type.shape, DType.INT16, QuantParams((float(np.float32(reach / 2**FINE)),), 0))
+    type_ = TensorType(
+        value.type.shape, DType.INT16, QuantParams((float(np.float32(reach / 2**ERROR_FRACTION_BITS)),), 0)
+    )
     scores = walk.emit(Quantize(), value, type_=type_)
     codes, unit = CODED_LOSSES[loss](walk, walk.emit.reshaped(scores, (1, value.type.count)), target)
     error = Error(
@@ -354,7 +356,7 @@ def _judged(graph: Graph, trained: Sequence[Trained], scores: Value) -> tuple[Va
             break
         value = node.input(0)
     if value in reaches:
-        return value, ROOM * reaches[value]
+        return value, SCORE_RANGE_RATIO * reaches[value]
     stored = next((user.output for user in scores.users if isinstance(user.op, Quantize)), None)
     if stored is not None:
         return graph.add(Dequantize(), [stored]).output, 256 * stored.type.q.scale[0]
@@ -367,12 +369,12 @@ def _judged(graph: Graph, trained: Sequence[Trained], scores: Value) -> tuple[Va
 def _of_classes(walk: ErrorPropagation, scores: Value, target: Value) -> tuple[Value, float]:
     """Return the gradient of cross-entropy: softmax(scores), less 1 at the target; and its unit."""
     emit, classes = walk.emit, scores.type.count
-    type_ = TensorType((1, classes), DType.INT16, QuantParams((2.0**-FINE,), 0))
+    type_ = TensorType((1, classes), DType.INT16, QuantParams((2.0**-ERROR_FRACTION_BITS,), 0))
     likely = emit(Softmax(axis=1), scores, type_=type_)
-    one = walk.graph.constant("error.one", np.full((1, 1), 2**FINE - 1, np.int16), type_.quant)
+    one = walk.graph.constant("error.one", np.full((1, 1), 2**ERROR_FRACTION_BITS - 1, np.int16), type_.quant)
     is_target = walk.call("Equal", np.arange(classes, dtype=np.int32).reshape(1, classes), target)
     missing = emit(Binary("Sub"), likely, one, type_=type_)
-    return emit(Where(), is_target, missing, likely, type_=type_), 2.0**-FINE
+    return emit(Where(), is_target, missing, likely, type_=type_), 2.0**-ERROR_FRACTION_BITS
 
 
 def _difference(walk: ErrorPropagation, result: Value, target: Value) -> Value:
@@ -396,7 +398,7 @@ def _of_sizes(walk: ErrorPropagation, result: Value, target: Value) -> tuple[Val
 
 def _of_huber(walk: ErrorPropagation, result: Value, target: Value) -> tuple[Value, float]:
     """Return the gradient of the Huber loss: (y − target) / n with the difference limited to 1; and its unit."""
-    max_code = max(1, min(2**FINE - 1, round(1 / result.type.q.scale[0])))
+    max_code = max(1, min(2**ERROR_FRACTION_BITS - 1, round(1 / result.type.q.scale[0])))
     return _limited(walk, _difference(walk, result, target), max_code), result.type.q.scale[0] / result.type.count
 
 
@@ -462,7 +464,7 @@ def stepped(
         step = call("Where", moves, step, zero)
     if kept.velocity is not None:
         flat = call("Reshape", kept.velocity, np.asarray(step.type.shape))
-        slower = call("Mul", call("Cast", flat, to=TensorProto.FLOAT), np.full((1, 1), DECAY, np.float32))
+        slower = call("Mul", call("Cast", flat, to=TensorProto.FLOAT), np.full((1, 1), MOMENTUM_DECAY, np.float32))
         slower = call("Cast", call("Round", slower), to=TensorProto.INT32)
         step = _clipped(call, call("Add", slower, step), MAX_CODE_STEP)
         after.append(call("Where", moves, _shaped(call, step, parameter), kept.velocity))

@@ -127,14 +127,14 @@ def coded(graph: Graph, group: Group, codes: Value, scales: Value, dither: Value
     return call("Cast", kept_finite(call, old, limited), to=TensorProto.INT8)
 
 
-GOLDEN = 0x9E3779B9
+WEYL_STEP = 0x9E3779B9
 """2³² by the golden ratio: its multiples, cut to 32 bits, lie evenly however many there are (Weyl, 1916)."""
 
 
 def turned(graph: Graph, count: Value) -> Value:
     """Return a uint32 [1] that depends on the number of updates, evenly distributed over all values."""
     call = OnnxCalls(graph, "dither")
-    return call("Mul", call("Cast", count, to=TensorProto.UINT32), np.asarray([GOLDEN], np.uint32))
+    return call("Mul", call("Cast", count, to=TensorProto.UINT32), np.asarray([WEYL_STEP], np.uint32))
 
 
 def dithered(graph: Graph, count: Value) -> Value:

@@ -16,8 +16,8 @@ from cyclonedx.model.bom import Bom
 
 from mcugen import CompiledModel, CompileOptions, compile_model, load_board
 from mcugen.api.compilation import Compilation
-from mcugen.deploy.evidence.coverage import COUNTS_CONDITIONS, Coverage, file_coverage, gcc_version
-from mcugen.deploy.evidence.folder import OF_TOOLS, Evidence, gather
+from mcugen.deploy.evidence.coverage import MIN_CONDITION_COVERAGE_GCC, Coverage, file_coverage, gcc_version
+from mcugen.deploy.evidence.folder import TOOL_DEPENDENT_FILES, Evidence, gather
 from mcugen.deploy.evidence.requirements import REQUIREMENTS
 from mcugen.deploy.evidence.sources import Deviation, deviations, functions, layer_places
 from mcugen.deploy.evidence.text import code, coverage_text
@@ -45,7 +45,7 @@ def test_the_committed_folder_is_what_the_command_writes(digits: Evidence):
     same_tools = all(old[key] == new[key] for key in ("compiler", "simulator"))
     here = json.loads((COMMITTED / "coverage.json").read_text())["compiler"] == digits.coverage.compiler
     for name, text in digits.files.items():
-        is_known = {"bounds": same_tools, "coverage": here}.get(name.split(".")[0], name not in OF_TOOLS)
+        is_known = {"bounds": same_tools, "coverage": here}.get(name.split(".")[0], name not in TOOL_DEPENDENT_FILES)
         assert not is_known or (COMMITTED / name).read_text() == text, name
 
 
@@ -184,7 +184,7 @@ def test_conditions_are_told_where_gcc_counts_them():
 
 def test_this_computers_gcc_counts_conditions_if_it_can(digits: Evidence):
     counts = [file.conditions for file in digits.coverage.files]
-    assert all(counts) if gcc_version() >= COUNTS_CONDITIONS else counts == [None] * len(counts)
+    assert all(counts) if gcc_version() >= MIN_CONDITION_COVERAGE_GCC else counts == [None] * len(counts)
 
 
 def test_annotated_deviations_are_listed():

@@ -11,7 +11,7 @@ import pytest
 
 from mcugen.core.errors import ModelError, UnsupportedError
 from mcugen.hir.types import DType, QuantParams, Shape
-from mcugen.lir.bounded import MAX_SIZE_SYMBOLS, NUM_TRIED_SIZES, WHOLE_RANGE, difference, merge_sizes
+from mcugen.lir.bounded import MAX_SIZE_SYMBOLS, NUM_RANGE_SIZES, NUM_TRIED_SIZES, difference, merge_sizes
 from mcugen.lir.formula import Atom, Polynomial, Quotient, Sizes, Symbol, ValueTable
 from mcugen.lir.program import Access, Buffer, Control, Endpoint, Instr, Operand, Overlap, Program, Space, Wide
 
@@ -364,7 +364,7 @@ def test_larger_sizes_that_are_otherwise_or_refused_confirm_nothing(refused: int
     assert max(tried) == refused, "behind a size that is refused there is none"
 
 
-@pytest.mark.parametrize("high", [WHOLE_RANGE, WHOLE_RANGE + 1, 1000])
+@pytest.mark.parametrize("high", [NUM_RANGE_SIZES, NUM_RANGE_SIZES + 1, 1000])
 def test_all_of_a_small_range_are_tried_and_some_of_a_large_one(high: int):
     tried: list[int] = []
 
@@ -374,8 +374,12 @@ def test_all_of_a_small_range_are_tried_and_some_of_a_large_one(high: int):
 
     merge_sizes([Symbol("n", 1, high)], build)
     assert len(tried) == len(set(tried))
-    assert len(tried) == WHOLE_RANGE if high == WHOLE_RANGE else WHOLE_RANGE // 2 < len(tried) <= WHOLE_RANGE
-    assert {*range(1, WHOLE_RANGE // 4 + 1), *range(high - 7, high + 1)} <= set(tried) <= set(range(1, high + 1))
+    assert (
+        len(tried) == NUM_RANGE_SIZES
+        if high == NUM_RANGE_SIZES
+        else NUM_RANGE_SIZES // 2 < len(tried) <= NUM_RANGE_SIZES
+    )
+    assert {*range(1, NUM_RANGE_SIZES // 4 + 1), *range(high - 7, high + 1)} <= set(tried) <= set(range(1, high + 1))
     assert max(b - a for a, b in zip(sorted(tried), sorted(tried)[1:], strict=False)) <= max(high / 20, 1)
 
 

@@ -39,7 +39,7 @@ def test_a_layer_is_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_TRIALS", {})
-    monkeypatch.setattr(module, "KEPT", 2)
+    monkeypatch.setattr(module, "MAX_CACHED_TRIALS", 2)
     nodes = [layer(np.full((5, 4, 3, 3), float(number))) for number in range(3)]
     kernel = next(k for k in own_kernels(nodes[0].op) if k.emit and k.fits(nodes[0], NONE))
     module._TRIALS.clear()

@@ -154,7 +154,7 @@ def test_constants_are_decoded_before_what_reads_them():
     sketch.program.area_sizes, sketch.program.area_bounds = [64], [48]
     made = with_decoded_weights(sketch.program, {w: decoded})
     assert made.area_sizes == made.area_bounds == [0], "its memory is planned anew"
-    assert decoded.saved(w) == 14
+    assert decoded.saved_bytes(w) == 14
     assert lines(made) == [
         "read_weights w.code w.held 1",
         "kernel x w.held v a 1",

@@ -73,7 +73,7 @@ def test_the_most_that_may_be_shared(at: frozenset[int], up_to: int | None, gran
     for out, into in ((16, 48), (48, 16), (32, 32)):
         ways = [d for d in range(-160, 161, granule) if free.allows(d)]
         shared = (len(set(range(into)) & set(range(d, d + out))) for d in ways)
-        assert free.most_shared(out, into, granule) == max(shared, default=0)
+        assert free.max_shared_bytes(out, into, granule) == max(shared, default=0)
 
 
 def declared(**changes: object) -> tuple[Instr, Buffer, Buffer]:

@@ -67,11 +67,11 @@ def cycles(cache: Cache | None, memory: Memory = Memory(), **changes: Any) -> fl
 
 def test_without_waits_the_speed_of_the_memory_counts():
     """Each word takes speed − 1 cycles more."""
-    assert cycles(None, Memory(cycles=None), nbytes=200, again=56, times=3) == 3 * 2 * 64
+    assert cycles(None, Memory(cycles=None), nbytes=200, reloaded_bytes=56, times=3) == 3 * 2 * 64
 
 
 def test_without_a_cache_each_byte_is_read():
-    assert cycles(None, nbytes=200, again=56, times=3) == 3 * 5 * 256
+    assert cycles(None, nbytes=200, reloaded_bytes=56, times=3) == 3 * 5 * 256
 
 
 LINES = 256 // 32 * 38
@@ -97,10 +97,10 @@ LOST = 1 / 64
         ({"times": 3, "goes_on": True}, 3 * LINES),
         ({"times": 3, "nbytes": 768}, 3 * LINES + 2 * 3 * LOST * LINES),
         ({"times": 3, "nbytes": 800}, 3 * 800 / 32 * 38),
-        ({"again": 640}, LINES),
-        ({"again": 640, "times": 2, "works_on": 768}, (1 + LOST) * LINES),
-        ({"again": 640, "times": 2, "works_on": 1280}, (1 + LOST) * LINES + 2 * 20 * 38),
-        ({"again": 640, "times": 2, "works_on": 1024}, (1 + LOST) * LINES + 20 * 38),
+        ({"reloaded_bytes": 640}, LINES),
+        ({"reloaded_bytes": 640, "times": 2, "works_on": 768}, (1 + LOST) * LINES),
+        ({"reloaded_bytes": 640, "times": 2, "works_on": 1280}, (1 + LOST) * LINES + 2 * 20 * 38),
+        ({"reloaded_bytes": 640, "times": 2, "works_on": 1024}, (1 + LOST) * LINES + 20 * 38),
     ],
 )
 def test_lines_that_the_cache_does_not_hold_are_waited_for(changes: dict[str, Any], wanted: float):
@@ -110,7 +110,7 @@ def test_lines_that_the_cache_does_not_hold_are_waited_for(changes: dict[str, An
 def test_the_first_word_of_a_line_comes_first():
     critical = replace(CACHE, critical_word_first=True)
     assert cycles(critical) == CRITICAL
-    assert cycles(replace(critical, line=32), again=640, works_on=1280) == CRITICAL + 20 * 10
+    assert cycles(replace(critical, line=32), reloaded_bytes=640, works_on=1280) == CRITICAL + 20 * 10
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_the_first_word_of_a_line_comes_first():
         ({}, LINES),
         ({"before": (0, 0)}, 3 * 64 + LOST * LINES),
         ({"times": 3}, LINES + 2 * (3 * 64 + LOST * LINES)),
-        ({"again": 640}, LINES + 3 * 160),
-        ({"again": 640, "works_on": 1024}, LINES + 20 * 38 / 2 + 3 * 160 / 2),
+        ({"reloaded_bytes": 640}, LINES + 3 * 160),
+        ({"reloaded_bytes": 640, "works_on": 1024}, LINES + 20 * 38 / 2 + 3 * 160 / 2),
     ],
 )
 def test_what_is_in_the_cache_takes_its_wait_states(changes: dict[str, Any], wanted: float):
@@ -153,7 +153,7 @@ def test_lines_of_sets_that_are_too_full_come_back(changes: dict[str, Any], shar
 
 def facts(program: Program) -> list[tuple[str, int, int, int, tuple[int, int] | None]]:
     """Of each reading the buffer, times, bytes, those again, and what was used since."""
-    return [(r.buffer.name, r.times, r.nbytes, r.again, r.before) for r in readings_of(program)]
+    return [(r.buffer.name, r.times, r.nbytes, r.reloaded_bytes, r.before) for r in readings_of(program)]
 
 
 def test_what_was_used_between_is_counted_from_first_and_last_bytes():
@@ -184,7 +184,7 @@ def test_working_memory_is_read_in_place_of_the_input():
     sketch.input("x", 32)
     sketch.step("y", "x", nbytes=8, scratch=16).macs = 640
     x, scratch = readings_of(sketch.program)
-    assert (x.again, scratch.nbytes, scratch.again, scratch.before) == (0, 16, 160, (0, 56))
+    assert (x.reloaded_bytes, scratch.nbytes, scratch.reloaded_bytes, scratch.before) == (0, 16, 160, (0, 56))
     assert [r.works_in for r in (x, scratch)] == [16, 16]
     assert [r.works_on for r in (x, scratch)] == [0, 16]
     assert [r.makes for r in (x, scratch)] == [8, 8]
@@ -238,8 +238,8 @@ def prepared(loads: float | None = None) -> Program:
 def test_weights_that_were_copied_are_read_as_the_kernel_says(loads: float | None, again: int):
     """26 times in all, a word of them in one load of four, or twice."""
     x, held, scratch = readings_of(prepared(loads))
-    assert (held.buffer.name, held.nbytes, held.again, held.before) == ("held", 24, again, (48, 80))
-    assert (scratch.again, x.again) == (160, 0)
+    assert (held.buffer.name, held.nbytes, held.reloaded_bytes, held.before) == ("held", 24, again, (48, 80))
+    assert (scratch.reloaded_bytes, x.reloaded_bytes) == (160, 0)
     assert [r.works_on for r in (x, held, scratch)] == [0, 16 + 24, 16 + 24 // 8]
     assert [r.works_in for r in (x, held, scratch)] == [16, 16, 16]
 

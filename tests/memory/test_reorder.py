@@ -689,7 +689,7 @@ def test_a_step_of_the_search_costs_the_same_in_wider_graphs(kind: str, monkeypa
     found = []
     for count in (12, 24, 48):
         steps = summed = 0
-        plain, apart = order._Problem.step, order._Problem._apart
+        plain, apart = order._Problem.step, order._Problem._own_bytes
 
         def counted(*given: int, plain=plain) -> tuple[int, int]:
             nonlocal steps
@@ -703,7 +703,7 @@ def test_a_step_of_the_search_costs_the_same_in_wider_graphs(kind: str, monkeypa
 
         with monkeypatch.context() as patch:
             patch.setattr(order._Problem, "step", counted)
-            patch.setattr(order._Problem, "_apart", added)
+            patch.setattr(order._Problem, "_own_bytes", added)
             order._search(order._Problem(parallel(count, kind).program))
         found.append(summed / steps)
     assert found[2] < 1.5 * found[0] + 4, found

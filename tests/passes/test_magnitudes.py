@@ -9,7 +9,7 @@ import pytest
 
 import mcugen.ops  # noqa: F401  (operators are known to the parser once their modules are imported)
 from mcugen.hir.parser import parse_graph
-from mcugen.passes.magnitudes import MAX_PRODUCERS, ROUNDING, Magnitudes
+from mcugen.passes.magnitudes import MAX_PRODUCERS, ROUNDING_GROWTH, Magnitudes
 
 INPUTS = """graph net {
   input %x : 2x4 float32
@@ -37,7 +37,7 @@ INPUTS = """graph net {
   %m = normalize(%x, %scale) {axes=(0,)} : 2x4 float32
   %k = reshape(%n) {shape=(1, 2, 4)} : 1x2x4 float32
 """
-_C, _D = 3 * ROUNDING, 7 * ROUNDING
+_C, _D = 3 * ROUNDING_GROWTH, 7 * ROUNDING_GROWTH
 """The bounds of %c and %d."""
 
 BOUNDS = {
@@ -53,7 +53,7 @@ BOUNDS = {
     "cast(%byte) : 2x4 float32": 255,
     "cast(%short) : 2x4 float32": 32768,
     "cast(%c) {to=int8} : 2x4 int8": _C,
-    "cast(%x) {to=int8} : 2x4 int8": 128 / ROUNDING,
+    "cast(%x) {to=int8} : 2x4 int8": 128 / ROUNDING_GROWTH,
     "reshape(%c) {shape=(8,)} : 8 float32": _C,
     "pad(%c) {before=(0, 1), after=(0, 0), value=-9.0} : 2x5 float32": 9,
     "pad(%c) {before=(0, 1), after=(0, 0), value=1.0} : 2x5 float32": _C,
@@ -90,7 +90,7 @@ BOUNDS = {
     "matmul(%c, %matrix) {factor=-0.5} : 2x2 float32": 2 * _C * 5 * 0.5,
     "dense(%n, %weights) : 2x2 float32": 2 * (5 + 7) * 5,
     "dense(%k, %weights) : 1x2x2 float32": 2 * (5 + 7) * 5,
-    "dense(%m, %weights) : 2x2 float32": 2 * (sqrt(2) * 5 * ROUNDING) * 5,
+    "dense(%m, %weights) : 2x2 float32": 2 * (sqrt(2) * 5 * ROUNDING_GROWTH) * 5,
     "conv(%i, %taps) {window=Window((1, 1), (0, 0), (0, 0), (1, 1))} : 1x3x2x2 float32 NCHW": sqrt(2) * _C * 5,
     "normalize(%x) {axes=(1,)} : 2x4 float32": 2,
     "normalize(%x, %scale, %shift) {axes=(1,)} : 2x4 float32": 2 * 5 + 7,
@@ -105,7 +105,7 @@ def test_bounds(operator: str):
     bound = Magnitudes().of(graph.outputs[0])
     expected = BOUNDS[operator]
     is_exact = "clamp=" in operator
-    assert bound == (expected if is_exact else pytest.approx(expected * ROUNDING, rel=1e-9))
+    assert bound == (expected if is_exact else pytest.approx(expected * ROUNDING_GROWTH, rel=1e-9))
 
 
 @pytest.mark.parametrize(("count", "bound"), [(MAX_PRODUCERS - 1, 3), (MAX_PRODUCERS, inf)])
@@ -113,4 +113,4 @@ def test_bounds_are_looked_for_through_so_many_operators(count: int, bound: floa
     moved = [f"  %v{number + 1} = reshape(%v{number}) {{shape=(2, 4)}} : 2x4 float32" for number in range(count)]
     body = "\n".join(["  %v0 = clamp(%x) {low=-3.0, high=2.0} : 2x4 float32", *moved])
     graph = parse_graph(f"{INPUTS}{body}\n  output y = %v{count}\n}}\n")
-    assert Magnitudes().of(graph.outputs[0]) == pytest.approx(bound * ROUNDING ** (count + 1))
+    assert Magnitudes().of(graph.outputs[0]) == pytest.approx(bound * ROUNDING_GROWTH ** (count + 1))

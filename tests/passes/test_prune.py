@@ -26,7 +26,7 @@ STEP = 0.05
 def multiples_of_four() -> Iterator[None]:
     """Whatever kernels like best."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prune, "MULTIPLE", 4)
+        patch.setattr(prune, "CHANNEL_MULTIPLE", 4)
         yield
 
 

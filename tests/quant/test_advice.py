@@ -13,7 +13,7 @@ from onnx_models import Net
 
 from mcugen import Compilation, Judging, Quantizing
 from mcugen.hir.types import Array
-from mcugen.quantization.advice import BETTER_DB, MORE_DB
+from mcugen.quantization.advice import MIN_ADVISED_GAIN_DB, MIN_DOUBLING_GAIN_DB
 
 HELPS, DOES_NOT = "--precision int16x8 gives", "--precision int16x8 does not help"
 
@@ -51,7 +51,7 @@ def test_int16_is_advised_where_it_was_better(monkeypatch: pytest.MonkeyPatch) -
     gain = re.search(rf"{HELPS} (-?[\d.]+) dB on 16 samples, not (-?[\d.]+)", told)
     assert "quantization costs much" in told and (gain is None) == (DOES_NOT in told), told
     if gain is not None:
-        assert float(gain[1]) - float(gain[2]) >= BETTER_DB - 0.1 and "--precision auto" in told
+        assert float(gain[1]) - float(gain[2]) >= MIN_ADVISED_GAIN_DB - 0.1 and "--precision auto" in told
 
 
 def test_what_int16_cannot_help_says_so() -> None:
@@ -71,7 +71,7 @@ def test_more_samples_are_advised_with_what_they_gave() -> None:
     told = notes_of(two_layers(), growing, samples(20, 1, 2), "int8")
     equal = notes_of(two_layers(), {"x": samples(1, 0, 0.02)["x"].repeat(8, 0)}, samples(20, 1), "int8")
     given = re.search(r"more samples help: 8 of them give (-?[\d.]+) dB, 4 give (-?[\d.]+)", told)
-    assert given is None or float(given[1]) >= float(given[2]) + MORE_DB - 0.1
+    assert given is None or float(given[1]) >= float(given[2]) + MIN_DOUBLING_GAIN_DB - 0.1
     assert "quantization costs much" in told and "more samples" not in equal
 
 

@@ -88,7 +88,7 @@ def test_many_bits_change_nothing():
 
 def test_bits_are_allotted_by_noise():
     maker = made()
-    even = maker.coded({}, 0.6)
+    even = maker.choose_code_bits({}, 0.6)
     maker.code_bits = even
     plan = maker.quantize().plan
     layers = codable(maker.model, plan)
@@ -104,19 +104,19 @@ def test_bits_are_allotted_by_noise():
 def test_all_take_the_share_with_less_noise_than_four_and_eight_bits():
     maker = made()
     assert maker.quantize().plan.code_bits == {}
-    maker.code_bits = maker.coded({}, 0.6)
+    maker.code_bits = maker.choose_code_bits({}, 0.6)
     coded = maker.quantize()
     assert 0.57 < stored_share(coded.model, coded.plan) <= 0.6
     assert "with weights for a code" in coded.describe()
     maker.code_bits = {}
     layers = maker.bearing_few_bits(coded.plan)
-    ways = [maker.quantize(way) for way in maker.narrowed({}, layers, 0.6, 4)]
+    ways = [maker.quantize(way) for way in maker.choose_narrow_layers({}, layers, 0.6, 4)]
     assert coded.plan.noise < 0.7 * min(way.plan.noise for way in ways)
     assert maker.quantize().plan.noise is None  # it is as before
 
 
 def test_impossible_shares_have_no_bits():
-    assert made().coded({}, 0.2) == {}
+    assert made().choose_code_bits({}, 0.2) == {}
 
 
 def search(goal: str, share: float = 0.6, model: onnx.ModelProto | None = None) -> Search:
@@ -144,8 +144,8 @@ def test_a_balance_takes_them_where_decoding_is_little_beside_its_layers(monkeyp
     found = searched.run()
     assert found.plan.code_bits
     assert len(rounded) == len(set(rounded)) <= 12
-    narrow = searched._narrowed(0.6)
-    assert (found.plan.noise or 1.0) < 0.95 * searched._noise_left(narrow.wanted)
+    narrow = searched._best_narrowed(0.6)
+    assert (found.plan.noise or 1.0) < 0.95 * searched._noise_with_own_weights(narrow.wanted)
     compiled = compile_model(found, "nrf52840", CompileOptions(optimize="balanced"))
     assert [i.kernel for i in compiled.program.instrs].count(DECODE_WEIGHTS) >= 2
     assert compiled.program.weights_size < 1.1 * 0.6 / 0.53 * narrow.compiled.program.weights_size
@@ -171,7 +171,7 @@ def test_the_file_is_one_of_int8_that_onnx_runtime_computes():
 
 def test_layers_of_activations_of_16_bits_keep_their_codes():
     maker = made()
-    maker.code_bits = maker.coded({}, 0.6)
+    maker.code_bits = maker.choose_code_bits({}, 0.6)
     raised = (
         maker.quantize({"c1": DType.INT16})
         if "c1" in maker.quantize().assignment.precision

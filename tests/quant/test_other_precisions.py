@@ -14,7 +14,7 @@ from float_models import conv_net, normal_samples, random_weights
 from onnx_models import Net
 
 from mcugen import Compilation, Quantizing, compile_model
-from mcugen.evaluation.layers import KEEP, NAMES_IN_LINE, REMEDIES, OtherPrecision, precision_lines
+from mcugen.evaluation.layers import KEEP_INT8_REMEDY, NAMES_IN_LINE, REASON_REMEDIES, OtherPrecision, precision_lines
 from mcugen.hir.types import Array
 
 
@@ -49,7 +49,7 @@ def test_layers_without_an_integer_form_are_named() -> None:
     net.output(net.op("MatMul", y, net.const(random_weights(2, 16, 4)), out="last"))
     found = named_by(net.model())
     assert found["shares"].precision == "float32"
-    assert found["shares"].remedy == REMEDIES[found["shares"].reason]
+    assert found["shares"].remedy == REASON_REMEDIES[found["shares"].reason]
 
 
 def test_raised_layers_are_named_with_what_was_measured() -> None:
@@ -61,7 +61,7 @@ def test_raised_layers_are_named_with_what_was_measured() -> None:
     samples = (random.standard_normal((40, 2)) * [1000, 1]).astype(np.float32)
     found = Compilation(net.model(), quantizing=Quantizing(calibration={"x": samples})).quantized
     raised = [each for each in found.other_precisions if " dB so, not " in each.reason]
-    assert raised and all(each.remedy == KEEP for each in raised)
+    assert raised and all(each.remedy == KEEP_INT8_REMEDY for each in raised)
     assert len(found.notes) == len(set(found.notes))
 
 

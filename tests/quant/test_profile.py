@@ -20,7 +20,7 @@ from mcugen.hir.types import Array
 from mcugen.quantization import profile as profiling
 from mcugen.quantization.float_model import FloatModel, all_tensors, build_float_model
 from mcugen.quantization.profile import (
-    FOLDS,
+    NUM_FOLDS,
     RANGE_HISTOGRAM_BINS,
     Profile,
     TensorProfile,
@@ -135,8 +135,8 @@ def test_merged_profiles_are_those_of_all_data_together() -> None:
 def test_folds_are_profiles_of_their_samples() -> None:
     """In the bins of all samples, of which each reaches to the end of its outermost ones."""
     model, samples = fused(conv_net()), in_own_order(normal_samples(conv_net(), 11))
-    whole, parts = profiled(model, samples), [profiled(model, samples[start::FOLDS]) for start in range(FOLDS)]
-    assert len(whole.folds) == FOLDS == 2
+    whole, parts = profiled(model, samples), [profiled(model, samples[start::NUM_FOLDS]) for start in range(NUM_FOLDS)]
+    assert len(whole.folds) == NUM_FOLDS == 2
     for fold, part in zip(whole.folds, parts, strict=True):
         for name, tensor in fold.items():
             width = whole.tensors[name].edges[1] - whole.tensors[name].edges[0]

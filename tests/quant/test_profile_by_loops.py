@@ -112,7 +112,7 @@ def test_what_a_profile_tells() -> None:
     tensor = TensorProfile((-1.0, -2.0), (3.0, 2.0), (1, 0, 4, 0), ())
     assert (tensor.low, tensor.high) == (-2.0, 3.0)
     assert tensor.edges.tolist() == [-2.0, -0.75, 0.5, 1.75, 3.0] and tensor.counts.tolist() == [1, 0, 4, 0]
-    middles, counts = tensor.filled
+    middles, counts = tensor.filled_bins
     assert middles.tolist() == [-1.375, 1.125] and counts.tolist() == [1.0, 4.0]
 
 

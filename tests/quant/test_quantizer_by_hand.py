@@ -63,17 +63,17 @@ def test_the_last_eight_models_are_remembered(maker: Quantizer, monkeypatch: pyt
 def test_rounded_plans_are_remembered(maker: Quantizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last eight, by all that decides about codes."""
     rounded: list[Plan] = []
-    monkeypatch.setattr(maker, "_rounded", lambda plan, samples: rounded.append(plan) or plan)
+    monkeypatch.setattr(maker, "_refine_weights", lambda plan, samples: rounded.append(plan) or plan)
     plans = [Plan(precision={"a": dtype}) for dtype in (INT8, INT16, FLOAT32)]
     plans += [Plan(few_bits=frozenset(name)) for name in "ab"] + [Plan(two_bits=frozenset("a"))]
     plans += [Plan(compensated=True), Plan(code_bits={"a": 3.0}), Plan(code_bits={"a": 4.0})]
     for plan in plans[:8] * 2:
-        assert maker._refined(plan) is plan
+        assert maker._refine(plan) is plan
     assert rounded == plans[:8]
-    maker._refined(plans[8])
-    maker._refined(plans[1])
+    maker._refine(plans[8])
+    maker._refine(plans[1])
     assert len(rounded) == 9
-    maker._refined(plans[0])
+    maker._refine(plans[0])
     assert len(rounded) == 10
 
 
@@ -88,7 +88,7 @@ def test_bits_are_fewer_where_a_share_was_missed(
 ) -> None:
     monkeypatch.setattr(maker, "_coded_plan", lambda wanted, bits: Plan(code_bits=bits))
     monkeypatch.setattr(few_bits, "stored_share", lambda model, plan: found)
-    assert maker._within({}, {"a": 4.0, "b": 6.0}, 0.5) == pytest.approx({"a": 4.0 * less, "b": 6.0 * less})
+    assert maker._reduce_bits({}, {"a": 4.0, "b": 6.0}, 0.5) == pytest.approx({"a": 4.0 * less, "b": 6.0 * less})
 
 
 @pytest.mark.parametrize(("noises", "chosen"), [((1.0, 2.0), 3.0), ((2.0, 1.0), 5.0), ((None, 1.0), 3.0)])
@@ -98,12 +98,12 @@ def test_codes_of_least_noise_are_taken(
     """Of bits that are the same for all, and of those that are allotted by noise."""
     by_bits = {3.0: noises[0], 5.0: noises[1]}
     monkeypatch.setattr(maker, "_evenly_coded", lambda wanted, share: (Plan(code_bits={"a": 3.0}), {}))
-    monkeypatch.setattr(maker, "_within", lambda wanted, bits, share: bits)
+    monkeypatch.setattr(maker, "_reduce_bits", lambda wanted, bits, share: bits)
     monkeypatch.setattr(few_bits, "allot_bits", lambda noise, plan: {"a": 5.0})
     monkeypatch.setattr(maker, "_coded_plan", lambda wanted, bits: Plan(noise=by_bits[bits["a"]]))
-    assert maker.coded({}, 0.5) == {"a": chosen}
+    assert maker.choose_code_bits({}, 0.5) == {"a": chosen}
     monkeypatch.setattr(maker, "_evenly_coded", lambda wanted, share: None)
-    assert maker.coded({}, 0.5) == {}
+    assert maker.choose_code_bits({}, 0.5) == {}
 
 
 # ------------------------------------------------------------------------------------------------- ranges
@@ -116,7 +116,7 @@ def test_the_noise_of_a_tensor_alone(maker: Quantizer) -> None:
         (("a",), INT16): Choice("minmax", -1.0, 1.0, 20.0),
         (("c",), INT8): Choice("minmax", -1.0, 1.0, None),
     }
-    assert [maker.sqnr_alone(name) for name in "abcd"] == [20.0, 30.0, math.inf, math.inf]
+    assert [maker.sqnr_of_tensor(name) for name in "abcd"] == [20.0, 30.0, math.inf, math.inf]
 
 
 def test_ranges_of_groups_are_chosen_once(maker: Quantizer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,14 +128,14 @@ def test_ranges_of_groups_are_chosen_once(maker: Quantizer, monkeypatch: pytest.
         return {name: Choice("minmax", -1.0, float(len(asked))) for group in groups for name in group}
 
     monkeypatch.setattr(quantize, "choose_ranges", chosen)
-    plain = maker._ranges(maker._assigned({}))
+    plain = maker._ranges(maker._assign_types({}))
     assert len(asked) == 1 and asked[0][1] is None and {c.high for c in plain.values()} == {1.0}
-    assert maker._ranges(maker._assigned({})) == plain and len(asked) == 1
-    wide = maker._ranges(maker._assigned({"pointwise": INT16}))
+    assert maker._ranges(maker._assign_types({})) == plain and len(asked) == 1
+    wide = maker._ranges(maker._assign_types({"pointwise": INT16}))
     (groups, beside) = asked[1]
     assert groups and sorted(beside) == sorted(asked[0][0])
     assert {name for name, c in wide.items() if c.high == 2.0} == {name for group in groups for name in group}
-    assert maker._ranges(maker._assigned({"pointwise": INT16})) == wide and len(asked) == 2
+    assert maker._ranges(maker._assign_types({"pointwise": INT16})) == wide and len(asked) == 2
 
 
 def test_ranges_within_layers_are_steady() -> None:

@@ -24,7 +24,7 @@ from mcugen.quantization import ranges, sensitivity
 from mcugen.quantization.float_model import FloatModel
 from mcugen.quantization.profile import RANGE_HISTOGRAM_BINS, Profile, TensorProfile
 from mcugen.quantization.ranges import (
-    PERCENT,
+    KEPT_PERCENTAGE,
     Choice,
     candidate_ranges,
     choose_ranges,
@@ -137,7 +137,7 @@ def test_moving_average_follows_the_samples() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "percent"), [("percentile", PERCENT), ("percentile99.9", 99.9), ("percentile99.5", 99.5)]
+    ("method", "percent"), [("percentile", KEPT_PERCENTAGE), ("percentile99.9", 99.9), ("percentile99.5", 99.5)]
 )
 @pytest.mark.parametrize("name", ["normal", "heavy tails", "relu"])
 def test_percentile_keeps_its_share(name: str, method: str, percent: float) -> None:
@@ -214,7 +214,7 @@ def test_names_of_a_group_may_be_those_of_others_and_a_number() -> None:
 
 
 def test_noise_beyond_the_limit_is_infinite() -> None:
-    model, samples = fused(conv_net()), normal_samples(conv_net(), 3 * sensitivity.PORTION)
+    model, samples = fused(conv_net()), normal_samples(conv_net(), 3 * sensitivity.NUM_FIRST_SAMPLES)
     judge, params = OutputNoise(model, [("x",)], samples), [QuantParams((0.05,), 0)]
     noise = judge.noise(("x",), params, DType.INT8)
     assert 0 < noise == judge.noise(("x",), params, DType.INT8, limit=noise)
@@ -296,10 +296,10 @@ def test_one_method_for_all_is_taken_where_single_choices_add_up_to_more_noise(m
         params = [[activation_params(found[n].low, found[n].high, DType.INT8, INT8)] for (n,) in groups]
         judge = OutputNoise(model, groups, samples)
         inner = {choice.method for name, choice in found.items() if name != y}
-        return judge.together(params, [DType.INT8] * len(groups)), inner
+        return judge.joint_noise(params, [DType.INT8] * len(groups)), inner
 
     together, methods = noise()
-    monkeypatch.setattr(ranges, "TOGETHER", ())
+    monkeypatch.setattr(ranges, "JOINT_METHODS", ())
     single, others = noise()
     assert len(methods) <= 2 < len(others), "but for candidates that hardly differ"
     assert together < single
@@ -307,8 +307,8 @@ def test_one_method_for_all_is_taken_where_single_choices_add_up_to_more_noise(m
 
 def test_inputs_keep_their_extremes_where_clipping_gains_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inside of the model the histogram decides between candidates that measure about the same: all, here."""
-    monkeypatch.setattr(ranges, "CHANCE", 100.0)
-    monkeypatch.setattr(ranges, "LIKELY", 100.0)
+    monkeypatch.setattr(ranges, "EQUAL_NOISE_DIFFERENCE", 100.0)
+    monkeypatch.setattr(ranges, "MAX_LIKELY_NOISE_RATIO", 100.0)
     found = chosen(INT8).choices
     assert found["x"].method in ("minmax", "extrapolated")
     assert found["relu"].method not in ("minmax", "extrapolated")
@@ -355,9 +355,9 @@ def chosen(scheme: Scheme, with_samples: bool = True) -> Chosen:
 
 
 def test_the_choice_has_the_least_measured_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "SAME", 0.0)  # all candidates are tried
-    monkeypatch.setattr(ranges, "CHANCE", 0.0)
-    monkeypatch.setattr(ranges, "TOGETHER", ())
+    monkeypatch.setattr(ranges, "MAX_EQUAL_RANGE_DIFFERENCE", 0.0)  # all candidates are tried
+    monkeypatch.setattr(ranges, "EQUAL_NOISE_DIFFERENCE", 0.0)
+    monkeypatch.setattr(ranges, "JOINT_METHODS", ())
     found = chosen(INT8)
     judge = OutputNoise(found.model, [(name,) for name in found.choices], heavy_samples())
     for name in ("x", "logits"):

@@ -391,7 +391,7 @@ class Judge:
     noises: dict[tuple[float, ...], float]
     limits: list[float] = field(default_factory=list)
 
-    def together(self, params: Sequence[Sequence[QuantParams]], dtypes: Sequence[DType], limit: float) -> float:
+    def joint_noise(self, params: Sequence[Sequence[QuantParams]], dtypes: Sequence[DType], limit: float) -> float:
         assert list(dtypes) == [DType.INT8, DType.INT16]
         self.limits.append(limit)
         found = self.noises[tuple(round(each[0].scale[0], 3) for each in params)]
@@ -424,7 +424,7 @@ def together(noises: dict[tuple[int, int], tuple[float, float]], *, is_output: b
 
     ranges._params = params
     try:
-        return ranges._choose_jointly(judge, [first, second], scheme), judge  # type: ignore[arg-type]
+        return ranges._choose_all(judge, [first, second], scheme), judge  # type: ignore[arg-type]
     finally:
         ranges._params = original
 
@@ -460,7 +460,7 @@ def test_an_output_keeps_its_best_whatever_the_method_of_others() -> None:
 def test_where_all_methods_are_the_best_anyhow_nothing_is_measured() -> None:
     same = offer(DType.INT8, {"minmax": 1}, "minmax"), offer(DType.INT16, {"minmax": 4}, "minmax")
     judge: Any = Judge({})
-    assert ranges._choose_jointly(judge, same, Scheme()) == [0, 0] and not judge.limits
+    assert ranges._choose_all(judge, same, Scheme()) == [0, 0] and not judge.limits
 
 
 # ------------------------------------------------------------------------------------------------- candidates

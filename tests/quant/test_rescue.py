@@ -45,7 +45,7 @@ class FakeQuantizer:
         plan = SimpleNamespace(compensates=self.always_compensates or self.compensates)
         return SimpleNamespace(plan=plan, layers=dict(layers), compensates=self.compensates)
 
-    def sqnr_alone(self, name: str) -> float:
+    def sqnr_of_tensor(self, name: str) -> float:
         return self.alone_db.get(name, 99.0)
 
 

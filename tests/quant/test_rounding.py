@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mcugen.hir.types import Array
-from mcugen.quantization.moments import UNSEEN, Moments
+from mcugen.quantization.moments import ASSUMED_VARIANCE, Moments
 from mcugen.quantization.rounding import nearest, quadratic_error, round_weights
 
 
@@ -104,7 +104,7 @@ def test_chance_correlations_of_few_rows_are_distrusted() -> None:
     rows = np.random.default_rng(8).standard_normal((1, 4, 100))
     moments.add(rows, rows)
     gram, exact = moments.gram(False)[0], rows[0].T @ rows[0] / 4
-    np.testing.assert_allclose(np.diag(gram), np.diag(exact) + UNSEEN * np.diag(exact).mean())
+    np.testing.assert_allclose(np.diag(gram), np.diag(exact) + ASSUMED_VARIANCE * np.diag(exact).mean())
     assert 0 < np.abs(gram - np.diag(np.diag(gram))).sum() < 0.5 * np.abs(exact - np.diag(np.diag(exact))).sum()
 
 

@@ -219,7 +219,7 @@ def test_codes_are_those_of_the_better_start(
     for g, o in outputs_of(weights):
         w, s, gr = weights[g, o], steps[g, o], gram[g]
         starts = [[clamped(a / b, limits) for a, b in zip(w, s, strict=True)], by_feedback(w, s, gr, limits)]
-        ends = [descended(w, start, s, gr, limits, rounding.SWEEPS) for start in starts]
+        ends = [descended(w, start, s, gr, limits, rounding.MAX_SWEEPS) for start in starts]
         errors = [cost(w, np.multiply(s, end), gr) for end in ends]
         better.add(errors[1] < errors[0])
         assert found[g, o].tolist() == ends[int(errors[1] < errors[0])]

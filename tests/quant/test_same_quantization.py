@@ -58,4 +58,4 @@ def test_precisions_give_the_same_whatever_was_asked_before(name: str, dtype: DT
     for wanted in ({}, *({layer: dtype} for layer in LAYERS)):
         new = quantizer_of(conv_net(), SCHEMES[name], wide=True)
         assert digest(used.quantize(wanted).proto) == digest(new.quantize(wanted).proto), wanted
-        assert used.sqnr_alone("relu") == new.sqnr_alone("relu")
+        assert used.sqnr_of_tensor("relu") == new.sqnr_of_tensor("relu")

@@ -223,7 +223,7 @@ def test_few_samples_leave_room_for_others(count: int, monkeypatch: pytest.Monke
     roomy = calibrated(SAMPLES[:count])
     most = SAMPLES[:count].max()
     assert roomy.plan.activations["x"].high == pytest.approx(most * (1 + 1 / count), rel=0.02)
-    monkeypatch.setattr(ranges, "VERY_FEW", 0)
+    monkeypatch.setattr(ranges, "VERY_FEW_SAMPLES", 0)
     assert error_db(roomy) > error_db(calibrated(SAMPLES[:count]))
 
 

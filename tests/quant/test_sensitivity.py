@@ -72,23 +72,23 @@ TWO: Params = [[*each, QuantParams((3 * each[0].scale[0],), 1)] for each in ONE]
 def test_noise_of_all_groups_together(count: int, params: Params) -> None:
     samples = normal_samples(chain(), count)
     judge = OutputNoise(fused(chain()), GROUPS, samples)
-    found = judge.together(params, DTYPES)
+    found = judge.joint_noise(params, DTYPES)
     assert found == pytest.approx(chain_noise(samples, range(count), params), rel=2e-3)
-    assert judge.together(params, DTYPES, found) == found
-    assert judge.together(params, DTYPES, found * (1 - 1e-6)) == math.inf
+    assert judge.joint_noise(params, DTYPES, found) == found
+    assert judge.joint_noise(params, DTYPES, found * (1 - 1e-6)) == math.inf
 
 
 def test_few_of_many_samples_are_run_together() -> None:
     samples = normal_samples(chain(), 90)
     places = np.linspace(0, 89, 32).round().astype(int).tolist()
-    found = OutputNoise(fused(chain()), GROUPS, samples).together(TWO, DTYPES)
+    found = OutputNoise(fused(chain()), GROUPS, samples).joint_noise(TWO, DTYPES)
     assert found == pytest.approx(chain_noise([samples[i] for i in places], places, TWO), rel=2e-3)
 
 
 def test_no_more_samples_are_run_together_than_show_too_much_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     samples, runs = normal_samples(chain(), 30), list[int]()
     judge = OutputNoise(fused(chain()), GROUPS, samples)
-    whole = judge.together(ONE, DTYPES)
+    whole = judge.joint_noise(ONE, DTYPES)
     session, names = judge._whole or pytest.fail("no session")
     run = session.run
 
@@ -97,9 +97,11 @@ def test_no_more_samples_are_run_together_than_show_too_much_noise(monkeypatch: 
         return run(*arguments)
 
     monkeypatch.setattr(session, "run", counted)
-    assert judge.together(ONE, DTYPES, whole * 1e-3) == math.inf and len(runs) == sensitivity.PORTION
+    assert judge.joint_noise(ONE, DTYPES, whole * 1e-3) == math.inf and len(runs) == sensitivity.NUM_FIRST_SAMPLES
     runs.clear()
-    assert judge.together(ONE, DTYPES, whole * 0.6) == math.inf and 4 * sensitivity.PORTION <= len(runs) < 28
+    assert (
+        judge.joint_noise(ONE, DTYPES, whole * 0.6) == math.inf and 4 * sensitivity.NUM_FIRST_SAMPLES <= len(runs) < 28
+    )
     assert all(name.startswith("mcugen.quantized.") for name in names)
 
 

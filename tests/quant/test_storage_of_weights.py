@@ -74,7 +74,7 @@ def test_codes_and_four_bits_mix_where_decoding_is_dear(maker: Quantizer):
     layers = maker.bearing_few_bits(maker.quantize().plan)
     dear = Times(1e6, dict.fromkeys(layers, 0.0), {"d": 1e6})
     free = Times(1e6, dict.fromkeys(layers, 0.0), {})
-    mixed, coded = (maker.stored({}, layers, 0.6, times, favour=4.0) for times in (dear, free))
+    mixed, coded = (maker.choose_storage({}, layers, 0.6, times, favour=4.0) for times in (dear, free))
     assert mixed is not None and coded is not None
     assert mixed.wanted == {"d": DType.INT4} and {"r1"} <= mixed.bits.keys() <= {"r0", "r1"}
     assert coded.wanted == {} and coded.bits.keys() >= {"r1", "d"}

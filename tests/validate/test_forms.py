@@ -13,7 +13,7 @@ from lines import Resets, on_socket
 
 from mcugen import CompiledModel, compile_model
 from mcugen.deploy.validation.figures import ValidationReport, Verdict
-from mcugen.deploy.validation.session import SIMULATOR, Wiring, validate
+from mcugen.deploy.validation.session import SIMULATOR_PORT, Wiring, validate
 from mcugen.evaluation.metrics import METRICS
 from mcugen.evaluation.samples import Samples
 from mcugen.simulation.build import Checks, build_wire_host
@@ -81,11 +81,11 @@ def test_a_stream_goes_on_after_a_reset(tmp_path: Path):
 @pytest.mark.qemu
 @pytest.mark.parametrize("name", [name for name, (_, board, _) in MODELS.items() if board not in ("host", "esp32c3")])
 def test_on_a_board(name: str):
-    check(compiled_form(name), SIMULATOR)
+    check(compiled_form(name), SIMULATOR_PORT)
 
 
 @pytest.mark.slow
 @pytest.mark.qemu
 @pytest.mark.parametrize("name", ["floats in RAM", "sizes", "blocks", "input row by row", "long names"])
 def test_on_a_cortex_m4(name: str):
-    check(compiled_form(name, "nrf52840"), SIMULATOR)
+    check(compiled_form(name, "nrf52840"), SIMULATOR_PORT)

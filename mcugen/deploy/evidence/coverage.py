@@ -23,10 +23,12 @@ from mcugen.simulation.execute import execute, host_program
 from mcugen.simulation.simulation import SECONDS_PER_SAMPLE
 from mcugen.simulation.toolchain import find_program, first_lines, program_version
 
-COUNTS_CONDITIONS = 14
+MIN_CONDITION_COVERAGE_GCC = 14
 """The version of gcc from which on it counts conditions."""
 MEASURED = "masking, as gcc counts it (-fcondition-coverage)"
-NOT_MEASURED = f"not measured: gcc counts conditions from version {COUNTS_CONDITIONS} on (-fcondition-coverage)"
+NOT_MEASURED = (
+    f"not measured: gcc counts conditions from version {MIN_CONDITION_COVERAGE_GCC} on (-fcondition-coverage)"
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def measure(bundle: Bundle, samples: Sequence[Mapping[str, Array]], library: Lib
         ToolMissingError: gcc or gcov is not installed.
         VerificationError: The code does not compile or run.
     """
-    counts = gcc_version() >= COUNTS_CONDITIONS
+    counts = gcc_version() >= MIN_CONDITION_COVERAGE_GCC
     counters = ("--coverage", *["-fcondition-coverage"] * counts)
     gcov_options = ("--json-format", "--stdout", "--branch-probabilities", *["--conditions"] * counts)
     with tempfile.TemporaryDirectory(prefix="mcugen-coverage-") as name:

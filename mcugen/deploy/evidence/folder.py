@@ -26,7 +26,7 @@ from mcugen.simulation.build import flags_of
 from mcugen.simulation.machines import find_machine, tool_versions
 from mcugen.simulation.toolchain import host_compiler
 
-OF_TOOLS = ("sbom.json", "bounds.md", "bounds.json", "coverage.md", "coverage.json")
+TOOL_DEPENDENT_FILES = ("sbom.json", "bounds.md", "bounds.json", "coverage.md", "coverage.json")
 """Files that depend on which compilers and packages are installed; all others depend on model, board and options."""
 
 

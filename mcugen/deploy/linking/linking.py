@@ -49,10 +49,10 @@ class Linking:
             UsageError: The models are not for one board, or do not have distinct names.
             DoesNotFitError: A step takes longer in the firmware than --max-step-cycles allows.
         """
-        return [self._timed(number) for number in range(len(self._alone))]
+        return [self._bound_cycles(number) for number in range(len(self._separate_models))]
 
     @cached_property
-    def _alone(self) -> list[CompiledModel]:
+    def _separate_models(self) -> list[CompiledModel]:
         """Return the models, each compiled without the others."""
         models = [net.compiled for net in self.nets]
         names = [model.bundle.name for model in models]
@@ -112,18 +112,18 @@ class Linking:
         flash = Sum(code.apart + sum(sizes.weights for sizes in alone), code.linked + linked.weights)
         return replace(report, model_code=[sizes.code for sizes in alone], code=code, flash=flash)
 
-    def _timed(self, number: int) -> CompiledModel:
+    def _bound_cycles(self, number: int) -> CompiledModel:
         """Return a model whose steps are bounded by their cycles in the firmware.
 
         There, shared kernels are no longer compiled for the model that calls them.
         """
-        model = self._alone[number]
+        model = self._separate_models[number]
         limit = model.options.max_step_cycles
         if limit is None:
             return model
 
         def in_firmware(draft: Draft) -> Bundle:
-            drafts = [draft if n == number else other.draft for n, other in enumerate(self._alone)]
+            drafts = [draft if n == number else other.draft for n, other in enumerate(self._separate_models)]
             return render_firmware(SharingPlan(self._identifier, drafts, self._pairs), {}).models[number]
 
         layer_cycles = longest_steps(model, step_cycles(model, self.nets[number].progress, in_firmware))
@@ -143,7 +143,7 @@ class Linking:
     @property
     def _pairs(self) -> set[Pair]:
         """Return the pairs of models that may share memory, by their numbers."""
-        numbers = {model.bundle.name: number for number, model in enumerate(self._alone)}
+        numbers = {model.bundle.name: number for number, model in enumerate(self._separate_models)}
         for name in (name for group in self.exclusive for name in group):
             if identifier(name) not in numbers:
                 rule = "--exclusive must name models of the firmware"

@@ -27,7 +27,7 @@ from mcugen.simulation.execute import Sample, cut_outputs, input_array, sizes_of
 
 T = TypeVar("T")
 
-SPOILED = 0xA5
+SPOIL_BYTE = 0xA5
 """Byte that fills the arena before each sample."""
 
 _MAX_RESETS_IN_ROW = 3
@@ -174,7 +174,7 @@ class Runner:
     ) -> Progress:
         sizes = sizes_of(self.bundle, self.samples[index], index)
         left = sorted(set(pauses))
-        self.device.spoil(SPOILED)
+        self.device.spoil(SPOIL_BYTE)
         for number, port in enumerate(self.bundle.inputs):
             if not port.rows:
                 self.device.write(number, self._data(port, index))

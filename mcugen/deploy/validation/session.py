@@ -40,7 +40,7 @@ from mcugen.simulation.machines import find_machine
 from mcugen.simulation.simulation import Execution, Setup, simulate_layer_stacks
 from mcugen.simulation.timer import SysTick
 
-SIMULATOR = "simulator"
+SIMULATOR_PORT = "simulator"
 """Name of the port that stands for a simulated board: QEMU's machine, or this computer."""
 
 _MAX_FETCHED_BYTES = 1 << 16
@@ -107,7 +107,7 @@ def validate(
 def _port(compiled: CompiledModel, wiring: Wiring, folder: Path) -> Iterator[tuple[Link, Fraction]]:
     """Yield the link, and the counts of the board's counter per cycle (per instruction for the simulator)."""
     ticks = Fraction(1)
-    if wiring.port == SIMULATOR:
+    if wiring.port == SIMULATOR_PORT:
         link, ticks = _simulator(compiled, folder)
     else:
         link = open_probe(wiring.port) if is_probe(wiring.port) else open_port(wiring.port, wiring.baud)
@@ -277,7 +277,7 @@ class _Session:
         results = self._results
         unequal = [number for number, pair in enumerate(zip(board, reference, strict=True)) if pair[0] != pair[1]]
         verdicts = {number: Verdict.EXACT for number in range(len(results)) if number not in unequal}
-        verdicts |= self._fetched(index, unequal)
+        verdicts |= self._judge_fetched(index, unequal)
         for number, verdict in sorted(verdicts.items()):
             self.layers.setdefault(results[number].layer, []).append(verdict)
         first = next((n for n in sorted(verdicts) if verdicts[n] is Verdict.DIFFERENT), None)
@@ -290,7 +290,7 @@ class _Session:
         assert validation is not None
         return validation.results
 
-    def _fetched(self, index: int, unequal: Sequence[int]) -> dict[int, Verdict]:
+    def _judge_fetched(self, index: int, unequal: Sequence[int]) -> dict[int, Verdict]:
         """Return the verdicts on results whose bits differ.
 
         Float results, and the results that follow them, may be within tolerance. Integer results before the first float
@@ -305,10 +305,10 @@ class _Session:
             return {hard[0]: Verdict.DIFFERENT}
         counts = {n: min(results[n].nbytes // results[n].dtype.nbytes, _MAX_COMPARED_FLOATS) for n in unequal}
         mine, theirs = self.board.results(index, counts), self.reference.results(index, counts)
-        return {n: self._judged(results[n], mine[n], theirs[n]) for n in unequal}
+        return {n: self._judge_part(results[n], mine[n], theirs[n]) for n in unequal}
 
     @staticmethod
-    def _judged(result: Result, board: Array, reference: Array) -> Verdict:
+    def _judge_part(result: Result, board: Array, reference: Array) -> Verdict:
         """Return the verdict on the fetched part of a result whose digests differ.
 
         If the fetched parts are equal, the difference lies behind them, or does not occur on every run.
@@ -327,7 +327,7 @@ class _Session:
         layer = self.compiled.report.layers[result.layer]
         location = (index, result.layer, layer.name, layer.kernel)
         is_repeatable = again == digest and mine.tobytes() != theirs.tobytes()
-        return self._told(location, mine, theirs, is_repeatable, index not in self.different)
+        return self._difference(location, mine, theirs, is_repeatable, index not in self.different)
 
     def _output_difference(self, index: int) -> Difference:
         """Return the difference of a wrong output although all layers are right, or are not compared."""
@@ -336,9 +336,9 @@ class _Session:
         name = next(n for n in expected if expected[n].tobytes() != self.outputs[index][n].tobytes())
         again, _ = self.board.outputs(index)
         is_repeatable = again[name].tobytes() == self.outputs[index][name].tobytes()
-        return self._told((index, -1, name, ""), self.outputs[index][name], expected[name], is_repeatable, False)
+        return self._difference((index, -1, name, ""), self.outputs[index][name], expected[name], is_repeatable, False)
 
-    def _told(
+    def _difference(
         self,
         where: tuple[int, int, str, str],
         board: Array,

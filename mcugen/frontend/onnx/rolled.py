@@ -13,13 +13,13 @@ from onnx import helper
 from mcugen.frontend.onnx.composition import Composed, Parts
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array
-from mcugen.ops.cells import IN_EVERY_STEP
-from mcugen.ops.written_out import FEWEST, WrittenOut, layers_written_out
+from mcugen.ops.cells import CELL_MARKER_OPERATOR
+from mcugen.ops.written_out import MIN_ROLLED_STEPS, WrittenOut, layers_written_out
 
 
 def may_be_steps(model: onnx.ModelProto) -> bool:
     """Return whether a model has enough nodes of the kind in every step for the shortest recognized layer."""
-    return len([node for node in model.graph.node if node.op_type == IN_EVERY_STEP]) >= FEWEST
+    return len([node for node in model.graph.node if node.op_type == CELL_MARKER_OPERATOR]) >= MIN_ROLLED_STEPS
 
 
 def rolled_up(model: onnx.ModelProto, graph: Graph, env: Mapping[str, Value | None]) -> Composed:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from mcugen.hir.graph import Value
 from mcugen.hir.types import DType
 from mcugen.ops.gradient.reverse import gradients
-from mcugen.ops.onnx_node import COMPOSED, FLOATS, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import COMPOSED_TEXT, FLOATS, OnnxNode, Refusal, onnx_operator
 from mcugen.ops.training import TRAINING
 
 
@@ -14,7 +14,7 @@ from mcugen.ops.training import TRAINING
     "Gradient",
     domain=TRAINING,
     types=FLOATS,
-    kernels=(COMPOSED,),
+    kernels=(COMPOSED_TEXT,),
     limits="where the tensors lie that it names, of operators with a derivative",
 )
 def _import_gradient(node: OnnxNode) -> list[Value]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from mcugen.hir.graph import Value
 from mcugen.ops.microsoft.axes import axes
-from mcugen.ops.onnx_node import COMPOSED, FLOAT, FLOATS, MICROSOFT, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import COMPOSED_TEXT, FLOAT, FLOATS, MICROSOFT, OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Unary
 
 _ELEMENTWISE = ("elementwise",)
@@ -21,7 +21,7 @@ def _import_gelu(node: OnnxNode) -> list[Value]:
     return [node.emit(Unary("Gelu"), node.input(0))]
 
 
-@onnx_operator("BiasGelu", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
+@onnx_operator("BiasGelu", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
 def _import_bias_gelu(node: OnnxNode) -> list[Value]:
     return [node.call("Gelu", node.call("Add", node.input(0), node.input(1)), domain=MICROSOFT)]
 
@@ -38,7 +38,7 @@ def _import_quick_gelu(node: OnnxNode) -> list[Value]:
     return [node.emit(Unary("Swish", (float(node.attr("alpha", 1.702)),)), node.input(0))]
 
 
-@onnx_operator("ScaledSiLU", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
+@onnx_operator("ScaledSiLU", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
 def _import_scaled_silu(node: OnnxNode) -> list[Value]:
     """z · sigmoid(z) of z = scale · x; the scale is an input or an attribute."""
     scale = node.input(1) if node.has(1) else np.float32(node.attr("alpha", 1.0))
@@ -64,12 +64,12 @@ def gate(node: OnnxNode, x: Value, default: str = "") -> Value:
     return x
 
 
-@onnx_operator("GatedAdd", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
+@onnx_operator("GatedAdd", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
 def _import_gated_add(node: OnnxNode) -> list[Value]:
     return [node.call("Add", node.input(0), node.call("Mul", node.input(1), node.input(2)))]
 
 
-@onnx_operator("LinearAttentionGate", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
+@onnx_operator("LinearAttentionGate", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
 def _import_linear_attention_gate(node: OnnxNode) -> Sequence[Value | None]:
     """decay_scale · softplus(a + dt_bias), and sigmoid(b)."""
     grown = node.call("Softplus", node.call("Add", node.input(0), node.input(1)))
@@ -103,7 +103,7 @@ def _mix(node: OnnxNode, mix: Value, streams: Value) -> Value:
     return _shaped(node, mix, (*shape[:-1], 1))
 
 
-@onnx_operator("HyperConnectionPreMix", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
+@onnx_operator("HyperConnectionPreMix", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
 @axes("... H")
 def _import_pre_mix(node: OnnxNode) -> list[Value]:
     """Return the weighted sum of the streams."""
@@ -113,7 +113,7 @@ def _import_pre_mix(node: OnnxNode) -> list[Value]:
     return [node.call("Mul", total, np.float32(node.attr("reduction_scale", 1.0)))]
 
 
-@onnx_operator("HyperConnectionPostMix", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
+@onnx_operator("HyperConnectionPostMix", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
 @axes("... H", "... F", "*", "... C C")
 def _import_post_mix(node: OnnxNode) -> list[Value]:
     """mixᵀ · streams + gate · block, the mixture being the identity where it is not given."""

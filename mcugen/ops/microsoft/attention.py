@@ -17,7 +17,7 @@ from mcugen.hir.graph import Value
 from mcugen.hir.types import Array
 from mcugen.ops.microsoft.axes import axes
 from mcugen.ops.microsoft.rotary import rotate
-from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, not_constant, onnx_operator
+from mcugen.ops.onnx_node import COMPOSED_TEXT, FLOAT, MICROSOFT, OnnxNode, Refusal, not_constant, onnx_operator
 
 LOWEST = np.finfo(np.float32).min
 
@@ -164,7 +164,7 @@ def _heads(node: OnnxNode, key: str = "num_heads") -> int:
     "Attention",
     domain=MICROSOFT,
     types=FLOAT,
-    kernels=(COMPOSED,),
+    kernels=(COMPOSED_TEXT,),
     limits="no rotation, no buffer for past and present",
 )
 @axes("B S D", "D W", "W", "*", "2 B N P E", "_ _ S T")
@@ -245,13 +245,15 @@ class _Places:
     """How many keys of a buffer are past."""
 
 
-@onnx_operator("MultiHeadAttention", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="no beams")
+@onnx_operator("MultiHeadAttention", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,), limits="no beams")
 @axes("B S D", "B L D|B N L E", "B L V|B N L F", "W", "*", "_ _ S T", "B N P E", "B N P F", "1|", "*")
 def _import_multi_head(node: OnnxNode) -> Sequence[Value | None]:
     return _multi_head(node, _Places(bias=3, mask=4, added=5, past=6, count=8))
 
 
-@onnx_operator("DecoderMaskedMultiHeadAttention", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="no beams")
+@onnx_operator(
+    "DecoderMaskedMultiHeadAttention", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,), limits="no beams"
+)
 @axes("B 1 _", "B L D|B N L E", "B L V|B N L F", "_ _", "_ _ 1 T", "B N P E", "B N P F", "1|", "*", "*", "W")
 def _import_decoder(node: OnnxNode) -> Sequence[Value | None]:
     """One query."""
@@ -322,7 +324,7 @@ class KeyValueCache:
     "GroupQueryAttention",
     domain=MICROSOFT,
     types=FLOAT,
-    kernels=(COMPOSED,),
+    kernels=(COMPOSED_TEXT,),
     limits="float caches that do not slide; total_sequence_length constant, or at most the past's length",
 )
 @axes("B S _", "B S K", "B S K", "B N P E", "B N P E", "B", "1|", "M R", "M R", "_ S", "_ _ S T", "Q")

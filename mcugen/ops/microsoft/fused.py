@@ -10,7 +10,7 @@ import numpy as np
 
 from mcugen.hir.graph import Value
 from mcugen.ops.microsoft.axes import axes
-from mcugen.ops.onnx_node import COMPOSED, FLOAT, FLOATS, MICROSOFT, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import COMPOSED_TEXT, FLOAT, FLOATS, MICROSOFT, OnnxNode, Refusal, onnx_operator
 
 _PARAMETERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("Relu", "Tanh", "Sigmoid", "Softplus", "Softsign", "HardSwish"), ()),
@@ -32,7 +32,7 @@ def _activated(node: OnnxNode, x: Value, name: str, parameter_values: Mapping[st
     return node.call(name, x, **parameters)
 
 
-@onnx_operator("FusedConv", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
+@onnx_operator("FusedConv", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
 def _import_conv(node: OnnxNode) -> list[Value]:
     """activation(Conv + Z)."""
     bias = node.inputs[2] if node.has(2) else None
@@ -47,7 +47,7 @@ def _import_conv(node: OnnxNode) -> list[Value]:
     return [_activated(node, total, name, dict(zip(("alpha", "beta"), activation_params, strict=False)))]
 
 
-@onnx_operator("FusedGemm", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
+@onnx_operator("FusedGemm", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
 @axes("_ _", "_ _", "*")
 def _import_gemm(node: OnnxNode) -> list[Value]:
     """activation(Gemm)."""
@@ -57,7 +57,7 @@ def _import_gemm(node: OnnxNode) -> list[Value]:
     return [_activated(node, total, str(node.attr("activation", "")), parameter_values)]
 
 
-@onnx_operator("FusedMatMul", "TransposeMatMul", domain=MICROSOFT, types=FLOATS, kernels=(COMPOSED,))
+@onnx_operator("FusedMatMul", "TransposeMatMul", domain=MICROSOFT, types=FLOATS, kernels=(COMPOSED_TEXT,))
 @axes("... _", "... _")
 def _import_matmul(node: OnnxNode) -> list[Value]:
     """alpha · A · B of matrices that lie transposed, or whose rows lie before the batch."""
@@ -81,7 +81,7 @@ def _turned(node: OnnxNode, x: Value, last: bool, batch: bool) -> Value:
 
 
 @onnx_operator(
-    "ConvTransposeWithDynamicPads", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="constant pads"
+    "ConvTransposeWithDynamicPads", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,), limits="constant pads"
 )
 def _import_conv_transpose(node: OnnxNode) -> Sequence[Value]:
     attributes = node.attributes_of("ConvTranspose")

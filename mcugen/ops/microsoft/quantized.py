@@ -13,7 +13,7 @@ from mcugen.hir.types import Array, DType
 from mcugen.ops.microsoft.attention import attend, joined, mask_sum, plus, shaped, sliced, split_heads
 from mcugen.ops.microsoft.axes import axes
 from mcugen.ops.movement import Transpose, inverse, normalize_axis, reshaped, to_channels_last
-from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import COMPOSED_TEXT, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
 from mcugen.ops.quantization import as_float, emit_dequantize, emit_quantize, products_bias
 
 _CODES = (DType.INT8, DType.UINT8)
@@ -122,14 +122,14 @@ def _import_gemm(node: OnnxNode) -> list[Value]:
     return _quantized(node, real, 7, 0) if node.has(7) else [real]
 
 
-@onnx_operator("MatMulIntegerToFloat", domain=MICROSOFT, kernels=(COMPOSED,))
+@onnx_operator("MatMulIntegerToFloat", domain=MICROSOFT, kernels=(COMPOSED_TEXT,))
 def _import_matmul_to_float(node: OnnxNode) -> list[Value]:
     a, b, a_zero, b_zero = (node.inputs[i] if node.has(i) else None for i in (0, 1, 4, 5))
     product = node.call("MatMulInteger", a, b, a_zero, b_zero)
     return [_scaled(node, product, node.input(2), node.input(3), 6)]
 
 
-@onnx_operator("DynamicQuantizeMatMul", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
+@onnx_operator("DynamicQuantizeMatMul", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
 def _import_dynamic_matmul(node: OnnxNode) -> list[Value]:
     """Import DynamicQuantizeMatMul: quantize A at run time, then multiply."""
     a, a_scale, a_zero = node.calls("DynamicQuantizeLinear", [node.input(0)], 3)
@@ -167,7 +167,7 @@ def _check_counts(node: OnnxNode, counts: tuple[int, int], *params: Array) -> No
     "DynamicQuantizeLSTM",
     domain=MICROSOFT,
     types=FLOAT,
-    kernels=(COMPOSED,),
+    kernels=(COMPOSED_TEXT,),
     limits="constant weights; inputs and states are not rounded to 8 bits",
 )
 @axes("S B I", "D I W", "D H W")
@@ -187,7 +187,10 @@ def _import_lstm(node: OnnxNode) -> Sequence[Value | None]:
 
 
 @onnx_operator(
-    "QEmbedLayerNormalization", domain=MICROSOFT, kernels=(COMPOSED,), limits="constant tables, scales and zero points"
+    "QEmbedLayerNormalization",
+    domain=MICROSOFT,
+    kernels=(COMPOSED_TEXT,),
+    limits="constant tables, scales and zero points",
 )
 @axes("*", "*", "_ D", "_ D", "_ D", "D", "D")
 def _import_embeddings(node: OnnxNode) -> Sequence[Value | None]:
@@ -201,7 +204,7 @@ def _import_embeddings(node: OnnxNode) -> Sequence[Value | None]:
 
 
 @onnx_operator(
-    "QAttention", domain=MICROSOFT, kernels=(COMPOSED,), limits="no rotation, no buffer for past and present"
+    "QAttention", domain=MICROSOFT, kernels=(COMPOSED_TEXT,), limits="no rotation, no buffer for past and present"
 )
 @axes("B S D", "D W", "W", "*", "*", "*", "*", "*", "2 B N P E")
 def _import_attention(node: OnnxNode) -> Sequence[Value | None]:

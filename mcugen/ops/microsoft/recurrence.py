@@ -14,7 +14,7 @@ from mcugen.hir.graph import Value
 from mcugen.ops.microsoft.activations import silu
 from mcugen.ops.microsoft.attention import joined, shaped, sliced
 from mcugen.ops.microsoft.axes import axes
-from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import COMPOSED_TEXT, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
 
 
 def _refuse_windows(node: OnnxNode) -> None:
@@ -27,7 +27,7 @@ def _refuse_windows(node: OnnxNode) -> None:
 
 
 @onnx_operator(
-    "CausalConvWithState", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="one axis, state_window 0"
+    "CausalConvWithState", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,), limits="one axis, state_window 0"
 )
 @axes("B _ ... _", "C 1 K", "C", "B _ ... _")
 def _import_causal_conv(node: OnnxNode) -> Sequence[Value]:
@@ -75,7 +75,7 @@ def _channels_last(node: OnnxNode, x: Value, spatial_shape: Sequence[int]) -> Va
 _RULES = ("linear", "gated", "delta", "gated_delta")
 
 
-@onnx_operator("LinearAttention", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="state_window 0")
+@onnx_operator("LinearAttention", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,), limits="state_window 0")
 @axes("B T _", "B T K", "B T V", "B H D E", "B T _", "B T _")
 def _import_linear_attention(node: OnnxNode) -> Sequence[Value]:
     """Import LinearAttention as a Scan: the state (B, heads, D, D') decays, adds k ⊗ v, and is read by q."""

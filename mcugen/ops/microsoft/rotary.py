@@ -8,7 +8,7 @@ import numpy as np
 from mcugen.hir.graph import Value
 from mcugen.hir.types import Array
 from mcugen.ops.microsoft.axes import axes
-from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import COMPOSED_TEXT, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
 
 
 def rotate(
@@ -77,7 +77,7 @@ def _length(x: Value) -> int:
     return x.type.shape[1 if x.type.rank == 3 else 2]
 
 
-@onnx_operator("RotaryEmbedding", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
+@onnx_operator("RotaryEmbedding", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
 @axes("B S D|B N S E", "1|B S", "M R", "M R")
 def _import_rotary(node: OnnxNode) -> list[Value]:
     """Positions are given each, or the first of them. ONNX Runtime's CPU knows neither a scale nor packed batches."""
@@ -89,7 +89,7 @@ def _import_rotary(node: OnnxNode) -> list[Value]:
     return [_rotated(node, *angles)]
 
 
-@onnx_operator("MRotaryEmbedding", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
+@onnx_operator("MRotaryEmbedding", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
 @axes("B S D|B N S E", "3 B S", "M R", "M R")
 def _import_sections(node: OnnxNode) -> list[Value]:
     """Import the form in which each of three positions (time, row, column) gives the angles of a section of pairs."""

@@ -13,7 +13,7 @@ from mcugen.ops.microsoft.axes import axes
 from mcugen.ops.movement import normalize_axis
 from mcugen.ops.onnx_node import (
     BUILT_IN,
-    COMPOSED,
+    COMPOSED_TEXT,
     FLOATS,
     MICROSOFT,
     OnnxNode,
@@ -34,7 +34,7 @@ for _name, _kernel in (("GridSample", "grid_sample"), ("Trilu", "trilu")):
 onnx_operator("GatherND", domain=MICROSOFT, kernels=("gather",))(axes("... _", "... _")(_same("GatherND")))
 
 
-@onnx_operator("Range", domain=MICROSOFT, kernels=(COMPOSED,))
+@onnx_operator("Range", domain=MICROSOFT, kernels=(COMPOSED_TEXT,))
 def _import_range(node: OnnxNode) -> Sequence[Value | None]:
     """Import Range; the step is 1 unless given."""
     ends = [node.call("Reshape", node.input(i), np.zeros(0, np.int64)) for i in range(3) if i < 2 or node.has(i)]
@@ -42,7 +42,7 @@ def _import_range(node: OnnxNode) -> Sequence[Value | None]:
     return [node.call("Range", *ends, *step)]
 
 
-@onnx_operator("Pad", domain=MICROSOFT, kernels=(COMPOSED,))
+@onnx_operator("Pad", domain=MICROSOFT, kernels=(COMPOSED_TEXT,))
 def _import_pad(node: OnnxNode) -> Sequence[Value | None]:
     """Import Pad; pads may be a matrix of one row, the value a vector of one element."""
     pads = node.call("Reshape", node.input(1), np.array([-1], np.int64))
@@ -50,13 +50,13 @@ def _import_pad(node: OnnxNode) -> Sequence[Value | None]:
     return [node.call("Pad", node.input(0), pads, value, mode=str(node.attr("mode", "constant")))]
 
 
-@onnx_operator("ExpandDims", domain=MICROSOFT, kernels=(COMPOSED,), limits="constant axis")
+@onnx_operator("ExpandDims", domain=MICROSOFT, kernels=(COMPOSED_TEXT,), limits="constant axis")
 def _import_expand_dims(node: OnnxNode) -> list[Value]:
     axis = node.const(1, "the axis").reshape(-1)[:1].astype(np.int64)
     return [node.call("Unsqueeze", node.input(0), axis)]
 
 
-@onnx_operator("SampleOp", domain=MICROSOFT, kernels=(COMPOSED,))
+@onnx_operator("SampleOp", domain=MICROSOFT, kernels=(COMPOSED_TEXT,))
 def _import_sample(node: OnnxNode) -> list[Value]:
     return [node.call("Identity", node.input(0))]
 
@@ -74,7 +74,7 @@ def _named(node: OnnxNode, outputs: tuple[str, ...]) -> OnnxNode:
     return OnnxNode(node.graph, "", "Unique", node.name, node.inputs, outputs, attributes, node.opset)
 
 
-@onnx_operator("UnfoldTensor", domain=MICROSOFT, kernels=(COMPOSED,))
+@onnx_operator("UnfoldTensor", domain=MICROSOFT, kernels=(COMPOSED_TEXT,))
 def _import_unfold(node: OnnxNode) -> list[Value]:
     """Windows along an axis, whose elements lie along a new last one."""
     x, size, step = node.input(0), int(node.attr("size", 0)), int(node.attr("step", 1))
@@ -88,7 +88,7 @@ def _import_unfold(node: OnnxNode) -> list[Value]:
     return [node.call("Transpose", windows, perm=order)]
 
 
-@onnx_operator("CDist", domain=MICROSOFT, types=FLOATS, kernels=(COMPOSED,), limits="euclidean and sqeuclidean")
+@onnx_operator("CDist", domain=MICROSOFT, types=FLOATS, kernels=(COMPOSED_TEXT,), limits="euclidean and sqeuclidean")
 @axes("M N", "K N")
 def _import_cdist(node: OnnxNode) -> list[Value]:
     """√Σ (a − b)² of each pair of rows, or its square."""

@@ -9,7 +9,7 @@ from mcugen.hir.graph import Value
 from mcugen.hir.types import Array, DType
 from mcugen.ops.microsoft.axes import axes
 from mcugen.ops.movement import Transpose, normalize_axis
-from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import COMPOSED_TEXT, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
 from mcugen.ops.packed import DequantizeBlocks, spread
 
 
@@ -33,7 +33,9 @@ def _bits(node: OnnxNode) -> int:
     return bits
 
 
-@onnx_operator("MatMulNBits", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="constant weights, no g_idx")
+@onnx_operator(
+    "MatMulNBits", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,), limits="constant weights, no g_idx"
+)
 @axes("... K", "N Z Y", "*", "*", "*", "N")
 def _import_few_bits(node: OnnxNode) -> list[Value]:
     """Import MatMulNBits. The product is computed in float32, whatever accuracy_level allows."""
@@ -92,7 +94,7 @@ _NF4 = (
 _BNB4 = (np.concatenate([_FP4, -_FP4]), np.array(_NF4, np.float32))
 
 
-@onnx_operator("MatMulBnb4", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="constant weights")
+@onnx_operator("MatMulBnb4", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,), limits="constant weights")
 @axes("... K")
 def _import_bnb4(node: OnnxNode) -> list[Value]:
     """Codes of 4 bits, the upper ones of a byte first, are places in a table; blocks have a scale."""
@@ -116,7 +118,7 @@ def _import_bnb4(node: OnnxNode) -> list[Value]:
 @onnx_operator(
     "GatherBlockQuantized",
     domain=MICROSOFT,
-    kernels=(COMPOSED,),
+    kernels=(COMPOSED_TEXT,),
     limits="constant data and scales, no float8 or float4",
 )
 @axes("... _", "*", "... _", "... _")
@@ -146,7 +148,7 @@ def _import_gather(node: OnnxNode) -> list[Value]:
     return [node.call("Gather", table, node.input(1), axis=gathered)]
 
 
-@onnx_operator("MatMulInteger16", domain=MICROSOFT, kernels=(COMPOSED,))
+@onnx_operator("MatMulInteger16", domain=MICROSOFT, kernels=(COMPOSED_TEXT,))
 @axes("... _", "... _")
 def _import_integer16(node: OnnxNode) -> list[Value]:
     return [node.call("MatMul", *(node.call("Cast", node.input(i), to=6) for i in (0, 1)))]

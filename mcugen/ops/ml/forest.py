@@ -38,7 +38,7 @@ TESTS_OR_NAN = (
 """C expressions of the comparisons that are also true for NaN."""
 _EQ, _MEMBER = 4, 6
 
-DEEPEST = 100
+MAX_NESTED_IFS = 100
 """Nested ifs: C99 promises 127 levels of blocks."""
 
 Leaf = tuple[tuple[int, float], ...]
@@ -217,7 +217,7 @@ def _body(
             lines += [(indent, *line) for line in leaf(forest.leaves[~ref])]
         else:
             run = _run(forest, ref)
-            if depth > DEEPEST or not visited.isdisjoint(run):
+            if depth > MAX_NESTED_IFS or not visited.isdisjoint(run):
                 return None
             visited.update(run)
             lines += _condition(forest, run, dtype, indent)

@@ -14,7 +14,7 @@ from onnx import helper
 from mcugen import CompileOptions, compile_model
 from mcugen.core.errors import McugenError, UnsupportedError, UsageError
 from mcugen.hir.types import DType
-from mcugen.ops.ml.forest import DEEPEST, Forest, Leaf, Line, Split, nested_ifs
+from mcugen.ops.ml.forest import MAX_NESTED_IFS, Forest, Leaf, Line, Split, nested_ifs
 from mcugen.ops.onnx_node import Refusal
 
 MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")
@@ -268,8 +268,8 @@ def leaf_text(leaf: Leaf) -> list[Line]:
 
 
 def test_nested_ifs_end_where_c_does() -> None:
-    assert nested_ifs(chain(DEEPEST + 1, "yes"), DType.FLOAT32, leaf_text) is None
-    assert nested_ifs(chain(DEEPEST, "yes"), DType.FLOAT32, leaf_text) is not None
+    assert nested_ifs(chain(MAX_NESTED_IFS + 1, "yes"), DType.FLOAT32, leaf_text) is None
+    assert nested_ifs(chain(MAX_NESTED_IFS, "yes"), DType.FLOAT32, leaf_text) is not None
     assert nested_ifs(chain(5000, "no"), DType.FLOAT32, leaf_text) is not None
     shared = Forest.of(
         [Split(0, 0, 1.0, False, 1, 2), Split(1, 0, 1.0, False, ~0, 2), Split(2, 0, 1.0, False, ~0, ~0)],
