@@ -115,7 +115,7 @@ def test_more_samples_at_once_are_run_until_there_is_too_much_noise(monkeypatch:
         portions.append([index for index, _ in things])
         return each(function, things)
 
-    monkeypatch.setattr(judge, "_each", noted)
+    monkeypatch.setattr(judge, "_map", noted)
     params = ONE[0]
     whole = judge.noise(("x",), params, DType.INT8)
     assert portions == [list(range(4)), list(range(4, 12)), list(range(12, 28)), list(range(28, 40))]
