@@ -250,7 +250,7 @@ def test_the_steps_are_tried_only_where_they_serve(model: onnx.ModelProto, monke
 
         def propose(self, problem: SearchProblem) -> Iterator[ProgramCandidate]:
             called.append(self.name)
-            program = pipeline.planned(pipeline.lowered(problem.graph, problem.board, problem.options))
+            program = pipeline.plan_program(pipeline.lowered(problem.graph, problem.board, problem.options))
             yield self.candidate(problem, BuiltProgram(program))
 
     steps = tuple(Recorded(memory, (memory,)) for memory in ("ram", "flash"))

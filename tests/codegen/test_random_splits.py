@@ -244,7 +244,7 @@ def without_searches(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def build(problem: SearchProblem) -> BuiltProgram:
         program = pipeline.lowered(problem.graph, problem.board, problem.options, kernels={})
-        return BuiltProgram(pipeline.planned(program))
+        return BuiltProgram(pipeline.plan_program(program))
 
     monkeypatch.setattr(program_search, "build_for_goal", build)
 
