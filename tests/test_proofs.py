@@ -58,8 +58,8 @@ def test_what_is_wrong_raises_an_alarm():
     """A row of the output too many."""
     model = convolution("host")
     files = dict(model.bundle.files)
-    assert files["net.c"].count(".out_h = 3,") == 1
-    files["net.c"] = files["net.c"].replace(".out_h = 3,", ".out_h = 400,")
+    assert files["net.c"].count(".out_height = 3,") == 1
+    files["net.c"] = files["net.c"].replace(".out_height = 3,", ".out_height = 400,")
     found = prove(dataclasses.replace(model, given_bundle=dataclasses.replace(model.bundle, files=files)), 120)
     assert found.alarms
 

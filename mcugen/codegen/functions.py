@@ -67,7 +67,7 @@ class KernelFunction:
 
 
 class _Params:
-    """A resolver of `p.stride_h` in templates: a literal if the parameter is baked, else a struct member."""
+    """A resolver of `p.stride_height` in templates: a literal if the parameter is baked, else a struct member."""
 
     def __init__(self, instr: Instr) -> None:
         self._instr = instr

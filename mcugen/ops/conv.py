@@ -403,7 +403,7 @@ class IntegerConv(Spatial):
     def lower(self, node: Node, builder: Builder) -> None:
         """32-bit sums."""
         types = (node.input(0).type, node.input(1).type, node.output.type)
-        operands = _inputs(node, builder, "x", "w", "x_zero", "w_zero") | {"y": builder.buffer(node.output)}
+        operands = _inputs(node, builder, "x", "w", "x_zero_point", "w_zero_point") | {"y": builder.buffer(node.output)}
         how = Arithmetic.of_integers(node.input(3).type.count)
         builder.call(node, direct_call(operands, types, self.window, self.groups, how))
 

@@ -216,7 +216,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         order = [name for name in ("w", "scale", "zeros", "bias") if name in constants]
         operands = {"x": site.x} | {name: site.const(name, constants[name]) for name in order} | {"y": site.y}
         if sig.input(0).quant is not None:
-            params.append(GroupedZero(x_zero=sig.input(0).q.zero_point))
+            params.append(GroupedZero(x_zero_point=sig.input(0).q.zero_point))
         options = PackedOptions(
             x_t=sig.input(0).dtype.c,
             y_t=sig.output.dtype.c,

@@ -305,7 +305,7 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
             self.whole,
             divisor="fixed" if fixed else "padded" if counts_padding else "inside",
             requantize=self._requantizer(sig) if sig.output.quant is not None else None,
-            counted=CountedPadding(counted_h=sizes[0], counted_w=sizes[1]),
+            counted=CountedPadding(counted_height=sizes[0], counted_width=sizes[1]),
             taps=math.prod(int(c[0]) for c in counts),
             counts_padding=counts_padding,
         )

@@ -296,7 +296,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         offset = Wide(requantize.offset - count * sig.input(0).q.zero_point * multiplier)
         if not requantize.ties_to_even:
             return "requantize", Finish(multiplier=multiplier, offset=offset), requantize.shift
-        finish = Finish(multiplier=multiplier, offset=offset, y_zero=requantize.zero_point)
+        finish = Finish(multiplier=multiplier, offset=offset, y_zero_point=requantize.zero_point)
         return "average", finish, requantize.shift
 
 

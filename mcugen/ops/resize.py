@@ -439,7 +439,7 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
             multiplier=int(requantize.multiplier[0]),
             offset=requantize.offset >> 32,
             shift_more=requantize.shift - 32,
-            x_zero=zero_point << _BITS if has_zero else None,
+            x_zero_point=zero_point << _BITS if has_zero else None,
         )
 
     def _codes_options(self, sig: Signature) -> CodesOptions:

@@ -314,7 +314,7 @@ def means(columns: int, channels: int, ratio: float, x_zero: int, y_zero: int, e
         ("acc", IN, "acc"),
         ("y", OUT, "y"),
         code=MeanOptions.of(high, columns, DType.INT8, DType.INT8).values(),
-        **{"channels": channels, "count": columns, "x_zero": x_zero, "y_zero": y_zero},
+        **{"channels": channels, "count": columns, "x_zero_point": x_zero, "y_zero_point": y_zero},
         **{"multiplier": int(high.multiplier[0]), "offset": high.offset},
     )
     if extreme is not None:

@@ -90,7 +90,7 @@ def test_no_number_of_a_training_stays_in_the_code():
     """Multipliers, offsets, zero points and scales are read from the file; shapes are not."""
     text = compiled(network(1)).bundle.files["net.c"]
     assert ".offset = wide_numbers[" in text
-    assert ".x_zero = numbers[" in text
+    assert ".x_zero_point = numbers[" in text
     assert "= real_numbers[" in compiled(floats(1)).bundle.files["net.c"]
     assert "int8(" not in text
     plain = compiled(network(1), options=CompileOptions("net", weights_blob=True)).bundle.files["net.c"]

@@ -39,7 +39,7 @@ def test_a_spec_is_kept_while_the_node_is_the_same():
     node = float_layer()
     spec = spec_of(node)
     assert isinstance(spec, ConvSpec) and spec_of(node) is spec
-    assert (spec.shape.out_w, spec.shape.in_c, spec.shape.out_c) == (2, 8, 4), "rows are pixels"
+    assert (spec.shape.out_width, spec.shape.in_channels, spec.shape.out_channels) == (2, 8, 4), "rows are pixels"
     node.op = Dense((0.0, 6.0))
     clamped = spec_of(node)
     assert clamped is not spec and clamped.clamp == (0.0, 6.0) and spec_of(node) is clamped
@@ -74,10 +74,10 @@ def test_what_follows_from_constants_is_what_numerics_say():
 def test_one_window_is_a_fully_connected_layer():
     """A convolution whose window is all of a line, as one step of a convolution over time is."""
     assert _shape(1, 5, (1, 5)) == ConvShape.of_rows(1, 5 * 4, 6) == _shape(5, 1, (5, 1))
-    assert _shape(1, 6, (1, 5)).out_w == 2, "a second window"
-    assert _shape(3, 5, (3, 5)).k_h == 3, "images are left to their own kernels"
-    assert _shape(1, 5, (1, 3), dilations=[1, 2]).in_w == 5, "what lies between the taps is left out"
-    assert _shape(1, 4, (1, 5), pads=[0, 1, 0, 0]).in_w == 4, "padding is not in memory"
+    assert _shape(1, 6, (1, 5)).out_width == 2, "a second window"
+    assert _shape(3, 5, (3, 5)).kernel_height == 3, "images are left to their own kernels"
+    assert _shape(1, 5, (1, 3), dilations=[1, 2]).in_width == 5, "what lies between the taps is left out"
+    assert _shape(1, 4, (1, 5), pads=[0, 1, 0, 0]).in_width == 4, "padding is not in memory"
     assert _shape(1, 5, (1, 5), group=2).groups == 2, "channels of a group do not lie together"
 
 

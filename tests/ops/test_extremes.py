@@ -250,7 +250,7 @@ def test_ends_are_reached() -> None:
     assert same == {"log_softmax_s16"}  # which is for one scale
 
 
-ZERO_POINTS = {"x_zero", "a_zero", "b_zero", "y_zero", "zero_point"}
+ZERO_POINTS = {"x_zero_point", "a_zero_point", "b_zero_point", "y_zero_point", "zero_point"}
 """Members of parameters' structs; elsewhere zero points are parts of offsets."""
 LIMITS = {"low", "high"}
 

@@ -56,13 +56,13 @@ SCRATCH = scratch_role("scratch", "the library's working memory", DType.INT8)
 class ZeroPoints(Params):
     """Zero points."""
 
-    x_zero: Annotated[Trained, "zero point of x"]
-    y_zero: Annotated[Trained, "zero point of y"]
+    x_zero_point: Annotated[Trained, "zero point of x"]
+    y_zero_point: Annotated[Trained, "zero point of y"]
 
     @staticmethod
     def of(spec: WeightedSpec) -> ZeroPoints:
         """Return the zero points of a layer."""
-        return ZeroPoints(x_zero=spec.x.q.zero_point, y_zero=spec.y.q.zero_point)
+        return ZeroPoints(x_zero_point=spec.x.q.zero_point, y_zero_point=spec.y.q.zero_point)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,10 +37,10 @@ def laid(shape: ConvShape, lines: bool = True) -> ConvShape:
     A dilation has no effect on a single tap, but keeps the library from its pointwise function. An image of one line is
     equivalent to the upright line; `lines` says whether the library may use its function for lines.
     """
-    if shape.k_h == shape.k_w == 1:
+    if shape.kernel_height == shape.kernel_width == 1:
         dilation = 1 if is_pointwise(shape) else 2
-        return replace(shape, dilation_h=dilation, dilation_w=dilation)
-    if shape.in_h == shape.k_h == shape.out_h == 1 and not (lines and _is_line(shape)):
+        return replace(shape, dilation_height=dilation, dilation_width=dilation)
+    if shape.in_height == shape.kernel_height == shape.out_height == 1 and not (lines and _is_line(shape)):
         return shape.turned()
     return shape
 
@@ -56,31 +56,31 @@ def _is_line(shape: ConvShape) -> bool:
     Helium gathers the windows that begin before the line, and those that end behind it, in one go each: the former must
     not reach its end nor the latter its beginning, and the first of the latter must leave it by one element.
     """
-    before, after = shape.pad_w, _line_end(shape)
-    left, right = -(-before // shape.stride_w), -(-after // shape.stride_w)
-    if shape.groups > 1 or shape.dilation_w > 1 or shape.stride_w * shape.in_c % 4:
+    before, after = shape.padding_left, _line_end(shape)
+    left, right = -(-before // shape.stride_width), -(-after // shape.stride_width)
+    if shape.groups > 1 or shape.dilation_width > 1 or shape.stride_width * shape.in_channels % 4:
         return False
-    if after not in (before, before + 1) or left + right > shape.out_w or shape.k_w > shape.in_w:
+    if after not in (before, before + 1) or left + right > shape.out_width or shape.kernel_width > shape.in_width:
         return False
-    apart = (left - 1) * shape.stride_w - before + shape.k_w <= shape.in_w
-    first = (shape.out_w - right) * shape.stride_w - before
-    filled = shape.stride_w == 1 or (after % shape.stride_w == 1 and (after == before or right == 1))
+    apart = (left - 1) * shape.stride_width - before + shape.kernel_width <= shape.in_width
+    first = (shape.out_width - right) * shape.stride_width - before
+    filled = shape.stride_width == 1 or (after % shape.stride_width == 1 and (after == before or right == 1))
     return apart and first >= 0 and filled
 
 
 def _line_end(shape: ConvShape) -> int:
     """Return how far the last window of a line extends beyond the line's end."""
-    return (shape.out_w - 1) * shape.stride_w - shape.pad_w + shape.k_w - shape.in_w
+    return (shape.out_width - 1) * shape.stride_width - shape.padding_left + shape.kernel_width - shape.in_width
 
 
 def conv_scratch(shape: ConvShape, features: frozenset[str]) -> int:
     """Bytes for a shape as it was `laid`: two columns of int16 elements; with Helium four of int8, or a line's ends."""
-    depth = shape.k_h * shape.k_w * shape.in_c
+    depth = shape.kernel_height * shape.kernel_width * shape.in_channels
     columns = 4 * (-(-depth // 4) * 4)
     mve = 4 * (-(-depth // 16) * 16)
-    if shape.in_h == shape.k_h == 1 and shape.k_w > 1:
+    if shape.in_height == shape.kernel_height == 1 and shape.kernel_width > 1:
         after = _line_end(shape)
-        mve = max(shape.k_w + shape.pad_w, shape.k_w - 1 + after) * shape.in_c
+        mve = max(shape.kernel_width + shape.padding_left, shape.kernel_width - 1 + after) * shape.in_channels
     return by_variant(features, columns, columns, mve)
 
 
@@ -129,7 +129,7 @@ def one_group(spec: ConvSpec) -> bool:
 def no_padded_lines(spec: ConvSpec) -> bool:
     """Require no lines padded above or below."""
     shape = spec.shape
-    return not (shape.in_h == shape.k_h == 1 and shape.k_w > 1 and shape.out_h > 1)
+    return not (shape.in_height == shape.kernel_height == 1 and shape.kernel_width > 1 and shape.out_height > 1)
 
 
 def way(spec: ConvSpec) -> str:
@@ -137,7 +137,7 @@ def way(spec: ConvSpec) -> str:
     shape = laid(spec.shape)
     if is_pointwise(shape):
         return "pointwise"
-    if shape.in_h == shape.k_h == 1 and shape.k_w > 1:
+    if shape.in_height == shape.kernel_height == 1 and shape.kernel_width > 1:
         return "line"
     return "groups" if shape.groups > 1 else "window"
 
@@ -145,7 +145,7 @@ def way(spec: ConvSpec) -> str:
 def gatherings(spec: ConvSpec) -> int:
     """Return the number of channel runs that are copied one by one: those of each window and group."""
     shape = spec.shape
-    return shape.batch * shape.out_h * shape.out_w * shape.k_h * shape.k_w * shape.groups
+    return shape.batch * shape.out_height * shape.out_width * shape.kernel_height * shape.kernel_width * shape.groups
 
 
 def _convolution(name: str, function: str, **more: Any) -> Kernel:

@@ -67,8 +67,11 @@ def few_rows(spec: ConvSpec) -> bool:
     """Require a window as large as the image, or few rows."""
     shape = spec.shape
     if spec.weights.ndim == 2:
-        return shape.out_w < MANY_ROWS
-    whole = (shape.k_h, shape.k_w) == (shape.in_h, shape.in_w) and shape.out_h == shape.out_w == 1
+        return shape.out_width < MANY_ROWS
+    whole = (shape.kernel_height, shape.kernel_width) == (
+        shape.in_height,
+        shape.in_width,
+    ) and shape.out_height == shape.out_width == 1
     return whole and shape.groups == 1 and shape.is_inside
 
 
@@ -89,7 +92,7 @@ def _dense(name: str, function: str, **more: Any) -> Kernel:
         what=f"a fully connected layer of int8 tensors: {function}",
         operands=layer_operands(DType.INT8, DType.INT32),
         params=(DenseSizes, ZeroPoints, CodeLimits),
-        without=frozenset({"x_zero"}),
+        without=frozenset({"x_zero_point"}),
         **more,
     )
 

@@ -34,29 +34,29 @@ BLOCK = 124
 def plain(shape: ConvShape) -> ConvShape:
     """Return the convolution without dilations of single taps, which keep the library from its fast functions."""
     h, w = (1 if taps == 1 else dilation for taps, dilation in zip(*_by_axis(shape), strict=True))
-    return replace(shape, dilation_h=h, dilation_w=w)
+    return replace(shape, dilation_height=h, dilation_width=w)
 
 
 def _by_axis(shape: ConvShape) -> tuple[tuple[int, int], tuple[int, int]]:
-    return (shape.k_h, shape.k_w), (shape.dilation_h, shape.dilation_w)
+    return (shape.kernel_height, shape.kernel_width), (shape.dilation_height, shape.dilation_width)
 
 
 def is_fast(shape: ConvShape) -> bool:
     """Whether the library takes one of its fast ways."""
-    return shape.out_c == shape.in_c and shape.dilation_h == shape.dilation_w == 1
+    return shape.out_channels == shape.in_channels and shape.dilation_height == shape.dilation_width == 1
 
 
 def is_near(shape: ConvShape) -> bool:
     """Whether the library, without Helium, has a function for just this window, which reads x where it lies."""
-    return shape.k_h == shape.k_w == 3 and max(shape.pad_h, shape.pad_w) <= 1
+    return shape.kernel_height == shape.kernel_width == 3 and max(shape.padding_top, shape.padding_left) <= 1
 
 
 def depthwise_scratch(shape: ConvShape, features: frozenset[str], small: bool) -> int:
     """Bytes: a window's elements as int16, or with Helium four windows of some channels; the slow way needs none."""
     if not is_fast(shape):
         return 0
-    taps = shape.k_h * shape.k_w
-    window = 2 * taps * shape.in_c
+    taps = shape.kernel_height * shape.kernel_width
+    window = 2 * taps * shape.in_channels
     if small:
         return by_variant(features, window, window, 4 * taps * BLOCK)
     return by_variant(features, 0, 0 if is_near(shape) else window, 4 * taps * BLOCK)
@@ -81,7 +81,7 @@ def emit_s4(spec: ConvSpec, site: Site) -> Call:
 
 def _turned(spec: ConvSpec) -> Array:
     shape = spec.shape
-    return np.moveaxis(spec.weights[..., 0].reshape(shape.out_c, shape.k_h, shape.k_w), 0, -1)
+    return np.moveaxis(spec.weights[..., 0].reshape(shape.out_channels, shape.kernel_height, shape.kernel_width), 0, -1)
 
 
 def _emit(spec: ConvSpec, site: Site, packed: Array, small: bool) -> Call:
@@ -89,7 +89,7 @@ def _emit(spec: ConvSpec, site: Site, packed: Array, small: bool) -> Call:
     shape, multiple = plain(spec.shape), by_variant(site.features, 1, 1, 4)
     constants = layer_constants(spec, site, packed, spec.integer_bias, multiple=multiple)
     size = depthwise_scratch(shape, site.features, small)
-    by_channel = Multiplicity(multiple=shape.out_c // shape.in_c)
+    by_channel = Multiplicity(multiple=shape.out_channels // shape.in_channels)
     return site.call(
         with_scratch({"x": site.x, **constants, "y": site.y}, site, size),
         [shape.geometry, by_channel, ZeroPoints.of(spec), CodeLimits.of(spec.limits), Scratch(scratch_size=size)],
@@ -101,22 +101,30 @@ def _emit(spec: ConvSpec, site: Site, packed: Array, small: bool) -> Call:
 
 def one_channel_filters(spec: ConvSpec) -> bool:
     """Require filters of one channel each."""
-    return 1 < spec.shape.groups == spec.shape.in_c
+    return 1 < spec.shape.groups == spec.shape.in_channels
 
 
 def near_windows(spec: ConvSpec) -> bool:
     """Require windows that touch the image, their centres within it where the library counts on that."""
     shape = plain(spec.shape)
-    last_h = (shape.out_h - 1) * shape.stride_h - shape.pad_h
-    last_w = (shape.out_w - 1) * shape.stride_w - shape.pad_w
-    touching = max(shape.pad_h - shape.k_h, shape.pad_w - shape.k_w, last_h - shape.in_h, last_w - shape.in_w) <= 0
-    return not is_fast(shape) or (touching and (not is_near(shape) or last_w + 1 < shape.in_w))
+    last_h = (shape.out_height - 1) * shape.stride_height - shape.padding_top
+    last_w = (shape.out_width - 1) * shape.stride_width - shape.padding_left
+    touching = (
+        max(
+            shape.padding_top - shape.kernel_height,
+            shape.padding_left - shape.kernel_width,
+            last_h - shape.in_height,
+            last_w - shape.in_width,
+        )
+        <= 0
+    )
+    return not is_fast(shape) or (touching and (not is_near(shape) or last_w + 1 < shape.in_width))
 
 
 def whole_bytes(spec: ConvSpec) -> bool:
     """Require an even number of channels, unless the library is fast."""
     shape = plain(spec.shape)
-    return shape.in_c % 2 == 0 or is_fast(shape)
+    return shape.in_channels % 2 == 0 or is_fast(shape)
 
 
 HELIUM = frozenset({"mve"})
@@ -127,7 +135,7 @@ def way(spec: ConvSpec) -> str:
     """Return the library's function for this shape."""
     shape = plain(spec.shape)
     if not is_fast(shape):
-        return "any" if shape.out_c // shape.in_c % 4 else "fours"
+        return "any" if shape.out_channels // shape.in_channels % 4 else "fours"
     return "near" if is_near(shape) else "window"
 
 

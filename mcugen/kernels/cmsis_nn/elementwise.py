@@ -71,9 +71,9 @@ class Codes8(Params):
     """Parameters of int8 tensors of one shape."""
 
     count: Annotated[int, "elements"]
-    x0_zero: Annotated[Trained, "zero point of x0"]
-    x1_zero: Annotated[Trained, "zero point of x1"]
-    y_zero: Annotated[Trained, "zero point of y"]
+    x0_zero_point: Annotated[Trained, "zero point of x0"]
+    x1_zero_point: Annotated[Trained, "zero point of x1"]
+    y_zero_point: Annotated[Trained, "zero point of y"]
     low: Annotated[Trained, "the least code of y"]
     high: Annotated[Trained, "the largest code of y"]
 
@@ -81,7 +81,7 @@ class Codes8(Params):
     def of(spec: BinarySpec) -> Codes8:
         """Return the parameters of a layer."""
         (low, high), x0, x1, y = spec.limits, spec.x0.q, spec.x1.q, spec.y.q
-        zeros = {"x0_zero": x0.zero_point, "x1_zero": x1.zero_point, "y_zero": y.zero_point}
+        zeros = {"x0_zero_point": x0.zero_point, "x1_zero_point": x1.zero_point, "y_zero_point": y.zero_point}
         return Codes8(count=spec.y.count, low=low, high=high, **zeros)
 
 

@@ -189,8 +189,8 @@ class LstmParams(Params):
     size: Annotated[int, "elements of a state"]
     fraction: Annotated[Trained, "bits behind the point of a cell"]
     factor: Annotated[Trained, "from products of two functions to hidden states, with 31 bits behind the point"]
-    x_zero: Annotated[Trained, "zero point of x"]
-    h_zero: Annotated[Trained, "zero point of hidden states"]
+    x_zero_point: Annotated[Trained, "zero point of x"]
+    h_zero_point: Annotated[Trained, "zero point of hidden states"]
 
 
 def emit(node: Node, site: Site) -> Call:
@@ -206,8 +206,8 @@ def emit(node: Node, site: Site) -> Call:
         size=cell.size,
         fraction=numbers.fraction,
         factor=numbers.factor,
-        x_zero=x.q.zero_point,
-        h_zero=cell.hidden.type.q.zero_point,
+        x_zero_point=x.q.zero_point,
+        h_zero_point=cell.hidden.type.q.zero_point,
     )
     size = 4 * batch * cell.size
     operands = {

@@ -49,9 +49,9 @@ class ProductCodes(Params):
     """Parameters of int8 operands."""
 
     sums_size: Annotated[int, "bytes of scratch that are the library's; b with rows for columns lies behind them"]
-    a_zero: Annotated[Trained, "zero point of a"]
-    b_zero: Annotated[Trained, "zero point of b"]
-    y_zero: Annotated[Trained, "zero point of y"]
+    a_zero_point: Annotated[Trained, "zero point of a"]
+    b_zero_point: Annotated[Trained, "zero point of b"]
+    y_zero_point: Annotated[Trained, "zero point of y"]
 
 
 def product_operands(dtype: DType) -> tuple[Role, ...]:
@@ -63,7 +63,11 @@ def emit(spec: MatMulSpec, site: Site) -> Call:
     """One matrix of a batch at a time, so that only one has to be turned; Helium sums its columns first."""
     requantize = spec.requantizer
     sums = by_variant(site.features, 0, 0, 4 * spec.columns)
-    zeros = {"a_zero": spec.a.q.zero_point, "b_zero": spec.b.q.zero_point, "y_zero": spec.y.q.zero_point}
+    zeros = {
+        "a_zero_point": spec.a.q.zero_point,
+        "b_zero_point": spec.b.q.zero_point,
+        "y_zero_point": spec.y.q.zero_point,
+    }
     scale = TensorScale(multiplier=int(requantize.multiplier[0]), shift=31 - requantize.shift)
     size = sums + spec.depth * spec.columns
     return site.call(

@@ -113,7 +113,7 @@ def conv_scaling(spec: ConvSpec) -> Scaling | None:
 def _adds_in_64_bits(spec: ConvSpec) -> bool:
     """Whether long sums are right: a last single pixel, or channel of elements left over, is not added in runs."""
     shape = spec.shape
-    pairs = shape.out_h * shape.out_w % 2 == 0 and (shape.out_c % 2 == 0 or spec.depth % 4 == 0)
+    pairs = shape.out_height * shape.out_width % 2 == 0 and (shape.out_channels % 2 == 0 or spec.depth % 4 == 0)
     return spec.depth <= LONGEST_RUN or pairs
 
 
@@ -164,11 +164,11 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     if short is None:
         scaling = conv_scaling(spec)
         assert scaling is not None
-        multiplier, shift = scaling.arguments(shape.out_c)
+        multiplier, shift = scaling.arguments(shape.out_channels)
     else:
         pair = short.multiplier, 31 - short.shift
-        multiplier, shift = (np.broadcast_to(values, shape.out_c).astype(np.int32) for values in pair)
-    depth = shape.k_h * shape.k_w * shape.in_c
+        multiplier, shift = (np.broadcast_to(values, shape.out_channels).astype(np.int32) for values in pair)
+    depth = shape.kernel_height * shape.kernel_width * shape.in_channels
     size = by_variant(site.features, 4 * depth, 4 * depth, 8 * (-(-depth // 8) * 8))
     bias = spec.integer_bias.astype(np.int64 if short is None else np.int32)
     operands = _by_channel(site, ByChannel(spec.weights, bias, multiplier, shift), 0)
@@ -183,19 +183,21 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
     """Weights [H, W, O]. Helium reads four channels at a time, of whatever is behind the last: zeros."""
     shape, scaling = plain(spec.shape), long_scaling(spec)
     assert scaling is not None
-    columns = 2 * shape.k_h * shape.k_w * shape.in_c if _is_fast(shape) else 0
-    constants = ByChannel(spec.rows.T, spec.integer_bias.astype(np.int64), *scaling.arguments(shape.out_c))
+    columns = 2 * shape.kernel_height * shape.kernel_width * shape.in_channels if _is_fast(shape) else 0
+    constants = ByChannel(spec.rows.T, spec.integer_bias.astype(np.int64), *scaling.arguments(shape.out_channels))
     size = by_variant(site.features, 0, columns, 4 * columns + 8 if columns else 0)
     return site.call(
-        with_scratch(_by_channel(site, constants, -shape.out_c % 4), site, size),
+        with_scratch(_by_channel(site, constants, -shape.out_channels % 4), site, size),
         [shape.geometry, CodeLimits.of(spec.limits), Scratch(scratch_size=size)],
     )
 
 
 def _is_fast(shape: ConvShape) -> bool:
     """Whether the library gathers columns, where it has an instruction for them."""
-    undilated = shape.dilation_h == shape.dilation_w == 1
-    return undilated and shape.out_c == shape.in_c and shape.k_h * shape.k_w < LONGEST_RUN
+    undilated = shape.dilation_height == shape.dilation_width == 1
+    return (
+        undilated and shape.out_channels == shape.in_channels and shape.kernel_height * shape.kernel_width < LONGEST_RUN
+    )
 
 
 class ByChannel(NamedTuple):

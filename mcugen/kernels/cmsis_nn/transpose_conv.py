@@ -38,23 +38,25 @@ MOST_CHANNELS_IN_ROWS = 16
 
 def is_convolved(shape: ConvShape) -> bool:
     """Return whether the library computes the layer as a convolution."""
-    return max(shape.stride_h, shape.stride_w) <= 2 and shape.in_c > MOST_CHANNELS_IN_ROWS
+    return max(shape.stride_height, shape.stride_width) <= 2 and shape.in_channels > MOST_CHANNELS_IN_ROWS
 
 
 def zeros_above(shape: ConvShape) -> int:
     """Return the number of zero rows of weights that make the padding above a multiple of the stride."""
-    return 0 if is_convolved(shape) else -shape.pad_h % shape.stride_h
+    return 0 if is_convolved(shape) else -shape.padding_top % shape.stride_height
 
 
 def widened(shape: ConvShape) -> ConvShape:
     """Return the shape with the kernel enlarged by zeros to a size for which the library's sums are right."""
     above = zeros_above(shape)
-    high, wide, pad_h = shape.k_h + above, shape.k_w, shape.pad_h + above
+    high, wide, padding_top = shape.kernel_height + above, shape.kernel_width, shape.padding_top + above
     if is_convolved(shape):  # The library pads by kernel - 1 - padding.
-        return replace(shape, k_h=max(high, pad_h + 1), k_w=max(wide, shape.pad_w + 1))
-    below = shape.out_h + pad_h - (shape.in_h - 1) * shape.stride_h  # The rows of sums must reach the last output.
-    right = shape.out_w + shape.pad_w - (shape.in_w - 1) * shape.stride_w
-    return replace(shape, k_h=max(high, below), k_w=max(wide, right), pad_h=pad_h)
+        return replace(shape, kernel_height=max(high, padding_top + 1), kernel_width=max(wide, shape.padding_left + 1))
+    below = (
+        shape.out_height + padding_top - (shape.in_height - 1) * shape.stride_height
+    )  # The rows of sums must reach the last output.
+    right = shape.out_width + shape.padding_left - (shape.in_width - 1) * shape.stride_width
+    return replace(shape, kernel_height=max(high, below), kernel_width=max(wide, right), padding_top=padding_top)
 
 
 def scratch_of(shape: ConvShape, features: frozenset[str]) -> tuple[int, int]:
@@ -63,14 +65,14 @@ def scratch_of(shape: ConvShape, features: frozenset[str]) -> tuple[int, int]:
     A convolution needs im2col columns of the input and the flipped weights; the other algorithm needs rows of sums, and
     no second buffer.
     """
-    depth = shape.k_h * shape.k_w * shape.in_c
+    depth = shape.kernel_height * shape.kernel_width * shape.in_channels
     if is_convolved(shape):
         columns = 4 * (-(-depth // 4) * 4)
-        return by_variant(features, columns, columns, 4 * (-(-depth // 16) * 16)), depth * shape.out_c
+        return by_variant(features, columns, columns, 4 * (-(-depth // 16) * 16)), depth * shape.out_channels
     # The library sizes the rows by one stride and fills them by the other.
-    spread = max(shape.k_w, shape.stride_w, shape.stride_h)
-    row = ((shape.in_w - 1) * shape.stride_w + spread) * shape.out_c
-    return 4 * row * max(shape.k_h, shape.stride_h), 0
+    spread = max(shape.kernel_width, shape.stride_width, shape.stride_height)
+    row = ((shape.in_width - 1) * shape.stride_width + spread) * shape.out_channels
+    return 4 * row * max(shape.kernel_height, shape.stride_height), 0
 
 
 def is_plain(spec: ConvSpec) -> bool:
@@ -82,11 +84,11 @@ def is_plain(spec: ConvSpec) -> bool:
 def stays_inside(spec: ConvSpec) -> bool:
     """Require no rows before the first input or beyond the output."""
     wide = widened(spec.shape)
-    return is_convolved(wide) or 0 <= wide.in_h * wide.stride_h - wide.pad_h <= wide.out_h
+    return is_convolved(wide) or 0 <= wide.in_height * wide.stride_height - wide.padding_top <= wide.out_height
 
 
 def _dilated(shape: ConvShape) -> tuple[tuple[int, int], ...]:
-    return (shape.dilation_h, shape.k_h), (shape.dilation_w, shape.k_w)
+    return (shape.dilation_height, shape.kernel_height), (shape.dilation_width, shape.kernel_width)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,10 +101,10 @@ class FirstScratch(Params):
 def emit(spec: ConvSpec, site: Site) -> Call:
     """Return the call, with weights in the order [O, H, W, I], enlarged by zeros."""
     shape, wide, above = spec.shape, widened(spec.shape), zeros_above(spec.shape)
-    weights = spec.weights.reshape(shape.out_c, shape.k_h, shape.k_w, shape.in_c)
-    below = (above, wide.k_h - shape.k_h - above)
-    weights = np.pad(weights, ((0, 0), below, (0, wide.k_w - shape.k_w), (0, 0)))
-    multiplier, shift = multipliers(spec.requantizer, shape.out_c)
+    weights = spec.weights.reshape(shape.out_channels, shape.kernel_height, shape.kernel_width, shape.in_channels)
+    below = (above, wide.kernel_height - shape.kernel_height - above)
+    weights = np.pad(weights, ((0, 0), below, (0, wide.kernel_width - shape.kernel_width), (0, 0)))
+    multiplier, shift = multipliers(spec.requantizer, shape.out_channels)
     first, second = scratch_of(wide, site.features)
     operands = {
         "x": site.x,
@@ -132,8 +134,8 @@ def products(spec: ConvSpec) -> int:
     """
     shape = spec.shape
     if is_convolved(shape):
-        return spec.y.count * shape.k_h * shape.k_w * shape.in_c
-    return shape.batch * shape.in_h * shape.in_w * shape.k_h * shape.k_w
+        return spec.y.count * shape.kernel_height * shape.kernel_width * shape.in_channels
+    return shape.batch * shape.in_height * shape.in_width * shape.kernel_height * shape.kernel_width
 
 
 CONV_TRANSPOSE: tuple[Kernel, ...] = (
@@ -142,7 +144,7 @@ CONV_TRANSPOSE: tuple[Kernel, ...] = (
         what="a transposed convolution of int8 tensors: arm_transpose_conv_wrapper_s8",
         operands=(*layer_operands(DType.INT8, DType.INT32), SCRATCH),
         params=(ConvGeometry, FirstScratch, ZeroPoints, CodeLimits, Scratch),
-        without=frozenset({"dilation_h", "dilation_w"}),
+        without=frozenset({"dilation_height", "dilation_width"}),
         when=(int8_layer, is_plain, stays_inside, small_axes),
         emit=emit,
         way=way,

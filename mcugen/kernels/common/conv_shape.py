@@ -20,49 +20,53 @@ class ConvGeometry(Params):
     """
 
     batch: Annotated[int, "images"]
-    in_c: Annotated[int, "channels of a pixel of x"]
-    out_c: Annotated[int, "channels of a pixel of y"]
-    in_h: Annotated[int, "rows of x"]
-    in_w: Annotated[int, "pixels of a row of x"]
-    out_h: Annotated[int, "rows of y"]
-    out_w: Annotated[int, "pixels of a row of y"]
-    k_h: Annotated[int, "rows of the window"]
-    k_w: Annotated[int, "columns of the window"]
-    stride_h: Annotated[int, "rows from window to window"]
-    stride_w: Annotated[int, "pixels from window to window"]
-    dilation_h: Annotated[int, "rows from tap to tap"]
-    dilation_w: Annotated[int, "pixels from tap to tap"]
-    pad_h: Annotated[int, "rows above x that the first window begins at"]
-    pad_w: Annotated[int, "pixels before a row that the first window begins at"]
+    in_channels: Annotated[int, "channels of a pixel of x"]
+    out_channels: Annotated[int, "channels of a pixel of y"]
+    in_height: Annotated[int, "rows of x"]
+    in_width: Annotated[int, "pixels of a row of x"]
+    out_height: Annotated[int, "rows of y"]
+    out_width: Annotated[int, "pixels of a row of y"]
+    kernel_height: Annotated[int, "rows of the window"]
+    kernel_width: Annotated[int, "columns of the window"]
+    stride_height: Annotated[int, "rows from window to window"]
+    stride_width: Annotated[int, "pixels from window to window"]
+    dilation_height: Annotated[int, "rows from tap to tap"]
+    dilation_width: Annotated[int, "pixels from tap to tap"]
+    padding_top: Annotated[int, "rows above x that the first window begins at"]
+    padding_left: Annotated[int, "pixels before a row that the first window begins at"]
 
 
-_BY_AXIS = ("in", "out", "k", "stride", "dilation", "pad")
+_BY_AXIS = {
+    "height": ("in_height", "out_height", "kernel_height", "stride_height", "dilation_height", "padding_top"),
+    "width": ("in_width", "out_width", "kernel_width", "stride_width", "dilation_width", "padding_left"),
+}
+"""Fields of ConvShape by axis: sizes of input, output and kernel, stride, dilation, and padding before the input."""
 
 
 @dataclass(frozen=True)
 class ConvShape:
     """Geometry of a convolution in elements, channels last; a one-dimensional one has height 1.
 
-    `pad_h` and `pad_w` are the padding above and to the left.
+    `padding_top` and `padding_left` are the rows and pixels of padding before the input.
     """
 
     batch: int
-    in_h: int
-    in_w: int
-    in_c: int
-    out_h: int
-    out_w: int
-    out_c: int
-    k_h: int
-    k_w: int
-    stride_h: int
-    stride_w: int
-    dilation_h: int
-    dilation_w: int
-    pad_h: int
-    pad_w: int
+    in_height: int
+    in_width: int
+    in_channels: int
+    out_height: int
+    out_width: int
+    out_channels: int
+    kernel_height: int
+    kernel_width: int
+    stride_height: int
+    stride_width: int
+    dilation_height: int
+    dilation_width: int
+    padding_top: int
+    padding_left: int
     groups: int
-    whole_c: int | None = None
+    pixel_channels: int | None = None
     """Channels of a pixel in memory, of both x and y, if the convolution covers only some of them."""
 
     @staticmethod
@@ -109,8 +113,8 @@ class ConvShape:
         return ConvGeometry(**{member.name: getattr(self, member.name) for member in ConvGeometry.declared()})
 
     def along(self, axis: str) -> tuple[int, int, int, int, int, int]:
-        """Return the sizes of input, output and kernel, stride, dilation and padding along the axis "h" or "w"."""
-        size, out, taps, stride, dilation, pad = (getattr(self, f"{name}_{axis}") for name in _BY_AXIS)
+        """Return input, output and kernel size, stride, dilation and padding along the axis "height" or "width"."""
+        size, out, taps, stride, dilation, pad = (getattr(self, name) for name in _BY_AXIS[axis])
         return size, out, taps, stride, dilation, pad
 
     def as_row(self) -> ConvShape:
@@ -118,7 +122,7 @@ class ConvShape:
 
         Other geometries are returned unchanged.
         """
-        if self.in_w != 1 or self.out_w != 1 or self.k_w != 1 or self.pad_w:
+        if self.in_width != 1 or self.out_width != 1 or self.kernel_width != 1 or self.padding_left:
             return self
         return self.turned()
 
@@ -128,44 +132,55 @@ class ConvShape:
         In a dilated row whose length, output and padding are multiples of the dilation, the pixels between two taps
         become columns, so that the dilation disappears.
         """
-        row, between = self.as_row(), self.as_row().dilation_w
-        one_row = row.in_h == row.out_h == row.k_h == row.stride_w == 1 and not row.pad_h
-        if not one_row or between == 1 or row.in_w % between or row.out_w % between or row.pad_w % between:
+        row, between = self.as_row(), self.as_row().dilation_width
+        one_row = row.in_height == row.out_height == row.kernel_height == row.stride_width == 1 and not row.padding_top
+        if (
+            not one_row
+            or between == 1
+            or row.in_width % between
+            or row.out_width % between
+            or row.padding_left % between
+        ):
             return row
-        sizes = {f"{name}_w": getattr(row, f"{name}_w") // between for name in ("in", "out", "pad")}
-        columns = replace(row, **sizes, dilation_w=1).turned()
-        return replace(columns, in_w=between, out_w=between)
+        names = ("in_width", "out_width", "padding_left")
+        sizes = {name: getattr(row, name) // between for name in names}
+        columns = replace(row, **sizes, dilation_width=1).turned()
+        return replace(columns, in_width=between, out_width=between)
 
     def turned(self) -> ConvShape:
         """Return the geometry with its axes exchanged.
 
         Elements keep their order where one axis has length 1 everywhere.
         """
-        axes = {f"{name}_{new}": getattr(self, f"{name}_{old}") for name in _BY_AXIS for new, old in ("hw", "wh")}
-        return replace(self, **axes)
+        rows, columns = _BY_AXIS["height"], _BY_AXIS["width"]
+        swapped = {**dict(zip(rows, columns, strict=True)), **dict(zip(columns, rows, strict=True))}
+        return replace(self, **{name: getattr(self, other) for name, other in swapped.items()})
 
     @property
     def pixel(self) -> int:
         """Return the elements from pixel to pixel of x, and of y where both have the same number of channels."""
-        return self.whole_c or self.in_c
+        return self.pixel_channels or self.in_channels
 
     @property
     def is_depthwise(self) -> bool:
         """Return whether each channel has one filter of its own."""
-        return self.groups > 1 and self.groups == self.in_c == self.out_c
+        return self.groups > 1 and self.groups == self.in_channels == self.out_channels
 
     @property
     def is_inside(self) -> bool:
         """Return whether no window leaves the input."""
-        right = self.stride_w * (self.out_w - 1) + (self.k_w - 1) * self.dilation_w + 1
-        below = self.stride_h * (self.out_h - 1) + (self.k_h - 1) * self.dilation_h + 1
-        return not (self.pad_h or self.pad_w) and right <= self.in_w and below <= self.in_h
+        right = self.stride_width * (self.out_width - 1) + (self.kernel_width - 1) * self.dilation_width + 1
+        below = self.stride_height * (self.out_height - 1) + (self.kernel_height - 1) * self.dilation_height + 1
+        return not (self.padding_top or self.padding_left) and right <= self.in_width and below <= self.in_height
 
     @property
     def is_one_window(self) -> bool:
         """Return whether one window covers all of a one-line input, as in one step of a convolution over time."""
-        sizes = (self.in_h, self.in_w) == (self.k_h, self.k_w) and self.batch == self.groups == 1
-        return sizes and 1 in (self.in_h, self.in_w) and self.is_inside
+        sizes = (self.in_height, self.in_width) == (
+            self.kernel_height,
+            self.kernel_width,
+        ) and self.batch == self.groups == 1
+        return sizes and 1 in (self.in_height, self.in_width) and self.is_inside
 
     @property
     def reads_pixels(self) -> bool:
@@ -173,5 +188,7 @@ class ConvShape:
 
         Im2col is not needed then.
         """
-        same = (self.in_h - 1) // self.stride_h + 1 == self.out_h and (self.in_w - 1) // self.stride_w + 1 == self.out_w
-        return self.k_h == self.k_w == 1 and not (self.pad_h or self.pad_w) and same
+        same = (self.in_height - 1) // self.stride_height + 1 == self.out_height and (
+            self.in_width - 1
+        ) // self.stride_width + 1 == self.out_width
+        return self.kernel_height == self.kernel_width == 1 and not (self.padding_top or self.padding_left) and same

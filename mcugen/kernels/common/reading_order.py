@@ -29,10 +29,10 @@ def windows(shape: ConvShape, blocks: Array, last: int = 0) -> Traversal:
             are written after all reads.
     """
     group = np.arange(shape.groups)
-    first = _first_elements(shape)[blocks].min(1)[:, None] + group * (shape.in_c // shape.groups)
-    end = blocks.max(1)[:, None] * shape.out_c + (group + 1) * (shape.out_c // shape.groups)
+    first = _first_elements(shape)[blocks].min(1)[:, None] + group * (shape.in_channels // shape.groups)
+    end = blocks.max(1)[:, None] * shape.out_channels + (group + 1) * (shape.out_channels // shape.groups)
     first, end = first.reshape(-1), end.reshape(-1)
-    if 0 < last < shape.out_c:
+    if 0 < last < shape.out_channels:
         first, end = np.repeat(first, 2), np.stack([end - last, end], 1).reshape(-1)
     return by_image(shape, first, end)
 
@@ -47,17 +47,17 @@ def lanes(shape: ConvShape, starts: Array, count: int) -> Traversal:
         starts: The first channel of each block.
         count: Channels of a block.
     """
-    space = (shape.out_h, 1, shape.out_w)
+    space = (shape.out_height, 1, shape.out_width)
     first = _first_elements(shape).reshape(space) + starts[:, None]
-    end = np.arange(shape.out_h * shape.out_w).reshape(space) * shape.out_c + starts[:, None] + count
+    end = np.arange(shape.out_height * shape.out_width).reshape(space) * shape.out_channels + starts[:, None] + count
     return by_image(shape, first.reshape(-1), end.reshape(-1))
 
 
 def pixels_in_lanes(shape: ConvShape, count: int) -> Traversal:
     """Return the traversal of a depthwise convolution by output pixels, `count` channels at a time."""
-    starts, pixels = np.arange(0, shape.out_c, count), np.arange(shape.out_h * shape.out_w)[:, None]
+    starts, pixels = np.arange(0, shape.out_channels, count), np.arange(shape.out_height * shape.out_width)[:, None]
     first = _first_elements(shape)[:, None] + starts
-    end = pixels * shape.out_c + np.minimum(starts + count, shape.out_c)
+    end = pixels * shape.out_channels + np.minimum(starts + count, shape.out_channels)
     return by_image(shape, first.reshape(-1), end.reshape(-1))
 
 
@@ -69,14 +69,16 @@ def rows(shape: ConvShape, at_once: int = 1, writes: Array | None = None) -> Tra
         at_once: Output rows per step.
         writes: The end of the written elements after each step, if it differs from the end of the step's rows.
     """
-    oy = np.arange(0, shape.out_h, at_once)
-    span = (shape.k_h - 1) * shape.dilation_h + 1
-    reach = (oy + at_once - 1) * shape.stride_h + span - shape.pad_h
-    row, column = (_read_positions(shape, axis) for axis in "hw")
-    row, column = (np.unique(position[position < size]) for position, size in ((row, shape.in_h), (column, shape.in_w)))
-    next_row = np.append(row, shape.in_h)[np.searchsorted(row, np.append(0, reach[:-1]))]
-    first = (next_row * shape.in_w + column.min(initial=shape.in_w)) * shape.in_c
-    end = np.minimum(oy + at_once, shape.out_h) * shape.out_w * shape.out_c
+    oy = np.arange(0, shape.out_height, at_once)
+    span = (shape.kernel_height - 1) * shape.dilation_height + 1
+    reach = (oy + at_once - 1) * shape.stride_height + span - shape.padding_top
+    row, column = (_read_positions(shape, axis) for axis in ("height", "width"))
+    row, column = (
+        np.unique(position[position < size]) for position, size in ((row, shape.in_height), (column, shape.in_width))
+    )
+    next_row = np.append(row, shape.in_height)[np.searchsorted(row, np.append(0, reach[:-1]))]
+    first = (next_row * shape.in_width + column.min(initial=shape.in_width)) * shape.in_channels
+    end = np.minimum(oy + at_once, shape.out_height) * shape.out_width * shape.out_channels
     return by_image(shape, first, end if writes is None else writes)
 
 
@@ -88,7 +90,10 @@ def by_image(shape: ConvShape, first: Array, end: Array) -> Traversal:
         first: The first element of x that each step reads.
         end: The end of the elements of y that are written after each step.
     """
-    in_size, out_size = shape.in_h * shape.in_w * shape.in_c, shape.out_h * shape.out_w * shape.out_c
+    in_size, out_size = (
+        shape.in_height * shape.in_width * shape.in_channels,
+        shape.out_height * shape.out_width * shape.out_channels,
+    )
     image = np.arange(shape.batch)[:, None]
     reads = np.where(first < in_size, first + image * in_size, shape.batch * in_size)
     return Traversal(reads.reshape(-1), (end + image * out_size).reshape(-1))
@@ -96,9 +101,11 @@ def by_image(shape: ConvShape, first: Array, end: Array) -> Traversal:
 
 def _first_elements(shape: ConvShape) -> Array:
     """Return the first element of x under each output pixel's window, or the size of x if the window is all padding."""
-    top, left = (_read_positions(shape, axis).min(1) for axis in "hw")
-    outside = (top == shape.in_h)[:, None] | (left == shape.in_w)
-    first = np.where(outside, shape.in_h * shape.in_w, top[:, None] * shape.in_w + left) * shape.in_c
+    top, left = (_read_positions(shape, axis).min(1) for axis in ("height", "width"))
+    outside = (top == shape.in_height)[:, None] | (left == shape.in_width)
+    first = (
+        np.where(outside, shape.in_height * shape.in_width, top[:, None] * shape.in_width + left) * shape.in_channels
+    )
     return first.reshape(-1)
 
 

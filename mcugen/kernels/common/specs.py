@@ -189,7 +189,7 @@ class ConvSpec(WeightedSpec):
 
     def some_of(self, whole: int | None) -> ConvSpec:
         """Return the spec for pixels that have `whole` channels in memory, of which the layer covers some."""
-        return replace(self, shape=replace(self.shape, whole_c=whole))
+        return replace(self, shape=replace(self.shape, pixel_channels=whole))
 
     @staticmethod
     def of_rows(node: Node, clamp: Range | None) -> ConvSpec:

@@ -104,7 +104,7 @@ class _Clamped(Protocol):
 class Requantization(Params):
     """Parameters of the requantization of integer sums; only some apply where the sums themselves are the result."""
 
-    x_zero: Annotated[Trained | None, "zero point of x: what padding holds; of int16 it is 0"] = None
+    x_zero_point: Annotated[Trained | None, "zero point of x: what padding holds; of int16 it is 0"] = None
     run: Annotated[int | None, "products whose sum fits 32 bits, where sums have 64"] = None
     low: Annotated[Trained | None, "the lowest code of y"] = None
     high: Annotated[Trained | None, "the highest code of y"] = None
@@ -129,7 +129,7 @@ class CodeLimits(Params):
 class CodeStore(Params):
     """Parameters of the requantization of sums to quantized values."""
 
-    x_zero: Annotated[Trained, "zero point of x: what padding holds"]
+    x_zero_point: Annotated[Trained, "zero point of x: what padding holds"]
     low: Annotated[Trained, "the lowest code of y"]
     high: Annotated[Trained, "the highest code of y"]
     offset: Annotated[Wide, "zero point of y and half a step, before the shift to the right"]
@@ -138,7 +138,7 @@ class CodeStore(Params):
     def of(cls, spec: WeightedSpec) -> CodeStore:
         """Return the parameters of a layer that is requantized."""
         low, high = spec.limits
-        return cls(x_zero=spec.x.q.zero_point, low=low, high=high, offset=Wide(spec.high_word.offset))
+        return cls(x_zero_point=spec.x.q.zero_point, low=low, high=high, offset=Wide(spec.high_word.offset))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +199,7 @@ def integer_store(spec: WeightedSpec) -> SumStore:
     bias = {"bias": spec.folded_bias.astype(acc.numpy)}
     max_product = -spec.x.dtype.limits[0] * max(int(np.abs(spec.weights).max(initial=0)), 1)
     zero = spec.x.q.zero_point if spec.x.dtype is DType.INT8 else None
-    sums = Requantization(x_zero=zero, run=(2**31 - 1) // max_product if acc is DType.INT64 else None)
+    sums = Requantization(x_zero_point=zero, run=(2**31 - 1) // max_product if acc is DType.INT64 else None)
     if not spec.is_requantized:
         return SumStore(bias, sums, IntegerStore(store="plain", acc_t=acc.c))
     requantize, (low, high) = spec.high_word, spec.limits

@@ -276,7 +276,7 @@ def _short_sums(spec: ConvSpec, gain: int = 0) -> bool:
 # --------------------------------------------------------------------------------------------- convolutions
 
 
-UNREAD = frozenset({"k_w", "stride_w", "dilation_w", "pad_w"})
+UNREAD = frozenset({"kernel_width", "stride_width", "dilation_width", "padding_left"})
 """Sizes that the kernels do not read, because PixelWalk holds the runs instead."""
 
 
@@ -301,7 +301,7 @@ class PixelWalk(Params):
 class InnerLoop(Params):
     """Sizes of the im2col patch of two pixels."""
 
-    x_zero: Annotated[Trained, "zero point of x: what padding holds"]
+    x_zero_point: Annotated[Trained, "zero point of x: what padding holds"]
     depth: Annotated[int, "bytes of a pixel's patch"]
     steps: Annotated[int, "turns of the inner loop"]
 
@@ -408,8 +408,15 @@ def runs_of(shape: ConvShape, few: bool) -> Runs:
         shape: Geometry of the convolution.
         few: Whether the loop is fully unrolled; remaining elements are then gathered where that saves groups.
     """
-    joined, channels = shape.groups == 1 and (shape.dilation_w == 1 or shape.k_w == 1), shape.in_c // shape.groups
-    count, length = (shape.k_h, shape.k_w * shape.in_c) if joined else (shape.k_h * shape.k_w, channels)
+    joined, channels = (
+        shape.groups == 1 and (shape.dilation_width == 1 or shape.kernel_width == 1),
+        shape.in_channels // shape.groups,
+    )
+    count, length = (
+        (shape.kernel_height, shape.kernel_width * shape.in_channels)
+        if joined
+        else (shape.kernel_height * shape.kernel_width, channels)
+    )
     padded = Runs(count, length, 8 if channels % 8 == 0 else GROUP)
     gathered = replace(padded, gathered=True)
     return gathered if few and gathered.groups < padded.groups else padded
@@ -423,15 +430,19 @@ def few_elements(spec: ConvSpec) -> bool:
 
 def plain_pixels(shape: ConvShape) -> ConvShape:
     """Return the convolution with all pixels in one row if output pixels are input pixels; else unchanged."""
-    if not shape.reads_pixels or shape.stride_h != 1 or shape.stride_w != 1 or shape.in_c % GROUP:
+    if not shape.reads_pixels or shape.stride_height != 1 or shape.stride_width != 1 or shape.in_channels % GROUP:
         return shape
-    pixels = shape.batch * shape.in_h * shape.in_w
-    return replace(shape, batch=1, in_h=1, in_w=pixels, out_h=1, out_w=pixels)
+    pixels = shape.batch * shape.in_height * shape.in_width
+    return replace(shape, batch=1, in_height=1, in_width=pixels, out_height=1, out_width=pixels)
 
 
 def is_of_pixels(shape: ConvShape) -> bool:
     """Return whether all windows of a geometry from plain_pixels are single pixels, one after the other."""
-    return shape.reads_pixels and shape.in_h == shape.stride_w == shape.groups == 1 and shape.in_c % GROUP == 0
+    return (
+        shape.reads_pixels
+        and shape.in_height == shape.stride_width == shape.groups == 1
+        and shape.in_channels % GROUP == 0
+    )
 
 
 @dataclass(frozen=True)
@@ -466,33 +477,33 @@ def rows_of(shape: ConvShape, few: bool = False) -> RowSource:
     Rows are read in x if no window leaves x and none reads words beyond it; or, in a single output row of several
     groups, if windows leave x only at its sides.
     """
-    pair_h = 2 if shape.out_h % 2 * shape.out_w < shape.out_w % 2 * shape.out_h else 1
-    span_h = (shape.k_h - 1) * shape.dilation_h + 1
-    right = shape.stride_w * (shape.out_w - 1) + (shape.k_w - 1) * shape.dilation_w + 1
+    pair_h = 2 if shape.out_height % 2 * shape.out_width < shape.out_width % 2 * shape.out_height else 1
+    span_h = (shape.kernel_height - 1) * shape.dilation_height + 1
+    right = shape.stride_width * (shape.out_width - 1) + (shape.kernel_width - 1) * shape.dilation_width + 1
     if shape.is_inside and runs_of(shape, few).are_exact:
-        return RowSource(False, shape.in_h, shape.in_w * shape.in_c, 0, pair_h)
+        return RowSource(False, shape.in_height, shape.in_width * shape.in_channels, 0, pair_h)
     if _leaves_sides_only(shape) and runs_of(shape, few).are_exact:
-        return RowSource(False, shape.in_h, shape.in_w * shape.in_c, 0, 1, is_edged=True)
-    margin = -(-shape.pad_w * shape.in_c // GROUP) * GROUP
-    extent = margin + (max(right - shape.pad_w, shape.in_w)) * shape.in_c
+        return RowSource(False, shape.in_height, shape.in_width * shape.in_channels, 0, 1, is_edged=True)
+    margin = -(-shape.padding_left * shape.in_channels // GROUP) * GROUP
+    extent = margin + (max(right - shape.padding_left, shape.in_width)) * shape.in_channels
     pitch = -(-(extent + GROUP - 1) // GROUP) * GROUP
-    return RowSource(True, span_h + (pair_h - 1) * shape.stride_h, pitch, margin, pair_h)
+    return RowSource(True, span_h + (pair_h - 1) * shape.stride_height, pitch, margin, pair_h)
 
 
 def _leaves_sides_only(shape: ConvShape) -> bool:
     """Return whether the windows of a single output row leave x at the left and right only, tap by tap."""
-    span_h = (shape.k_h - 1) * shape.dilation_h + 1
-    return shape.groups > 1 and shape.out_h == 1 and not shape.pad_h and span_h <= shape.in_h
+    span_h = (shape.kernel_height - 1) * shape.dilation_height + 1
+    return shape.groups > 1 and shape.out_height == 1 and not shape.padding_top and span_h <= shape.in_height
 
 
 def traversal_of(shape: ConvShape, rows: RowSource) -> Traversal:
     """Return the traversal: pairs of pixels if windows are read in x, or rows through the ring buffer."""
     if rows.is_padded:
         return ring_rows(shape, rows.pair_h)
-    stacked = shape.out_h // 2 * 2 if rows.pair_h == 2 else 0
-    pixels = np.arange(shape.out_h * shape.out_w).reshape(shape.out_h, shape.out_w)
+    stacked = shape.out_height // 2 * 2 if rows.pair_h == 2 else 0
+    pixels = np.arange(shape.out_height * shape.out_width).reshape(shape.out_height, shape.out_width)
     pairs = [pixels[oy : oy + 2].T for oy in range(0, stacked, 2)]
-    pairs += [row[in_turn(shape.out_w, 2)] for row in pixels[stacked:]]
+    pairs += [row[in_turn(shape.out_width, 2)] for row in pixels[stacked:]]
     return windows(shape, np.concatenate(pairs))
 
 
@@ -536,7 +547,7 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
         "patch": site.scratch("patch", DType.INT16, 2 * depth + (CENTER * 2 if nibbles else 0)),
         "table": site.scratch("table", DType.INT32, 2 * runs.count),
     }
-    loop = InnerLoop(x_zero=spec.x.q.zero_point, depth=2 * depth, steps=steps)
+    loop = InnerLoop(x_zero_point=spec.x.q.zero_point, depth=2 * depth, steps=steps)
     types = StreamOptions.of(spec)
     patch = {"runs": runs.count, "units": runs.units, "unit": runs.unit, "rest": runs.rest, "pixels": pixels}
     written, turns = (patch, steps) if few else (None, 0)
@@ -560,8 +571,8 @@ def conv_steps(spec: ConvSpec, few: bool = False, channels: int = 2) -> int:
         channels: Channels of a block.
     """
     shape = plain_pixels(spec.shape)
-    pixels = shape.batch * -(-shape.out_h * shape.out_w // 2)
-    blocks = shape.groups * -(-shape.out_c // shape.groups // channels)
+    pixels = shape.batch * -(-shape.out_height * shape.out_width // 2)
+    blocks = shape.groups * -(-shape.out_channels // shape.groups // channels)
     return pixels * blocks * runs_of(shape, few).groups
 
 
@@ -592,17 +603,17 @@ WRITTEN_STEP, PIXELS_AROUND, WINDOWS_AROUND = 62, 620, 783
 
 def _walk(shape: ConvShape, runs: Runs, rows: RowSource) -> PixelWalk:
     return PixelWalk(
-        runs_w=runs.count // shape.k_h,
-        run_step=shape.dilation_w * shape.in_c,
+        runs_w=runs.count // shape.kernel_height,
+        run_step=shape.dilation_width * shape.in_channels,
         units=runs.units,
         unit=runs.unit,
         is_padded=int(rows.is_padded),
         ring_h=rows.ring_h,
         pitch=rows.pitch,
         margin=rows.margin,
-        before=rows.margin - shape.pad_w * shape.in_c if rows.is_padded or rows.is_edged else 0,
+        before=rows.margin - shape.padding_left * shape.in_channels if rows.is_padded or rows.is_edged else 0,
         pair_h=rows.pair_h,
-        right=shape.stride_w * shape.in_c,
+        right=shape.stride_width * shape.in_channels,
     )
 
 
@@ -619,7 +630,7 @@ def _variant(spec: ConvSpec, runs: Runs, few: bool, raised: bool, is_edged: bool
 def one_row(spec: ConvSpec) -> bool:
     """Require one row of outputs, each of all inputs."""
     shape = spec.shape
-    return shape.groups == 1 and shape.reads_pixels and spec.y.count == shape.out_c
+    return shape.groups == 1 and shape.reads_pixels and spec.y.count == shape.out_channels
 
 
 def whole_steps(spec: ConvSpec) -> bool:
@@ -693,12 +704,12 @@ STRIP = 256
 def four_or_eight_channels(spec: ConvSpec) -> bool:
     """Require pixels of four or eight channels."""
     shape = plain_pixels(spec.shape)
-    return shape.out_h == 1 and shape.reads_pixels and shape.stride_w == 1 and shape.in_c in (4, 8)
+    return shape.out_height == 1 and shape.reads_pixels and shape.stride_width == 1 and shape.in_channels in (4, 8)
 
 
 def saturated(spec: ConvSpec) -> bool:
     """Require int8 codes clamped by their type alone, no shift behind the upper word; up to 255 output channels."""
-    return spec.is_int8 and not spec.is_clamped and _shift(spec) <= 32 and spec.shape.out_c < 256
+    return spec.is_int8 and not spec.is_clamped and _shift(spec) <= 32 and spec.shape.out_channels < 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -707,7 +718,7 @@ class Strip(Params):
 
     pixels: Annotated[int, "of x and y"]
     strip: Annotated[int, "pixels that are widened at a time"]
-    out_c: Annotated[int, "channels of a pixel of y"]
+    out_channels: Annotated[int, "channels of a pixel of y"]
     zero: Annotated[Trained, "zero point of y, which is added to the upper word of a product"]
 
 
@@ -715,7 +726,7 @@ class Strip(Params):
 class PointwiseOptions(Options):
     """Template option of the pointwise kernel."""
 
-    in_c: Annotated[int, "channels of a pixel of x: 4 or 8"]
+    in_channels: Annotated[int, "channels of a pixel of x: 4 or 8"]
 
 
 def emit_pointwise(spec: ConvSpec, site: Site) -> Call:
@@ -724,20 +735,20 @@ def emit_pointwise(spec: ConvSpec, site: Site) -> Call:
     Each channel has its weights, its bias and its multiplier in this order.
     """
     shape, sums = plain_pixels(spec.shape), sums_of(spec)
-    strip = min(STRIP // shape.in_c, shape.out_w)
-    laid = spec.weights.reshape(shape.out_c, -1, GROUP)[:, :, WIDENED]
-    words = stream(laid, sums, 1, packed=False).reshape(shape.out_c, -1)
+    strip = min(STRIP // shape.in_channels, shape.out_width)
+    laid = spec.weights.reshape(shape.out_channels, -1, GROUP)[:, :, WIDENED]
+    words = stream(laid, sums, 1, packed=False).reshape(shape.out_channels, -1)
     words = np.hstack([words[:, 1:-1], words[:, :1], words[:, -1:]])  # The bias follows the weights.
     operands = {
         "x": site.x,
         "w": site.const("weights", words),
         "y": site.y,
-        "patch": site.scratch("patch", DType.INT16, -(-strip * shape.in_c // 16) * 16),
+        "patch": site.scratch("patch", DType.INT16, -(-strip * shape.in_channels // 16) * 16),
     }
-    params = Strip(pixels=shape.out_w, strip=strip, out_c=shape.out_c, zero=sums.params.zero)
-    free = spec.overlaps(windows(shape, in_turn(shape.out_w, strip)))
-    options = PointwiseOptions(in_c=shape.in_c)
-    return site.call(operands, [params], [options], overlaps=free, variant=f"{shape.in_c}")
+    params = Strip(pixels=shape.out_width, strip=strip, out_channels=shape.out_channels, zero=sums.params.zero)
+    free = spec.overlaps(windows(shape, in_turn(shape.out_width, strip)))
+    options = PointwiseOptions(in_channels=shape.in_channels)
+    return site.call(operands, [params], [options], overlaps=free, variant=f"{shape.in_channels}")
 
 
 _CODES8 = (int8_tensors, high_word)
@@ -757,8 +768,8 @@ def _lacks(when: Sequence[Callable[[ConvSpec], bool]]) -> frozenset[str]:
 def slower_rows(spec: ConvSpec) -> float:
     """Return the slowdown of rows of one pixel relative to wide rows: each row is copied and looked up separately."""
     shape = spec.shape
-    products = shape.in_c // shape.groups * shape.out_c
-    return 1.0 + ROW_OF_ONE / products if shape.in_w == 1 < shape.k_h else 1.0
+    products = shape.in_channels // shape.groups * shape.out_channels
+    return 1.0 + ROW_OF_ONE / products if shape.in_width == 1 < shape.kernel_height else 1.0
 
 
 ROW_OF_ONE = 30.0
@@ -783,7 +794,19 @@ def _row(name: str, what: str, *when: Callable[[ConvSpec], bool]) -> Kernel:
 
 
 UNIFORM = frozenset(
-    {"batch", "dilation_h", "pad_h", "runs_w", "margin", "before", "zero", "lift", "drop", "second", "x_zero"}
+    {
+        "batch",
+        "dilation_height",
+        "padding_top",
+        "runs_w",
+        "margin",
+        "before",
+        "zero",
+        "lift",
+        "drop",
+        "second",
+        "x_zero_point",
+    }
 )
 """Parameters that are declared `uniform` (see Kernel) in convolutions."""
 
@@ -899,7 +922,7 @@ PIXELS: tuple[Kernel, ...] = (
         operands=(reads("x", "input", DType.INT8), _W, writes("y", "output", DType.INT8), _PATCH),
         params=(Strip,),
         options=(PointwiseOptions,),
-        uniform=frozenset({"out_c"}),
+        uniform=frozenset({"out_channels"}),
         needs=_DSP,
         when=(several_rows, ungrouped, *_CODES8_WIDENED, four_or_eight_channels, saturated),
         loads=0.0,

@@ -53,8 +53,14 @@ instructions."""
 def is_3x3(spec: ConvSpec) -> bool:
     """Require 3×3 with stride 1, of 8 or more input channels by fours."""
     s = spec.shape
-    steps = (s.stride_h, s.stride_w, s.dilation_h, s.dilation_w, s.groups)
-    return (s.k_h, s.k_w) == (3, 3) and set(steps) == {1} and s.in_c >= 8 and s.in_c % 4 == 0 and s.out_c >= 2
+    steps = (s.stride_height, s.stride_width, s.dilation_height, s.dilation_width, s.groups)
+    return (
+        (s.kernel_height, s.kernel_width) == (3, 3)
+        and set(steps) == {1}
+        and s.in_channels >= 8
+        and s.in_channels % 4 == 0
+        and s.out_channels >= 2
+    )
 
 
 def int8_codes(spec: ConvSpec) -> bool:
@@ -136,7 +142,7 @@ def stream(spec: ConvSpec) -> Array:
     Each pair has, for every row of M, the start words and the chunks of U with their step words; then both multipliers,
     the rounding term, the distance to the next pair, and the limits.
     """
-    channels = pairs(spec.shape.out_c)
+    channels = pairs(spec.shape.out_channels)
     u = packed_groups(transformed(spec.weights)[channels])[:, :, :, list(COLUMNS)]  # [pair, 2, 4, 4, groups, 2]
     groups, count = u.shape[4], len(channels)
     u = u.transpose(0, 2, 3, 4, 1, 5).reshape(count, 4, 4, -1, 4 * chunk_of(groups))
@@ -155,7 +161,7 @@ def int8_stream(spec: ConvSpec) -> Array:
 
     For every four inputs there are nine words of taps of the second channel, then nine of the first.
     """
-    weights, channels = spec.weights, pairs(spec.shape.out_c)
+    weights, channels = spec.weights, pairs(spec.shape.out_channels)
     fours = weights.reshape(len(weights), 9, -1, 4)[channels[:, ::-1]].transpose(0, 3, 1, 2, 4)
     words = np.ascontiguousarray(fours.astype(np.int8)).view(np.int32).reshape(len(channels), -1)
     head = np.concatenate([_biases(spec)[channels], spec.multipliers[channels]], -1)
@@ -210,7 +216,7 @@ class PaddedRows(Params):
     """Parameters of the ring buffer of four rows."""
 
     pitch: Annotated[int, "elements of a row: whole blocks"]
-    x_zero: Annotated[Trained, "zero point of x: what padding holds"]
+    x_zero_point: Annotated[Trained, "zero point of x: what padding holds"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,12 +273,12 @@ class Grid:
 
     def blocks(self, shape: ConvShape) -> int:
         """Return the number of blocks of an image."""
-        return -(-shape.out_w // self.across) * -(-shape.out_h // 2)
+        return -(-shape.out_width // self.across) * -(-shape.out_height // 2)
 
     def work(self, spec: ConvSpec) -> int:
         """Count direct products of whole blocks, including outputs beyond the border that are discarded."""
         shape = spec.shape
-        return shape.batch * self.blocks(shape) * 2 * self.across * 9 * shape.in_c * shape.out_c
+        return shape.batch * self.blocks(shape) * 2 * self.across * 9 * shape.in_channels * shape.out_channels
 
 
 @dataclass(frozen=True)
@@ -310,29 +316,32 @@ class Tiles(Grid):
 
         A strip is `strip` blocks.
         """
-        width, count = -(-shape.out_w // self.across), self.blocks(shape)
+        width, count = -(-shape.out_width // self.across), self.blocks(shape)
         finished_blocks = np.arange(width, count + 1, width) // strip * strip
         finished_blocks[-1] = count
         oy, ox = finished_blocks // width * 2, finished_blocks % width * self.across
-        ends_above = np.minimum(oy, shape.out_h) * shape.out_w
-        ends_in_row = (np.minimum(oy + 2, shape.out_h) - 1) * shape.out_w + np.minimum(ox, shape.out_w)
-        ends: Array = np.where(ox > 0, ends_in_row, ends_above) * shape.out_c
+        ends_above = np.minimum(oy, shape.out_height) * shape.out_width
+        ends_in_row = (np.minimum(oy + 2, shape.out_height) - 1) * shape.out_width + np.minimum(ox, shape.out_width)
+        ends: Array = np.where(ox > 0, ends_in_row, ends_above) * shape.out_channels
         return ends
 
     def is_cut(self, shape: ConvShape) -> bool:
         """Return whether some blocks reach over the border of the image."""
-        return shape.out_w % self.across != 0 or shape.out_h % 2 != 0
+        return shape.out_width % self.across != 0 or shape.out_height % 2 != 0
 
     def is_copied(self, shape: ConvShape) -> bool:
         """Return whether blocks read beyond x: padding, or columns and rows behind it."""
-        has_all = (shape.in_h, shape.in_w) == (shape.out_h + 2, shape.out_w + 2)  # This excludes padding.
+        has_all = (shape.in_height, shape.in_width) == (
+            shape.out_height + 2,
+            shape.out_width + 2,
+        )  # This excludes padding.
         return not has_all or self.is_cut(shape)
 
     def traversal(self, shape: ConvShape, strip: int = 1) -> Traversal:
         """Return the traversal that reads and writes `strip` blocks at once."""
         if self.is_copied(shape):
             return rows(shape, 2, self.written(shape, strip) if strip > 1 else None)
-        pixels = np.arange(shape.out_h * shape.out_w).reshape(shape.out_h // 2, 2, -1, self.across)
+        pixels = np.arange(shape.out_height * shape.out_width).reshape(shape.out_height // 2, 2, -1, self.across)
         blocks = pixels.transpose(0, 2, 1, 3).reshape(self.blocks(shape), -1)
         return windows(shape, blocks[in_turn(len(blocks), strip)].reshape(-1, strip * blocks.shape[1]))
 
@@ -388,9 +397,9 @@ def emit_flash(spec: ConvSpec, site: Site, tiles: Tiles) -> Call:
     """
     shape = spec.shape
     working = {"rows": _ring(shape, tiles)} if tiles.is_copied(shape) else {}
-    working["v"] = tiles.v, tiles.v_size(shape.in_c)
+    working["v"] = tiles.v, tiles.v_size(shape.in_channels)
     if tiles.is_cut(shape):
-        working["patch"] = (DType.INT8, 2 * tiles.across * shape.out_c)
+        working["patch"] = (DType.INT8, 2 * tiles.across * shape.out_channels)
     return _call(spec, site, tiles, tiles.stream(spec), working, ((), ()), tiles.traversal(shape))
 
 
@@ -408,10 +417,10 @@ def emit_fly(spec: ConvSpec, site: Site, tiles: Tiles, strip: int) -> Call:
     shape = spec.shape
     blocks = min(2 * strip // tiles.across, tiles.blocks(shape))
     one_strip = shape.batch == 1 and blocks == tiles.blocks(shape) and tiles is not LITTLE
-    ring, words = _ring(shape, tiles), tiles.words(shape.in_c)
+    ring, words = _ring(shape, tiles), tiles.words(shape.in_channels)
     is_copied = tiles.is_copied(shape)
     working = {"rows": ring} if is_copied and not one_strip else {}
-    working["v"] = tiles.v, tiles.v_size(shape.in_c) * blocks
+    working["v"] = tiles.v, tiles.v_size(shape.in_channels) * blocks
     working["u"] = DType.INT32, max(words, ring[1] // DType.INT32.nbytes) if is_copied and one_strip else words
     rounding, low, high = _limits(spec)
     params = StripOfBlocks(blocks=blocks, rounding=rounding, low=low, high=high)
@@ -422,8 +431,8 @@ def emit_fly(spec: ConvSpec, site: Site, tiles: Tiles, strip: int) -> Call:
 
 def _ring(shape: ConvShape, tiles: Tiles) -> tuple[DType, int]:
     """Return type and size of a ring buffer of four rows, padded to whole blocks."""
-    width = max(shape.pad_w + shape.in_w, -(-shape.out_w // tiles.across) * tiles.across + 2)
-    return DType.INT8, 4 * width * shape.in_c
+    width = max(shape.padding_left + shape.in_width, -(-shape.out_width // tiles.across) * tiles.across + 2)
+    return DType.INT8, 4 * width * shape.in_channels
 
 
 def _call(
@@ -439,7 +448,7 @@ def _call(
     operands = {"x": site.x, "w": site.const("winograd", packed), "y": site.y}
     for role, size in working.items():
         operands[role] = site.scratch(role, *size)
-    padded = PaddedRows(pitch=_ring(shape, tiles)[1] // 4, x_zero=spec.x.q.zero_point)
+    padded = PaddedRows(pitch=_ring(shape, tiles)[1] // 4, x_zero_point=spec.x.q.zero_point)
     variant = "cut" if tiles.is_cut(shape) else "" if tiles.is_copied(shape) else "valid"
     free = spec.overlaps(order)
     loops = [Loops.of(site)] * (Loops in site.kernel.options)
@@ -448,7 +457,7 @@ def _call(
 
 
 def _options(spec: ConvSpec, tiles: Tiles) -> WinogradOptions:
-    chunk, once = tiles.loop(spec.shape.in_c)
+    chunk, once = tiles.loop(spec.shape.in_channels)
     low, high = spec.limits
     return WinogradOptions(
         across=tiles.across,
@@ -480,8 +489,10 @@ def _kernel(
             *working,
         ),
         params=(ConvGeometry, PaddedRows, *more),
-        uniform=frozenset({"batch", "pad_h", "pad_w", "x_zero"}),
-        without=frozenset({"k_h", "k_w", "stride_h", "stride_w", "dilation_h", "dilation_w"}),
+        uniform=frozenset({"batch", "padding_top", "padding_left", "x_zero_point"}),
+        without=frozenset(
+            {"kernel_height", "kernel_width", "stride_height", "stride_width", "dilation_height", "dilation_width"}
+        ),
         options=(WinogradOptions, *[Loops] * bool(needs)),
         needs=frozenset(needs),
         when=FITS,

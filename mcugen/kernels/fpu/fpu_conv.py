@@ -35,8 +35,10 @@ def one_group(spec: ConvSpec) -> bool:
 def whole_input(spec: ConvSpec) -> bool:
     """Require one output pixel that reads all of the input."""
     shape = spec.shape
-    covers = (shape.k_h, shape.k_w) == (shape.in_h, shape.in_w) and not (shape.pad_h or shape.pad_w)
-    return covers and shape.groups == 1 and spec.y.count == shape.out_c
+    covers = (shape.kernel_height, shape.kernel_width) == (shape.in_height, shape.in_width) and not (
+        shape.padding_top or shape.padding_left
+    )
+    return covers and shape.groups == 1 and spec.y.count == shape.out_channels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +47,7 @@ class DenseRows(Params):
 
     rows: Annotated[int, "of x and y"]
     depth: Annotated[int, "elements of a row of x"]
-    out_c: Annotated[int, "elements of a row of y"]
+    out_channels: Annotated[int, "elements of a row of y"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +92,8 @@ class GroupOptions(Options):
     """Template options of the depthwise loops."""
 
     group: Annotated[int, "outputs side by side that are computed together"]
-    k_h: Annotated[int, "rows of the window"]
-    k_w: Annotated[int, "columns of the window"]
+    kernel_height: Annotated[int, "rows of the window"]
+    kernel_width: Annotated[int, "columns of the window"]
     stride: Annotated[int, "pixels from window to window"]
     dilation: Annotated[int, "pixels from tap to tap"]
     rest: Annotated[bool, "whether channels are left over"]
@@ -130,7 +132,7 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
     """
     channels, depth = spec.channels, spec.depth
     rows = spec.y.count // channels
-    size, single = DenseRows(rows=rows, depth=depth, out_c=channels), rows == 1
+    size, single = DenseRows(rows=rows, depth=depth, out_channels=channels), rows == 1
     whole, shape = rows // ROWS * ROWS, spec.shape
     fours, ones = windows(shape, in_turn(whole, ROWS)), np.arange(whole, rows)[:, None]
     order = fours + windows(shape, ones, last=channels % BLOCK or BLOCK)
@@ -144,10 +146,10 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     A pixel of zeros follows them in the patch.
     """
     shape, depth = spec.shape, spec.depth
-    pixels = np.arange(shape.out_h * shape.out_w)
+    pixels = np.arange(shape.out_height * shape.out_width)
     whole = len(pixels) // ROWS * ROWS
     blocks = np.concatenate([pixels[:whole].reshape(-1, ROWS), np.tile(pixels[whole:, None], ROWS)])
-    params, patch = Patch(depth=depth, direct=int(_is_direct(shape))), ("patch", ROWS * depth + shape.in_c)
+    params, patch = Patch(depth=depth, direct=int(_is_direct(shape))), ("patch", ROWS * depth + shape.in_channels)
     return _call(spec, site, params, patch, [clamp_options(*spec.float_limits)], windows(shape, blocks))
 
 
@@ -160,16 +162,16 @@ def gathered_apart(spec: ConvSpec) -> int:
     shape = spec.shape
     if _is_direct(shape):
         return 0
-    columns = np.arange(0, shape.out_h * shape.out_w - ROWS + 1, ROWS) % shape.out_w
-    left = columns * shape.stride_w - shape.pad_w
-    is_inside = (left >= 0) & (left + (ROWS - 1) * shape.stride_w + shape.k_w <= shape.in_w)
-    is_near = is_inside & (columns + ROWS <= shape.out_w) & (shape.dilation_w == 1)
+    columns = np.arange(0, shape.out_height * shape.out_width - ROWS + 1, ROWS) % shape.out_width
+    left = columns * shape.stride_width - shape.padding_left
+    is_inside = (left >= 0) & (left + (ROWS - 1) * shape.stride_width + shape.kernel_width <= shape.in_width)
+    is_near = is_inside & (columns + ROWS <= shape.out_width) & (shape.dilation_width == 1)
     return shape.batch * int(np.count_nonzero(~is_near))
 
 
 def _is_direct(shape: ConvShape) -> bool:
     """Return whether pixels are read where they lie, without gathering."""
-    return shape.reads_pixels and shape.stride_h == shape.stride_w == 1
+    return shape.reads_pixels and shape.stride_height == shape.stride_width == 1
 
 
 def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
@@ -178,19 +180,19 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
     Several neighbouring outputs of a row are computed together.
     """
     shape = spec.shape
-    extent = shape.stride_w * (shape.out_w - 1) + shape.dilation_w * (shape.k_w - 1) + 1
-    blocks = Blocks(row_w=max(extent, shape.pad_w + shape.in_w), blocks=-(-shape.in_c // BLOCK))
-    ring = ((shape.k_h - 1) * shape.dilation_h + 1) * blocks.row_w * blocks.blocks * BLOCK
+    extent = shape.stride_width * (shape.out_width - 1) + shape.dilation_width * (shape.kernel_width - 1) + 1
+    blocks = Blocks(row_w=max(extent, shape.padding_left + shape.in_width), blocks=-(-shape.in_channels // BLOCK))
+    ring = ((shape.kernel_height - 1) * shape.dilation_height + 1) * blocks.row_w * blocks.blocks * BLOCK
     options = GroupOptions(
-        group=min(shape.out_w, SHARED_GROUP) if SHORT_LOOPS in site.features else _group(shape),
-        k_h=shape.k_h,
-        k_w=shape.k_w,
-        stride=shape.stride_w,
-        dilation=shape.dilation_w,
-        rest=shape.in_c % BLOCK != 0,
+        group=min(shape.out_width, SHARED_GROUP) if SHORT_LOOPS in site.features else _group(shape),
+        kernel_height=shape.kernel_height,
+        kernel_width=shape.kernel_width,
+        stride=shape.stride_width,
+        dilation=shape.dilation_width,
+        rest=shape.in_channels % BLOCK != 0,
     )
     call = _call(spec, site, blocks, ("rows", ring), [options], rows(shape))
-    return replace(call, variant=f"{shape.k_h}x{shape.k_w}")
+    return replace(call, variant=f"{shape.kernel_height}x{shape.kernel_width}")
 
 
 SHARED_GROUP = 3
@@ -206,13 +208,16 @@ def _group(shape: ConvShape) -> int:
     def instructions(group: int) -> int:
         taps_held = 7 - group
         loads = sum(
-            1 + len({i * shape.stride_w + t * shape.dilation_w for i in range(group) for t in range(first, end)})
-            for first in range(0, shape.k_w, taps_held)
-            for end in [min(first + taps_held, shape.k_w)]
+            1
+            + len({i * shape.stride_width + t * shape.dilation_width for i in range(group) for t in range(first, end)})
+            for first in range(0, shape.kernel_width, taps_held)
+            for end in [min(first + taps_held, shape.kernel_width)]
         )
-        return -(-shape.out_w // group) * (shape.k_h * (loads + group * shape.k_w) + 5 * group + 8)
+        return -(-shape.out_width // group) * (
+            shape.kernel_height * (loads + group * shape.kernel_width) + 5 * group + 8
+        )
 
-    return min(range(1, min(shape.out_w, 5) + 1), key=instructions)
+    return min(range(1, min(shape.out_width, 5) + 1), key=instructions)
 
 
 def _call(
@@ -266,7 +271,7 @@ def clamp_options(low: float, high: float) -> ClampOptions:
 def near_columns(spec: ConvSpec) -> bool:
     """Require a kernel whose columns fit the offsets of loads."""
     shape = spec.shape
-    return 4 * shape.stride_w + (shape.k_w - 1) * shape.dilation_w < 32
+    return 4 * shape.stride_width + (shape.kernel_width - 1) * shape.dilation_width < 32
 
 
 def _operands(*working: Role) -> tuple[Role, ...]:
@@ -326,7 +331,7 @@ _DEPTHWISE = Kernel(
     what="one filter a channel, several pixels of four channels in vectors",
     operands=_operands(_RING),
     params=(ConvGeometry, Blocks, FloatLimits),
-    without=frozenset({"k_h", "k_w", "stride_w", "dilation_w"}),
+    without=frozenset({"kernel_height", "kernel_width", "stride_width", "dilation_width"}),
     options=(GroupOptions, UpperLimit),
     needs=frozenset({"mve_float"}),
     when=(float_tensors, depthwise, near_columns),

@@ -28,9 +28,9 @@ GRID = Grid(across=8)
 def is_3x3_of_blocks(spec: ConvSpec) -> bool:
     """Require 3×3 with stride 1, of 8 or more input channels, all by fours."""
     s = spec.shape
-    steps = (s.stride_h, s.stride_w, s.dilation_h, s.dilation_w, s.groups)
-    is_3x3 = (s.k_h, s.k_w) == (3, 3) and set(steps) == {1}
-    return is_3x3 and s.in_c >= 2 * BLOCK and s.in_c % BLOCK == s.out_c % BLOCK == 0
+    steps = (s.stride_height, s.stride_width, s.dilation_height, s.dilation_width, s.groups)
+    is_3x3 = (s.kernel_height, s.kernel_width) == (3, 3) and set(steps) == {1}
+    return is_3x3 and s.in_channels >= 2 * BLOCK and s.in_channels % BLOCK == s.out_channels % BLOCK == 0
 
 
 def finite_constants(spec: ConvSpec) -> bool:
@@ -59,10 +59,10 @@ def order(spec: ConvSpec) -> Traversal:
     The window of a block is read before any of its outputs is written.
     """
     shape = spec.shape
-    oy, ox = (np.arange(0, size, step) for size, step in ((shape.out_h, 2), (shape.out_w, GRID.across)))
-    y = np.minimum(oy[:, None] + np.arange(2), shape.out_h - 1)
-    x = np.minimum(ox[:, None] + np.arange(GRID.across), shape.out_w - 1)
-    pixels = y[:, None, :, None] * shape.out_w + x[None, :, None, :]
+    oy, ox = (np.arange(0, size, step) for size, step in ((shape.out_height, 2), (shape.out_width, GRID.across)))
+    y = np.minimum(oy[:, None] + np.arange(2), shape.out_height - 1)
+    x = np.minimum(ox[:, None] + np.arange(GRID.across), shape.out_width - 1)
+    pixels = y[:, None, :, None] * shape.out_width + x[None, :, None, :]
     return windows(shape, pixels.reshape(len(oy) * len(ox), -1))
 
 
@@ -73,8 +73,8 @@ def emit(spec: ConvSpec, site: Site) -> Call:
     """
     shape = spec.shape
     sizes = {
-        "patch": 4 * (GRID.across + 2) * shape.in_c,
-        "v": 8 * GRID.across * shape.in_c,
+        "patch": 4 * (GRID.across + 2) * shape.in_channels,
+        "v": 8 * GRID.across * shape.in_channels,
         "m": 8 * GRID.across * BLOCK,
     }
     constant = site.const("winograd", packed(spec.weights, spec.float_bias))
@@ -98,7 +98,9 @@ CONV: tuple[Kernel, ...] = (
             scratch("m", "their products, of four channels", DType.FLOAT32),
         ),
         params=(ConvGeometry, FloatLimits),
-        without=frozenset({"k_h", "k_w", "stride_h", "stride_w", "dilation_h", "dilation_w"}),
+        without=frozenset(
+            {"kernel_height", "kernel_width", "stride_height", "stride_width", "dilation_height", "dilation_width"}
+        ),
         options=(ClampOptions, UpperLimit, FloatLoops),
         needs=frozenset({"fpu"}),
         lacks=frozenset({UPDATABLE}),

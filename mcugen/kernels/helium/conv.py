@@ -47,12 +47,12 @@ PATCHES = 16
 
 def no_depthwise(spec: ConvSpec) -> bool:
     """Require one group, or several of several channels."""
-    return spec.shape.groups < spec.shape.in_c or spec.shape.groups == 1
+    return spec.shape.groups < spec.shape.in_channels or spec.shape.groups == 1
 
 
 def dense_pixels(shape: ConvShape) -> bool:
     """Return whether each output pixel reads the input pixel at its place."""
-    return shape.groups == 1 and shape.reads_pixels and shape.stride_h == shape.stride_w == 1
+    return shape.groups == 1 and shape.reads_pixels and shape.stride_height == shape.stride_width == 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class PixelRows(Params):
     rows: Annotated[int, "runs of an image"]
     row_step: Annotated[int, "bytes of x from run to run"]
     row_pixels: Annotated[int, "pixels of a run"]
-    out_c: Annotated[int, "channels of a pixel of y"]
+    out_channels: Annotated[int, "channels of a pixel of y"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,10 +110,10 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
         return emit_pointwise(spec, site)
     if shape.groups > 1:
         return emit_patches(spec, site)
-    run = shape.k_w * shape.in_c
+    run = shape.kernel_width * shape.in_channels
     vectors = -(-run // VECTOR)
-    filled = shape.dilation_w == 1 and vectors * VECTOR <= 1.1 * run and vectors <= LONGEST_ROW
-    even = shape.out_w % 2 == 0 or shape.out_w > PATCHES
+    filled = shape.dilation_width == 1 and vectors * VECTOR <= 1.1 * run and vectors <= LONGEST_ROW
+    even = shape.out_width % 2 == 0 or shape.out_width > PATCHES
     return (emit_rows if filled and even else emit_patches)(spec, site)
 
 
@@ -123,11 +123,15 @@ def emit_rows(spec: ConvSpec, site: Site) -> Call:
     Weights are zero where a vector reads past the row.
     """
     shape, strip, table = spec.shape, strip_of(spec.shape), RequantizationTable(spec)
-    vectors, several = -(-shape.k_w * shape.in_c // VECTOR), shape.k_h > 1
-    jump = shape.dilation_h * strip.pitch - vectors * VECTOR
-    frame = replace(gemm_frame(table, VectorLoop(0), 2 * shape.stride_w * shape.in_c), turns=shape.k_h, jump=jump)
+    vectors, several = -(-shape.kernel_width * shape.in_channels // VECTOR), shape.kernel_height > 1
+    jump = shape.dilation_height * strip.pitch - vectors * VECTOR
+    frame = replace(
+        gemm_frame(table, VectorLoop(0), 2 * shape.stride_width * shape.in_channels),
+        turns=shape.kernel_height,
+        jump=jump,
+    )
     flags = LoopFlags(unroll=vectors, looped=several, tail=False)
-    packed = pack_vectors(spec.weights.reshape(shape.out_c, shape.k_h, -1), BLOCK)
+    packed = pack_vectors(spec.weights.reshape(shape.out_channels, shape.kernel_height, -1), BLOCK)
     return call(
         site,
         packed,
@@ -146,8 +150,13 @@ def written_out_gather(shape: ConvShape, patch: PatchRows) -> dict[str, object] 
     """
     run, row_step = patch.run, patch.row_step
     rows_per_pointer = OFFSET // row_step + 1
-    starts = range(0, shape.k_h, rows_per_pointer)
-    if run > VECTOR or (shape.k_h - 1) * run > OFFSET or len(starts) > 7 or max(patch.x_step, patch.depth) > 255:
+    starts = range(0, shape.kernel_height, rows_per_pointer)
+    if (
+        run > VECTOR
+        or (shape.kernel_height - 1) * run > OFFSET
+        or len(starts) > 7
+        or max(patch.x_step, patch.depth) > 255
+    ):
         return None
     if starts[-1] * row_step >= 4096:
         return None
@@ -156,7 +165,7 @@ def written_out_gather(shape: ConvShape, patch: PatchRows) -> dict[str, object] 
             "offset": start * row_step,
             "rows": [
                 {"number": row, "offset": (row - start) * row_step, "target": row * run}
-                for row in range(start, min(start + rows_per_pointer, shape.k_h))
+                for row in range(start, min(start + rows_per_pointer, shape.kernel_height))
             ],
         }
         for start in starts
@@ -170,23 +179,23 @@ def emit_pointwise(spec: ConvSpec, site: Site) -> Call:
     The pixels are one run, or are read row by row if a stride skips some.
     """
     shape = spec.shape
-    in_row, pixels = shape.in_w * shape.in_c, shape.out_h * shape.out_w
-    walk = one_run(shape.batch * pixels, shape.out_c)
-    if not shape.stride_h == shape.stride_w == 1:
+    in_row, pixels = shape.in_width * shape.in_channels, shape.out_height * shape.out_width
+    walk = one_run(shape.batch * pixels, shape.out_channels)
+    if not shape.stride_height == shape.stride_width == 1:
         walk = PixelRows(
             batch=shape.batch,
-            image=shape.in_h * in_row,
-            rows=shape.out_h,
-            row_step=shape.stride_h * in_row,
-            row_pixels=shape.out_w,
-            out_c=shape.out_c,
+            image=shape.in_height * in_row,
+            rows=shape.out_height,
+            row_step=shape.stride_height * in_row,
+            row_pixels=shape.out_width,
+            out_channels=shape.out_channels,
         )
     return emit_direct(spec, site, walk)
 
 
 def one_run(pixels: int, channels: int) -> PixelRows:
     """Return the walk over pixels that are all adjacent."""
-    return PixelRows(batch=1, image=0, rows=1, row_step=0, row_pixels=pixels, out_c=channels)
+    return PixelRows(batch=1, image=0, rows=1, row_step=0, row_pixels=pixels, out_channels=channels)
 
 
 def emit_direct(spec: ConvSpec, site: Site, walk: PixelRows) -> Call:
@@ -201,16 +210,16 @@ def emit_direct(spec: ConvSpec, site: Site, walk: PixelRows) -> Call:
     """
     shape, loop = spec.shape, VectorLoop(*divmod(spec.depth, VECTOR))
     table = RequantizationTable(spec, groups=shape.groups, nine=has_nine_bits(spec))
-    frame = gemm_frame(table, loop, 2 * shape.stride_w * shape.in_c)
+    frame = gemm_frame(table, loop, 2 * shape.stride_width * shape.in_channels)
     if shape.groups > 1:
         packed, groups = _by_groups(spec, site, 1)
         mode = ModeOptions(mode="direct", gather=None, grouped=True)
         return call(site, packed, table, [frame, walk, groups], [mode, loop.flags, Jump()])
-    if shape.stride_h == shape.stride_w == 1:
+    if shape.stride_height == shape.stride_width == 1:
         shape = in_a_row(shape)
-    pairs = (np.arange(shape.out_h)[:, None, None] * shape.out_w + in_turn(shape.out_w, 2)).reshape(-1, 2)
-    last = (shape.out_c - 1) % BLOCK + 1
-    orders = [windows(shape, blocks, last) for blocks in (pairs, in_turn(shape.out_h * shape.out_w, 1))]
+    pairs = (np.arange(shape.out_height)[:, None, None] * shape.out_width + in_turn(shape.out_width, 2)).reshape(-1, 2)
+    last = (shape.out_channels - 1) % BLOCK + 1
+    orders = [windows(shape, blocks, last) for blocks in (pairs, in_turn(shape.out_height * shape.out_width, 1))]
     options = [ModeOptions(mode="direct", gather=None), loop.flags, Jump()]
     params = [frame, walk, *NineBits.of(spec)]
     return call(site, pack_vectors(spec.byte_rows, BLOCK), table, params, options, orders=orders)
@@ -219,20 +228,20 @@ def emit_direct(spec: ConvSpec, site: Site, walk: PixelRows) -> Call:
 def _by_groups(spec: ConvSpec, site: Site, taps: int) -> tuple[Array, ChannelGroupSizes]:
     """Return the weights packed group by group, with whole vectors for each of `taps`, and the group parameters."""
     shape = spec.shape
-    parts = np.split(spec.rows.reshape(shape.out_c, taps, -1), shape.groups)
+    parts = np.split(spec.rows.reshape(shape.out_channels, taps, -1), shape.groups)
     packed = np.concatenate([pack_vectors(part, BLOCK) for part in parts])
     return packed, ChannelGroupSizes(
         groups=shape.groups,
-        group_in=shape.in_c // shape.groups,
-        group_out=shape.out_c // shape.groups,
+        group_in=shape.in_channels // shape.groups,
+        group_out=shape.out_channels // shape.groups,
         group_w=len(packed) // shape.groups // (2 if four_bits in site.kernel.when else 1),
     )
 
 
 def in_a_row(shape: ConvShape) -> ConvShape:
     """Return a pointwise convolution with all pixels of all images in one row."""
-    pixels = shape.batch * shape.out_h * shape.out_w
-    return replace(shape, batch=1, in_h=1, in_w=pixels, out_h=1, out_w=pixels)
+    pixels = shape.batch * shape.out_height * shape.out_width
+    return replace(shape, batch=1, in_height=1, in_width=pixels, out_height=1, out_width=pixels)
 
 
 def emit_patches(spec: ConvSpec, site: Site) -> Call:
@@ -242,21 +251,21 @@ def emit_patches(spec: ConvSpec, site: Site) -> Call:
     """
     shape, strip = spec.shape, strip_of(spec.shape)
     table = RequantizationTable(spec, groups=shape.groups, nine=has_nine_bits(spec))
-    joined, taps = shape.dilation_w == 1, shape.k_h * shape.k_w
-    depth = -(-taps * shape.in_c // VECTOR) * VECTOR
+    joined, taps = shape.dilation_width == 1, shape.kernel_height * shape.kernel_width
+    depth = -(-taps * shape.in_channels // VECTOR) * VECTOR
     loop = VectorLoop(depth // VECTOR)
     patch = PatchRows(
-        run=shape.in_c * (shape.k_w if joined else 1),
-        runs=1 if joined else shape.k_w,
-        run_step=shape.dilation_w * shape.in_c,
-        row_step=shape.dilation_h * strip.pitch,
+        run=shape.in_channels * (shape.kernel_width if joined else 1),
+        runs=1 if joined else shape.kernel_width,
+        run_step=shape.dilation_width * shape.in_channels,
+        row_step=shape.dilation_height * strip.pitch,
         depth=depth,
-        most=min(PATCHES, shape.batch * shape.out_h * shape.out_w),
-        x_step=shape.stride_w * shape.in_c,
+        most=min(PATCHES, shape.batch * shape.out_height * shape.out_width),
+        x_step=shape.stride_width * shape.in_channels,
     )
     size = strip.span * strip.pitch + patch.most * patch.depth + 2 * VECTOR
-    pixels = (np.arange(shape.out_h) + 1) * shape.out_w
-    written = pixels // patch.most * patch.most * shape.out_c if shape.batch == 1 else None
+    pixels = (np.arange(shape.out_height) + 1) * shape.out_width
+    written = pixels // patch.most * patch.most * shape.out_channels if shape.batch == 1 else None
     gather = written_out_gather(shape, patch) if joined else None
     frame, params = gemm_frame(table, loop, 2 * patch.depth), [padding(spec), shape.geometry, strip, patch]
     params += NineBits.of(spec)
@@ -264,7 +273,7 @@ def emit_patches(spec: ConvSpec, site: Site) -> Call:
     if shape.groups > 1:
         packed, groups = _by_groups(spec, site, taps)
         vectors = -(-groups.group_in // VECTOR)
-        frame = replace(frame, turns=taps, jump=shape.in_c - vectors * VECTOR)
+        frame = replace(frame, turns=taps, jump=shape.in_channels - vectors * VECTOR)
         params.append(groups)
         flags, jump = LoopFlags(unroll=vectors, looped=True, tail=False), Jump(jump=True)
     return call(
@@ -288,15 +297,15 @@ def emit_nine_bits(spec: ConvSpec, site: Site) -> Call:
 
 def overwriting(spec: ConvSpec) -> bool:
     """Require a pointwise kernel, output channels no more than input channels: in place."""
-    return dense_pixels(spec.shape) and spec.shape.out_c <= spec.shape.in_c
+    return dense_pixels(spec.shape) and spec.shape.out_channels <= spec.shape.in_channels
 
 
 @dataclass(frozen=True, kw_only=True)
 class CopiedPixels(Params):
     """Parameters of pixels that are copied before they are overwritten."""
 
-    in_c: Annotated[int, "channels of a pixel of x"]
-    out_c: Annotated[int, "channels of a pixel of y"]
+    in_channels: Annotated[int, "channels of a pixel of x"]
+    out_channels: Annotated[int, "channels of a pixel of y"]
     pixels: Annotated[int, "of x and y"]
     most: Annotated[int, "pixels that are copied at a time"]
 
@@ -304,16 +313,18 @@ class CopiedPixels(Params):
 def emit_overwriting(spec: ConvSpec, site: Site) -> Call:
     """Emit a pointwise convolution in place: up to PATCHES pixels are copied before they are overwritten."""
     shape, table = spec.shape, RequantizationTable(spec)
-    pixels = shape.batch * shape.out_h * shape.out_w
-    loop, num_copied = VectorLoop(-(-shape.in_c // VECTOR)), min(PATCHES, pixels)
-    copied = CopiedPixels(in_c=shape.in_c, out_c=shape.out_c, pixels=pixels, most=num_copied)
+    pixels = shape.batch * shape.out_height * shape.out_width
+    loop, num_copied = VectorLoop(-(-shape.in_channels // VECTOR)), min(PATCHES, pixels)
+    copied = CopiedPixels(
+        in_channels=shape.in_channels, out_channels=shape.out_channels, pixels=pixels, most=num_copied
+    )
     return call(
         site,
         pack_vectors(spec.rows, BLOCK),
         table,
-        [gemm_frame(table, loop, 2 * shape.in_c), copied],
+        [gemm_frame(table, loop, 2 * shape.in_channels), copied],
         [loop.flags, Jump()],
-        working=("patches", num_copied * shape.in_c + VECTOR),
+        working=("patches", num_copied * shape.in_channels + VECTOR),
         orders=[windows(in_a_row(shape), in_turn(pixels, PATCHES))],
     )
 
@@ -321,8 +332,10 @@ def emit_overwriting(spec: ConvSpec, site: Site) -> Call:
 def eight_channels(spec: ConvSpec) -> bool:
     """Require a pointwise kernel, 8 channels to an even number."""
     shape = spec.shape
-    has_enough_pixels = shape.batch * shape.out_h * shape.out_w >= 4
-    return dense_pixels(shape) and shape.in_c == VECTOR // 2 and shape.out_c % 2 == 0 and has_enough_pixels
+    has_enough_pixels = shape.batch * shape.out_height * shape.out_width >= 4
+    return (
+        dense_pixels(shape) and shape.in_channels == VECTOR // 2 and shape.out_channels % 2 == 0 and has_enough_pixels
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,7 +354,7 @@ class EightFrame(StackFrame):
 class Pixels(Params):
     """Parameters of adjacent pixels."""
 
-    out_c: Annotated[int, "channels of a pixel of y"]
+    out_channels: Annotated[int, "channels of a pixel of y"]
     pixels: Annotated[int, "of x and y"]
 
 
@@ -353,18 +366,18 @@ def emit_eight_channels(spec: ConvSpec, site: Site) -> Call:
     shape, table = spec.shape, RequantizationTable(spec, 2)
     packed = np.stack([np.pad(spec.rows, [(0, 0), (0, 8)]), np.pad(spec.rows, [(0, 0), (8, 0)])], 1).reshape(-1)
     codes = table.codes.values()
-    frame = EightFrame(table_size=table.data.nbytes, y_next=4 * shape.out_c, **codes)  # type: ignore[arg-type]
-    pixels = Pixels(out_c=shape.out_c, pixels=shape.batch * shape.out_h * shape.out_w)
+    frame = EightFrame(table_size=table.data.nbytes, y_next=4 * shape.out_channels, **codes)  # type: ignore[arg-type]
+    pixels = Pixels(out_channels=shape.out_channels, pixels=shape.batch * shape.out_height * shape.out_width)
     return call(site, packed, table, [frame, pixels], [])
 
 
 def three_columns(spec: ConvSpec) -> bool:
     """Require 3 x 3, input channels by 16, outputs by two."""
     shape = spec.shape
-    window = (shape.k_h, shape.k_w, shape.dilation_w) == (3, 3, 1) and shape.stride_w <= 2
-    columns = 3 * shape.stride_w + 3
-    reachable = shape.in_c % VECTOR == 0 and columns * shape.in_c - VECTOR <= WORD_OFFSET
-    return shape.groups == 1 and window and reachable and shape.out_c % 2 == 0 and shape.out_w >= 4
+    window = (shape.kernel_height, shape.kernel_width, shape.dilation_width) == (3, 3, 1) and shape.stride_width <= 2
+    columns = 3 * shape.stride_width + 3
+    reachable = shape.in_channels % VECTOR == 0 and columns * shape.in_channels - VECTOR <= WORD_OFFSET
+    return shape.groups == 1 and window and reachable and shape.out_channels % 2 == 0 and shape.out_width >= 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -397,22 +410,22 @@ def emit_columns(spec: ConvSpec, site: Site) -> Call:
     Weights are packed as [pair of channels][row][vector][column][2][16].
     """
     shape, strip, table = spec.shape, strip_of(spec.shape), RequantizationTable(spec, 2, nine=has_nine_bits(spec))
-    chunks, codes = shape.in_c // VECTOR, table.codes.values()
+    chunks, codes = shape.in_channels // VECTOR, table.codes.values()
     frame = ColumnsFrame(
         table_size=table.data.nbytes,
-        x_next=4 * shape.stride_w * shape.in_c,
-        y_next=4 * shape.out_c,
-        jump=shape.dilation_h * strip.pitch,
+        x_next=4 * shape.stride_width * shape.in_channels,
+        y_next=4 * shape.out_channels,
+        jump=shape.dilation_height * strip.pitch,
         **codes,  # type: ignore[arg-type]
     )
-    pairs = spec.byte_rows.reshape(shape.out_c // 2, 2, 3, 3, chunks, VECTOR)
+    pairs = spec.byte_rows.reshape(shape.out_channels // 2, 2, 3, 3, chunks, VECTOR)
     packed = np.ascontiguousarray(pairs.transpose(0, 2, 4, 3, 1, 5)).reshape(-1)
     return call(
         site,
         packed,
         table,
         [frame, padding(spec), shape.geometry, strip],
-        [ColumnsOptions(chunks=chunks, stride=shape.stride_w, unrolled=chunks == 1, nine=has_nine_bits(spec))],
+        [ColumnsOptions(chunks=chunks, stride=shape.stride_width, unrolled=chunks == 1, nine=has_nine_bits(spec))],
         working=("strip", strip.span * strip.pitch + VECTOR),
         orders=[rows(shape)],
     )

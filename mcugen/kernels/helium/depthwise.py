@@ -45,8 +45,8 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
     """
     shape, strip = spec.shape, strip_of(spec.shape)
     table = RequantizationTable(spec, 8, order=(0, 2, 4, 6, 1, 3, 5, 7), apart=8)
-    ky, kx = np.divmod(np.arange(shape.k_h * shape.k_w), shape.k_w)
-    offsets = ky * shape.dilation_h * strip.pitch + kx * shape.dilation_w * shape.in_c
+    ky, kx = np.divmod(np.arange(shape.kernel_height * shape.kernel_width), shape.kernel_width)
+    offsets = ky * shape.dilation_height * strip.pitch + kx * shape.dilation_width * shape.in_channels
     even = len(offsets) % 2
     taps = np.pad(spec.rows, [(0, 0), (0, even)])
     packed = np.ascontiguousarray(blocks_of(taps, 8).transpose(0, 2, 1)).reshape(-1)
@@ -71,21 +71,21 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
 def small_window(spec: ConvSpec) -> bool:
     """Require a window of at most 4 x 4, stride 1 or 2."""
     shape = spec.shape
-    if max(shape.k_h, shape.k_w) > 4 or shape.stride_w > 7 or shape.dilation_h > 1:
+    if max(shape.kernel_height, shape.kernel_width) > 4 or shape.stride_width > 7 or shape.dilation_height > 1:
         return False
-    if 4 * (shape.out_w + 1) * shape.out_c >= 2**16:  # Results are scattered by 16-bit offsets.
+    if 4 * (shape.out_width + 1) * shape.out_channels >= 2**16:  # Results are scattered by 16-bit offsets.
         return False
-    return _two_rows(shape) or shape.stride_h == 2 or shape.out_h == 1
+    return _two_rows(shape) or shape.stride_height == 2 or shape.out_height == 1
 
 
 def _two_rows(shape: ConvShape) -> bool:
     """Return whether a patch of 4×4 inputs holds the windows of 2×2 outputs."""
-    simple = shape.stride_h == shape.stride_w == shape.dilation_h == shape.dilation_w == 1
-    return simple and max(shape.k_h, shape.k_w) <= 3 and shape.out_h > 1
+    simple = shape.stride_height == shape.stride_width == shape.dilation_height == shape.dilation_width == 1
+    return simple and max(shape.kernel_height, shape.kernel_width) <= 3 and shape.out_height > 1
 
 
 def pack_patches(weights: Array) -> Array:
-    """Pack [C, k_h, k_w] weights as a flat [C][4 columns][4 rows], padded with zeros."""
+    """Pack [C, kernel_height, kernel_width] weights as a flat [C][4 columns][4 rows], padded with zeros."""
     padded = np.pad(weights, [(0, 0), (0, 4 - weights.shape[1]), (0, 4 - weights.shape[2])])
     return np.ascontiguousarray(padded.transpose(0, 2, 1)).reshape(-1)
 
@@ -103,8 +103,8 @@ class Plane:
     @staticmethod
     def of(shape: ConvShape) -> Plane:
         """Return the plane of a convolution with rows and columns as they lie in memory."""
-        channels = shape.in_c
-        return Plane(shape, shape.in_w * channels, channels, shape.out_w * channels, channels)
+        channels = shape.in_channels
+        return Plane(shape, shape.in_width * channels, channels, shape.out_width * channels, channels)
 
     def turned(self) -> Plane:
         """Return the plane with rows and columns exchanged."""
@@ -129,11 +129,11 @@ class PixelGroups:
 def groups_of(shape: ConvShape, size: int) -> PixelGroups:
     """Return the groups of a row of y."""
     half = size // 2
-    count, remaining_columns = divmod(shape.out_w, size)
+    count, remaining_columns = divmod(shape.out_width, size)
     halves = -(-remaining_columns // half)
     covered = count * size + halves * half
-    overlap = covered - shape.out_w if shape.out_w > half else 0
-    mask = (1 << min(shape.out_w, half) * 16 // half) - 1
+    overlap = covered - shape.out_width if shape.out_width > half else 0
+    mask = (1 << min(shape.out_width, half) * 16 // half) - 1
     return PixelGroups(size, count, halves, mask, overlap, covered - overlap)
 
 
@@ -193,8 +193,8 @@ class PatchOptions(Options):
     both_rows: Annotated[bool, "whether a patch holds two rows of results"]
     full: Annotated[bool, "whether rows have whole groups of pixels"]
     masked: Annotated[bool, "whether some results are left out"]
-    stride_w: Annotated[int, "pixels from window to window"]
-    dilation_w: Annotated[int, "pixels from tap to tap"]
+    stride_width: Annotated[int, "pixels from window to window"]
+    dilation_width: Annotated[int, "pixels from tap to tap"]
     back: Annotated[bool, "whether the last half goes back"]
 
 
@@ -222,21 +222,21 @@ def emit_small_depthwise(spec: ConvSpec, site: Site) -> Call:
     A 4×4 patch of one channel is then one vector. In narrow images, rows and columns are exchanged.
     """
     shape, table = spec.shape, RequantizationTable(spec, 1, apart=1)
-    plane, weights = Plane.of(shape), spec.weights.reshape(shape.out_c, shape.k_h, shape.k_w)
-    same = (shape.in_h, shape.in_w) == (shape.out_h, shape.out_w)
-    if same and _two_rows(shape) and 1 < shape.out_w < min(12, shape.out_h):
+    plane, weights = Plane.of(shape), spec.weights.reshape(shape.out_channels, shape.kernel_height, shape.kernel_width)
+    same = (shape.in_height, shape.in_width) == (shape.out_height, shape.out_width)
+    if same and _two_rows(shape) and 1 < shape.out_width < min(12, shape.out_height):
         plane, weights = plane.turned(), weights.transpose(0, 2, 1)
     s = plane.shape
     two, groups = _two_rows(s), groups_of(s, 4 if _two_rows(s) else 8)
     sections = sections_of(s, groups.covered)
     frame = _patches_frame(plane, groups, sections, table)
-    full = s.out_w >= groups.size
+    full = s.out_width >= groups.size
     options = PatchOptions(
         both_rows=two,
         full=full,
-        masked=s.out_h % sections.steps > 0 or not full,
-        stride_w=s.stride_w,
-        dilation_w=s.dilation_w,
+        masked=s.out_height % sections.steps > 0 or not full,
+        stride_width=s.stride_width,
+        dilation_width=s.dilation_width,
         back=not full or groups.overlap > 0,
     )
     distances = Distances(
@@ -246,13 +246,13 @@ def emit_small_depthwise(spec: ConvSpec, site: Site) -> Call:
         y_pixel=plane.y_pixel,
         rewind_x=4 + frame.down_x,
         rewind_y=1 + frame.down_y,
-        image=shape.in_h * shape.in_w * shape.in_c,
+        image=shape.in_height * shape.in_width * shape.in_channels,
     )
-    forward = s is shape and shape.in_c <= VECTOR
+    forward = s is shape and shape.in_channels <= VECTOR
     constants, more = {}, []
     if has_nine_bits(spec):
         which = wide_channels(spec)
-        constants["which"] = np.append(which, np.int32(shape.in_c))
+        constants["which"] = np.append(which, np.int32(shape.in_channels))
         constants["whole"] = weights[which].transpose(0, 2, 1).astype(np.int16)
         more = [WholeTaps(rows=weights.shape[1], columns=weights.shape[2])]
         weights = weights - spec.common_parts[:, None, None]
@@ -271,7 +271,7 @@ def emit_small_depthwise(spec: ConvSpec, site: Site) -> Call:
 
 
 def _patches_frame(plane: Plane, groups: PixelGroups, sections: Sections, table: RequantizationTable) -> PatchesFrame:
-    two, step, codes = _two_rows(plane.shape), 64 * plane.shape.stride_w, table.codes
+    two, step, codes = _two_rows(plane.shape), 64 * plane.shape.stride_width, table.codes
     return PatchesFrame(
         zero_point=codes.zero_point,
         y_next=groups.size * plane.y_pixel,
@@ -293,17 +293,17 @@ def half_groups(spec: ConvSpec) -> int:
     """Count half groups, for the cost model."""
     shape = spec.shape
     two = _two_rows(shape)
-    rows = -(-shape.out_h // 2) if two else shape.out_h
-    return shape.batch * shape.out_c * rows * -(-shape.out_w // (2 if two else 4))
+    rows = -(-shape.out_height // 2) if two else shape.out_height
+    return shape.batch * shape.out_channels * rows * -(-shape.out_width // (2 if two else 4))
 
 
 def sections_of(shape: ConvShape, covered: int) -> Sections:
     """Return the sizes of sections, as many as COLUMNS bytes hold."""
     steps = 2 if _two_rows(shape) else 1
-    extent = shape.stride_w * (shape.out_w - 1) + shape.dilation_w * (shape.k_w - 1) + 1
-    width = max(extent, shape.pad_w + shape.in_w)
-    read = max(width, (covered - 1) * shape.stride_w + 3 * shape.dilation_w + 1)
-    count = max(1, min(COLUMNS // (64 * width), shape.out_h // steps))
+    extent = shape.stride_width * (shape.out_width - 1) + shape.dilation_width * (shape.kernel_width - 1) + 1
+    width = max(extent, shape.padding_left + shape.in_width)
+    read = max(width, (covered - 1) * shape.stride_width + 3 * shape.dilation_width + 1)
+    count = max(1, min(COLUMNS // (64 * width), shape.out_height // steps))
     return Sections(steps=steps, sections=count, section=64 * width, padding=64 * (width * (count - 1) + read))
 
 
@@ -314,12 +314,12 @@ def _sections_in_turn(shape: ConvShape, steps: int, sections: int) -> Traversal:
     """
     reads, finished_sections = [0], 0
     ends: list[int] = []
-    while not ends or ends[-1] < shape.out_h:
-        left = shape.out_h - (ends[-1] if ends else 0)
+    while not ends or ends[-1] < shape.out_height:
+        left = shape.out_height - (ends[-1] if ends else 0)
         finished_sections += min(max(left // steps, 1), sections)
-        ends.append(min(finished_sections * steps, shape.out_h))
-        reads.append(min(max(2 + 2 * finished_sections - shape.pad_h, 0), shape.in_h))
-    row_in, row_out = shape.in_w * shape.in_c, shape.out_w * shape.out_c
+        ends.append(min(finished_sections * steps, shape.out_height))
+        reads.append(min(max(2 + 2 * finished_sections - shape.padding_top, 0), shape.in_height))
+    row_in, row_out = shape.in_width * shape.in_channels, shape.out_width * shape.out_channels
     return by_image(shape, np.array(reads[:-1]) * row_in, np.array(ends) * row_out)
 
 
@@ -327,22 +327,27 @@ def _patches_may_overwrite_input(shape: ConvShape) -> bool:
     """Return whether outputs always end before the first input row that has not been transposed yet."""
     steps = 2 if _two_rows(shape) else 1
     ends = [
-        (2 * step + 4 - shape.pad_h, min((step + 1) * steps, shape.out_h)) for step in range(-(-shape.out_h // steps))
+        (2 * step + 4 - shape.padding_top, min((step + 1) * steps, shape.out_height))
+        for step in range(-(-shape.out_height // steps))
     ]
-    return all(min(unread, shape.in_h) * shape.in_w >= end * shape.out_w for unread, end in ends)
+    return all(min(unread, shape.in_height) * shape.in_width >= end * shape.out_width for unread, end in ends)
 
 
 def large_window(spec: ConvSpec) -> bool:
     """Require a window of at most 8 x 8."""
     shape = spec.shape
-    if max(shape.k_h, shape.k_w) > 8 or shape.stride_w > 7 or max(shape.dilation_h, shape.dilation_w) > 1:
+    if (
+        max(shape.kernel_height, shape.kernel_width) > 8
+        or shape.stride_width > 7
+        or max(shape.dilation_height, shape.dilation_width) > 1
+    ):
         return False
-    return 8 * shape.out_c < 2**16  # Results are scattered by 16-bit offsets.
+    return 8 * shape.out_channels < 2**16  # Results are scattered by 16-bit offsets.
 
 
 def large_patches(spec: ConvSpec) -> int:
     """Count patches, for the cost model."""
-    return spec.y.count * -(-spec.shape.k_h // 4) * -(-spec.shape.k_w // 4)
+    return spec.y.count * -(-spec.shape.kernel_height // 4) * -(-spec.shape.kernel_width // 4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -378,7 +383,7 @@ class LargeOptions(Options):
 
     bands: Annotated[int, "patches below each other"]
     blocks: Annotated[int, "patches beside each other"]
-    stride_w: Annotated[int, "pixels from window to window"]
+    stride_width: Annotated[int, "pixels from window to window"]
 
 
 def emit_large_depthwise(spec: ConvSpec, site: Site) -> Call:
@@ -387,19 +392,19 @@ def emit_large_depthwise(spec: ConvSpec, site: Site) -> Call:
     Weights are packed as [channel][patch row][patch column][4 columns][4 rows].
     """
     shape, strip, table = spec.shape, strip_of(spec.shape), RequantizationTable(spec, 1, apart=1)
-    bands, blocks, groups = -(-shape.k_h // 4), -(-shape.k_w // 4), groups_of(shape, 8)
+    bands, blocks, groups = -(-shape.kernel_height // 4), -(-shape.kernel_width // 4), groups_of(shape, 8)
     held = strip.span * strip.pitch
-    read = max(strip.pitch // shape.in_c, (groups.covered - 1) * shape.stride_w + 4 * blocks)
+    read = max(strip.pitch // shape.in_channels, (groups.covered - 1) * shape.stride_width + 4 * blocks)
     columns = Columns(columns_at=held + -held % VECTOR + VECTOR)
-    weights = spec.weights.reshape(shape.out_c, shape.k_h, shape.k_w)
-    padded = np.pad(weights, [(0, 0), (0, 4 * bands - shape.k_h), (0, 4 * blocks - shape.k_w)])
+    weights = spec.weights.reshape(shape.out_channels, shape.kernel_height, shape.kernel_width)
+    padded = np.pad(weights, [(0, 0), (0, 4 * bands - shape.kernel_height), (0, 4 * blocks - shape.kernel_width)])
     patches = padded.reshape(-1, bands, 4, blocks, 4).transpose(0, 1, 3, 4, 2)
     return call(
         site,
         np.ascontiguousarray(patches).reshape(-1),
         table,
         [_large_frame(shape, groups, 64 * read, table), padding(spec), shape.geometry, strip, columns],
-        [LargeOptions(bands=bands, blocks=blocks, stride_w=shape.stride_w)],
+        [LargeOptions(bands=bands, blocks=blocks, stride_width=shape.stride_width)],
         working=("strip", columns.columns_at + 64 * read * bands),
         orders=[rows(shape)],
     )
@@ -415,22 +420,26 @@ SEGMENT = 64
 def row_window(spec: ConvSpec) -> bool:
     """Require a row of 2 to 64 taps, with a stride or dilated."""
     shape = spec.shape.as_row()
-    in_turn = shape.stride_h == 1 or shape.out_h == 1
-    if shape.k_h > 1 or not in_turn or shape.in_h != shape.out_h or shape.pad_h:
+    in_turn = shape.stride_height == 1 or shape.out_height == 1
+    if shape.kernel_height > 1 or not in_turn or shape.in_height != shape.out_height or shape.padding_top:
         return False
-    if not 2 <= shape.k_w <= MOST_TAPS or shape.stride_w > 7 or min(shape.stride_w, shape.dilation_w) > 1:
+    if (
+        not 2 <= shape.kernel_width <= MOST_TAPS
+        or shape.stride_width > 7
+        or min(shape.stride_width, shape.dilation_width) > 1
+    ):
         return False
-    return 8 * shape.out_c * shape.dilation_w < 2**16  # Results are scattered by 16-bit offsets.
+    return 8 * shape.out_channels * shape.dilation_width < 2**16  # Results are scattered by 16-bit offsets.
 
 
 def _vectors(shape: ConvShape) -> int:
     """Return the vectors of a window."""
-    return -(-shape.k_w // VECTOR)
+    return -(-shape.kernel_width // VECTOR)
 
 
 def _longest(shape: ConvShape) -> int:
     """Return the pixels of the longest of the undilated rows into which a dilated row is split."""
-    return -(-shape.out_w // shape.dilation_w)
+    return -(-shape.out_width // shape.dilation_width)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -445,9 +454,9 @@ class PlaneSizes(Params):
     @staticmethod
     def of(shape: ConvShape) -> PlaneSizes:
         """Return the planes for a row of windows; vectors may reach beyond the last window."""
-        longest, stride = _longest(shape), shape.stride_w
+        longest, stride = _longest(shape), shape.stride_width
         segment = min(SEGMENT, longest + -longest % 8)
-        window = (segment - 1) * stride + shape.k_w
+        window = (segment - 1) * stride + shape.kernel_width
         pitch = (segment - 1) * stride + VECTOR * _vectors(shape)
         return PlaneSizes(segment=segment, window=window, held=max(window - segment * stride, 0), pitch=pitch)
 
@@ -471,8 +480,8 @@ class RowLoopOptions(Options):
     """Template options of the loops."""
 
     bands: Annotated[int, "vectors of taps"]
-    stride_w: Annotated[int, "pixels from window to window"]
-    dilation_w: Annotated[int, "pixels from tap to tap"]
+    stride_width: Annotated[int, "pixels from window to window"]
+    dilation_width: Annotated[int, "pixels from tap to tap"]
 
 
 def emit_row_depthwise(spec: ConvSpec, site: Site) -> Call:
@@ -481,17 +490,17 @@ def emit_row_depthwise(spec: ConvSpec, site: Site) -> Call:
     A dilated row is split into as many undilated rows as there are pixels from tap to tap.
     """
     shape, table = spec.shape.as_row(), RequantizationTable(spec, 1, apart=1)
-    bands, dilation, planes = _vectors(shape), shape.dilation_w, PlaneSizes.of(shape)
-    phase = RowPhase(phase=-shape.pad_w % dilation if dilation > 1 else None)
-    weights, packed = spec.weights.reshape(shape.out_c, -1), four_bits in site.kernel.when
-    weights = np.pad(weights, [(0, 0), (0, shape.k_w % 2 * packed)])
+    bands, dilation, planes = _vectors(shape), shape.dilation_width, PlaneSizes.of(shape)
+    phase = RowPhase(phase=-shape.padding_left % dilation if dilation > 1 else None)
+    weights, packed = spec.weights.reshape(shape.out_channels, -1), four_bits in site.kernel.when
+    weights = np.pad(weights, [(0, 0), (0, shape.kernel_width % 2 * packed)])
     last = (weights.shape[1] - VECTOR * (bands - 1)) // (1 + packed)
     kernel_call = call(
         site,
         weights.reshape(-1),
         table,
         [table.codes, padding(spec), shape.geometry, planes, phase, LastVector(last=last)],
-        [RowLoopOptions(bands=bands, stride_w=shape.stride_w, dilation_w=dilation)],
+        [RowLoopOptions(bands=bands, stride_width=shape.stride_width, dilation_width=dilation)],
         working=("planes", 8 * planes.pitch),
     )
     return replace(kernel_call, inplace=[("y", "x")] if _rows_may_overwrite_input(shape) else [])
@@ -500,12 +509,13 @@ def emit_row_depthwise(spec: ConvSpec, site: Site) -> Call:
 def _rows_may_overwrite_input(shape: ConvShape) -> bool:
     """Return whether each output lies where its row of taps has been read, and where no other one is.
 
-    A dilated row is several, one for each pixel between two taps. Their outputs must lie over their own inputs, in the
-    first row and in those behind it, whose outputs lie `in_w - out_w` pixels farther before their inputs each time.
+    A dilated row is several rows, one for each pixel between two taps. The outputs of each must lie over its own
+    inputs, in the first row of x and in the later ones, whose outputs lie `in_width - out_width` pixels farther before
+    their inputs each time.
     """
-    dilation, shift = shape.dilation_w, shape.in_w - shape.out_w
-    reads_first = shift >= 0 and shape.pad_w <= (shape.k_w - 1) * dilation
-    same_places = shape.pad_w % dilation == 0 and (shift % dilation == 0 or shape.batch * shape.out_h == 1)
+    dilation, shift = shape.dilation_width, shape.in_width - shape.out_width
+    reads_first = shift >= 0 and shape.padding_left <= (shape.kernel_width - 1) * dilation
+    same_places = shape.padding_left % dilation == 0 and (shift % dilation == 0 or shape.batch * shape.out_height == 1)
     return reads_first and same_places
 
 
@@ -517,24 +527,29 @@ def row_instructions(spec: ConvSpec) -> int:
     copied_pixels = planes.window + (pieces - 1) * (planes.window - planes.held)
     channel = 16 * pieces + (16 * _vectors(shape) + 17) * -(-longest // 8)
     block = 300 * pieces + 6 * copied_pixels
-    return shape.batch * shape.out_h * shape.dilation_w * (-(-shape.in_c // 8) * block + shape.in_c * channel)
+    return (
+        shape.batch
+        * shape.out_height
+        * shape.dilation_width
+        * (-(-shape.in_channels // 8) * block + shape.in_channels * channel)
+    )
 
 
 def _large_frame(shape: ConvShape, groups: PixelGroups, band: int, table: RequantizationTable) -> LargeFrame:
-    step, codes = 64 * shape.stride_w, table.codes
+    step, codes = 64 * shape.stride_width, table.codes
     return LargeFrame(
         zero_point=codes.zero_point,
-        y_next=8 * shape.out_c,
+        y_next=8 * shape.out_channels,
         groups=groups.count,
         halves=groups.halves,
         back_x=-step * groups.overlap,
-        back_y=-shape.out_c * groups.overlap,
+        back_y=-shape.out_channels * groups.overlap,
         rewind_x=4 - step * groups.covered,
-        rewind_y=1 - shape.out_c * groups.covered,
+        rewind_y=1 - shape.out_channels * groups.covered,
         shift=codes.shift,
         low=codes.low,
         high=codes.high,
-        place_step=2 * shape.out_c,
+        place_step=2 * shape.out_channels,
         half_mask=groups.mask,
         band=band,
     )

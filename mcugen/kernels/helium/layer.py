@@ -222,7 +222,7 @@ class GemmFrame(StackFrame):
 class Padding(Params):
     """Parameter of the padding beside rows."""
 
-    x_zero: Annotated[Trained, "zero point of x: what padding holds"]
+    x_zero_point: Annotated[Trained, "zero point of x: what padding holds"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -374,20 +374,20 @@ def block_products(spec: ConvSpec, pixels: int, channels: int) -> int:
     """
     groups = spec.shape.groups
     blocks = -(-spec.y.count // spec.channels // pixels) * groups * -(-spec.channels // groups // channels)
-    taps = spec.shape.k_h * spec.shape.k_w if groups > 1 else 1
+    taps = spec.shape.kernel_height * spec.shape.kernel_width if groups > 1 else 1
     return blocks * taps * -(-spec.depth // taps // VECTOR)
 
 
 def strip_of(shape: ConvShape) -> StripRows:
     """Return the sizes of the strip of padded rows."""
-    extent = shape.stride_w * (shape.out_w - 1) + shape.dilation_w * (shape.k_w - 1) + 1
-    pitch = max(extent, shape.pad_w + shape.in_w) * shape.in_c
-    return StripRows(span=(shape.k_h - 1) * shape.dilation_h + 1, pitch=pitch)
+    extent = shape.stride_width * (shape.out_width - 1) + shape.dilation_width * (shape.kernel_width - 1) + 1
+    pitch = max(extent, shape.padding_left + shape.in_width) * shape.in_channels
+    return StripRows(span=(shape.kernel_height - 1) * shape.dilation_height + 1, pitch=pitch)
 
 
 def padding(spec: ConvSpec) -> Padding:
     """Return the parameter of padding."""
-    return Padding(x_zero=spec.x.q.zero_point)
+    return Padding(x_zero_point=spec.x.q.zero_point)
 
 
 def call(

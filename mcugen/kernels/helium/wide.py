@@ -72,7 +72,7 @@ def emit_wide(spec: ConvSpec, site: Site) -> Call:
     Windows are gathered first unless they lie in whole vectors.
     """
     shape, vectors = spec.shape, -(-spec.depth // LANES)
-    pixels = shape.batch * shape.out_h * shape.out_w
+    pixels = shape.batch * shape.out_height * shape.out_width
     direct = dense_pixels(shape) and spec.depth % LANES == 0
     operands = {
         "x": site.x,
@@ -84,7 +84,7 @@ def emit_wide(spec: ConvSpec, site: Site) -> Call:
         operands["patch"] = site.scratch("patch", DType.INT16, (1 if pixels == 1 else PIXELS) * vectors * LANES)
     walked = in_a_row(shape) if direct else shape  # Gathered pairs of pixels do not cross images.
     last = (spec.channels - 1) % BLOCK + 1 if direct else 0
-    order = windows(walked, in_turn(walked.out_h * walked.out_w, PIXELS), last)
+    order = windows(walked, in_turn(walked.out_height * walked.out_width, PIXELS), last)
     window = WideWindow(depth=spec.depth, vectors=vectors, pixels=pixels, channels=spec.channels)
     geometry = [] if direct else [shape.geometry]
     options = WideOptions(direct=direct, single=pixels == 1, unroll=VectorLoop(vectors).flags.unroll)
@@ -95,8 +95,8 @@ def emit_wide(spec: ConvSpec, site: Site) -> Call:
 class WideTaps(Options):
     """Template options of the loops over taps."""
 
-    k_h: Annotated[int, "rows of the window"]
-    k_w: Annotated[int, "columns of the window"]
+    kernel_height: Annotated[int, "rows of the window"]
+    kernel_width: Annotated[int, "columns of the window"]
     ragged: Annotated[bool, "whether the last eight channels are fewer"]
 
 
@@ -113,7 +113,9 @@ def emit_wide_depthwise(spec: ConvSpec, site: Site) -> Call:
         "y": site.y,
     }
     order = pixels_in_lanes(shape, LANES)
-    options = WideTaps(k_h=shape.k_h, k_w=shape.k_w, ragged=spec.channels % LANES != 0)
+    options = WideTaps(
+        kernel_height=shape.kernel_height, kernel_width=shape.kernel_width, ragged=spec.channels % LANES != 0
+    )
     return site.call(operands, [shape.geometry, WideCodes.of(spec)], [options], overlaps=spec.overlaps(order))
 
 
@@ -127,11 +129,13 @@ def wide_steps(spec: ConvSpec) -> int:
     products = (9 if pixels == 1 else 14) * vectors + 3 * VectorLoop(vectors).turns + 36
     total = -(-pixels // PIXELS) * (60 + blocks * products)
     if not (dense_pixels(shape) and spec.depth % LANES == 0):
-        left = np.arange(shape.out_w) * shape.stride_w - shape.pad_w
-        whole = int(((left >= 0) & (left + shape.k_w <= shape.in_w)).sum()) if shape.dilation_w == 1 else 0
-        by_taps = shape.k_w * (40 + shape.in_c)
-        row = whole * min(40 + shape.k_w * shape.in_c, by_taps) + (shape.out_w - whole) * by_taps
-        total += shape.batch * shape.out_h * shape.k_h * row
+        left = np.arange(shape.out_width) * shape.stride_width - shape.padding_left
+        whole = (
+            int(((left >= 0) & (left + shape.kernel_width <= shape.in_width)).sum()) if shape.dilation_width == 1 else 0
+        )
+        by_taps = shape.kernel_width * (40 + shape.in_channels)
+        row = whole * min(40 + shape.kernel_width * shape.in_channels, by_taps) + (shape.out_width - whole) * by_taps
+        total += shape.batch * shape.out_height * shape.kernel_height * row
     return total
 
 
@@ -154,7 +158,7 @@ WIDE = Kernel(
     operands=(*_OPERANDS, scratch("patch", "what two pixels read, in whole vectors", DType.INT16, optional=True)),
     params=(ConvGeometry, WideWindow, WideCodes),
     optional=(ConvGeometry,),
-    without=frozenset({"out_c"}),
+    without=frozenset({"out_channels"}),
     options=(WideOptions,),
     needs=_MVE,
     when=(*_WHEN, ungrouped),
@@ -167,7 +171,7 @@ WIDE_DEPTHWISE = Kernel(
     what="one filter a channel, eight channels of int16 in lanes",
     operands=_OPERANDS,
     params=(ConvGeometry, WideCodes),
-    without=frozenset({"out_c", "k_h", "k_w"}),
+    without=frozenset({"out_channels", "kernel_height", "kernel_width"}),
     options=(WideTaps,),
     needs=_MVE,
     when=(*_WHEN, depthwise),

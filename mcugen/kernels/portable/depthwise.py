@@ -119,10 +119,14 @@ def stays_behind(tiling: Strips, at_once: int, window: int, step: int) -> bool:
 
 def axes(shape: ConvShape) -> tuple[ConvAxis, ConvAxis]:
     """Return the axes of height and width."""
-    s, row, out_row = shape, shape.in_w * shape.pixel, shape.out_w * shape.pixel
+    s, row, out_row = shape, shape.in_width * shape.pixel, shape.out_width * shape.pixel
     return (
-        ConvAxis(s.in_h, s.out_h, s.pad_h, row, out_row, s.k_h, s.stride_h, s.dilation_h),
-        ConvAxis(s.in_w, s.out_w, s.pad_w, s.pixel, s.pixel, s.k_w, s.stride_w, s.dilation_w),
+        ConvAxis(
+            s.in_height, s.out_height, s.padding_top, row, out_row, s.kernel_height, s.stride_height, s.dilation_height
+        ),
+        ConvAxis(
+            s.in_width, s.out_width, s.padding_left, s.pixel, s.pixel, s.kernel_width, s.stride_width, s.dilation_width
+        ),
     )
 
 
@@ -137,7 +141,7 @@ def strips(shape: ConvShape) -> Strips:
     """
     tilings = _ways_to_cut(shape)
     fastest = min(tilings, key=Strips.instructions)
-    if shape.whole_c is None:
+    if shape.pixel_channels is None:
         return fastest
     max_instructions = MOST_SLOWDOWN * fastest.instructions()
     return min(
@@ -163,18 +167,22 @@ def slower_strips(spec: ConvSpec) -> float:
 def three_by_three(spec: ConvSpec) -> bool:
     """Require 3×3 weights, all pixels, padding below 3."""
     shape = spec.shape
-    return shape.k_h == shape.k_w == 3 and shape.dilation_h == shape.dilation_w == 1 and shape.pad_h < 3 > shape.pad_w
+    return (
+        shape.kernel_height == shape.kernel_width == 3
+        and shape.dilation_height == shape.dilation_width == 1
+        and shape.padding_top < 3 > shape.padding_left
+    )
 
 
 def stride_one_or_two(spec: ConvSpec) -> bool:
     """Require stride 1 or 2, more than one output pixel."""
     shape = spec.shape
-    return shape.stride_h == shape.stride_w < 3 and max(shape.out_h, shape.out_w) > 1
+    return shape.stride_height == shape.stride_width < 3 and max(shape.out_height, shape.out_width) > 1
 
 
 def a_word_of_channels(spec: ConvSpec) -> bool:
     """Require four channels or more."""
-    return spec.shape.in_c >= WORD
+    return spec.shape.in_channels >= WORD
 
 
 def high_word(spec: ConvSpec) -> bool:
@@ -255,7 +263,7 @@ class StripWalk(Params):
     point_pad: Annotated[int, "points before a line that the first window begins at"]
     x_point: Annotated[int, "elements from point to point of x"]
     y_point: Annotated[int, "elements from point to point of y"]
-    x_zero: Annotated[Trained | None, "zero point of x: what padding holds; of int16 it is 0"] = None
+    x_zero_point: Annotated[Trained | None, "zero point of x: what padding holds; of int16 it is 0"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,14 +278,14 @@ class EndWord(Params):
 class YZero(Params):
     """Zero point of the output."""
 
-    y_zero: Annotated[Trained, "zero point of y"]
+    y_zero_point: Annotated[Trained, "zero point of y"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputOutputZeros(YZero):
     """Zero points of input and output."""
 
-    x_zero: Annotated[Trained, "zero point of x: what padding holds"]
+    x_zero_point: Annotated[Trained, "zero point of x: what padding holds"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,8 +349,8 @@ class LaneOptions(Options):
     """Template options of kernels that compute adjacent channels together."""
 
     lanes: Annotated[int, "channels that are computed together: 4 or 8"]
-    k_h: Annotated[int, "rows of the window"]
-    k_w: Annotated[int, "columns of the window"]
+    kernel_height: Annotated[int, "rows of the window"]
+    kernel_width: Annotated[int, "columns of the window"]
     relu: Annotated[bool, "whether results are at least 0"]
     high: Annotated[bool, "whether there is an upper limit"]
     written_out: Annotated[bool, "whether all taps are written out, and not those of a row"]
@@ -407,7 +415,7 @@ def emit_strips(spec: ConvSpec, site: Site) -> Call:
     else:
         stream = packed_taps(pairs << scale, bias, spec.multipliers)
         operands = {"x": site.x, "w": site.const("weights", stream), "y": site.y, "strip": strip}
-    params = [strip_walk(spec, shape, tiling), CodeLimits.of(spec.limits), YZero(y_zero=spec.y.q.zero_point)]
+    params = [strip_walk(spec, shape, tiling), CodeLimits.of(spec.limits), YZero(y_zero_point=spec.y.q.zero_point)]
     options = [StrideOptions(stride=tiling.stride, clamp=spec.is_clamped), Loops.of(site), GainOption(gain=scale)]
     used = [option for option in options if type(option) in site.kernel.options]
     inplace = [("y", "x")] if tiling.may_overwrite_input() else []
@@ -424,12 +432,12 @@ def strip_count(spec: ConvSpec) -> int:
     """Count strips of four channels, each of which has a cost of its own at its start."""
     shape = spec.shape
     tiling = strips(shape)
-    return shape.batch * -(-shape.in_c // WORD) * -(-tiling.lines.out * tiling.stride // 2)
+    return shape.batch * -(-shape.in_channels // WORD) * -(-tiling.lines.out * tiling.stride // 2)
 
 
 def stride_way(spec: ConvSpec) -> str:
     """Return the way in the cost table: strips of stride 1 compute two lines at once, those of stride 2 one."""
-    return f"stride{spec.shape.stride_h}"
+    return f"stride{spec.shape.stride_height}"
 
 
 def strip_walk(spec: ConvSpec, shape: ConvShape, tiling: Strips) -> StripWalk:
@@ -443,9 +451,9 @@ def strip_walk(spec: ConvSpec, shape: ConvShape, tiling: Strips) -> StripWalk:
     lines, points = tiling.lines, tiling.points
     return StripWalk(
         batch=shape.batch,
-        channels=shape.in_c,
-        x_size=shape.in_h * shape.in_w * shape.pixel,
-        y_size=shape.out_h * shape.out_w * shape.pixel,
+        channels=shape.in_channels,
+        x_size=shape.in_height * shape.in_width * shape.pixel,
+        y_size=shape.out_height * shape.out_width * shape.pixel,
         lines=lines.size,
         out_lines=lines.out,
         line_pad=lines.pad,
@@ -457,7 +465,7 @@ def strip_walk(spec: ConvSpec, shape: ConvShape, tiling: Strips) -> StripWalk:
         point_pad=points.pad,
         x_point=points.step,
         y_point=points.out_step,
-        x_zero=spec.x.q.zero_point if spec.x.dtype is DType.INT8 else None,
+        x_zero_point=spec.x.q.zero_point if spec.x.dtype is DType.INT8 else None,
     )
 
 
@@ -598,7 +606,7 @@ def strip_instructions(spec: ConvSpec) -> int:
     shape = spec.shape.as_few_rows()
     tiling = folded(shape) or tap_strips(shape)
     assert tiling is not None
-    return round(shape.batch * shape.in_c * tiling.instructions())
+    return round(shape.batch * shape.in_channels * tiling.instructions())
 
 
 def other_windows(spec: ConvSpec) -> bool:
@@ -623,12 +631,12 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
     assert tiling is not None
     walk = strip_walk(spec, shape, tiling)
     if row:  # In a folded row, the walk counts single points.
-        points = min(shape.in_w, 2 * tiling.points.extent - shape.pad_w)
-        walk = replace(walk, points=points, out_points=shape.out_w)
-    taps = spec.weights.reshape(-1, shape.k_h, shape.k_w)
+        points = min(shape.in_width, 2 * tiling.points.extent - shape.padding_left)
+        walk = replace(walk, points=points, out_points=shape.out_width)
+    taps = spec.weights.reshape(-1, shape.kernel_height, shape.kernel_width)
     weights = taps.transpose(0, 2, 1) if not tiling.columns else taps
     if four_bits in site.kernel.when:
-        weights = paired_nibbles(weights.reshape(-1, shape.k_w if row else tiling.lines.taps))
+        weights = paired_nibbles(weights.reshape(-1, shape.kernel_width if row else tiling.lines.taps))
     elif spec.w.dtype is not DType.INT8:
         weights = weights.astype(np.int16)
     operands = {
@@ -658,12 +666,12 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
         tap_pairs=tiling.tap_pairs,
         lines=tiling.at_once,
         points=tiling.together,
-        k_lines=shape.k_w if row else tiling.lines.taps,
+        k_lines=shape.kernel_width if row else tiling.lines.taps,
         k_points=tiling.points.taps,
     )
     ending = EndWord(end=end_word(spec, _least(spec)), shift=more if more > 0 else None)
     inplace = [("y", "x")] if spec.x.dtype is spec.y.dtype and tiling.may_overwrite_input() else []
-    variant = f"row{shape.k_w}" if row else f"{tiling.lines.taps}x{tiling.points.taps}"
+    variant = f"row{shape.kernel_width}" if row else f"{tiling.lines.taps}x{tiling.points.taps}"
     params = [walk, CodeLimits.of(spec.limits), ending]
     return site.call(operands, params, [options], inplace=inplace, variant=variant, gathers=_gathered(spec))
 
@@ -676,8 +684,8 @@ def _words(packed: Array) -> Array:
 def rows_of_three(spec: ConvSpec) -> bool:
     """Require 3×3 weights, three output pixels or more in a row; sums of which 32 bits are the result."""
     shape = spec.shape
-    near = shape.dilation_w == 1 and shape.stride_w < 3
-    return shape.k_h == shape.k_w == 3 and near and shape.out_w > 2 and _scaled(spec) == 0
+    near = shape.dilation_width == 1 and shape.stride_width < 3
+    return shape.kernel_height == shape.kernel_width == 3 and near and shape.out_width > 2 and _scaled(spec) == 0
 
 
 def ten_bits(spec: ConvSpec) -> bool:
@@ -725,8 +733,8 @@ def emit_rows_of_three(spec: ConvSpec, site: Site) -> Call:
     bias, multiplier = small_constants(weights, spec.folded_bias, spec.multipliers)
     sums = np.abs(weights.astype(np.int64)).sum((1, 2)) * 128 + np.abs(bias)
     bits = 8 if spec.w.dtype is DType.INT8 else 10
-    threes = np.minimum(np.arange(0, shape.out_w, 3), shape.out_w - 3)[:, None] + np.arange(3)
-    pixels = np.arange(shape.out_h)[:, None, None] * shape.out_w + threes
+    threes = np.minimum(np.arange(0, shape.out_width, 3), shape.out_width - 3)[:, None] + np.arange(3)
+    pixels = np.arange(shape.out_height)[:, None, None] * shape.out_width + threes
     order = windows(shape, pixels.reshape(-1, 3)) if direct else rows(shape)
     operands = {
         "x": site.x,
@@ -734,13 +742,13 @@ def emit_rows_of_three(spec: ConvSpec, site: Site) -> Call:
         "y": site.y,
         "rows": site.scratch("rows", DType.INT8, ring_size(shape, direct)),
     }
-    zeros = InputOutputZeros(y_zero=spec.y.q.zero_point, x_zero=spec.x.q.zero_point)
+    zeros = InputOutputZeros(y_zero_point=spec.y.q.zero_point, x_zero_point=spec.x.q.zero_point)
     params = [shape.geometry, ring_of(shape, direct), zeros, CodeLimits.of(spec.limits)]
     options = [
-        StrideOptions(stride=shape.stride_w, clamp=spec.is_clamped),
+        StrideOptions(stride=shape.stride_width, clamp=spec.is_clamped),
         ThreePixelOptions(short=bool(sums.max(initial=0) < SHORT_SUM), bits=bits),
     ]
-    return site.call(operands, params, options, overlaps=spec.overlaps(order), variant=f"stride{shape.stride_w}")
+    return site.call(operands, params, options, overlaps=spec.overlaps(order), variant=f"stride{shape.stride_width}")
 
 
 # --------------------------------------------------------------------------------------------------- float
@@ -749,14 +757,19 @@ def emit_rows_of_three(spec: ConvSpec, site: Site) -> Call:
 def _lane_shape(spec: ConvSpec) -> ConvShape:
     """Return a column of up to 9 taps as a row, whose taps are unrolled; other geometries unchanged."""
     shape = spec.shape
-    return shape.as_row() if shape.as_row().k_w <= 9 else shape
+    return shape.as_row() if shape.as_row().kernel_width <= 9 else shape
 
 
 def short_rows(spec: ConvSpec) -> bool:
     """Require at most 9 weights in a row, four channels or more, no other clamp than at 0 and above."""
     shape, (low, high) = _lane_shape(spec), spec.float_limits
     simple = low == 0 or (math.isinf(low) and math.isinf(high))
-    return shape.k_w <= 9 and shape.k_h * shape.k_w <= 121 and shape.in_c >= WORD and simple
+    return (
+        shape.kernel_width <= 9
+        and shape.kernel_height * shape.kernel_width <= 121
+        and shape.in_channels >= WORD
+        and simple
+    )
 
 
 def blocks_of(channels: int, lanes: int) -> list[slice]:
@@ -771,10 +784,10 @@ def emit_lanes(spec: ConvSpec, site: Site) -> Call:
     Weights are packed as [block][bias, taps][lanes].
     """
     shape, (low, high) = _lane_shape(spec), spec.float_limits
-    count = 2 * WORD if shape.in_c >= 2 * WORD else WORD
+    count = 2 * WORD if shape.in_channels >= 2 * WORD else WORD
     taps = np.concatenate([spec.float_bias[None], spec.rows.T])
-    packed = np.concatenate([taps[:, block].reshape(-1) for block in blocks_of(shape.in_c, count)])
-    starts = np.asarray([block.start for block in blocks_of(shape.in_c, count)])
+    packed = np.concatenate([taps[:, block].reshape(-1) for block in blocks_of(shape.in_channels, count)])
+    starts = np.asarray([block.start for block in blocks_of(shape.in_channels, count)])
     order = lanes(shape, starts, count) if shape.is_inside else rows(shape)
     operands = {
         "x": site.x,
@@ -785,14 +798,14 @@ def emit_lanes(spec: ConvSpec, site: Site) -> Call:
     limit = HighLimit(high=None if math.isinf(high) else high)
     options = LaneOptions(
         lanes=count,
-        k_h=shape.k_h,
-        k_w=shape.k_w,
+        kernel_height=shape.kernel_height,
+        kernel_width=shape.kernel_width,
         relu=not math.isinf(low),
         high=not math.isinf(high),
-        written_out=shape.k_h <= 3 and shape.k_h * shape.k_w <= 9,
+        written_out=shape.kernel_height <= 3 and shape.kernel_height * shape.kernel_width <= 9,
     )
     params = [shape.geometry, ring_of(shape, shape.is_inside), limit]
-    variant = f"{shape.k_h}x{shape.k_w}" + "_relu" * options.relu
+    variant = f"{shape.kernel_height}x{shape.kernel_width}" + "_relu" * options.relu
     return site.call(operands, params, [options, FloatLoops.of(site)], overlaps=spec.overlaps(order), variant=variant)
 
 
@@ -848,7 +861,7 @@ _THREE_BY_THREE = Kernel(
     what="3 x 3 windows of one filter a channel, on strips of four or five lines, two taps an instruction",
     operands=_operands((DType.INT8,), DType.INT32, _STRIP),
     params=(StripWalk, CodeLimits, YZero),
-    uniform=frozenset({"batch", "line_pad", "point_pad", "x_zero", "low", "high", "y_zero"}),
+    uniform=frozenset({"batch", "line_pad", "point_pad", "x_zero_point", "low", "high", "y_zero_point"}),
     options=(StrideOptions, Loops),
     needs=frozenset({"dsp"}),
     when=(int8_tensors, filters, three_by_three, stride_one_or_two, a_word_of_channels, int8_results, high_word),
@@ -880,7 +893,7 @@ DEPTHWISE: tuple[Kernel, ...] = (
         what="one filter a channel, eight or four channels of a pixel at a time",
         operands=_operands((DType.FLOAT32,), DType.FLOAT32, scratch("rows", "a ring of padded rows", DType.FLOAT32)),
         params=(ConvGeometry, Ring, HighLimit),
-        without=frozenset({"k_w"}),
+        without=frozenset({"kernel_width"}),
         options=(LaneOptions, FloatLoops),
         needs=frozenset({"fpu"}),
         when=(float_tensors, depthwise, short_rows),
@@ -891,7 +904,7 @@ DEPTHWISE: tuple[Kernel, ...] = (
         what="3 x 3 windows of one filter a channel, three pixels of a row at a time",
         operands=_operands((DType.INT8,), DType.INT32, scratch("rows", "a ring of padded rows", DType.INT8)),
         params=(ConvGeometry, Ring, InputOutputZeros, CodeLimits),
-        without=frozenset({"out_c", "k_w", "stride_w", "dilation_w"}),
+        without=frozenset({"out_channels", "kernel_width", "stride_width", "dilation_width"}),
         options=(StrideOptions, ThreePixelOptions),
         when=(int8_tensors, ten_bits, filters, rows_of_three, int8_results),
         loads=0.5,

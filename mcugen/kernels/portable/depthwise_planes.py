@@ -171,7 +171,7 @@ def emit_planes(spec: ConvSpec, site: Site) -> Call:
     """
     shape, few, more = spec.shape.as_row(), "thumb1" in site.features, spec.high_word.shift - 32
     tiling = plane_strips(shape, few)
-    weights = spec.weights.reshape(-1, shape.k_h, shape.k_w)
+    weights = spec.weights.reshape(-1, shape.kernel_height, shape.kernel_width)
     strip = DType.INT32 if few else spec.x.dtype
     weights = weights.transpose(0, 2, 1) if tiling.columns else weights
     packed = four_bits in site.kernel.when
@@ -183,7 +183,7 @@ def emit_planes(spec: ConvSpec, site: Site) -> Call:
         "strip": site.scratch("strip", strip, tiling.held * tiling.pitch),
     }
     if packed:
-        operands["taps"] = site.scratch("taps", DType.INT8, shape.k_h * shape.k_w)
+        operands["taps"] = site.scratch("taps", DType.INT8, shape.kernel_height * shape.kernel_width)
     window = PlaneWindow(
         pitch=tiling.pitch,
         held=tiling.held,
@@ -222,7 +222,7 @@ def _variant(tiling: PlaneStrips) -> str:
 def plane_instructions(spec: ConvSpec) -> int:
     """Estimate the instructions of a layer, which depend on how planes are cut."""
     shape = spec.shape.as_row()
-    return round(shape.batch * shape.in_c * plane_strips(shape, few=False).instructions())
+    return round(shape.batch * shape.in_channels * plane_strips(shape, few=False).instructions())
 
 
 def plane_way(spec: ConvSpec) -> str:
@@ -243,11 +243,11 @@ class LineWalk(Params):
     rows: Annotated[int, "rows of x and y, one after the other"]
     channels: Annotated[int, "channels"]
     pixel: Annotated[int, "elements from pixel to pixel"]
-    in_w: Annotated[int, "pixels of a row of x"]
-    out_w: Annotated[int, "pixels of a row of y"]
+    in_width: Annotated[int, "pixels of a row of x"]
+    out_width: Annotated[int, "pixels of a row of y"]
     dilation: Annotated[int, "pixels from tap to tap"]
     pads: Annotated[int, "taps before a row that the first window begins with"]
-    x_zero: Annotated[Trained, "zero point of x: what padding holds"]
+    x_zero_point: Annotated[Trained, "zero point of x: what padding holds"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,10 +264,14 @@ class LineOptions(Options):
 def three_in_a_row(spec: ConvSpec) -> bool:
     """Require a row of three taps, one pixel after the other, each with two inputs or more."""
     shape = spec.shape.as_row()
-    is_row = shape.k_h == shape.stride_h == shape.stride_w == 1 and not shape.pad_h and shape.in_h == shape.out_h
-    near = shape.pad_w <= 2 * shape.dilation_w and shape.pad_w % shape.dilation_w == 0
-    long = min(shape.in_w, shape.out_w) >= 2 * shape.dilation_w
-    return is_row and shape.k_w == 3 and near and long and int8_results(spec)
+    is_row = (
+        shape.kernel_height == shape.stride_height == shape.stride_width == 1
+        and not shape.padding_top
+        and shape.in_height == shape.out_height
+    )
+    near = shape.padding_left <= 2 * shape.dilation_width and shape.padding_left % shape.dilation_width == 0
+    long = min(shape.in_width, shape.out_width) >= 2 * shape.dilation_width
+    return is_row and shape.kernel_width == 3 and near and long and int8_results(spec)
 
 
 def emit_line(spec: ConvSpec, site: Site) -> Call:
@@ -283,27 +287,27 @@ def emit_line(spec: ConvSpec, site: Site) -> Call:
         "y": site.y,
     }
     walk = LineWalk(
-        rows=shape.batch * shape.in_h,
-        channels=shape.in_c,
+        rows=shape.batch * shape.in_height,
+        channels=shape.in_channels,
         pixel=shape.pixel,
-        in_w=shape.in_w,
-        out_w=shape.out_w,
-        dilation=shape.dilation_w,
-        pads=shape.pad_w // shape.dilation_w,
-        x_zero=spec.x.q.zero_point,
+        in_width=shape.in_width,
+        out_width=shape.out_width,
+        dilation=shape.dilation_width,
+        pads=shape.padding_left // shape.dilation_width,
+        x_zero_point=spec.x.q.zero_point,
     )
     options = LineOptions(
         w_t=DType.of(spec.weights).c, y_t=spec.y.dtype.c, shifted=more > 0, gain=max(-more, 0), clamp=spec.is_clamped
     )
     ending = EndWord(end=end_word(spec), shift=more if more > 0 else None)
-    inplace = [("y", "x")] if shape.in_w == shape.out_w else []
+    inplace = [("y", "x")] if shape.in_width == shape.out_width else []
     return site.call(operands, [walk, CodeLimits.of(spec.limits), ending], [options], inplace=inplace)
 
 
 def sequences(spec: ConvSpec) -> int:
     """Count sequences of pixels that share windows; each has a cost of its own at its beginning."""
     shape = spec.shape.as_row()
-    return shape.batch * shape.in_h * shape.in_c * shape.dilation_w
+    return shape.batch * shape.in_height * shape.in_channels * shape.dilation_width
 
 
 _CODES = (DType.INT8, DType.INT16)

@@ -65,14 +65,17 @@ class WindowPlan:
         shape = spec.shape
         if not isinstance(spec, TransposedSpec):
             shape = dsp_conv.plain_pixels(shape)
-            filters = spec.weights.reshape(spec.channels, shape.k_h, shape.k_w, shape.in_c)
+            filters = spec.weights.reshape(spec.channels, shape.kernel_height, shape.kernel_width, shape.in_channels)
             phases = tuple(
-                Phase(-shape.pad_h, -shape.pad_w, filter_weights, n) for n, filter_weights in enumerate(filters)
+                Phase(-shape.padding_top, -shape.padding_left, filter_weights, n)
+                for n, filter_weights in enumerate(filters)
             )
-            return WindowPlan(spec, phases, (1, 1), (shape.stride_h, shape.stride_w), shape.dilation_h, is_dsp)
-        places = product(range(shape.stride_h), range(shape.stride_w), range(spec.channels))
+            return WindowPlan(
+                spec, phases, (1, 1), (shape.stride_height, shape.stride_width), shape.dilation_height, is_dsp
+            )
+        places = product(range(shape.stride_height), range(shape.stride_width), range(spec.channels))
         phases = tuple(_phase(spec, *place) for place in places)
-        return WindowPlan(spec, phases, (shape.stride_h, shape.stride_w), (1, 1), 1, is_dsp)
+        return WindowPlan(spec, phases, (shape.stride_height, shape.stride_width), (1, 1), 1, is_dsp)
 
     @property
     def shape(self) -> ConvShape:
@@ -83,7 +86,7 @@ class WindowPlan:
     def steps(self) -> tuple[int, int]:
         """Return the steps along the rows and the columns of y; the last may cover fewer places."""
         (rows, columns), shape = self.places, self.shape
-        return -(-shape.out_h // rows), -(-shape.out_w // columns)
+        return -(-shape.out_height // rows), -(-shape.out_width // columns)
 
     @cached_property
     def first(self) -> tuple[int, int]:
@@ -100,7 +103,7 @@ class WindowPlan:
     @cached_property
     def is_padded(self) -> bool:
         """Return whether windows leave x."""
-        sizes = (self.shape.in_h, self.shape.in_w)
+        sizes = (self.shape.in_height, self.shape.in_width)
         ends = zip(self.first, self.span, self.steps, self.step, sizes, strict=True)
         return any(at < 0 or at + span + (steps - 1) * step > size for at, span, steps, step, size in ends)
 
@@ -112,7 +115,7 @@ class WindowPlan:
     @property
     def unit(self) -> int:
         """Return the elements that are loaded together."""
-        return 8 if self.shape.in_c % 8 == 0 else 4
+        return 8 if self.shape.in_channels % 8 == 0 else 4
 
     @property
     def turn(self) -> int:
@@ -123,16 +126,16 @@ class WindowPlan:
     @property
     def margin(self) -> int:
         """Return the elements of a row of the ring buffer before those of x, in whole words."""
-        return max(-self.first[1], 0) * self.shape.in_c
+        return max(-self.first[1], 0) * self.shape.in_channels
 
     @property
     def pitch(self) -> int:
         """Return the elements from row to row of the ring buffer, or of x."""
         shape, (_, left) = self.shape, self.first
         if not self.is_padded:
-            return shape.in_w * shape.in_c
+            return shape.in_width * shape.in_channels
         end = left + self.span[1] + (self.steps[1] - 1) * self.step[1]
-        return self.margin + max(end, shape.in_w) * shape.in_c
+        return self.margin + max(end, shape.in_width) * shape.in_channels
 
     @property
     def turns(self) -> int:
@@ -148,12 +151,16 @@ class WindowPlan:
         if self.is_padded:
             return ring_rows(self.shape)
         if self.spec.channels > 1:
-            lines = np.arange(self.shape.batch * self.shape.out_h)
-            image, line = np.divmod(lines, self.shape.out_h)
-            first = (image * self.shape.in_h + line * self.shape.stride_h) * self.shape.in_w * self.shape.in_c
-            return Traversal.rereading(first, self.shape.out_w * self.shape.out_c)
-        pixels = np.arange(self.shape.out_h * self.shape.out_w).reshape(self.shape.out_h, -1)
-        return windows(self.shape, np.concatenate([row[in_turn(self.shape.out_w, 2)] for row in pixels]))
+            lines = np.arange(self.shape.batch * self.shape.out_height)
+            image, line = np.divmod(lines, self.shape.out_height)
+            first = (
+                (image * self.shape.in_height + line * self.shape.stride_height)
+                * self.shape.in_width
+                * self.shape.in_channels
+            )
+            return Traversal.rereading(first, self.shape.out_width * self.shape.out_channels)
+        pixels = np.arange(self.shape.out_height * self.shape.out_width).reshape(self.shape.out_height, -1)
+        return windows(self.shape, np.concatenate([row[in_turn(self.shape.out_width, 2)] for row in pixels]))
 
     def table(self, multipliers: Array) -> Array:
         """Return the table of phases.
@@ -170,7 +177,7 @@ class WindowPlan:
             (bias,) = folded_bias(spec.sig, phase.weights[None], own)
             rows, size = len(phase.weights), phase.weights.size
             turns = size // rows // self.turn
-            place = (phase.top - top, (phase.left - left) * self.shape.in_c)
+            place = (phase.top - top, (phase.left - left) * self.shape.in_channels)
             entries.append((*place, rows, turns, start, bias, multipliers[phase.channel]))
             start += size
         return np.array(entries, np.int64)
@@ -180,32 +187,32 @@ class WindowPlan:
         shape, (top, left) = self.shape, self.first
         return SingleRows(
             batch=shape.batch,
-            in_h=shape.in_h,
-            row=shape.in_w * shape.in_c,
-            out_h=shape.out_h,
-            out_w=shape.out_w,
-            channels=shape.out_c,
+            in_height=shape.in_height,
+            row=shape.in_width * shape.in_channels,
+            out_height=shape.out_height,
+            out_width=shape.out_width,
+            channels=shape.out_channels,
             places_h=self.places[0],
             places_w=self.places[1],
             is_padded=int(self.is_padded),
-            x_zero=self.spec.x.q.zero_point,
-            ring_h=self.span[0] if self.is_padded else shape.in_h,
+            x_zero_point=self.spec.x.q.zero_point,
+            ring_h=self.span[0] if self.is_padded else shape.in_height,
             pitch=self.pitch,
             margin=self.margin,
-            before=self.margin + left * shape.in_c,
-            pad_h=-top,
+            before=self.margin + left * shape.in_channels,
+            padding_top=-top,
             step_h=self.step[0],
-            dilation_h=self.dilation,
-            right=self.step[1] * shape.in_c,
+            dilation_height=self.dilation,
+            right=self.step[1] * shape.in_channels,
         )
 
 
 def _phase(spec: TransposedSpec, row: int, column: int, channel: int) -> Phase:
     shape = spec.shape
-    weights = spec.weights[channel].reshape(shape.k_h, shape.k_w, shape.in_c)
-    rows, columns = meets(shape, "h", row), meets(shape, "w", column)
+    weights = spec.weights[channel].reshape(shape.kernel_height, shape.kernel_width, shape.in_channels)
+    rows, columns = meets(shape, "height", row), meets(shape, "width", column)
     (top, height), (left, width) = _extent(rows), _extent(columns)
-    phase_weights = np.zeros((height, width, shape.in_c), weights.dtype)
+    phase_weights = np.zeros((height, width, shape.in_channels), weights.dtype)
     for ky, input_row in rows:
         for kx, input_column in columns:
             phase_weights[input_row - top, input_column - left] = weights[ky, kx]
@@ -226,22 +233,22 @@ class SingleRows(Params):
     """Parameters of the windows over x, and of where rows are read."""
 
     batch: Annotated[int, "images"]
-    in_h: Annotated[int, "rows of x"]
+    in_height: Annotated[int, "rows of x"]
     row: Annotated[int, "elements of a row of x"]
-    out_h: Annotated[int, "rows of y"]
-    out_w: Annotated[int, "pixels of a row of y"]
+    out_height: Annotated[int, "rows of y"]
+    out_width: Annotated[int, "pixels of a row of y"]
     channels: Annotated[int, "of a pixel of y, each with a phase of its own"]
     places_h: Annotated[int, "rows of y to a step along the rows of x, likewise"]
     places_w: Annotated[int, "pixels of y to a step along a row of x, likewise"]
     is_padded: Annotated[int, "whether rows are copied to the ring, padded"]
-    x_zero: Annotated[Trained, "zero point of x: what padding holds"]
+    x_zero_point: Annotated[Trained, "zero point of x: what padding holds"]
     ring_h: Annotated[int, "rows of the ring, or of x"]
     pitch: Annotated[int, "elements from row to row, there"]
     margin: Annotated[int, "elements of a row of the ring before those of x"]
     before: Annotated[int, "elements of a row before the first window"]
-    pad_h: Annotated[int, "rows above x that the first window begins at"]
+    padding_top: Annotated[int, "rows above x that the first window begins at"]
     step_h: Annotated[int, "rows of x from step to step"]
-    dilation_h: Annotated[int, "rows of x from row to row of a window"]
+    dilation_height: Annotated[int, "rows of x from row to row of a window"]
     right: Annotated[int, "elements of x from step to step within a row"]
 
 
@@ -287,12 +294,12 @@ def odd_channels(spec: ConvSpec) -> bool:
 
 def whole_words(spec: ConvSpec) -> bool:
     """Require pixels of whole words."""
-    return spec.shape.in_c % 4 == 0
+    return spec.shape.in_channels % 4 == 0
 
 
 def undilated_rows(spec: ConvSpec) -> bool:
     """Require rows of the window without gaps."""
-    return isinstance(spec, TransposedSpec) or spec.shape.dilation_w == 1 or spec.shape.k_w == 1
+    return isinstance(spec, TransposedSpec) or spec.shape.dilation_width == 1 or spec.shape.kernel_width == 1
 
 
 def short_sums(spec: ConvSpec) -> bool:

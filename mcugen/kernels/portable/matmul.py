@@ -60,8 +60,8 @@ class Factor(Params):
 class ProductStore(Params):
     """Parameters of requantization; only the zero points where the sums themselves are the result."""
 
-    a_zero: Annotated[Trained | None, "zero point of a; of int16 it is 0"] = None
-    b_zero: Annotated[Trained | None, "zero point of b; of int16 it is 0"] = None
+    a_zero_point: Annotated[Trained | None, "zero point of a; of int16 it is 0"] = None
+    b_zero_point: Annotated[Trained | None, "zero point of b; of int16 it is 0"] = None
     multiplier: Annotated[Trained | None, "of sums"] = None
     offset: Annotated[Wide | None, "zero point of y and half a step, before the shift to the right"] = None
 
@@ -105,8 +105,8 @@ class ProductOptions(Options):
 class ColumnStrips(Params):
     """Parameters of strips: packed columns of b to which the rows of a are applied."""
 
-    a_zero: Annotated[Trained, "zero point of a"]
-    b_zero: Annotated[Trained, "zero point of b"]
+    a_zero_point: Annotated[Trained, "zero point of a"]
+    b_zero_point: Annotated[Trained, "zero point of b"]
     multiplier: Annotated[Trained, "of sums"]
     width: Annotated[int, "columns of a strip"]
     pair: Annotated[int, "words of two columns"]
@@ -172,8 +172,8 @@ def emit_strips(spec: MatMulSpec, site: Site) -> Call:
         "patch": site.scratch("patch", DType.INT16, 2 * GROUP * steps),
     }
     strips = ColumnStrips(
-        a_zero=spec.a.q.zero_point,
-        b_zero=spec.b.q.zero_point,
+        a_zero_point=spec.a.q.zero_point,
+        b_zero_point=spec.b.q.zero_point,
         multiplier=int(requantize.multiplier[0]),
         width=width,
         pair=pair,
@@ -187,8 +187,8 @@ def emit_strips(spec: MatMulSpec, site: Site) -> Call:
 class PlainStrips(Params):
     """Parameters of strips whose columns keep their elements of 8 bits."""
 
-    a_zero: Annotated[Trained, "zero point of a"]
-    b_zero: Annotated[Trained, "zero point of b"]
+    a_zero_point: Annotated[Trained, "zero point of a"]
+    b_zero_point: Annotated[Trained, "zero point of b"]
     multiplier: Annotated[Trained, "of sums"]
     width: Annotated[int, "columns of a strip"]
 
@@ -197,7 +197,7 @@ class PlainStrips(Params):
         """Return the parameters for strips of `width` columns."""
         zeros = spec.a.q.zero_point, spec.b.q.zero_point
         multiplier = int(spec.requantizer.multiplier[0])
-        return PlainStrips(a_zero=zeros[0], b_zero=zeros[1], multiplier=multiplier, width=width)
+        return PlainStrips(a_zero_point=zeros[0], b_zero_point=zeros[1], multiplier=multiplier, width=width)
 
 
 def by_vectors(spec: MatMulSpec) -> bool:
@@ -315,8 +315,8 @@ def _strip(depth: int) -> int:
 
 
 def _product_store(spec: MatMulSpec) -> ProductStore:
-    a_zero, b_zero = (t.q.zero_point if t.dtype is DType.INT8 else None for t in (spec.a, spec.b))
-    store = ProductStore(a_zero=a_zero, b_zero=b_zero)
+    a_zero_point, b_zero_point = (t.q.zero_point if t.dtype is DType.INT8 else None for t in (spec.a, spec.b))
+    store = ProductStore(a_zero_point=a_zero_point, b_zero_point=b_zero_point)
     if spec.y.dtype is DType.INT32:
         return store
     requantize = spec.requantizer.for_high_word()

@@ -197,7 +197,7 @@ class FixedPoint(Params):
     """Parameters of integers (mcugen.numerics.normalize)."""
 
     count: Annotated[int, "elements of a row"]
-    x_zero: Annotated[Trained, "zero point of x"]
+    x_zero_point: Annotated[Trained, "zero point of x"]
     lift: Annotated[Trained, "factor by which deviations fill 32 bits, a power of two"]
     fraction: Annotated[Trained, "bits by which the spread of a row is shifted to the left"]
     epsilon: Annotated[Wide, "what is added to the spread then"]
@@ -248,7 +248,7 @@ def call_normalize_codes(node: Node, builder: Builder, rows: NormalizedRows, fix
     x, y, name, loops = rows.x, rows.y, node.output.name, rows.loops()
     params = FixedPoint(
         count=fixed.count,
-        x_zero=x.q.zero_point,
+        x_zero_point=x.q.zero_point,
         lift=1 << fixed.lift,
         fraction=fixed.fraction,
         epsilon=Wide(fixed.epsilon),

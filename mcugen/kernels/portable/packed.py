@@ -151,7 +151,7 @@ class GroupedCodes(Params):
 class GroupedZero(Params):
     """Zero point of the quantized input."""
 
-    x_zero: Annotated[Trained, "zero point of x"]
+    x_zero_point: Annotated[Trained, "zero point of x"]
 
 
 @dataclass(frozen=True, kw_only=True)

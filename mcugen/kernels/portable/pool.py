@@ -27,25 +27,25 @@ class WindowGeometry(Params):
 
     batch: Annotated[int, "images"]
     channels: Annotated[int, "elements of a pixel"]
-    in_h: Annotated[int, "rows of x"]
-    in_w: Annotated[int, "pixels of a row of x"]
-    out_h: Annotated[int, "rows of y"]
-    out_w: Annotated[int, "pixels of a row of y"]
-    k_h: Annotated[int, "rows of the window"]
-    k_w: Annotated[int, "columns of the window"]
-    stride_h: Annotated[int, "rows from window to window"]
-    stride_w: Annotated[int, "pixels from window to window"]
-    pad_h: Annotated[int, "rows above x that the first window begins at"]
-    pad_w: Annotated[int, "pixels before a row that the first window begins at"]
+    in_height: Annotated[int, "rows of x"]
+    in_width: Annotated[int, "pixels of a row of x"]
+    out_height: Annotated[int, "rows of y"]
+    out_width: Annotated[int, "pixels of a row of y"]
+    kernel_height: Annotated[int, "rows of the window"]
+    kernel_width: Annotated[int, "columns of the window"]
+    stride_height: Annotated[int, "rows from window to window"]
+    stride_width: Annotated[int, "pixels from window to window"]
+    padding_top: Annotated[int, "rows above x that the first window begins at"]
+    padding_left: Annotated[int, "pixels before a row that the first window begins at"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gaps(Params):
     """Dilation of a window, and channels of a pixel in memory if the layer covers only some of them."""
 
-    dilation_h: Annotated[int | None, "rows from tap to tap"] = None
-    dilation_w: Annotated[int | None, "pixels from tap to tap"] = None
-    whole_c: Annotated[int | None, "channels of a pixel of x and y, where the layer computes only some"] = None
+    dilation_height: Annotated[int | None, "rows from tap to tap"] = None
+    dilation_width: Annotated[int | None, "pixels from tap to tap"] = None
+    pixel_channels: Annotated[int | None, "channels of a pixel of x and y, where the layer computes only some"] = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,16 +63,16 @@ class PoolSpec:
     @cached_property
     def geometry(self) -> WindowGeometry:
         """Return the geometry as parameters of a kernel."""
-        axes: dict[str, tuple[Sequence[int], int]] = {
-            "in": (self.x.shape[1:-1], 1),
-            "out": (self.y.shape[1:-1], 1),
-            "k": (self.kernel, 1),
-            "stride": (self.window.strides, 1),
-            "pad": (self.window.before, 0),
+        axes: dict[tuple[str, str], tuple[Sequence[int], int]] = {
+            ("in_height", "in_width"): (self.x.shape[1:-1], 1),
+            ("out_height", "out_width"): (self.y.shape[1:-1], 1),
+            ("kernel_height", "kernel_width"): (self.kernel, 1),
+            ("stride_height", "stride_width"): (self.window.strides, 1),
+            ("padding_top", "padding_left"): (self.window.before, 0),
         }
         sizes: dict[str, int] = {}
-        for name, (values, missing) in axes.items():
-            sizes[f"{name}_h"], sizes[f"{name}_w"] = values if len(values) == 2 else (missing, values[0])
+        for (rows, columns), (values, missing) in axes.items():
+            sizes[rows], sizes[columns] = values if len(values) == 2 else (missing, values[0])
         return WindowGeometry(batch=self.x.shape[0], channels=self.x.shape[-1], **sizes)
 
     @property
@@ -84,7 +84,7 @@ class PoolSpec:
     def gaps(self) -> Gaps:
         """Return dilation and channels as parameters of a kernel."""
         by_h, by_w = (1, *self.window.dilations)[-2:] if self.is_dilated else (None, None)
-        return Gaps(dilation_h=by_h, dilation_w=by_w, whole_c=self.whole)
+        return Gaps(dilation_height=by_h, dilation_width=by_w, pixel_channels=self.whole)
 
     def is_inside(self, any_size: bool) -> bool:
         """Return whether no window leaves the input; False if the size of the input may vary."""
@@ -93,9 +93,9 @@ class PoolSpec:
     def overlaps(self) -> list[Overlap]:
         """Return how far y may overlap x for the traversal pixel by pixel, four channels at a time."""
         g, (by_h, by_w) = self.geometry, (1, *self.window.dilations)[-2:]
-        rows = first_taps(g.out_h, g.stride_h, g.pad_h, by_h)
-        columns = first_taps(g.out_w, g.stride_w, g.pad_w, by_w)
-        pixels = nested(np.arange(g.batch) * g.in_h * g.in_w, rows * g.in_w, columns)
+        rows = first_taps(g.out_height, g.stride_height, g.padding_top, by_h)
+        columns = first_taps(g.out_width, g.stride_width, g.padding_left, by_w)
+        pixels = nested(np.arange(g.batch) * g.in_height * g.in_width, rows * g.in_width, columns)
         return overlap(self.x, self.y, Traversal.pixels(pixels * g.channels, g.channels, block=4))
 
     def variant(self, inside: bool) -> str:
@@ -189,8 +189,8 @@ def call_max_pool(node: Node, builder: Builder, pool: PoolSpec) -> None:
 class CountedPadding(Params):
     """Parameters of the padding that counts in a mean."""
 
-    counted_h: Annotated[int | None, "rows from the first above x whose taps count to the last below"] = None
-    counted_w: Annotated[int | None, "the same of the pixels of a row"] = None
+    counted_height: Annotated[int | None, "rows from the first above x whose taps count to the last below"] = None
+    counted_width: Annotated[int | None, "the same of the pixels of a row"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,9 +204,9 @@ class RealMean(Params):
 class CodesMean(Params):
     """Parameters that requantize a sum to the quantized mean with one rounding."""
 
-    x_zero: Annotated[Trained, "zero point of x"]
-    y_zero: Annotated[Trained, "zero point of y"]
-    offset: Annotated[Wide, "y_zero and one half, in products of a sum and a multiplier"]
+    x_zero_point: Annotated[Trained, "zero point of x"]
+    y_zero_point: Annotated[Trained, "zero point of y"]
+    offset: Annotated[Wide, "y_zero_point and one half, in products of a sum and a multiplier"]
     multiplier: Annotated[
         Trained | None, "scale of x / scale of y / number of taps, times 2^shift; else in a table"
     ] = None
@@ -222,7 +222,9 @@ class CodesMean(Params):
         """
         multiplier = int(requantize.multiplier[0]) if fixed else None
         offset = Wide(requantize.offset)
-        return CodesMean(x_zero=x.q.zero_point, y_zero=requantize.zero_point, offset=offset, multiplier=multiplier)
+        return CodesMean(
+            x_zero_point=x.q.zero_point, y_zero_point=requantize.zero_point, offset=offset, multiplier=multiplier
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -385,7 +387,7 @@ def _call_average_of_codes(node: Node, builder: Builder, pool: AverageSpec, requ
         table = requantize.multiplier.astype(np.int32)
         operands["multiplier"] = builder.const(f"{node.output.name}.multiplier", table)
     operands["y"] = builder.buffer(node.output)
-    area = pool.geometry.k_h * pool.geometry.k_w
+    area = pool.geometry.kernel_height * pool.geometry.kernel_width
     few, fewer = (area < area_limit and not builder.any_size for area_limit in (2**8, 2**7))
     mean = MeanOptions.of(requantize, area, x, y)
     mean = mean.of_any_size() if builder.any_size else mean

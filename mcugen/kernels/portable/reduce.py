@@ -54,7 +54,7 @@ class Finish(Params):
     count: Annotated[int | None, "elements of a mean of integers"] = None
     multiplier: Annotated[Trained | None, "unit of the sum / scale of y, times 2^shift"] = None
     offset: Annotated[Wide | None, "zero points and one half, in products of a sum and the multiplier"] = None
-    y_zero: Annotated[Trained | None, "zero point of y, where halves go to even"] = None
+    y_zero_point: Annotated[Trained | None, "zero point of y, where halves go to even"] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,13 +87,13 @@ class LinearOptions(Options):
 class Rescaling(Params):
     """Parameters from the weighted sum of quantized values to y.
 
-    y = ((sum - x_zero) · multiplier / 2^32 + offset) >> shift_more.
+    y = ((sum - x_zero_point) · multiplier / 2^32 + offset) >> shift_more.
     """
 
     multiplier: Annotated[Trained, "scale of x / scale of y, Q0.31 and more"]
     offset: Annotated[Trained, "zero point of y and one half, in units of the product's upper word"]
     shift_more: Annotated[Trained, "bits behind the point of the product's upper word, 1 at least"]
-    x_zero: Annotated[Trained | None, "zero point of x, in units of the sum; of 16 bits it is 0"] = None
+    x_zero_point: Annotated[Trained | None, "zero point of x, in units of the sum; of 16 bits it is 0"] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,18 +39,18 @@ _CODES = (DType.INT8, DType.INT16)
 class SpreadGeometry(Params):
     """Geometry of a transposed convolution, channels last; with one spatial axis there is one row."""
 
-    in_h: Annotated[int, "rows of x"]
-    in_w: Annotated[int, "pixels of a row of x"]
-    out_h: Annotated[int, "rows of y"]
-    out_w: Annotated[int, "pixels of a row of y"]
-    k_h: Annotated[int, "rows of the window"]
-    k_w: Annotated[int, "columns of the window"]
-    stride_h: Annotated[int, "rows of y from window to window"]
-    stride_w: Annotated[int, "pixels of y from window to window"]
-    dilation_h: Annotated[int, "rows of y from tap to tap"]
-    dilation_w: Annotated[int, "pixels of y from tap to tap"]
-    pad_h: Annotated[int, "rows above y that the first window begins at"]
-    pad_w: Annotated[int, "pixels before a row of y that the first window begins at"]
+    in_height: Annotated[int, "rows of x"]
+    in_width: Annotated[int, "pixels of a row of x"]
+    out_height: Annotated[int, "rows of y"]
+    out_width: Annotated[int, "pixels of a row of y"]
+    kernel_height: Annotated[int, "rows of the window"]
+    kernel_width: Annotated[int, "columns of the window"]
+    stride_height: Annotated[int, "rows of y from window to window"]
+    stride_width: Annotated[int, "pixels of y from window to window"]
+    dilation_height: Annotated[int, "rows of y from tap to tap"]
+    dilation_width: Annotated[int, "pixels of y from tap to tap"]
+    padding_top: Annotated[int, "rows above y that the first window begins at"]
+    padding_left: Annotated[int, "pixels before a row of y that the first window begins at"]
 
     @classmethod
     def of(cls, shape: ConvShape) -> SpreadGeometry:
@@ -86,7 +86,7 @@ def transposed_call(spec: ConvSpec, site: Site) -> Call:
         "bias": site.const("bias", bias),
         "multiplier": site.const("multiplier", spec.multipliers),
         "y": site.y,
-        "taps": site.scratch("taps", DType.INT32, 2 * shape.k_h * shape.k_w),
+        "taps": site.scratch("taps", DType.INT32, 2 * shape.kernel_height * shape.kernel_width),
     }
     channels = ChannelGroups(
         batch=shape.batch, groups=shape.groups, group_in=spec.weights.shape[-1], group_out=group_out
@@ -111,13 +111,13 @@ def _pixels(shape: ConvShape, last: int) -> Traversal:
 
     The inputs of a pixel are read again for every few channels, the last `last` of which are written after all reads.
     """
-    rows, columns = (_first_inputs(shape, axis) for axis in "hw")
-    pixels = shape.in_h * shape.in_w
-    none = (rows == shape.in_h)[:, None] | (columns == shape.in_w)
-    first = np.where(none, pixels, rows[:, None] * shape.in_w + columns).reshape(-1)
+    rows, columns = (_first_inputs(shape, axis) for axis in ("height", "width"))
+    pixels = shape.in_height * shape.in_width
+    none = (rows == shape.in_height)[:, None] | (columns == shape.in_width)
+    first = np.where(none, pixels, rows[:, None] * shape.in_width + columns).reshape(-1)
     image = np.arange(shape.batch)[:, None] * pixels
-    reads = (image + first).reshape(-1) * shape.in_c
-    ends = (np.arange(len(reads))[:, None] + 1) * shape.out_c - np.array([last, 0])
+    reads = (image + first).reshape(-1) * shape.in_channels
+    ends = (np.arange(len(reads))[:, None] + 1) * shape.out_channels - np.array([last, 0])
     return Traversal(np.repeat(reads, 2), ends.reshape(-1))
 
 
@@ -187,19 +187,19 @@ class TransposedSpec(ConvSpec):
     @cached_property
     def columns(self) -> tuple[int, int]:
         """Return the columns of x that a window reads, relative to its number: the first one, and how many."""
-        offsets = [at for place in range(self.shape.stride_w) for _, at in meets(self.shape, "w", place)]
+        offsets = [at for place in range(self.shape.stride_width) for _, at in meets(self.shape, "width", place)]
         first = min(offsets, default=0)
         return first, max(offsets, default=0) - first + 1
 
     @property
     def windows(self) -> int:
         """Return the windows of a row; each makes as many pixels of y as the stride has, the last perhaps fewer."""
-        return -(-self.shape.out_w // self.shape.stride_w)
+        return -(-self.shape.out_width // self.shape.stride_width)
 
     @property
     def is_cut(self) -> bool:
         """Return whether the last window makes pixels beyond the row."""
-        return self.shape.out_w % self.shape.stride_w != 0
+        return self.shape.out_width % self.shape.stride_width != 0
 
     @cached_property
     def phases(self) -> tuple[PhaseSpec, ...]:
@@ -207,34 +207,36 @@ class TransposedSpec(ConvSpec):
 
         Groups of channels are merged into one, with zero weights between them.
         """
-        return tuple(self._phase(place) for place in range(self.shape.stride_h))
+        return tuple(self._phase(place) for place in range(self.shape.stride_height))
 
     def _phase(self, place: int) -> PhaseSpec:
         shape, (left, taps) = self.shape, self.columns
         weights = self._filled
-        rows = meets(shape, "h", place)
+        rows = meets(shape, "height", place)
         first = min((at for _, at in rows), default=0)
         span = max((at for _, at in rows), default=0) - first + 1
-        phase_weights = np.zeros((shape.stride_w, shape.out_c, span, taps, shape.in_c), weights.dtype)
+        phase_weights = np.zeros((shape.stride_width, shape.out_channels, span, taps, shape.in_channels), weights.dtype)
         for ky, row in rows:
-            for pixel in range(shape.stride_w):
-                for kx, column in meets(shape, "w", pixel):
+            for pixel in range(shape.stride_width):
+                for kx, column in meets(shape, "width", pixel):
                     phase_weights[pixel, :, row - first, column - left] = weights[:, ky, kx]
         packed = phase_weights.reshape(-1, *phase_weights.shape[2:])
-        bias, codes = (np.tile(a, shape.stride_w) for a in (self.integer_bias, self._multipliers))
+        bias, codes = (np.tile(a, shape.stride_width) for a in (self.integer_bias, self._multipliers))
         line = ConvShape.of_rows(self.windows, packed[0].size, len(packed))
         codes_of = replace(self.requantizer, multiplier=codes)
         return PhaseSpec(self.x, self.w, self.y, packed, bias, self.clamp, line, codes_of, first)
 
     @property
     def _filled(self) -> Array:
-        """Return the weights as [O, k_h, k_w, C], with zeros for input channels of other groups."""
+        """Return the weights as [O, kernel_height, kernel_width, C], with zeros for input channels of other groups."""
         shape = self.shape
-        grouped_weights = self.weights.reshape(shape.groups, -1, shape.k_h, shape.k_w, shape.in_c // shape.groups)
+        grouped_weights = self.weights.reshape(
+            shape.groups, -1, shape.kernel_height, shape.kernel_width, shape.in_channels // shape.groups
+        )
         filled = np.zeros((*grouped_weights.shape[:-1], shape.groups, grouped_weights.shape[-1]), grouped_weights.dtype)
         for group, weights in enumerate(grouped_weights):
             filled[group, ..., group, :] = weights
-        return filled.reshape(shape.out_c, shape.k_h, shape.k_w, shape.in_c)
+        return filled.reshape(shape.out_channels, shape.kernel_height, shape.kernel_width, shape.in_channels)
 
     @property
     def _multipliers(self) -> Array:
@@ -245,7 +247,7 @@ class TransposedSpec(ConvSpec):
         """Return whether each pixel of y depends on a single pixel of x at the same place."""
         single = all(p.first == 0 and p.weights.shape[1] == 1 for p in self.phases) and self.columns == (0, 1)
         shape = self.shape
-        inside = self.windows <= shape.in_w and shape.out_h <= shape.in_h * shape.stride_h
+        inside = self.windows <= shape.in_width and shape.out_height <= shape.in_height * shape.stride_height
         return single and inside
 
     def traversal(self, at_once: int, rereads: bool) -> Traversal:
@@ -256,18 +258,18 @@ class TransposedSpec(ConvSpec):
             rereads: Whether windows are read again while y is written.
         """
         shape, (left, taps) = self.shape, self.columns
-        oy = np.arange(shape.out_h)[:, None]
-        tops, spans = (np.array(by_place)[oy % shape.stride_h] for by_place in zip(*self._spans, strict=True))
-        top, start = oy // shape.stride_h + tops, np.arange(0, self.windows, at_once)
+        oy = np.arange(shape.out_height)[:, None]
+        tops, spans = (np.array(by_place)[oy % shape.stride_height] for by_place in zip(*self._spans, strict=True))
+        top, start = oy // shape.stride_height + tops, np.arange(0, self.windows, at_once)
         row, column = np.maximum(top, 0), np.maximum(start + left, 0)
         left_of_image = start + min(at_once, self.windows) - 1 + left + taps <= 0
-        none = (top + spans <= 0) | (row >= shape.in_h) | (column >= shape.in_w) | left_of_image
-        pixels = shape.in_h * shape.in_w
-        first = np.where(none, pixels, row * shape.in_w + column).reshape(-1)
-        ends = oy * shape.out_w + np.minimum((start + at_once) * shape.stride_w, shape.out_w)
+        none = (top + spans <= 0) | (row >= shape.in_height) | (column >= shape.in_width) | left_of_image
+        pixels = shape.in_height * shape.in_width
+        first = np.where(none, pixels, row * shape.in_width + column).reshape(-1)
+        ends = oy * shape.out_width + np.minimum((start + at_once) * shape.stride_width, shape.out_width)
         image = np.arange(shape.batch)[:, None]
-        reads = (np.where(first < pixels, image * pixels + first, shape.batch * pixels)).reshape(-1) * shape.in_c
-        writes = ((image * shape.out_h * shape.out_w + ends.reshape(-1)) * shape.out_c).reshape(-1)
+        reads = (np.where(first < pixels, image * pixels + first, shape.batch * pixels)).reshape(-1) * shape.in_channels
+        writes = ((image * shape.out_height * shape.out_width + ends.reshape(-1)) * shape.out_channels).reshape(-1)
         times = 2 if rereads else 1
         return Traversal(np.repeat(reads, times), np.repeat(writes, times))
 
@@ -281,7 +283,7 @@ def meets(shape: ConvShape, axis: str, place: int) -> list[tuple[int, int]]:
 
     Args:
         shape: Geometry of the convolution.
-        axis: "h" or "w".
+        axis: "height" or "width".
         place: The place, from 0 to the stride less 1.
 
     Returns:
@@ -343,13 +345,13 @@ class _Rows:
     @property
     def is_direct(self) -> bool:
         """Return whether windows are pixels of x, which are read where they lie."""
-        return self.spec.reads_pixels and self.spec.shape.in_c % self.direct_unit == 0
+        return self.spec.reads_pixels and self.spec.shape.in_channels % self.direct_unit == 0
 
     @property
     def pitches(self) -> list[int]:
         """Return the bytes from window to window, by phase."""
         if self.is_direct:
-            return [self.spec.shape.in_c] * len(self.spec.phases)
+            return [self.spec.shape.in_channels] * len(self.spec.phases)
         return [-(-phase.depth // self.unit) * self.unit for phase in self.spec.phases]
 
     @property
@@ -374,12 +376,12 @@ class _Rows:
         spec, shape = self.spec, self.spec.shape
         rows = PhaseRows(
             images=shape.batch,
-            x_rows=shape.in_h,
-            x_row=shape.in_w,
-            x_c=shape.in_c,
-            y_rows=shape.out_h,
-            y_row=shape.out_w * shape.out_c,
-            places=shape.stride_h,
+            x_rows=shape.in_height,
+            x_row=shape.in_width,
+            x_c=shape.in_channels,
+            y_rows=shape.out_height,
+            y_row=shape.out_width * shape.out_channels,
+            places=shape.stride_height,
             windows=spec.windows,
         )
         first, taps = spec.columns
@@ -396,7 +398,7 @@ class _Rows:
         if not self.is_direct:
             buffers["patches"] = site.scratch("patches", DType.INT8, self.most * max(self.pitches))
         if self.spec.is_cut:
-            line = self.spec.windows * self.spec.shape.stride_w * self.spec.shape.out_c
+            line = self.spec.windows * self.spec.shape.stride_width * self.spec.shape.out_channels
             buffers["line"] = site.scratch("line", DType.INT8, line)
         return buffers
 
@@ -454,7 +456,7 @@ def emit_dsp(spec: TransposedSpec, site: Site) -> Call:
         "table": site.scratch("table", DType.INT32, 2),
         **rows.working(site),
     }
-    loop = dsp_conv.InnerLoop(x_zero=spec.x.q.zero_point, depth=0, steps=0)
+    loop = dsp_conv.InnerLoop(x_zero_point=spec.x.q.zero_point, depth=0, steps=0)
     params = [shape.geometry, walk, dsp_conv.sums_of(head, True).params, loop]
     written = dsp_conv.UnrollOptions(x_t=spec.x.dtype.c, few=None, steps=0, grouped=False)
     return rows.call(site, operands, params, [dsp_conv.StreamOptions.of(head), Loops.of(site), written])
@@ -468,7 +470,7 @@ def dsp_steps(spec: TransposedSpec) -> int:
 
 def _blocks_of(spec: TransposedSpec, windows: int, channels: int) -> int:
     """Return the blocks of windows and channels of a phase."""
-    rows = spec.shape.batch * -(-spec.shape.out_h // spec.shape.stride_h)
+    rows = spec.shape.batch * -(-spec.shape.out_height // spec.shape.stride_height)
     return rows * -(-spec.windows // windows) * -(-spec.phases[0].channels // channels)
 
 
@@ -481,7 +483,7 @@ def emit_mve(spec: TransposedSpec, site: Site) -> Call:
     rows, head = _mve_rows(spec), spec.phases[0]
     vectors, tables = [], [layer.RequantizationTable(phase) for phase in spec.phases]
     packed = [layer.pack_vectors(phase.rows, layer.BLOCK) for phase in spec.phases]
-    loop = layer.VectorLoop(*divmod(spec.shape.in_c, layer.VECTOR))
+    loop = layer.VectorLoop(*divmod(spec.shape.in_channels, layer.VECTOR))
     if not rows.is_direct:
         vectors = [pitch // layer.VECTOR for pitch in rows.pitches]
         loop = layer.VectorLoop(int(np.gcd.reduce(vectors)))
@@ -499,7 +501,7 @@ def emit_mve(spec: TransposedSpec, site: Site) -> Call:
     }
     options = [flags, layer.Jump(), *(f for f in tables[0].flags if type(f) in site.kernel.options)]
     zero = [] if rows.is_direct else [layer.padding(head)]
-    return rows.call(site, operands, [frame, _Channels(out_c=head.channels), *zero], options)
+    return rows.call(site, operands, [frame, _Channels(out_channels=head.channels), *zero], options)
 
 
 def mve_vectors(spec: TransposedSpec) -> int:
@@ -511,7 +513,7 @@ def mve_vectors(spec: TransposedSpec) -> int:
 class _Channels(Params):
     """Number of channels of a phase."""
 
-    out_c: Annotated[int, "elements that a window makes: channels of neighbouring pixels of y"]
+    out_channels: Annotated[int, "elements that a window makes: channels of neighbouring pixels of y"]
 
 
 def _thumb_rows(spec: TransposedSpec) -> _Rows:
@@ -531,7 +533,7 @@ def emit_thumb1(spec: TransposedSpec, site: Site) -> Call:
         "y": site.y,
         **rows.working(site),
     }
-    size = DenseSizes(rows=0, depth=spec.shape.in_c, channels=head.channels)
+    size = DenseSizes(rows=0, depth=spec.shape.in_channels, channels=head.channels)
     zero = [] if rows.is_direct else [layer.padding(head)]
     tail_options = RestOptions(rest=head.channels % 6 > 0)
     return rows.call(site, operands, [offset, size, *zero], [codes, tail_options])

@@ -46,7 +46,7 @@ def filters(spec: ConvSpec) -> bool:
 
 def depthwise(spec: ConvSpec) -> bool:
     """Require one filter a channel."""
-    return spec.shape.is_depthwise and spec.shape.whole_c is None
+    return spec.shape.is_depthwise and spec.shape.pixel_channels is None
 
 
 def shared_channels(spec: ConvSpec) -> bool:
@@ -57,7 +57,7 @@ def shared_channels(spec: ConvSpec) -> bool:
 def single_row(spec: ConvSpec) -> bool:
     """Require one output pixel that reads one input pixel."""
     shape = spec.shape
-    return shape.groups == 1 and shape.reads_pixels and spec.y.count == shape.out_c
+    return shape.groups == 1 and shape.reads_pixels and spec.y.count == shape.out_channels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,10 +104,10 @@ class Lines(Params):
     @staticmethod
     def of(shape: ConvShape) -> Lines | None:
         """Return the parameters, or None if windows leave x or their rows have gaps."""
-        if not shape.is_inside or shape.groups > 1 or shape.dilation_w > 1 or shape.reads_pixels:
+        if not shape.is_inside or shape.groups > 1 or shape.dilation_width > 1 or shape.reads_pixels:
             return None
-        line = shape.k_w * shape.in_c
-        return Lines(line=line, skip=shape.dilation_h * shape.in_w * shape.in_c - line)
+        line = shape.kernel_width * shape.in_channels
+        return Lines(line=line, skip=shape.dilation_height * shape.in_width * shape.in_channels - line)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,15 +123,15 @@ class Ring(Params):
 
     row_w: Annotated[int, "pixels of a row in the ring, or of x if it is read where it lies"]
     direct: Annotated[int, "whether it is"]
-    whole_c: Annotated[int | None, "channels of a pixel of x and y, where the layer computes only some"] = None
+    pixel_channels: Annotated[int | None, "channels of a pixel of x and y, where the layer computes only some"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowOptions(Options):
     """Template options of a small window, whose taps are unrolled."""
 
-    k_h: Annotated[int, "its rows; 0: loops"]
-    k_w: Annotated[int, "its columns; 0: loops"]
+    kernel_height: Annotated[int, "its rows; 0: loops"]
+    kernel_width: Annotated[int, "its columns; 0: loops"]
 
 
 def weighted_call(
@@ -173,7 +173,7 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
     channels, shape = spec.channels, spec.shape
     size = DenseSizes(rows=spec.y.count // channels, depth=spec.depth, channels=channels)
     has_tail = channels % BLOCK != 0
-    order = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=1 if has_tail else BLOCK)
+    order = windows(shape, in_turn(shape.out_height * shape.out_width, 1), last=1 if has_tail else BLOCK)
     packed = _interleaved(spec.rows, site)
     return weighted_call(spec, site, packed, [size], RestOptions(rest=has_tail), spec.overlaps(order))
 
@@ -182,7 +182,7 @@ def emit_dense_nibbles(spec: ConvSpec, site: Site) -> Call:
     """Emit a fully connected layer with 4-bit weights, eight channels at a time (words_of_nibbles)."""
     has_tail = spec.channels % EIGHT != 0
     shape = spec.shape
-    order = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=1 if has_tail else EIGHT)
+    order = windows(shape, in_turn(shape.out_height * shape.out_width, 1), last=1 if has_tail else EIGHT)
     return weighted_call(
         spec, site, words_of_nibbles(spec.rows), [DenseSizes.of(spec)], RestOptions(rest=has_tail), spec.overlaps(order)
     )
@@ -211,7 +211,7 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     shape, weights, depth = spec.shape, spec.weights, spec.depth
     group_out = spec.channels // shape.groups
     packed = np.concatenate([_interleaved(group, site) for group in weights.reshape(shape.groups, group_out, depth)])
-    direct, joined = shape.groups == 1 and shape.reads_pixels, shape.dilation_w == 1 and shape.groups == 1
+    direct, joined = shape.groups == 1 and shape.reads_pixels, shape.dilation_width == 1 and shape.groups == 1
     lines = None if site.any_size else Lines.of(shape)
     gathering = Gathering(
         depth=depth,
@@ -219,12 +219,12 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
         group_out=group_out,
         group_in=weights.shape[-1],
         direct=int(direct),
-        runs=1 if joined else shape.k_w,
-        taps=shape.k_w if joined else 1,
+        runs=1 if joined else shape.kernel_width,
+        taps=shape.kernel_width if joined else 1,
     )
     has_tail = group_out % BLOCK != 0
     last = (1 if has_tail else BLOCK) if direct or lines else 0
-    free = spec.overlaps(windows(shape, in_turn(shape.out_h * shape.out_w, 2), last))
+    free = spec.overlaps(windows(shape, in_turn(shape.out_height * shape.out_width, 2), last))
     patches = None if lines else ("patches", 0 if direct else 2 * depth)
     variant = "grouped" if shape.groups > 1 else "lines" if lines else ""
     params, options = [shape.geometry, lines or gathering], WindowRows(rest=has_tail, lines=lines is not None)
@@ -238,10 +238,12 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
     The taps of a window of at most 25 are unrolled.
     """
     shape = spec.shape
-    unrolled, direct = shape.k_h * shape.k_w <= 25, reads_in_place(shape) and not site.any_size
-    options = WindowOptions(k_h=shape.k_h if unrolled else 0, k_w=shape.k_w if unrolled else 0)
-    order = windows(shape, in_turn(shape.out_h * shape.out_w, 1)) if direct else rows(shape)
-    variant = f"{shape.k_h}x{shape.k_w}" if unrolled else ""
+    unrolled, direct = shape.kernel_height * shape.kernel_width <= 25, reads_in_place(shape) and not site.any_size
+    options = WindowOptions(
+        kernel_height=shape.kernel_height if unrolled else 0, kernel_width=shape.kernel_width if unrolled else 0
+    )
+    order = windows(shape, in_turn(shape.out_height * shape.out_width, 1)) if direct else rows(shape)
+    variant = f"{shape.kernel_height}x{shape.kernel_width}" if unrolled else ""
     params, ring = [shape.geometry, ring_of(shape, direct)], ("rows", ring_size(shape, direct))
     taps = spec.rows
     if four_bits in site.kernel.when:
@@ -252,22 +254,33 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
 
 def _padded_width(shape: ConvShape) -> int:
     """Return the pixels of a padded row, which no tap leaves."""
-    return max(shape.stride_w * (shape.out_w - 1) + shape.dilation_w * (shape.k_w - 1) + 1, shape.pad_w + shape.in_w)
+    return max(
+        shape.stride_width * (shape.out_width - 1) + shape.dilation_width * (shape.kernel_width - 1) + 1,
+        shape.padding_left + shape.in_width,
+    )
 
 
 def reads_in_place(shape: ConvShape) -> bool:
     """Return whether no ring buffer is needed: no window leaves x, and its pixels are adjacent."""
-    return shape.is_inside and shape.whole_c is None
+    return shape.is_inside and shape.pixel_channels is None
 
 
 def ring_of(shape: ConvShape, direct: bool) -> Ring:
     """Return the parameters of the ring buffer, or of x if it is read where it lies (`direct`)."""
-    return Ring(row_w=shape.in_w if direct else _padded_width(shape), direct=int(direct), whole_c=shape.whole_c)
+    return Ring(
+        row_w=shape.in_width if direct else _padded_width(shape),
+        direct=int(direct),
+        pixel_channels=shape.pixel_channels,
+    )
 
 
 def ring_size(shape: ConvShape, direct: bool) -> int:
     """Return the elements of the padded rows under the window; 0 if x is read where it lies (`direct`)."""
-    return 0 if direct else ((shape.k_h - 1) * shape.dilation_h + 1) * _padded_width(shape) * shape.in_c
+    return (
+        0
+        if direct
+        else ((shape.kernel_height - 1) * shape.dilation_height + 1) * _padded_width(shape) * shape.in_channels
+    )
 
 
 _FLOAT = DType.FLOAT32
@@ -328,7 +341,7 @@ def _dense(kind: str) -> Kernel:
         what="rows by a matrix, four channels at a time" + _STORED_SO.get(kind, ""),
         operands=_operands(kind),
         params=(DenseSizes, params),
-        without=frozenset() if is_float else frozenset({"x_zero"}),
+        without=frozenset() if is_float else frozenset({"x_zero_point"}),
         options=(ElementTypes, RestOptions, options),
         when=_TENSORS[kind],
         lacks=_LACKS.get(kind, frozenset()),
@@ -355,7 +368,7 @@ _DENSE_NIBBLES = Kernel(
         reads("w", "weights, eight a word", DType.UINT32) if role.name == "w" else role for role in _operands("s4")
     ),
     params=(DenseSizes, Requantization),
-    without=frozenset({"x_zero", "run"}),
+    without=frozenset({"x_zero_point", "run"}),
     options=(ElementTypes, RestOptions, IntegerStore),
     when=_TENSORS["s4"],
     lacks=_LACKS["s4"],
@@ -375,7 +388,7 @@ def _conv(kind: str) -> Kernel:
         operands=_operands(kind, scratch("patches", "what lies under two windows", optional=True)),
         params=(ConvGeometry, Gathering, Lines, params),
         optional=(Gathering, Lines),
-        without=frozenset({"k_w", *["x_zero"] * (kind == "s16")}),
+        without=frozenset({"kernel_width", *["x_zero_point"] * (kind == "s16")}),
         options=(ElementTypes, WindowRows, options),
         when=(*_TENSORS[kind], shared_channels),
         lacks=_LACKS.get(kind, frozenset()),
@@ -395,7 +408,7 @@ def _depthwise(kind: str) -> Kernel:
         + _STORED_SO.get(kind, ""),
         operands=_operands(kind, scratch("rows", "a ring of padded rows")),
         params=(ConvGeometry, Ring, params),
-        without=frozenset(["x_zero"] * (kind == "s16")),
+        without=frozenset(["x_zero_point"] * (kind == "s16")),
         options=(ElementTypes, WindowOptions, options),
         when=(*_TENSORS[kind], filters),
         lacks=_LACKS.get(kind, frozenset()),

@@ -100,7 +100,7 @@ def one_group(spec: ConvSpec) -> bool:
 def rows_of_pixels(spec: ConvSpec) -> bool:
     """Require that each pixel of the output reads the one at its place."""
     shape = spec.shape
-    return shape.groups == 1 and shape.reads_pixels and shape.stride_h == shape.stride_w == 1
+    return shape.groups == 1 and shape.reads_pixels and shape.stride_height == shape.stride_width == 1
 
 
 def _tails(spec: ConvSpec) -> Array:
@@ -190,7 +190,7 @@ def _dense_shape(spec: ConvSpec) -> tuple[int, int, int]:
 
 def _blocks_of_pixels(spec: ConvSpec, pixels: int) -> int:
     shape = spec.shape
-    return shape.batch * -(-shape.out_h * shape.out_w // pixels)
+    return shape.batch * -(-shape.out_height * shape.out_width // pixels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +200,7 @@ class Pairs(Params):
     direct: Annotated[int, "whether pixels are read where they lie"]
     runs: Annotated[int, "pieces in which a row of the window is copied"]
     taps: Annotated[int, "pixels of such a piece"]
-    x_zero: Annotated[Trained, "zero point of x: what padding holds"]
+    x_zero_point: Annotated[Trained, "zero point of x: what padding holds"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,10 +290,10 @@ def _conv_call(
         pixels: Output pixels that are computed together.
     """
     shape, direct = spec.shape, rows_of_pixels(spec)
-    runs, taps = (1, shape.k_w) if shape.dilation_w == 1 else (shape.k_w, 1)
-    pairs = Pairs(direct=int(direct), runs=runs, taps=taps, x_zero=spec.x.q.zero_point)
-    tail_bytes = pixels * shape.out_c if shape.out_h * shape.out_w % pixels else 0
-    copies = max(tail_bytes, 0 if direct else pixels * taps * shape.in_c)
+    runs, taps = (1, shape.kernel_width) if shape.dilation_width == 1 else (shape.kernel_width, 1)
+    pairs = Pairs(direct=int(direct), runs=runs, taps=taps, x_zero_point=spec.x.q.zero_point)
+    tail_bytes = pixels * shape.out_channels if shape.out_height * shape.out_width % pixels else 0
+    copies = max(tail_bytes, 0 if direct else pixels * taps * shape.in_channels)
     inputs = spec.depth + int(_is_packed(site))
     operands = {
         "x": site.x,
@@ -303,7 +303,7 @@ def _conv_call(
         "words": site.scratch("words", DType.INT32, inputs * pixels // 2),
         "copies": site.scratch("copies", DType.INT8, copies),
     }
-    order = windows(shape, in_turn(shape.out_h * shape.out_w, pixels))
+    order = windows(shape, in_turn(shape.out_height * shape.out_width, pixels))
     return site.call(operands, [shape.geometry, params, pairs], options, overlaps=spec.overlaps(order))
 
 
@@ -588,7 +588,7 @@ def emit_dense_muls_16(spec: ConvSpec, site: Site) -> Call:
     tails = np.stack([spec.folded_bias, spec.multipliers], axis=1).astype(np.int32)
     joined = _padded(tails, 6, axis=0).reshape(-1, 6, 2).transpose(0, 2, 1)
     operands = {"x": site.x, "w": site.const("w", packed), "tails": site.const("tails", joined), "y": site.y}
-    order = windows(spec.shape, in_turn(spec.shape.out_h * spec.shape.out_w, 1), last=1)
+    order = windows(spec.shape, in_turn(spec.shape.out_height * spec.shape.out_width, 1), last=1)
     params = [WideOffset(offset=Wide(spec.high_word.offset)), CodeLimits.of(spec.limits), DenseSizes.of(spec)]
     options = [ShiftOptions(shift=spec.high_word.shift), *[WeightLoads.of(spec, site)] * (not packs)]
     return site.call(operands, params, options, overlaps=spec.overlaps(order))
@@ -602,7 +602,7 @@ def emit_dense_muls_32(spec: ConvSpec, site: Site) -> Call:
     packed = (_blocks(spec, 6).astype(np.int16) + 128).astype(np.uint8)
     bias = _padded(spec.folded_bias.astype(np.int32), 6, axis=0)
     operands = {"x": site.x, "w": site.const("w", packed), "bias": site.const("bias", bias), "y": site.y}
-    order = windows(spec.shape, in_turn(spec.shape.out_h * spec.shape.out_w, 1), last=1)
+    order = windows(spec.shape, in_turn(spec.shape.out_height * spec.shape.out_width, 1), last=1)
     tail_options = RestOptions(rest=spec.channels % 6 != 0)
     options = [tail_options, WeightLoads.of(spec, site)]
     return site.call(operands, [DenseSizes.of(spec)], options, overlaps=spec.overlaps(order))
@@ -626,7 +626,7 @@ def _dense_call(
     operands = {"x": site.x, "w": site.const("w", packed), "tails": site.const("tails", tails), "y": site.y}
     remaining_channels, shape = channels % block, spec.shape
     # Plain C stores channels one by one.
-    order = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=remaining_channels or 1)
+    order = windows(shape, in_turn(shape.out_height * shape.out_width, 1), last=remaining_channels or 1)
     size = DenseSizes(rows=count, depth=depth, channels=channels)
     free = spec.overlaps(order)
     return site.call(operands, [params, size], [*options, RestOptions(rest=remaining_channels != 0)], overlaps=free)
@@ -635,7 +635,7 @@ def _dense_call(
 def few_pixels(spec: ConvSpec) -> bool:
     """Require at most three pixels, half of those that a convolution computes together."""
     shape = spec.shape
-    return shape.out_h * shape.out_w <= PIXELS // 2
+    return shape.out_height * shape.out_width <= PIXELS // 2
 
 
 def many_pixels(spec: ConvSpec) -> bool:
