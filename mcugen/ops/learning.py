@@ -67,7 +67,7 @@ class Descend(Operator):
         (rows, depth), channels = node.input(1).type.shape, node.input(2).type.shape[1]
         dtype = node.output.type.dtype
         options = DescentOptions(codes=dtype is DType.INT8)
-        params = [DenseSizes(rows=rows, depth=depth, channels=channels)]
+        params = [DenseSizes(rows=rows, depth=depth, out_channels=channels)]
         builder.call(node, Call(DESCEND, operands, params, [options], inplace=[("y", "w")], variant=dtype.tag))
 
 
@@ -114,7 +114,7 @@ class DescendCodes(Operator):
         operands = {role: builder.buffer(v) for role, v in roles if v is not None} | {"y": builder.buffer(node.output)}
         (rows, depth), channels = node.input(1).type.shape, node.input(2).type.shape[0]
         params = [
-            DenseSizes(rows=rows, depth=depth, channels=channels),
+            DenseSizes(rows=rows, depth=depth, out_channels=channels),
             CodedStep(zero=node.input(2).type.q.zero_point),
         ]
         builder.call(node, Call(DESCEND_CODES, operands, params, inplace=[("y", "w")]))
@@ -148,7 +148,7 @@ class CodedProduct(Operator):
         roles = zip(("x", "w", "y"), (*node.inputs, node.output), strict=True)
         operands = {role: builder.buffer(v) for role, v in roles if v is not None}
         (rows, depth), channels = node.input(0).type.shape, node.input(1).type.shape[1]
-        params = [DenseSizes(rows=rows, depth=depth, channels=channels)]
+        params = [DenseSizes(rows=rows, depth=depth, out_channels=channels)]
         loops = ProductLoops(many=rows >= 4, rest=rows % 4 != 0)
         variant = f"{'4' if loops.many else ''}{'1' if loops.rest else ''}"
         builder.call(node, Call(CODED_PRODUCT, operands, params, [loops], variant=variant))

@@ -288,15 +288,15 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
                 return "plain", Finish(), 0
             if x.dtype.is_float:
                 return "scale", Finish(scale=real_param(1.0 / self._count(x), x.dtype)), 0
-            return f"divide_{'signed' if x.dtype.limits[0] else 'unsigned'}", Finish(count=self._count(x)), 0
+            return f"divide_{'signed' if x.dtype.limits[0] else 'unsigned'}", Finish(mean_size=self._count(x)), 0
         requantize = requantize.for_high_word()
         multiplier = int(requantize.multiplier[0])
         # Σ (x − zero) · m = (Σ x) · m − count · zero · m: the zero point costs nothing
         count = self._count(sig.input(0))
         offset = Wide(requantize.offset - count * sig.input(0).q.zero_point * multiplier)
         if not requantize.ties_to_even:
-            return "requantize", Finish(multiplier=multiplier, offset=offset), requantize.shift
-        finish = Finish(multiplier=multiplier, offset=offset, y_zero_point=requantize.zero_point)
+            return "requantize", Finish(multiplier=multiplier, requantize_offset=offset), requantize.shift
+        finish = Finish(multiplier=multiplier, requantize_offset=offset, y_zero_point=requantize.zero_point)
         return "average", finish, requantize.shift
 
 

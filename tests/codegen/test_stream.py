@@ -315,7 +315,7 @@ def means(columns: int, channels: int, ratio: float, x_zero: int, y_zero: int, e
         ("y", OUT, "y"),
         code=MeanOptions.of(high, columns, DType.INT8, DType.INT8).values(),
         **{"channels": channels, "count": columns, "x_zero_point": x_zero, "y_zero_point": y_zero},
-        **{"multiplier": int(high.multiplier[0]), "offset": high.offset},
+        **{"multiplier": int(high.multiplier[0]), "requantize_offset": high.offset},
     )
     if extreme is not None:
         draft.samples = lambda count=3: [{"x": np.full((columns, channels), extreme, np.int8)}]  # type: ignore[method-assign]

@@ -40,10 +40,10 @@ def compiled(zeros: tuple[int, int], **options: object) -> CompiledModel:
 def test_what_all_layers_agree_on_is_in_no_struct():
     same, other = members(compiled((-5, -5))), members(compiled((-5, 7)))
     assert not {"batch", "x_zero_point"} & same
-    assert {"in_width", "steps"} <= same, "conditions that a compiler would see through, or that differ"
+    assert {"in_width", "inner_iterations"} <= same, "conditions that a compiler would see through, or that differ"
     assert "dilation_height" in same, "products with the literal 1 were code without effect"
     assert other - same == {"x_zero_point"}
 
 
 def test_what_training_changes_stays_a_member():
-    assert {"x_zero_point", "zero", "batch"} <= members(compiled((-5, -5), updatable=True))
+    assert {"x_zero_point", "upper_word_offset", "batch"} <= members(compiled((-5, -5), updatable=True))

@@ -264,7 +264,7 @@ def test_an_odd_last_pixel_in_place_by_the_twins_of_helium(name: str) -> None:
 def test_a_wide_parameter_has_64_bits_whatever_its_value() -> None:
     """`p->offset >> 32` of a product whose results have zero point -1: the offset fits 32 bits there."""
     program = compiled("product", np.int8, "host").program
-    offsets = [i.params["offset"] for i in program.instrs if i.kernel == "matmul_s8"]
+    offsets = [i.params["requantize_offset"] for i in program.instrs if i.kernel == "matmul_s8"]
     assert any(-(2**31) <= offset < 2**31 for offset in offsets)
     assert {param_dtype(offset) for offset in offsets} == {DType.INT64}
     assert [c_param(Wide(v)) for v in (5, -(2**31), 2**40)] == [

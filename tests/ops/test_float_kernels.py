@@ -270,7 +270,7 @@ def test_pointwise_overwrites_its_input():
     x = layers.net.op("Conv", layers.input(2, 1, 5, 5), layers.constant(8, 1, 3, 3), layers.constant(8))
     layers.clamped(layers.net.op("Conv", x, layers.constant(6, 8, 1, 1), layers.constant(6)), "relu")
     pointwise = layers.compile(BOARDS[0], "conv2d_f32_fpu").program.instrs[-2]
-    assert pointwise.params["direct"]
+    assert pointwise.params["reads_in_place"]
     assert pointwise.operand("x").buffer.offset == pointwise.operand("y").buffer.offset
     check_plain(BOARDS[0], layers, "conv2d_f32_fpu")
 

@@ -104,19 +104,23 @@ class _Clamped(Protocol):
 class Requantization(Params):
     """Parameters of the requantization of integer sums; only some apply where the sums themselves are the result."""
 
-    x_zero_point: Annotated[Trained | None, "zero point of x: what padding holds; of int16 it is 0"] = None
-    run: Annotated[int | None, "products whose sum fits 32 bits, where sums have 64"] = None
-    low: Annotated[Trained | None, "the lowest code of y"] = None
-    high: Annotated[Trained | None, "the highest code of y"] = None
-    offset: Annotated[Wide | None, "zero point of y and half a step, before the shift to the right"] = None
+    x_zero_point: Annotated[Trained | None, "zero point of x, the value of padding; 0 for int16"] = None
+    max_int32_products: Annotated[
+        int | None, "largest number of products whose sum fits an int32, if sums have 64 bits"
+    ] = None
+    low: Annotated[Trained | None, "lowest quantized value of y"] = None
+    high: Annotated[Trained | None, "highest quantized value of y"] = None
+    requantize_offset: Annotated[
+        Wide | None, "zero point of y plus one half, at the scale of products before the right shift"
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CodeLimits(Params):
     """Limits of the quantized output."""
 
-    low: Annotated[Trained, "the lowest code of y"]
-    high: Annotated[Trained, "the highest code of y"]
+    low: Annotated[Trained, "lowest quantized value of y"]
+    high: Annotated[Trained, "highest quantized value of y"]
 
     @staticmethod
     def of(limits: tuple[int, int]) -> CodeLimits:
@@ -129,24 +133,24 @@ class CodeLimits(Params):
 class CodeStore(Params):
     """Parameters of the requantization of sums to quantized values."""
 
-    x_zero_point: Annotated[Trained, "zero point of x: what padding holds"]
-    low: Annotated[Trained, "the lowest code of y"]
-    high: Annotated[Trained, "the highest code of y"]
-    offset: Annotated[Wide, "zero point of y and half a step, before the shift to the right"]
+    x_zero_point: Annotated[Trained, "zero point of x, the value of padding"]
+    low: Annotated[Trained, "lowest quantized value of y"]
+    high: Annotated[Trained, "highest quantized value of y"]
+    requantize_offset: Annotated[Wide, "zero point of y plus one half, at the scale of products before the right shift"]
 
     @classmethod
     def of(cls, spec: WeightedSpec) -> CodeStore:
         """Return the parameters of a layer that is requantized."""
         low, high = spec.limits
-        return cls(x_zero_point=spec.x.q.zero_point, low=low, high=high, offset=Wide(spec.high_word.offset))
+        return cls(x_zero_point=spec.x.q.zero_point, low=low, high=high, requantize_offset=Wide(spec.high_word.offset))
 
 
 @dataclass(frozen=True, kw_only=True)
 class FloatLimits(Params):
     """Limits of float results; the lower one is −∞ without activation, so that such layers share the code with ReLU."""
 
-    low: Annotated[float, "the least result"]
-    high: Annotated[float | None, "the largest result, where there is one"] = None
+    low: Annotated[float, "lowest result"]
+    high: Annotated[float | None, "highest result, if there is an upper limit"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,11 +203,13 @@ def integer_store(spec: WeightedSpec) -> SumStore:
     bias = {"bias": spec.folded_bias.astype(acc.numpy)}
     max_product = -spec.x.dtype.limits[0] * max(int(np.abs(spec.weights).max(initial=0)), 1)
     zero = spec.x.q.zero_point if spec.x.dtype is DType.INT8 else None
-    sums = Requantization(x_zero_point=zero, run=(2**31 - 1) // max_product if acc is DType.INT64 else None)
+    sums = Requantization(
+        x_zero_point=zero, max_int32_products=(2**31 - 1) // max_product if acc is DType.INT64 else None
+    )
     if not spec.is_requantized:
         return SumStore(bias, sums, IntegerStore(store="plain", acc_t=acc.c))
     requantize, (low, high) = spec.high_word, spec.limits
-    params = replace(sums, low=low, high=high, offset=Wide(requantize.offset))
+    params = replace(sums, low=low, high=high, requantize_offset=Wide(requantize.offset))
     options = IntegerStore(store="requantize", acc_t=acc.c, shift=requantize.shift)
     variant = "long" if acc is DType.INT64 else ""
     return SumStore(bias | {"multiplier": spec.multipliers}, params, options, variant)

@@ -61,12 +61,18 @@ _DSP = frozenset({"dsp"})
 class HighWord(Params):
     """Parameters of requantization by the high word of 64-bit products; a clamped result is saturated twice."""
 
-    zero: Annotated[Trained, "what is added to the upper word: zero point of y less the lowest code, and rounding"]
-    lift: Annotated[Trained, "by which results are raised before the first saturation: codes that limits cut off"]
-    drop: Annotated[Trained, "by which they are lowered then: the highest code less all codes"]
-    second: Annotated[
+    upper_word_offset: Annotated[
+        Trained, "added to the upper word of a product: zero point of y less the lowest value, and rounding"
+    ]
+    pre_saturation_offset: Annotated[
+        Trained, "added before the first saturation, which cuts off values below the lower limit"
+    ]
+    post_saturation_offset: Annotated[
+        Trained, "subtracted after it, so that the second saturation cuts off values above the upper limit"
+    ]
+    second_shift: Annotated[
         Trained,
-        "the shift behind the upper word, or of sums before it; without one, for pairs of channels 256 * zero + 128",
+        "shift after the upper word, or of sums before the product; if none, 256 * upper_word_offset + 128",
     ]
 
 
@@ -95,7 +101,12 @@ def sums_of(spec: ConvSpec, packed: bool = False, nibbles: bool = False) -> Sums
         nibbles: Whether weights have 4 bits: these leave no room for a gain, and sums are shifted by `second` instead.
     """
     if spec.is_sums:
-        return Sums(spec.folded_bias, None, 0, HighWord(zero=0, lift=0, drop=0, second=0))
+        return Sums(
+            spec.folded_bias,
+            None,
+            0,
+            HighWord(upper_word_offset=0, pre_saturation_offset=0, post_saturation_offset=0, second_shift=0),
+        )
     shift, (low, high), (lowest, highest) = spec.high_word.shift, spec.limits, spec.y.dtype.limits
     value_range, extra_shift = highest - lowest, shift - 32
     zero = spec.y.q.zero_point - (low if spec.is_clamped else 0)
@@ -103,7 +114,12 @@ def sums_of(spec: ConvSpec, packed: bool = False, nibbles: bool = False) -> Sums
     second = 256 * zero + 128 if packed else gain * nibbles
     if extra_shift > 0:
         zero, second = (zero << extra_shift) + (1 << (extra_shift - 1)), extra_shift
-    params = HighWord(zero=zero, lift=value_range - (high - low), drop=high - value_range, second=second)
+    params = HighWord(
+        upper_word_offset=zero,
+        pre_saturation_offset=value_range - (high - low),
+        post_saturation_offset=high - value_range,
+        second_shift=second,
+    )
     return Sums(spec.folded_bias, spec.multipliers, gain, params)
 
 
@@ -284,26 +300,28 @@ UNREAD = frozenset({"kernel_width", "stride_width", "dilation_width", "padding_l
 class PixelWalk(Params):
     """Parameters of the walk over rows and pixels."""
 
-    runs_w: Annotated[int, "runs of neighbouring elements in a row of the window"]
-    run_step: Annotated[int, "elements from run to run"]
-    units: Annotated[int, "pieces in which a run is read"]
-    unit: Annotated[int, "elements of a piece: 4 or 8"]
-    is_padded: Annotated[int, "whether rows are copied to the ring, padded"]
-    ring_h: Annotated[int, "rows of the ring, or of x"]
-    pitch: Annotated[int, "elements from row to row, there"]
-    margin: Annotated[int, "elements of a row of the ring before those of x"]
-    before: Annotated[int, "elements of a row before the first window; negative where that begins outside of it"]
-    pair_h: Annotated[int, "rows of y that a pair of pixels takes: 2 for one above the other"]
-    right: Annotated[int, "elements from window to window within a row"]
+    runs_per_kernel_row: Annotated[int, "runs of adjacent elements in a row of the window"]
+    run_stride: Annotated[int, "elements from run to run"]
+    loads_per_run: Annotated[int, "loads of load_size elements in which a run is read"]
+    load_size: Annotated[int, "elements of a load: 4 or 8"]
+    copies_rows: Annotated[int, "1 if rows of x are copied to the ring buffer and padded"]
+    ring_rows: Annotated[int, "rows of the ring buffer, or of x if that is read in place"]
+    input_row_stride: Annotated[int, "elements from row to row of the ring buffer, or of x"]
+    ring_padding_left: Annotated[int, "elements of a row of the ring buffer before those of x"]
+    first_window_offset: Annotated[
+        int, "elements of a row before the first window; negative if the window begins outside of the row"
+    ]
+    rows_per_pair: Annotated[int, "rows of y that a pair of pixels covers: 2 if one pixel is above the other"]
+    window_stride: Annotated[int, "elements from window to window within a row"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class InnerLoop(Params):
     """Sizes of the im2col patch of two pixels."""
 
-    x_zero_point: Annotated[Trained, "zero point of x: what padding holds"]
-    depth: Annotated[int, "bytes of a pixel's patch"]
-    steps: Annotated[int, "turns of the inner loop"]
+    x_zero_point: Annotated[Trained, "zero point of x, the value of padding"]
+    patch_bytes: Annotated[int, "bytes of the im2col patch of a pixel"]
+    inner_iterations: Annotated[int, "iterations of the inner loop"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -547,7 +565,7 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
         "patch": site.scratch("patch", DType.INT16, 2 * depth + (CENTER * 2 if nibbles else 0)),
         "table": site.scratch("table", DType.INT32, 2 * runs.count),
     }
-    loop = InnerLoop(x_zero_point=spec.x.q.zero_point, depth=2 * depth, steps=steps)
+    loop = InnerLoop(x_zero_point=spec.x.q.zero_point, patch_bytes=2 * depth, inner_iterations=steps)
     types = StreamOptions.of(spec)
     patch = {"runs": runs.count, "units": runs.units, "unit": runs.unit, "rest": runs.rest, "pixels": pixels}
     written, turns = (patch, steps) if few else (None, 0)
@@ -603,17 +621,19 @@ WRITTEN_STEP, PIXELS_AROUND, WINDOWS_AROUND = 62, 620, 783
 
 def _walk(shape: ConvShape, runs: Runs, rows: RowSource) -> PixelWalk:
     return PixelWalk(
-        runs_w=runs.count // shape.kernel_height,
-        run_step=shape.dilation_width * shape.in_channels,
-        units=runs.units,
-        unit=runs.unit,
-        is_padded=int(rows.is_padded),
-        ring_h=rows.ring_h,
-        pitch=rows.pitch,
-        margin=rows.margin,
-        before=rows.margin - shape.padding_left * shape.in_channels if rows.is_padded or rows.is_edged else 0,
-        pair_h=rows.pair_h,
-        right=shape.stride_width * shape.in_channels,
+        runs_per_kernel_row=runs.count // shape.kernel_height,
+        run_stride=shape.dilation_width * shape.in_channels,
+        loads_per_run=runs.units,
+        load_size=runs.unit,
+        copies_rows=int(rows.is_padded),
+        ring_rows=rows.ring_h,
+        input_row_stride=rows.pitch,
+        ring_padding_left=rows.margin,
+        first_window_offset=rows.margin - shape.padding_left * shape.in_channels
+        if rows.is_padded or rows.is_edged
+        else 0,
+        rows_per_pair=rows.pair_h,
+        window_stride=shape.stride_width * shape.in_channels,
     )
 
 
@@ -648,10 +668,10 @@ class SingleRowParams(Params):
     """Parameters of a layer with one row of outputs."""
 
     depth: Annotated[int, "elements of x"]
-    padded: Annotated[int, "the same, rounded up to steps of eight"]
-    channels: Annotated[int, "elements of y"]
-    first: Annotated[int | None, "elements of x in the first part, if there are several"] = None
-    part: Annotated[int | None, "elements of x in each other part"] = None
+    padded_depth: Annotated[int, "depth rounded up to a multiple of eight"]
+    out_channels: Annotated[int, "elements of y"]
+    first_part_size: Annotated[int | None, "elements of x in the first part, if there are several parts"] = None
+    part_size: Annotated[int | None, "elements of x in each other part"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -680,7 +700,9 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
         size = -(-depth // 16) * 16 + (CENTER if nibbles else 0)
         operands["patch"] = site.scratch("patch", DType.INT16, size)
     first, part = ((padded - 8) % PART + 8, PART) if parts else (None, None)
-    row = SingleRowParams(depth=depth, padded=padded, channels=spec.channels, first=first, part=part)
+    row = SingleRowParams(
+        depth=depth, padded_depth=padded, out_channels=spec.channels, first_part_size=first, part_size=part
+    )
     raised = nibbles and sums.gain > 0
     types = SingleRowOptions(**vars(StreamOptions.of(spec)), parts=parts)
     options = [types, Loops.of(site), *[Raised(raised=raised)] * nibbles]
@@ -716,10 +738,10 @@ def saturated(spec: ConvSpec) -> bool:
 class Strip(Params):
     """Parameters of the loop over strips of pixels."""
 
-    pixels: Annotated[int, "of x and y"]
-    strip: Annotated[int, "pixels that are widened at a time"]
+    pixels: Annotated[int, "pixels of x and y"]
+    strip_pixels: Annotated[int, "pixels that are widened to 16 bits at a time"]
     out_channels: Annotated[int, "channels of a pixel of y"]
-    zero: Annotated[Trained, "zero point of y, which is added to the upper word of a product"]
+    upper_word_offset: Annotated[Trained, "added to the upper word of a product: zero point of y"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -745,7 +767,12 @@ def emit_pointwise(spec: ConvSpec, site: Site) -> Call:
         "y": site.y,
         "patch": site.scratch("patch", DType.INT16, -(-strip * shape.in_channels // 16) * 16),
     }
-    params = Strip(pixels=shape.out_width, strip=strip, out_channels=shape.out_channels, zero=sums.params.zero)
+    params = Strip(
+        pixels=shape.out_width,
+        strip_pixels=strip,
+        out_channels=shape.out_channels,
+        upper_word_offset=sums.params.upper_word_offset,
+    )
     free = spec.overlaps(windows(shape, in_turn(shape.out_width, strip)))
     options = PointwiseOptions(in_channels=shape.in_channels)
     return site.call(operands, [params], [options], overlaps=free, variant=f"{shape.in_channels}")
@@ -798,13 +825,13 @@ UNIFORM = frozenset(
         "batch",
         "dilation_height",
         "padding_top",
-        "runs_w",
-        "margin",
-        "before",
-        "zero",
-        "lift",
-        "drop",
-        "second",
+        "runs_per_kernel_row",
+        "ring_padding_left",
+        "first_window_offset",
+        "upper_word_offset",
+        "pre_saturation_offset",
+        "post_saturation_offset",
+        "second_shift",
         "x_zero_point",
     }
 )

@@ -215,18 +215,18 @@ def _limits(spec: ConvSpec) -> tuple[int, int, int]:
 class PaddedRows(Params):
     """Parameters of the ring buffer of four rows."""
 
-    pitch: Annotated[int, "elements of a row: whole blocks"]
-    x_zero_point: Annotated[Trained, "zero point of x: what padding holds"]
+    padded_row_size: Annotated[int, "elements of a padded row, a multiple of the block width"]
+    x_zero_point: Annotated[Trained, "zero point of x, the value of padding"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StripOfBlocks(Params):
     """Parameters of kernels that transform the weights for every strip."""
 
-    blocks: Annotated[int, "blocks of a strip"]
-    rounding: Annotated[Trained, "zero point of y and half a step, before the last shift to the right"]
-    low: Annotated[Trained, "the lowest code of y"]
-    high: Annotated[Trained, "the highest code of y"]
+    strip_blocks: Annotated[int, "blocks of a strip"]
+    requantize_offset: Annotated[Trained, "zero point of y plus one half, before the last right shift"]
+    low: Annotated[Trained, "lowest quantized value of y"]
+    high: Annotated[Trained, "highest quantized value of y"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -423,7 +423,7 @@ def emit_fly(spec: ConvSpec, site: Site, tiles: Tiles, strip: int) -> Call:
     working["v"] = tiles.v, tiles.v_size(shape.in_channels) * blocks
     working["u"] = DType.INT32, max(words, ring[1] // DType.INT32.nbytes) if is_copied and one_strip else words
     rounding, low, high = _limits(spec)
-    params = StripOfBlocks(blocks=blocks, rounding=rounding, low=low, high=high)
+    params = StripOfBlocks(strip_blocks=blocks, requantize_offset=rounding, low=low, high=high)
     order = tiles.traversal(shape, blocks)
     fly = FlyOptions(together=tiles.together, v_t=tiles.v.c, v_size=tiles.v_size(1), one_strip=one_strip)
     return _call(spec, site, tiles, tiles.int8_stream(spec), working, ([params], [fly]), order)
@@ -448,7 +448,7 @@ def _call(
     operands = {"x": site.x, "w": site.const("winograd", packed), "y": site.y}
     for role, size in working.items():
         operands[role] = site.scratch(role, *size)
-    padded = PaddedRows(pitch=_ring(shape, tiles)[1] // 4, x_zero_point=spec.x.q.zero_point)
+    padded = PaddedRows(padded_row_size=_ring(shape, tiles)[1] // 4, x_zero_point=spec.x.q.zero_point)
     variant = "cut" if tiles.is_cut(shape) else "" if tiles.is_copied(shape) else "valid"
     free = spec.overlaps(order)
     loops = [Loops.of(site)] * (Loops in site.kernel.options)

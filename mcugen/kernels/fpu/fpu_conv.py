@@ -45,7 +45,7 @@ def whole_input(spec: ConvSpec) -> bool:
 class DenseRows(Params):
     """Sizes of a fully connected layer."""
 
-    rows: Annotated[int, "of x and y"]
+    rows: Annotated[int, "rows of x and y"]
     depth: Annotated[int, "elements of a row of x"]
     out_channels: Annotated[int, "elements of a row of y"]
 
@@ -55,15 +55,15 @@ class Patch(Params):
     """Parameters of the im2col step."""
 
     depth: Annotated[int, "products of a sum"]
-    direct: Annotated[int, "whether pixels are read where they lie"]
+    reads_in_place: Annotated[int, "1 if the pixels of x are read in place, without im2col"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks(Params):
     """Sizes of a ring buffer of padded rows, laid out in blocks of four channels."""
 
-    row_w: Annotated[int, "pixels of a row"]
-    blocks: Annotated[int, "blocks of channels"]
+    row_pixels: Annotated[int, "pixels of a row of the ring buffer, or of x"]
+    channel_blocks: Annotated[int, "blocks of channels"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +149,10 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     pixels = np.arange(shape.out_height * shape.out_width)
     whole = len(pixels) // ROWS * ROWS
     blocks = np.concatenate([pixels[:whole].reshape(-1, ROWS), np.tile(pixels[whole:, None], ROWS)])
-    params, patch = Patch(depth=depth, direct=int(_is_direct(shape))), ("patch", ROWS * depth + shape.in_channels)
+    params, patch = (
+        Patch(depth=depth, reads_in_place=int(_is_direct(shape))),
+        ("patch", ROWS * depth + shape.in_channels),
+    )
     return _call(spec, site, params, patch, [clamp_options(*spec.float_limits)], windows(shape, blocks))
 
 
@@ -181,8 +184,10 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
     """
     shape = spec.shape
     extent = shape.stride_width * (shape.out_width - 1) + shape.dilation_width * (shape.kernel_width - 1) + 1
-    blocks = Blocks(row_w=max(extent, shape.padding_left + shape.in_width), blocks=-(-shape.in_channels // BLOCK))
-    ring = ((shape.kernel_height - 1) * shape.dilation_height + 1) * blocks.row_w * blocks.blocks * BLOCK
+    blocks = Blocks(
+        row_pixels=max(extent, shape.padding_left + shape.in_width), channel_blocks=-(-shape.in_channels // BLOCK)
+    )
+    ring = ((shape.kernel_height - 1) * shape.dilation_height + 1) * blocks.row_pixels * blocks.channel_blocks * BLOCK
     options = GroupOptions(
         group=min(shape.out_width, SHARED_GROUP) if SHORT_LOOPS in site.features else _group(shape),
         kernel_height=shape.kernel_height,

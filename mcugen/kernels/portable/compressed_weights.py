@@ -149,7 +149,7 @@ DENSE: tuple[Kernel, ...] = (
             writes("y", "output", DType.INT8, DType.INT16, DType.INT32),
         ),
         params=(CodedRow, Requantization),
-        without=frozenset({"x_zero_point", "run"}),
+        without=frozenset({"x_zero_point", "max_int32_products"}),
         options=(RiceOptions, IntegerStore),
         lacks=frozenset({UPDATABLE, CHECKED}),
         when=(eight_bits, single_row, compressible),

@@ -205,7 +205,7 @@ def dense_call(operands: Mapping[str, Buffer], rows: int, depth: int, channels: 
     """
     codes = "scale" in operands
     options = DenseDirectOptions(bias="bias" in operands, rest=channels % BLOCK != 0, codes=codes)
-    params, variant = [DenseSizes(rows=rows, depth=depth, channels=channels)], "f32_w8" if codes else "f32"
+    params, variant = [DenseSizes(rows=rows, depth=depth, out_channels=channels)], "f32_w8" if codes else "f32"
     return Call(DENSE_DIRECT, operands, params, [options], variant=variant)
 
 

@@ -256,7 +256,7 @@ class SingleRows(Params):
 class OffsetCodeLimits(CodeLimits):
     """Parameters of requantization."""
 
-    offset: Annotated[Wide, "zero point of y and half a step, before the shift to the right"]
+    requantize_offset: Annotated[Wide, "zero point of y plus one half, at the scale of products before the right shift"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,7 +334,7 @@ def emit(spec: ConvSpec, site: Site) -> Call:
         params, options = [offset], [option]
         table = plan.table(np.broadcast_to(spec.requantizer.multiplier, spec.channels))
     else:
-        codes = OffsetCodeLimits(offset=Wide(spec.high_word.offset), **vars(CodeLimits.of(spec.limits)))
+        codes = OffsetCodeLimits(requantize_offset=Wide(spec.high_word.offset), **vars(CodeLimits.of(spec.limits)))
         params, options, table = [codes], [Shift(shift=spec.high_word.shift)], plan.table(spec.multipliers)
     operands = {
         "x": site.x,

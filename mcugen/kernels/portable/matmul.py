@@ -43,27 +43,29 @@ _CODES = (DType.INT8, DType.INT16)
 class Matrices(Params):
     """Sizes of a batch of products."""
 
-    batch: Annotated[int, "products"]
-    rows: Annotated[int, "of a and y"]
+    batch: Annotated[int, "matrix products"]
+    rows: Annotated[int, "rows of a and y"]
     depth: Annotated[int, "columns of a, and rows of b"]
-    columns: Annotated[int, "of b and y"]
+    columns: Annotated[int, "columns of b and y"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Factor(Params):
     """Factor of each sum."""
 
-    factor: Annotated[Real | None, "of each sum, where it is not 1"] = None
+    factor: Annotated[Real | None, "factor of each sum, if it is not 1"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProductStore(Params):
     """Parameters of requantization; only the zero points where the sums themselves are the result."""
 
-    a_zero_point: Annotated[Trained | None, "zero point of a; of int16 it is 0"] = None
-    b_zero_point: Annotated[Trained | None, "zero point of b; of int16 it is 0"] = None
-    multiplier: Annotated[Trained | None, "of sums"] = None
-    offset: Annotated[Wide | None, "zero point of y and half a step, before the shift to the right"] = None
+    a_zero_point: Annotated[Trained | None, "zero point of a; 0 for int16"] = None
+    b_zero_point: Annotated[Trained | None, "zero point of b; 0 for int16"] = None
+    multiplier: Annotated[Trained | None, "requantization multiplier of sums"] = None
+    requantize_offset: Annotated[
+        Wide | None, "zero point of y plus one half, at the scale of products before the right shift"
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,10 +109,10 @@ class ColumnStrips(Params):
 
     a_zero_point: Annotated[Trained, "zero point of a"]
     b_zero_point: Annotated[Trained, "zero point of b"]
-    multiplier: Annotated[Trained, "of sums"]
-    width: Annotated[int, "columns of a strip"]
-    pair: Annotated[int, "words of two columns"]
-    steps: Annotated[int, "groups of four elements of a column"]
+    multiplier: Annotated[Trained, "requantization multiplier of sums"]
+    strip_columns: Annotated[int, "columns of a strip"]
+    column_pair_words: Annotated[int, "words of two columns"]
+    inner_iterations: Annotated[int, "iterations of the inner loop: groups of four elements of a column"]
 
 
 def matmul_call(spec: MatMulSpec, site: Site) -> Call:
@@ -175,11 +177,13 @@ def emit_strips(spec: MatMulSpec, site: Site) -> Call:
         a_zero_point=spec.a.q.zero_point,
         b_zero_point=spec.b.q.zero_point,
         multiplier=int(requantize.multiplier[0]),
-        width=width,
-        pair=pair,
-        steps=steps,
+        strip_columns=width,
+        column_pair_words=pair,
+        inner_iterations=steps,
     )
-    codes = HighWord(zero=spec.y.q.zero_point, lift=0, drop=0, second=0)
+    codes = HighWord(
+        upper_word_offset=spec.y.q.zero_point, pre_saturation_offset=0, post_saturation_offset=0, second_shift=0
+    )
     return site.call(operands, [_matrices(spec), codes, strips], [Loops.of(site)], overlaps=spec.overlaps())
 
 
@@ -189,15 +193,15 @@ class PlainStrips(Params):
 
     a_zero_point: Annotated[Trained, "zero point of a"]
     b_zero_point: Annotated[Trained, "zero point of b"]
-    multiplier: Annotated[Trained, "of sums"]
-    width: Annotated[int, "columns of a strip"]
+    multiplier: Annotated[Trained, "requantization multiplier of sums"]
+    strip_columns: Annotated[int, "columns of a strip"]
 
     @staticmethod
     def of(spec: MatMulSpec, width: int) -> PlainStrips:
         """Return the parameters for strips of `width` columns."""
         zeros = spec.a.q.zero_point, spec.b.q.zero_point
         multiplier = int(spec.requantizer.multiplier[0])
-        return PlainStrips(a_zero_point=zeros[0], b_zero_point=zeros[1], multiplier=multiplier, width=width)
+        return PlainStrips(a_zero_point=zeros[0], b_zero_point=zeros[1], multiplier=multiplier, strip_columns=width)
 
 
 def by_vectors(spec: MatMulSpec) -> bool:
@@ -320,7 +324,7 @@ def _product_store(spec: MatMulSpec) -> ProductStore:
     if spec.y.dtype is DType.INT32:
         return store
     requantize = spec.requantizer.for_high_word()
-    return replace(store, multiplier=int(requantize.multiplier[0]), offset=Wide(requantize.offset))
+    return replace(store, multiplier=int(requantize.multiplier[0]), requantize_offset=Wide(requantize.offset))
 
 
 def _product_options(spec: MatMulSpec, any_size: bool) -> ProductOptions:

@@ -206,9 +206,12 @@ class CodesMean(Params):
 
     x_zero_point: Annotated[Trained, "zero point of x"]
     y_zero_point: Annotated[Trained, "zero point of y"]
-    offset: Annotated[Wide, "y_zero_point and one half, in products of a sum and a multiplier"]
+    requantize_offset: Annotated[
+        Wide, "y_zero_point plus one half, at the scale of a product of a sum and a multiplier"
+    ]
     multiplier: Annotated[
-        Trained | None, "scale of x / scale of y / number of taps, times 2^shift; else in a table"
+        Trained | None,
+        "scale of x / scale of y / number of taps, times 2^shift; in a table if the number of taps varies",
     ] = None
 
     @staticmethod
@@ -223,7 +226,10 @@ class CodesMean(Params):
         multiplier = int(requantize.multiplier[0]) if fixed else None
         offset = Wide(requantize.offset)
         return CodesMean(
-            x_zero_point=x.q.zero_point, y_zero_point=requantize.zero_point, offset=offset, multiplier=multiplier
+            x_zero_point=x.q.zero_point,
+            y_zero_point=requantize.zero_point,
+            requantize_offset=offset,
+            multiplier=multiplier,
         )
 
 

@@ -51,10 +51,12 @@ class Finish(Params):
     """Parameters that turn an accumulator into an element of y."""
 
     scale: Annotated[Real | None, "1 / elements of a mean of reals"] = None
-    count: Annotated[int | None, "elements of a mean of integers"] = None
+    mean_size: Annotated[int | None, "elements of a mean of integers"] = None
     multiplier: Annotated[Trained | None, "unit of the sum / scale of y, times 2^shift"] = None
-    offset: Annotated[Wide | None, "zero points and one half, in products of a sum and the multiplier"] = None
-    y_zero_point: Annotated[Trained | None, "zero point of y, where halves go to even"] = None
+    requantize_offset: Annotated[
+        Wide | None, "zero points plus one half, at the scale of a product of a sum and the multiplier"
+    ] = None
+    y_zero_point: Annotated[Trained | None, "zero point of y, if halves are rounded to even"] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -445,7 +445,17 @@ def emit_dsp(spec: TransposedSpec, site: Site) -> Call:
         streams.append(words.reshape(-1))
     shape = ConvShape.of_rows(spec.windows, pitch, head.channels)
     walk = dsp_conv.PixelWalk(
-        runs_w=1, run_step=0, units=0, unit=8, is_padded=0, ring_h=1, pitch=0, margin=0, before=0, pair_h=1, right=0
+        runs_per_kernel_row=1,
+        run_stride=0,
+        loads_per_run=0,
+        load_size=8,
+        copies_rows=0,
+        ring_rows=1,
+        input_row_stride=0,
+        ring_padding_left=0,
+        first_window_offset=0,
+        rows_per_pair=1,
+        window_stride=0,
     )
     operands = {
         "x": site.x,
@@ -456,7 +466,7 @@ def emit_dsp(spec: TransposedSpec, site: Site) -> Call:
         "table": site.scratch("table", DType.INT32, 2),
         **rows.working(site),
     }
-    loop = dsp_conv.InnerLoop(x_zero_point=spec.x.q.zero_point, depth=0, steps=0)
+    loop = dsp_conv.InnerLoop(x_zero_point=spec.x.q.zero_point, patch_bytes=0, inner_iterations=0)
     params = [shape.geometry, walk, dsp_conv.sums_of(head, True).params, loop]
     written = dsp_conv.UnrollOptions(x_t=spec.x.dtype.c, few=None, steps=0, grouped=False)
     return rows.call(site, operands, params, [dsp_conv.StreamOptions.of(head), Loops.of(site), written])
@@ -533,7 +543,7 @@ def emit_thumb1(spec: TransposedSpec, site: Site) -> Call:
         "y": site.y,
         **rows.working(site),
     }
-    size = DenseSizes(rows=0, depth=spec.shape.in_channels, channels=head.channels)
+    size = DenseSizes(rows=0, depth=spec.shape.in_channels, out_channels=head.channels)
     zero = [] if rows.is_direct else [layer.padding(head)]
     tail_options = RestOptions(rest=head.channels % 6 > 0)
     return rows.call(site, operands, [offset, size, *zero], [codes, tail_options])

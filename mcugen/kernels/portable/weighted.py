@@ -64,14 +64,14 @@ def single_row(spec: ConvSpec) -> bool:
 class DenseSizes(Params):
     """Sizes of a fully connected layer."""
 
-    rows: Annotated[int, "of x and y"]
+    rows: Annotated[int, "rows of x and y"]
     depth: Annotated[int, "elements of a row of x"]
-    channels: Annotated[int, "elements of a row of y"]
+    out_channels: Annotated[int, "elements of a row of y"]
 
     @staticmethod
     def of(spec: WeightedSpec) -> DenseSizes:
         """Return the sizes of a layer."""
-        return DenseSizes(rows=spec.y.count // spec.channels, depth=spec.depth, channels=spec.channels)
+        return DenseSizes(rows=spec.y.count // spec.channels, depth=spec.depth, out_channels=spec.channels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,21 +85,21 @@ class RestOptions(Options):
 class Gathering(Params):
     """Parameters of the im2col step, which gathers a window group by group of channels."""
 
-    depth: Annotated[int, "products of a sum"]
+    depth: Annotated[int, "products of a sum: bytes or elements of a patch"]
     groups: Annotated[int, "groups of channels"]
-    group_out: Annotated[int, "channels of y in a group"]
-    group_in: Annotated[int, "channels of x in a group"]
-    direct: Annotated[int, "whether pixels are read where they lie"]
-    runs: Annotated[int, "pieces in which a row of the window is copied"]
-    taps: Annotated[int, "pixels of such a piece"]
+    group_out_channels: Annotated[int, "output channels of a group"]
+    group_in_channels: Annotated[int, "input channels of a group"]
+    reads_in_place: Annotated[int, "1 if the pixels of x are read in place, without im2col"]
+    runs_per_kernel_row: Annotated[int, "runs of adjacent pixels in a row of the window"]
+    taps_per_run: Annotated[int, "pixels of a run"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lines(Params):
     """Parameters of windows that are read where they lie: a line is a row of the window."""
 
-    line: Annotated[int, "neighbouring elements of x under a row of the window"]
-    skip: Annotated[int, "elements from the end of a line to the next one"]
+    kernel_row_size: Annotated[int, "adjacent elements of x under one row of the window"]
+    kernel_row_gap: Annotated[int, "elements of x from the end of a row of the window to the start of the next row"]
 
     @staticmethod
     def of(shape: ConvShape) -> Lines | None:
@@ -107,7 +107,9 @@ class Lines(Params):
         if not shape.is_inside or shape.groups > 1 or shape.dilation_width > 1 or shape.reads_pixels:
             return None
         line = shape.kernel_width * shape.in_channels
-        return Lines(line=line, skip=shape.dilation_height * shape.in_width * shape.in_channels - line)
+        return Lines(
+            kernel_row_size=line, kernel_row_gap=shape.dilation_height * shape.in_width * shape.in_channels - line
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,9 +123,11 @@ class WindowRows(RestOptions):
 class Ring(Params):
     """Parameters of the ring buffer of padded rows."""
 
-    row_w: Annotated[int, "pixels of a row in the ring, or of x if it is read where it lies"]
-    direct: Annotated[int, "whether it is"]
-    pixel_channels: Annotated[int | None, "channels of a pixel of x and y, where the layer computes only some"] = None
+    row_pixels: Annotated[int, "pixels of a row in the ring buffer, or of x if it is read in place"]
+    reads_in_place: Annotated[int, "1 if x is read in place, without a ring buffer"]
+    pixel_channels: Annotated[
+        int | None, "channels of a pixel of x and y in memory, if the layer computes only some of them"
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +175,7 @@ def weighted_call(
 def emit_dense(spec: ConvSpec, site: Site) -> Call:
     """Emit a fully connected layer, four channels at a time: weights as [block][depth][4]."""
     channels, shape = spec.channels, spec.shape
-    size = DenseSizes(rows=spec.y.count // channels, depth=spec.depth, channels=channels)
+    size = DenseSizes(rows=spec.y.count // channels, depth=spec.depth, out_channels=channels)
     has_tail = channels % BLOCK != 0
     order = windows(shape, in_turn(shape.out_height * shape.out_width, 1), last=1 if has_tail else BLOCK)
     packed = _interleaved(spec.rows, site)
@@ -216,11 +220,11 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     gathering = Gathering(
         depth=depth,
         groups=shape.groups,
-        group_out=group_out,
-        group_in=weights.shape[-1],
-        direct=int(direct),
-        runs=1 if joined else shape.kernel_width,
-        taps=shape.kernel_width if joined else 1,
+        group_out_channels=group_out,
+        group_in_channels=weights.shape[-1],
+        reads_in_place=int(direct),
+        runs_per_kernel_row=1 if joined else shape.kernel_width,
+        taps_per_run=shape.kernel_width if joined else 1,
     )
     has_tail = group_out % BLOCK != 0
     last = (1 if has_tail else BLOCK) if direct or lines else 0
@@ -268,8 +272,8 @@ def reads_in_place(shape: ConvShape) -> bool:
 def ring_of(shape: ConvShape, direct: bool) -> Ring:
     """Return the parameters of the ring buffer, or of x if it is read where it lies (`direct`)."""
     return Ring(
-        row_w=shape.in_width if direct else _padded_width(shape),
-        direct=int(direct),
+        row_pixels=shape.in_width if direct else _padded_width(shape),
+        reads_in_place=int(direct),
         pixel_channels=shape.pixel_channels,
     )
 
@@ -368,7 +372,7 @@ _DENSE_NIBBLES = Kernel(
         reads("w", "weights, eight a word", DType.UINT32) if role.name == "w" else role for role in _operands("s4")
     ),
     params=(DenseSizes, Requantization),
-    without=frozenset({"x_zero_point", "run"}),
+    without=frozenset({"x_zero_point", "max_int32_products"}),
     options=(ElementTypes, RestOptions, IntegerStore),
     when=_TENSORS["s4"],
     lacks=_LACKS["s4"],

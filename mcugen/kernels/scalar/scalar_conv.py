@@ -197,24 +197,24 @@ def _blocks_of_pixels(spec: ConvSpec, pixels: int) -> int:
 class Pairs(Params):
     """Parameters of the im2col step that packs the windows of several pixels into words of two pixels."""
 
-    direct: Annotated[int, "whether pixels are read where they lie"]
-    runs: Annotated[int, "pieces in which a row of the window is copied"]
-    taps: Annotated[int, "pixels of such a piece"]
-    x_zero_point: Annotated[Trained, "zero point of x: what padding holds"]
+    reads_in_place: Annotated[int, "1 if the pixels of x are read in place, without im2col"]
+    runs_per_kernel_row: Annotated[int, "runs of adjacent pixels in a row of the window"]
+    taps_per_run: Annotated[int, "pixels of a run"]
+    x_zero_point: Annotated[Trained, "zero point of x, the value of padding"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputCodes(CodeLimits):
     """Limits and zero point of the quantized output."""
 
-    zero: Annotated[Trained, "zero point of y"]
+    y_zero_point: Annotated[Trained, "zero point of y"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThumbOffset(Params):
     """Parameter of requantization by products of 32 bits."""
 
-    offset: Annotated[Trained, "zero point of y less the lowest code and half a step, before the last shift"]
+    requantize_offset: Annotated[Trained, "zero point of y less the lowest value, plus one half, before the last shift"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,7 +291,9 @@ def _conv_call(
     """
     shape, direct = spec.shape, rows_of_pixels(spec)
     runs, taps = (1, shape.kernel_width) if shape.dilation_width == 1 else (shape.kernel_width, 1)
-    pairs = Pairs(direct=int(direct), runs=runs, taps=taps, x_zero_point=spec.x.q.zero_point)
+    pairs = Pairs(
+        reads_in_place=int(direct), runs_per_kernel_row=runs, taps_per_run=taps, x_zero_point=spec.x.q.zero_point
+    )
     tail_bytes = pixels * shape.out_channels if shape.out_height * shape.out_width % pixels else 0
     copies = max(tail_bytes, 0 if direct else pixels * taps * shape.in_channels)
     inputs = spec.depth + int(_is_packed(site))
@@ -421,13 +423,13 @@ def thumb_codes(requantize: Requantizer, max_sum: int, limits: tuple[int, int]) 
     """
     low, high = limits
     piece = piece_of(requantize, max_sum, low)
-    offset = ThumbOffset(offset=_offset(requantize, low, requantize.shift - 2 * piece))
+    offset = ThumbOffset(requantize_offset=_offset(requantize, low, requantize.shift - 2 * piece))
     return offset, ThumbOptions(piece=piece, low=low, high=high)
 
 
 def _codes(spec: ConvSpec) -> OutputCodes:
     low, high = spec.limits
-    return OutputCodes(low=low, high=high, zero=spec.y.q.zero_point)
+    return OutputCodes(low=low, high=high, y_zero_point=spec.y.q.zero_point)
 
 
 def emit_conv_mla(spec: ConvSpec, site: Site) -> Call:
@@ -568,7 +570,7 @@ def to_sums(spec: ConvSpec) -> bool:
 class WideOffset(Params):
     """Parameter of requantization by products of 64 bits."""
 
-    offset: Annotated[Wide, "zero point of y and half a step, before the shift to the right"]
+    requantize_offset: Annotated[Wide, "zero point of y plus one half, at the scale of products before the right shift"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -589,7 +591,11 @@ def emit_dense_muls_16(spec: ConvSpec, site: Site) -> Call:
     joined = _padded(tails, 6, axis=0).reshape(-1, 6, 2).transpose(0, 2, 1)
     operands = {"x": site.x, "w": site.const("w", packed), "tails": site.const("tails", joined), "y": site.y}
     order = windows(spec.shape, in_turn(spec.shape.out_height * spec.shape.out_width, 1), last=1)
-    params = [WideOffset(offset=Wide(spec.high_word.offset)), CodeLimits.of(spec.limits), DenseSizes.of(spec)]
+    params = [
+        WideOffset(requantize_offset=Wide(spec.high_word.offset)),
+        CodeLimits.of(spec.limits),
+        DenseSizes.of(spec),
+    ]
     options = [ShiftOptions(shift=spec.high_word.shift), *[WeightLoads.of(spec, site)] * (not packs)]
     return site.call(operands, params, options, overlaps=spec.overlaps(order))
 
@@ -627,7 +633,7 @@ def _dense_call(
     remaining_channels, shape = channels % block, spec.shape
     # Plain C stores channels one by one.
     order = windows(shape, in_turn(shape.out_height * shape.out_width, 1), last=remaining_channels or 1)
-    size = DenseSizes(rows=count, depth=depth, channels=channels)
+    size = DenseSizes(rows=count, depth=depth, out_channels=channels)
     free = spec.overlaps(order)
     return site.call(operands, [params, size], [*options, RestOptions(rest=remaining_channels != 0)], overlaps=free)
 
