@@ -193,7 +193,10 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
         }
         operands["y"] = builder.buffer(node.output)
         channels = ChannelGroups(
-            batch=x.shape[0], groups=self.groups, group_in=w.shape[0] // self.groups, group_out=w.shape[1]
+            batch=x.shape[0],
+            groups=self.groups,
+            group_in_channels=w.shape[0] // self.groups,
+            group_out_channels=w.shape[1],
         )
         spaces = (x.shape[2:], self.space, w.shape[2:])
         builder.call(node, spread_call(operands, self.window, spaces, channels, self.clamp))
@@ -229,7 +232,9 @@ class IntegerConvTranspose(Scatter):
         roles = zip(("x", "w", "y"), (*node.inputs, node.output), strict=True)
         operands = {role: builder.buffer(v) for role, v in roles if v is not None}
         size, spaces = w.shape[0] // self.groups, (x.shape[2:], self.space, w.shape[2:])
-        channels = ChannelGroups(batch=x.shape[0], groups=self.groups, group_in=size, group_out=w.shape[1])
+        channels = ChannelGroups(
+            batch=x.shape[0], groups=self.groups, group_in_channels=size, group_out_channels=w.shape[1]
+        )
         builder.call(node, spread_call(operands, self.window, spaces, channels))
 
 
@@ -340,7 +345,7 @@ class FoldColumns(Scatter):
         """Lower to the loops of the transposed convolution."""
         x = node.input(0).type
         operands = {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.output)}
-        channels = ChannelGroups(batch=x.shape[0], groups=x.shape[1], group_in=1, group_out=1)
+        channels = ChannelGroups(batch=x.shape[0], groups=x.shape[1], group_in_channels=1, group_out_channels=1)
         spaces = (self._positions, self.space, self.kernel)
         builder.call(node, spread_call(operands, self.window, spaces, channels))
 

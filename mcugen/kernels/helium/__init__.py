@@ -44,14 +44,14 @@ def one_vector(spec: ConvSpec) -> bool:
 class RowFrame(StackFrame):
     """Parameters of a vector-matrix product."""
 
-    zero_point: Annotated[Trained, "of y; of a shift to the right with half a step"]
-    blocks: Annotated[int, "blocks of eight channels"]
-    turns: Annotated[int, "turns of the inner loop"]
-    tail: Annotated[int, "products beyond whole vectors"]
-    last: Annotated[int, "channels of the last block"]
-    shift: Annotated[Trained, "of sums to the left, before they are multiplied; negative: to the right, behind that"]
-    low: Annotated[Trained, "the lowest code of y"]
-    high: Annotated[Trained, "the highest code of y"]
+    y_zero_point: Annotated[Trained, "zero point of y; for right shifts, plus one half"]
+    channel_blocks: Annotated[int, "blocks of eight output channels"]
+    inner_iterations: Annotated[int, "iterations of the inner loop"]
+    tail_products: Annotated[int, "products beyond whole vectors"]
+    last_block_channels: Annotated[int, "output channels of the last block"]
+    left_shift: Annotated[Trained, "left shift of sums before the product; negative: right shift after the product"]
+    low: Annotated[Trained, "lowest quantized value of y"]
+    high: Annotated[Trained, "highest quantized value of y"]
 
 
 def emit_row(spec: ConvSpec, site: Site) -> Call:
@@ -59,10 +59,10 @@ def emit_row(spec: ConvSpec, site: Site) -> Call:
     loop, table = VectorLoop(*divmod(spec.depth, VECTOR)), RequantizationTable(spec, 2 * BLOCK)
     codes = table.codes.values()
     frame = RowFrame(
-        blocks=table.blocks,
-        turns=loop.turns,
-        tail=loop.tail,
-        last=table.last,
+        channel_blocks=table.blocks,
+        inner_iterations=loop.turns,
+        tail_products=loop.tail,
+        last_block_channels=table.last,
         **codes,  # type: ignore[arg-type]
     )
     order = Traversal.runs(np.zeros(spec.channels, np.int64), 1)  # In plain C, each result reads all of x.

@@ -59,11 +59,11 @@ def dense_pixels(shape: ConvShape) -> bool:
 class PixelRows(Params):
     """Parameters of pixels that are read where they lie."""
 
-    batch: Annotated[int, "images; 1 where all pixels are one run"]
-    image: Annotated[int, "bytes of an image of x"]
-    rows: Annotated[int, "runs of an image"]
-    row_step: Annotated[int, "bytes of x from run to run"]
-    row_pixels: Annotated[int, "pixels of a run"]
+    batch: Annotated[int, "images; 1 if all pixels are adjacent"]
+    image_stride_bytes: Annotated[int, "bytes from image to image of x"]
+    rows: Annotated[int, "rows of pixels of an image that are read"]
+    row_stride_bytes: Annotated[int, "bytes of x from row to row that is read"]
+    row_pixels: Annotated[int, "pixels of a row"]
     out_channels: Annotated[int, "channels of a pixel of y"]
 
 
@@ -71,23 +71,23 @@ class PixelRows(Params):
 class PatchRows(Params):
     """Parameters of the im2col step, which gathers the taps of some pixels in patches."""
 
-    run: Annotated[int, "bytes of a run of neighbouring taps"]
-    runs: Annotated[int, "such runs in a row of the window"]
-    run_step: Annotated[int, "bytes from run to run"]
-    row_step: Annotated[int, "bytes from row to row of the window"]
-    depth: Annotated[int, "bytes of a patch: whole vectors"]
-    most: Annotated[int, "patches that are gathered at a time"]
-    x_step: Annotated[int, "bytes from window to window"]
+    run_bytes: Annotated[int, "bytes of a run of adjacent taps"]
+    runs_per_kernel_row: Annotated[int, "runs in a row of the window"]
+    run_stride_bytes: Annotated[int, "bytes from run to run"]
+    kernel_row_stride_bytes: Annotated[int, "bytes from row to row of the window"]
+    patch_bytes: Annotated[int, "bytes of an im2col patch, in whole vectors"]
+    max_patches: Annotated[int, "largest number of patches that are gathered at a time"]
+    window_stride_bytes: Annotated[int, "bytes from window to window"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelGroupSizes(Params):
     """Sizes of groups of channels."""
 
-    groups: Annotated[int, "groups"]
-    group_in: Annotated[int, "channels of x of a group"]
-    group_out: Annotated[int, "channels of y of a group"]
-    group_w: Annotated[int, "bytes of weights of a group"]
+    groups: Annotated[int, "groups of channels"]
+    group_in_channels: Annotated[int, "input channels of a group"]
+    group_out_channels: Annotated[int, "output channels of a group"]
+    group_weight_bytes: Annotated[int, "bytes of the weights of a group"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,11 +124,11 @@ def emit_rows(spec: ConvSpec, site: Site) -> Call:
     """
     shape, strip, table = spec.shape, strip_of(spec.shape), RequantizationTable(spec)
     vectors, several = -(-shape.kernel_width * shape.in_channels // VECTOR), shape.kernel_height > 1
-    jump = shape.dilation_height * strip.pitch - vectors * VECTOR
+    jump = shape.dilation_height * strip.strip_row_stride - vectors * VECTOR
     frame = replace(
         gemm_frame(table, VectorLoop(0), 2 * shape.stride_width * shape.in_channels),
-        turns=shape.kernel_height,
-        jump=jump,
+        inner_iterations=shape.kernel_height,
+        iteration_gap_bytes=jump,
     )
     flags = LoopFlags(unroll=vectors, looped=several, tail=False)
     packed = pack_vectors(spec.weights.reshape(shape.out_channels, shape.kernel_height, -1), BLOCK)
@@ -138,7 +138,7 @@ def emit_rows(spec: ConvSpec, site: Site) -> Call:
         table,
         [frame, padding(spec), shape.geometry, strip],
         [ModeOptions(mode="rows", gather=None), flags, Jump(jump=several)],
-        working=("strip", strip.span * strip.pitch + VECTOR),
+        working=("strip", strip.strip_rows * strip.strip_row_stride + VECTOR),
         orders=[rows(shape)],
     )
 
@@ -148,14 +148,14 @@ def written_out_gather(shape: ConvShape, patch: PatchRows) -> dict[str, object] 
 
     Rows are divided among pointers, each of which reaches OFFSET bytes.
     """
-    run, row_step = patch.run, patch.row_step
+    run, row_step = patch.run_bytes, patch.kernel_row_stride_bytes
     rows_per_pointer = OFFSET // row_step + 1
     starts = range(0, shape.kernel_height, rows_per_pointer)
     if (
         run > VECTOR
         or (shape.kernel_height - 1) * run > OFFSET
         or len(starts) > 7
-        or max(patch.x_step, patch.depth) > 255
+        or max(patch.window_stride_bytes, patch.patch_bytes) > 255
     ):
         return None
     if starts[-1] * row_step >= 4096:
@@ -170,7 +170,7 @@ def written_out_gather(shape: ConvShape, patch: PatchRows) -> dict[str, object] 
         }
         for start in starts
     ]
-    return {"run": run, "x_step": patch.x_step, "depth": patch.depth, "pointers": pointers}
+    return {"run": run, "x_step": patch.window_stride_bytes, "depth": patch.patch_bytes, "pointers": pointers}
 
 
 def emit_pointwise(spec: ConvSpec, site: Site) -> Call:
@@ -184,9 +184,9 @@ def emit_pointwise(spec: ConvSpec, site: Site) -> Call:
     if not shape.stride_height == shape.stride_width == 1:
         walk = PixelRows(
             batch=shape.batch,
-            image=shape.in_height * in_row,
+            image_stride_bytes=shape.in_height * in_row,
             rows=shape.out_height,
-            row_step=shape.stride_height * in_row,
+            row_stride_bytes=shape.stride_height * in_row,
             row_pixels=shape.out_width,
             out_channels=shape.out_channels,
         )
@@ -195,7 +195,9 @@ def emit_pointwise(spec: ConvSpec, site: Site) -> Call:
 
 def one_run(pixels: int, channels: int) -> PixelRows:
     """Return the walk over pixels that are all adjacent."""
-    return PixelRows(batch=1, image=0, rows=1, row_step=0, row_pixels=pixels, out_channels=channels)
+    return PixelRows(
+        batch=1, image_stride_bytes=0, rows=1, row_stride_bytes=0, row_pixels=pixels, out_channels=channels
+    )
 
 
 def emit_direct(spec: ConvSpec, site: Site, walk: PixelRows) -> Call:
@@ -232,9 +234,9 @@ def _by_groups(spec: ConvSpec, site: Site, taps: int) -> tuple[Array, ChannelGro
     packed = np.concatenate([pack_vectors(part, BLOCK) for part in parts])
     return packed, ChannelGroupSizes(
         groups=shape.groups,
-        group_in=shape.in_channels // shape.groups,
-        group_out=shape.out_channels // shape.groups,
-        group_w=len(packed) // shape.groups // (2 if four_bits in site.kernel.when else 1),
+        group_in_channels=shape.in_channels // shape.groups,
+        group_out_channels=shape.out_channels // shape.groups,
+        group_weight_bytes=len(packed) // shape.groups // (2 if four_bits in site.kernel.when else 1),
     )
 
 
@@ -255,25 +257,25 @@ def emit_patches(spec: ConvSpec, site: Site) -> Call:
     depth = -(-taps * shape.in_channels // VECTOR) * VECTOR
     loop = VectorLoop(depth // VECTOR)
     patch = PatchRows(
-        run=shape.in_channels * (shape.kernel_width if joined else 1),
-        runs=1 if joined else shape.kernel_width,
-        run_step=shape.dilation_width * shape.in_channels,
-        row_step=shape.dilation_height * strip.pitch,
-        depth=depth,
-        most=min(PATCHES, shape.batch * shape.out_height * shape.out_width),
-        x_step=shape.stride_width * shape.in_channels,
+        run_bytes=shape.in_channels * (shape.kernel_width if joined else 1),
+        runs_per_kernel_row=1 if joined else shape.kernel_width,
+        run_stride_bytes=shape.dilation_width * shape.in_channels,
+        kernel_row_stride_bytes=shape.dilation_height * strip.strip_row_stride,
+        patch_bytes=depth,
+        max_patches=min(PATCHES, shape.batch * shape.out_height * shape.out_width),
+        window_stride_bytes=shape.stride_width * shape.in_channels,
     )
-    size = strip.span * strip.pitch + patch.most * patch.depth + 2 * VECTOR
+    size = strip.strip_rows * strip.strip_row_stride + patch.max_patches * patch.patch_bytes + 2 * VECTOR
     pixels = (np.arange(shape.out_height) + 1) * shape.out_width
-    written = pixels // patch.most * patch.most * shape.out_channels if shape.batch == 1 else None
+    written = pixels // patch.max_patches * patch.max_patches * shape.out_channels if shape.batch == 1 else None
     gather = written_out_gather(shape, patch) if joined else None
-    frame, params = gemm_frame(table, loop, 2 * patch.depth), [padding(spec), shape.geometry, strip, patch]
+    frame, params = gemm_frame(table, loop, 2 * patch.patch_bytes), [padding(spec), shape.geometry, strip, patch]
     params += NineBits.of(spec)
     packed, flags, jump = pack_vectors(spec.byte_rows, BLOCK), loop.flags, Jump()
     if shape.groups > 1:
         packed, groups = _by_groups(spec, site, taps)
-        vectors = -(-groups.group_in // VECTOR)
-        frame = replace(frame, turns=taps, jump=shape.in_channels - vectors * VECTOR)
+        vectors = -(-groups.group_in_channels // VECTOR)
+        frame = replace(frame, inner_iterations=taps, iteration_gap_bytes=shape.in_channels - vectors * VECTOR)
         params.append(groups)
         flags, jump = LoopFlags(unroll=vectors, looped=True, tail=False), Jump(jump=True)
     return call(
@@ -306,8 +308,8 @@ class CopiedPixels(Params):
 
     in_channels: Annotated[int, "channels of a pixel of x"]
     out_channels: Annotated[int, "channels of a pixel of y"]
-    pixels: Annotated[int, "of x and y"]
-    most: Annotated[int, "pixels that are copied at a time"]
+    pixels: Annotated[int, "pixels of x and y"]
+    max_copied_pixels: Annotated[int, "largest number of pixels that are copied at a time"]
 
 
 def emit_overwriting(spec: ConvSpec, site: Site) -> Call:
@@ -316,7 +318,7 @@ def emit_overwriting(spec: ConvSpec, site: Site) -> Call:
     pixels = shape.batch * shape.out_height * shape.out_width
     loop, num_copied = VectorLoop(-(-shape.in_channels // VECTOR)), min(PATCHES, pixels)
     copied = CopiedPixels(
-        in_channels=shape.in_channels, out_channels=shape.out_channels, pixels=pixels, most=num_copied
+        in_channels=shape.in_channels, out_channels=shape.out_channels, pixels=pixels, max_copied_pixels=num_copied
     )
     return call(
         site,
@@ -342,12 +344,12 @@ def eight_channels(spec: ConvSpec) -> bool:
 class EightFrame(StackFrame):
     """Parameters of pixels of eight channels."""
 
-    zero_point: Annotated[Trained, "of y"]
-    table_size: Annotated[int, "bytes of the table"]
-    y_next: Annotated[int, "bytes of y from four pixels to the next four"]
-    shift: Annotated[Trained, "of sums to the left, before they are multiplied"]
-    low: Annotated[Trained, "the lowest code of y"]
-    high: Annotated[Trained, "the highest code of y"]
+    y_zero_point: Annotated[Trained, "zero point of y"]
+    table_bytes: Annotated[int, "bytes of the table"]
+    y_step_bytes: Annotated[int, "bytes of y from four pixels to the next four"]
+    left_shift: Annotated[Trained, "left shift of sums before the product"]
+    low: Annotated[Trained, "lowest quantized value of y"]
+    high: Annotated[Trained, "highest quantized value of y"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -355,7 +357,7 @@ class Pixels(Params):
     """Parameters of adjacent pixels."""
 
     out_channels: Annotated[int, "channels of a pixel of y"]
-    pixels: Annotated[int, "of x and y"]
+    pixels: Annotated[int, "pixels of x and y"]
 
 
 def emit_eight_channels(spec: ConvSpec, site: Site) -> Call:
@@ -366,7 +368,7 @@ def emit_eight_channels(spec: ConvSpec, site: Site) -> Call:
     shape, table = spec.shape, RequantizationTable(spec, 2)
     packed = np.stack([np.pad(spec.rows, [(0, 0), (0, 8)]), np.pad(spec.rows, [(0, 0), (8, 0)])], 1).reshape(-1)
     codes = table.codes.values()
-    frame = EightFrame(table_size=table.data.nbytes, y_next=4 * shape.out_channels, **codes)  # type: ignore[arg-type]
+    frame = EightFrame(table_bytes=table.data.nbytes, y_step_bytes=4 * shape.out_channels, **codes)  # type: ignore[arg-type]
     pixels = Pixels(out_channels=shape.out_channels, pixels=shape.batch * shape.out_height * shape.out_width)
     return call(site, packed, table, [frame, pixels], [])
 
@@ -384,14 +386,14 @@ def three_columns(spec: ConvSpec) -> bool:
 class ColumnsFrame(StackFrame):
     """Parameters of products of four pixels by two channels."""
 
-    zero_point: Annotated[Trained, "of y"]
-    table_size: Annotated[int, "bytes of the table"]
-    x_next: Annotated[int, "bytes of x from four pixels to the next four"]
-    y_next: Annotated[int, "bytes of y from four pixels to the next four"]
-    jump: Annotated[int, "bytes of x from row to row of the window"]
-    shift: Annotated[Trained, "of sums to the left, before they are multiplied"]
-    low: Annotated[Trained, "the lowest code of y"]
-    high: Annotated[Trained, "the highest code of y"]
+    y_zero_point: Annotated[Trained, "zero point of y"]
+    table_bytes: Annotated[int, "bytes of the table"]
+    x_step_bytes: Annotated[int, "bytes of x from four pixels to the next four"]
+    y_step_bytes: Annotated[int, "bytes of y from four pixels to the next four"]
+    kernel_row_stride_bytes: Annotated[int, "bytes of x from row to row of the window"]
+    left_shift: Annotated[Trained, "left shift of sums before the product"]
+    low: Annotated[Trained, "lowest quantized value of y"]
+    high: Annotated[Trained, "highest quantized value of y"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -412,10 +414,10 @@ def emit_columns(spec: ConvSpec, site: Site) -> Call:
     shape, strip, table = spec.shape, strip_of(spec.shape), RequantizationTable(spec, 2, nine=has_nine_bits(spec))
     chunks, codes = shape.in_channels // VECTOR, table.codes.values()
     frame = ColumnsFrame(
-        table_size=table.data.nbytes,
-        x_next=4 * shape.stride_width * shape.in_channels,
-        y_next=4 * shape.out_channels,
-        jump=shape.dilation_height * strip.pitch,
+        table_bytes=table.data.nbytes,
+        x_step_bytes=4 * shape.stride_width * shape.in_channels,
+        y_step_bytes=4 * shape.out_channels,
+        kernel_row_stride_bytes=shape.dilation_height * strip.strip_row_stride,
         **codes,  # type: ignore[arg-type]
     )
     pairs = spec.byte_rows.reshape(shape.out_channels // 2, 2, 3, 3, chunks, VECTOR)
@@ -426,6 +428,6 @@ def emit_columns(spec: ConvSpec, site: Site) -> Call:
         table,
         [frame, padding(spec), shape.geometry, strip],
         [ColumnsOptions(chunks=chunks, stride=shape.stride_width, unrolled=chunks == 1, nine=has_nine_bits(spec))],
-        working=("strip", strip.span * strip.pitch + VECTOR),
+        working=("strip", strip.strip_rows * strip.strip_row_stride + VECTOR),
         orders=[rows(shape)],
     )

@@ -34,8 +34,8 @@ COLUMNS = 2048
 class TapPairs(Params):
     """Parameters of the taps of a window."""
 
-    pairs: Annotated[int, "pairs of taps; an odd last one has a weight of zero"]
-    reach: Annotated[int, "what their offsets lie below"]
+    tap_pairs: Annotated[int, "pairs of taps; the weight of an odd last tap's partner is zero"]
+    offset_limit: Annotated[int, "all offsets of taps are below this"]
 
 
 def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
@@ -46,7 +46,7 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
     shape, strip = spec.shape, strip_of(spec.shape)
     table = RequantizationTable(spec, 8, order=(0, 2, 4, 6, 1, 3, 5, 7), apart=8)
     ky, kx = np.divmod(np.arange(shape.kernel_height * shape.kernel_width), shape.kernel_width)
-    offsets = ky * shape.dilation_height * strip.pitch + kx * shape.dilation_width * shape.in_channels
+    offsets = ky * shape.dilation_height * strip.strip_row_stride + kx * shape.dilation_width * shape.in_channels
     even = len(offsets) % 2
     taps = np.pad(spec.rows, [(0, 0), (0, even)])
     packed = np.ascontiguousarray(blocks_of(taps, 8).transpose(0, 2, 1)).reshape(-1)
@@ -59,10 +59,10 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
             padding(spec),
             shape.geometry,
             strip,
-            TapPairs(pairs=taps.shape[1] // 2, reach=int(offsets.max()) + 1),
+            TapPairs(tap_pairs=taps.shape[1] // 2, offset_limit=int(offsets.max()) + 1),
         ],
         [],
-        working=("strip", strip.span * strip.pitch + VECTOR),
+        working=("strip", strip.strip_rows * strip.strip_row_stride + VECTOR),
         orders=[rows(shape)],
         constants={"offsets": np.pad(offsets, (0, even)).astype(np.int32)},
     )
@@ -141,49 +141,49 @@ def groups_of(shape: ConvShape, size: int) -> PixelGroups:
 class PatchesFrame(StackFrame):
     """Parameters of patches of one channel, up to 4×4."""
 
-    zero_point: Annotated[Trained, "of y"]
-    y_next: Annotated[int, "bytes of y from group to group of pixels"]
-    groups: Annotated[int, "groups of pixels in a row"]
-    halves: Annotated[int, "halves of a group beyond them"]
-    back_x: Annotated[int, "bytes of columns back to the last half"]
-    back_y: Annotated[int, "bytes of y back to the last half"]
-    down_x: Annotated[int, "bytes of columns to the next row"]
-    down_y: Annotated[int, "bytes of y to the next row"]
-    shift: Annotated[Trained, "of sums to the left, before they are multiplied"]
-    low: Annotated[Trained, "the lowest code of y"]
-    high: Annotated[Trained, "the highest code of y"]
-    place_step: Annotated[int, "bytes of y from result to result in a vector"]
-    place_second: Annotated[int, "bytes of y to the second of a pair of results"]
+    y_zero_point: Annotated[Trained, "zero point of y"]
+    y_step_bytes: Annotated[int, "bytes of y from group to group of pixels"]
+    pixel_groups: Annotated[int, "groups of pixels in a row"]
+    half_groups: Annotated[int, "half groups of pixels after the groups"]
+    columns_back_bytes: Annotated[int, "bytes of the columns back to the last half group"]
+    y_back_bytes: Annotated[int, "bytes of y back to the last half group"]
+    columns_row_step_bytes: Annotated[int, "bytes of the columns to the next row"]
+    y_row_step_bytes: Annotated[int, "bytes of y to the next row"]
+    left_shift: Annotated[Trained, "left shift of sums before the product"]
+    low: Annotated[Trained, "lowest quantized value of y"]
+    high: Annotated[Trained, "highest quantized value of y"]
+    lane_stride_bytes: Annotated[int, "bytes of y from result to result of a vector"]
+    second_row_bytes: Annotated[int, "bytes of y to the second of a pair of results"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class HalfGroupMask(Params):
     """Parameter of the partial half group at the end of a row."""
 
-    half_mask: Annotated[int, "lanes of a half group that are results, a bit a byte"]
+    half_mask: Annotated[int, "predicate of the lanes of a half group that are stored, one bit a byte"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sections(Params):
     """Sizes of sections: the columns under one or two rows of y."""
 
-    steps: Annotated[int, "rows of y in a section"]
+    section_rows: Annotated[int, "rows of y in a section"]
     sections: Annotated[int, "sections that are held at a time"]
-    section: Annotated[int, "bytes of a section"]
-    padding: Annotated[int, "bytes of all of them"]
+    section_bytes: Annotated[int, "bytes of a section"]
+    padding_offset_bytes: Annotated[int, "bytes of all sections, after which the padding begins"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Distances(Params):
     """Distances in bytes, in the columns and in the output."""
 
-    x_row: Annotated[int, "from row to row of x"]
-    x_pixel: Annotated[int, "from pixel to pixel of x"]
-    y_row: Annotated[int, "from row to row of y"]
-    y_pixel: Annotated[int, "from pixel to pixel of y"]
-    rewind_x: Annotated[int, "of columns, from the last row to the next channel"]
-    rewind_y: Annotated[int, "of y, from the last row to the next channel"]
-    image: Annotated[int, "from image to image of x"]
+    x_row_stride: Annotated[int, "bytes from row to row of x"]
+    x_pixel_stride: Annotated[int, "bytes from pixel to pixel of x"]
+    y_row_stride: Annotated[int, "bytes from row to row of y"]
+    y_pixel_stride: Annotated[int, "bytes from pixel to pixel of y"]
+    columns_rewind_bytes: Annotated[int, "bytes of the columns from the end of the last row to the next channel"]
+    y_rewind_bytes: Annotated[int, "bytes of y from the end of the last row to the next channel"]
+    image_stride_bytes: Annotated[int, "bytes from image to image of x"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,19 +234,19 @@ def emit_small_depthwise(spec: ConvSpec, site: Site) -> Call:
     options = PatchOptions(
         both_rows=two,
         full=full,
-        masked=s.out_height % sections.steps > 0 or not full,
+        masked=s.out_height % sections.section_rows > 0 or not full,
         stride_width=s.stride_width,
         dilation_width=s.dilation_width,
         back=not full or groups.overlap > 0,
     )
     distances = Distances(
-        x_row=plane.x_row,
-        x_pixel=plane.x_pixel,
-        y_row=plane.y_row,
-        y_pixel=plane.y_pixel,
-        rewind_x=4 + frame.down_x,
-        rewind_y=1 + frame.down_y,
-        image=shape.in_height * shape.in_width * shape.in_channels,
+        x_row_stride=plane.x_row,
+        x_pixel_stride=plane.x_pixel,
+        y_row_stride=plane.y_row,
+        y_pixel_stride=plane.y_pixel,
+        columns_rewind_bytes=4 + frame.columns_row_step_bytes,
+        y_rewind_bytes=1 + frame.y_row_step_bytes,
+        image_stride_bytes=shape.in_height * shape.in_width * shape.in_channels,
     )
     forward = s is shape and shape.in_channels <= VECTOR
     constants, more = {}, []
@@ -262,8 +262,8 @@ def emit_small_depthwise(spec: ConvSpec, site: Site) -> Call:
         table,
         [frame, padding(spec), s.geometry, HalfGroupMask(half_mask=groups.mask), sections, distances],
         [options, *more],
-        working=("columns", sections.padding + VECTOR),
-        orders=[_sections_in_turn(shape, sections.steps, sections.sections)] if forward else [],
+        working=("columns", sections.padding_offset_bytes + VECTOR),
+        orders=[_sections_in_turn(shape, sections.section_rows, sections.sections)] if forward else [],
         constants=constants,
     )
     in_place = not forward and _patches_may_overwrite_input(shape)
@@ -273,19 +273,19 @@ def emit_small_depthwise(spec: ConvSpec, site: Site) -> Call:
 def _patches_frame(plane: Plane, groups: PixelGroups, sections: Sections, table: RequantizationTable) -> PatchesFrame:
     two, step, codes = _two_rows(plane.shape), 64 * plane.shape.stride_width, table.codes
     return PatchesFrame(
-        zero_point=codes.zero_point,
-        y_next=groups.size * plane.y_pixel,
-        groups=groups.count,
-        halves=groups.halves,
-        back_x=-step * groups.overlap,
-        back_y=-plane.y_pixel * groups.overlap,
-        down_x=sections.section - step * groups.covered,
-        down_y=sections.steps * plane.y_row - plane.y_pixel * groups.covered,
-        shift=codes.shift,
+        y_zero_point=codes.y_zero_point,
+        y_step_bytes=groups.size * plane.y_pixel,
+        pixel_groups=groups.count,
+        half_groups=groups.halves,
+        columns_back_bytes=-step * groups.overlap,
+        y_back_bytes=-plane.y_pixel * groups.overlap,
+        columns_row_step_bytes=sections.section_bytes - step * groups.covered,
+        y_row_step_bytes=sections.section_rows * plane.y_row - plane.y_pixel * groups.covered,
+        left_shift=codes.left_shift,
         low=codes.low,
         high=codes.high,
-        place_step=plane.y_pixel * (1 if two else 2),
-        place_second=plane.y_row if two else plane.y_pixel,
+        lane_stride_bytes=plane.y_pixel * (1 if two else 2),
+        second_row_bytes=plane.y_row if two else plane.y_pixel,
     )
 
 
@@ -304,7 +304,12 @@ def sections_of(shape: ConvShape, covered: int) -> Sections:
     width = max(extent, shape.padding_left + shape.in_width)
     read = max(width, (covered - 1) * shape.stride_width + 3 * shape.dilation_width + 1)
     count = max(1, min(COLUMNS // (64 * width), shape.out_height // steps))
-    return Sections(steps=steps, sections=count, section=64 * width, padding=64 * (width * (count - 1) + read))
+    return Sections(
+        section_rows=steps,
+        sections=count,
+        section_bytes=64 * width,
+        padding_offset_bytes=64 * (width * (count - 1) + read),
+    )
 
 
 def _sections_in_turn(shape: ConvShape, steps: int, sections: int) -> Traversal:
@@ -354,27 +359,27 @@ def large_patches(spec: ConvSpec) -> int:
 class LargeFrame(StackFrame):
     """Parameters of windows of up to 2×2 patches."""
 
-    zero_point: Annotated[Trained, "of y"]
-    y_next: Annotated[int, "bytes of y from group to group of pixels"]
-    groups: Annotated[int, "groups of pixels in a row"]
-    halves: Annotated[int, "halves of a group beyond them"]
-    back_x: Annotated[int, "bytes of columns back to the last half"]
-    back_y: Annotated[int, "bytes of y back to the last half"]
-    rewind_x: Annotated[int, "bytes of columns, from the end of a row to the next channel"]
-    rewind_y: Annotated[int, "bytes of y, from the end of a row to the next channel"]
-    shift: Annotated[Trained, "of sums to the left, before they are multiplied"]
-    low: Annotated[Trained, "the lowest code of y"]
-    high: Annotated[Trained, "the highest code of y"]
-    place_step: Annotated[int, "bytes of y from result to result in a vector"]
-    half_mask: Annotated[int, "lanes of a half group that are results, a bit a byte"]
-    band: Annotated[int, "bytes of the columns of four rows"]
+    y_zero_point: Annotated[Trained, "zero point of y"]
+    y_step_bytes: Annotated[int, "bytes of y from group to group of pixels"]
+    pixel_groups: Annotated[int, "groups of pixels in a row"]
+    half_groups: Annotated[int, "half groups of pixels after the groups"]
+    columns_back_bytes: Annotated[int, "bytes of the columns back to the last half group"]
+    y_back_bytes: Annotated[int, "bytes of y back to the last half group"]
+    columns_rewind_bytes: Annotated[int, "bytes of the columns from the end of a row to the next channel"]
+    y_rewind_bytes: Annotated[int, "bytes of y from the end of a row to the next channel"]
+    left_shift: Annotated[Trained, "left shift of sums before the product"]
+    low: Annotated[Trained, "lowest quantized value of y"]
+    high: Annotated[Trained, "highest quantized value of y"]
+    lane_stride_bytes: Annotated[int, "bytes of y from result to result of a vector"]
+    half_mask: Annotated[int, "predicate of the lanes of a half group that are stored, one bit a byte"]
+    band_bytes: Annotated[int, "bytes of the columns of four rows"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns(Params):
     """Parameter of the columns, which follow the strip."""
 
-    columns_at: Annotated[int, "where they begin, in bytes of the strip"]
+    columns_offset_bytes: Annotated[int, "bytes from the start of the strip to the columns"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -393,9 +398,9 @@ def emit_large_depthwise(spec: ConvSpec, site: Site) -> Call:
     """
     shape, strip, table = spec.shape, strip_of(spec.shape), RequantizationTable(spec, 1, apart=1)
     bands, blocks, groups = -(-shape.kernel_height // 4), -(-shape.kernel_width // 4), groups_of(shape, 8)
-    held = strip.span * strip.pitch
-    read = max(strip.pitch // shape.in_channels, (groups.covered - 1) * shape.stride_width + 4 * blocks)
-    columns = Columns(columns_at=held + -held % VECTOR + VECTOR)
+    held = strip.strip_rows * strip.strip_row_stride
+    read = max(strip.strip_row_stride // shape.in_channels, (groups.covered - 1) * shape.stride_width + 4 * blocks)
+    columns = Columns(columns_offset_bytes=held + -held % VECTOR + VECTOR)
     weights = spec.weights.reshape(shape.out_channels, shape.kernel_height, shape.kernel_width)
     padded = np.pad(weights, [(0, 0), (0, 4 * bands - shape.kernel_height), (0, 4 * blocks - shape.kernel_width)])
     patches = padded.reshape(-1, bands, 4, blocks, 4).transpose(0, 1, 3, 4, 2)
@@ -405,7 +410,7 @@ def emit_large_depthwise(spec: ConvSpec, site: Site) -> Call:
         table,
         [_large_frame(shape, groups, 64 * read, table), padding(spec), shape.geometry, strip, columns],
         [LargeOptions(bands=bands, blocks=blocks, stride_width=shape.stride_width)],
-        working=("strip", columns.columns_at + 64 * read * bands),
+        working=("strip", columns.columns_offset_bytes + 64 * read * bands),
         orders=[rows(shape)],
     )
 
@@ -446,10 +451,10 @@ def _longest(shape: ConvShape) -> int:
 class PlaneSizes(Params):
     """Sizes of the planes of eight channels, which hold the inputs of some pixels of a row."""
 
-    segment: Annotated[int, "pixels of y at a time"]
-    window: Annotated[int, "pixels of x under them"]
-    held: Annotated[int, "pixels of those that lie under the next ones, too"]
-    pitch: Annotated[int, "bytes from plane to plane"]
+    segment_pixels: Annotated[int, "pixels of y that are computed at a time"]
+    segment_window_pixels: Annotated[int, "pixels of x under the windows of a segment"]
+    overlap_pixels: Annotated[int, "pixels of x that the windows of the next segment cover, too"]
+    plane_stride_bytes: Annotated[int, "bytes from plane to plane"]
 
     @staticmethod
     def of(shape: ConvShape) -> PlaneSizes:
@@ -458,21 +463,26 @@ class PlaneSizes(Params):
         segment = min(SEGMENT, longest + -longest % 8)
         window = (segment - 1) * stride + shape.kernel_width
         pitch = (segment - 1) * stride + VECTOR * _vectors(shape)
-        return PlaneSizes(segment=segment, window=window, held=max(window - segment * stride, 0), pitch=pitch)
+        return PlaneSizes(
+            segment_pixels=segment,
+            segment_window_pixels=window,
+            overlap_pixels=max(window - segment * stride, 0),
+            plane_stride_bytes=pitch,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowPhase(Params):
     """Parameter of a dilated row, which is split into several undilated rows."""
 
-    phase: Annotated[int | None, "from which pixel of those between two taps the first output's are"] = None
+    phase: Annotated[int | None, "number of the pixel between two taps with which the first output pixel begins"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class LastVector(Params):
     """Parameter of the last vector of a channel's weights."""
 
-    last: Annotated[int, "bytes of the last vector of a channel's"]
+    last_vector_bytes: Annotated[int, "bytes of the last vector of a channel"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -499,9 +509,9 @@ def emit_row_depthwise(spec: ConvSpec, site: Site) -> Call:
         site,
         weights.reshape(-1),
         table,
-        [table.codes, padding(spec), shape.geometry, planes, phase, LastVector(last=last)],
+        [table.codes, padding(spec), shape.geometry, planes, phase, LastVector(last_vector_bytes=last)],
         [RowLoopOptions(bands=bands, stride_width=shape.stride_width, dilation_width=dilation)],
-        working=("planes", 8 * planes.pitch),
+        working=("planes", 8 * planes.plane_stride_bytes),
     )
     return replace(kernel_call, inplace=[("y", "x")] if _rows_may_overwrite_input(shape) else [])
 
@@ -523,8 +533,8 @@ def row_instructions(spec: ConvSpec) -> int:
     """Estimate the instructions to copy pixels to planes and to compute the planes' rows, eight pixels at a time."""
     shape = spec.shape.as_row()
     planes, longest = PlaneSizes.of(shape), _longest(shape)
-    pieces = -(-longest // planes.segment)
-    copied_pixels = planes.window + (pieces - 1) * (planes.window - planes.held)
+    pieces = -(-longest // planes.segment_pixels)
+    copied_pixels = planes.segment_window_pixels + (pieces - 1) * (planes.segment_window_pixels - planes.overlap_pixels)
     channel = 16 * pieces + (16 * _vectors(shape) + 17) * -(-longest // 8)
     block = 300 * pieces + 6 * copied_pixels
     return (
@@ -538,18 +548,18 @@ def row_instructions(spec: ConvSpec) -> int:
 def _large_frame(shape: ConvShape, groups: PixelGroups, band: int, table: RequantizationTable) -> LargeFrame:
     step, codes = 64 * shape.stride_width, table.codes
     return LargeFrame(
-        zero_point=codes.zero_point,
-        y_next=8 * shape.out_channels,
-        groups=groups.count,
-        halves=groups.halves,
-        back_x=-step * groups.overlap,
-        back_y=-shape.out_channels * groups.overlap,
-        rewind_x=4 - step * groups.covered,
-        rewind_y=1 - shape.out_channels * groups.covered,
-        shift=codes.shift,
+        y_zero_point=codes.y_zero_point,
+        y_step_bytes=8 * shape.out_channels,
+        pixel_groups=groups.count,
+        half_groups=groups.halves,
+        columns_back_bytes=-step * groups.overlap,
+        y_back_bytes=-shape.out_channels * groups.overlap,
+        columns_rewind_bytes=4 - step * groups.covered,
+        y_rewind_bytes=1 - shape.out_channels * groups.covered,
+        left_shift=codes.left_shift,
         low=codes.low,
         high=codes.high,
-        place_step=2 * shape.out_channels,
+        lane_stride_bytes=2 * shape.out_channels,
         half_mask=groups.mask,
-        band=band,
+        band_bytes=band,
     )

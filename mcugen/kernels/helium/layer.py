@@ -169,7 +169,7 @@ class RequantizationTable:
     def codes(self) -> RequantizationParams:
         """Return the parameters that turn sums into quantized values."""
         low, high = (0, 0) if self.spec.is_sums else self.spec.limits
-        return RequantizationParams(zero_point=self.zero, low=low, high=high, shift=self.shift)
+        return RequantizationParams(y_zero_point=self.zero, low=low, high=high, left_shift=self.shift)
 
     @property
     def flags(self) -> tuple[Options, ...]:
@@ -194,55 +194,57 @@ class StackFrame(Params):
 class RequantizationParams(Params):
     """Parameters of requantization."""
 
-    zero_point: Annotated[Trained, "of y"]
-    low: Annotated[Trained, "the lowest code of y"]
-    high: Annotated[Trained, "the highest code of y"]
-    shift: Annotated[Trained, "of sums to the left, before they are multiplied"]
+    y_zero_point: Annotated[Trained, "zero point of y"]
+    low: Annotated[Trained, "lowest quantized value of y"]
+    high: Annotated[Trained, "highest quantized value of y"]
+    left_shift: Annotated[Trained, "left shift of sums before the product"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class GemmFrame(StackFrame):
     """Parameters of products of two pixels by four channels."""
 
-    zero_point: Annotated[Trained, "of y; of a shift to the right with half a step"]
-    table_size: Annotated[int, "bytes of the table, or of a group's part of it"]
-    x_next: Annotated[int, "bytes of x from two pixels to the next two"]
-    y_next: Annotated[int, "elements of y from two pixels to the next two"]
-    turns: Annotated[int, "turns of the inner loop"]
-    jump: Annotated[int, "bytes of x from turn to turn, where they are not neighbours"]
-    shift: Annotated[Trained, "of sums to the left, before they are multiplied; negative: to the right, behind that"]
-    tail: Annotated[int, "products beyond whole vectors"]
-    last: Annotated[int, "channels of the last block"]
-    written: Annotated[int, "room for assembly to count in"]
-    low: Annotated[Trained, "the lowest code of y"]
-    high: Annotated[Trained, "the highest code of y"]
+    y_zero_point: Annotated[Trained, "zero point of y; for right shifts, plus one half"]
+    table_bytes: Annotated[int, "bytes of the table, or of the part of a group"]
+    x_step_bytes: Annotated[int, "bytes of x from two pixels to the next two"]
+    y_pair_stride: Annotated[int, "elements of y from two pixels to the next two"]
+    inner_iterations: Annotated[int, "iterations of the inner loop"]
+    iteration_gap_bytes: Annotated[
+        int, "bytes of x from the end of an iteration to the start of the next, if they are not adjacent"
+    ]
+    left_shift: Annotated[Trained, "left shift of sums before the product; negative: right shift after the product"]
+    tail_products: Annotated[int, "products beyond whole vectors"]
+    last_block_channels: Annotated[int, "output channels of the last block"]
+    counter: Annotated[int, "space for a counter of the assembly code"]
+    low: Annotated[Trained, "lowest quantized value of y"]
+    high: Annotated[Trained, "highest quantized value of y"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Padding(Params):
     """Parameter of the padding beside rows."""
 
-    x_zero_point: Annotated[Trained, "zero point of x: what padding holds"]
+    x_zero_point: Annotated[Trained, "zero point of x, the value of padding"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class NineBits(Params):
     """Parameter of nine-bit weights, stored as int8 values that differ from them by a common part of each channel."""
 
-    depth_x: Annotated[int, "products of a sum"]
+    products_per_sum: Annotated[int, "products of a sum"]
 
     @staticmethod
     def of(spec: ConvSpec) -> list[Params]:
         """Return the parameters for nine-bit weights; none for weights of eight bits."""
-        return [NineBits(depth_x=spec.depth)] if has_nine_bits(spec) else []
+        return [NineBits(products_per_sum=spec.depth)] if has_nine_bits(spec) else []
 
 
 @dataclass(frozen=True, kw_only=True)
 class StripRows(Params):
     """Sizes of the strip: a buffer of padded rows under one row of y."""
 
-    span: Annotated[int, "rows"]
-    pitch: Annotated[int, "bytes from row to row"]
+    strip_rows: Annotated[int, "rows of the strip of padded rows"]
+    strip_row_stride: Annotated[int, "bytes from row to row of the strip"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,16 +351,16 @@ def gemm_frame(table: RequantizationTable, loop: VectorLoop, x_next: int) -> Gem
     """
     codes = table.codes
     return GemmFrame(
-        zero_point=codes.zero_point,
-        table_size=table.nbytes,
-        x_next=x_next,
-        y_next=2 * table.spec.channels,
-        turns=loop.turns,
-        jump=0,
-        shift=codes.shift,
-        tail=loop.tail,
-        last=table.last,
-        written=0,
+        y_zero_point=codes.y_zero_point,
+        table_bytes=table.nbytes,
+        x_step_bytes=x_next,
+        y_pair_stride=2 * table.spec.channels,
+        inner_iterations=loop.turns,
+        iteration_gap_bytes=0,
+        left_shift=codes.left_shift,
+        tail_products=loop.tail,
+        last_block_channels=table.last,
+        counter=0,
         low=codes.low,
         high=codes.high,
     )
@@ -382,7 +384,7 @@ def strip_of(shape: ConvShape) -> StripRows:
     """Return the sizes of the strip of padded rows."""
     extent = shape.stride_width * (shape.out_width - 1) + shape.dilation_width * (shape.kernel_width - 1) + 1
     pitch = max(extent, shape.padding_left + shape.in_width) * shape.in_channels
-    return StripRows(span=(shape.kernel_height - 1) * shape.dilation_height + 1, pitch=pitch)
+    return StripRows(strip_rows=(shape.kernel_height - 1) * shape.dilation_height + 1, strip_row_stride=pitch)
 
 
 def padding(spec: ConvSpec) -> Padding:

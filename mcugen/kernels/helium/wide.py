@@ -35,16 +35,18 @@ def to_int16(spec: ConvSpec) -> bool:
 class WideCodes(Params):
     """Parameters of requantization to int16."""
 
-    zero: Annotated[Trained, "what is added to upper words of products: zero point of y, and rounding"]
-    right: Annotated[Trained, "by which they are shifted to the right then"]
-    low: Annotated[Trained, "the lowest code of y"]
-    high: Annotated[Trained, "the highest code of y"]
+    upper_word_offset: Annotated[Trained, "added to the upper word of a product: zero point of y, and rounding"]
+    right_shift: Annotated[Trained, "right shift after the addition"]
+    low: Annotated[Trained, "lowest quantized value of y"]
+    high: Annotated[Trained, "highest quantized value of y"]
 
     @staticmethod
     def of(spec: ConvSpec) -> WideCodes:
         """Return the parameters of a layer whose multipliers have a shift above 32."""
         low, high = spec.limits
-        return WideCodes(zero=spec.high_word.offset >> 32, right=spec.high_word.shift - 32, low=low, high=high)
+        return WideCodes(
+            upper_word_offset=spec.high_word.offset >> 32, right_shift=spec.high_word.shift - 32, low=low, high=high
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +54,9 @@ class WideWindow(Params):
     """Sizes of the window of an output pixel."""
 
     depth: Annotated[int, "products of a sum"]
-    vectors: Annotated[int, "vectors of 8 that they fill, the last perhaps in part"]
-    pixels: Annotated[int, "of y, where they read pixels of x that lie as they do"]
-    channels: Annotated[int, "of a pixel of y"]
+    vectors_per_sum: Annotated[int, "vectors of eight products of a sum; the last one may be partial"]
+    pixels: Annotated[int, "pixels of y, if each reads the pixel of x at its place"]
+    y_channels: Annotated[int, "channels of a pixel of y"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +87,7 @@ def emit_wide(spec: ConvSpec, site: Site) -> Call:
     walked = in_a_row(shape) if direct else shape  # Gathered pairs of pixels do not cross images.
     last = (spec.channels - 1) % BLOCK + 1 if direct else 0
     order = windows(walked, in_turn(walked.out_height * walked.out_width, PIXELS), last)
-    window = WideWindow(depth=spec.depth, vectors=vectors, pixels=pixels, channels=spec.channels)
+    window = WideWindow(depth=spec.depth, vectors_per_sum=vectors, pixels=pixels, y_channels=spec.channels)
     geometry = [] if direct else [shape.geometry]
     options = WideOptions(direct=direct, single=pixels == 1, unroll=VectorLoop(vectors).flags.unroll)
     return site.call(operands, [*geometry, window, WideCodes.of(spec)], [options], overlaps=spec.overlaps(order))

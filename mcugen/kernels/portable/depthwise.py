@@ -250,28 +250,31 @@ class StripWalk(Params):
 
     batch: Annotated[int, "images"]
     channels: Annotated[int, "elements of a pixel"]
-    x_size: Annotated[int, "elements of an image of x"]
-    y_size: Annotated[int, "elements of an image of y"]
-    lines: Annotated[int, "lines of x"]
+    x_image_size: Annotated[int, "elements of an image of x"]
+    y_image_size: Annotated[int, "elements of an image of y"]
+    in_lines: Annotated[int, "lines of x"]
     out_lines: Annotated[int, "lines of y"]
-    line_pad: Annotated[int, "lines before x that the first window begins at"]
-    x_line: Annotated[int, "elements from line to line of x"]
-    y_line: Annotated[int, "elements from line to line of y"]
-    extent: Annotated[int, "points that the windows of a strip reach, padding included"]
-    points: Annotated[int, "points of a line of x that are read"]
+    padding_lines: Annotated[int, "lines of padding before x"]
+    x_line_stride: Annotated[int, "elements from line to line of x"]
+    y_line_stride: Annotated[int, "elements from line to line of y"]
+    strip_points: Annotated[int, "points of a line that the windows of a strip cover, including padding"]
+    in_points: Annotated[int, "points of a line of x that are read"]
     out_points: Annotated[int, "points of a line of y"]
-    point_pad: Annotated[int, "points before a line that the first window begins at"]
-    x_point: Annotated[int, "elements from point to point of x"]
-    y_point: Annotated[int, "elements from point to point of y"]
-    x_zero_point: Annotated[Trained | None, "zero point of x: what padding holds; of int16 it is 0"] = None
+    padding_points: Annotated[int, "points of padding before a line of x"]
+    x_point_stride: Annotated[int, "elements from point to point of x"]
+    y_point_stride: Annotated[int, "elements from point to point of y"]
+    x_zero_point: Annotated[Trained | None, "zero point of x, the value of padding; 0 for int16"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndWord(Params):
     """Parameters of what happens to the high word of a product."""
 
-    end: Annotated[Trained, "what is added: zero point of y (less a low limit that is added last), and rounding"]
-    shift: Annotated[Trained | None, "to the right, where any bits are left to be cut off"] = None
+    upper_word_offset: Annotated[
+        Trained,
+        "added to the upper word of a product: zero point of y (less a low limit that is added last), and rounding",
+    ]
+    right_shift: Annotated[Trained | None, "right shift after the addition, if bits are left to cut off"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,7 +288,7 @@ class YZero(Params):
 class InputOutputZeros(YZero):
     """Zero points of input and output."""
 
-    x_zero_point: Annotated[Trained, "zero point of x: what padding holds"]
+    x_zero_point: Annotated[Trained, "zero point of x, the value of padding"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,7 +344,7 @@ class TapOptions(Options):
 class HighLimit(Params):
     """Upper limit of float results; the lower one is a template option."""
 
-    high: Annotated[float | None, "the largest result, where there is one"] = None
+    high: Annotated[float | None, "highest result, if there is an upper limit"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -452,19 +455,19 @@ def strip_walk(spec: ConvSpec, shape: ConvShape, tiling: Strips) -> StripWalk:
     return StripWalk(
         batch=shape.batch,
         channels=shape.in_channels,
-        x_size=shape.in_height * shape.in_width * shape.pixel,
-        y_size=shape.out_height * shape.out_width * shape.pixel,
-        lines=lines.size,
+        x_image_size=shape.in_height * shape.in_width * shape.pixel,
+        y_image_size=shape.out_height * shape.out_width * shape.pixel,
+        in_lines=lines.size,
         out_lines=lines.out,
-        line_pad=lines.pad,
-        x_line=lines.step,
-        y_line=lines.out_step,
-        extent=points.extent,
-        points=min(points.size, points.extent - points.pad),
+        padding_lines=lines.pad,
+        x_line_stride=lines.step,
+        y_line_stride=lines.out_step,
+        strip_points=points.extent,
+        in_points=min(points.size, points.extent - points.pad),
         out_points=points.out,
-        point_pad=points.pad,
-        x_point=points.step,
-        y_point=points.out_step,
+        padding_points=points.pad,
+        x_point_stride=points.step,
+        y_point_stride=points.out_step,
         x_zero_point=spec.x.q.zero_point if spec.x.dtype is DType.INT8 else None,
     )
 
@@ -632,7 +635,7 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
     walk = strip_walk(spec, shape, tiling)
     if row:  # In a folded row, the walk counts single points.
         points = min(shape.in_width, 2 * tiling.points.extent - shape.padding_left)
-        walk = replace(walk, points=points, out_points=shape.out_width)
+        walk = replace(walk, in_points=points, out_points=shape.out_width)
     taps = spec.weights.reshape(-1, shape.kernel_height, shape.kernel_width)
     weights = taps.transpose(0, 2, 1) if not tiling.columns else taps
     if four_bits in site.kernel.when:
@@ -669,7 +672,7 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
         k_lines=shape.kernel_width if row else tiling.lines.taps,
         k_points=tiling.points.taps,
     )
-    ending = EndWord(end=end_word(spec, _least(spec)), shift=more if more > 0 else None)
+    ending = EndWord(upper_word_offset=end_word(spec, _least(spec)), right_shift=more if more > 0 else None)
     inplace = [("y", "x")] if spec.x.dtype is spec.y.dtype and tiling.may_overwrite_input() else []
     variant = f"row{shape.kernel_width}" if row else f"{tiling.lines.taps}x{tiling.points.taps}"
     params = [walk, CodeLimits.of(spec.limits), ending]
@@ -861,7 +864,7 @@ _THREE_BY_THREE = Kernel(
     what="3 x 3 windows of one filter a channel, on strips of four or five lines, two taps an instruction",
     operands=_operands((DType.INT8,), DType.INT32, _STRIP),
     params=(StripWalk, CodeLimits, YZero),
-    uniform=frozenset({"batch", "line_pad", "point_pad", "x_zero_point", "low", "high", "y_zero_point"}),
+    uniform=frozenset({"batch", "padding_lines", "padding_points", "x_zero_point", "low", "high", "y_zero_point"}),
     options=(StrideOptions, Loops),
     needs=frozenset({"dsp"}),
     when=(int8_tensors, filters, three_by_three, stride_one_or_two, a_word_of_channels, int8_results, high_word),

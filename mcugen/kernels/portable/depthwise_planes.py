@@ -130,13 +130,13 @@ def plane_strips(shape: ConvShape, few: bool) -> PlaneStrips:
 class PlaneWindow(Params):
     """Parameters of the strip and of the windows on it."""
 
-    pitch: Annotated[int, "elements from line to line of the strip"]
-    held: Annotated[int, "lines of the strip"]
-    at_once: Annotated[int, "lines of y that they give"]
-    span: Annotated[int, "lines from the first to the last under a window"]
-    k_lines: Annotated[int, "lines of the window"]
+    strip_line_stride: Annotated[int, "elements from line to line of the strip"]
+    strip_lines: Annotated[int, "lines of the strip"]
+    out_lines_per_strip: Annotated[int, "lines of y that are computed from a strip"]
+    kernel_span_lines: Annotated[int, "lines from the first to the last line of a window"]
+    kernel_lines: Annotated[int, "lines of the window that have taps"]
     line_stride: Annotated[int, "lines from window to window"]
-    tap_line: Annotated[int, "elements of the strip from tap to tap of neighbouring lines"]
+    tap_line_stride: Annotated[int, "elements of the strip from tap to tap in adjacent lines of the window"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,13 +185,13 @@ def emit_planes(spec: ConvSpec, site: Site) -> Call:
     if packed:
         operands["taps"] = site.scratch("taps", DType.INT8, shape.kernel_height * shape.kernel_width)
     window = PlaneWindow(
-        pitch=tiling.pitch,
-        held=tiling.held,
-        at_once=tiling.at_once,
-        span=tiling.span,
-        k_lines=tiling.lines.taps,
+        strip_line_stride=tiling.pitch,
+        strip_lines=tiling.held,
+        out_lines_per_strip=tiling.at_once,
+        kernel_span_lines=tiling.span,
+        kernel_lines=tiling.lines.taps,
         line_stride=tiling.lines.stride,
-        tap_line=tiling.lines.dilation * tiling.pitch,
+        tap_line_stride=tiling.lines.dilation * tiling.pitch,
     )
     options = PlaneOptions(
         x_t=spec.x.dtype.c,
@@ -209,7 +209,7 @@ def emit_planes(spec: ConvSpec, site: Site) -> Call:
         clamp=spec.is_clamped,
         sliding="rv32" in site.features and tiling.is_three_by_three,
     )
-    ending = EndWord(end=end_word(spec), shift=more if more > 0 else None)
+    ending = EndWord(upper_word_offset=end_word(spec), right_shift=more if more > 0 else None)
     inplace = [("y", "x")] if spec.x.dtype is spec.y.dtype and tiling.may_overwrite_input() else []
     params = [strip_walk(spec, shape, tiling), window, CodeLimits.of(spec.limits), ending]
     return site.call(operands, params, [options], inplace=inplace, variant=_variant(tiling))
@@ -242,12 +242,12 @@ class LineWalk(Params):
 
     rows: Annotated[int, "rows of x and y, one after the other"]
     channels: Annotated[int, "channels"]
-    pixel: Annotated[int, "elements from pixel to pixel"]
+    pixel_stride: Annotated[int, "elements from pixel to pixel"]
     in_width: Annotated[int, "pixels of a row of x"]
     out_width: Annotated[int, "pixels of a row of y"]
     dilation: Annotated[int, "pixels from tap to tap"]
-    pads: Annotated[int, "taps before a row that the first window begins with"]
-    x_zero_point: Annotated[Trained, "zero point of x: what padding holds"]
+    padding_taps: Annotated[int, "taps of the first window before a row of x"]
+    x_zero_point: Annotated[Trained, "zero point of x, the value of padding"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,17 +289,17 @@ def emit_line(spec: ConvSpec, site: Site) -> Call:
     walk = LineWalk(
         rows=shape.batch * shape.in_height,
         channels=shape.in_channels,
-        pixel=shape.pixel,
+        pixel_stride=shape.pixel,
         in_width=shape.in_width,
         out_width=shape.out_width,
         dilation=shape.dilation_width,
-        pads=shape.padding_left // shape.dilation_width,
+        padding_taps=shape.padding_left // shape.dilation_width,
         x_zero_point=spec.x.q.zero_point,
     )
     options = LineOptions(
         w_t=DType.of(spec.weights).c, y_t=spec.y.dtype.c, shifted=more > 0, gain=max(-more, 0), clamp=spec.is_clamped
     )
-    ending = EndWord(end=end_word(spec), shift=more if more > 0 else None)
+    ending = EndWord(upper_word_offset=end_word(spec), right_shift=more if more > 0 else None)
     inplace = [("y", "x")] if shape.in_width == shape.out_width else []
     return site.call(operands, [walk, CodeLimits.of(spec.limits), ending], [options], inplace=inplace)
 
@@ -325,7 +325,7 @@ def _planes(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
             scratch("strip", "lines of one channel, padded", *_CODES, DType.INT32),
         ),
         params=(StripWalk, PlaneWindow, CodeLimits, EndWord),
-        without=frozenset({"extent"}),
+        without=frozenset({"strip_points"}),
         options=(PlaneOptions,),
         when=(tensors, filters, one_word, input_is_read),
         loads=0.0,

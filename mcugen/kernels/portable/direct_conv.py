@@ -27,16 +27,16 @@ class ChannelGroups(Params):
 
     batch: Annotated[int, "images"]
     groups: Annotated[int, "groups of channels"]
-    group_in: Annotated[int, "channels of x in a group"]
-    group_out: Annotated[int, "channels of y in a group"]
+    group_in_channels: Annotated[int, "input channels of a group"]
+    group_out_channels: Annotated[int, "output channels of a group"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RealLimits(Params):
     """Limits that results are clamped to."""
 
-    low: Annotated[Real, "the least result"]
-    high: Annotated[Real, "the largest result"]
+    low: Annotated[Real, "lowest result"]
+    high: Annotated[Real, "highest result"]
 
     @classmethod
     def of(cls, limits: Range, dtype: DType) -> RealLimits:
@@ -52,15 +52,17 @@ class RealLimits(Params):
 class ZeroStep(Params):
     """Stride of the zero points of weights."""
 
-    w_zero_step: Annotated[int, "elements from channel to channel: 0 if there is one for all"]
+    w_zero_point_stride: Annotated[
+        int, "elements from zero point to zero point of a channel; 0 if all channels have the same"
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilterPlanes(Params):
     """Sizes of a channel."""
 
-    x_plane: Annotated[int, "elements of x"]
-    taps: Annotated[int, "weights of a filter"]
+    x_plane_size: Annotated[int, "elements of a channel of x"]
+    filter_taps: Annotated[int, "weights of a filter per channel"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +126,7 @@ class Arithmetic:
     @staticmethod
     def of_integers(zeros: int) -> Arithmetic:
         """Return the arithmetic of plain integers in 32 bits, which wrap, with `zeros` zero points of weights."""
-        return Arithmetic("uint32_t", ZeroStep(w_zero_step=int(zeros > 1)))
+        return Arithmetic("uint32_t", ZeroStep(w_zero_point_stride=int(zeros > 1)))
 
 
 def direct_call(
@@ -145,8 +147,10 @@ def direct_call(
     """
     x, w, y = types
     kernel = w.shape[2:]
-    channels = ChannelGroups(batch=x.shape[0], groups=groups, group_in=w.shape[1], group_out=y.shape[1] // groups)
-    planes = FilterPlanes(x_plane=math.prod(x.shape[2:]), taps=math.prod(kernel))
+    channels = ChannelGroups(
+        batch=x.shape[0], groups=groups, group_in_channels=w.shape[1], group_out_channels=y.shape[1] // groups
+    )
+    planes = FilterPlanes(x_plane_size=math.prod(x.shape[2:]), filter_taps=math.prod(kernel))
     walk = WindowWalk.of(window, x.shape[2:], y.shape[2:], kernel)
     options = DirectOptions(
         acc_t=how.acc,
@@ -216,9 +220,9 @@ def dense_call(operands: Mapping[str, Buffer], rows: int, depth: int, channels: 
 class SpreadPlanes(Params):
     """Sizes of a channel."""
 
-    x_plane: Annotated[int, "elements of x"]
-    y_plane: Annotated[int, "elements of y"]
-    taps: Annotated[int, "weights of a filter"]
+    x_plane_size: Annotated[int, "elements of a channel of x"]
+    y_plane_size: Annotated[int, "elements of a channel of y"]
+    filter_taps: Annotated[int, "weights of a filter per channel"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,7 +278,7 @@ def spread_call(
     """
     dtype, (space, out, kernel) = operands["y"].dtype, spaces
     x_t, w_t = (operands.get(role, operands["y"]).dtype.c for role in ("x", "w"))
-    planes = SpreadPlanes(x_plane=math.prod(space), y_plane=math.prod(out), taps=math.prod(kernel))
+    planes = SpreadPlanes(x_plane_size=math.prod(space), y_plane_size=math.prod(out), filter_taps=math.prod(kernel))
     limits = [RealLimits.of(clamp, dtype)] if clamp else []
     walk, pitch = WindowWalk.of(window, space, out, kernel), OutputPitch(y_pitch=pitches("y_pitch", out))
     options = SpreadOptions(

@@ -188,22 +188,22 @@ class WindowPlan:
         return SingleRows(
             batch=shape.batch,
             in_height=shape.in_height,
-            row=shape.in_width * shape.in_channels,
+            row_size=shape.in_width * shape.in_channels,
             out_height=shape.out_height,
             out_width=shape.out_width,
-            channels=shape.out_channels,
-            places_h=self.places[0],
-            places_w=self.places[1],
-            is_padded=int(self.is_padded),
+            out_channels=shape.out_channels,
+            out_rows_per_step=self.places[0],
+            out_pixels_per_step=self.places[1],
+            copies_rows=int(self.is_padded),
             x_zero_point=self.spec.x.q.zero_point,
-            ring_h=self.span[0] if self.is_padded else shape.in_height,
-            pitch=self.pitch,
-            margin=self.margin,
-            before=self.margin + left * shape.in_channels,
+            ring_rows=self.span[0] if self.is_padded else shape.in_height,
+            input_row_stride=self.pitch,
+            ring_padding_left=self.margin,
+            first_window_offset=self.margin + left * shape.in_channels,
             padding_top=-top,
-            step_h=self.step[0],
+            in_rows_per_step=self.step[0],
             dilation_height=self.dilation,
-            right=self.step[1] * shape.in_channels,
+            window_stride=self.step[1] * shape.in_channels,
         )
 
 
@@ -234,22 +234,22 @@ class SingleRows(Params):
 
     batch: Annotated[int, "images"]
     in_height: Annotated[int, "rows of x"]
-    row: Annotated[int, "elements of a row of x"]
+    row_size: Annotated[int, "elements of a row of x"]
     out_height: Annotated[int, "rows of y"]
     out_width: Annotated[int, "pixels of a row of y"]
-    channels: Annotated[int, "of a pixel of y, each with a phase of its own"]
-    places_h: Annotated[int, "rows of y to a step along the rows of x, likewise"]
-    places_w: Annotated[int, "pixels of y to a step along a row of x, likewise"]
-    is_padded: Annotated[int, "whether rows are copied to the ring, padded"]
-    x_zero_point: Annotated[Trained, "zero point of x: what padding holds"]
-    ring_h: Annotated[int, "rows of the ring, or of x"]
-    pitch: Annotated[int, "elements from row to row, there"]
-    margin: Annotated[int, "elements of a row of the ring before those of x"]
-    before: Annotated[int, "elements of a row before the first window"]
+    out_channels: Annotated[int, "channels of a pixel of y, each with a phase of its own"]
+    out_rows_per_step: Annotated[int, "rows of y that are computed in a step along the rows of x"]
+    out_pixels_per_step: Annotated[int, "pixels of y that are computed in a step along a row of x"]
+    copies_rows: Annotated[int, "1 if rows of x are copied to the ring buffer and padded"]
+    x_zero_point: Annotated[Trained, "zero point of x, the value of padding"]
+    ring_rows: Annotated[int, "rows of the ring buffer, or of x if that is read in place"]
+    input_row_stride: Annotated[int, "elements from row to row of the ring buffer, or of x"]
+    ring_padding_left: Annotated[int, "elements of a row of the ring buffer before those of x"]
+    first_window_offset: Annotated[int, "elements of a row before the first window"]
     padding_top: Annotated[int, "rows above x that the first window begins at"]
-    step_h: Annotated[int, "rows of x from step to step"]
+    in_rows_per_step: Annotated[int, "rows of x from step to step"]
     dilation_height: Annotated[int, "rows of x from row to row of a window"]
-    right: Annotated[int, "elements of x from step to step within a row"]
+    window_stride: Annotated[int, "elements of x from step to step within a row"]
 
 
 @dataclass(frozen=True, kw_only=True)

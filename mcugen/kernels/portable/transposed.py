@@ -89,7 +89,7 @@ def transposed_call(spec: ConvSpec, site: Site) -> Call:
         "taps": site.scratch("taps", DType.INT32, 2 * shape.kernel_height * shape.kernel_width),
     }
     channels = ChannelGroups(
-        batch=shape.batch, groups=shape.groups, group_in=spec.weights.shape[-1], group_out=group_out
+        batch=shape.batch, groups=shape.groups, group_in_channels=spec.weights.shape[-1], group_out_channels=group_out
     )
     types = SpreadTypes(
         x_t=spec.x.dtype.c,
@@ -298,23 +298,23 @@ def meets(shape: ConvShape, axis: str, place: int) -> list[tuple[int, int]]:
 class PhaseRows(Params):
     """Parameters of the rows of x and y."""
 
-    images: Annotated[int, "of x and y"]
-    x_rows: Annotated[int, "rows of an image of x"]
-    x_row: Annotated[int, "pixels of a row of x"]
-    x_c: Annotated[int, "channels of a pixel of x"]
-    y_rows: Annotated[int, "rows of an image of y"]
-    y_row: Annotated[int, "elements of a row of y"]
-    places: Annotated[int, "rows of y to a row of x, each with a phase of its own"]
-    windows: Annotated[int, "of a row"]
+    images: Annotated[int, "images of x and y"]
+    x_height: Annotated[int, "rows of an image of x"]
+    x_width: Annotated[int, "pixels of a row of x"]
+    x_channels: Annotated[int, "channels of a pixel of x"]
+    y_height: Annotated[int, "rows of an image of y"]
+    y_row_size: Annotated[int, "elements of a row of y"]
+    phases: Annotated[int, "rows of y per row of x, each with a phase of its own"]
+    windows_per_row: Annotated[int, "windows of a row"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhasePatches(Params):
     """Parameters of the im2col step."""
 
-    first: Annotated[int, "pixel of x at which the first window begins"]
-    taps: Annotated[int, "pixels of a row of a window"]
-    most: Annotated[int, "windows that are brought together at a time"]
+    first_pixel: Annotated[int, "pixel of x at which the first window begins"]
+    window_pixels: Annotated[int, "pixels of a row of a window"]
+    max_windows: Annotated[int, "largest number of windows that are gathered at a time"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,16 +376,19 @@ class _Rows:
         spec, shape = self.spec, self.spec.shape
         rows = PhaseRows(
             images=shape.batch,
-            x_rows=shape.in_height,
-            x_row=shape.in_width,
-            x_c=shape.in_channels,
-            y_rows=shape.out_height,
-            y_row=shape.out_width * shape.out_channels,
-            places=shape.stride_height,
-            windows=spec.windows,
+            x_height=shape.in_height,
+            x_width=shape.in_width,
+            x_channels=shape.in_channels,
+            y_height=shape.out_height,
+            y_row_size=shape.out_width * shape.out_channels,
+            phases=shape.stride_height,
+            windows_per_row=spec.windows,
         )
         first, taps = spec.columns
-        return [rows, *([] if self.is_direct else [PhasePatches(first=first, taps=taps, most=self.most)])]
+        return [
+            rows,
+            *([] if self.is_direct else [PhasePatches(first_pixel=first, window_pixels=taps, max_windows=self.most)]),
+        ]
 
     @property
     def options(self) -> PhaseOptions:
