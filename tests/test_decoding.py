@@ -77,8 +77,10 @@ def numbers_of(data: np.ndarray, count: int, remainder: int) -> list[int]:
 
 def decoded(code: Code) -> np.ndarray:
     """Words in rows, by what is stored of them."""
-    rows, before, inner, after = (getattr(code.params, n) or 0 for n in ("rows", "before", "inner", "after"))
-    numbers = np.array(numbers_of(code.coded, rows * inner * 4, code.params.remainder), np.int64)
+    rows, before, inner, after = (
+        getattr(code.params, n) or 0 for n in ("rows", "words_before", "coded_size", "words_after")
+    )
+    numbers = np.array(numbers_of(code.coded, rows * inner * 4, code.params.remainder_bits), np.int64)
     words = (numbers.reshape(rows, inner, 4) << [0, 8, 16, 24]).sum(-1).astype(np.int64)
     assert code.plain is not None
     plain = code.plain.reshape(rows, before + after)

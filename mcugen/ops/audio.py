@@ -90,10 +90,10 @@ class Dft(Operator):
             batch=x.shape[0],
             frames=self.frames,
             samples=x.shape[1],
-            step=self.step,
-            length=self.length,
-            points=points,
-            odd=odd,
+            frame_step=self.step,
+            dft_length=self.length,
+            complex_points=points,
+            odd_factor=odd,
             scale=real_param(1.0 / self.length, x.dtype) if self.inverse else None,
         )
         options = DftOptions(

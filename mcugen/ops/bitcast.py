@@ -47,7 +47,7 @@ class BitCast(Simplifiable, Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """One memcpy."""
         x, y = builder.buffer(node.input(0)), builder.buffer(node.output)
-        builder.call(node, Call(BITCAST, {"x": x, "y": y}, [Bytes(size=y.nbytes)]))
+        builder.call(node, Call(BITCAST, {"x": x, "y": y}, [Bytes(x_bytes=y.nbytes)]))
 
 
 @onnx_operator("BitCast", kernels=("bitcast",), limits="whole bytes", keeps_halves=True)

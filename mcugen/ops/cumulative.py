@@ -78,7 +78,7 @@ class Cumulative(Permutable, Operator):
             reverse=self.reverse,
         )
         x, walk = node.input(0).type, AxisWalk.of(node.input(0).type.shape, self.axis)
-        forward = walk.inner == 1 and not self.reverse
+        forward = walk.inner_size == 1 and not self.reverse
         call = Call(
             CUMULATIVE,
             {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.output)},

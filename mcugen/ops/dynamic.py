@@ -143,10 +143,10 @@ class Compress(Dynamic):
         x, depth = node.input(0).type, node.input(0).type.shape[self.axis]
         inner = math.prod(x.shape[self.axis + 1 :])
         params = CompressParams(
-            outer=math.prod(x.shape[: self.axis]),
-            inner=inner,
-            pitch=depth * inner,
-            depth=min(depth, node.input(1).type.count),
+            outer_size=math.prod(x.shape[: self.axis]),
+            inner_size=inner,
+            x_outer_stride=depth * inner,
+            axis_size=min(depth, node.input(1).type.count),
         )
         operands = {
             "x": builder.buffer(node.input(0)),
@@ -277,7 +277,7 @@ class NonMaxSuppression(Dynamic):
     def lower(self, node: Node, builder: Builder) -> None:
         """Lower to a kernel that selects boxes without sorting."""
         boxes, scores = node.input(0).type, node.input(1).type
-        params = SuppressionParams(batches=boxes.shape[0], classes=scores.shape[1], boxes_n=boxes.shape[1])
+        params = SuppressionParams(batch=boxes.shape[0], classes=scores.shape[1], num_boxes=boxes.shape[1])
         has_score = len(node.inputs) > 4 and node.inputs[4] is not None
         roles = ("boxes", "scores", "most", "overlap", "least_score")[: 5 if has_score else 4]
         operands = {

@@ -125,9 +125,9 @@ def _emit_gather(node: Node, builder: Builder, outer: int, depths: Shape, run: i
         GATHER,
         {"x": builder.buffer(x), "index": builder.buffer(index), "y": builder.buffer(node.output)},
         [
-            GatherParams(outer=outer, count=count, x_step=math.prod(depths) * run),
+            GatherParams(outer_size=outer, num_indices=count, x_outer_stride=math.prod(depths) * run),
             IndexedAxes(stride=numbered("stride", strides), depth=numbered("depth", depths)),
-            GatherRun(run=run if run > 1 else None),
+            GatherRun(run_size=run if run > 1 else None),
         ],
         [options],
         variant=f"{x.type.dtype.tag}_{index.type.dtype.tag}",
@@ -182,7 +182,7 @@ class Gather(Permutable, Simplifiable, Taking):
     def lower(self, node: Node, builder: Builder) -> None:
         """Lower to a gather with the same indices for all elements before the axis."""
         walk = AxisWalk.of(node.input(0).type.shape, self.axis)
-        _emit_gather(node, builder, walk.outer, (walk.depth,), walk.inner, shared=True)
+        _emit_gather(node, builder, walk.outer_size, (walk.axis_size,), walk.inner_size, shared=True)
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ class GatherElements(Permutable, Taking):
         call = Call(
             GATHER_ELEMENTS,
             {"x": builder.buffer(x), "index": builder.buffer(index), "y": builder.buffer(node.output)},
-            [AxisWalk.of(x.type.shape, self.axis), IndexCount(count=index.type.shape[self.axis])],
+            [AxisWalk.of(x.type.shape, self.axis), IndexCount(num_indices=index.type.shape[self.axis])],
             variant=f"{x.type.dtype.tag}_{index.type.dtype.tag}",
         )
         builder.call(node, call)
@@ -302,11 +302,11 @@ class ReverseSequence(Taking):
         run = math.prod(x.shape[2:])
         strides = (x.shape[1] * run, run)
         params = ReverseParams(
-            times=x.shape[self.times],
-            batches=x.shape[1 - self.times],
-            time_stride=strides[self.times],
+            axis_size=x.shape[self.times],
+            batch=x.shape[1 - self.times],
+            axis_stride=strides[self.times],
             batch_stride=strides[1 - self.times],
-            run=run,
+            run_size=run,
         )
         operands = {
             "x": builder.buffer(node.input(0)),

@@ -119,7 +119,7 @@ class GridSample(Operator):
             "y": builder.buffer(node.output),
         }
         params = GridParams(
-            batch=x.shape[0], channels=x.shape[1], points=math.prod(y.shape[2:]), plane=math.prod(space)
+            batch=x.shape[0], channels=x.shape[1], points=math.prod(y.shape[2:]), plane_size=math.prod(space)
         )
         axes = PlaneAxes(in_=numbered("in", space), pitch=numbered("pitch", dense_strides(space)))
         options = GridOptions(
@@ -246,11 +246,11 @@ class DeformConv(Operator):
             batch=x.shape[0],
             groups=self.groups,
             offset_groups=self.offset_groups,
-            group_out=w.shape[0] // self.groups,
-            depth=depth,
+            group_out_channels=w.shape[0] // self.groups,
+            filter_size=depth,
             taps=math.prod(w.shape[2:]),
-            channels_each=x.shape[1] // self.offset_groups,
-            y_plane=math.prod(y.shape[2:]),
+            channels_per_offset_group=x.shape[1] // self.offset_groups,
+            y_plane_size=math.prod(y.shape[2:]),
         )
         window = DeformWindow(
             in_=numbered("in", x.shape[2:]),

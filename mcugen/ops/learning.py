@@ -115,7 +115,7 @@ class DescendCodes(Operator):
         (rows, depth), channels = node.input(1).type.shape, node.input(2).type.shape[0]
         params = [
             DenseSizes(rows=rows, depth=depth, out_channels=channels),
-            CodedStep(zero=node.input(2).type.q.zero_point),
+            CodedStep(b_zero_point=node.input(2).type.q.zero_point),
         ]
         builder.call(node, Call(DESCEND_CODES, operands, params, inplace=[("y", "w")]))
 

@@ -61,11 +61,11 @@ class Ngrams(Operator):
         counts = [sum(len(g) <= n for g in self.grams) for n in range(1, longest + 1)]
         params = NgramsParams(
             rows=x.shape[0],
-            items=x.shape[1],
-            width=self.width,
-            steps=self.skips + 1,
-            longest=longest,
-            grams=len(self.grams),
+            row_items=x.shape[1],
+            out_columns=self.width,
+            max_distance=self.skips + 1,
+            max_length=longest,
+            num_ngrams=len(self.grams),
             pool_items=sum(map(len, self.grams)),
         )
         tables = {

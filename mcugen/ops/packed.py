@@ -198,7 +198,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
             rows=TILE_ROWS,
         )
         starts = np.arange(0, size.rows, TILE_ROWS)
-        order = Traversal(starts * size.depth, np.append(starts[1:], size.rows) * size.channels)
+        order = Traversal(starts * size.depth, np.append(starts[1:], size.rows) * size.out_channels)
         loops = [clamp_options(low, high), UpperLimit(high=limits.high is not None), FloatLoops.of(site)]
         overlaps = overlap(sig.input(0), sig.output, order)
         variant = f"w{packed.bits}"
@@ -235,7 +235,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         """Return the weights as they are stored, and the layer's sizes."""
         packed, (channels, depth) = Packed.of(codes, self.group), codes.shape
         assert packed is not None, "layers are made of codes that fit"
-        return packed, GroupedRows(rows=y.count // channels, depth=depth, channels=channels, group=self.group)
+        return packed, GroupedRows(rows=y.count // channels, depth=depth, out_channels=channels, group_size=self.group)
 
     def _lower_widened(self, node: Node, builder: Builder) -> None:
         """Lower to a dense layer with float32 weights, which take at least four times the flash."""

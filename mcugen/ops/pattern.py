@@ -92,7 +92,7 @@ class Trilu(Operator):
             "k": builder.buffer(node.input(1)),
             "y": builder.buffer(node.output),
         }
-        params = TriluParams(outer=math.prod(x.shape[:-2]), rows=rows, columns=columns)
+        params = TriluParams(matrices=math.prod(x.shape[:-2]), rows=rows, columns=columns)
         options = TriluOptions(keeps=">=" if self.upper else "<=")
         variant = f"{'upper' if self.upper else 'lower'}_{x.dtype.tag}"
         near = overlap(x, node.output.type, Traversal.forward(x.count))
@@ -131,14 +131,14 @@ class OneHot(Operator):
         index, dtype = node.input(0).type, node.input(0).type.dtype
         wide = dtype.c if dtype.is_float else "int64_t" if dtype.limits[0] else "uint64_t"
         number = f"({wide})d"
-        hit = f"v == {number}" + ("" if wide == "uint64_t" else f" || v == ({wide})(d - p->depth)")
+        hit = f"v == {number}" + ("" if wide == "uint64_t" else f" || v == ({wide})(d - p->axis_size)")
         operands = {
             "index": builder.buffer(node.input(0)),
             "values": builder.buffer(node.input(1)),
             "y": builder.buffer(node.output),
         }
         before, behind = index.shape[: self.axis], index.shape[self.axis :]
-        walk = AxisWalk(outer=math.prod(before), depth=self.depth, inner=math.prod(behind))
+        walk = AxisWalk(outer_size=math.prod(before), axis_size=self.depth, inner_size=math.prod(behind))
         variant = f"{node.output.type.dtype.tag}_{dtype.tag}"
         builder.call(node, Call(ONE_HOT, operands, [walk], [OneHotOptions(wide_t=wide, hit=hit)], variant=variant))
 

@@ -430,7 +430,7 @@ class DirectPool(Pool):
             POOL_DIRECT,
             operands,
             [
-                PoolPlanes(planes=math.prod(x.shape[:2]), x_plane=math.prod(space)),
+                PoolPlanes(planes=math.prod(x.shape[:2]), x_plane_size=math.prod(space)),
                 WindowWalk.of(self.window, space, y.shape[2:], self.kernel),
                 self._direct_params(space, x.dtype),
             ],
@@ -508,7 +508,7 @@ class Unpool(Operator):
             "indices": builder.buffer(node.input(1)),
             "y": builder.buffer(node.output),
         }
-        sizes = UnpoolParams(count=x.count, size=y.count)
+        sizes = UnpoolParams(count=x.count, y_size=y.count)
         builder.call(node, Call(UNPOOL, operands, [sizes], variant=x.dtype.tag))
 
 

@@ -143,7 +143,7 @@ class ResizeNearest(Permutable, Rowwise, Simplifiable, Movement):
         call = Call(
             RESIZE_NEAREST,
             {"x": builder.buffer(node.input(0)), **consts, "y": builder.buffer(node.output)},
-            [NearestRun(run=run), axes],
+            [NearestRun(run_size=run), axes],
             [NearestOptions(x_t=x.dtype.c, axes=tables, depth=len(tables), run=run is not None)],
             overlaps=overlap(x, node.output.type, order),
             variant=x.dtype.tag,
@@ -196,8 +196,10 @@ MAX_GATHERED_CHANNELS = 4
 
 def _element_by_element(walk: LinearWalk) -> LinearWalk:
     """Return the traversal with single elements as the entries of the last axis."""
-    inner = walk.inner
-    return replace(walk, inner=1, b_out=walk.b_out * inner, b_places=walk.b_places * inner)
+    inner = walk.inner_size
+    return replace(
+        walk, inner_size=1, last_out_size=walk.last_out_size * inner, last_positions=walk.last_positions * inner
+    )
 
 
 def _suffix(form: ResizedRowOptions) -> str:
@@ -344,7 +346,7 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
             self._lower_lanes(node, builder, walk)
             return
         form = self._row_options(node.sig, walk, builder.features)
-        run = walk.inner if form.gathers else int(form.words)
+        run = walk.inner_size if form.gathers else int(form.words)
         operands = {"x": builder.buffer(node.input(0))}
         for letter, axis in zip("ab"[-len(axes) :], axes, strict=True):
             operands |= self._tables(node, builder, letter, axis, run if letter == "b" else 0)
@@ -366,12 +368,12 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
 
     def _row_options(self, sig: Signature, walk: LinearWalk, features: frozenset[str]) -> ResizedRowOptions:
         """Helium takes elements of a row one by one: with few channels, a pixel's own work would outweigh them."""
-        inner, both = walk.inner, sig.input(0).dtype is sig.output.dtype is DType.INT8
+        inner, both = walk.inner_size, sig.input(0).dtype is sig.output.dtype is DType.INT8
         if "mve" in features:
             return ResizedRowOptions(
-                gathers=both and inner <= MAX_GATHERED_CHANNELS and walk.b_places * inner <= 1 << 16
+                gathers=both and inner <= MAX_GATHERED_CHANNELS and walk.last_positions * inner <= 1 << 16
             )
-        words = both and "dsp" in features and walk.b_places <= 1 << 16
+        words = both and "dsp" in features and walk.last_positions <= 1 << 16
         if words and inner < CODES_PER_WORD:
             return ResizedRowOptions(words=True, few=inner)
         return ResizedRowOptions(words=words, rest=words and inner % CODES_PER_WORD > 0)
@@ -384,7 +386,7 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         """
         x, y = sig.input(0), sig.output
         bits = sum(_fewest_bits(taps) for taps in self.taps if taps is not None)
-        fits = x.dtype is y.dtype is DType.INT8 and walk.inner % CODES_PER_WORD == 0 and bits <= MOST_LANE_BITS
+        fits = x.dtype is y.dtype is DType.INT8 and walk.inner_size % CODES_PER_WORD == 0 and bits <= MOST_LANE_BITS
         return fits and "thumb1" not in features and (same_codes(x, y) or "mve" not in features)
 
     def _lower_lanes(self, node: Node, builder: Builder, walk: LinearWalk) -> None:
@@ -412,23 +414,23 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         """Sizes and steps, of one axis or two."""
         first, last, strides = self._axes[0], self._axes[-1], dense_strides(x)
         walk = LinearWalk(
-            outer=math.prod(x[:first]),
-            x_size=x[first] * strides[first],
-            inner=strides[last],
-            b_out=y[last],
-            b_step=strides[last] if x[last] > 1 else 0,
-            b_places=max(x[last] - 1, 1),
+            outer_size=math.prod(x[:first]),
+            x_block_size=x[first] * strides[first],
+            inner_size=strides[last],
+            last_out_size=y[last],
+            last_step=strides[last] if x[last] > 1 else 0,
+            last_positions=max(x[last] - 1, 1),
         )
         if first == last:
             return walk
         return replace(
             walk,
-            a_out=y[first],
-            a_stride=strides[first],
-            a_step=strides[first] if x[first] > 1 else 0,
-            a_places=max(x[first] - 1, 1),
-            middle=math.prod(x[first + 1 : last]),
-            row_size=x[last] * strides[last],
+            first_out_size=y[first],
+            first_stride=strides[first],
+            first_step=strides[first] if x[first] > 1 else 0,
+            first_positions=max(x[first] - 1, 1),
+            middle_size=math.prod(x[first + 1 : last]),
+            middle_stride=x[last] * strides[last],
         )
 
     def _rescaling(self, sig: Signature) -> Rescaling:
@@ -437,8 +439,8 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         zero_point, has_zero = sig.input(0).q.zero_point, sig.input(0).dtype is DType.INT8
         return Rescaling(
             multiplier=int(requantize.multiplier[0]),
-            offset=requantize.offset >> 32,
-            shift_more=requantize.shift - 32,
+            requantize_offset=requantize.offset >> 32,
+            upper_word_fraction_bits=requantize.shift - 32,
             x_zero_point=zero_point << _BITS if has_zero else None,
         )
 
@@ -450,10 +452,10 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
     def _order(self, walk: LinearWalk, block: int = 1) -> Traversal:
         """Position by position, some elements at a time."""
         low = [np.asarray(taps.low) for taps in self.taps if taps is not None]
-        walks = [np.arange(walk.outer) * walk.x_size]
-        if walk.a_stride is not None and walk.middle is not None and walk.row_size is not None:
-            walks += [low[0] * walk.a_stride, np.arange(walk.middle) * walk.row_size]
-        return Traversal.pixels(nested(*walks, low[-1] * walk.inner), walk.inner, block)
+        walks = [np.arange(walk.outer_size) * walk.x_block_size]
+        if walk.first_stride is not None and walk.middle_size is not None and walk.middle_stride is not None:
+            walks += [low[0] * walk.first_stride, np.arange(walk.middle_size) * walk.middle_stride]
+        return Traversal.pixels(nested(*walks, low[-1] * walk.inner_size), walk.inner_size, block)
 
     def _tables(self, node: Node, builder: Builder, letter: str, axis: int, run: int) -> dict[str, Buffer]:
         """Places and weights of an axis' entries; if `run`, in 16 bits and for that many elements of each."""
@@ -520,13 +522,15 @@ class Resample(Permutable, Operator):
             "y": builder.buffer(node.output),
         }
         taps = len(self.weights[0])
-        starts = nested(np.arange(walk.outer) * walk.depth * walk.inner, np.asarray(self.start) * walk.inner)
+        starts = nested(
+            np.arange(walk.outer_size) * walk.axis_size * walk.inner_size, np.asarray(self.start) * walk.inner_size
+        )
         call = Call(
             RESAMPLE,
             operands,
-            [walk, ResampleParams(out=len(self.start), taps=taps, places=walk.depth - taps + 1)],
+            [walk, ResampleParams(out_size=len(self.start), taps=taps, num_starts=walk.axis_size - taps + 1)],
             [ResampleOptions(t=y.dtype.c)],
-            overlaps=overlap(x, y, Traversal.pixels(starts, walk.inner)),
+            overlaps=overlap(x, y, Traversal.pixels(starts, walk.inner_size)),
             variant=y.dtype.tag,
         )
         builder.call(node, call)

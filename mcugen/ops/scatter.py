@@ -143,7 +143,7 @@ class ScatterElements(Operator):
         """Loops over the indices."""
         x, index = node.input(0).type, node.input(1).type
         strides = dense_strides(x.shape)
-        params = ScatterElementsParams(size=x.count, depth=x.shape[self.axis], stride=strides[self.axis])
+        params = ScatterElementsParams(x_size=x.count, axis_size=x.shape[self.axis], stride=strides[self.axis])
         strides[self.axis] = 0
         sizes, _, steps = zip(*merge_walks(index.shape, dense_strides(index.shape), strides), strict=True)
         axes = ScatteredAxes(d=numbered("d", sizes), y_s=numbered("y_s", steps))
@@ -203,7 +203,7 @@ class ScatterND(Simplifiable, Operator):
         x, index = node.input(0).type, node.input(1).type
         depths = x.shape[: index.shape[-1]]
         run = math.prod(x.shape[len(depths) :])
-        params = ScatterParams(size=x.count, count=index.count // len(depths), run=run)
+        params = ScatterParams(x_size=x.count, num_updates=index.count // len(depths), run_size=run)
         strides = [stride * run for stride in dense_strides(depths)]
         axes = PlacedAxes(depth=numbered("depth", depths), stride=numbered("stride", strides))
         step = SCATTER_REDUCTIONS[self.reduction].step(x.dtype)
@@ -281,12 +281,12 @@ class TensorScatter(Operator):
         """Lower to a kernel that copies runs of the axes behind the scattered one."""
         x, updates = node.input(0).type, node.input(2).type
         params = TensorScatterParams(
-            size=x.count,
-            batches=x.shape[0],
-            middle=math.prod(x.shape[1 : self.axis]),
-            depth=x.shape[self.axis],
-            count=updates.shape[self.axis],
-            run=math.prod(x.shape[self.axis + 1 :]),
+            x_size=x.count,
+            batch=x.shape[0],
+            middle_size=math.prod(x.shape[1 : self.axis]),
+            axis_size=x.shape[self.axis],
+            updates_axis_size=updates.shape[self.axis],
+            run_size=math.prod(x.shape[self.axis + 1 :]),
         )
         options = TensorScatterOptions(circular=self.circular)
         _call(node, builder, TENSOR_SCATTER, [params], options, x.dtype.tag)

@@ -512,7 +512,9 @@ class _Lowering:
         """Drop the oldest rows."""
         if not self._is_replaced(tensor) and self.schedule.windows[tensor] > self.schedule.step(tensor):
             window = self._window(tensor)
-            params = ShiftParams(nbytes=window.nbytes, by=self.op.tensors[tensor].pitch * self.schedule.step(tensor))
+            params = ShiftParams(
+                total_bytes=window.nbytes, shift_bytes=self.op.tensors[tensor].pitch * self.schedule.step(tensor)
+            )
             self.builder.call(self.node, Call(SHIFT_ROWS, {"x": window}, [params]))
 
     def _outside(self, tensor: int) -> None:
@@ -526,12 +528,12 @@ class _Lowering:
         """Rows of padding."""
         count, fill = self.op.tensors[tensor].in_memory.count, self.op.fill(tensor)
         value = float(fill) if self.op.tensors[tensor].row.dtype.is_float else int(fill)
-        params = FillParams(first=first * count, count=rows * count, value=value)
+        params = FillParams(first_element=first * count, count=rows * count, fill_value=value)
         access = Access.OUT if rows == self.schedule.windows[tensor] else Access.INOUT
         self._fill_with(window, params, access)
 
     def _zero(self, buffer: Buffer) -> None:
-        self._fill_with(buffer, FillParams(first=0, count=buffer.count, value=0), Access.OUT)
+        self._fill_with(buffer, FillParams(first_element=0, count=buffer.count, fill_value=0), Access.OUT)
 
     def _fill_with(self, buffer: Buffer, params: FillParams, access: Access) -> None:
         call = Call(FILL_ROWS, {"y": buffer}, [params], access={"y": access}, variant=buffer.dtype.tag)

@@ -121,7 +121,7 @@ class RoiAlign(Operator):
         }
         params = [
             _regions(node, self.height, self.width),
-            BinSamples(samples=self.samples, most=_MAX_BIN_SAMPLES),
+            BinSamples(samples=self.samples, max_samples=_MAX_BIN_SAMPLES),
             RegionScale(scale=real_param(self.scale, x.dtype)),
         ]
         options = AlignOptions(
@@ -137,7 +137,9 @@ class RoiAlign(Operator):
 def _regions(node: Node, height: int, width: int) -> RegionParams:
     batch, channels, rows, columns = node.input(0).type.shape
     count = node.output.type.shape[0]
-    return RegionParams(batch=batch, channels=channels, in0=rows, in1=columns, rois=count, out0=height, out1=width)
+    return RegionParams(
+        batch=batch, channels=channels, in0=rows, in1=columns, num_regions=count, out0=height, out1=width
+    )
 
 
 def _neighbours(at: Array, size: int) -> tuple[int, int, Array]:

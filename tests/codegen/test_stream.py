@@ -56,7 +56,7 @@ class Draft(Sketch):
 
     def fill(self, name: str, first: int, count: int, value: Param) -> None:
         access = OUT if count == self.buffers[name].count else INOUT
-        self.emit("fill_rows", ("y", access, name), first=first, count=count, value=value)
+        self.emit("fill_rows", ("y", access, name), first_element=first, count=count, fill_value=value)
 
     def copy(self, source: str, target: str, nbytes: int, x_at: int = 0, y_at: int = 0) -> None:
         access = OUT if nbytes == self.buffers[target].nbytes else INOUT
@@ -124,7 +124,7 @@ def delayed(shape: tuple[int, ...], axis: int, *, streamed: bool, kept: int = 3,
     draft.emit("end")
     for case in (1, 2):  # new ones come
         draft.emit("case", case=case)
-        draft.emit("shift_rows", ("x", INOUT, "window"), nbytes=kept * nbytes, by=nbytes)
+        draft.emit("shift_rows", ("x", INOUT, "window"), total_bytes=kept * nbytes, shift_bytes=nbytes)
         if streamed:
             draft.emit(READ_ROWS, ("next", INOUT, "got"), ("y", OUT, "first"), axis=axis, **size)
         else:
@@ -307,14 +307,14 @@ def means(columns: int, channels: int, ratio: float, x_zero: int, y_zero: int, e
     draft.buffer("rest", (columns - part) * channels)
     draft.copy("x", "rest", (columns - part) * channels, x_at=part * channels)
     for name, count in (("x", part), ("rest", columns - part)):
-        draft.emit("accumulate_rows_s8", ("x", IN, name), ("acc", INOUT, "acc"), columns=count, channels=channels)
+        draft.emit("accumulate_rows_s8", ("x", IN, name), ("acc", INOUT, "acc"), pixels=count, channels=channels)
     high = requantize.for_high_word()
     draft.emit(
         "average_of_sums_s8",
         ("acc", IN, "acc"),
         ("y", OUT, "y"),
         code=MeanOptions.of(high, columns, DType.INT8, DType.INT8).values(),
-        **{"channels": channels, "count": columns, "x_zero_point": x_zero, "y_zero_point": y_zero},
+        **{"channels": channels, "pixels_per_sum": columns, "x_zero_point": x_zero, "y_zero_point": y_zero},
         **{"multiplier": int(high.multiplier[0]), "requantize_offset": high.offset},
     )
     if extreme is not None:

@@ -86,10 +86,10 @@ def test_scratch_is_as_the_library_wants_it() -> None:
     quantized_conv(net, "y", ((1, 3, 5, 5), 4, (3, 3), {}), per_channel=True)
     compiled = compile_model(net.model(), "host", CompileOptions(family=CMSIS_NN))
     (instr,) = calls_of(compiled.program)
-    assert instr.params["scratch_size"] == 4 * 28
+    assert instr.params["scratch_bytes"] == 4 * 28
     for board, size in (("nrf52840", 4 * 28), ("corstone300", 4 * 32)):
         program = compile_model(net.model(), load_board(board), CompileOptions(family=CMSIS_NN)).program
-        assert calls_of(program)[0].params["scratch_size"] == size
+        assert calls_of(program)[0].params["scratch_bytes"] == size
 
 
 def test_shifts_are_stored_once() -> None:

@@ -70,5 +70,5 @@ def test_scratch(board: str, scratch: list[int]) -> None:
         quantized_conv(net, name, ((1, 4, 6, 6), 4, (kernel, kernel), attributes), per_channel=True)
     options = CompileOptions(family=CMSIS_NN, kernels=("cmsis_depthwise_s8",))
     program = compile_model(net.model(), load_board(board), options).program
-    sizes = {i.name: i.params["scratch_size"] for i in calls_of(program)}
+    sizes = {i.name: i.params["scratch_bytes"] for i in calls_of(program)}
     assert [sizes[name] for name in ("near", "large", "dilated")] == scratch

@@ -526,7 +526,9 @@ def test_the_best_so_far_is_taken_where_the_search_ends_early(monkeypatch: pytes
     balanced, best = compile_model(model, "nrf52840"), compile_model(model, "nrf52840", ROWS)
     monkeypatch.setattr(goal_program, "MAX_SEARCH_WORK", 0)
     made = []
-    monkeypatch.setattr(goal_program, "plan_program", lambda *args, **more: made.append(0) or plan_program(*args, **more))
+    monkeypatch.setattr(
+        goal_program, "plan_program", lambda *args, **more: made.append(0) or plan_program(*args, **more)
+    )
     first = compile_model(model, "nrf52840", ROWS)
     assert len(made) == 2  # the first way, and layers one by one for `balanced`
     assert best.program.arena_size <= first.program.arena_size < balanced.program.arena_size

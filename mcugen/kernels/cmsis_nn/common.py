@@ -46,7 +46,7 @@ def library_kernel(name: str, *, emit: Callable[[Any, Site], Call | list[Call]],
 class Scratch(Params):
     """The library's working memory."""
 
-    scratch_size: Annotated[int | None, "bytes of scratch"] = None
+    scratch_bytes: Annotated[int | None, "bytes of the library's scratch buffer"] = None
 
 
 SCRATCH = scratch_role("scratch", "the library's working memory", DType.INT8)
@@ -69,8 +69,8 @@ class ZeroPoints(Params):
 class TensorScale(Params):
     """Parameters of the library's requantization of a whole tensor."""
 
-    multiplier: Annotated[Trained, "with 31 bits behind the point"]
-    shift: Annotated[Trained, "bits by which they are shifted to the left before; to the right, if negative"]
+    multiplier: Annotated[Trained, "requantization multiplier, Q0.31"]
+    shift: Annotated[Trained, "left shift of sums before the product; negative: right shift after it"]
 
 
 def by_variant(features: frozenset[str], plain: int, dsp: int, mve: int) -> int:

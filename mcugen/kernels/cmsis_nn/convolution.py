@@ -88,7 +88,7 @@ def conv_scratch(shape: ConvShape, features: frozenset[str]) -> int:
 class FilterDepth(Params):
     """Parameters of a grouped convolution."""
 
-    w_c: Annotated[int, "channels of a filter"]
+    filter_channels: Annotated[int, "channels of a filter"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +112,10 @@ def _emit(spec: ConvSpec, site: Site, shape: ConvShape, packed: Array) -> Call:
     direct = is_pointwise(shape)
     size = None if direct else conv_scratch(shape, site.features)
     operands = {"x": site.x, **layer_constants(spec, site, packed, spec.integer_bias), "y": site.y}
-    depth = FilterDepth(w_c=spec.weights.shape[-1])
+    depth = FilterDepth(filter_channels=spec.weights.shape[-1])
     return site.call(
         operands if size is None else with_scratch(operands, site, size),
-        [shape.geometry, depth, ZeroPoints.of(spec), CodeLimits.of(spec.limits), Scratch(scratch_size=size)],
+        [shape.geometry, depth, ZeroPoints.of(spec), CodeLimits.of(spec.limits), Scratch(scratch_bytes=size)],
         [ConvOptions(direct=direct)],
         variant="pointwise" if direct else "",
     )

@@ -66,7 +66,7 @@ def depthwise_scratch(shape: ConvShape, features: frozenset[str], small: bool) -
 class Multiplicity(Params):
     """Parameters of a depthwise convolution with several outputs per input channel."""
 
-    multiple: Annotated[int, "channels of y for each of x"]
+    channel_multiplier: Annotated[int, "channels of y per channel of x"]
 
 
 def emit_s8(spec: ConvSpec, site: Site) -> Call:
@@ -89,10 +89,10 @@ def _emit(spec: ConvSpec, site: Site, packed: Array, small: bool) -> Call:
     shape, multiple = plain(spec.shape), by_variant(site.features, 1, 1, 4)
     constants = layer_constants(spec, site, packed, spec.integer_bias, multiple=multiple)
     size = depthwise_scratch(shape, site.features, small)
-    by_channel = Multiplicity(multiple=shape.out_channels // shape.in_channels)
+    by_channel = Multiplicity(channel_multiplier=shape.out_channels // shape.in_channels)
     return site.call(
         with_scratch({"x": site.x, **constants, "y": site.y}, site, size),
-        [shape.geometry, by_channel, ZeroPoints.of(spec), CodeLimits.of(spec.limits), Scratch(scratch_size=size)],
+        [shape.geometry, by_channel, ZeroPoints.of(spec), CodeLimits.of(spec.limits), Scratch(scratch_bytes=size)],
     )
 
 

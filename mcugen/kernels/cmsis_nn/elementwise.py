@@ -74,8 +74,8 @@ class Codes8(Params):
     x0_zero_point: Annotated[Trained, "zero point of x0"]
     x1_zero_point: Annotated[Trained, "zero point of x1"]
     y_zero_point: Annotated[Trained, "zero point of y"]
-    low: Annotated[Trained, "the least code of y"]
-    high: Annotated[Trained, "the largest code of y"]
+    low: Annotated[Trained, "lowest quantized value of y"]
+    high: Annotated[Trained, "highest quantized value of y"]
 
     @staticmethod
     def of(spec: BinarySpec) -> Codes8:
@@ -89,10 +89,10 @@ class Codes8(Params):
 class SumScales(Params):
     """The library requantizes each operand of a sum, then the sum."""
 
-    m0: Annotated[Trained, "multiplier of x0, with 31 bits behind the point"]
-    m1: Annotated[Trained, "multiplier of x1"]
-    left: Annotated[Trained, "bits by which operands are shifted to the left before"]
-    m_y: Annotated[Trained, "multiplier of the sum"]
+    x0_multiplier: Annotated[Trained, "multiplier of x0, Q0.31"]
+    x1_multiplier: Annotated[Trained, "multiplier of x1"]
+    left_shift: Annotated[Trained, "left shift of the operands before they are multiplied"]
+    y_multiplier: Annotated[Trained, "multiplier of the sum"]
 
 
 def operands(site: Site) -> dict[str, Buffer]:
@@ -105,7 +105,7 @@ def emit_add(spec: BinarySpec, site: Site) -> Call:
     fixed = spec.fixed_sum
     assert fixed is not None
     m0, m1 = (factor << (31 - LEFT) for factor in fixed.factors)
-    scales = SumScales(m0=m0, m1=m1, left=LEFT, m_y=1 << (31 - fixed.shift))
+    scales = SumScales(x0_multiplier=m0, x1_multiplier=m1, left_shift=LEFT, y_multiplier=1 << (31 - fixed.shift))
     return site.call(operands(site), [Codes8.of(spec), scales], inplace=IN_PLACE)
 
 

@@ -185,10 +185,10 @@ class LstmParams(Params):
     time_major: Annotated[int, "1 if steps come before sequences in x and y"]
     batch: Annotated[int, "sequences"]
     steps: Annotated[int, "steps of a sequence"]
-    in_size: Annotated[int, "elements of a step of x"]
-    size: Annotated[int, "elements of a state"]
-    fraction: Annotated[Trained, "bits behind the point of a cell"]
-    factor: Annotated[Trained, "from products of two functions to hidden states, with 31 bits behind the point"]
+    input_size: Annotated[int, "elements of a step of x"]
+    hidden_size: Annotated[int, "elements of a hidden state"]
+    cell_fraction_bits: Annotated[Trained, "fraction bits of a cell state"]
+    hidden_multiplier: Annotated[Trained, "scale of a product of two activations / scale of hidden states, Q0.31"]
     x_zero_point: Annotated[Trained, "zero point of x"]
     h_zero_point: Annotated[Trained, "zero point of hidden states"]
 
@@ -202,10 +202,10 @@ def emit(node: Node, site: Site) -> Call:
         time_major=int(loop.taken[0].axis == 0),
         batch=batch,
         steps=loop.steps,
-        in_size=x.shape[-1],
-        size=cell.size,
-        fraction=numbers.fraction,
-        factor=numbers.factor,
+        input_size=x.shape[-1],
+        hidden_size=cell.size,
+        cell_fraction_bits=numbers.fraction,
+        hidden_multiplier=numbers.factor,
         x_zero_point=x.q.zero_point,
         h_zero_point=cell.hidden.type.q.zero_point,
     )
@@ -221,7 +221,7 @@ def emit(node: Node, site: Site) -> Call:
         "y": site.output(2) if loop.stacked else site.scratch("every", DType.INT8, loop.steps * batch * cell.size),
         "scratch": site.scratch("scratch", DType.INT8, size),
     }
-    return site.call(operands, [params, Scratch(scratch_size=size)])
+    return site.call(operands, [params, Scratch(scratch_bytes=size)])
 
 
 REPEAT: tuple[Kernel, ...] = (

@@ -48,7 +48,7 @@ class ProductSize(Params):
 class ProductCodes(Params):
     """Parameters of int8 operands."""
 
-    sums_size: Annotated[int, "bytes of scratch that are the library's; b with rows for columns lies behind them"]
+    library_scratch_bytes: Annotated[int, "bytes of the library's scratch buffer, after which the transposed b lies"]
     a_zero_point: Annotated[Trained, "zero point of a"]
     b_zero_point: Annotated[Trained, "zero point of b"]
     y_zero_point: Annotated[Trained, "zero point of y"]
@@ -72,7 +72,7 @@ def emit(spec: MatMulSpec, site: Site) -> Call:
     size = sums + spec.depth * spec.columns
     return site.call(
         with_scratch({"a": site.input(0), "b": site.input(1), "y": site.y}, site, size),
-        [ProductSize.of(spec), ProductCodes(sums_size=sums, **zeros), scale],
+        [ProductSize.of(spec), ProductCodes(library_scratch_bytes=sums, **zeros), scale],
     )
 
 

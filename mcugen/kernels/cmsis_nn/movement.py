@@ -88,19 +88,19 @@ def pads_runs(spec: PadSpec) -> bool:
 class PadParams(Params):
     """Parameters of a padding, with the library's axes and names."""
 
-    value: Annotated[int, "what is added"]
+    pad_value: Annotated[int, "value of the added elements"]
     n: Annotated[int, "elements of x along the outermost axis"]
-    before_n: Annotated[int, "elements added before them"]
-    after_n: Annotated[int, "elements added behind them"]
+    pad_before_n: Annotated[int, "elements added before x along the outermost axis"]
+    pad_after_n: Annotated[int, "elements added behind x along the outermost axis"]
     h: Annotated[int, "elements of x along the second axis"]
-    before_h: Annotated[int, "elements added before them"]
-    after_h: Annotated[int, "elements added behind them"]
+    pad_before_h: Annotated[int, "elements added before x along the second axis"]
+    pad_after_h: Annotated[int, "elements added behind x along the second axis"]
     w: Annotated[int, "elements of x along the third axis"]
-    before_w: Annotated[int, "elements added before them"]
-    after_w: Annotated[int, "elements added behind them"]
+    pad_before_w: Annotated[int, "elements added before x along the third axis"]
+    pad_after_w: Annotated[int, "elements added behind x along the third axis"]
     c: Annotated[int, "elements of x along the innermost axis"]
-    before_c: Annotated[int, "elements added before them"]
-    after_c: Annotated[int, "elements added behind them"]
+    pad_before_c: Annotated[int, "elements added before x along the innermost axis"]
+    pad_after_c: Annotated[int, "elements added behind x along the innermost axis"]
 
 
 def emit_pad(spec: PadSpec, site: Site) -> Call:
@@ -109,7 +109,7 @@ def emit_pad(spec: PadSpec, site: Site) -> Call:
     sizes: dict[str, int] = {}
     for name, axis in zip(AXES, axes, strict=True):
         sizes |= {name: axis.size, f"before_{name}": axis.before, f"after_{name}": axis.after}
-    return site.call({"x": site.x, "y": site.y}, [PadParams(value=int(spec.value), **sizes)])
+    return site.call({"x": site.x, "y": site.y}, [PadParams(pad_value=int(spec.value), **sizes)])
 
 
 PAD: tuple[Kernel, ...] = (
@@ -226,11 +226,11 @@ def joins_rows(spec: ConcatSpec) -> bool:
 class PartParams(Params):
     """Position of one part of a concatenation."""
 
-    outer: Annotated[int, "runs of a part"]
-    y_depth: Annotated[int, "elements of y along the axis"]
-    inner: Annotated[int, "elements behind the axis"]
-    depth: Annotated[int, "elements of the part along the axis"]
-    offset: Annotated[int, "where it begins in y along the axis"]
+    outer_size: Annotated[int, "product of the sizes of the axes before the axis"]
+    y_axis_size: Annotated[int, "size of the axis in y"]
+    inner_size: Annotated[int, "product of the sizes of the axes behind the axis"]
+    axis_size: Annotated[int, "size of the axis in the part"]
+    axis_offset: Annotated[int, "index along the axis of y at which the part begins"]
 
 
 def emit_concat(spec: ConcatSpec, site: Site) -> list[Call]:
@@ -239,7 +239,7 @@ def emit_concat(spec: ConcatSpec, site: Site) -> list[Call]:
     calls = []
     for index, part in enumerate(spec.parts):
         depth = part.shape[spec.axis]
-        params = PartParams(outer=outer, y_depth=along, inner=inner, depth=depth, offset=offset)
+        params = PartParams(outer_size=outer, y_axis_size=along, inner_size=inner, axis_size=depth, axis_offset=offset)
         access = {"y": Access.INOUT} if index else {}
         calls.append(Call(site.kernel, {"x": site.input(index), "y": site.y}, [params], access=access))
         offset += depth

@@ -76,7 +76,7 @@ def emit_average(pool: AverageSpec, site: Site) -> Call:
     """Emit an average pool. With DSP, the library needs a 32-bit sum for each channel."""
     size = by_variant(site.features, 0, 4 * pool.x.shape[-1], 0)
     operands = {"x": site.x, "y": site.y, "scratch": site.scratch("scratch", DType.INT8, size)}
-    return site.call(operands, [pool.geometry, Scratch(scratch_size=size)])
+    return site.call(operands, [pool.geometry, Scratch(scratch_bytes=size)])
 
 
 def _operands(dtype: DType) -> tuple[Role, ...]:

@@ -174,7 +174,7 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     operands = _by_channel(site, ByChannel(spec.weights, bias, multiplier, shift), 0)
     return site.call(
         with_scratch(operands, site, size),
-        [shape.geometry, CodeLimits.of(spec.limits), Scratch(scratch_size=size)],
+        [shape.geometry, CodeLimits.of(spec.limits), Scratch(scratch_bytes=size)],
         variant="long" if short is None else "",
     )
 
@@ -188,7 +188,7 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
     size = by_variant(site.features, 0, columns, 4 * columns + 8 if columns else 0)
     return site.call(
         with_scratch(_by_channel(site, constants, -shape.out_channels % 4), site, size),
-        [shape.geometry, CodeLimits.of(spec.limits), Scratch(scratch_size=size)],
+        [shape.geometry, CodeLimits.of(spec.limits), Scratch(scratch_bytes=size)],
     )
 
 

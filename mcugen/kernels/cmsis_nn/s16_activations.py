@@ -78,8 +78,8 @@ def _product(spec: BinarySpec) -> Scaling:
 class Codes16(Params):
     """Parameters of int16 tensors of one shape."""
 
-    low: Annotated[Trained, "the least code of y"]
-    high: Annotated[Trained, "the largest code of y"]
+    low: Annotated[Trained, "lowest quantized value of y"]
+    high: Annotated[Trained, "highest quantized value of y"]
     count: Annotated[int, "elements"]
 
     @staticmethod
@@ -92,7 +92,7 @@ class Codes16(Params):
 class LibraryFactor(Params):
     """Parameter of the library's scaling of a product."""
 
-    multiplier: Annotated[Trained, "scales of the operands / scale of y, with 31 bits behind the point"]
+    multiplier: Annotated[Trained, "scale of x0 * scale of x1 / scale of y, Q0.31"]
 
 
 def emit_add(spec: BinarySpec, site: Site) -> Call:
@@ -100,7 +100,7 @@ def emit_add(spec: BinarySpec, site: Site) -> Call:
     fixed = _sum(spec)
     assert fixed is not None
     m0, m1 = fixed.factors
-    scales = SumScales(m0=m0, m1=m1, left=LEFT, m_y=1 << (31 - fixed.shift))
+    scales = SumScales(x0_multiplier=m0, x1_multiplier=m1, left_shift=LEFT, y_multiplier=1 << (31 - fixed.shift))
     return site.call(operands(site), [scales, Codes16.of(spec)], inplace=IN_PLACE)
 
 
@@ -153,7 +153,7 @@ class ActivationParams(Params):
     """Parameters of a function of one tensor."""
 
     count: Annotated[int, "elements"]
-    left: Annotated[Trained, "bits by which x is shifted to the left to have 12 behind the point"]
+    left_shift: Annotated[Trained, "left shift of x to 12 fraction bits"]
 
 
 def _left(spec: CurveSpec) -> int:
@@ -163,7 +163,7 @@ def _left(spec: CurveSpec) -> int:
 
 def emit_sigmoid(spec: CurveSpec, site: Site) -> Call:
     """Emit the library's sigmoid, which has a table of its own."""
-    argument = ActivationParams(count=spec.y.count, left=_left(spec))
+    argument = ActivationParams(count=spec.y.count, left_shift=_left(spec))
     return site.call({"x": site.x, "y": site.y}, [argument], inplace=[("y", "x")])
 
 

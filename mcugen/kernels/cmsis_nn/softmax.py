@@ -124,7 +124,7 @@ def int8_rows(spec: SoftmaxSpec) -> bool:
     if spec.log or spec.mask is not None or not is_quantized(x) or not is_quantized(y):
         return False
     is_codes = x.dtype is y.dtype is DType.INT8 and y.q.zero_point == -128 and abs(256 * y.q.scale[0] - 1) < 1e-3
-    return is_codes and spec.walk.inner == 1 and spec.walk.depth <= LONGEST and Softmax8.of(x) is not None
+    return is_codes and spec.walk.inner_size == 1 and spec.walk.axis_size <= LONGEST and Softmax8.of(x) is not None
 
 
 def softmax(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
@@ -132,7 +132,7 @@ def softmax(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
     (x,), fixed = arrays, Softmax8.of(node.sig.input(0))
     assert fixed is not None
     spec: SoftmaxSpec = spec_of(node)
-    return (fixed(x.reshape(-1, spec.walk.depth)).reshape(x.shape),)
+    return (fixed(x.reshape(-1, spec.walk.axis_size)).reshape(x.shape),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,18 +140,18 @@ class SoftmaxRows(Params):
     """Rows, and the scale of x as the library has it."""
 
     rows: Annotated[int, "rows"]
-    depth: Annotated[int, "elements of a row"]
+    row_size: Annotated[int, "elements of a row"]
     multiplier: Annotated[Trained, "scale of x, with 5 + shift bits before the point"]
-    shift: Annotated[Trained, "bits by which differences from the largest are shifted to the left"]
-    diff_min: Annotated[Trained, "the lowest difference that counts"]
+    shift: Annotated[Trained, "left shift of differences from the maximum"]
+    diff_min: Annotated[Trained, "lowest difference from the maximum that counts"]
 
 
 def emit_softmax(spec: SoftmaxSpec, site: Site) -> Call:
     """Row by row."""
-    fixed, depth = Softmax8.of(spec.x), spec.walk.depth
+    fixed, depth = Softmax8.of(spec.x), spec.walk.axis_size
     assert fixed is not None
     scale = {"multiplier": fixed.multiplier, "shift": fixed.shift, "diff_min": fixed.diff_min}
-    return site.call({"x": site.x, "y": site.y}, [SoftmaxRows(rows=spec.x.count // depth, depth=depth, **scale)])
+    return site.call({"x": site.x, "y": site.y}, [SoftmaxRows(rows=spec.x.count // depth, row_size=depth, **scale)])
 
 
 SOFTMAX: tuple[Kernel, ...] = (

@@ -95,7 +95,7 @@ def _dilated(shape: ConvShape) -> tuple[tuple[int, int], ...]:
 class FirstScratch(Params):
     """The size of the first of two buffers in the library's scratch memory."""
 
-    first_size: Annotated[int, "bytes of the first"]
+    first_scratch_bytes: Annotated[int, "bytes of the first scratch buffer"]
 
 
 def emit(spec: ConvSpec, site: Site) -> Call:
@@ -114,7 +114,7 @@ def emit(spec: ConvSpec, site: Site) -> Call:
         "shift": site.const("shift", shift),
         "y": site.y,
     }
-    sizes = FirstScratch(first_size=first), Scratch(scratch_size=first + second)
+    sizes = FirstScratch(first_scratch_bytes=first), Scratch(scratch_bytes=first + second)
     return site.call(
         with_scratch(operands, site, first + second),
         [wide.geometry, sizes[0], ZeroPoints.of(spec), CodeLimits.of(spec.limits), sizes[1]],

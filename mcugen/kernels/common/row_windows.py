@@ -44,8 +44,8 @@ STREAM_PUT = Kernel(
 class ShiftParams(Params):
     """Size of a row window, and of the rows that leave it."""
 
-    nbytes: Annotated[int, "bytes of all of it"]
-    by: Annotated[int, "bytes of the rows that go"]
+    total_bytes: Annotated[int, "bytes of all rows"]
+    shift_bytes: Annotated[int, "bytes of the rows that are dropped"]
 
 
 SHIFT_ROWS = Kernel(
@@ -60,9 +60,9 @@ SHIFT_ROWS = Kernel(
 class FillParams(Params):
     """Range of elements to fill, and their value."""
 
-    first: Annotated[int, "first element"]
+    first_element: Annotated[int, "index of the first element"]
     count: Annotated[int, "elements"]
-    value: Annotated[Real, "what each is"]
+    fill_value: Annotated[Real, "value of each element"]
 
 
 FILL_ROWS = Kernel(

@@ -17,14 +17,14 @@ from mcugen.numerics.window import Window
 class AxisWalk(Params):
     """Walk along one axis of a dense tensor, as an [outer, depth, inner] view."""
 
-    outer: Annotated[int, "blocks before the axis"]
-    depth: Annotated[int, "entries along the axis of x"]
-    inner: Annotated[int, "elements from entry to entry"]
+    outer_size: Annotated[int, "product of the sizes of the axes before the axis"]
+    axis_size: Annotated[int, "size of the axis of x"]
+    inner_size: Annotated[int, "elements from entry to entry along the axis"]
 
     @classmethod
     def of(cls, shape: Shape, axis: int) -> AxisWalk:
         """Return the walk along an axis of a dense tensor of this shape."""
-        return cls(outer=math.prod(shape[:axis]), depth=shape[axis], inner=math.prod(shape[axis + 1 :]))
+        return cls(outer_size=math.prod(shape[:axis]), axis_size=shape[axis], inner_size=math.prod(shape[axis + 1 :]))
 
 
 def numbered(name: str, values: Sequence[int]) -> dict[str, int]:

@@ -131,12 +131,12 @@ class SumParams(Params):
 
     count: Annotated[int, "elements, of a row where x1 is one"]
     rows: Annotated[int | None, "rows of x0, to each of which x1 is added"] = None
-    m0: Annotated[Trained, "factor of x0: its scale / scale of y, times 2^shift"]
-    m1: Annotated[Trained, "factor of x1"]
-    offset: Annotated[Trained, "zero points and one half, in units of the sum"]
-    shift: Annotated[Trained, "bits behind the point of the sum"]
-    low: Annotated[Trained | None, "the least code, if that is not -128"] = None
-    high: Annotated[Trained | None, "the largest code, if that is not 127"] = None
+    x0_multiplier: Annotated[Trained, "multiplier of x0: its scale / scale of y, times 2^shift"]
+    x1_multiplier: Annotated[Trained, "multiplier of x1"]
+    requantize_offset: Annotated[Trained, "zero points plus one half, at the scale of the sum"]
+    shift: Annotated[Trained, "fraction bits of the sum: its right shift"]
+    low: Annotated[Trained | None, "lowest quantized value of y, if it is not -128"] = None
+    high: Annotated[Trained | None, "highest quantized value of y, if it is not 127"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,9 +185,9 @@ def emit_sum(node: Node, builder: Builder, factors: tuple[int, int], offset: int
     params = SumParams(
         count=rows.columns,
         rows=rows.rows if repeats else None,
-        m0=m0,
-        m1=m1,
-        offset=offset,
+        x0_multiplier=m0,
+        x1_multiplier=m1,
+        requantize_offset=offset,
         shift=shift,
         low=low,
         high=high,
@@ -273,9 +273,9 @@ class ProductParams(Params):
 
     rows: Annotated[int, "rows of x0"]
     columns: Annotated[int, "elements of a row, and of x1"]
-    zero0: Annotated[Trained, "zero point of x0"]
-    zero1: Annotated[Trained, "zero point of x1"]
-    zero_y: Annotated[Trained, "zero point of y"]
+    x0_zero_point: Annotated[Trained, "zero point of x0"]
+    x1_zero_point: Annotated[Trained, "zero point of x1"]
+    y_zero_point: Annotated[Trained, "zero point of y"]
     multiplier: Annotated[Trained, "scale of x0 · scale of x1 / scale of y, times 2^32"]
 
 
@@ -321,9 +321,9 @@ def emit_product(node: Node, builder: Builder, spec: BinarySpec) -> bool:
     params = ProductParams(
         rows=rows.rows,
         columns=rows.columns,
-        zero0=node.input(rows.x0).type.q.zero_point,
-        zero1=node.input(rows.x1).type.q.zero_point,
-        zero_y=node.output.type.q.zero_point,
+        x0_zero_point=node.input(rows.x0).type.q.zero_point,
+        x1_zero_point=node.input(rows.x1).type.q.zero_point,
+        y_zero_point=node.output.type.q.zero_point,
         multiplier=int(multiplier),
     )
     call = Call(kernel, rows.operands(node, builder), [params], overlaps=rows.overlaps(node))
@@ -339,11 +339,11 @@ class PReluParams(Params):
     """y = saturate((d * (slope if d < 0 else factor) + start) >> bits) for d = x - zero."""
 
     pixels: Annotated[int, "pixels"]
-    channels: Annotated[int, "channels of a pixel, side by side"]
-    zero: Annotated[Trained, "zero point of x"]
-    factor: Annotated[Trained, "scale of x / scale of y, times 2^bits"]
-    start: Annotated[Trained, "zero point of y and one half, times 2^bits"]
-    bits: Annotated[Trained, "bits behind the point"]
+    channels: Annotated[int, "adjacent channels of a pixel"]
+    x_zero_point: Annotated[Trained, "zero point of x"]
+    multiplier: Annotated[Trained, "scale of x / scale of y, times 2^fraction_bits"]
+    requantize_offset: Annotated[Trained, "zero point of y plus one half, times 2^fraction_bits"]
+    fraction_bits: Annotated[Trained, "fraction bits of a product"]
 
 
 PRELU_S8 = Kernel(
@@ -397,7 +397,14 @@ def emit_prelu(node: Node, builder: Builder, factor: int, start: int, bits: int)
     steepest = max(abs(factor), int(np.abs(constants.astype(np.int64)).max()))
     if CODES_OF_A_BYTE * steepest + abs(start) >= 2**31:  # The loop adds one step beyond the last value.
         return False
-    params = PReluParams(pixels=pixels, channels=channels, zero=x.q.zero_point, factor=factor, start=start, bits=bits)
+    params = PReluParams(
+        pixels=pixels,
+        channels=channels,
+        x_zero_point=x.q.zero_point,
+        multiplier=factor,
+        requantize_offset=start,
+        fraction_bits=bits,
+    )
     operands = {
         "x": builder.buffer(node.input(0)),
         "slopes": builder.buffer(node.input(1)),

@@ -19,11 +19,11 @@ class DftParams(Params):
     batch: Annotated[int, "signals"]
     frames: Annotated[int, "frames of a signal"]
     samples: Annotated[int, "samples of a signal"]
-    step: Annotated[int, "samples from frame to frame"]
-    length: Annotated[int, "points of the transform"]
-    points: Annotated[int, "complex points that are transformed: half of length where two reals make one"]
-    odd: Annotated[int, "points that are transformed directly; the rest is radix 2"]
-    scale: Annotated[Real | None, "1 / length, of an inverse transform"] = None
+    frame_step: Annotated[int, "samples from frame to frame"]
+    dft_length: Annotated[int, "points of the transform"]
+    complex_points: Annotated[int, "complex points that are transformed: half of dft_length if two reals form a point"]
+    odd_factor: Annotated[int, "points that are transformed directly; the other factors are radix 2"]
+    scale: Annotated[Real | None, "1 / dft_length of an inverse transform"] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,16 +24,16 @@ class QuantizedTensorParams(Params):
     """Size, scale and zero point of a quantized tensor."""
 
     count: Annotated[int, "elements"]
-    scale: Annotated[float, "of a code"]
-    zero: Annotated[int, "the code of 0"]
+    scale: Annotated[float, "scale of quantized values"]
+    zero_point: Annotated[int, "zero point of quantized values"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class InverseScale(Params):
     """The value 1 / scale as a sum of two floats."""
 
-    inverse: Annotated[float, "1 / scale, rounded down"]
-    rest: Annotated[float, "what that leaves of it"]
+    inverse_scale: Annotated[float, "1 / scale, rounded down"]
+    inverse_scale_remainder: Annotated[float, "1 / scale - inverse_scale"]
 
 
 QUANTIZE = Kernel(
@@ -72,12 +72,12 @@ def emit_codes(node: Node, builder: Builder, codes: TensorType) -> bool:
     if not is_packed or not builder.features >= _NEEDS or builder.features & _LACKS or builder.any_size:
         return False
     (scale,), zero = codes.q.scale, codes.q.zero_point
-    params: list[Params] = [QuantizedTensorParams(count=y.count, scale=float(scale), zero=zero)]
+    params: list[Params] = [QuantizedTensorParams(count=y.count, scale=float(scale), zero_point=zero)]
     if codes is y:
         reciprocal = Reciprocal.of(scale, max(abs(limit - zero) for limit in y.dtype.limits))
         if reciprocal is None:
             return False
-        params.append(InverseScale(inverse=reciprocal.inverse, rest=reciprocal.rest))
+        params.append(InverseScale(inverse_scale=reciprocal.inverse, inverse_scale_remainder=reciprocal.rest))
     operands = {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.output)}
     overlaps = overlap(x, y, Traversal.forward(y.count), into="x")
     builder.call(node, Call(QUANTIZE if codes is y else DEQUANTIZE, operands, params, overlaps=overlaps))

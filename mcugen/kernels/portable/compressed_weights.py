@@ -106,8 +106,8 @@ class CodedRow(Params):
     """Sizes of a layer with one row of outputs, and the parameter of the code."""
 
     depth: Annotated[int, "elements of x"]
-    channels: Annotated[int, "elements of y"]
-    remainder: Annotated[Trained, "lower bits of a number, which follow the prefix"]
+    out_channels: Annotated[int, "elements of y"]
+    remainder_bits: Annotated[Trained, "lower bits of a number, which follow its prefix"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,7 @@ class RiceOptions(Options):
 def emit_coded(spec: ConvSpec, site: Site) -> Call:
     """Emit a dense layer whose weights are decoded channel by channel as they are multiplied."""
     remainder, _ = best_code(spec.rows)
-    row = CodedRow(depth=spec.depth, channels=spec.channels, remainder=remainder)
+    row = CodedRow(depth=spec.depth, out_channels=spec.channels, remainder_bits=remainder)
     order = windows(spec.shape, in_turn(1, 1), last=1)
     store = integer_store(spec)
     operands = {"x": site.x, "w": site.const("weights", encode(spec.rows, remainder))}
@@ -165,10 +165,10 @@ class CodedWeights(Params):
     """Sizes of a constant in rows of equal length, and the parameter of the code."""
 
     rows: Annotated[int, "rows of y"]
-    before: Annotated[int | None, "words of a row before those that are coded"] = None
-    inner: Annotated[int, "words or bytes of a row that are coded"]
-    after: Annotated[int | None, "words of a row behind them"] = None
-    remainder: Annotated[Trained, "lower bits of a number, which follow the prefix"]
+    words_before: Annotated[int | None, "words of a row before the compressed ones"] = None
+    coded_size: Annotated[int, "words or bytes of a row that are compressed"]
+    words_after: Annotated[int | None, "words of a row behind the compressed ones"] = None
+    remainder_bits: Annotated[Trained, "lower bits of a number, which follow its prefix"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,7 +243,7 @@ def code_of(weights: Array) -> Code | None:
     """
     if weights.dtype == np.int8:
         remainder, _ = best_code(weights)
-        params = CodedWeights(rows=1, inner=weights.size, remainder=remainder)
+        params = CodedWeights(rows=1, coded_size=weights.size, remainder_bits=remainder)
         return Code(encode(weights, remainder), None, params)
     if weights.dtype != np.int32 or weights.ndim < 2:
         return None
@@ -256,7 +256,11 @@ def code_of(weights: Array) -> Code | None:
     inner, plain = numbers[:, first:end], np.delete(words, np.s_[first:end], 1)
     remainder, _ = best_code(inner)
     params = CodedWeights(
-        rows=len(words), before=first, inner=end - first, after=words.shape[1] - end, remainder=remainder
+        rows=len(words),
+        words_before=first,
+        coded_size=end - first,
+        words_after=words.shape[1] - end,
+        remainder_bits=remainder,
     )
     return Code(encode(inner, remainder), plain, params)
 

@@ -46,10 +46,10 @@ NONZERO = Kernel(
 class CompressParams(Params):
     """Sizes around one axis, of which the condition may cover only the beginning."""
 
-    outer: Annotated[int, "blocks before the axis"]
-    inner: Annotated[int, "elements of an entry"]
-    pitch: Annotated[int, "elements of a block of x"]
-    depth: Annotated[int, "entries that the condition decides on"]
+    outer_size: Annotated[int, "product of the sizes of the axes before the axis"]
+    inner_size: Annotated[int, "elements of an entry"]
+    x_outer_stride: Annotated[int, "elements of a block of x"]
+    axis_size: Annotated[int, "entries for which the condition has an element"]
 
 
 COMPRESS = Kernel(
@@ -99,9 +99,9 @@ UNIQUE = Kernel(
 class SuppressionParams(Params):
     """Numbers of boxes and classes."""
 
-    batches: Annotated[int, "images"]
+    batch: Annotated[int, "images"]
     classes: Annotated[int, "classes, each with a score for every box"]
-    boxes_n: Annotated[int, "boxes of an image"]
+    num_boxes: Annotated[int, "boxes of an image"]
 
 
 @dataclass(frozen=True, kw_only=True)

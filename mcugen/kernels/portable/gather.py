@@ -15,9 +15,9 @@ from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, reads, writes
 class GatherParams(Params):
     """Blocks of x, and the indices of each."""
 
-    outer: Annotated[int, "blocks of x"]
-    count: Annotated[int, "indices of a block"]
-    x_step: Annotated[int, "elements from block to block"]
+    outer_size: Annotated[int, "blocks of x"]
+    num_indices: Annotated[int, "indices of a block"]
+    x_outer_stride: Annotated[int, "elements from block to block of x"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class IndexedAxes(ByAxis):
 class GatherRun(Params):
     """Size of the run that an index selects."""
 
-    run: Annotated[int | None, "elements that an index takes, if more than one"] = None
+    run_size: Annotated[int | None, "elements that an index selects, if more than one"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ GATHER = Kernel(
 class IndexCount(Params):
     """Number of indices."""
 
-    count: Annotated[int, "entries along the axis of the indices"]
+    num_indices: Annotated[int, "entries of the indices along the axis"]
 
 
 GATHER_ELEMENTS = Kernel(
@@ -75,11 +75,11 @@ GATHER_ELEMENTS = Kernel(
 class ReverseParams(Params):
     """Sizes and strides of two axes, and the run behind them."""
 
-    times: Annotated[int, "entries along the axis that is reversed"]
-    batches: Annotated[int, "sequences"]
-    time_stride: Annotated[int, "elements from entry to entry"]
+    axis_size: Annotated[int, "entries along the axis that is reversed"]
+    batch: Annotated[int, "sequences"]
+    axis_stride: Annotated[int, "elements from entry to entry of the axis"]
     batch_stride: Annotated[int, "elements from sequence to sequence"]
-    run: Annotated[int, "elements of an entry"]
+    run_size: Annotated[int, "elements of an entry"]
 
 
 REVERSE_SEQUENCE = Kernel(

@@ -37,7 +37,7 @@ DESCEND = Kernel(
 class CodedStep(Params):
     """Zero point of a quantized operand."""
 
-    zero: Annotated[int, "zero point of b"]
+    b_zero_point: Annotated[int, "zero point of b"]
 
 
 DESCEND_CODES = Kernel(

@@ -30,7 +30,7 @@ class RbfParams(Params):
     rows: Annotated[int, "rows of x"]
     vectors: Annotated[int, "support vectors"]
     features: Annotated[int, "elements of a row, and of a vector"]
-    factor: Annotated[float, "-gamma"]
+    negative_gamma: Annotated[float, "-gamma"]
 
 
 RBF = Kernel(
@@ -92,8 +92,8 @@ SVM_WINNER = Kernel(
 class Iteration(Params):
     """Limits of an iteration."""
 
-    rounds: Annotated[int, "steps at most"]
-    tolerance: Annotated[float, "distance from the optimum that is near enough"]
+    max_iterations: Annotated[int, "largest number of iterations"]
+    tolerance: Annotated[float, "distance from the optimum at which the iteration ends"]
 
 
 SVM_COUPLING = Kernel(
@@ -119,9 +119,9 @@ class TranslateParams(Params):
     """Sizes of the table, and the results of elements that are no keys."""
 
     count: Annotated[int, "elements"]
-    keys: Annotated[int, "keys"]
-    unknown: Annotated[Real, "what an element becomes that is no key, converted to the type of y"]
-    of_nan: Annotated[Real | None, "what a NaN becomes"] = None
+    num_keys: Annotated[int, "keys"]
+    default_value: Annotated[Real, "value of an element that is no key, converted to the type of y"]
+    nan_value: Annotated[Real | None, "value of an element that is NaN"] = None
 
 
 @dataclass(frozen=True, kw_only=True)

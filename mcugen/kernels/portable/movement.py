@@ -131,7 +131,7 @@ class WholeFillParams(Params):
     """Number of elements, and their value."""
 
     count: Annotated[int, "elements of y"]
-    value: Annotated[Real, "what each element becomes, converted to its type"]
+    fill_value: Annotated[Real, "value of each element, converted to the type of y"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +160,7 @@ def emit_fill(node: Node, builder: Builder, buffer: Buffer, value: Array) -> Non
         value: The value, an array of one element.
     """
     dtype = DType.of(value)
-    params = WholeFillParams(count=buffer.count, value=element_param(as_stored(value)[0].item(), dtype))
+    params = WholeFillParams(count=buffer.count, fill_value=element_param(as_stored(value)[0].item(), dtype))
     options = FillOptions(ctype=dtype.c)
     builder.call(node, Call(FILL, {"y": buffer}, [params], [options], variant=dtype.tag))
 
@@ -169,7 +169,7 @@ def emit_fill(node: Node, builder: Builder, buffer: Buffer, value: Array) -> Non
 class Bytes(Params):
     """Size of the tensor."""
 
-    size: Annotated[int, "bytes of x"]
+    x_bytes: Annotated[int, "bytes of x"]
 
 
 BITCAST = Kernel(
@@ -250,7 +250,7 @@ class TransposeSizes(Params):
     batch: Annotated[int, "matrices"]
     columns: Annotated[int, "elements of a row of x"]
     rows: Annotated[int | None, "rows of x, where they are not written out"] = None
-    whole: Annotated[int | None, "elements from row to row of x, of which only some are turned"] = None
+    x_row_stride: Annotated[int | None, "elements from row to row of x, if only some of them are transposed"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,7 +281,7 @@ def _emit_transpose(spec: TransposeSpec, site: Site) -> Call:
     orders = [Traversal.runs(nested(*walks), 1), *[_by_blocks(*matrices)] * (lanes == "blocks")]
     return site.call(
         {"x": site.x, "y": site.y},
-        [TransposeSizes(batch=batch, columns=columns, rows=None if few else rows, whole=spec.whole)],
+        [TransposeSizes(batch=batch, columns=columns, rows=None if few else rows, x_row_stride=spec.whole)],
         [TransposeGatherOptions(x_t=dtype.c, inner=rows if few else 0, lanes=lanes)],
         overlaps=overlap(spec.x, spec.y, *orders),
         variant="_".join(part for part in (f"b{8 * dtype.nbytes}", form, "some" * (spec.whole is not None)) if part),
@@ -371,8 +371,8 @@ class PlanesParams(Params):
 
     batch: Annotated[int, "images"]
     planes: Annotated[int, "planes of an image, or elements of a pixel"]
-    lines: Annotated[int, "runs of a plane that are moved as a whole"]
-    width: Annotated[int, "elements of a run"]
+    runs_per_plane: Annotated[int, "runs of a plane that are moved as a whole"]
+    run_size: Annotated[int, "elements of a run"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -397,7 +397,7 @@ def _emit_in_place(spec: TransposeSpec, site: Site) -> Call:
             "line": site.scratch("line", dtype, planes.planes * planes.width),
             "done": site.scratch("done", DType.UINT8, -(-planes.runs // 8)),
         },
-        [PlanesParams(batch=planes.batch, planes=planes.planes, lines=planes.lines, width=planes.width)],
+        [PlanesParams(batch=planes.batch, planes=planes.planes, runs_per_plane=planes.lines, run_size=planes.width)],
         [PlanesOptions(x_t=dtype.c, inner=planes.planes if few else 0, inverse=planes.inverse)],
         inplace=[("y", "x")],
         variant=f"b{8 * dtype.nbytes}" + (f"_{planes.planes}" if few else "") + "_inverse" * planes.inverse,

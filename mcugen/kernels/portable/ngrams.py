@@ -15,11 +15,11 @@ class NgramsParams(Params):
     """Sizes of rows of items, and of the pool of n-grams."""
 
     rows: Annotated[int, "rows of x"]
-    items: Annotated[int, "items of a row"]
-    width: Annotated[int, "columns of y"]
-    steps: Annotated[int, "distances of an n-gram's items that are tried: 1 to this"]
-    longest: Annotated[int, "items of the longest n-gram"]
-    grams: Annotated[int, "n-grams of the pool"]
+    row_items: Annotated[int, "items of a row"]
+    out_columns: Annotated[int, "columns of y"]
+    max_distance: Annotated[int, "largest distance between items of an n-gram that is tried, from 1 on"]
+    max_length: Annotated[int, "items of the longest n-gram"]
+    num_ngrams: Annotated[int, "n-grams of the pool"]
     pool_items: Annotated[int, "items of the pool"]
 
 

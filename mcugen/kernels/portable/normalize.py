@@ -113,8 +113,8 @@ _Walk = tuple[int, tuple[int, ...]]
 class Statistics(Params):
     """Parameters of mean and variance of real rows."""
 
-    share: Annotated[Real, "1 / elements of a row"]
-    epsilon: Annotated[Real, "what is added to the variance"]
+    inverse_row_size: Annotated[Real, "1 / elements of a row"]
+    epsilon: Annotated[Real, "added to the variance"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,7 @@ def call_normalize(
         r=loops.r,
         **{f"{role}_{letter}": text for (role, letter), text in loops.index.items()},
     )
-    statistics = Statistics(share=real_param(1.0 / rows.count, dtype), epsilon=real_param(epsilon, dtype))
+    statistics = Statistics(inverse_row_size=real_param(1.0 / rows.count, dtype), epsilon=real_param(epsilon, dtype))
     operands = {role: builder.buffer(node.input(i)) for role, i in inputs.items()}
     call = Call(
         NORMALIZE,
@@ -196,13 +196,13 @@ def call_normalize(
 class FixedPoint(Params):
     """Parameters of integers (mcugen.numerics.normalize)."""
 
-    count: Annotated[int, "elements of a row"]
+    row_size: Annotated[int, "elements of a row"]
     x_zero_point: Annotated[Trained, "zero point of x"]
-    lift: Annotated[Trained, "factor by which deviations fill 32 bits, a power of two"]
-    fraction: Annotated[Trained, "bits by which the spread of a row is shifted to the left"]
-    epsilon: Annotated[Wide, "what is added to the spread then"]
-    point: Annotated[Trained, "bits by which a normalized element is shifted to the left, besides those of its root"]
-    bits: Annotated[Trained, "bits behind the point of a result before it is rounded"]
+    deviation_scale: Annotated[Trained, "power of two by which deviations are multiplied to fill 32 bits"]
+    variance_shift: Annotated[Trained, "left shift of the sum of squared deviations of a row"]
+    epsilon: Annotated[Wide, "added to the shifted sum of squared deviations"]
+    root_shift: Annotated[Trained, "left shift of a normalized element in addition to that of the inverse square root"]
+    fraction_bits: Annotated[Trained, "fraction bits of a result before it is rounded"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,13 +247,13 @@ def call_normalize_codes(node: Node, builder: Builder, rows: NormalizedRows, fix
     """
     x, y, name, loops = rows.x, rows.y, node.output.name, rows.loops()
     params = FixedPoint(
-        count=fixed.count,
+        row_size=fixed.count,
         x_zero_point=x.q.zero_point,
-        lift=1 << fixed.lift,
-        fraction=fixed.fraction,
+        deviation_scale=1 << fixed.lift,
+        variance_shift=fixed.fraction,
         epsilon=Wide(fixed.epsilon),
-        point=fixed.shift,
-        bits=fixed.bits,
+        root_shift=fixed.shift,
+        fraction_bits=fixed.bits,
     )
     options = FixedOptions(
         what=rows.formula,

@@ -125,26 +125,26 @@ class GroupRequantizer:
 class GroupedRows(Params):
     """Sizes of the layer."""
 
-    rows: Annotated[int, "of x and y"]
+    rows: Annotated[int, "rows of x and y"]
     depth: Annotated[int, "elements of a row of x"]
-    channels: Annotated[int, "elements of a row of y"]
-    group: Annotated[int, "weights of a scale"]
+    out_channels: Annotated[int, "elements of a row of y"]
+    group_size: Annotated[int, "weights that share a scale"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedReals(Params):
     """Limits of real results."""
 
-    low: Annotated[float, "the least result"]
-    high: Annotated[float, "the largest result"]
+    low: Annotated[float, "lowest result"]
+    high: Annotated[float, "highest result"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedCodes(Params):
     """Limits of quantized results."""
 
-    low: Annotated[Trained, "the lowest code of y"]
-    high: Annotated[Trained, "the highest code of y"]
+    low: Annotated[Trained, "lowest quantized value of y"]
+    high: Annotated[Trained, "highest quantized value of y"]
 
 
 @dataclass(frozen=True, kw_only=True)

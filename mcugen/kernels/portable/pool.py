@@ -45,7 +45,9 @@ class Gaps(Params):
 
     dilation_height: Annotated[int | None, "rows from tap to tap"] = None
     dilation_width: Annotated[int | None, "pixels from tap to tap"] = None
-    pixel_channels: Annotated[int | None, "channels of a pixel of x and y, where the layer computes only some"] = None
+    pixel_channels: Annotated[
+        int | None, "channels of a pixel of x and y in memory, if the layer computes only some of them"
+    ] = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,8 +191,12 @@ def call_max_pool(node: Node, builder: Builder, pool: PoolSpec) -> None:
 class CountedPadding(Params):
     """Parameters of the padding that counts in a mean."""
 
-    counted_height: Annotated[int | None, "rows from the first above x whose taps count to the last below"] = None
-    counted_width: Annotated[int | None, "the same of the pixels of a row"] = None
+    counted_height: Annotated[
+        int | None, "rows from the first row above x whose taps count to the last one below x"
+    ] = None
+    counted_width: Annotated[
+        int | None, "pixels from the first one before a row of x whose taps count to the last one behind it"
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -416,7 +422,7 @@ def _call_average_of_codes(node: Node, builder: Builder, pool: AverageSpec, requ
 class RowSize(Params):
     """Size of the pixels that are added."""
 
-    columns: Annotated[int, "pixels in all"]
+    pixels: Annotated[int, "pixels of all rows"]
     channels: Annotated[int, "elements of a pixel"]
 
 
@@ -432,8 +438,8 @@ ACCUMULATE_ROWS = Kernel(
 class SumsSize(Params):
     """Sizes of sums by channel."""
 
-    channels: Annotated[int, "number of sums"]
-    count: Annotated[int, "codes in each sum"]
+    channels: Annotated[int, "sums, one per channel"]
+    pixels_per_sum: Annotated[int, "quantized values that each sum adds up"]
 
 
 AVERAGE_OF_SUMS = Kernel(
@@ -453,7 +459,7 @@ def call_row_sums(node: Node, builder: Builder) -> None:
     x = node.input(0)
     channels = x.type.shape[-1]
     operands = {"x": builder.buffer(x), "acc": builder.buffer(node.output)}
-    size = RowSize(columns=x.type.count // channels, channels=channels)
+    size = RowSize(pixels=x.type.count // channels, channels=channels)
     builder.call(node, Call(ACCUMULATE_ROWS, operands, [size]))
 
 
@@ -469,7 +475,7 @@ def call_mean_of_sums(node: Node, builder: Builder, requantize: Requantizer, cou
     """
     y, requantize = node.output.type, requantize.for_high_word()
     operands = {"acc": builder.buffer(node.input(0)), "y": builder.buffer(node.output)}
-    params = [SumsSize(channels=y.shape[-1], count=count), CodesMean.of(requantize, x, fixed=True)]
+    params = [SumsSize(channels=y.shape[-1], pixels_per_sum=count), CodesMean.of(requantize, x, fixed=True)]
     options = [MeanOptions.of(requantize, count, x.dtype, y.dtype)]
     builder.call(node, Call(AVERAGE_OF_SUMS, operands, params, options))
 
@@ -482,7 +488,7 @@ class PoolPlanes(Params):
     """Sizes of tensors, channels first."""
 
     planes: Annotated[int, "images times channels"]
-    x_plane: Annotated[int, "elements of a plane of x"]
+    x_plane_size: Annotated[int, "elements of a plane of x"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -530,7 +536,7 @@ class UnpoolParams(Params):
     """Sizes of input and output, as if both were flat."""
 
     count: Annotated[int, "elements of x"]
-    size: Annotated[int, "elements of y"]
+    y_size: Annotated[int, "elements of y"]
 
 
 UNPOOL = Kernel(

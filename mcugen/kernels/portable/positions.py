@@ -15,7 +15,7 @@ from mcugen.lir.kernel import Kernel, Options, Params, reads, writes
 class TriluParams(Params):
     """Sizes of matrices."""
 
-    outer: Annotated[int, "matrices"]
+    matrices: Annotated[int, "matrices"]
     rows: Annotated[int, "rows of a matrix"]
     columns: Annotated[int, "elements of a row"]
 
@@ -102,7 +102,7 @@ CUMULATIVE = Kernel(
 class TopParams(Params):
     """Number of results."""
 
-    k: Annotated[int, "elements that are wanted"]
+    k: Annotated[int, "elements that are selected"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,17 +94,17 @@ class SequenceParams(Params):
     """Sizes of sequences, and offsets of a direction in the inputs."""
 
     batch: Annotated[int, "sequences"]
-    steps: Annotated[int, "steps of a sequence, at most"]
-    depth: Annotated[int, "elements of a step of x"]
-    hidden: Annotated[int, "elements of a state"]
-    reverse: Annotated[int, "1 if sequences are walked from their end"]
-    x_batch: Annotated[int, "elements of x from sequence to sequence"]
-    x_step: Annotated[int, "elements of x from step to step"]
+    steps: Annotated[int, "largest number of steps of a sequence"]
+    input_size: Annotated[int, "elements of a step of x"]
+    hidden_size: Annotated[int, "elements of a state"]
+    is_reversed: Annotated[int, "1 if sequences are read from their end"]
+    x_batch_stride: Annotated[int, "elements of x from sequence to sequence"]
+    x_step_stride: Annotated[int, "elements of x from step to step"]
     w_offset: Annotated[int, "first element of w of this direction"]
     r_offset: Annotated[int, "first element of r of this direction"]
     bias_offset: Annotated[int | None, "first element of bias of this direction"] = None
-    first_offset: Annotated[int | None, "first element of h0 and c0 of this direction"] = None
-    first_stride: Annotated[int | None, "elements of h0 and c0 from sequence to sequence"] = None
+    initial_offset: Annotated[int | None, "first element of h0 and c0 of this direction"] = None
+    initial_stride: Annotated[int | None, "elements of h0 and c0 from sequence to sequence"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +118,8 @@ class PeepholeParams(Params):
 class OutputWalk(Params):
     """Strides and offset of a direction in y, if the states of all steps are results."""
 
-    y_batch: Annotated[int | None, "elements of y from sequence to sequence"] = None
-    y_step: Annotated[int | None, "elements of y from step to step"] = None
+    y_batch_stride: Annotated[int | None, "elements of y from sequence to sequence"] = None
+    y_step_stride: Annotated[int | None, "elements of y from step to step"] = None
     y_offset: Annotated[int | None, "first element of y of this direction"] = None
 
 
@@ -143,7 +143,7 @@ class CellWalk(Params):
 class FunctionParams(ExpressionParams):
     """Parameters of the activation functions."""
 
-    clip: Annotated[Real | None, "what goes into gates is limited to -clip .. clip"] = None
+    clip: Annotated[Real | None, "inputs of gates are limited to -clip .. clip"] = None
     f: Annotated[Mapping[str, Real], "alpha and beta of f"] = field(default_factory=dict)
     g: Annotated[Mapping[str, Real], "alpha and beta of g"] = field(default_factory=dict)
     k: Annotated[Mapping[str, Real], "alpha and beta of the function of a cell"] = field(default_factory=dict)
@@ -326,7 +326,7 @@ class RecurrentLayer:
             params.append(PeepholeParams(peepholes_offset=d * 3 * sizes.hidden if "peepholes" in self.inputs else None))
         if "y" in self.results:
             batch, step = sizes.y_strides
-            params.append(OutputWalk(y_batch=batch, y_step=step, y_offset=sizes.start(d)))
+            params.append(OutputWalk(y_batch_stride=batch, y_step_stride=step, y_offset=sizes.start(d)))
         else:
             params.append(OutputWalk())
         places = {s: (sizes.start(d), sizes.state_stride) if s in self.results else (0, 0) for s in self.states}
@@ -343,16 +343,16 @@ class RecurrentLayer:
         return SequenceParams(
             batch=sizes.batch,
             steps=sizes.steps,
-            depth=sizes.depth,
-            hidden=sizes.hidden,
-            reverse=int(self.backwards[d]),
-            x_batch=batch,
-            x_step=step,
+            input_size=sizes.depth,
+            hidden_size=sizes.hidden,
+            is_reversed=int(self.backwards[d]),
+            x_batch_stride=batch,
+            x_step_stride=step,
             w_offset=d * rows * sizes.depth,
             r_offset=d * rows * sizes.hidden,
             bias_offset=biases[self.bias],
-            first_offset=sizes.start(d) if starts else None,
-            first_stride=sizes.state_stride if starts else None,
+            initial_offset=sizes.start(d) if starts else None,
+            initial_stride=sizes.state_stride if starts else None,
         )
 
     def _inplace(self) -> list[tuple[str, str]]:

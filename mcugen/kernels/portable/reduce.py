@@ -109,5 +109,5 @@ ARG = Kernel(
 
 def arg_order(walk: AxisWalk) -> Traversal:
     """Return the traversal row by row."""
-    rows = np.arange(walk.outer) * walk.depth * walk.inner
-    return Traversal.runs(nested(rows, np.arange(walk.inner)), 1)
+    rows = np.arange(walk.outer_size) * walk.axis_size * walk.inner_size
+    return Traversal.runs(nested(rows, np.arange(walk.inner_size)), 1)

@@ -18,7 +18,7 @@ from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, Trained, reads, w
 class NearestRun(Params):
     """Size of a run that no index table concerns."""
 
-    run: Annotated[int | None, "elements that lie together and stay so"] = None
+    run_size: Annotated[int | None, "elements that are adjacent in x and y"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,18 +62,20 @@ class LinearWalk(Params):
     With one axis, the sizes are those of [outer][b][inner].
     """
 
-    outer: Annotated[int, "blocks"]
-    x_size: Annotated[int, "elements of a block of x"]
-    inner: Annotated[int, "elements from entry to entry of the last axis"]
-    b_out: Annotated[int, "entries of the last axis of y"]
-    b_step: Annotated[int, "elements to the next entry of the last axis; 0 if there is one only"]
-    b_places: Annotated[int, "places that its table may have: others count as 0"]
-    a_out: Annotated[int | None, "entries of the first axis of y"] = None
-    a_stride: Annotated[int | None, "elements from entry to entry of the first axis"] = None
-    a_step: Annotated[int | None, "the same; 0 if there is one entry only"] = None
-    a_places: Annotated[int | None, "places that its table may have: others count as 0"] = None
-    middle: Annotated[int | None, "blocks between both axes"] = None
-    row_size: Annotated[int | None, "elements of such a block of x"] = None
+    outer_size: Annotated[int, "blocks of x"]
+    x_block_size: Annotated[int, "elements of a block of x"]
+    inner_size: Annotated[int, "elements from entry to entry of the last axis"]
+    last_out_size: Annotated[int, "entries of the last axis of y"]
+    last_step: Annotated[int, "elements to the next entry of the last axis of x; 0 if it has one entry"]
+    last_positions: Annotated[int, "entries that the table of the last axis may refer to: other positions count as 0"]
+    first_out_size: Annotated[int | None, "entries of the first axis of y"] = None
+    first_stride: Annotated[int | None, "elements from entry to entry of the first axis of x"] = None
+    first_step: Annotated[int | None, "elements to the next entry of the first axis of x; 0 if it has one entry"] = None
+    first_positions: Annotated[
+        int | None, "entries that the table of the first axis may refer to: other positions count as 0"
+    ] = None
+    middle_size: Annotated[int | None, "blocks between the first and the last axis"] = None
+    middle_stride: Annotated[int | None, "elements from such block to block of x"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +92,10 @@ class Rescaling(Params):
     y = ((sum - x_zero_point) · multiplier / 2^32 + offset) >> shift_more.
     """
 
-    multiplier: Annotated[Trained, "scale of x / scale of y, Q0.31 and more"]
-    offset: Annotated[Trained, "zero point of y and one half, in units of the product's upper word"]
-    shift_more: Annotated[Trained, "bits behind the point of the product's upper word, 1 at least"]
-    x_zero_point: Annotated[Trained | None, "zero point of x, in units of the sum; of 16 bits it is 0"] = None
+    multiplier: Annotated[Trained, "scale of x / scale of y, Q0.31 or more fraction bits"]
+    requantize_offset: Annotated[Trained, "zero point of y plus one half, at the scale of the upper word of a product"]
+    upper_word_fraction_bits: Annotated[Trained, "fraction bits of the upper word of a product, at least 1"]
+    x_zero_point: Annotated[Trained | None, "zero point of x at the scale of sums; 0 for 16 bits"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,9 +191,9 @@ net (int8[1, 4, 5, 8] x) => (int8[1, 8, 10, 8] y)
 class ResampleParams(Params):
     """Sizes of y and of the table."""
 
-    out: Annotated[int, "entries along the axis of y"]
+    out_size: Annotated[int, "entries of y along the axis"]
     taps: Annotated[int, "weights of an entry"]
-    places: Annotated[int, "first neighbours that there are: others count as 0"]
+    num_starts: Annotated[int, "first neighbours that a table entry may refer to: others count as 0"]
 
 
 @dataclass(frozen=True, kw_only=True)

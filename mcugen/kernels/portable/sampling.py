@@ -28,7 +28,7 @@ class GridParams(Params):
     batch: Annotated[int, "images"]
     channels: Annotated[int, "planes of an image"]
     points: Annotated[int, "positions of an image"]
-    plane: Annotated[int, "elements of a plane"]
+    plane_size: Annotated[int, "elements of a plane of y"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +70,11 @@ class DeformParams(Params):
     batch: Annotated[int, "images"]
     groups: Annotated[int, "groups of channels with filters of their own"]
     offset_groups: Annotated[int, "groups of channels with offsets of their own"]
-    group_out: Annotated[int, "filters of a group"]
-    depth: Annotated[int, "weights of a filter"]
+    group_out_channels: Annotated[int, "output channels of a group"]
+    filter_size: Annotated[int, "weights of a filter"]
     taps: Annotated[int, "taps of a channel"]
-    channels_each: Annotated[int, "channels with the same offsets"]
-    y_plane: Annotated[int, "elements of a plane of y"]
+    channels_per_offset_group: Annotated[int, "channels that share offsets"]
+    y_plane_size: Annotated[int, "elements of a plane of y"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ class RegionParams(Params):
     channels: Annotated[int, "planes of an image"]
     in0: Annotated[int, "rows of a plane"]
     in1: Annotated[int, "elements of a row"]
-    rois: Annotated[int, "regions"]
+    num_regions: Annotated[int, "regions"]
     out0: Annotated[int, "rows of bins of a region"]
     out1: Annotated[int, "bins of a row"]
 
@@ -131,15 +131,15 @@ class RegionParams(Params):
 class RegionScale(Params):
     """Scale from a region's coordinates to elements."""
 
-    scale: Annotated[Real, "elements of a plane by unit of a region's coordinates"]
+    scale: Annotated[Real, "elements of a plane per unit of a region's coordinates"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BinSamples(Params):
     """Numbers of samples of a bin."""
 
-    samples: Annotated[int, "samples of a bin along an axis; 0: as many as it has elements"]
-    most: Annotated[int, "samples along an axis at most"]
+    samples: Annotated[int, "samples of a bin along an axis; 0: as many as the bin has elements"]
+    max_samples: Annotated[int, "largest number of samples along an axis"]
 
 
 @dataclass(frozen=True, kw_only=True)

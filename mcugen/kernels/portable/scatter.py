@@ -32,8 +32,8 @@ class Reduced(Options):
 class ScatterElementsParams(Params):
     """Sizes of the tensor, and of the axis that indices refer to."""
 
-    size: Annotated[int, "elements of x"]
-    depth: Annotated[int, "entries of the axis"]
+    x_size: Annotated[int, "elements of x"]
+    axis_size: Annotated[int, "entries of the axis"]
     stride: Annotated[int, "elements from entry to entry"]
 
 
@@ -65,9 +65,9 @@ SCATTER_ELEMENTS = Kernel(
 class ScatterParams(Params):
     """Sizes of the tensor and the updates."""
 
-    size: Annotated[int, "elements of x"]
-    count: Annotated[int, "updates"]
-    run: Annotated[int, "elements of an update"]
+    x_size: Annotated[int, "elements of x"]
+    num_updates: Annotated[int, "updates"]
+    run_size: Annotated[int, "elements of an update"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,12 +98,12 @@ SCATTER_ND = Kernel(
 class TensorScatterParams(Params):
     """Sizes of the tensor, and of the part of its axis that is written."""
 
-    size: Annotated[int, "elements of x"]
-    batches: Annotated[int, "samples"]
-    middle: Annotated[int, "blocks of a sample before the axis"]
-    depth: Annotated[int, "entries of the axis of x"]
-    count: Annotated[int, "entries of the axis of the updates"]
-    run: Annotated[int, "elements of an entry"]
+    x_size: Annotated[int, "elements of x"]
+    batch: Annotated[int, "samples"]
+    middle_size: Annotated[int, "blocks of a sample before the axis"]
+    axis_size: Annotated[int, "entries of the axis of x"]
+    updates_axis_size: Annotated[int, "entries of the axis of the updates"]
+    run_size: Annotated[int, "elements of an entry"]
 
 
 @dataclass(frozen=True, kw_only=True)

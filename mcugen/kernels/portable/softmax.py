@@ -46,45 +46,47 @@ class SoftmaxSpec:
 class Mask(Params):
     """Parameter of a mask that hides elements."""
 
-    period: Annotated[int | None, "rows of the mask, which repeats behind them"] = None
+    mask_rows: Annotated[int | None, "rows of the mask, which repeats"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Probabilities(Params):
     """Parameters that turn exponentials into quantized values: e · (numerator · 2^bits / sum), 2^shift a step."""
 
-    numerator: Annotated[Trained, "1 / scale of y, with shift - bits bits behind the point"]
-    bits: Annotated[Trained, "bits behind the point of an exponential"]
-    offset: Annotated[Wide, "zero point of y and one half, with shift bits behind the point"]
-    shift_more: Annotated[Trained, "bits by which shift exceeds 32"]
+    numerator: Annotated[Trained, "1 / scale of y, with shift - exponential_bits fraction bits"]
+    exponential_bits: Annotated[Trained, "fraction bits of an exponential"]
+    requantize_offset: Annotated[Wide, "zero point of y plus one half, with `shift` fraction bits"]
+    extra_shift: Annotated[Trained, "right shift of a product beyond 32 bits"]
 
     @staticmethod
     def of(fixed: FixedSoftmax) -> Probabilities:
         """Return the parameters of an integer softmax."""
         offset, more = Wide(fixed.offset), fixed.shift - 32
-        return Probabilities(numerator=fixed.numerator, bits=fixed.exp.bits, offset=offset, shift_more=more)
+        return Probabilities(
+            numerator=fixed.numerator, exponential_bits=fixed.exp.bits, requantize_offset=offset, extra_shift=more
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Logarithms(Params):
     """Parameters that turn x - max and the logarithm of the sum of exponentials into quantized values."""
 
-    slope: Annotated[Trained, "scale of x / scale of y, with shift bits behind the point"]
-    log2_one: Annotated[Trained, "log2 of 1 in an exponential's unit, with 20 bits behind the point"]
-    unit: Annotated[Trained, "log(2) / scale of y"]
-    unit_shift: Annotated[Trained, "bits that a product with unit has too many behind the point"]
-    offset: Annotated[Wide, "zero point of y and one half, with shift bits behind the point"]
-    shift: Annotated[Trained, "bits behind the point"]
+    multiplier: Annotated[Trained, "scale of x / scale of y, with `shift` fraction bits"]
+    log2_one: Annotated[Trained, "log2 of the unit of an exponential, with 20 fraction bits"]
+    log2_multiplier: Annotated[Trained, "log(2) / scale of y"]
+    log2_shift: Annotated[Trained, "right shift of a product with log2_multiplier to `shift` fraction bits"]
+    requantize_offset: Annotated[Wide, "zero point of y plus one half, with `shift` fraction bits"]
+    shift: Annotated[Trained, "fraction bits of a result before it is rounded"]
 
     @staticmethod
     def of(fixed: FixedLogSoftmax) -> Logarithms:
         """Return the parameters of an integer log-softmax."""
         return Logarithms(
-            slope=fixed.slope,
+            multiplier=fixed.slope,
             log2_one=fixed.exp.bits << SOFTMAX_LOG_BITS,
-            unit=fixed.unit,
-            unit_shift=fixed.unit_shift,
-            offset=Wide(fixed.offset),
+            log2_multiplier=fixed.unit,
+            log2_shift=fixed.unit_shift,
+            requantize_offset=Wide(fixed.offset),
             shift=fixed.shift,
         )
 
@@ -145,7 +147,7 @@ def _rounds(instr: Instr) -> int:
 
     The other loops of a division are shorter.
     """
-    outer, inner = instr.params["outer"], instr.params.get("inner", 1)
+    outer, inner = instr.params["outer_size"], instr.params.get("inner_size", 1)
     assert isinstance(outer, int) and isinstance(inner, int)
     return 31 * outer * inner
 
@@ -197,7 +199,7 @@ SOFTMAX_DSP = Kernel(
         scratch("e", "exponentials of a row", DType.INT32),
     ),
     params=(AxisWalk, Probabilities),
-    without=frozenset({"inner"}),
+    without=frozenset({"inner_size"}),
     options=(ShareOptions,),
     needs=frozenset({"dsp"}),
     lacks=frozenset({"mve"}),
@@ -231,17 +233,17 @@ def call_softmax(node: Node, builder: Builder, spec: SoftmaxSpec) -> None:
 def _call_dsp(node: Node, builder: Builder, spec: SoftmaxSpec) -> bool:
     """Emit the DSP kernel; return False if rows are too short, too long or too few, or the kernel does not fit."""
     x, y, walk, fixed = spec.x, spec.y, spec.walk, spec.fixed
-    is_wanted = isinstance(fixed, FixedSoftmax) and x.dtype is y.dtype is DType.INT8 and walk.inner == 1
-    is_worth_it = FEWEST <= walk.depth <= min(MOST, x.count // 4) and spec.mask is None
+    is_wanted = isinstance(fixed, FixedSoftmax) and x.dtype is y.dtype is DType.INT8 and walk.inner_size == 1
+    is_worth_it = FEWEST <= walk.axis_size <= min(MOST, x.count // 4) and spec.mask is None
     if not is_wanted or not is_worth_it or builder.any_size or not SOFTMAX_DSP.runs_on(builder.features):
         return False
     assert isinstance(fixed, FixedSoftmax)
     operands = {"x": builder.buffer(node.input(0)), **_tables(builder, fixed.exp), "y": builder.buffer(node.output)}
     call = Call(
         SOFTMAX_DSP,
-        operands | {"e": builder.scratch(f"{node.output.name}.e", DType.INT32, walk.depth)},
+        operands | {"e": builder.scratch(f"{node.output.name}.e", DType.INT32, walk.axis_size)},
         [walk, Probabilities.of(fixed)],
-        [ShareOptions(shift_more=fixed.shift != 32, long=walk.depth >= LONG)],
+        [ShareOptions(shift_more=fixed.shift != 32, long=walk.axis_size >= LONG)],
         overlaps=overlap(x, y, Traversal.forward(x.count)),
     )
     builder.call(node, call)
@@ -251,7 +253,7 @@ def _call_dsp(node: Node, builder: Builder, spec: SoftmaxSpec) -> bool:
 def _call_any(node: Node, builder: Builder, spec: SoftmaxSpec) -> None:
     x, y, walk, fixed, masked = spec.x, spec.y, spec.walk, spec.fixed, spec.mask is not None
     operands, params = {"x": builder.buffer(node.input(0))}, list[Params]([walk])
-    joined = walk.inner == 1
+    joined = walk.inner_size == 1
     vectors = joined and not masked and x.dtype is DType.FLOAT32 and "mve" in builder.features and not spec.log
     options: list[Options] = [MaskOptions(masked=masked)] if fixed is not None else []
     if fixed is None and not spec.log:
@@ -259,7 +261,7 @@ def _call_any(node: Node, builder: Builder, spec: SoftmaxSpec) -> None:
     if masked:
         operands["visible"] = builder.buffer(node.input(1))
     if not spec.log:
-        params.append(Mask(period=None if spec.mask is None else spec.mask.count // walk.depth))
+        params.append(Mask(mask_rows=None if spec.mask is None else spec.mask.count // walk.axis_size))
     if fixed is not None:
         operands |= _tables(builder, fixed.exp)
         params.append(Probabilities.of(fixed) if isinstance(fixed, FixedSoftmax) else Logarithms.of(fixed))
@@ -292,7 +294,7 @@ def _code_options(dtype: DType, walk: AxisWalk, fixed: FixedSoftmax | FixedLogSo
         bits_y=8 * dtype.nbytes,
         low=low,
         high=high,
-        joined=walk.inner == 1,
+        joined=walk.inner_size == 1,
         shift_more=more,
-        long=walk.depth >= LONG,
+        long=walk.axis_size >= LONG,
     )

@@ -526,7 +526,7 @@ def mve_vectors(spec: TransposedSpec) -> int:
 class _Channels(Params):
     """Number of channels of a phase."""
 
-    out_channels: Annotated[int, "elements that a window makes: channels of neighbouring pixels of y"]
+    out_channels: Annotated[int, "elements that a window gives: channels of adjacent pixels of y"]
 
 
 def _thumb_rows(spec: TransposedSpec) -> _Rows:

@@ -26,8 +26,8 @@ class ForestParams(Params):
     rows: Annotated[int, "rows of x"]
     features: Annotated[int, "elements of a row"]
     targets: Annotated[int, "scores of a row"]
-    start: Annotated[Real | None, "NaN, which says that no leaf had a weight yet"] = None
-    trees_real: Annotated[Real | None, "trees, of an average"] = None
+    unset_score: Annotated[Real | None, "NaN, which marks a score that no leaf has added to"] = None
+    num_trees_real: Annotated[Real | None, "number of trees, for an average"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +47,13 @@ class ForestOptions(Options):
 class TableParams(Params):
     """Sizes of the tables."""
 
-    nodes: Annotated[int, "inner nodes: greater numbers are leaves"]
-    trees: Annotated[int, "trees"]
-    leaves: Annotated[int | None, "leaves, where tables are checked"] = None
-    weights: Annotated[int | None, "of all leaves, where tables are checked and leaves have not equally many"] = None
-    each: Annotated[int | None, "weights of a leaf, if all have as many"] = None
+    num_nodes: Annotated[int, "inner nodes; greater numbers are leaves"]
+    num_trees: Annotated[int, "trees"]
+    num_leaves: Annotated[int | None, "leaves, if tables are checked"] = None
+    num_weights: Annotated[
+        int | None, "weights of all leaves, if tables are checked and the number of weights per leaf varies"
+    ] = None
+    leaf_weights: Annotated[int | None, "weights of a leaf, if all leaves have as many"] = None
 
 
 @dataclass(frozen=True, kw_only=True)

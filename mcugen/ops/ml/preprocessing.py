@@ -214,7 +214,9 @@ class Translate(Operator):
         x, keys, values = (node.input(i).type for i in range(3))
         default, of_nan = (element_param(v, values.dtype) for v in (self.default, self.of_nan))
         may_be_nan = x.dtype.is_float
-        params = TranslateParams(count=x.count, keys=keys.count, unknown=default, of_nan=of_nan if may_be_nan else None)
+        params = TranslateParams(
+            count=x.count, num_keys=keys.count, default_value=default, nan_value=of_nan if may_be_nan else None
+        )
         operands = {role: builder.buffer(node.input(i)) for i, role in enumerate(("x", "key", "value"))}
         operands["y"] = builder.buffer(node.output)
         options = TranslateOptions(x_t=x.dtype.c, y_t=values.dtype.c, of_nan=may_be_nan)

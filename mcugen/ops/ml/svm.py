@@ -80,7 +80,9 @@ class Rbf(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """One kernel."""
         count, features = node.input(1).type.shape
-        params = RbfParams(rows=node.input(0).type.shape[0], vectors=count, features=features, factor=-self.gamma)
+        params = RbfParams(
+            rows=node.input(0).type.shape[0], vectors=count, features=features, negative_gamma=-self.gamma
+        )
         builder.call(node, Call(RBF, _operands(node, builder, RBF), [params]))
 
 
@@ -252,7 +254,7 @@ class Coupling(Operator):
         for role, count in (("q", n * n), ("qp", n)):
             operands[role] = builder.scratch(f"{name}.{role}", DType.FLOAT32, count)
         params = ClassPairs(rows=rows_, classes=n, pairs=pairs)
-        stop = Iteration(rounds=self.ROUNDS, tolerance=float(np.float32(0.005) / np.float32(n)))
+        stop = Iteration(max_iterations=self.ROUNDS, tolerance=float(np.float32(0.005) / np.float32(n)))
         builder.call(node, Call(SVM_COUPLING, operands, [params, stop]))
 
 

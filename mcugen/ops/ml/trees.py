@@ -117,8 +117,8 @@ class Trees(Operator):
             rows=x.shape[0],
             features=x.shape[1],
             targets=self.forest.targets,
-            start=real_param(math.nan, x.dtype) if self._combine != "SUM" else None,
-            trees_real=real_param(len(self.forest.roots), x.dtype) if self.aggregate == "AVERAGE" else None,
+            unset_score=real_param(math.nan, x.dtype) if self._combine != "SUM" else None,
+            num_trees_real=real_param(len(self.forest.roots), x.dtype) if self.aggregate == "AVERAGE" else None,
         )
 
     def _operands(self, node: Node, builder: Builder, tables: Mapping[str, Array]) -> dict[str, Buffer]:
@@ -161,11 +161,11 @@ class Trees(Operator):
             leaf=shape,
         )
         sizes = TableParams(
-            nodes=len(forest.features),
-            trees=len(forest.roots),
-            leaves=len(forest.leaves) if checked else None,
-            weights=sum(map(len, forest.leaves)) if checked and shape == "ragged" else None,
-            each=len(forest.leaves[0]) if shape == "even" else None,
+            num_nodes=len(forest.features),
+            num_trees=len(forest.roots),
+            num_leaves=len(forest.leaves) if checked else None,
+            num_weights=sum(map(len, forest.leaves)) if checked and shape == "ragged" else None,
+            leaf_weights=len(forest.leaves[0]) if shape == "even" else None,
         )
         call = Call(
             TREES_TABLE,
