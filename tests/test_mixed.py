@@ -354,8 +354,8 @@ def test_few_samples_are_judged_by_what_the_other_half_tells() -> None:
         walk = search(sensitive_net(), samples, Demand(METRICS["sqnr"], min_sqnr=22))
         walk.is_crossed = is_crossed
         made.append(walk.run())
-        assert ("each half" in walk.told("calibration")) == is_crossed
-        assert "12 samples" in walk.told("calibration")
+        assert ("each half" in walk.accuracy_note("calibration")) == is_crossed
+        assert "12 samples" in walk.accuracy_note("calibration")
     first, second = (walk_of(samples, crossed).steps[0] for crossed in (False, True))
     assert first.value != second.value
     assert raised(made[0]) == {"c"} < raised(made[1])

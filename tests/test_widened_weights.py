@@ -34,6 +34,6 @@ def search(taken: int | None, share: float | None, goal: str) -> Search:
     ],
 )
 def test_wider_constants_are_told(taken: int, share: float | None, goal: str, tells: bool) -> None:
-    notes = search(taken, share, goal).widened()
+    notes = search(taken, share, goal).excess_notes()
     assert len(notes) == tells
     assert all("--max-weights 60% is kept" in n and "take 90% of those with weights of 8 bits" in n for n in notes)

@@ -170,7 +170,7 @@ def test_the_peak_of_any_order_is_what_counting_gives(sketch: Sketch, random: Ra
         unit = random.choice([bit.bit_length() - 1 for bit in order._bits(ready)])
         taken.append(unit)
         done |= 1 << unit
-        ready = ready & ~(1 << unit) | problem.released(unit, done)
+        ready = ready & ~(1 << unit) | problem.newly_ready(unit, done)
     assert sorted(taken) == list(range(len(program.instrs)))
     peak = problem.peak(taken)
     program.instrs = [program.instrs[unit] for unit in taken]
@@ -677,7 +677,7 @@ def test_bytes_of_sets_are_right_along_any_order(kind: str):
             during = live | fresh._touched[unit]
             assert (problem.nbytes(during), problem.nbytes(after)) == (fresh.nbytes(during), fresh.nbytes(after))
             assert cost == order._Problem(sketch.program).step(unit, done, live)[0]
-            ready = ready & ~(1 << unit) | problem.released(unit, done | 1 << unit)
+            ready = ready & ~(1 << unit) | problem.newly_ready(unit, done | 1 << unit)
             done, live = done | 1 << unit, after
 
 

@@ -145,7 +145,7 @@ def test_a_balance_takes_them_where_decoding_is_little_beside_its_layers(monkeyp
     assert found.plan.code_bits
     assert len(rounded) == len(set(rounded)) <= 12
     narrow = searched._best_narrowed(0.6)
-    assert (found.plan.noise or 1.0) < 0.95 * searched._noise_with_own_weights(narrow.wanted)
+    assert (found.plan.noise or 1.0) < 0.95 * searched._noise_with_own_weights(narrow.requested)
     compiled = compile_model(found, "nrf52840", CompileOptions(optimize="balanced"))
     assert [i.kernel for i in compiled.program.instrs].count(DECODE_WEIGHTS) >= 2
     assert compiled.program.weights_size < 1.1 * 0.6 / 0.53 * narrow.compiled.program.weights_size

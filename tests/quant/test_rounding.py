@@ -81,7 +81,7 @@ def test_moments() -> None:
         moments.add(real, seen)
     real, seen = (np.concatenate(rows, 1) for rows in zip(*samples, strict=True))
     np.testing.assert_allclose(moments.real, real.mean(1))
-    np.testing.assert_allclose(moments.seen, seen.mean(1))
+    np.testing.assert_allclose(moments.quantized_mean, seen.mean(1))
     for group in range(2):
         mean = seen[group].mean(0)
         centred = np.cov(seen[group].T, bias=True) + np.outer(mean, mean) / len(samples)  # what five do not tell

@@ -109,7 +109,7 @@ def test_more_samples_at_once_are_run_until_there_is_too_much_noise(monkeypatch:
     """Of one group: four, then eight, then sixteen; what was run is not run again, and the worst come first."""
     samples, portions = normal_samples(chain(), 40), list[list[int]]()
     judge = OutputNoise(fused(chain()), [("x",)], samples)
-    each = judge._each
+    each = judge._map
 
     def noted(function: Any, things: Any) -> Any:
         portions.append([index for index, _ in things])

@@ -76,9 +76,9 @@ def test_codes_and_four_bits_mix_where_decoding_is_dear(maker: Quantizer):
     free = Times(1e6, dict.fromkeys(layers, 0.0), {})
     mixed, coded = (maker.choose_storage({}, layers, 0.6, times, favour=4.0) for times in (dear, free))
     assert mixed is not None and coded is not None
-    assert mixed.wanted == {"d": DType.INT4} and {"r1"} <= mixed.bits.keys() <= {"r0", "r1"}
-    assert coded.wanted == {} and coded.bits.keys() >= {"r1", "d"}
-    made = maker.with_code_bits(mixed.bits).quantize(mixed.wanted)
+    assert mixed.requested == {"d": DType.INT4} and {"r1"} <= mixed.bits.keys() <= {"r0", "r1"}
+    assert coded.requested == {} and coded.bits.keys() >= {"r1", "d"}
+    made = maker.with_code_bits(mixed.bits).quantize(mixed.requested)
     assert stored_share(made.model, made.plan) <= 0.6
     assert made.plan.few_bits == {"d"} and made.plan.code_bits.keys() == mixed.bits.keys()
     assert "1 layer with weights of 4 bits" in made.describe() and "for a code" in made.describe()
