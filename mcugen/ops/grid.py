@@ -121,7 +121,7 @@ class GridSample(Operator):
         params = GridParams(
             batch=x.shape[0], channels=x.shape[1], points=math.prod(y.shape[2:]), plane_size=math.prod(space)
         )
-        axes = PlaneAxes(in_=numbered("in", space), pitch=numbered("pitch", dense_strides(space)))
+        axes = PlaneAxes(in_size=numbered("in_size", space), stride=numbered("stride", dense_strides(space)))
         options = GridOptions(
             t=x.dtype.c,
             f="" if x.dtype is DType.FLOAT64 else "f",
@@ -253,11 +253,11 @@ class DeformConv(Operator):
             y_plane_size=math.prod(y.shape[2:]),
         )
         window = DeformWindow(
-            in_=numbered("in", x.shape[2:]),
-            out=numbered("out", y.shape[2:]),
-            k=numbered("k", w.shape[2:]),
+            in_size=numbered("in_size", x.shape[2:]),
+            out_size=numbered("out_size", y.shape[2:]),
+            kernel_size=numbered("kernel_size", w.shape[2:]),
             stride=numbered("stride", self.window.strides),
-            pad=numbered("pad", self.window.before),
+            padding=numbered("padding", self.window.before),
             dilation=numbered("dilation", self.window.dilations),
         )
         options = DeformOptions(

@@ -463,7 +463,7 @@ class DirectPool(Pool):
         return DirectParams(
             counted_before=numbered("counted_before", before),
             counted_end=numbered("counted_end", end),
-            step=numbered("step", steps),
+            index_stride=numbered("index_stride", steps),
             power=powers[0],
             root=powers[1],
         )

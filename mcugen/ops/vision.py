@@ -138,7 +138,13 @@ def _regions(node: Node, height: int, width: int) -> RegionParams:
     batch, channels, rows, columns = node.input(0).type.shape
     count = node.output.type.shape[0]
     return RegionParams(
-        batch=batch, channels=channels, in0=rows, in1=columns, num_regions=count, out0=height, out1=width
+        batch=batch,
+        channels=channels,
+        in_size0=rows,
+        in_size1=columns,
+        num_regions=count,
+        out_size0=height,
+        out_size1=width,
     )
 
 

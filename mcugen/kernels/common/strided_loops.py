@@ -58,7 +58,7 @@ def merge_walks(shape: Shape, source: Sequence[int], target: Sequence[int]) -> l
     return dims or [(1, 1, 1)]
 
 
-def pitches(name: str, shape: Shape) -> dict[str, int]:
+def outer_strides(name: str, shape: Shape) -> dict[str, int]:
     """Return numbered parameters with the stride in elements of every axis but the last, in a dense tensor."""
     return numbered(name, [math.prod(shape[axis + 1 :]) for axis in range(len(shape) - 1)])
 
@@ -70,13 +70,13 @@ class WindowWalk(ByAxis):
     Parameter names end with the number of the axis (see kernels/window.j2).
     """
 
-    in_: Annotated[Mapping[str, int], "elements along the axis of x"]
-    out: Annotated[Mapping[str, int], "elements along the axis of y"]
-    k: Annotated[Mapping[str, int], "taps along the axis"]
+    in_size: Annotated[Mapping[str, int], "elements of x along the axis"]
+    out_size: Annotated[Mapping[str, int], "elements of y along the axis"]
+    kernel_size: Annotated[Mapping[str, int], "taps along the axis"]
     stride: Annotated[Mapping[str, int], "elements from window to window"]
-    pad: Annotated[Mapping[str, int], "elements before x that the first window begins at"]
+    padding: Annotated[Mapping[str, int], "elements of padding before x"]
     dilation: Annotated[Mapping[str, int], "elements from tap to tap"]
-    x_pitch: Annotated[Mapping[str, int], "elements of x from one index along the axis to the next"]
+    x_stride: Annotated[Mapping[str, int], "elements of x from one index along the axis to the next"]
 
     @staticmethod
     def of(window: Window, space: Shape, out: Shape, kernel: Shape) -> WindowWalk:
@@ -89,13 +89,13 @@ class WindowWalk(ByAxis):
             kernel: Taps along each axis.
         """
         return WindowWalk(
-            in_=numbered("in", space),
-            out=numbered("out", out),
-            k=numbered("k", kernel),
+            in_size=numbered("in_size", space),
+            out_size=numbered("out_size", out),
+            kernel_size=numbered("kernel_size", kernel),
             stride=numbered("stride", window.strides),
-            pad=numbered("pad", window.before),
+            padding=numbered("padding", window.before),
             dilation=numbered("dilation", window.dilations),
-            x_pitch=pitches("x_pitch", space),
+            x_stride=outer_strides("x_stride", space),
         )
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from mcugen.hir.types import DType, Shape, TensorType
 from mcugen.kernels.common.specs import WeightedSpec
-from mcugen.kernels.common.strided_loops import WindowWalk, pitches
+from mcugen.kernels.common.strided_loops import WindowWalk, outer_strides
 from mcugen.kernels.common.weighted_layers import BLOCK, CodeStore
 from mcugen.kernels.portable.weighted import DenseSizes
 from mcugen.lir.kernel import ByAxis, Call, Kernel, Options, Params, Real, reads, writes
@@ -66,10 +66,10 @@ class FilterPlanes(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FilterPitch(ByAxis):
+class FilterStrides(ByAxis):
     """Strides of filters, by axis."""
 
-    w_pitch: Annotated[Mapping[str, int], "weights from one index along the axis to the next"]
+    w_stride: Annotated[Mapping[str, int], "weights from one index along the axis to the next"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ CONV_DIRECT = Kernel(
         reads("multiplier", "of sums, by output channel", DType.INT32, optional=True),
         writes("y", "output, channels first"),
     ),
-    params=(RealLimits, CodeStore, ZeroStep, ChannelGroups, FilterPlanes, WindowWalk, FilterPitch),
+    params=(RealLimits, CodeStore, ZeroStep, ChannelGroups, FilterPlanes, WindowWalk, FilterStrides),
     optional=(RealLimits, CodeStore, ZeroStep),
     options=(DirectOptions,),
 )
@@ -163,7 +163,13 @@ def direct_call(
         clamp=isinstance(how.params, RealLimits),
         shift=how.shift,
     )
-    params = [*filter(None, [how.params]), channels, planes, walk, FilterPitch(w_pitch=pitches("w_pitch", kernel))]
+    params = [
+        *filter(None, [how.params]),
+        channels,
+        planes,
+        walk,
+        FilterStrides(w_stride=outer_strides("w_stride", kernel)),
+    ]
     variant = f"{len(kernel)}d_{x.dtype.tag}" + (f"_{w.dtype.tag}" if w.dtype is not x.dtype else "")
     return Call(CONV_DIRECT, operands, params, [options], variant=variant)
 
@@ -226,10 +232,10 @@ class SpreadPlanes(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutputPitch(ByAxis):
+class OutputStrides(ByAxis):
     """Strides of y, by axis."""
 
-    y_pitch: Annotated[Mapping[str, int], "elements of y from one index along the axis to the next"]
+    y_stride: Annotated[Mapping[str, int], "elements of y from one index along the axis to the next"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,7 +260,7 @@ CONV_TRANSPOSE = Kernel(
         reads("bias", "by output channel", *_FLOATS, optional=True),
         writes("y", "output, channels first", *_FLOATS, DType.INT32),
     ),
-    params=(ChannelGroups, RealLimits, SpreadPlanes, WindowWalk, OutputPitch),
+    params=(ChannelGroups, RealLimits, SpreadPlanes, WindowWalk, OutputStrides),
     optional=(RealLimits,),
     options=(SpreadOptions,),
 )
@@ -280,7 +286,7 @@ def spread_call(
     x_t, w_t = (operands.get(role, operands["y"]).dtype.c for role in ("x", "w"))
     planes = SpreadPlanes(x_plane_size=math.prod(space), y_plane_size=math.prod(out), filter_taps=math.prod(kernel))
     limits = [RealLimits.of(clamp, dtype)] if clamp else []
-    walk, pitch = WindowWalk.of(window, space, out, kernel), OutputPitch(y_pitch=pitches("y_pitch", out))
+    walk, strides = WindowWalk.of(window, space, out, kernel), OutputStrides(y_stride=outer_strides("y_stride", out))
     options = SpreadOptions(
         x_t=x_t,
         w_t=w_t,
@@ -290,5 +296,5 @@ def spread_call(
         columns="w" not in operands,
         clamp=bool(clamp),
     )
-    params = [channels, *limits, planes, walk, pitch]
+    params = [channels, *limits, planes, walk, strides]
     return Call(CONV_TRANSPOSE, operands, params, [options], variant=f"{len(kernel)}d_{dtype.tag}")

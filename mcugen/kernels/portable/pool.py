@@ -496,8 +496,12 @@ class DirectParams(ByAxis):
     """Parameters that depend on the pool's function and results; members of an axis end with its number."""
 
     counted_before: Annotated[Mapping[str, int], "elements before x whose taps count"] = field(default_factory=dict)
-    counted_end: Annotated[Mapping[str, int], "where taps that count end behind x"] = field(default_factory=dict)
-    step: Annotated[Mapping[str, int], "how far apart positions along the axis are"] = field(default_factory=dict)
+    counted_end: Annotated[Mapping[str, int], "position behind the last element whose tap counts"] = field(
+        default_factory=dict
+    )
+    index_stride: Annotated[Mapping[str, int], "difference of flat indices of neighbours along the axis"] = field(
+        default_factory=dict
+    )
     power: Annotated[Real | None, "p of an Lp norm"] = None
     root: Annotated[Real | None, "1 / p"] = None
 

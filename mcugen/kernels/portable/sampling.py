@@ -35,8 +35,8 @@ class GridParams(Params):
 class PlaneAxes(ByAxis):
     """Axes of a plane."""
 
-    in_: Annotated[Mapping[str, int], "elements along this axis"]
-    pitch: Annotated[Mapping[str, int], "elements from one to the next along this axis"]
+    in_size: Annotated[Mapping[str, int], "elements of x along the axis"]
+    stride: Annotated[Mapping[str, int], "elements of x from one index along the axis to the next"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,11 +81,11 @@ class DeformParams(Params):
 class DeformWindow(ByAxis):
     """The window, by axis."""
 
-    in_: Annotated[Mapping[str, int], "elements of x along this axis"]
-    out: Annotated[Mapping[str, int], "elements of y along this axis"]
-    k: Annotated[Mapping[str, int], "taps along this axis"]
+    in_size: Annotated[Mapping[str, int], "elements of x along the axis"]
+    out_size: Annotated[Mapping[str, int], "elements of y along the axis"]
+    kernel_size: Annotated[Mapping[str, int], "taps along the axis"]
     stride: Annotated[Mapping[str, int], "elements from window to window"]
-    pad: Annotated[Mapping[str, int], "elements before x that the first window begins at"]
+    padding: Annotated[Mapping[str, int], "elements of padding before x"]
     dilation: Annotated[Mapping[str, int], "elements from tap to tap"]
 
 
@@ -120,11 +120,11 @@ class RegionParams(Params):
 
     batch: Annotated[int, "images"]
     channels: Annotated[int, "planes of an image"]
-    in0: Annotated[int, "rows of a plane"]
-    in1: Annotated[int, "elements of a row"]
+    in_size0: Annotated[int, "rows of a plane"]
+    in_size1: Annotated[int, "elements of a row"]
     num_regions: Annotated[int, "regions"]
-    out0: Annotated[int, "rows of bins of a region"]
-    out1: Annotated[int, "bins of a row"]
+    out_size0: Annotated[int, "rows of bins of a region"]
+    out_size1: Annotated[int, "bins of a row"]
 
 
 @dataclass(frozen=True, kw_only=True)
