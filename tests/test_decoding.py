@@ -120,7 +120,7 @@ def test_biases_beside_weights_are_left_alone():
     words[:, 2:-2] = coarse(0, 16, 32, 4).view(np.int32)[..., 0]
     code = code_of(words)
     assert code is not None
-    assert (code.params.before, code.params.inner, code.params.after) == (2, 32, 2)
+    assert (code.params.words_before, code.params.coded_size, code.params.words_after) == (2, 32, 2)
     assert code.nbytes < 0.75 * words.nbytes
 
 

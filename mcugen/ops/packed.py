@@ -24,7 +24,7 @@ from mcugen.kernels.fpu.fpu_conv import UpperLimit, clamp_options
 from mcugen.kernels.portable.packed import (
     DENSE_PACKED,
     DENSE_PACKED_TILE,
-    LANES,
+    ROWS_PER_WEIGHT,
     TILE_ROWS,
     GroupedCodes,
     GroupedReals,
@@ -225,7 +225,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
             zeros=packed.has_zeros,
             bias="bias" in constants,
             clamp=self.clamp is not None and not shift,
-            several=rows.rows >= LANES,
+            several=rows.rows >= ROWS_PER_WEIGHT,
             shift=shift,
         )
         variant = f"w{packed.bits}_{sig.input(0).dtype.tag}_{sig.output.dtype.tag}"
@@ -279,8 +279,8 @@ def _overlaps(sig: Signature) -> list[Overlap]:
     """Four rows of x are read again for each channel of y's, then one by one."""
     x, y = sig.input(0), sig.output
     rows, depth, channels = y.count // y.shape[-1], x.shape[-1], y.shape[-1]
-    fours = rows // LANES * LANES
-    starts = np.concatenate([np.arange(0, fours, LANES), np.arange(fours, rows)])
+    fours = rows // ROWS_PER_WEIGHT * ROWS_PER_WEIGHT
+    starts = np.concatenate([np.arange(0, fours, ROWS_PER_WEIGHT), np.arange(fours, rows)])
     ends = np.append(starts[1:], rows)
     return overlap(x, y, Traversal(np.repeat(starts * depth, 2), np.repeat(ends * channels, 2)))
 

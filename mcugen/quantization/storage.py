@@ -10,7 +10,7 @@ import numpy as np
 
 from mcugen.hir.graph import Node
 from mcugen.hir.types import DType
-from mcugen.kernels.portable.compressed_weights import LEAST_SAVED
+from mcugen.kernels.portable.compressed_weights import MIN_SAVED_CODE_BYTES
 from mcugen.quantization.few_bits import MIN_AVERAGE_BITS, num_stored_weights
 from mcugen.quantization.plan import Codes, Plan
 from mcugen.quantization.weights import stored_bits
@@ -106,7 +106,7 @@ class Times:
 def options_of(name: str, known: Known, times: Times) -> list[Option]:
     """Return the options of a layer: plain 8 bits, compression to ever fewer bits, and 4 bits if possible.
 
-    Each bit less makes the noise of compression four times as large. Compression must save LEAST_SAVED bytes.
+    Each bit less makes the noise of compression four times as large. Compression must save MIN_SAVED_CODE_BYTES bytes.
 
     Args:
         name: The name of the layer's output.
@@ -121,7 +121,7 @@ def options_of(name: str, known: Known, times: Times) -> list[Option]:
     options = [Option(DType.INT8, None, size, noise(plain_bits), 0.0)]
     for bits in np.append(np.arange(MIN_AVERAGE_BITS, min(plain_bits, 8.0), COMPRESSION_STEP_BITS), plain_bits):
         nbytes = size * float(bits) / 8
-        if nbytes + LEAST_SAVED < size:
+        if nbytes + MIN_SAVED_CODE_BYTES < size:
             options.append(Option(DType.INT8, float(bits), nbytes, noise(float(bits)), times.decoding.get(name, 0.0)))
     if known.few_noise is not None:
         options.append(Option(DType.INT4, None, size / 2, known.few_noise, times.few.get(name, 0.0)))

@@ -18,7 +18,7 @@ from mcugen.hir.graph import Graph
 from mcugen.hir.types import DType
 from mcugen.kernels.choose import Cost
 from mcugen.kernels.cost import CostTable, cost_table
-from mcugen.kernels.portable.compressed_weights import LEAST_SAVED, Code, code_of
+from mcugen.kernels.portable.compressed_weights import MIN_SAVED_CODE_BYTES, Code, code_of
 from mcugen.lir.program import DECODE_WEIGHTS, PREPARATION_KERNELS, Buffer, Instr, Program, Space
 from mcugen.lir.weights import Decoded, is_read, with_decoded_weights
 from mcugen.memory.peak import moments
@@ -183,7 +183,7 @@ def _codes(program: Program) -> Iterator[tuple[Buffer, Decoded]]:
             continue
         assert buffer.data is not None
         code = code_of(buffer.data)
-        if code is not None and code.nbytes + LEAST_SAVED * len(instrs) < buffer.nbytes:
+        if code is not None and code.nbytes + MIN_SAVED_CODE_BYTES * len(instrs) < buffer.nbytes:
             yield buffer, _decoded(buffer, code)
 
 

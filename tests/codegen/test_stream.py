@@ -130,7 +130,7 @@ def delayed(shape: tuple[int, ...], axis: int, *, streamed: bool, kept: int = 3,
         else:
             draft.emit("stream_get", ("x", IN, "x"), ("next", INOUT, "got"), ("y", OUT, "first"), **size)
         columns = nbytes // channels
-        draft.emit("accumulate_rows_s8", ("x", IN, "first"), ("acc", INOUT, "sums"), columns=columns, channels=channels)
+        draft.emit("accumulate_rows_s8", ("x", IN, "first"), ("acc", INOUT, "sums"), pixels=columns, channels=channels)
         draft.copy("first", "window", nbytes, y_at=(kept - 1) * nbytes)
         draft.emit("end")
     draft.emit("end")

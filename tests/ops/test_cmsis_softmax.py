@@ -12,7 +12,7 @@ from mcugen.core.options import CMSIS_NN, CompileOptions
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import DType, QuantParams, TensorType
-from mcugen.kernels.cmsis_nn.softmax import LONGEST, Softmax8
+from mcugen.kernels.cmsis_nn.softmax import MAX_ROW_SIZE, Softmax8
 from mcugen.numerics.softmax import FixedSoftmax
 
 PROBABILITY = (1 / 256, -128)
@@ -22,7 +22,7 @@ PROBABILITY = (1 / 256, -128)
 def test_rows() -> None:
     """Remainders of the library's vectors, the longest row, scales of all sizes."""
     layers = Layers()
-    for length, rows in ((1, 3), (2, 40), (3, 40), (10, 30), (16, 20), (67, 9), (LONGEST, 2)):
+    for length, rows in ((1, 3), (2, 40), (3, 40), (10, 30), (16, 20), (67, 9), (MAX_ROW_SIZE, 2)):
         for scale in (3e-5, 0.004, 0.1, 0.7):
             x = layers.input(rows, length, quant=(scale, 9))
             layers.output(layers.net.op("Softmax", x, axis=-1), PROBABILITY)
@@ -31,7 +31,7 @@ def test_rows() -> None:
     check_library(layers.net.model(), {"cmsis_softmax_s8": layers.outputs})
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 4, 7, 10, 12, 33, 100, 256, LONGEST])
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 7, 10, 12, 33, 100, 256, MAX_ROW_SIZE])
 def test_at_most_one_step_from_ours(length: int) -> None:
     """Uniform rows, narrow ones, and those of few high elements; ours are within half a step of the real softmax."""
     random = np.random.default_rng(length)
@@ -65,7 +65,7 @@ def test_what_does_not_fit() -> None:
     layers = Layers()
     for out in ((1 / 255, -128), (1 / 256, 0)):
         layers.output(layers.net.op("Softmax", layers.input(2, 9), axis=-1), out)
-    layers.output(layers.net.op("Softmax", layers.input(1, LONGEST + 1), axis=-1), PROBABILITY)
+    layers.output(layers.net.op("Softmax", layers.input(1, MAX_ROW_SIZE + 1), axis=-1), PROBABILITY)
     layers.output(layers.net.op("Softmax", layers.input(7, 3), axis=0), PROBABILITY)
     layers.output(layers.net.op("LogSoftmax", layers.input(7, 3), axis=1), (0.1, 127))
     layers.output(layers.net.op("Softmax", layers.input(2, 9, dtype=np.int16), axis=-1), PROBABILITY)

@@ -11,7 +11,7 @@ from mcugen.core.board import load_board
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
-from mcugen.kernels.portable.matmul import STRIP
+from mcugen.kernels.portable.matmul import MAX_STRIP_BYTES
 from mcugen.simulation import Setup, simulate
 
 BOARDS = {"dsp": "nrf52840", "mve": "corstone300", "thumb1": "rp2040"}
@@ -98,7 +98,7 @@ def test_columns_are_packed_in_strips_of_bounded_size(family: str, size: float):
         compiled = compile_model(net.model(), BOARDS[family], CompileOptions(kernels=(f"matmul_s8_{family}",)))
         (product,) = [i for i in compiled.program.instrs if i.macs]
         (strip,) = [o.buffer.nbytes for o in product.operands if o.role == "strip"]
-        assert strip <= max(STRIP, 4 * size * depth + 64)
+        assert strip <= max(MAX_STRIP_BYTES, 4 * size * depth + 64)
 
 
 # ----------------------------------------------------------------------------------- rows to results of 16 bits

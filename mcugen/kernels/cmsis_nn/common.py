@@ -23,7 +23,7 @@ from mcugen.lir.kernel import scratch as scratch_role
 from mcugen.lir.program import Buffer
 from mcugen.numerics.fixedpoint import Requantizer
 
-MOST_SIZE = 2**15 - 1
+MAX_INT16_AXIS = 2**15 - 1
 """Largest length of an axis: the library counts positions in 16 bits, partly signed."""
 
 MOST_WEIGHTS = 2**16 - 1
@@ -151,5 +151,5 @@ def int8_layer(spec: WeightedSpec) -> bool:
 def small_axes(spec: WeightedSpec) -> bool:
     """Require axes below 32768, filters of fewer than 65536 weights."""
     shapes = (spec.x.shape, spec.weights.shape, spec.y.shape)
-    is_short = all(0 < size <= MOST_SIZE for shape in shapes for size in shape)
+    is_short = all(0 < size <= MAX_INT16_AXIS for shape in shapes for size in shape)
     return is_short and spec.depth <= MOST_WEIGHTS

@@ -27,7 +27,7 @@ from mcugen.kernels.common.specs import ConvSpec
 from mcugen.kernels.common.weighted_layers import CodeLimits, four_bits
 from mcugen.lir.kernel import Call, Kernel, Params, Site
 
-BLOCK = 124
+GATHERED_CHANNELS = 124
 """Channels that Helium gathers at once."""
 
 
@@ -58,8 +58,8 @@ def depthwise_scratch(shape: ConvShape, features: frozenset[str], small: bool) -
     taps = shape.kernel_height * shape.kernel_width
     window = 2 * taps * shape.in_channels
     if small:
-        return by_variant(features, window, window, 4 * taps * BLOCK)
-    return by_variant(features, 0, 0 if is_near(shape) else window, 4 * taps * BLOCK)
+        return by_variant(features, window, window, 4 * taps * GATHERED_CHANNELS)
+    return by_variant(features, 0, 0 if is_near(shape) else window, 4 * taps * GATHERED_CHANNELS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """CMSIS-NN's elementwise functions: arm_elementwise_add_s8, arm_elementwise_mul_s8, arm_maximum_s8, arm_minimum_s8.
 
-All of them give our own bits. A sum is requantized thrice: each operand, (x − zero) · 2^LEFT, by its factor · 2^(31 −
-LEFT), which is exact, then the sum of both by 2^(31 − shift), which is our own only rounding.
+All of them give the same bits as mcugen's own kernels. A sum is requantized three times: each operand,
+(x − zero_point) · 2^INT8_SUM_LEFT_SHIFT, by its factor · 2^(31 − INT8_SUM_LEFT_SHIFT), which is exact, then the sum of
+both by 2^(31 − shift), which is the only rounding of mcugen's own kernel.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from mcugen.lir.program import Buffer
 from mcugen.lir.traversal import collapse
 from mcugen.numerics.fixedpoint import same_codes
 
-LEFT = 22
+INT8_SUM_LEFT_SHIFT = 22
 """Bits by which a sum's operands are shifted to the left. They fit 32 bits even doubled, as the library for Helium does
 it if built for single rounding; with DSP it takes 16 at least, as only the lower half of a difference is shifted."""
 
@@ -104,8 +105,10 @@ def emit_add(spec: BinarySpec, site: Site) -> Call:
     """Emit a sum, or a difference, whose second factor is negative."""
     fixed = spec.fixed_sum
     assert fixed is not None
-    m0, m1 = (factor << (31 - LEFT) for factor in fixed.factors)
-    scales = SumScales(x0_multiplier=m0, x1_multiplier=m1, left_shift=LEFT, y_multiplier=1 << (31 - fixed.shift))
+    m0, m1 = (factor << (31 - INT8_SUM_LEFT_SHIFT) for factor in fixed.factors)
+    scales = SumScales(
+        x0_multiplier=m0, x1_multiplier=m1, left_shift=INT8_SUM_LEFT_SHIFT, y_multiplier=1 << (31 - fixed.shift)
+    )
     return site.call(operands(site), [Codes8.of(spec), scales], inplace=IN_PLACE)
 
 

@@ -22,10 +22,10 @@ from mcugen.lir.program import Access
 AXES = "nhwc"
 """The library's names of axes, outermost first."""
 
-MOST_SIZE = 2**16 - 1
+MAX_UINT16_AXIS = 2**16 - 1
 """Largest length of an axis that the functions accept."""
 
-MOST_COLUMNS = MOST_SIZE // 7
+MOST_COLUMNS = MAX_UINT16_AXIS // 7
 """Largest number of columns of a transposed matrix: with Helium, offsets of eight rows have 16 bits."""
 
 
@@ -145,7 +145,7 @@ def turns_bytes(spec: TransposeSpec) -> bool:
 def turns_axes(spec: TransposeSpec) -> bool:
     """Require that two to four axes change places."""
     sizes, _ = turned(spec)
-    return 1 < len(sizes) <= len(AXES) and max(sizes) <= MOST_SIZE and sizes[-1] <= MOST_COLUMNS
+    return 1 < len(sizes) <= len(AXES) and max(sizes) <= MAX_UINT16_AXIS and sizes[-1] <= MOST_COLUMNS
 
 
 def rows(spec: TransposeSpec) -> int:
@@ -219,7 +219,7 @@ def joins_bytes(spec: ConcatSpec) -> bool:
 
 def joins_rows(spec: ConcatSpec) -> bool:
     """Require parts that lie in several runs."""
-    return spec.sizes[0] > 1 and all(0 < size <= MOST_SIZE for size in spec.sizes)
+    return spec.sizes[0] > 1 and all(0 < size <= MAX_UINT16_AXIS for size in spec.sizes)
 
 
 @dataclass(frozen=True, kw_only=True)

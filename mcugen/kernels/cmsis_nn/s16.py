@@ -18,7 +18,7 @@ import numpy as np
 from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.kernels.cmsis_nn.common import (
-    MOST_SIZE,
+    MAX_INT16_AXIS,
     SCRATCH,
     Scratch,
     TensorScale,
@@ -286,7 +286,7 @@ def one_scale(spec: WeightedSpec) -> bool:
 
 def small_matrices(spec: MatMulSpec) -> bool:
     """Require axes below 32768."""
-    return all(0 < size <= MOST_SIZE for t in (spec.a, spec.b) for size in t.shape)
+    return all(0 < size <= MAX_INT16_AXIS for t in (spec.a, spec.b) for size in t.shape)
 
 
 def way(spec: ConvSpec) -> str:

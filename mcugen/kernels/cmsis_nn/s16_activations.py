@@ -27,7 +27,7 @@ from mcugen.numerics.fixedpoint import dequantize, quantize
 
 # ------------------------------------------------------------------------------- sums and products
 
-LEFT = 15
+INT16_SUM_LEFT_SHIFT = 15
 """Bits by which the operands of a sum are shifted to the left: all that they have room for, even doubled."""
 
 MOST_FACTOR = 2.0**8
@@ -38,9 +38,10 @@ _SIGNS = {"Add": (1, 1), "Sub": (1, -1)}
 
 @dataclass(frozen=True)
 class RoundedSum:
-    """q = (a(x) + a(y) + 2^(shift−1)) >> shift, where a(v) = (v · 2^LEFT · m + 2^30) >> 31: three roundings, half up.
+    """The library's sum of int16 tensors, with three roundings (half up).
 
-    With as many bits more than the result as 30 bits have room for, the first two hardly matter.
+    q = (a(x) + a(y) + 2^(shift−1)) >> shift, where a(v) = (v · 2^INT16_SUM_LEFT_SHIFT · m + 2^30) >> 31. The left shift
+    leaves so many bits below those of the result that the first two roundings hardly matter.
     """
 
     factors: tuple[int, int]
@@ -53,14 +54,17 @@ class RoundedSum:
         if max(map(abs, ratios)) > MOST_FACTOR:
             return None
         for shift in range(30, 3, -1):
-            m0, m1 = (round(ratio * 2.0 ** (31 - LEFT + shift)) for ratio in ratios)
-            if max(abs(m0), abs(m1)) < 2**31 and (abs(m0) + abs(m1)) >> (16 - LEFT) < 2**30 - 2:
+            m0, m1 = (round(ratio * 2.0 ** (31 - INT16_SUM_LEFT_SHIFT + shift)) for ratio in ratios)
+            if max(abs(m0), abs(m1)) < 2**31 and (abs(m0) + abs(m1)) >> (16 - INT16_SUM_LEFT_SHIFT) < 2**30 - 2:
                 return RoundedSum((m0, m1), shift)
         return None
 
     def __call__(self, x: Array, y: Array) -> Array:
         """Return the sum of two arrays of quantized values, bit by bit as the library specifies it."""
-        a, b = (((v.astype(np.int64) << LEFT) * m + 2**30) >> 31 for v, m in zip((x, y), self.factors, strict=True))
+        a, b = (
+            ((v.astype(np.int64) << INT16_SUM_LEFT_SHIFT) * m + 2**30) >> 31
+            for v, m in zip((x, y), self.factors, strict=True)
+        )
         q: Array = (a + b + (1 << (self.shift - 1))) >> self.shift
         return q
 
@@ -100,7 +104,9 @@ def emit_add(spec: BinarySpec, site: Site) -> Call:
     fixed = _sum(spec)
     assert fixed is not None
     m0, m1 = fixed.factors
-    scales = SumScales(x0_multiplier=m0, x1_multiplier=m1, left_shift=LEFT, y_multiplier=1 << (31 - fixed.shift))
+    scales = SumScales(
+        x0_multiplier=m0, x1_multiplier=m1, left_shift=INT16_SUM_LEFT_SHIFT, y_multiplier=1 << (31 - fixed.shift)
+    )
     return site.call(operands(site), [scales, Codes16.of(spec)], inplace=IN_PLACE)
 
 

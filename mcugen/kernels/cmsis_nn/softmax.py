@@ -23,19 +23,22 @@ from mcugen.lir.kernel import Call, Kernel, Params, Site, Trained, reads, writes
 from mcugen.lir.spec import spec_of
 from mcugen.numerics.fixedpoint import is_quantized
 
-FRACTION = 26
+EXPONENT_FRACTION_BITS = 26
 """Bits behind the point of a difference's exponent."""
 
 SUM_FRACTION = 19
 """Bits behind the point of a sum."""
 
-LONGEST = 2 ** (28 - SUM_FRACTION) - 1
+MAX_ROW_SIZE = 2 ** (28 - SUM_FRACTION) - 1
 """Elements of a row: sums below 2^28, as quotients are shifted by less than 32 bits."""
 
 
 @dataclass(frozen=True)
 class Softmax8:
-    """The library's softmax of rows: exp(difference · multiplier · 2^(shift − 31 − FRACTION)) over their sum."""
+    """The library's softmax of rows.
+
+    It divides exp(difference · multiplier · 2^(shift − 31 − EXPONENT_FRACTION_BITS)) by the sum of a row.
+    """
 
     multiplier: int
     shift: int
@@ -44,13 +47,13 @@ class Softmax8:
     @staticmethod
     def of(x: TensorType) -> Softmax8 | None:
         """For a tensor of that scale; None: too small or too large a one."""
-        mantissa, shift = math.frexp(x.q.scale[0] * 2.0**FRACTION)
+        mantissa, shift = math.frexp(x.q.scale[0] * 2.0**EXPONENT_FRACTION_BITS)
         multiplier = round(mantissa * 2**31)
         if multiplier == 2**31:
             multiplier, shift = 2**30, shift + 1
         if not 0 <= shift <= 30:
             return None
-        return Softmax8(multiplier, shift, -((31 << FRACTION) >> shift))
+        return Softmax8(multiplier, shift, -((31 << EXPONENT_FRACTION_BITS) >> shift))
 
     def __call__(self, x: Array) -> Array:
         """int8 codes along the last axis."""
@@ -84,8 +87,11 @@ _POWERS = (1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242)
 
 
 def _exp(v: Array) -> Array:
-    """exp(v / 2^FRACTION) · 2^31 for v ≤ 0: a polynomial within the last quarter, times the powers that make up v."""
-    quarter = 1 << (FRACTION - 2)
+    """Return exp(v / 2^EXPONENT_FRACTION_BITS) · 2^31 for v ≤ 0.
+
+    The result is a polynomial of v modulo 1/4, times the powers of e that make up the rest of v.
+    """
+    quarter = 1 << (EXPONENT_FRACTION_BITS - 2)
     residue = (v & (quarter - 1)) - quarter
     remainder = residue - v
     x = (residue << 5) + 2**28  # around −1/8
@@ -124,7 +130,7 @@ def int8_rows(spec: SoftmaxSpec) -> bool:
     if spec.log or spec.mask is not None or not is_quantized(x) or not is_quantized(y):
         return False
     is_codes = x.dtype is y.dtype is DType.INT8 and y.q.zero_point == -128 and abs(256 * y.q.scale[0] - 1) < 1e-3
-    return is_codes and spec.walk.inner_size == 1 and spec.walk.axis_size <= LONGEST and Softmax8.of(x) is not None
+    return is_codes and spec.walk.inner_size == 1 and spec.walk.axis_size <= MAX_ROW_SIZE and Softmax8.of(x) is not None
 
 
 def softmax(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:

@@ -45,10 +45,10 @@ rotation by 8."""
 CENTER = 2
 """int16 elements at the end of a pixel's patch with the offset of its sums that the 8 added to 4-bit weights causes."""
 
-MOST_SHIFT = 40
+MAX_REQUANTIZE_SHIFT = 40
 """Largest shift of a requantization multiplier: above it, 256 · rounding term no longer fits 32 bits."""
 
-MOST_WRITTEN_OUT = 18
+MAX_UNROLLED_GROUPS = 18
 """Largest number of groups of a patch for which the loop over them is fully unrolled."""
 
 _DSP = frozenset({"dsp"})
@@ -201,14 +201,16 @@ def ungrouped(spec: ConvSpec) -> bool:
 
 def high_word(spec: ConvSpec) -> bool:
     """Require sums as they are, or codes by the high word of a 64-bit product."""
-    codes = _has_codes(spec, DType.INT8, DType.INT16) and _short_sums(spec) and 32 <= _shift(spec) <= MOST_SHIFT
+    codes = (
+        _has_codes(spec, DType.INT8, DType.INT16) and _short_sums(spec) and 32 <= _shift(spec) <= MAX_REQUANTIZE_SHIFT
+    )
     return spec.is_sums or codes
 
 
 def high_word_of_raised(spec: ConvSpec) -> bool:
     """Require sums as they are, or codes by the high word of a 64-bit product with sums that may be shifted before."""
     is_short = _short_sums(spec) and _short_sums(spec, max(32 - _shift(spec), 0))
-    codes = _has_codes(spec, DType.INT8, DType.INT16) and _shift(spec) <= MOST_SHIFT and is_short
+    codes = _has_codes(spec, DType.INT8, DType.INT16) and _shift(spec) <= MAX_REQUANTIZE_SHIFT and is_short
     return spec.is_sums or codes
 
 
@@ -443,7 +445,7 @@ def runs_of(shape: ConvShape, few: bool) -> Runs:
 def few_elements(spec: ConvSpec) -> bool:
     """Require a kernel of few elements, written out."""
     runs = runs_of(spec.shape, few=True)
-    return runs.groups <= MOST_WRITTEN_OUT
+    return runs.groups <= MAX_UNROLLED_GROUPS
 
 
 def plain_pixels(shape: ConvShape) -> ConvShape:
@@ -719,7 +721,7 @@ def dense_steps(spec: ConvSpec) -> int:
 
 # ---------------------------------------------------------------------------------------------- pointwise
 
-STRIP = 256
+STRIP_ACTIVATIONS = 256
 """int16 activations in a strip of pixels to which the weights of a channel, held in registers, are applied."""
 
 
@@ -757,7 +759,7 @@ def emit_pointwise(spec: ConvSpec, site: Site) -> Call:
     Each channel has its weights, its bias and its multiplier in this order.
     """
     shape, sums = plain_pixels(spec.shape), sums_of(spec)
-    strip = min(STRIP // shape.in_channels, shape.out_width)
+    strip = min(STRIP_ACTIVATIONS // shape.in_channels, shape.out_width)
     laid = spec.weights.reshape(shape.out_channels, -1, GROUP)[:, :, WIDENED]
     words = stream(laid, sums, 1, packed=False).reshape(shape.out_channels, -1)
     words = np.hstack([words[:, 1:-1], words[:, :1], words[:, -1:]])  # The bias follows the weights.

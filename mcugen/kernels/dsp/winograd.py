@@ -42,7 +42,7 @@ from mcugen.lir.traversal import Traversal
 FILTER = np.asarray([[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]])
 """Filter transform 2G."""
 
-COLUMNS = (1, 2, 3, 0)
+COLUMN_ORDER = (1, 2, 3, 0)
 """Order in which the columns of a row of M are computed; with this order, sums of products need no extra
 instructions."""
 
@@ -143,7 +143,7 @@ def stream(spec: ConvSpec) -> Array:
     the rounding term, the distance to the next pair, and the limits.
     """
     channels = pairs(spec.shape.out_channels)
-    u = packed_groups(transformed(spec.weights)[channels])[:, :, :, list(COLUMNS)]  # [pair, 2, 4, 4, groups, 2]
+    u = packed_groups(transformed(spec.weights)[channels])[:, :, :, list(COLUMN_ORDER)]  # [pair, 2, 4, 4, groups, 2]
     groups, count = u.shape[4], len(channels)
     u = u.transpose(0, 2, 3, 4, 1, 5).reshape(count, 4, 4, -1, 4 * chunk_of(groups))
     steps = np.broadcast_to(next_steps(groups), (count, *next_steps(groups).shape))
@@ -174,7 +174,7 @@ def plain_stream(spec: ConvSpec) -> Array:
     Each channel has, for every row of M, the start word and U; then the multiplier, the rounding term, whether another
     channel follows, and the limits.
     """
-    u = transformed(spec.weights)[:, :, list(COLUMNS)]
+    u = transformed(spec.weights)[:, :, list(COLUMN_ORDER)]
     words = np.ascontiguousarray(u.astype(np.int16)).view(np.int32).reshape(len(u), 4, -1)
     starts = np.zeros((len(u), 4, 1), np.int64)
     starts[:, 1, 0] = _biases(spec)

@@ -16,7 +16,7 @@ from mcugen.kernels.dsp.dsp_conv import ungrouped
 from mcugen.kernels.helium import conv, layer
 from mcugen.kernels.helium import depthwise as patches
 from mcugen.kernels.helium.layer import (
-    BLOCK,
+    CHANNELS_PER_BLOCK,
     VECTOR,
     RequantizationTable,
     StackFrame,
@@ -56,7 +56,7 @@ class RowFrame(StackFrame):
 
 def emit_row(spec: ConvSpec, site: Site) -> Call:
     """Emit a vector-matrix product, eight channels at a time: weights as [block][vector of inputs][8][16]."""
-    loop, table = VectorLoop(*divmod(spec.depth, VECTOR)), RequantizationTable(spec, 2 * BLOCK)
+    loop, table = VectorLoop(*divmod(spec.depth, VECTOR)), RequantizationTable(spec, 2 * CHANNELS_PER_BLOCK)
     codes = table.codes.values()
     frame = RowFrame(
         channel_blocks=table.blocks,
@@ -66,7 +66,9 @@ def emit_row(spec: ConvSpec, site: Site) -> Call:
         **codes,  # type: ignore[arg-type]
     )
     order = Traversal.runs(np.zeros(spec.channels, np.int64), 1)  # In plain C, each result reads all of x.
-    return layer.call(site, layer.pack_vectors(spec.rows, 2 * BLOCK), table, [frame], [loop.flags], orders=[order])
+    return layer.call(
+        site, layer.pack_vectors(spec.rows, 2 * CHANNELS_PER_BLOCK), table, [frame], [loop.flags], orders=[order]
+    )
 
 
 def emit_vectors(spec: ConvSpec, site: Site) -> Call:
@@ -76,12 +78,12 @@ def emit_vectors(spec: ConvSpec, site: Site) -> Call:
 
 def pair_products(spec: ConvSpec) -> int:
     """Count vectors of products in blocks of two pixels by four channels."""
-    return block_products(spec, 2, BLOCK)
+    return block_products(spec, 2, CHANNELS_PER_BLOCK)
 
 
 def row_products(spec: ConvSpec) -> int:
     """Count vectors of products in blocks of one pixel by eight channels."""
-    return block_products(spec, 1, 2 * BLOCK)
+    return block_products(spec, 1, 2 * CHANNELS_PER_BLOCK)
 
 
 def _strip(optional: bool = False) -> tuple[Role, ...]:

@@ -15,7 +15,7 @@ from mcugen.kernels.common.reading_order import in_turn, rows, windows
 from mcugen.kernels.common.specs import ConvSpec
 from mcugen.kernels.common.weighted_layers import four_bits
 from mcugen.kernels.helium.layer import (
-    BLOCK,
+    CHANNELS_PER_BLOCK,
     VECTOR,
     Jump,
     LoopFlags,
@@ -131,7 +131,7 @@ def emit_rows(spec: ConvSpec, site: Site) -> Call:
         iteration_gap_bytes=jump,
     )
     flags = LoopFlags(unroll=vectors, looped=several, tail=False)
-    packed = pack_vectors(spec.weights.reshape(shape.out_channels, shape.kernel_height, -1), BLOCK)
+    packed = pack_vectors(spec.weights.reshape(shape.out_channels, shape.kernel_height, -1), CHANNELS_PER_BLOCK)
     return call(
         site,
         packed,
@@ -220,18 +220,18 @@ def emit_direct(spec: ConvSpec, site: Site, walk: PixelRows) -> Call:
     if shape.stride_height == shape.stride_width == 1:
         shape = in_a_row(shape)
     pairs = (np.arange(shape.out_height)[:, None, None] * shape.out_width + in_turn(shape.out_width, 2)).reshape(-1, 2)
-    last = (shape.out_channels - 1) % BLOCK + 1
+    last = (shape.out_channels - 1) % CHANNELS_PER_BLOCK + 1
     orders = [windows(shape, blocks, last) for blocks in (pairs, in_turn(shape.out_height * shape.out_width, 1))]
     options = [ModeOptions(mode="direct", gather=None), loop.flags, Jump()]
     params = [frame, walk, *NineBits.of(spec)]
-    return call(site, pack_vectors(spec.byte_rows, BLOCK), table, params, options, orders=orders)
+    return call(site, pack_vectors(spec.byte_rows, CHANNELS_PER_BLOCK), table, params, options, orders=orders)
 
 
 def _by_groups(spec: ConvSpec, site: Site, taps: int) -> tuple[Array, ChannelGroupSizes]:
     """Return the weights packed group by group, with whole vectors for each of `taps`, and the group parameters."""
     shape = spec.shape
     parts = np.split(spec.rows.reshape(shape.out_channels, taps, -1), shape.groups)
-    packed = np.concatenate([pack_vectors(part, BLOCK) for part in parts])
+    packed = np.concatenate([pack_vectors(part, CHANNELS_PER_BLOCK) for part in parts])
     return packed, ChannelGroupSizes(
         groups=shape.groups,
         group_in_channels=shape.in_channels // shape.groups,
@@ -271,7 +271,7 @@ def emit_patches(spec: ConvSpec, site: Site) -> Call:
     gather = written_out_gather(shape, patch) if joined else None
     frame, params = gemm_frame(table, loop, 2 * patch.patch_bytes), [padding(spec), shape.geometry, strip, patch]
     params += NineBits.of(spec)
-    packed, flags, jump = pack_vectors(spec.byte_rows, BLOCK), loop.flags, Jump()
+    packed, flags, jump = pack_vectors(spec.byte_rows, CHANNELS_PER_BLOCK), loop.flags, Jump()
     if shape.groups > 1:
         packed, groups = _by_groups(spec, site, taps)
         vectors = -(-groups.group_in_channels // VECTOR)
@@ -322,7 +322,7 @@ def emit_overwriting(spec: ConvSpec, site: Site) -> Call:
     )
     return call(
         site,
-        pack_vectors(spec.rows, BLOCK),
+        pack_vectors(spec.rows, CHANNELS_PER_BLOCK),
         table,
         [gemm_frame(table, loop, 2 * shape.in_channels), copied],
         [loop.flags, Jump()],

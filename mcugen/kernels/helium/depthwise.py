@@ -26,7 +26,7 @@ from mcugen.kernels.helium.layer import (
 from mcugen.lir.kernel import Call, Options, Params, Site, Trained
 from mcugen.lir.traversal import Traversal
 
-COLUMNS = 2048
+COLUMNS_BYTES = 2048
 """Size of the buffer of transposed columns, in bytes, unless one row needs more."""
 
 
@@ -298,12 +298,12 @@ def half_groups(spec: ConvSpec) -> int:
 
 
 def sections_of(shape: ConvShape, covered: int) -> Sections:
-    """Return the sizes of sections, as many as COLUMNS bytes hold."""
+    """Return the sizes of sections, as many as COLUMNS_BYTES bytes hold."""
     steps = 2 if _two_rows(shape) else 1
     extent = shape.stride_width * (shape.out_width - 1) + shape.dilation_width * (shape.kernel_width - 1) + 1
     width = max(extent, shape.padding_left + shape.in_width)
     read = max(width, (covered - 1) * shape.stride_width + 3 * shape.dilation_width + 1)
-    count = max(1, min(COLUMNS // (64 * width), shape.out_height // steps))
+    count = max(1, min(COLUMNS_BYTES // (64 * width), shape.out_height // steps))
     return Sections(
         section_rows=steps,
         sections=count,
@@ -415,7 +415,7 @@ def emit_large_depthwise(spec: ConvSpec, site: Site) -> Call:
     )
 
 
-MOST_TAPS = 64
+MAX_ROW_TAPS = 64
 """Most taps of a row: four vectors."""
 
 SEGMENT = 64
@@ -429,7 +429,7 @@ def row_window(spec: ConvSpec) -> bool:
     if shape.kernel_height > 1 or not in_turn or shape.in_height != shape.out_height or shape.padding_top:
         return False
     if (
-        not 2 <= shape.kernel_width <= MOST_TAPS
+        not 2 <= shape.kernel_width <= MAX_ROW_TAPS
         or shape.stride_width > 7
         or min(shape.stride_width, shape.dilation_width) > 1
     ):

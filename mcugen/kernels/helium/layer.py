@@ -21,16 +21,16 @@ from mcugen.lir.traversal import Traversal
 VECTOR = 16
 """Bytes of a vector."""
 
-BLOCK = 4
+CHANNELS_PER_BLOCK = 4
 """Output channels that a convolution computes together, for two pixels (unroll factor)."""
 
-UNROLL = (4, 3, 2, 1)
+UNROLL_FACTORS = (4, 3, 2, 1)
 """Unroll factors of the inner loop, in vectors, the preferred one first."""
 
-MOST_SHIFT = 14
+MAX_INT16_RIGHT_SHIFT = 14
 """Largest right shift of 32-bit intermediate results to int16 values."""
 
-MOST_CHANNELS = 2**14
+MAX_OUT_CHANNELS = 2**14
 """Most output channels: results are scattered by 16-bit offsets, over up to four pixels."""
 
 
@@ -43,19 +43,19 @@ def int8_products(spec: ConvSpec) -> bool:
     """Require int8 by int8 to codes, or to the sums themselves, in 32 bits."""
     codes = all(t.dtype is DType.INT8 and t.quant is not None for t in (spec.x, spec.w))
     if codes and spec.is_sums:
-        return spec.channels <= MOST_CHANNELS
-    if not codes or not spec.is_requantized or spec.largest_sum >= 2**31 or spec.channels > MOST_CHANNELS:
+        return spec.channels <= MAX_OUT_CHANNELS
+    if not codes or not spec.is_requantized or spec.largest_sum >= 2**31 or spec.channels > MAX_OUT_CHANNELS:
         return False
     left = 31 - spec.requantizer.shift
-    return left >= -MOST_SHIFT and spec.largest_sum << max(left, 0) < 2**31
+    return left >= -MAX_INT16_RIGHT_SHIFT and spec.largest_sum << max(left, 0) < 2**31
 
 
 def nine_bit_products(spec: ConvSpec) -> bool:
     """Require int8 by weights that are int8 plus a number of their channel, to codes, in 32 bits."""
-    if not nine_bits(spec) or spec.channels > MOST_CHANNELS:
+    if not nine_bits(spec) or spec.channels > MAX_OUT_CHANNELS:
         return False
     left = 31 - spec.requantizer.shift
-    return left >= -MOST_SHIFT and spec.largest_sum << max(left, 0) < 2**31
+    return left >= -MAX_INT16_RIGHT_SHIFT and spec.largest_sum << max(left, 0) < 2**31
 
 
 def has_nine_bits(spec: ConvSpec) -> bool:
@@ -113,7 +113,7 @@ class RequantizationTable:
     """
 
     spec: ConvSpec
-    block: int = BLOCK
+    block: int = CHANNELS_PER_BLOCK
     order: Sequence[int] | None = None
     groups: int = 1
     apart: int | None = None
@@ -331,7 +331,7 @@ class VectorLoop:
     @property
     def flags(self) -> LoopFlags:
         """Return the loop's template options, with the largest unroll factor that divides the number of vectors."""
-        unroll = next((n for n in UNROLL if self.vectors and self.vectors % n == 0), 0)
+        unroll = next((n for n in UNROLL_FACTORS if self.vectors and self.vectors % n == 0), 0)
         looped = unroll > 0 and self.vectors > unroll
         return LoopFlags(unroll=unroll, looped=looped, tail=self.tail > 0)
 

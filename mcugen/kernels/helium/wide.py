@@ -15,14 +15,14 @@ from mcugen.kernels.common.specs import ConvSpec
 from mcugen.kernels.common.weighted_layers import int8_weights, int16_tensors
 from mcugen.kernels.dsp.dsp_conv import shifted_high_word, ungrouped
 from mcugen.kernels.helium.conv import dense_pixels, in_a_row
-from mcugen.kernels.helium.layer import BLOCK, RequantizationTable, VectorLoop, pack_vectors
+from mcugen.kernels.helium.layer import CHANNELS_PER_BLOCK, RequantizationTable, VectorLoop, pack_vectors
 from mcugen.kernels.portable.weighted import depthwise
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
 
-LANES = 8
+INT16_LANES = 8
 """16-bit products that an instruction adds up."""
 
-PIXELS = 2
+PIXELS_PER_WEIGHT = 2
 """Pixels computed per load of weights."""
 
 
@@ -73,20 +73,22 @@ def emit_wide(spec: ConvSpec, site: Site) -> Call:
 
     Windows are gathered first unless they lie in whole vectors.
     """
-    shape, vectors = spec.shape, -(-spec.depth // LANES)
+    shape, vectors = spec.shape, -(-spec.depth // INT16_LANES)
     pixels = shape.batch * shape.out_height * shape.out_width
-    direct = dense_pixels(shape) and spec.depth % LANES == 0
+    direct = dense_pixels(shape) and spec.depth % INT16_LANES == 0
     operands = {
         "x": site.x,
-        "w": site.const("weights", pack_vectors(spec.rows, BLOCK, LANES)),
+        "w": site.const("weights", pack_vectors(spec.rows, CHANNELS_PER_BLOCK, INT16_LANES)),
         "table": site.const("table", RequantizationTable(spec).data),
         "y": site.y,
     }
     if not direct:
-        operands["patch"] = site.scratch("patch", DType.INT16, (1 if pixels == 1 else PIXELS) * vectors * LANES)
+        operands["patch"] = site.scratch(
+            "patch", DType.INT16, (1 if pixels == 1 else PIXELS_PER_WEIGHT) * vectors * INT16_LANES
+        )
     walked = in_a_row(shape) if direct else shape  # Gathered pairs of pixels do not cross images.
-    last = (spec.channels - 1) % BLOCK + 1 if direct else 0
-    order = windows(walked, in_turn(walked.out_height * walked.out_width, PIXELS), last)
+    last = (spec.channels - 1) % CHANNELS_PER_BLOCK + 1 if direct else 0
+    order = windows(walked, in_turn(walked.out_height * walked.out_width, PIXELS_PER_WEIGHT), last)
     window = WideWindow(depth=spec.depth, vectors_per_sum=vectors, pixels=pixels, y_channels=spec.channels)
     geometry = [] if direct else [shape.geometry]
     options = WideOptions(direct=direct, single=pixels == 1, unroll=VectorLoop(vectors).flags.unroll)
@@ -110,13 +112,13 @@ def emit_wide_depthwise(spec: ConvSpec, site: Site) -> Call:
     shape = spec.shape
     operands = {
         "x": site.x,
-        "w": site.const("weights", pack_vectors(spec.rows, LANES, 1)),
-        "table": site.const("table", RequantizationTable(spec, LANES, order=(0, 2, 4, 6, 1, 3, 5, 7)).data),
+        "w": site.const("weights", pack_vectors(spec.rows, INT16_LANES, 1)),
+        "table": site.const("table", RequantizationTable(spec, INT16_LANES, order=(0, 2, 4, 6, 1, 3, 5, 7)).data),
         "y": site.y,
     }
-    order = pixels_in_lanes(shape, LANES)
+    order = pixels_in_lanes(shape, INT16_LANES)
     options = WideTaps(
-        kernel_height=shape.kernel_height, kernel_width=shape.kernel_width, ragged=spec.channels % LANES != 0
+        kernel_height=shape.kernel_height, kernel_width=shape.kernel_width, ragged=spec.channels % INT16_LANES != 0
     )
     return site.call(operands, [shape.geometry, WideCodes.of(spec)], [options], overlaps=spec.overlaps(order))
 
@@ -126,11 +128,11 @@ def wide_steps(spec: ConvSpec) -> int:
 
     Windows are gathered row by row where a row lies within x, else tap by tap.
     """
-    shape, vectors = spec.shape, -(-spec.depth // LANES)
-    pixels, blocks = spec.y.count // spec.channels, -(-spec.channels // BLOCK)
+    shape, vectors = spec.shape, -(-spec.depth // INT16_LANES)
+    pixels, blocks = spec.y.count // spec.channels, -(-spec.channels // CHANNELS_PER_BLOCK)
     products = (9 if pixels == 1 else 14) * vectors + 3 * VectorLoop(vectors).turns + 36
-    total = -(-pixels // PIXELS) * (60 + blocks * products)
-    if not (dense_pixels(shape) and spec.depth % LANES == 0):
+    total = -(-pixels // PIXELS_PER_WEIGHT) * (60 + blocks * products)
+    if not (dense_pixels(shape) and spec.depth % INT16_LANES == 0):
         left = np.arange(shape.out_width) * shape.stride_width - shape.padding_left
         whole = (
             int(((left >= 0) & (left + shape.kernel_width <= shape.in_width)).sum()) if shape.dilation_width == 1 else 0
@@ -143,7 +145,7 @@ def wide_steps(spec: ConvSpec) -> int:
 
 def wide_lanes(spec: ConvSpec) -> int:
     """Count vectors of eight channels of all pixels."""
-    return spec.y.count // spec.channels * -(-spec.channels // LANES)
+    return spec.y.count // spec.channels * -(-spec.channels // INT16_LANES)
 
 
 _OPERANDS = (

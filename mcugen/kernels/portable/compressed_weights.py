@@ -30,7 +30,7 @@ REMAINDERS = range(8)
 TABLE = 256
 """Entries of the decoding table: codes of 8 bits or less are looked up."""
 
-LEAST_SAVED = 128
+MIN_SAVED_CODE_BYTES = 128
 """Bytes that the code of a layer's weights must save: its call and parameters need some, and decoding takes time to
 begin."""
 

@@ -37,7 +37,7 @@ from mcugen.kernels.portable.depthwise import (
 from mcugen.kernels.portable.weighted import filters
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
 
-MOST_WRITTEN_OUT = 64
+MAX_UNROLLED_PRODUCTS = 64
 """Most products for which the loop over the points of a window is unrolled."""
 
 MOST_HELD = 9
@@ -64,7 +64,7 @@ class PlaneStrips(Strips):
     @property
     def is_looped(self) -> bool:
         """Return whether there is a loop over the points of a window."""
-        return self.together * self.points.taps > MOST_WRITTEN_OUT
+        return self.together * self.points.taps > MAX_UNROLLED_PRODUCTS
 
     @property
     def loads(self) -> int:

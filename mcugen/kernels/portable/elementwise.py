@@ -28,7 +28,7 @@ MOST_SHARED = 8
 """Most integer constants of a loop that is shared by layers: further ones do not stay in registers, and are loaded for
 each element."""
 
-UNROLL = 4
+SHORT_LOOP_UNROLL = 4
 """Unroll factor of a short loop."""
 
 
@@ -227,7 +227,7 @@ def _options(node: Node, loop: Loop, walks: Mapping[int, Sequence[int]], is_smal
         scalars=loop.scalar.locals_of(plain),
         headers=sorted({h for e in plain for h in headers(e)}),
         vector_scalars=loop.scalar.locals_of([e for _, e in helium]),
-        unroll=UNROLL if is_short(plain) and not is_small else 1,
+        unroll=SHORT_LOOP_UNROLL if is_short(plain) and not is_small else 1,
         result=f"v{last}",
     )
 

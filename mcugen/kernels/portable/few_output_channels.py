@@ -278,13 +278,13 @@ class Shift(Options):
 # ---------------------------------------------------------------------------------------------- conditions
 
 
-MOST_CHANNELS = 3
+MAX_FEW_CHANNELS = 3
 """Largest number of output channels: with four, kernels that share what windows read are faster."""
 
 
 def few_channels(spec: ConvSpec) -> bool:
     """Require up to three output channels."""
-    return spec.shape.groups == 1 and spec.channels <= MOST_CHANNELS
+    return spec.shape.groups == 1 and spec.channels <= MAX_FEW_CHANNELS
 
 
 def odd_channels(spec: ConvSpec) -> bool:

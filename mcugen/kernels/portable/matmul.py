@@ -20,8 +20,8 @@ from mcugen.kernels.common.weighted_layers import (
 )
 from mcugen.kernels.dsp.dsp_conv import GROUP, HighWord
 from mcugen.kernels.helium.layer import (
-    BLOCK,
-    MOST_CHANNELS,
+    CHANNELS_PER_BLOCK,
+    MAX_OUT_CHANNELS,
     VECTOR,
     Clamped,
     GemmFrame,
@@ -142,7 +142,7 @@ def matmul_call(spec: MatMulSpec, site: Site) -> Call:
     return site.call(operands, params, options, overlaps=spec.overlaps(), variant="scaled" if scaled else "")
 
 
-STRIP = 2304
+MAX_STRIP_BYTES = 2304
 """Most bytes of packed columns, unless a single group of four or six columns needs more."""
 
 
@@ -160,12 +160,12 @@ def _is_int8(spec: MatMulSpec) -> bool:
 def emit_strips(spec: MatMulSpec, site: Site) -> Call:
     """Emit the kernel for the DSP extension: two rows by two columns per step of four elements.
 
-    A strip is as many columns of b as fit STRIP bytes, packed like the weights of a convolution; two rows of a are
+    A strip is as many columns of b as fit MAX_STRIP_BYTES, packed like the weights of a convolution; two rows of a are
     widened.
     """
     steps, requantize = -(-spec.depth // GROUP), spec.requantizer.for_high_word()
     pair = 4 * steps + 4
-    width = _width(spec.columns, max(STRIP // (2 * GROUP * pair), 1), GROUP)
+    width = _width(spec.columns, max(MAX_STRIP_BYTES // (2 * GROUP * pair), 1), GROUP)
     operands = {
         "a": site.input(0),
         "b": site.input(1),
@@ -206,7 +206,7 @@ class PlainStrips(Params):
 
 def by_vectors(spec: MatMulSpec) -> bool:
     """Require int8 by int8 to int8, sums in 32 bits."""
-    if not _is_int8(spec) or spec.columns > MOST_CHANNELS:
+    if not _is_int8(spec) or spec.columns > MAX_OUT_CHANNELS:
         return False
     left = 31 - spec.requantizer.shift
     return left >= 0 and _largest_sum(spec) << left < 2**31
@@ -215,11 +215,11 @@ def by_vectors(spec: MatMulSpec) -> bool:
 def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
     """Emit the kernel for Helium: two rows by four columns.
 
-    A strip is as many columns of b as fit STRIP bytes, packed like the weights of a convolution for Helium. The sums of
-    rows are computed for the zero point of b.
+    A strip is as many columns of b as fit MAX_STRIP_BYTES, packed like the weights of a convolution for Helium. The
+    sums of rows are computed for the zero point of b.
     """
     depth, left = -(-spec.depth // VECTOR) * VECTOR, 31 - spec.requantizer.shift
-    width = _width(spec.columns, max(STRIP // (BLOCK * (depth + 8)), 1), BLOCK)
+    width = _width(spec.columns, max(MAX_STRIP_BYTES // (CHANNELS_PER_BLOCK * (depth + 8)), 1), CHANNELS_PER_BLOCK)
     vectors, tail = divmod(spec.depth, VECTOR)
     operands = {
         "a": site.input(0),
@@ -246,7 +246,7 @@ def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
     options: list[Options] = [
         LoopFlags(unroll=int(vectors > 0), looped=vectors > 0, tail=tail > 0),
         Jump(),
-        Ragged(ragged=spec.columns % BLOCK > 0),
+        Ragged(ragged=spec.columns % CHANNELS_PER_BLOCK > 0),
         Clamped(clamp=False),
         Shifted(shifted=left > 0),
         Results(y_t="int8_t", right=False),
@@ -256,7 +256,7 @@ def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
 
 def strip_vectors(spec: MatMulSpec) -> int:
     """Count vectors of products in blocks of two rows by four columns."""
-    return spec.batch * -(-spec.rows // 2) * -(-spec.columns // BLOCK) * -(-spec.depth // VECTOR)
+    return spec.batch * -(-spec.rows // 2) * -(-spec.columns // CHANNELS_PER_BLOCK) * -(-spec.depth // VECTOR)
 
 
 SIX = 6
@@ -275,10 +275,10 @@ def _largest_sum(spec: MatMulSpec) -> int:
 def emit_sixes(spec: MatMulSpec, site: Site) -> Call:
     """Emit the kernel for Thumb-1: a row by six columns.
 
-    A strip is as many columns of b as fit STRIP bytes, packed like the weights of a dense layer. The sums of rows are
-    computed for what is added to the columns.
+    A strip is as many columns of b as fit MAX_STRIP_BYTES, packed like the weights of a dense layer. The sums of
+    rows are computed for what is added to the columns.
     """
-    width = _width(spec.columns, max(STRIP // (SIX * (spec.depth + 8)), 1), SIX)
+    width = _width(spec.columns, max(MAX_STRIP_BYTES // (SIX * (spec.depth + 8)), 1), SIX)
     operands = {
         "a": site.input(0),
         "b": site.input(1),

@@ -184,7 +184,7 @@ BITCAST = Kernel(
 WRITTEN_OUT = 4
 """Most planes that are interleaved by one named pointer each."""
 
-BLOCK = 4
+TRANSPOSE_BLOCK = 4
 """Rows and columns that are transposed at a time: the bytes of a word."""
 
 FEWEST_BY_BLOCKS = 768
@@ -294,12 +294,12 @@ def _by_blocks(batch: int, columns: int, rows: int) -> Traversal:
 
     The remaining columns follow element by element.
     """
-    last, left = columns - columns % BLOCK, rows - rows % BLOCK
-    steps = [(i, BLOCK) for i in range(0, left, BLOCK)] + [(i, 1) for i in range(left, rows)]
+    last, left = columns - columns % TRANSPOSE_BLOCK, rows - rows % TRANSPOSE_BLOCK
+    steps = [(i, TRANSPOSE_BLOCK) for i in range(0, left, TRANSPOSE_BLOCK)] + [(i, 1) for i in range(left, rows)]
     first, size = np.asarray(steps).T
     starts = np.arange(batch) * rows * columns
-    blocks = np.arange(0, last, BLOCK)
-    turned = nested(blocks, first * columns), nested((blocks + BLOCK - 1) * rows, first + size)
+    blocks = np.arange(0, last, TRANSPOSE_BLOCK)
+    turned = nested(blocks, first * columns), nested((blocks + TRANSPOSE_BLOCK - 1) * rows, first + size)
     tail_columns = (
         nested(np.arange(last, columns), np.arange(rows) * columns),
         np.arange(last * rows, columns * rows) + 1,
@@ -319,7 +319,7 @@ def _lanes(spec: TransposeSpec, matrices: tuple[int, int, int], site: Site) -> s
             return "scattered"
         return "gathered" if 7 * (spec.whole or columns) < 2**16 else ""
     min_elements = FEWEST_BY_BLOCKS * (2 if SHORT_LOOPS in site.features else 1)
-    large = spec.whole is None and min(columns, rows) >= BLOCK and spec.y.count >= min_elements
+    large = spec.whole is None and min(columns, rows) >= TRANSPOSE_BLOCK and spec.y.count >= min_elements
     return "blocks" if "dsp" in site.features and large else ""
 
 

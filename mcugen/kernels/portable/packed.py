@@ -19,7 +19,7 @@ WIDTHS = (2, 4, 8)
 """Bits that quantized weights may have in flash."""
 
 
-LANES = 4
+ROWS_PER_WEIGHT = 4
 """Rows that a weight is multiplied with once it is read."""
 
 TILE_ROWS, TILE_CHANNELS = 32, 8
@@ -237,7 +237,7 @@ DENSE_PACKED_TILE = Kernel(
 
 def tile_sizes(rows: int, depth: int) -> tuple[int, int]:
     """Return the floats of the interleaved rows, and of the tile of weights."""
-    held = min(-(-rows // LANES) * LANES, TILE_ROWS)
+    held = min(-(-rows // ROWS_PER_WEIGHT) * ROWS_PER_WEIGHT, TILE_ROWS)
     return held * depth, TILE_CHANNELS * (depth + 1)
 
 

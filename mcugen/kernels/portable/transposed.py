@@ -495,7 +495,7 @@ def emit_mve(spec: TransposedSpec, site: Site) -> Call:
     """Emit the kernel for Helium, with vectors of weights and tables phase by phase."""
     rows, head = _mve_rows(spec), spec.phases[0]
     vectors, tables = [], [layer.RequantizationTable(phase) for phase in spec.phases]
-    packed = [layer.pack_vectors(phase.rows, layer.BLOCK) for phase in spec.phases]
+    packed = [layer.pack_vectors(phase.rows, layer.CHANNELS_PER_BLOCK) for phase in spec.phases]
     loop = layer.VectorLoop(*divmod(spec.shape.in_channels, layer.VECTOR))
     if not rows.is_direct:
         vectors = [pitch // layer.VECTOR for pitch in rows.pitches]
@@ -519,7 +519,7 @@ def emit_mve(spec: TransposedSpec, site: Site) -> Call:
 
 def mve_vectors(spec: TransposedSpec) -> int:
     """Count vectors of products in blocks of two windows by four channels."""
-    return _blocks_of(spec, 2, layer.BLOCK) * sum(-(-phase.depth // layer.VECTOR) for phase in spec.phases)
+    return _blocks_of(spec, 2, layer.CHANNELS_PER_BLOCK) * sum(-(-phase.depth // layer.VECTOR) for phase in spec.phases)
 
 
 @dataclass(frozen=True, kw_only=True)

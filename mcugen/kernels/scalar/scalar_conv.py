@@ -47,25 +47,25 @@ from mcugen.lir.kernel import (
 from mcugen.lir.program import Wide
 from mcugen.numerics.fixedpoint import Requantizer
 
-PIXELS = 6
+PIXELS_PER_PASS = 6
 """Output pixels that a convolution computes together (unroll factor)."""
 
-UNROLL = 4
+DENSE_UNROLL = 4
 """Unroll factor of the loop over the inputs of a dense layer on Thumb-2, in units of four inputs."""
 
 LONGEST_CHUNK = 24
 """Unroll factor of the loop over a chunk of weights: the largest number of inputs in a chunk."""
 
-BODY = 9
+UNROLLED_INPUT_HALFWORDS = 9
 """Code size of one unrolled input, in halfwords, on Thumb-1 and on Thumb-2."""
 
-BEHIND = 18
+EXIT_HALFWORDS_THUMB1 = 18
 """Distance from the last unrolled input to the code behind the loop, in halfwords, on Thumb-1."""
 
-PAST = 20
+EXIT_HALFWORDS_THUMB2 = 20
 """Distance from the last unrolled input to the code behind the loop, in halfwords, on Thumb-2."""
 
-COUNT = 9
+CHUNK_COUNT_BITS = 9
 """Bits of the number of a channel's chunks, which shares a word with the channel's bias on Thumb-2."""
 
 PAIRS = 11
@@ -160,11 +160,17 @@ def conv_mul_steps_4(spec: ConvSpec) -> int:
 
 def _with_sums(steps: Callable[[ConvSpec], int], spec: ConvSpec) -> int:
     """Count instructions with 9-bit weights: 9 more to sum up an input of six pixels, about 20 more a channel."""
-    return steps(spec) + _blocks_of_pixels(spec, PIXELS) * (9 * spec.depth + 20 * spec.channels)
+    return steps(spec) + _blocks_of_pixels(spec, PIXELS_PER_PASS) * (9 * spec.depth + 20 * spec.channels)
 
 
 def _steps_of_chunks(
-    spec: ConvSpec, per_weight: float, chunk: int, channel: int, pack: int, few_bits: bool = False, pixels: int = PIXELS
+    spec: ConvSpec,
+    per_weight: float,
+    chunk: int,
+    channel: int,
+    pack: int,
+    few_bits: bool = False,
+    pixels: int = PIXELS_PER_PASS,
 ) -> int:
     rows = spec.byte_rows
     around = sum(chunk * len(_chunks(row, few_bits)) + channel for row in rows)
@@ -240,9 +246,9 @@ def loop_of(pixels: int) -> ThumbLoop:
 
     Each word of two pixels adds code to an unrolled step and to the code behind the loop.
     """
-    missing = (PIXELS - pixels) // 2
-    size = BODY - 2 * missing
-    return ThumbLoop(unroll=LONGEST_CHUNK, size=size, leave=LONGEST_CHUNK * size + BEHIND - 5 * missing)
+    missing = (PIXELS_PER_PASS - pixels) // 2
+    size = UNROLLED_INPUT_HALFWORDS - 2 * missing
+    return ThumbLoop(unroll=LONGEST_CHUNK, size=size, leave=LONGEST_CHUNK * size + EXIT_HALFWORDS_THUMB1 - 5 * missing)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,7 +282,7 @@ def _conv_call(
     tails: Array,
     params: Params,
     options: Sequence[Options],
-    pixels: int = PIXELS,
+    pixels: int = PIXELS_PER_PASS,
 ) -> Call:
     """Return the call of a convolution that packs the windows of `pixels` output pixels into words of two pixels.
 
@@ -370,7 +376,7 @@ def few_chunks(spec: ConvSpec) -> bool:
 def short_heads(spec: ConvSpec) -> bool:
     """Require 32 bits for a channel's bias and its number of chunks, of which nine for this."""
     bias = np.abs(spec.folded_bias).max(initial=0)
-    return bias < 2 ** (31 - COUNT) and all(len(chunks(row)) < 2**COUNT for row in spec.byte_rows)
+    return bias < 2 ** (31 - CHUNK_COUNT_BITS) and all(len(chunks(row)) < 2**CHUNK_COUNT_BITS for row in spec.byte_rows)
 
 
 def short_products(spec: ConvSpec) -> bool:
@@ -438,17 +444,17 @@ def emit_conv_mla(spec: ConvSpec, site: Site) -> Call:
     The number of a channel's chunks shares a word with its bias.
     """
     few_bits = _is_packed(site)
-    longest, body = (PAIRS, PAIR_BODY["thumb2"]) if few_bits else (LONGEST_CHUNK, BODY)
-    entries = PAST + body * np.arange(longest + 1)
+    longest, body = (PAIRS, PAIR_BODY["thumb2"]) if few_bits else (LONGEST_CHUNK, UNROLLED_INPUT_HALFWORDS)
+    entries = EXIT_HALFWORDS_THUMB2 + body * np.arange(longest + 1)
     rows = spec.byte_rows
     packed = np.frombuffer(b"".join(_stream(row, site, entries, 0) for row in rows), np.uint8)
-    heads = spec.folded_bias * 2**COUNT + [len(_chunks(row, few_bits)) for row in rows]
+    heads = spec.folded_bias * 2**CHUNK_COUNT_BITS + [len(_chunks(row, few_bits)) for row in rows]
     tails = _with_common_parts(spec, np.stack([heads, spec.multipliers], axis=1).astype(np.int32))
-    options = [ChunkLoop(longest=longest, clamp=spec.is_clamped), ChunkCode(past=PAST, size=body)]
+    options = [ChunkLoop(longest=longest, clamp=spec.is_clamped), ChunkCode(past=EXIT_HALFWORDS_THUMB2, size=body)]
     return _conv_call(spec, site, packed, tails, _codes(spec), options)
 
 
-def emit_conv_muls(spec: ConvSpec, site: Site, pixels: int = PIXELS) -> Call:
+def emit_conv_muls(spec: ConvSpec, site: Site, pixels: int = PIXELS_PER_PASS) -> Call:
     """Emit the convolution for Thumb-1, with weights in chunks whose sums of products fit 16 bits.
 
     The number of a channel's chunks is the low byte of its bias word.
@@ -502,7 +508,7 @@ def emit_dense_smlal(spec: ConvSpec, site: Site) -> Call:
     packed = (blocks + np.array([128, 0, 128, 0], np.int16))[..., [0, 3, 2, 1]].astype(np.uint8)
     if _is_packed(site):
         packed = np.concatenate([_words(block) for block in blocks])
-    loop = DenseLoop(unroll=UNROLL, clamp=spec.is_clamped)
+    loop = DenseLoop(unroll=DENSE_UNROLL, clamp=spec.is_clamped)
     tails = _padded(_tails(spec), 4, axis=0)
     return _dense_call(spec, site, packed, tails, CodeLimits.of(spec.limits), [loop], block=4)
 
@@ -641,7 +647,7 @@ def _dense_call(
 def few_pixels(spec: ConvSpec) -> bool:
     """Require at most three pixels, half of those that a convolution computes together."""
     shape = spec.shape
-    return shape.out_height * shape.out_width <= PIXELS // 2
+    return shape.out_height * shape.out_width <= PIXELS_PER_PASS // 2
 
 
 def many_pixels(spec: ConvSpec) -> bool:
