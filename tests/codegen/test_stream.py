@@ -213,7 +213,7 @@ def test_many_cases_take_wider_numbers(tmp_path: Path):
     draft.emit("stream", ("y", OUT, "y"), events=[299, 300])
     for case in range(301):
         draft.emit("case", case=case)
-        draft.emit("fill_rows", ("y", OUT, "y"), first=0, count=1, value=case % 128)
+        draft.emit("fill_rows", ("y", OUT, "y"), first_element=0, count=1, fill_value=case % 128)
         draft.emit("end")
     draft.emit("end")
     bundle = draft.bundle()

@@ -89,7 +89,7 @@ def test_old_code_computes_a_new_file(make: object, board: str):
 def test_no_number_of_a_training_stays_in_the_code():
     """Multipliers, offsets, zero points and scales are read from the file; shapes are not."""
     text = compiled(network(1)).bundle.files["net.c"]
-    assert ".offset = wide_numbers[" in text
+    assert ".requantize_offset = wide_numbers[" in text
     assert ".x_zero_point = numbers[" in text
     assert "= real_numbers[" in compiled(floats(1)).bundle.files["net.c"]
     assert "int8(" not in text

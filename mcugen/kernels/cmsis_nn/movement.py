@@ -108,7 +108,7 @@ def emit_pad(spec: PadSpec, site: Site) -> Call:
     axes = [_Padded(1, 0, 0)] * (len(AXES) - len(spec.axes)) + spec.axes
     sizes: dict[str, int] = {}
     for name, axis in zip(AXES, axes, strict=True):
-        sizes |= {name: axis.size, f"before_{name}": axis.before, f"after_{name}": axis.after}
+        sizes |= {name: axis.size, f"pad_before_{name}": axis.before, f"pad_after_{name}": axis.after}
     return site.call({"x": site.x, "y": site.y}, [PadParams(pad_value=int(spec.value), **sizes)])
 
 
