@@ -22,7 +22,7 @@ lint: setup
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-lint-c: export PYTHONPATH := tests:tests/ops:tests/quant:tests/training:tools
+lint-c: export PYTHONPATH := tests:tests/ops:tests/quantization:tests/training:tools
 lint-c: setup  ## MISRA C:2012, clang-tidy, -fanalyzer, warnings: the C of every model of ../shared, and of every form; rewrites docs/misra.md
 	$(BIN)/python -W ignore tests/lint_variants.py build/lint
 	$(BIN)/python -W ignore tools/lint_models.py --write-docs
@@ -59,7 +59,7 @@ kernel-table: setup  ## our kernels and CMSIS-NN's, layer by layer; needs the li
 docs: setup  ## rewrite the generated passages of the documents
 	$(BIN)/python tools/write_docs.py
 	PYTHONPATH=tests:tools $(BIN)/python -W ignore tests/exporters.py
-	PYTHONPATH=tests:tests/ops:tests/quant:tests/training:tools $(BIN)/python -W ignore tests/proofs.py 0 --write-docs
+	PYTHONPATH=tests:tests/ops:tests/quantization:tests/training:tools $(BIN)/python -W ignore tests/proofs.py 0 --write-docs
 
 quant-study: setup  ## accuracy of quantized models, by technique and by task; rewrites docs/quantization.md
 	$(BIN)/python -W ignore tools/quant_study.py --write-docs

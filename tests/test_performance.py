@@ -25,7 +25,7 @@ MILLIONS = {
     "speed": (DSP[:1], (6.6, 2.6, 6.7, 0.24)),
 }
 """Instructions of the INT8 models by goal. DS-CNN took 2.35 and the autoencoder 0.19 with weights of 16 bits, and more
-cycles: flash makes the CPU wait for each (tests/test_staging.py)."""
+cycles: flash makes the CPU wait for each (tests/search/test_staging.py)."""
 
 M4_CYCLES = (13.0, 4.0, 11.5, 0.42)
 """Millions of estimated cycles without waits for memory, `balanced`."""

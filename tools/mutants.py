@@ -41,14 +41,18 @@ SECONDS = 20
 
 TESTS = {
     "passes": ("passes", "test_random_graphs.py"),
-    "lir": ("lir", "memory/test_regions.py", "test_bounded.py", "test_state.py", "test_streaming.py"),
+    "lir": ("lir", "memory/test_regions.py", "lir/test_bounded.py", "lir/test_state.py", "test_streaming.py"),
     "memory": ("memory", "codegen/test_memory_regions.py", "lir/test_blocks.py", "test_memory.py", "test_streaming.py"),
-    "quantization": ("quant",),
+    "quantization": ("quantization",),
     "numerics": ("numerics", "expressions/test_expressions.py"),
 }
 """The tests that mutants of a room are shown to, below tests/."""
 
-SLOW_TESTS = ("quant/test_code_bits.py", "quant/test_same_quantization.py", "quant/test_official_models.py")
+SLOW_TESTS = (
+    "quantization/test_code_bits.py",
+    "quantization/test_same_quantization.py",
+    "quantization/test_official_models.py",
+)
 """Files that take minutes and are left out of them."""
 
 ROOMS = tuple(TESTS)

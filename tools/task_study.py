@@ -2,10 +2,10 @@
 """Measures quantization for tasks beside classification, each by its own metric, next to other quantizers.
 
 Writes the table of tasks of docs/quantization.md (`make quant-study`). Networks are trained and data are made by seed
-(tests/quant/task_networks.py). ONNX Runtime's row is that of its settings which is best on the evaluation samples, so
-the comparison favours ONNX Runtime; the same goes for the two TensorFlow Lite quantizers, which run in a Python
-environment of their own (`--tflite PYTHON`, with the packages of the extra `train-keras`, onnx and ai-edge-quantizer);
-without that, their column stays as the document has it.
+(tests/quantization/task_networks.py). ONNX Runtime's row is that of its settings which is best on the evaluation
+samples, so the comparison favours ONNX Runtime; the same goes for the two TensorFlow Lite quantizers, which run in a
+Python environment of their own (`--tflite PYTHON`, with the packages of the extra `train-keras`, onnx and
+ai-edge-quantizer); without that, their column stays as the document has it.
 What was computed is kept, so that a run that was interrupted goes on.
 """
 
@@ -38,7 +38,7 @@ from mcugen.driver.tasks import Judging, Quantizing
 from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.hir.types import Array
 
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "quant")]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "quantization")]
 
 from task_networks import TASKS, Task, Trial  # noqa: E402
 
@@ -249,7 +249,10 @@ def main(
 ) -> None:
     """Print (or write) the table of tasks."""
     logging.disable(logging.WARNING)
-    sources = [__file__, *(str(ROOT / "tests" / "quant" / f"{n}.py") for n in ("task_networks", "gradient_descent"))]
+    sources = [
+        __file__,
+        *(str(ROOT / "tests" / "quantization" / f"{n}.py") for n in ("task_networks", "gradient_descent")),
+    ]
     kept = remembering("task-study", *sources, str(ROOT / "tools" / TFLITE))
 
     def remembered(name: str, make: Callable[[], Result | None]) -> Result | None:

@@ -56,14 +56,15 @@ EXPECTED_SAMPLES, MAX_RANGE_GROWTH = 2000, 16.0
 """Number of samples that an extrapolated range is expected to hold, and largest ratio of it to the samples given.
 
 With 100 samples, four small regressions gain at least 4 dB on average against the extremes of the samples
-(tests/quant/test_regressions.py).
+(tests/quantization/test_regressions.py).
 """
 
 SCORE_HEADROOM = 1.5
 """Ratio of the range of a tensor that an anomaly score is computed from to its extrapolated range.
 
 Calibration samples are normal, and the samples to be detected are not. The area under the ROC curve of six autoencoders
-in int8 is 0.014 below that of float32 without headroom, 0.001 with 1.25, 0.0003 with 1.5 (tests/quant/test_scores.py).
+in int8 is 0.014 below that of float32 without headroom, 0.001 with 1.25, 0.0003 with 1.5
+(tests/quantization/test_scores.py).
 """
 
 INT16_HEADROOM = 1.25

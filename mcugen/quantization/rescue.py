@@ -47,7 +47,7 @@ They then read the state as it is stored, without a conversion.
 SCORE_DOUBTFUL_DB = 40.0
 """SQNR of anomaly scores below which wider types are tried: normal scores hardly differ, nor do small anomalies.
 
-At 31 dB the area under the ROC curve was up to 0.022 less than that of float32 (tests/quant/test_scores.py).
+At 31 dB the area under the ROC curve was up to 0.022 less than that of float32 (tests/quantization/test_scores.py).
 """
 
 COARSE_MARGIN_DB = 4.0

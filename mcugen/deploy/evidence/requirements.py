@@ -53,8 +53,8 @@ REQUIREMENTS = (
         "API-6",
         "A state is kept by the caller, and steps of a stream give what ONNX Runtime gives.",
         (
-            "test_state.py::test_a_stream_gives_what_onnxruntime_gives_step_by_step",
-            "test_state.py::test_a_stream_on_the_target",
+            "lir/test_state.py::test_a_stream_gives_what_onnxruntime_gives_step_by_step",
+            "lir/test_state.py::test_a_stream_on_the_target",
         ),
     ),
     Requirement(
@@ -98,8 +98,8 @@ REQUIREMENTS = (
         "ASM-2",
         "Assembly is apart from C: whole functions, and names for few instructions, which have twins in C.",
         (
-            "test_kernel_format.py::test_assembly_stands_in_functions_of_its_own",
-            "test_words.py::test_instructions_on_words_do_what_their_twins_in_c_do",
+            "codegen/test_kernel_format.py::test_assembly_stands_in_functions_of_its_own",
+            "codegen/test_words.py::test_instructions_on_words_do_what_their_twins_in_c_do",
         ),
     ),
     Requirement(
@@ -115,8 +115,8 @@ REQUIREMENTS = (
         "MEM-1",
         "No run takes more stack than the bound that is told.",
         (
-            "simulate/test_stack_bounds.py::test_no_run_takes_more",
-            "simulate/test_stack_bounds.py::test_what_assembly_pushes_counts",
+            "simulation/test_stack_bounds.py::test_no_run_takes_more",
+            "simulation/test_stack_bounds.py::test_what_assembly_pushes_counts",
         ),
     ),
     Requirement(
@@ -143,14 +143,14 @@ REQUIREMENTS = (
     Requirement(
         "TIME-1",
         "Layers that are not told to vary take one number of instructions whatever the input.",
-        ("simulate/test_timing.py::test_layers_that_are_not_told_to_vary_take_one_number",),
+        ("simulation/test_timing.py::test_layers_that_are_not_told_to_vary_take_one_number",),
     ),
     Requirement(
         "TIME-2",
         "No run takes more instructions than the bound that is told.",
         (
-            "simulate/test_longest.py::test_no_run_exceeds_the_bound",
-            "evidence/test_evidence.py::test_no_run_takes_more_than_the_bounds_that_are_told",
+            "simulation/test_longest.py::test_no_run_exceeds_the_bound",
+            "deploy/evidence/test_evidence.py::test_no_run_takes_more_than_the_bounds_that_are_told",
         ),
     ),
     Requirement(
@@ -172,7 +172,7 @@ REQUIREMENTS = (
     Requirement(
         "C-2",
         "Rules of MISRA C:2012 that are required and that cppcheck decides are kept, or a deviation is annotated.",
-        ("test_lint_c.py::test_the_digits_break_no_required_rule_without_a_reason",),
+        ("tools/test_lint_c.py::test_the_digits_break_no_required_rule_without_a_reason",),
     ),
     Requirement(
         "C-3",

@@ -19,7 +19,7 @@ import mcugen
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiler import compile_model
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ("cppcheck", "clang-tidy")
 pytestmark = pytest.mark.skipif(
     any(shutil.which(tool) is None for tool in TOOLS), reason=f"needs sudo apt-get install {' '.join(TOOLS)}"

@@ -18,7 +18,7 @@ from mcugen.core.errors import UsageError
 from mcugen.quantization.estimate import estimate_loss
 from mcugen.quantization.quantize import Quantization, Sample
 
-DIGITS = Path(__file__).parents[1] / "examples" / "digits"
+DIGITS = Path(__file__).parents[2] / "examples" / "digits"
 MODEL, CALIBRATION, EVAL = (DIGITS / name for name in ("digits_f32.onnx", "calibration.npz", "eval.npz"))
 
 

@@ -21,7 +21,7 @@ from mcugen.simulation.build import build_wire_target
 from mcugen.simulation.execute import qemu_program
 from mcugen.simulation.machines import find_machine
 
-DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
+DIGITS = Path(__file__).resolve().parents[3] / "examples" / "digits"
 MODEL = DIGITS / "digits_int8.onnx"
 PATIENCE = 120
 """Seconds: this computer may be busy."""

@@ -20,7 +20,7 @@ from mcugen.cli.app import app
 from mcugen.cli.settings import FILE, SAFE_FOLDERS_VARIABLE, find_settings, read_settings, settings_text
 from mcugen.core.errors import UsageError
 
-DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits"
+DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 MODEL = DIGITS / "digits_f32.onnx"
 KINDS = option_table.settings_kinds()
 

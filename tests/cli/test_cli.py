@@ -671,7 +671,7 @@ def test_report_with_a_range(sequence_model: Path, tmp_path: Path):
 
 # ------------------------------------------------------------------------------------- quantized by mcugen
 
-DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits"
+DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 QUANTIZED = ("--calibration", DIGITS / "calibration.npz", "--without", "rounding", "-b", "host", "-q")
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from quant.float_models import conv_net, normal_samples, quantized, quantizer_of
+from float_models import conv_net, normal_samples, quantized, quantizer_of
 
 from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.evaluation.metrics import sqnr_db

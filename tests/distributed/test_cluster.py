@@ -63,7 +63,7 @@ class Cluster:
 
 
 def _dask(*arguments: str, home: Path) -> subprocess.Popen[bytes]:
-    paths = [ROOT, ROOT / "tests" / "workers"]
+    paths = [ROOT, ROOT / "tests" / "distributed"]
     known = {**os.environ, **QUIET, "PYTHONPATH": ":".join(map(str, paths)), "XDG_CACHE_HOME": str(home / "elsewhere")}
     return subprocess.Popen(
         [sys.executable, "-m", "dask", *arguments], env=known, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -12,7 +12,7 @@ import pytest
 
 from mcugen import CompileOptions, compile_model
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 STRICT = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror", "-c", "-I", ".")
 ARM = ("arm-none-eabi-gcc", "--specs=nano.specs", "-mthumb")
 COMMANDS = {

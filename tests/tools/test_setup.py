@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 LOG = "log.txt"
 PLAIN = ("sh", "tr", "dirname", "cmp", "cat", "mkdir", "chmod")
 """Programs of every system that the script and the imagined programs use."""

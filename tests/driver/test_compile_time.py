@@ -27,7 +27,7 @@ from mcugen.memory.regions import covered_bytes
 from mcugen.memory.spans import bytes_at
 from mcugen.ops.pointwise import Unary
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 LINEAR = 1.15
 """The exponent that calls may have."""
 

@@ -25,7 +25,7 @@ from mcugen.export.assemble import package_files
 from mcugen.export.formats import FORMATS
 from mcugen.export.package import Package
 
-DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits" / "digits_f32.onnx"
+DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_f32.onnx"
 SHIPPED = {path.stem: tomllib.loads(path.read_text()) for path in sorted(resource_dir("boards").glob("*.toml"))}
 
 ATTACKS: dict[str, list[str]] = {

@@ -16,7 +16,7 @@ from mcugen.core.errors import UnsupportedError, UsageError
 from mcugen.driver.plugins import registry_of
 from mcugen.ops.onnx_node import BUILT_IN
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "plugin"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin"
 PLUGIN = EXAMPLE / "softclip.py"
 TEMPLATE = EXAMPLE / "kernels" / "soft_clip.c.j2"
 MODEL = EXAMPLE / "limiter.onnx"

@@ -34,7 +34,7 @@ from mcugen.core.board import load_board
 from mcugen.core.errors import UsageError, VerificationError
 from mcugen.simulation import simulate
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 needs_emx = pytest.mark.skipif(

@@ -24,7 +24,7 @@ from mcugen.deploy.evidence.text import code, coverage_text
 from mcugen.deploy.evidence.trace import find_untraced, trace
 from mcugen.driver.tasks import Judging
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DIGITS = ROOT / "examples" / "digits"
 COMMITTED = DIGITS / "evidence"
 

@@ -26,7 +26,7 @@ from mcugen.driver.option_conflicts import CONFLICTS, FIRMWARE, RANGES, USES, Co
 from mcugen.driver.option_conflicts import FILE as WEIGHTS_FILE
 from mcugen.driver.tasks import Judging, Quantizing
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "options.md"
 MODEL = ROOT / "examples" / "digits" / "digits_int8.onnx"
 

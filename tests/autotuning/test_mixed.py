@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from float_models import normal_samples, random_weights
 from onnx_models import Net, onnxruntime_outputs
-from quant.float_models import normal_samples, random_weights
 from rich.console import Console
 
 import mcugen
@@ -37,7 +37,7 @@ from mcugen.reporting.figures import Report
 from mcugen.reporting.text import print_tradeoffs
 from mcugen.reporting.tradeoffs import Goal
 
-DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits"
+DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 
 
 def search(
