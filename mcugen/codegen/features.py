@@ -9,15 +9,11 @@ from dataclasses import dataclass
 
 from mcugen.core.board import FEATURES
 
-_THUMB2 = ({"thumb2"}, {"dsp"})
-_MACROS: dict[str, tuple[set[str], ...]] = {
-    "MCUGEN_THUMB1": ({"thumb1"},),
+_THUMB2 = (frozenset({"thumb2"}), frozenset({"dsp"}))
+_MACROS: dict[str, tuple[frozenset[str], ...]] = {
+    **{f"MCUGEN_{feature.upper()}": (frozenset({feature}),) for feature in FEATURES},
     "MCUGEN_THUMB2": _THUMB2,
-    "MCUGEN_DSP": ({"dsp"},),
-    "MCUGEN_FPU": tuple({"fpu"} | features for features in _THUMB2),  # Arm only: its kernels are assembly.
-    "MCUGEN_MVE": ({"mve"},),
-    "MCUGEN_MVE_FLOAT": ({"mve_float"},),
-    "MCUGEN_RV32": ({"rv32"},),
+    "MCUGEN_FPU": tuple(features | {"fpu"} for features in _THUMB2),  # Arm only: its kernels are assembly.
 }
 """Macros that runtime_c/include/mcugen.h defines for CPUs with all features of one of these sets."""
 

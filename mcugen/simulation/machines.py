@@ -7,6 +7,7 @@ Simulated memory is larger than that of most boards, so that a model that does n
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -121,19 +122,30 @@ _MICROBIT = replace(
 )
 
 
-def _virt(extensions: str) -> Machine:
-    """Return QEMU's RISC-V machine with a CPU that only has some extensions; any other instruction faults."""
-    absent = ("d", "h", "s", "mmu", "sstc", "zba", "zbb", "zbc", "zbs")  # QEMU has these extensions by default.
-    switches = {name: name in extensions for name in "mafc"} | dict.fromkeys(absent, False)
-    cpu = ",".join(["rv32", *(f"{name}={'on' if on else 'off'}" for name, on in switches.items())])
+_RISCV_NAME = re.compile(r"virt-rv32i(?P<letters>m?a?f?c?)(?P<bit_extensions>(_zb[abcs])*)")
+"""Name of QEMU's RISC-V machine: the extensions of its CPU, as in the compiler's `-march`."""
+
+
+def _riscv_machine(name: str) -> Machine | None:
+    """Return QEMU's RISC-V machine with only the extensions that its name lists; any other instruction faults.
+
+    Return None for names of other machines.
+    """
+    parsed = _RISCV_NAME.fullmatch(name)
+    if parsed is None:
+        return None
+    bit_extensions = parsed["bit_extensions"].split("_")
+    switches = {letter: letter in parsed["letters"] for letter in "mafc"}
+    switches |= {extension: extension in bit_extensions for extension in ("zba", "zbb", "zbc", "zbs")}
+    switches |= dict.fromkeys(("d", "h", "s", "mmu", "sstc"), False)  # QEMU has these extensions by default.
+    cpu = ",".join(["rv32", *(f"{extension}={'on' if on else 'off'}" for extension, on in switches.items())])
     options = ("-M", "virt", "-bios", "none", "-m", "288M", "-cpu", cpu)
     regions = _regions(0x8000_0000, 0x8040_0000, (0x8080_0000, 256 * _MIB))
-    return Machine(f"virt-rv32i{extensions}", RISCV, options, "riscv", Minstret(), regions, uart=0x1000_0000)
+    return Machine(name, RISCV, options, "riscv", Minstret(), regions, uart=0x1000_0000)
 
 
-_VIRT = tuple(_virt(extensions) for extensions in ("mc", "mac", "mafc"))
-
-_MACHINES = {machine.name: machine for machine in (_AN385, _AN386, _AN500, _AN505, _AN547, _MICROBIT, *_VIRT)}
+_MACHINES = {machine.name: machine for machine in (_AN385, _AN386, _AN500, _AN505, _AN547, _MICROBIT)}
+_RISCV_EXAMPLES = ("virt-rv32imc", "virt-rv32imac", "virt-rv32imafc", "virt-rv32imac_zba_zbb")
 
 
 def find_machine(board: Board) -> Machine:
@@ -142,11 +154,12 @@ def find_machine(board: Board) -> Machine:
     Raises:
         UsageError: mcugen has no harness for the machine, or the board's toolchain is another.
     """
-    if board.qemu not in _MACHINES:
-        near = difflib.get_close_matches(board.qemu, _MACHINES) or sorted(_MACHINES)
+    machine = _MACHINES.get(board.qemu) or _riscv_machine(board.qemu)
+    if machine is None:
+        names = (*_MACHINES, *_RISCV_EXAMPLES)
+        near = difflib.get_close_matches(board.qemu, names) or sorted(names)
         rule = "a board's 'qemu' must be a machine mcugen knows"
         raise UsageError(rule, repr(board.qemu), "one of " + ", ".join(near))
-    machine = _MACHINES[board.qemu]
     if board.toolchain != machine.toolchain.name:
         rule = f"a board's 'toolchain' must be that of its machine '{machine.name}'"
         raise UsageError(rule, repr(board.toolchain), repr(machine.toolchain.name))

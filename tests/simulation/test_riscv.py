@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,13 +31,25 @@ INSTRUCTIONS = {"a": "lr.w a5, (sp)", "f": "fadd.s fa0, fa0, fa0", "d": "fcvt.d.
 @pytest.mark.parametrize(("board", "has"), [("rv32imc", ""), ("gd32vf103", "a"), ("rv32imafc", "af")])
 @pytest.mark.parametrize("extension", INSTRUCTIONS)
 def test_instructions_that_a_riscv_board_lacks_fault(board: str, has: str, extension: str):
-    code = f".option push\\n .option arch, +{extension}\\n {INSTRUCTIONS[extension]}\\n .option pop"
-    model = tiny(f'(void)arena; __asm__ volatile("{code}" ::: "a5"); return 0;')
+    model = program_of(extension)
     if extension in has:
         simulate(model, load_board(board), ONE)
         return
     with pytest.raises(VerificationError, match="exception 2 in tiny_run"):
         simulate(model, load_board(board), ONE)
+
+
+def test_a_machine_has_the_bit_extensions_that_its_name_lists():
+    board = replace(load_board("rv32imc"), qemu="virt-rv32imc_zba_zbb")
+    simulate(program_of("zba"), board, ONE)
+    with pytest.raises(VerificationError, match="exception 2 in tiny_run"):
+        simulate(program_of("zba"), replace(board, qemu="virt-rv32imc_zbb"), ONE)
+
+
+def program_of(extension: str) -> Bundle:
+    """Return a program that executes an instruction of an extension."""
+    code = f".option push\\n .option arch, +{extension}\\n {INSTRUCTIONS[extension]}\\n .option pop"
+    return tiny(f'(void)arena; __asm__ volatile("{code}" ::: "a5"); return 0;')
 
 
 def test_errno_has_a_place():
