@@ -126,8 +126,15 @@ class Compiler:
         Raises:
             VerificationError: The program does not link.
         """
-        self._run([*objects, *flags, "-lm", "-o", program], f"{program} must link")
+        self._run([*objects, *flags, *self._library_flags(), "-lm", "-o", program], f"{program} must link")
         return self.folder / program
+
+    def _library_flags(self) -> list[str]:
+        """Return flags that select the libraries of the base architecture.
+
+        gcc has libraries for single-letter extensions of RISC-V only; for `rv32imc_zbb` it links those of RV64.
+        """
+        return [flag.partition("_")[0] for flag in self.flags if flag.startswith("-march=rv32") and "_" in flag]
 
     def join(self, objects: Sequence[str], joined: str) -> None:
         """Merge several objects into one.

@@ -40,7 +40,8 @@ def test_instructions_that_a_riscv_board_lacks_fault(board: str, has: str, exten
 
 
 def test_a_machine_has_the_bit_extensions_that_its_name_lists():
-    board = replace(load_board("rv32imc"), qemu="virt-rv32imc_zba_zbb")
+    flags = ("-march=rv32imc_zba", "-mabi=ilp32", "-mstrict-align")
+    board = replace(load_board("rv32imc"), qemu="virt-rv32imc_zba_zbb", cflags=flags)
     simulate(program_of("zba"), board, ONE)
     with pytest.raises(VerificationError, match="exception 2 in tiny_run"):
         simulate(program_of("zba"), replace(board, qemu="virt-rv32imc_zbb"), ONE)
