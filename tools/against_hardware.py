@@ -152,10 +152,7 @@ def main(
 ) -> None:
     """Prints the tables."""
     tables = {}
-    for name, programs, near, nearer in (
-        ("hardware", PROGRAMS, NEAR, NEARER),
-        ("submissions", SUBMISSIONS, FAR, NEAR),
-    ):
+    for name, programs, near, nearer in (("hardware", PROGRAMS, NEAR, NEARER), ("submissions", SUBMISSIONS, FAR, NEAR)):
         wanted = [m for m in programs if (not kit or m.kit in kit) and (not network or m.network in network)]
         rows = list(estimated(wanted, sources, folder))
         if rows:

@@ -19,29 +19,14 @@ from mcugen.simulation.toolchain import ARM, RISCV
 
 CHECKS = ",".join(
     [
-        "-*",
-        "bugprone-*",
-        "cert-*",
-        "clang-analyzer-*",
-        "-bugprone-easily-swappable-parameters",  # a matter of style: sizes are numbers all
-        "-bugprone-signed-char-misuse",  # weights and codes are int8_t, which are numbers here, no characters
-        "-cert-str34-c",
-        "-bugprone-suspicious-include",  # `mcugen validate` has a second copy of the network's code under other names
-        "-cert-dcl37-c",  # names of the compiler's own macros, which headers of the C library define
+        *("-*", "bugprone-*", "cert-*", "clang-analyzer-*", "-bugprone-easily-swappable-parameters"),
+        *("-bugprone-signed-char-misuse", "-cert-str34-c", "-bugprone-suspicious-include", "-cert-dcl37-c"),
         "-cert-dcl51-cpp",
     ]
 )
 WARNINGS = (
-    "-Wall",
-    "-Wextra",
-    "-Wconversion",
-    "-Wshadow",
-    "-pedantic",
-    "-Wcast-align=strict",
-    "-Wfloat-equal",
-    "-Wunused-macros",
-    "-Wundef",
-    "-Wmissing-prototypes",
+    *("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Wcast-align=strict", "-Wfloat-equal"),
+    *("-Wunused-macros", "-Wundef", "-Wmissing-prototypes"),
 )
 
 CLANG_TARGETS = {

@@ -53,13 +53,8 @@ from mcugen.quantization.samples import in_own_order
 from mcugen.quantization.scheme import Scheme
 
 MODELS = (
-    "resnet8_cifar10_f32",
-    "ds_cnn_kws_f32",
-    "mnist_cntk",
-    "mobilenet_v1_025_vww_f32",
-    "autoencoder_ad_f32",
-    "pt_resnet_s_dynamo",
-    "pt_tcn_dynamo",
+    *("resnet8_cifar10_f32", "ds_cnn_kws_f32", "mnist_cntk", "mobilenet_v1_025_vww_f32", "autoencoder_ad_f32"),
+    *("pt_resnet_s_dynamo", "pt_tcn_dynamo"),
 )
 MIRRORED = "vww"
 """Of whose few crops the mirror images are looked at, too."""

@@ -243,23 +243,8 @@ def settings(make: Maker) -> tuple[str, ...]:
 
 _TRAINED = (
     *(
-        "last:1",
-        "last:1",
-        "last:1",
-        "bias",
-        "h",
-        "last:2",
-        "last:0",
-        "last:-1",
-        "last:99999",
-        "last",
-        "bias",
-        "h",
-        "h,h",
-        "h,",
-        ",",
-        "net",
-        "bias,h",
+        *("last:1", "last:1", "last:1", "bias", "h", "last:2", "last:0", "last:-1", "last:99999", "last", "bias"),
+        *("h", "h,h", "h,", ",", "net", "bias,h"),
     ),
     *("last:" + "9" * 5000, "y", "x", "last:1,bias"),
 )

@@ -372,41 +372,14 @@ def board(make: Maker) -> tuple[str, ...]:
 
 
 _TOML_VALUES = (
-    *(
-        "1",
-        "-1",
-        "0",
-        '""',
-        '"rp2040"',
-        "true",
-        "[]",
-        "[1]",
-        '["dsp"]',
-        '["fpu64", "mve"]',
-        "{}",
-        "[[]]",
-        "1e400",
-        "nan",
-    ),
+    *("1", "-1", "0", '""', '"rp2040"', "true", "[]", "[1]", '["dsp"]', '["fpu64", "mve"]', "{}", "[[]]"),
+    *("1e400", "nan"),
     *("9" * 5000, "0x" + "f" * 5000, "[" * 5000, "[" * 3000 + "]" * 3000, "{a=" * 3000, '"' + "a" * 5000 + '"'),
-    *(
-        "1979-05-27T07:32:00Z",
-        "4294967295",
-        "4294967296",
-        "0xffffffff",
-        '"\\u001b[31m"',
-        "a.b.c",
-        "99999999999999999999",
-    ),
+    *("1979-05-27T07:32:00Z", "4294967295", "4294967296", "0xffffffff", '"\\u001b[31m"', "a.b.c"),
+    "99999999999999999999",
 )
 _TOML = (
-    "",
-    "[[memories]]",
-    "[memories]",
-    "x = 1",
-    "inherits = 'self'",
-    "abstract = true",
-    "a." * 2000 + "b = 1",
+    *("", "[[memories]]", "[memories]", "x = 1", "inherits = 'self'", "abstract = true", "a." * 2000 + "b = 1"),
     "[" * 3000,
 )
 
@@ -417,32 +390,14 @@ def profile(make: Maker) -> tuple[str, ...]:
     tensor = {"lows": [-1.0], "highs": [1.0], "means": [0.0] * 2, "histogram": [1] * RANGE_HISTOGRAM_BINS}
     document: dict[str, Any] = {"version": 1, "sha256": "0" * 64, "samples": 1, "tensors": {"x": tensor, "y": tensor}}
     values = (
-        None,
-        True,
-        -1,
-        0,
-        2**64,
-        1e39,
-        float("nan"),
-        "",
-        "x" * 3000,
-        [],
-        [[]],
-        {},
-        {"x": None},
+        *(None, True, -1, 0, 2**64, 1e39, float("nan"), "", "x" * 3000, [], [[]], {}, {"x": None}),
         [1] * RANGE_HISTOGRAM_BINS,
     )
     place = random.choice((document, document["tensors"], tensor))
     place[random.choice([*place, "other"])] = random.choice(values)
     data = json.dumps(document).encode()
     whole = (
-        b"[" * 100_000,
-        b"",
-        b"null",
-        b'{"version": 1' * 3000,
-        b"1" * 10_000,
-        b'"' + b"\\u" * 99,
-        b"{}" * 9,
+        *(b"[" * 100_000, b"", b"null", b'{"version": 1' * 3000, b"1" * 10_000, b'"' + b"\\u" * 99, b"{}" * 9),
         b"\xff\xfe",
     )
     chosen = random.choice((data, make.damaged(data), random.choice(whole)))
@@ -468,21 +423,8 @@ def bind(make: Maker) -> tuple[str, ...]:
         )
     else:
         texts = (
-            "[" * 3000,
-            "[" * 900 + "]" * 900,
-            "9" * 5000,
-            "[1e400]",
-            "NaN",
-            "{}",
-            '"x"',
-            "[[1], [1, 2]]",
-            "null",
-            "[[1,2,3,4,5,6]]",
-            "true",
-            "[]",
-            "1e5",
-            "[1,",
-            "",
+            *("[" * 3000, "[" * 900 + "]" * 900, "9" * 5000, "[1e400]", "NaN", "{}", '"x"', "[[1], [1, 2]]"),
+            *("null", "[[1,2,3,4,5,6]]", "true", "[]", "1e5", "[1,", ""),
         )
         value = random.choice(texts)
     return ("inspect", make.write(".onnx", _smallest()), "--bind", f"{random.choice(('x', 'x', 'w', ''))}={value}")
@@ -510,14 +452,7 @@ def _pair(name: str, separator: str = "=") -> Callable[[Random], list[str]]:
     values = (
         *WORDS,
         *DIGITS,
-        "1..4",
-        "4..1",
-        f"1..{'9' * 5000}",
-        "int8",
-        "dtcm",
-        "dtcm:9",
-        f"dtcm:{'9' * 5000}",
-        "float32",
+        *("1..4", "4..1", f"1..{'9' * 5000}", "int8", "dtcm", "dtcm:9", f"dtcm:{'9' * 5000}", "float32"),
     )
     return lambda r: [name, r.choice((r.choice(words), f"{r.choice(words)}{separator}{r.choice(values)}"))]
 

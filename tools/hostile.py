@@ -138,35 +138,12 @@ def structure(files: _Files) -> Iterator[Command]:
         yield files.model(f"nested_if_{depth}", _nested(depth))
     for depth in (33, 100, 5000):
         yield files.model(f"nested_messages_{depth}", _nested_bytes(depth), (MODEL,))
-    for op in (
-        "Conv",
-        "MatMul",
-        "LSTM",
-        "If",
-        "Loop",
-        "Scan",
-        "Reshape",
-        "Concat",
-        "Split",
-        "Gather",
-        "Einsum",
-        "Resize",
-        "TopK",
-        "Pad",
-        "Slice",
-        "Where",
-        "Cast",
-        "CastLike",
-        "QuantizeLinear",
-        "DequantizeLinear",
-        "Softmax",
-        "SequenceAt",
-        "StringNormalizer",
-        "NonMaxSuppression",
-        "Constant",
-        "ConstantOfShape",
-        "Optional",
-    ):
+    operators = (
+        "Conv MatMul LSTM If Loop Scan Reshape Concat Split Gather Einsum Resize TopK Pad Slice Where Cast "
+        "CastLike QuantizeLinear DequantizeLinear Softmax SequenceAt StringNormalizer NonMaxSuppression "
+        "Constant ConstantOfShape Optional"
+    )
+    for op in operators.split():
         yield files.model(f"no_inputs_{op}", _model([helper.make_node(op, [], ["y"])]), REFUSED)
         yield files.model(f"many_inputs_{op}", _model([helper.make_node(op, ["x"] * 40, ["y"])]))
         yield files.model(f"no_outputs_{op}", _model([helper.make_node(op, ["x", "x"], []), _node("Relu", "x")]))

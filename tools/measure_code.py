@@ -40,15 +40,9 @@ from mcugen.simulation.simulation import roots_of
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 MODELS = (
-    "ds_cnn_kws_int8_qdq",
-    "mnist_cntk",
-    "mobilenet_v1_025_vww_int8_qdq",
-    "resnet8_cifar10_ortq_s8s8_perchannel_qdq",
-    "resnet8_cifar10_f32",
-    "pt_tcn_dynamo",
-    "pt_yolo_head_dynamo",
-    "pt_bilstm_dynamo",
-    "streaming_wakeword_f32",
+    *("ds_cnn_kws_int8_qdq", "mnist_cntk", "mobilenet_v1_025_vww_int8_qdq"),
+    *("resnet8_cifar10_ortq_s8s8_perchannel_qdq", "resnet8_cifar10_f32", "pt_tcn_dynamo", "pt_yolo_head_dynamo"),
+    *("pt_bilstm_dynamo", "streaming_wakeword_f32"),
 )
 GOALS = ("flash", "balanced")
 SHARE = 75
@@ -115,9 +109,7 @@ def _compiled(board: Board) -> Iterator[CompiledModel]:
             yield compile_model(SHARED / "models" / f"{model}.onnx", board, CompileOptions(name="m", optimize=goal))
 
 
-def main(
-    cpu: Annotated[list[str] | None, typer.Option(help="only these CPUs")] = None,
-) -> None:
+def main(cpu: Annotated[list[str] | None, typer.Option(help="only these CPUs")] = None) -> None:
     """Measures and writes."""
     console = Console(stderr=True, width=200)
     for name in cpu or BOARDS:

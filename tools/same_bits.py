@@ -36,12 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "testing.md"
 BOARDS = ("rp2040", "stm32f103", "nrf52840", "corstone300", "rv32imc", "rv32imafc", "nrf5340", "rt1060")
 """One for each CPU that has kernels of its own."""
-LEVELS: Mapping[str, tuple[str, ...]] = {
-    "-Os": ("-Os",),
-    "-O2": ("-O2",),
-    "-O3": ("-O3",),
-    "LTO": ("-O2", "-flto"),
-}
+LEVELS: Mapping[str, tuple[str, ...]] = {"-Os": ("-Os",), "-O2": ("-O2",), "-O3": ("-O3",), "LTO": ("-O2", "-flto")}
 STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic-errors", "-Werror")
 CLANGS = ("clang", "clang-22")
 """Debian 12's, and the newest of its packages."""

@@ -39,40 +39,18 @@ NAMES = {
     "autoencoder": "autoencoder_ad_int8_qdq",
 }
 ZOO = (
-    "esp_tcn_stream",
-    "deeploy_tinyvit",
-    "dory_tcn_int",
-    "dory_eegnet_int",
-    "mnist_cntk",
-    "pt_resnet_s_legacy",
-    "pt_tcn_legacy",
-    "st_mobilenet_v2_035_128",
+    *("esp_tcn_stream", "deeploy_tinyvit", "dory_tcn_int", "dory_eegnet_int", "mnist_cntk", "pt_resnet_s_legacy"),
+    *("pt_tcn_legacy", "st_mobilenet_v2_035_128"),
 )
 """CNNs that nobody tuned for, as `make zoo` quantizes them."""
 BOARDS = ("rp2040", "rp2350")
 UNLIKE = ("rt1170", "stm32h745", "nrf5340")
 UNLIKE_HEADINGS = (
-    "model",
-    "board",
-    "one core, ms",
-    "both, ms",
-    "times",
-    "at best",
-    "pace",
-    "cores wait, %",
-    "arena, times",
+    *("model", "board", "one core, ms", "both, ms", "times", "at best", "pace", "cores wait, %", "arena, times"),
 )
 HEADINGS = (
-    "model",
-    "board",
-    "one core",
-    "slower core of two",
-    "times",
-    "arena, times",
-    "forks",
-    "a barrier",
-    "in whole layers, %",
-    "waiting at barriers, %",
+    *("model", "board", "one core", "slower core of two", "times", "arena, times", "forks", "a barrier"),
+    *("in whole layers, %", "waiting at barriers, %"),
 )
 
 

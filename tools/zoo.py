@@ -110,18 +110,8 @@ class Row:
 
 
 HEADINGS = (
-    "model",
-    "precision",
-    "board",
-    "instructions",
-    "a MAC",
-    "without products",
-    "arena",
-    "arena, `ram`",
-    "plain C",
-    "instructions, of emx's",
-    "RAM, of emx's",
-    "slowest layer of more than 3 %: instructions a MAC",
+    *("model", "precision", "board", "instructions", "a MAC", "without products", "arena", "arena, `ram`"),
+    *("plain C", "instructions, of emx's", "RAM, of emx's", "slowest layer of more than 3 %: instructions a MAC"),
 )
 WHY = ("model", "precision", "board", "why")
 

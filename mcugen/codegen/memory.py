@@ -295,11 +295,6 @@ def regions(sections: Sequence[Section], image: Memory) -> list[dict[str, object
     copied = any(section.kind == "copies" for section in sections)
     memories = dict.fromkeys([*(section.memory for section in sections), *[image] * copied])
     return [
-        {
-            "name": identifier(m.name),
-            "flags": "rwx" if m.kind == "ram" else "rx",
-            "origin": m.origin,
-            "size": m.size,
-        }
+        {"name": identifier(m.name), "flags": "rwx" if m.kind == "ram" else "rx", "origin": m.origin, "size": m.size}
         for m in memories
     ]

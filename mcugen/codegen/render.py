@@ -44,16 +44,7 @@ from mcugen.core.resources import runtime_headers
 from mcugen.core.version import __version__
 from mcugen.expressions.functions import WIDEN
 from mcugen.hir.types import Array, DType
-from mcugen.lir.program import (
-    ALIGNMENT,
-    READ_ROWS,
-    WORD,
-    Buffer,
-    Control,
-    Endpoint,
-    Program,
-    Space,
-)
+from mcugen.lir.program import ALIGNMENT, READ_ROWS, WORD, Buffer, Control, Endpoint, Program, Space
 from mcugen.lir.uniform import with_literals
 
 _LENT = 16
@@ -636,10 +627,7 @@ def _sample_context(
         ]
 
     sample_inputs, expected = [s.inputs for s in samples], [s.outputs for s in samples]
-    sides = {
-        "inputs": rows(program.inputs, inputs, sample_inputs),
-        "outputs": rows(program.outputs, outputs, expected),
-    }
+    sides = {"inputs": rows(program.inputs, inputs, sample_inputs), "outputs": rows(program.outputs, outputs, expected)}
     lesson = lesson_ports(program)
     taught = rows([program.lesson.target], (lesson.target,), sample_inputs) if program.lesson and lesson else []
     taught += rows([program.lesson.loss], (lesson.loss,), expected) if program.lesson and lesson else []

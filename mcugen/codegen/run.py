@@ -353,10 +353,7 @@ def _end_of_event(begun: Instr, depth: int) -> RunStatement:
 
 def _end(begun: Instr, instr: Instr, depth: int) -> RunStatement:
     """Return the C text that ends a block or its first half."""
-    last = {
-        Control.STREAM: ["    default:", "        break;", "    }", "}"],
-        Control.CASE: ["    break;", "}"],
-    }
+    last = {Control.STREAM: ["    default:", "        break;", "    }", "}"], Control.CASE: ["    break;", "}"]}
     lines = ["} else {"] if instr.control is Control.ELSE else last.get(begun.control, ["}"])
     return RunStatement(_stacked(lines, depth))
 
@@ -465,11 +462,7 @@ def _reading(renderer: Renderer, instr: Instr, indent: int) -> RunStatement:
     return RunStatement(_stacked(check, indent - 8))
 
 
-_STAGING = {
-    STAGE_WEIGHTS: "MCUGEN_STAGE",
-    BEGIN_WEIGHTS: "MCUGEN_STAGE_BEGIN",
-    END_WEIGHTS: "MCUGEN_STAGE_END",
-}
+_STAGING = {STAGE_WEIGHTS: "MCUGEN_STAGE", BEGIN_WEIGHTS: "MCUGEN_STAGE_BEGIN", END_WEIGHTS: "MCUGEN_STAGE_END"}
 """Functions that copy constants to the arena."""
 
 

@@ -23,18 +23,8 @@ _SELFTEST = "_selftest.c"
 _SHARED_KERNELS = "_kernels.c"
 _OWN = (
     *(
-        "{}.h",
-        "{}.c",
-        "{}_kernels.h",
-        "{}_weights.h",
-        "{}_weights.c",
-        "{}_weights.bin",
-        "{}_memory.ld",
-        "{}_selftest.c",
-        "{}_validate.c",
-        "{}_validate.h",
-        "{}_input.c",
-        "{}_input.h",
+        *("{}.h", "{}.c", "{}_kernels.h", "{}_weights.h", "{}_weights.c", "{}_weights.bin", "{}_memory.ld"),
+        *("{}_selftest.c", "{}_validate.c", "{}_validate.h", "{}_input.c", "{}_input.h"),
     ),
     *("{}_kernels.c", "{}_report.json", "mcugen.{}.pdsc"),
 )

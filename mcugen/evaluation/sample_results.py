@@ -71,10 +71,7 @@ class SampleResults:
 
 
 def sample_results(
-    outputs: Sequence[Array],
-    inputs: Sequence[Mapping[str, Array]],
-    labels: Array | None,
-    names: Sequence[str] = (),
+    outputs: Sequence[Array], inputs: Sequence[Mapping[str, Array]], labels: Array | None, names: Sequence[str] = ()
 ) -> SampleResults | None:
     """Return the results of a classifier, or None if its outputs are not scores.
 

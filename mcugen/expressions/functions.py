@@ -165,10 +165,7 @@ def _code_of(dtype: DType) -> Callable[[Array, Array, Array, Array, Array], Arra
     )
 
 
-ROUND = {
-    8: _of_codes("round8", _code(DType.INT8)),
-    16: _of_codes("round16", _code(DType.INT16)),
-}
+ROUND = {8: _of_codes("round8", _code(DType.INT8)), 16: _of_codes("round16", _code(DType.INT16))}
 """A ratio as a code: rounded half to even, plus a zero point."""
 QUANTIZE = {
     8: Function("mcugen_quantize8", _code_of(DType.INT8), result=DType.INT32),

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -260,3 +260,23 @@ class Operator:
     def macs(self, sig: Signature) -> int:
         """Return the multiply-accumulates of one inference, padding included."""
         return 0
+
+
+@dataclass(frozen=True)
+class FunctionFamily(Operator):
+    """Base of operators that compute one of several functions, by whose names dumps and reports call them."""
+
+    spelling: ClassVar[str] = "{}"
+    """Name of the operator of a function, before its letters become lower case."""
+    functions: ClassVar[Collection[str]] = ()
+    function: str = field(default="", repr=False)
+
+    @property
+    def name(self) -> str:
+        """Return the name of the operator of this function."""
+        return self.spelling.format(self.function).lower()
+
+    @classmethod
+    def spelled(cls) -> Mapping[str, Mapping[str, object]]:
+        """Return one name for each function."""
+        return {cls.spelling.format(function).lower(): {"function": function} for function in cls.functions}

@@ -12,17 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from mcugen.core.errors import ModelError
-from mcugen.hir.operator import (
-    Channels,
-    Division,
-    IntegerForm,
-    Operator,
-    Permutation,
-    Portion,
-    RowForm,
-    Run,
-    Signature,
-)
+from mcugen.hir.operator import Channels, Division, IntegerForm, Operator, Permutation, Portion, RowForm, Run, Signature
 from mcugen.hir.types import Array, Shape
 
 if TYPE_CHECKING:
@@ -367,15 +357,18 @@ def clamp_of(op: Operator) -> tuple[float, float] | None:
     return op.clamp if isinstance(op, Clampable) else None
 
 
-def readers_behind(value: Value, moves: Callable[[Node], bool]) -> list[Node]:
-    """Return the nodes that read a value, directly or behind nodes that only move data (`moves`)."""
+def readers_behind(value: Value, moves: Callable[[Node], bool] = lambda node: node.op.moves_data) -> list[Node]:
+    """Return the nodes that compute with a value, directly or behind nodes that only move data (`moves`).
+
+    Each node is listed once, in the order in which a walk along the uses meets it.
+    """
     visited: dict[Node, None] = {}
-    stack = list(value.users)
+    stack = value.users[::-1]
     while stack:
         node = stack.pop()
         if node in visited:
             continue
         visited[node] = None
         if moves(node):
-            stack += [user for v in node.outputs for user in v.users]
+            stack += [user for v in reversed(node.outputs) for user in reversed(v.users)]
     return [n for n in visited if not moves(n)]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache, cached_property
@@ -197,3 +198,10 @@ class TensorType:
         shape = "x".join(map(str, self.shape)) if self.shape else "scalar"
         parts = [shape, self.dtype.value + (str(self.quant) if self.quant else "")]
         return " ".join(parts + ([self.layout.value] if self.layout.value else []))
+
+
+def required(inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+    """Return the types of inputs of which none may be absent."""
+    types = tuple(tensor_type for tensor_type in inputs if tensor_type is not None)
+    assert len(types) == len(inputs)
+    return types

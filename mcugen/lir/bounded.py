@@ -415,11 +415,7 @@ def _require_no_negative(what: str, formula: Formula, values: Sequence[Param], c
 
 
 def _merge_instr(
-    instr: Instr,
-    variants: Sequence[Instr],
-    fitter: Fitter,
-    counts: Mapping[Buffer, Formula],
-    corners: Sequence[Sizes],
+    instr: Instr, variants: Sequence[Instr], fitter: Fitter, counts: Mapping[Buffer, Formula], corners: Sequence[Sizes]
 ) -> None:
     formulas: dict[str, Formula] = {}
     params = dict(instr.params)

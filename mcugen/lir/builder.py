@@ -13,17 +13,7 @@ from mcugen.hir.names import Names
 from mcugen.hir.types import Array, DType
 from mcugen.lir.copies import MOVE_KERNEL, CopyRange, MoveOptions, MoveParams
 from mcugen.lir.kernel import Call, Kernel
-from mcugen.lir.program import (
-    Access,
-    Buffer,
-    Control,
-    Endpoint,
-    Instr,
-    Operand,
-    Overlap,
-    Program,
-    Space,
-)
+from mcugen.lir.program import Access, Buffer, Control, Endpoint, Instr, Operand, Overlap, Program, Space
 from mcugen.lir.rows import READ_ROWS_KERNEL, ReadRowsParams
 
 
@@ -89,6 +79,11 @@ class Builder:
             else:
                 self._buffers[value] = self._new(value.name, value.type.dtype, value.type.count, Space.ARENA)
         return self._buffers[value]
+
+    def operands(self, node: Node, *inputs: str, outputs: Sequence[str] = ("y",)) -> dict[str, Buffer]:
+        """Return the buffers of a node's first inputs and outputs by the kernel's roles; absent inputs are left out."""
+        values = (*zip(inputs, node.inputs, strict=False), *zip(outputs, node.outputs, strict=False))
+        return {role: self.buffer(value) for role, value in values if value is not None}
 
     def placed(self, value: Value) -> Buffer | None:
         """Return the buffer of a value, or None if nothing has asked for it yet."""

@@ -492,14 +492,7 @@ class Site:
     ) -> Call:
         """Return the kernel's instruction."""
         return Call(
-            self.kernel,
-            operands,
-            params,
-            options,
-            overlaps=overlaps,
-            inplace=inplace,
-            variant=variant,
-            gathers=gathers,
+            self.kernel, operands, params, options, overlaps=overlaps, inplace=inplace, variant=variant, gathers=gathers
         )
 
     @property

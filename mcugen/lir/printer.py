@@ -12,10 +12,7 @@ from mcugen.lir.program import Buffer, Control, Instr, Operand, Program, Space
 def print_program(program: Program) -> str:
     """Return the text of a whole program; it is stable, meant to be compared."""
     ranges = program.live_ranges()
-    lines = [
-        f"program {program.name} {{",
-        f"  arena {_arena(program)} bytes, weights {program.weights_size} bytes",
-    ]
+    lines = [f"program {program.name} {{", f"  arena {_arena(program)} bytes, weights {program.weights_size} bytes"]
     lines += [_print_buffer(b, ranges.get(b)) for b in program.buffers]
     lines += [
         f"  returns %{quoted(e.buffer.name)}"

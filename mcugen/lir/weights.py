@@ -48,9 +48,7 @@ BEGIN_WEIGHTS_KERNEL = Kernel(
 )
 
 END_WEIGHTS_KERNEL = Kernel(
-    END_WEIGHTS,
-    what="constants of a layer, whose copy is waited for",
-    operands=(updates("y", "they, in the arena"),),
+    END_WEIGHTS, what="constants of a layer, whose copy is waited for", operands=(updates("y", "they, in the arena"),)
 )
 
 

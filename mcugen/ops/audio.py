@@ -175,7 +175,7 @@ def _import_stft(node: OnnxNode) -> list[Value]:
     if x.type.rank != 3 or x.type.shape[2] not in ((1,) if one_sided else (1, 2)):
         rule = "STFT: the signal must be [batch, samples, 1], or with onesided=0 [batch, samples, 2]"
         raise Refusal(rule, f"shape {x.type.shape}", "repair the model")
-    window = node.input(2) if node.has(2) else None
+    window = node.optional(2)
     samples = x.type.shape[1]
     length = _whole(node, "frame_length", 3, samples if window is None else window.type.count)
     step = _whole(node, "frame_step", 1, 0)

@@ -11,7 +11,7 @@ from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.traits import Simplifiable
-from mcugen.hir.types import Array, DType, TensorType
+from mcugen.hir.types import Array, DType, TensorType, required
 from mcugen.kernels.portable.movement import BITCAST, Bytes
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
@@ -29,8 +29,7 @@ class BitCast(Simplifiable, Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the input's shape with the new element type."""
-        (x,) = inputs
-        assert x is not None
+        (x,) = required(inputs)
         if x.dtype.nbytes != self.to.nbytes:
             dtypes = f"{x.dtype.value} to {self.to.value}"
             raise ModelError("bitcast: both element types must have the same width", dtypes, "repair the model")

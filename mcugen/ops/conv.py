@@ -27,7 +27,7 @@ from mcugen.hir.traits import (
     Weighted,
     run_along,
 )
-from mcugen.hir.types import Array, Bounds, DType, Layout, Shape, TensorType
+from mcugen.hir.types import Array, Bounds, DType, Layout, Shape, TensorType, required
 from mcugen.kernels import cmsis_nn
 from mcugen.kernels.common.specs import ConvSpec, WeightedSpec
 from mcugen.kernels.portable.direct_conv import Arithmetic, direct_call
@@ -99,8 +99,7 @@ class Conv(
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Output size by the window."""
-        x, w = inputs[0], inputs[1]
-        assert x is not None and w is not None
+        x, w = required(inputs[:2])
         xs, ws = self._last(x), self._last(w)
         if x.rank != w.rank or xs[-1] != ws[-1] * self.groups or ws[0] % self.groups:
             raise ModelError("conv: channels must match the weights", f"{x.shape} by {w.shape}", "repair the model")
@@ -354,14 +353,9 @@ class DirectConv(Conv):
             spec = WeightedSpec(x, w, out, weights, bias, self.clamp)
             how = Arithmetic.of_codes(spec)
             operands["multiplier"] = builder.const(f"{node.output.name}.multiplier", spec.multipliers)
-        inputs = _inputs(node, builder, "x", "w", "bias")
+        inputs = builder.operands(node, "x", "w", "bias", outputs=())
         operands = inputs | operands | {"y": builder.buffer(node.output)}
         builder.call(node, direct_call(operands, (x, w, out), self.window, self.groups, how))
-
-
-def _inputs(node: Node, builder: Builder, *roles: str) -> dict[str, Buffer]:
-    """Return the buffers of the inputs that are present, by role."""
-    return {role: builder.buffer(v) for role, v in zip(roles, node.inputs, strict=False) if v is not None}
 
 
 @dataclass(frozen=True)
@@ -403,7 +397,7 @@ class IntegerConv(Spatial):
     def lower(self, node: Node, builder: Builder) -> None:
         """32-bit sums."""
         types = (node.input(0).type, node.input(1).type, node.output.type)
-        operands = _inputs(node, builder, "x", "w", "x_zero_point", "w_zero_point") | {"y": builder.buffer(node.output)}
+        operands = builder.operands(node, "x", "w", "x_zero_point", "w_zero_point")
         how = Arithmetic.of_integers(node.input(3).type.count)
         builder.call(node, direct_call(operands, types, self.window, self.groups, how))
 
@@ -411,11 +405,7 @@ class IntegerConv(Spatial):
 # --------------------------------------------------------------------------------------------------- import
 
 
-@onnx_operator(
-    "Conv",
-    types=(DType.FLOAT32, DType.FLOAT64),
-    kernels=(*(k.name for k in Conv.kernels), "conv_direct"),
-)
+@onnx_operator("Conv", types=(DType.FLOAT32, DType.FLOAT64), kernels=(*(k.name for k in Conv.kernels), "conv_direct"))
 def _import_conv(node: OnnxNode) -> list[Value]:
     x, w = node.input(0), node.input(1)
     node.require_dtype(x, DType.FLOAT32, DType.FLOAT64)

@@ -15,7 +15,7 @@ from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, RowForm, RowWindow, Signature
 from mcugen.hir.traits import Clampable, Expressible, Quantizable, Rowwise, Simplifiable, Weighted
-from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
+from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType, required
 from mcugen.kernels import cmsis_nn
 from mcugen.kernels.portable import few_output_channels
 from mcugen.kernels.portable.direct_conv import ChannelGroups, spread_call
@@ -82,8 +82,7 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """O channels of the given space."""
-        x, w = inputs[0], inputs[1]
-        assert x is not None and w is not None
+        x, w = required(inputs[:2])
         bias = inputs[2] if len(inputs) > 2 else None
         channels = w.shape[1] * self.groups
         fits = x.rank == w.rank == len(self.space) + 2 and self.groups > 0 and x.shape[1] % self.groups == 0
@@ -188,10 +187,7 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
     def lower(self, node: Node, builder: Builder) -> None:
         """Row by row."""
         x, w = node.input(0).type, node.input(1).type
-        operands = {
-            role: builder.buffer(v) for role, v in zip(("x", "w", "bias"), node.inputs, strict=False) if v is not None
-        }
-        operands["y"] = builder.buffer(node.output)
+        operands = builder.operands(node, "x", "w", "bias")
         channels = ChannelGroups(
             batch=x.shape[0],
             groups=self.groups,
@@ -229,8 +225,7 @@ class IntegerConvTranspose(Scatter):
     def lower(self, node: Node, builder: Builder) -> None:
         """Lower to the kernel that the float operator uses, with integer elements."""
         x, w = node.input(0).type, node.input(1).type
-        roles = zip(("x", "w", "y"), (*node.inputs, node.output), strict=True)
-        operands = {role: builder.buffer(v) for role, v in roles if v is not None}
+        operands = builder.operands(node, "x", "w")
         size, spaces = w.shape[0] // self.groups, (x.shape[2:], self.space, w.shape[2:])
         channels = ChannelGroups(
             batch=x.shape[0], groups=self.groups, group_in_channels=size, group_out_channels=w.shape[1]
@@ -260,8 +255,7 @@ class TransposedConv(HasKernels, Rowwise, Spatial):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """O channels of the given space."""
-        x, w = inputs[0], inputs[1]
-        assert x is not None and w is not None
+        x, w = required(inputs[:2])
         if self._last(x)[-1] != self._last(w)[-1] * self.groups:
             raise ModelError("conv_transpose: channels must match", f"{x.shape} by {w.shape}", "repair the model")
         channels = w.shape[0]
@@ -324,8 +318,7 @@ class FoldColumns(Scatter):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the type of the image."""
-        (x,) = inputs
-        assert x is not None
+        (x,) = required(inputs)
         positions = self._positions
         self._check_reach(positions, self.kernel)
         if x.shape[2:] != (math.prod(self.kernel), math.prod(positions)):
@@ -344,7 +337,7 @@ class FoldColumns(Scatter):
     def lower(self, node: Node, builder: Builder) -> None:
         """Lower to the loops of the transposed convolution."""
         x = node.input(0).type
-        operands = {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.output)}
+        operands = builder.operands(node, "x")
         channels = ChannelGroups(batch=x.shape[0], groups=x.shape[1], group_in_channels=1, group_out_channels=1)
         spaces = (self._positions, self.space, self.kernel)
         builder.call(node, spread_call(operands, self.window, spaces, channels))

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from mcugen.hir.graph import Node, Value
-from mcugen.hir.operator import Operator, Permutation, Signature
+from mcugen.hir.operator import FunctionFamily, Permutation, Signature
 from mcugen.hir.traits import Permutable
-from mcugen.hir.types import Array, DType, TensorType
+from mcugen.hir.types import Array, DType, TensorType, required
 from mcugen.kernels.common.strided_loops import AxisWalk
 from mcugen.kernels.portable.positions import CUMULATIVE, CumulativeOptions
 from mcugen.lir.builder import Builder
@@ -27,28 +28,17 @@ _TYPES = (DType.FLOAT32, DType.FLOAT64, DType.INT32, DType.INT64, DType.UINT32, 
 
 
 @dataclass(frozen=True)
-class Cumulative(Permutable, Operator):
+class Cumulative(FunctionFamily, Permutable):
     """y[k] = x[0] ∘ … ∘ x[k] along `axis`; `exclusive`: without x[k]; `reverse`: from the end. Integers wrap."""
 
-    function: str = field(default="", repr=False)
+    functions: ClassVar[Collection[str]] = _FUNCTIONS
     axis: int = 0
     exclusive: bool = False
     reverse: bool = False
 
-    @classmethod
-    def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """Return one name for each function."""
-        return {function.lower(): {"function": function} for function in _FUNCTIONS}
-
-    @property
-    def name(self) -> str:
-        """cumsum or cumprod."""
-        return self.function.lower()
-
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the input's type."""
-        (x,) = inputs
-        assert x is not None
+        (x,) = required(inputs)
         return (TensorType(x.shape, x.dtype, layout=x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -81,7 +71,7 @@ class Cumulative(Permutable, Operator):
         forward = walk.inner_size == 1 and not self.reverse
         call = Call(
             CUMULATIVE,
-            {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.output)},
+            builder.operands(node, "x"),
             [walk],
             [options],
             inplace=[] if forward else [("y", "x")],

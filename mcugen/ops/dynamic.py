@@ -17,7 +17,7 @@ import numpy as np
 from mcugen.core.errors import ModelError
 from mcugen.hir.graph import ComputedSize, Node, Value
 from mcugen.hir.operator import Operator, Signature
-from mcugen.hir.types import Array, DType, Shape, TensorType
+from mcugen.hir.types import Array, DType, Shape, TensorType, required
 from mcugen.kernels.common.strided_loops import AxisWalk, numbered
 from mcugen.kernels.portable.dynamic import (
     COMPRESS,
@@ -33,7 +33,6 @@ from mcugen.kernels.portable.dynamic import (
 )
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
-from mcugen.lir.program import Buffer
 from mcugen.ops.gather import emit_taken
 from mcugen.ops.movement import normalize_axis, reshaped
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
@@ -58,10 +57,6 @@ def _fitted(array: Array, shape: Shape) -> Array:
     part = tuple(slice(min(n, m)) for n, m in zip(array.shape, shape, strict=True))
     result[part] = array[part]
     return result
-
-
-def _outputs(node: Node, builder: Builder, roles: Sequence[str]) -> dict[str, Buffer]:
-    return {role: builder.buffer(v) for role, v in zip((*roles, "count"), node.outputs, strict=True)}
 
 
 def _emit(node: OnnxNode, make: Callable[[int], Operator], inputs: Sequence[Value | None], bound: int) -> list[Value]:
@@ -89,8 +84,7 @@ class NonZero(Dynamic):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """One row a dimension."""
-        (x,) = inputs
-        assert x is not None
+        (x,) = required(inputs)
         return TensorType((x.rank, self.size), DType.INT64), _SIZE
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -102,7 +96,7 @@ class NonZero(Dynamic):
         """Lower to a kernel that counts, then writes."""
         x = node.input(0).type
         params = NonZeroParams(total=x.count, d=numbered("d", x.shape))
-        operands = {"x": builder.buffer(node.input(0)), **_outputs(node, builder, ["y"])}
+        operands = builder.operands(node, "x", outputs=("y", "count"))
         variant = f"{x.dtype.tag}_{x.rank}d"
         options = NonZeroOptions(rank=x.rank, x_t=x.dtype.c)
         builder.call(node, Call(NONZERO, operands, [params], [options], variant=variant))
@@ -128,8 +122,7 @@ class Compress(Dynamic):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the input's type with a shorter axis, and the size."""
-        x = inputs[0]
-        assert x is not None
+        (x,) = required(inputs[:1])
         return x.with_shape((*x.shape[: self.axis], self.size, *x.shape[self.axis + 1 :])), _SIZE
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -148,11 +141,7 @@ class Compress(Dynamic):
             x_outer_stride=depth * inner,
             axis_size=min(depth, node.input(1).type.count),
         )
-        operands = {
-            "x": builder.buffer(node.input(0)),
-            "condition": builder.buffer(node.input(1)),
-            **_outputs(node, builder, ["y"]),
-        }
+        operands = builder.operands(node, "x", "condition", outputs=("y", "count"))
         builder.call(node, Call(COMPRESS, operands, [params], variant=f"b{8 * x.dtype.nbytes}"))
 
 
@@ -193,8 +182,7 @@ class Unique(Dynamic):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the input's type with a shorter axis, the wanted int64 vectors, and the size."""
-        (x,) = inputs
-        assert x is not None
+        (x,) = required(inputs)
         shape = (*x.shape[: self.axis], self.size, *x.shape[self.axis + 1 :])
         lengths = (self.size, x.shape[self.axis], self.size)
         types = [x.with_shape(shape), *(TensorType((n,), DType.INT64) for n in lengths)]
@@ -214,11 +202,8 @@ class Unique(Dynamic):
         x = node.input(0).type
         roles = [role for role, is_wanted in zip(_UNIQUE, self.wanted, strict=True) if is_wanted]
         depth = x.shape[self.axis]
-        operands = {
-            "x": builder.buffer(node.input(0)),
-            **_outputs(node, builder, roles),
-            "first": builder.scratch(f"{node.outputs[0].name}.first", DType.INT32, depth),
-        }
+        operands = builder.operands(node, "x", outputs=(*roles, "count"))
+        operands["first"] = builder.scratch(f"{node.outputs[0].name}.first", DType.INT32, depth)
         options = UniqueOptions(t=x.dtype.c, is_real=x.dtype.is_float, is_sorted=self.is_sorted, roles=roles)
         variant = f"{'sorted' if self.is_sorted else 'found'}_{x.dtype.tag}"
         builder.call(node, Call(UNIQUE, operands, [AxisWalk.of(x.shape, self.axis)], [options], variant=variant))
@@ -278,13 +263,10 @@ class NonMaxSuppression(Dynamic):
         """Lower to a kernel that selects boxes without sorting."""
         boxes, scores = node.input(0).type, node.input(1).type
         params = SuppressionParams(batch=boxes.shape[0], classes=scores.shape[1], num_boxes=boxes.shape[1])
-        has_score = len(node.inputs) > 4 and node.inputs[4] is not None
-        roles = ("boxes", "scores", "most", "overlap", "least_score")[: 5 if has_score else 4]
-        operands = {
-            **{role: builder.buffer(node.input(i)) for i, role in enumerate(roles)},
-            **_outputs(node, builder, ["y"]),
-            "left": builder.scratch(f"{node.outputs[0].name}.left", DType.UINT8, boxes.shape[1]),
-        }
+        roles = ("boxes", "scores", "most", "overlap", "least_score")
+        operands = builder.operands(node, *roles, outputs=("y", "count"))
+        operands["left"] = builder.scratch(f"{node.outputs[0].name}.left", DType.UINT8, boxes.shape[1])
+        has_score = "least_score" in operands
         options = SuppressionOptions(is_centered=self.is_centered, has_score=has_score)
         variant = "_".join(["centered"] * self.is_centered + ["scored"] * has_score)
         builder.call(node, Call(NONMAXSUPPRESSION, operands, [params], [options], variant=variant))

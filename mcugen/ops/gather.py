@@ -19,7 +19,7 @@ from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.traits import Permutable, Simplifiable
-from mcugen.hir.types import Array, Layout, Shape, TensorType
+from mcugen.hir.types import Array, Layout, Shape, TensorType, required
 from mcugen.kernels.common.strided_loops import AxisWalk, dense_strides, numbered
 from mcugen.kernels.portable.gather import (
     GATHER,
@@ -114,16 +114,11 @@ def _emit_gather(node: Node, builder: Builder, outer: int, depths: Shape, run: i
     known, strides = _lies_within(index, depths), [stride * run for stride in dense_strides(depths)]
     count = index.type.count // len(depths) // (1 if shared else outer)
     options = GatherOptions(
-        t=x.type.dtype.c,
-        index_t=index.type.dtype.c,
-        depths=len(depths),
-        single=run == 1,
-        shared=shared,
-        known=known,
+        t=x.type.dtype.c, index_t=index.type.dtype.c, depths=len(depths), single=run == 1, shared=shared, known=known
     )
     call = Call(
         GATHER,
-        {"x": builder.buffer(x), "index": builder.buffer(index), "y": builder.buffer(node.output)},
+        builder.operands(node, "x", "index"),
         [
             GatherParams(outer_size=outer, num_indices=count, x_outer_stride=math.prod(depths) * run),
             IndexedAxes(stride=numbered("stride", strides), depth=numbered("depth", depths)),
@@ -152,8 +147,7 @@ class Gather(Permutable, Simplifiable, Taking):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the input's shape with the indices' shape in place of the axis."""
-        x, index = inputs
-        assert x is not None and index is not None
+        x, index = required(inputs)
         require_elements(self.name, x.shape[self.axis], index)
         shape = (*x.shape[: self.axis], *index.shape, *x.shape[self.axis + 1 :])
         return (x.with_shape(shape, x.layout if index.rank == 1 else Layout.NONE),)
@@ -198,8 +192,7 @@ class GatherND(Taking):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Axes of the indices but the last, then those of x that are not indexed."""
-        x, index = inputs
-        assert x is not None and index is not None
+        x, index = required(inputs)
         depths, batch = self._depths(x, index), self.batch
         fits = 0 <= batch < index.rank and x.shape[:batch] == index.shape[:batch] and len(depths) > 0
         if not fits or len(depths) != index.shape[-1]:
@@ -242,8 +235,7 @@ class GatherElements(Permutable, Taking):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the shape of the indices."""
-        x, index = inputs
-        assert x is not None and index is not None
+        x, index = required(inputs)
         rests = [t.shape[: self.axis] + t.shape[self.axis + 1 :] for t in (x, index)]
         if x.rank != index.rank or rests[0] != rests[1]:
             shapes = f"{x.shape}, {index.shape}"
@@ -265,7 +257,7 @@ class GatherElements(Permutable, Taking):
         x, index = node.input(0), node.input(1)
         call = Call(
             GATHER_ELEMENTS,
-            {"x": builder.buffer(x), "index": builder.buffer(index), "y": builder.buffer(node.output)},
+            builder.operands(node, "x", "index"),
             [AxisWalk.of(x.type.shape, self.axis), IndexCount(num_indices=index.type.shape[self.axis])],
             variant=f"{x.type.dtype.tag}_{index.type.dtype.tag}",
         )
@@ -281,8 +273,7 @@ class ReverseSequence(Taking):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the input's type."""
-        x, length = inputs
-        assert x is not None and length is not None
+        x, length = required(inputs)
         if x.rank < 2 or length.shape != (x.shape[1 - self.times],):
             shapes = f"{x.shape}, {length.shape}"
             raise ModelError("reverse_sequence: there must be one length per batch", shapes, "repair the model")
@@ -308,11 +299,7 @@ class ReverseSequence(Taking):
             batch_stride=strides[1 - self.times],
             run_size=run,
         )
-        operands = {
-            "x": builder.buffer(node.input(0)),
-            "length": builder.buffer(node.input(1)),
-            "y": builder.buffer(node.output),
-        }
+        operands = builder.operands(node, "x", "length")
         builder.call(node, Call(REVERSE_SEQUENCE, operands, [params], variant=x.dtype.tag))
 
 
@@ -353,9 +340,7 @@ class SliceAt(Operator):
             stride=numbered("stride", dense_strides(x.shape)),
             count=numbered("count", self.sizes),
         )
-        roles = ("x", "starts", "axes", "steps")
-        operands = {role: builder.buffer(node.input(i)) for i, role in enumerate(roles)}
-        operands["y"] = builder.buffer(node.output)
+        operands = builder.operands(node, "x", "starts", "axes", "steps")
         params = [SliceCount(count=node.input(1).type.count), axes]
         options = SliceOptions(rank=x.rank)
         builder.call(node, Call(SLICE_AT, operands, params, [options], variant=f"{x.dtype.tag}_{x.rank}d"))
@@ -378,14 +363,7 @@ def emit_taken(node: OnnxNode, x: Value, axis: int, indices: Value, suffix: str 
     return node.emit(Reshape(shape), part, suffix=suffix)
 
 
-@onnx_operator(
-    "Gather",
-    kernels=(
-        "gather",
-        "copy",
-    ),
-    keeps_halves=True,
-)
+@onnx_operator("Gather", kernels=("gather", "copy"), keeps_halves=True)
 def _import_gather(node: OnnxNode) -> list[Value]:
     x = node.input(0)
     return [emit_taken(node, x, normalize_axis(node, node.attr("axis", 0), x.type.rank), require_integers(node, 1))]

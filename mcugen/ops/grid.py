@@ -14,7 +14,7 @@ from mcugen.core.errors import ModelError
 from mcugen.core.limits import check_size
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
-from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
+from mcugen.hir.types import Array, DType, Layout, Shape, TensorType, required
 from mcugen.kernels.common.strided_loops import dense_strides, numbered
 from mcugen.kernels.portable.sampling import (
     DEFORM_CONV,
@@ -55,8 +55,7 @@ class GridSample(Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the channels of the input with the grid's spatial shape."""
-        x, grid = inputs
-        assert x is not None and grid is not None
+        x, grid = required(inputs)
         if x.rank < 3 or grid.rank != x.rank or grid.shape[0] != x.shape[0] or grid.shape[-1] != x.rank - 2:
             raise ModelError("grid_sample: the grid must fit the input", f"{grid.shape} on {x.shape}", "repair it")
         return (TensorType((*x.shape[:2], *grid.shape[1:-1]), x.dtype, layout=Layout.CHANNELS_FIRST),)
@@ -113,11 +112,7 @@ class GridSample(Operator):
         """Lower to a kernel that computes indices and weights once per position, for all channels."""
         x, y = node.input(0).type, node.output.type
         space = x.shape[2:]
-        operands = {
-            "x": builder.buffer(node.input(0)),
-            "grid": builder.buffer(node.input(1)),
-            "y": builder.buffer(node.output),
-        }
+        operands = builder.operands(node, "x", "grid")
         params = GridParams(
             batch=x.shape[0], channels=x.shape[1], points=math.prod(y.shape[2:]), plane_size=math.prod(space)
         )
@@ -239,8 +234,7 @@ class DeformConv(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """For each output pixel, the moved patch is gathered once for all filters."""
         x, w, y = node.input(0).type, node.input(1).type, node.output.type
-        roles = ("x", "w", "offset", "bias", "mask")
-        input_buffers = {role: builder.buffer(v) for role, v in zip(roles, node.inputs, strict=False) if v is not None}
+        input_buffers = builder.operands(node, "x", "w", "offset", "bias", "mask", outputs=())
         depth = math.prod(w.shape[1:])
         params = DeformParams(
             batch=x.shape[0],
@@ -339,7 +333,7 @@ def _import_deform_conv(node: OnnxNode) -> list[Value]:
     if min(op.groups, op.offset_groups) < 1:
         groups = f"{op.groups} and {op.offset_groups}"
         raise Refusal("DeformConv: group and offset_group must be positive", groups, "repair the model")
-    inputs = [node.inputs[i] if node.has(i) else None for i in range(5)]
+    inputs = [node.optional(i) for i in range(5)]
     for value in inputs[1:]:
         if value is not None:
             node.require_dtype(value, x.type.dtype)

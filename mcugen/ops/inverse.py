@@ -12,7 +12,7 @@ import numpy as np
 from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Operator, Signature
-from mcugen.hir.types import Array, TensorType
+from mcugen.hir.types import Array, TensorType, required
 from mcugen.kernels.portable.inverse import INVERSE, InverseOptions, InverseParams
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
@@ -26,8 +26,7 @@ class Inverse(Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the type of x."""
-        (x,) = inputs
-        assert x is not None
+        (x,) = required(inputs)
         if x.rank < 2 or x.shape[-1] != x.shape[-2]:
             raise ModelError("inverse: matrices must be square", f"{x.shape}", "repair the model")
         return (TensorType(x.shape, x.dtype),)
@@ -49,11 +48,7 @@ class Inverse(Operator):
         size = x.shape[-1]
         call = Call(
             INVERSE,
-            {
-                "x": builder.buffer(node.input(0)),
-                "y": builder.buffer(node.output),
-                "m": builder.scratch(f"{node.output.name}.matrix", x.dtype, size * size),
-            },
+            {**builder.operands(node, "x"), "m": builder.scratch(f"{node.output.name}.matrix", x.dtype, size * size)},
             [InverseParams(batch=math.prod(x.shape[:-2]), n=size)],
             [InverseOptions(t=x.dtype.c)],
             variant=x.dtype.tag,

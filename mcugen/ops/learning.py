@@ -11,7 +11,7 @@ import numpy as np
 from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Operator, Signature
-from mcugen.hir.types import Array, DType, TensorType
+from mcugen.hir.types import Array, DType, TensorType, required
 from mcugen.kernels.portable.learning import (
     CODED_PRODUCT,
     DESCEND,
@@ -41,8 +41,7 @@ class Descend(Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the type of w."""
-        w, a, b = inputs[:3]
-        assert w is not None and a is not None and b is not None
+        w, a, b = required(inputs[:3])
         if a.shape[0] != w.shape[0] or a.shape[1] != b.shape[0] or w.count != w.shape[0] * b.shape[1]:
             shapes = f"{w.shape}, {a.shape} by {b.shape}"
             raise ModelError("descend: shapes must agree", shapes, "report this as a bug of mcugen")
@@ -62,8 +61,7 @@ class Descend(Operator):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Lower to a kernel that updates w in place."""
-        roles = zip(("w", "a", "b", "dither"), node.inputs, strict=False)
-        operands = {role: builder.buffer(v) for role, v in roles if v is not None} | {"y": builder.buffer(node.output)}
+        operands = builder.operands(node, "w", "a", "b", "dither")
         (rows, depth), channels = node.input(1).type.shape, node.input(2).type.shape[1]
         dtype = node.output.type.dtype
         options = DescentOptions(codes=dtype is DType.INT8)
@@ -87,8 +85,7 @@ class DescendCodes(Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the type of w."""
-        w, a, b = inputs[:3]
-        assert w is not None and a is not None and b is not None
+        w, a, b = required(inputs[:3])
         if a.shape[0] != w.shape[0] or a.shape[1] != b.shape[1] or w.count != w.shape[0] * b.shape[0]:
             shapes = f"{w.shape}, {a.shape} by {b.shape}"
             raise ModelError("descend_codes: shapes must agree", shapes, "report this as a bug of mcugen")
@@ -110,8 +107,7 @@ class DescendCodes(Operator):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Lower to a kernel that updates w in place."""
-        roles = zip(("w", "a", "b", "gain", "fraction"), node.inputs, strict=True)
-        operands = {role: builder.buffer(v) for role, v in roles if v is not None} | {"y": builder.buffer(node.output)}
+        operands = builder.operands(node, "w", "a", "b", "gain", "fraction")
         (rows, depth), channels = node.input(1).type.shape, node.input(2).type.shape[0]
         params = [
             DenseSizes(rows=rows, depth=depth, out_channels=channels),
@@ -128,8 +124,7 @@ class CodedProduct(Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the type of the matrix product, float32."""
-        x, w = inputs
-        assert x is not None and w is not None
+        x, w = required(inputs)
         if x.shape[1] != w.shape[0]:
             raise ModelError("coded_product: the depths must agree", f"{x.shape} by {w.shape}", "repair the model")
         return (TensorType((x.shape[0], w.shape[1]), DType.FLOAT32),)
@@ -145,8 +140,7 @@ class CodedProduct(Operator):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Codes as they lie."""
-        roles = zip(("x", "w", "y"), (*node.inputs, node.output), strict=True)
-        operands = {role: builder.buffer(v) for role, v in roles if v is not None}
+        operands = builder.operands(node, "x", "w")
         (rows, depth), channels = node.input(0).type.shape, node.input(1).type.shape[1]
         params = [DenseSizes(rows=rows, depth=depth, out_channels=channels)]
         loops = ProductLoops(many=rows >= 4, rest=rows % 4 != 0)

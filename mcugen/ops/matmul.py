@@ -25,7 +25,7 @@ from mcugen.hir.traits import (
     Weighted,
     each_for_itself,
 )
-from mcugen.hir.types import Array, Bounds, DType, Shape, TensorType
+from mcugen.hir.types import Array, Bounds, DType, Shape, TensorType, required
 from mcugen.kernels import cmsis_nn
 from mcugen.kernels.common.specs import ConvSpec, MatMulSpec
 from mcugen.kernels.portable.direct_conv import dense_call
@@ -34,15 +34,7 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel, Site
 from mcugen.lir.spec import HasKernels
 from mcugen.numerics.fixedpoint import Range, is_quantized
-from mcugen.numerics.sums import (
-    exact_product,
-    finish,
-    largest_sums,
-    layer_bounds,
-    most_sum,
-    product_sums,
-    real_product,
-)
+from mcugen.numerics.sums import exact_product, finish, largest_sums, layer_bounds, most_sum, product_sums, real_product
 from mcugen.ops.conversion import Cast, cast
 from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.movement import Expand, Reshape, Slice, Transpose, reshaped
@@ -69,8 +61,7 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the type of x with N elements on the last axis."""
-        x, w = inputs[0], inputs[1]
-        assert x is not None and w is not None
+        x, w = required(inputs[:2])
         if x.shape[-1] != w.shape[1]:
             raise ModelError("dense: the depths must agree", f"{x.shape} by {w.shape}", "repair the model")
         return (TensorType((*x.shape[:-1], w.shape[0]), DType.INT32 if x.quant else DType.FLOAT32),)
@@ -194,8 +185,7 @@ class DirectDense(Dense):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Weights as they lie."""
-        roles = zip(("x", "w", "bias"), node.inputs, strict=False)
-        operands = {role: builder.buffer(v) for role, v in roles if v is not None} | {"y": builder.buffer(node.output)}
+        operands = builder.operands(node, "x", "w", "bias")
         channels, depth = node.input(1).type.shape
         builder.call(node, dense_call(operands, node.output.type.count // channels, depth, channels))
 
@@ -208,8 +198,7 @@ class CodedDense(Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the type of x with N elements on the last axis, float32."""
-        x, w, scale = inputs[:3]
-        assert x is not None and w is not None and scale is not None
+        x, w, scale = required(inputs[:3])
         if x.shape[-1] != w.shape[1] or scale.shape != w.shape[:1]:
             raise ModelError("coded_dense: the depths must agree", f"{x.shape} by {w.shape}", "repair the model")
         return (TensorType((*x.shape[:-1], w.shape[0]), DType.FLOAT32),)
@@ -225,8 +214,7 @@ class CodedDense(Operator):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Codes as they lie."""
-        roles = zip(("x", "w", "scale", "bias"), node.inputs, strict=True)
-        operands = {role: builder.buffer(v) for role, v in roles if v is not None} | {"y": builder.buffer(node.output)}
+        operands = builder.operands(node, "x", "w", "scale", "bias")
         channels, depth = node.input(1).type.shape
         builder.call(node, dense_call(operands, node.output.type.count // channels, depth, channels))
 
@@ -248,8 +236,7 @@ class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Product of the last two axes."""
-        a, b = inputs
-        assert a is not None and b is not None
+        a, b = required(inputs)
         if a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
             raise ModelError("matmul: shapes must agree", f"{a.shape} by {b.shape}", "repair the model")
         return (TensorType((*a.shape[:-1], b.shape[-1]), DType.INT32 if a.quant else a.dtype),)
@@ -357,7 +344,7 @@ def _import_matmul(node: OnnxNode) -> list[Value]:
 @onnx_operator("Gemm", kernels=_KERNELS)
 def _import_gemm(node: OnnxNode) -> list[Value]:
     a, b = node.input(0), node.input(1)
-    bias = node.input(2) if node.has(2) else None
+    bias = node.optional(2)
     _require_numbers(node, a, b, *([bias] if bias else []))
     if node.attr("transA", 0):
         a = node.emit(Transpose((1, 0)), a, suffix="at")
@@ -531,8 +518,7 @@ class Det(Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the type of x without the last two axes."""
-        (x,) = inputs
-        assert x is not None
+        (x,) = required(inputs)
         if x.rank < 2 or x.shape[-1] != x.shape[-2]:
             raise ModelError("det: matrices must be square", f"{x.shape}", "repair the model")
         return (TensorType(x.shape[:-2], x.dtype),)

@@ -29,7 +29,7 @@ from mcugen.hir.operator import (
     row_axis,
 )
 from mcugen.hir.traits import Channelwise, Divisible, Expressible, Permutable, Quantizable, Rowwise, Simplifiable
-from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
+from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType, required
 from mcugen.kernels import cmsis_nn
 from mcugen.kernels.cmsis_nn.movement import ConcatSpec, PadSpec
 from mcugen.kernels.common.strided_loops import dense_strides
@@ -87,8 +87,7 @@ class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movem
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Equal element counts."""
-        (x,) = inputs
-        assert x is not None
+        (x,) = required(inputs)
         if x.count != math.prod(self.shape) or min(self.shape, default=0) < 0:
             raise ModelError("reshape: element counts must be equal", f"{x.shape} to {self.shape}", "repair the model")
         return (x.with_shape(self.shape).with_quant(self._quant(x)),)
@@ -217,8 +216,7 @@ class Transpose(HasKernels, Rowwise, Divisible, Simplifiable, Expressible, Movem
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Permuted shape; per-channel axes follow."""
-        (x,) = inputs
-        assert x is not None
+        (x,) = required(inputs)
         if sorted(self.perm) != list(range(x.rank)):
             raise ModelError("transpose: perm must name every axis once", f"{self.perm} of rank {x.rank}", "repair it")
         quant = x.quant
@@ -316,8 +314,7 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the type with the slice's sizes; axes with per-channel scales must be whole."""
-        (x,) = inputs
-        assert x is not None
+        (x,) = required(inputs)
         return (x.with_shape(self.sizes, x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -389,8 +386,7 @@ class Expand(Permutable, Simplifiable, Movement):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the type with the target shape; axes other than length 1 must match it."""
-        (x,) = inputs
-        assert x is not None
+        (x,) = required(inputs)
         fits = all(n >= 0 and size in (1, n) for size, n in zip(x.shape, self.shape, strict=True))
         if not fits:
             raise ModelError("expand: shapes must broadcast", f"{x.shape} to {self.shape}", "repair the model")
@@ -540,8 +536,7 @@ class Pad(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Movement):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Every axis grows."""
-        (x,) = inputs
-        assert x is not None
+        (x,) = required(inputs)
         shape = tuple(b + n + a for b, n, a in zip(self.before, x.shape, self.after, strict=True))
         return (x.with_shape(shape, x.layout),)
 
@@ -604,9 +599,7 @@ def normalize_axis(node: OnnxNode, axis: int, rank: int) -> int:
     """
     if not -rank <= axis < rank:
         raise Refusal(
-            f"{node.op_type}: the axis must be one of the tensor's",
-            f"{axis} of rank {rank}",
-            "repair the model",
+            f"{node.op_type}: the axis must be one of the tensor's", f"{axis} of rank {rank}", "repair the model"
         )
     return axis % rank
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
-from mcugen.hir.types import Array, DType, TensorType
+from mcugen.hir.types import Array, DType, TensorType, required
 from mcugen.kernels.portable.ngrams import NGRAMS, NgramsOptions, NgramsParams
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
@@ -37,8 +37,7 @@ class Ngrams(Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """One row of `width` columns for each."""
-        x = inputs[0]
-        assert x is not None
+        (x,) = required(inputs[:1])
         return (TensorType((x.shape[0], self.width)),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:

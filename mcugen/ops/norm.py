@@ -14,7 +14,7 @@ from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value, constant_data
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, Signature, each_row, row_axis
 from mcugen.hir.traits import Permutable, Quantizable, Rowwise
-from mcugen.hir.types import Array, DType, Shape, TensorType
+from mcugen.hir.types import Array, DType, Shape, TensorType, required
 from mcugen.kernels.common.strided_loops import dense_strides
 from mcugen.kernels.portable.normalize import NormalizedRows, call_normalize, call_normalize_codes
 from mcugen.lir.builder import Builder
@@ -162,8 +162,7 @@ class BatchNormalize(Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the type of x."""
-        x = inputs[0]
-        assert x is not None
+        (x,) = required(inputs[:1])
         return (x,)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:

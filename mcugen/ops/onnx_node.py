@@ -126,6 +126,10 @@ class OnnxNode:
         assert value is not None
         return value
 
+    def optional(self, index: int) -> Value | None:
+        """Return input `index`, or None if it is absent."""
+        return self.inputs[index] if self.has(index) else None
+
     def attr(self, key: str, default: Any) -> Any:
         """Return an attribute or its default.
 
@@ -226,12 +230,7 @@ class OnnxNode:
         return self.calls(op_type, inputs, 1, domain, **attributes)[0]
 
     def calls(
-        self,
-        op_type: str,
-        inputs: Sequence[Operand],
-        outputs: int,
-        domain: str = "",
-        **attributes: object,
+        self, op_type: str, inputs: Sequence[Operand], outputs: int, domain: str = "", **attributes: object
     ) -> tuple[Value, ...]:
         """`call` for an operator of several results."""
         assert self.composition is not None

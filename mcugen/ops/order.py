@@ -10,7 +10,7 @@ import numpy as np
 
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
-from mcugen.hir.types import Array, DType, TensorType
+from mcugen.hir.types import Array, DType, TensorType, required
 from mcugen.kernels.common.strided_loops import AxisWalk
 from mcugen.kernels.portable.positions import TOP_K, TopOptions, TopParams
 from mcugen.lir.builder import Builder
@@ -31,8 +31,7 @@ class TopK(Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """k in the axis's place; indices are int64, as in ONNX."""
-        (x,) = inputs
-        assert x is not None
+        (x,) = required(inputs)
         shape = (*x.shape[: self.axis], self.k, *x.shape[self.axis + 1 :])
         return replace(x, shape=shape), TensorType(shape, DType.INT64, layout=x.layout)
 
@@ -51,12 +50,7 @@ class TopK(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """Lower to insertion into the k best elements so far: at most depth · k steps."""
         x = node.input(0).type
-        values, indices = node.outputs
-        operands = {
-            "x": builder.buffer(node.input(0)),
-            "values": builder.buffer(values),
-            "indices": builder.buffer(indices),
-        }
+        operands = builder.operands(node, "x", outputs=("values", "indices"))
         params = [AxisWalk.of(x.shape, self.axis), TopParams(k=self.k)]
         options = TopOptions(t=x.dtype.c, beats=">" if self.largest else "<")
         variant = f"{'largest' if self.largest else 'smallest'}_{x.dtype.tag}"

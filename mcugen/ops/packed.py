@@ -15,7 +15,7 @@ from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value, constant_data
 from mcugen.hir.operator import IntegerForm, Operator, RowForm, Signature, each_row
 from mcugen.hir.traits import Clampable, Quantizable, Rowwise, Widenable
-from mcugen.hir.types import Array, DType, TensorType
+from mcugen.hir.types import Array, DType, TensorType, required
 from mcugen.kernels.common.conv_shape import ConvShape
 from mcugen.kernels.common.loop_options import FloatLoops
 from mcugen.kernels.common.specs import ConvSpec
@@ -59,8 +59,7 @@ class DequantizeBlocks(Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """float32 of the codes' shape."""
-        codes = inputs[0]
-        assert codes is not None
+        (codes,) = required(inputs[:1])
         return (TensorType(codes.shape),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -91,8 +90,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the type of x with N elements on the last axis."""
-        x, w, scales = inputs[:3]
-        assert x is not None and w is not None and scales is not None
+        x, w, scales = required(inputs[:3])
         if x.shape[-1] != w.shape[1] or scales.shape != (w.shape[0], -(-w.shape[1] // self.group)):
             shapes = f"{x.shape} by {w.shape}, scales {scales.shape}"
             raise ModelError("packed_dense: depths and groups must agree", shapes, "repair the model")
@@ -191,11 +189,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         low, high = self.clamp or (-math.inf, math.inf)
         limits = FloatLimits(low=low, high=None if math.isinf(high) else high)
         options = TileOptions(
-            bits=packed.bits,
-            zero=packed.zero,
-            zeros=packed.has_zeros,
-            bias=bool(more),
-            rows=TILE_ROWS,
+            bits=packed.bits, zero=packed.zero, zeros=packed.has_zeros, bias=bool(more), rows=TILE_ROWS
         )
         starts = np.arange(0, size.rows, TILE_ROWS)
         order = Traversal(starts * size.depth, np.append(starts[1:], size.rows) * size.out_channels)

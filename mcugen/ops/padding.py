@@ -11,7 +11,7 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator, Permutation, Signature
 from mcugen.hir.traits import Permutable, Simplifiable
-from mcugen.hir.types import Array, Shape, TensorType
+from mcugen.hir.types import Array, Shape, TensorType, required
 from mcugen.kernels.common.strided_loops import dense_strides, numbered
 from mcugen.kernels.portable.movement import CopySide, emit_copy
 from mcugen.kernels.portable.padding import EXTEND, FILL_WITH, Count, ExtendOptions, ExtendWalk, Extension
@@ -39,8 +39,7 @@ class PadWith(Permutable, Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Every axis grows."""
-        x = inputs[0]
-        assert x is not None
+        (x,) = required(inputs[:1])
         shape = tuple(b + n + a for b, n, a in zip(self.before, x.shape, self.after, strict=True))
         return (TensorType(shape, x.dtype, layout=x.layout),)
 
@@ -78,8 +77,7 @@ class Extend(Permutable, Simplifiable, Movement):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Every axis grows."""
-        (x,) = inputs
-        assert x is not None
+        (x,) = required(inputs)
         shape = tuple(b + n + a for b, n, a in zip(self.before, x.shape, self.after, strict=True))
         return (x.with_shape(shape, x.layout),)
 
@@ -126,17 +124,7 @@ class Extend(Permutable, Simplifiable, Movement):
         builder.call(node, call)
 
 
-@onnx_operator(
-    "Pad",
-    kernels=(
-        "fill",
-        "fill_with",
-        "extend",
-        "copy",
-    ),
-    limits="constant widths",
-    keeps_halves=True,
-)
+@onnx_operator("Pad", kernels=("fill", "fill_with", "extend", "copy"), limits="constant widths", keeps_halves=True)
 def _import_pad(node: OnnxNode) -> list[Value]:
     x, mode = node.input(0), node.attr("mode", "constant")
     if mode not in _MODES:

@@ -12,7 +12,7 @@ import numpy as np
 from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
-from mcugen.hir.types import Array, DType, Shape, TensorType
+from mcugen.hir.types import Array, DType, Shape, TensorType, required
 from mcugen.kernels.common.strided_loops import AxisWalk
 from mcugen.kernels.portable.movement import emit_fill
 from mcugen.kernels.portable.positions import (
@@ -67,8 +67,7 @@ class Trilu(Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the type of x."""
-        x, k = inputs
-        assert x is not None and k is not None
+        x, k = required(inputs)
         if x.rank < 2 or k.count != 1:
             raise ModelError(
                 "trilu: the tensor must have rows and columns", f"{x.shape}, {k.shape}", "repair the model"
@@ -87,11 +86,7 @@ class Trilu(Operator):
         """One loop over the elements."""
         x = node.input(0).type
         rows, columns = x.shape[-2:]
-        operands = {
-            "x": builder.buffer(node.input(0)),
-            "k": builder.buffer(node.input(1)),
-            "y": builder.buffer(node.output),
-        }
+        operands = builder.operands(node, "x", "k")
         params = TriluParams(matrices=math.prod(x.shape[:-2]), rows=rows, columns=columns)
         options = TriluOptions(keeps=">=" if self.upper else "<=")
         variant = f"{'upper' if self.upper else 'lower'}_{x.dtype.tag}"
@@ -109,8 +104,7 @@ class OneHot(Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the indices' shape with the depth inserted."""
-        index, values = inputs
-        assert index is not None and values is not None
+        index, values = required(inputs)
         if values.shape != (2,) or self.depth < 0:
             mismatch = f"values {values.shape}, depth {self.depth}"
             raise ModelError("one_hot: there must be two values and a depth", mismatch, "repair the model")
@@ -132,11 +126,7 @@ class OneHot(Operator):
         wide = dtype.c if dtype.is_float else "int64_t" if dtype.limits[0] else "uint64_t"
         number = f"({wide})d"
         hit = f"v == {number}" + ("" if wide == "uint64_t" else f" || v == ({wide})(d - p->axis_size)")
-        operands = {
-            "index": builder.buffer(node.input(0)),
-            "values": builder.buffer(node.input(1)),
-            "y": builder.buffer(node.output),
-        }
+        operands = builder.operands(node, "index", "values")
         before, behind = index.shape[: self.axis], index.shape[self.axis :]
         walk = AxisWalk(outer_size=math.prod(before), axis_size=self.depth, inner_size=math.prod(behind))
         variant = f"{node.output.type.dtype.tag}_{dtype.tag}"
@@ -152,8 +142,7 @@ class Range(Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return a vector of `count` elements."""
-        start, delta = inputs
-        assert start is not None and delta is not None
+        start, delta = required(inputs)
         if start.count != 1 or delta.count != 1 or start.dtype is not delta.dtype:
             raise ModelError(
                 "range: start and delta must be scalars of one type", f"{start}, {delta}", "repair the model"
@@ -168,11 +157,7 @@ class Range(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """One loop."""
         dtype = node.output.type.dtype
-        operands = {
-            "start": builder.buffer(node.input(0)),
-            "delta": builder.buffer(node.input(1)),
-            "y": builder.buffer(node.output),
-        }
+        operands = builder.operands(node, "start", "delta")
         wide = dtype.c if dtype.is_float else "uint64_t" if dtype.nbytes == 8 else "uint32_t"
         options = RangeOptions(t=dtype.c, wide_t=wide)
         builder.call(node, Call(RANGE, operands, [RangeParams(count=self.count)], [options], variant=dtype.tag))

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -27,7 +27,7 @@ from mcugen.expressions.nodes import (
     unsigned_of,
 )
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Signature
+from mcugen.hir.operator import FunctionFamily, IntegerForm, Signature
 from mcugen.hir.traits import Clampable, Expressible, Saturating, Simplifiable
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.kernels import cmsis_nn
@@ -277,21 +277,11 @@ _ALPHA_BETA = {
 
 
 @dataclass(frozen=True)
-class Unary(Saturating, Elementwise):
+class Unary(FunctionFamily, Saturating, Elementwise):
     """y = f(x), f a row of UNARY_FUNCTIONS, with up to two attributes (a, b)."""
 
-    function: str = field(default="", repr=False)
+    functions: ClassVar[Collection[str]] = UNARY_FUNCTIONS
     constants: tuple[float, ...] = ()
-
-    @classmethod
-    def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """Return one name for each function."""
-        return {function.lower(): {"function": function} for function in UNARY_FUNCTIONS}
-
-    @property
-    def name(self) -> str:
-        """The function's name."""
-        return self.function.lower()
 
     @property
     def saturates(self) -> bool:
@@ -510,22 +500,12 @@ _SELECTIONS: Mapping[str, Callable[[Expression, Expression], Expression]] = {
 
 
 @dataclass(frozen=True)
-class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
+class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
     """y = f(x0, x1), f a row of BINARY_FUNCTIONS; the real result may be clamped. On codes: see integer()."""
 
     library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.BINARY
-    function: str = field(default="", repr=False)
+    functions: ClassVar[Collection[str]] = BINARY_FUNCTIONS
     clamp: Range | None = None
-
-    @classmethod
-    def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """Return one name for each function."""
-        return {function.lower(): {"function": function} for function in BINARY_FUNCTIONS}
-
-    @property
-    def name(self) -> str:
-        """The function's name."""
-        return self.function.lower()
 
     def result_dtype(self, *dtypes: DType) -> DType:
         """bool for comparisons."""
@@ -937,7 +917,7 @@ def _import_clamp(node: OnnxNode) -> list[Value]:
     _require_dtype(node, BINARY_FUNCTIONS["Max"], x)
     if node.op_type == "Relu":
         return [node.emit(Clamp(low=0.0), x)]
-    bounds = [node.input(i) if node.has(i) else None for i in (1, 2)]
+    bounds = [node.optional(i) for i in (1, 2)]
     if any(b is not None and b.data is None for b in bounds):
         return [_clamp_by(node, x, bounds[0], bounds[1])]
     low, high = node.param("min", 1), node.param("max", 2)

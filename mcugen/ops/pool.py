@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
@@ -12,9 +12,19 @@ import numpy as np
 
 from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import Channels, Division, IntegerForm, Operator, Permutation, Portion, RowForm, Signature
+from mcugen.hir.operator import (
+    Channels,
+    Division,
+    FunctionFamily,
+    IntegerForm,
+    Operator,
+    Permutation,
+    Portion,
+    RowForm,
+    Signature,
+)
 from mcugen.hir.traits import Channelwise, Columnwise, Divisible, Paddable, Quantizable, Rowwise, Windowed, clamp_of
-from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
+from mcugen.hir.types import Array, DType, Layout, Shape, TensorType, required
 from mcugen.kernels import cmsis_nn
 from mcugen.kernels.common.strided_loops import WindowWalk, dense_strides, numbered
 from mcugen.kernels.portable.pool import (
@@ -65,8 +75,7 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Output size by the window; element type and quantization of the input."""
-        (x,) = inputs
-        assert x is not None
+        (x,) = required(inputs)
         batch, *space, channels = self._last(x)
         if len(space) != len(self.kernel):
             raise ModelError(
@@ -327,7 +336,7 @@ def _is_positive(x: Value) -> bool:
 
 
 @dataclass(frozen=True)
-class DirectPool(Pool):
+class DirectPool(FunctionFamily, Pool):
     """A pool in any number of spatial dimensions and any element type, channels first.
 
     `function` is max, average or lp: (Σ |x|^p)^(1/p). Averages divide by the taps in the input widened by `counted`.
@@ -335,7 +344,8 @@ class DirectPool(Pool):
     or, within each channel, the first spatial axis first ("column").
     """
 
-    function: str = field(default="", repr=False)
+    spelling: ClassVar[str] = "direct_{}_pool"
+    functions: ClassVar[Collection[str]] = ("max", "average", "lp")
     counted: tuple[Shape, Shape] = ((), ())
     p: float = 2.0
     order: str = ""
@@ -344,16 +354,6 @@ class DirectPool(Pool):
     def moves_data(self) -> bool:  # type: ignore[override]
         """Whether each result is an element of the input."""
         return self.function == "max"
-
-    @classmethod
-    def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """Return one name for each function."""
-        return {f"direct_{function}_pool": {"function": function} for function in ("max", "average", "lp")}
-
-    @property
-    def name(self) -> str:
-        """The function's name."""
-        return f"direct_{self.function}_pool"
 
     @property
     def wants_channels_last(self) -> bool:
@@ -414,7 +414,7 @@ class DirectPool(Pool):
         """Bounds are found once a window and axis."""
         x, y = node.input(0).type, node.outputs[0].type
         space, rank = x.shape[2:], len(self.kernel)
-        operands = {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.outputs[0])}
+        operands = builder.operands(node, "x")
         if self.order:
             operands["indices"] = builder.buffer(node.outputs[1])
         options = DirectPoolOptions(
@@ -485,8 +485,7 @@ class Unpool(Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the operator's shape with the input's element type."""
-        x, indices = inputs
-        assert x is not None and indices is not None
+        x, indices = required(inputs)
         if indices.shape != x.shape or min(self.shape) < 1:
             shapes = f"{x.shape} at {indices.shape} in {self.shape}"
             raise ModelError("unpool: every element must have an index", shapes, "repair the model")
@@ -503,11 +502,7 @@ class Unpool(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """Zeros first."""
         x, y = node.input(0).type, node.output.type
-        operands = {
-            "x": builder.buffer(node.input(0)),
-            "indices": builder.buffer(node.input(1)),
-            "y": builder.buffer(node.output),
-        }
+        operands = builder.operands(node, "x", "indices")
         sizes = UnpoolParams(count=x.count, y_size=y.count)
         builder.call(node, Call(UNPOOL, operands, [sizes], variant=x.dtype.tag))
 

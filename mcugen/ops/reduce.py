@@ -4,16 +4,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
+from mcugen.hir.operator import (
+    Channels,
+    FunctionFamily,
+    IntegerForm,
+    Operator,
+    Permutation,
+    RowForm,
+    RowWindow,
+    Signature,
+)
 from mcugen.hir.traits import Channelwise, Permutable, Quantizable, Rowwise, Simplifiable
-from mcugen.hir.types import Array, DType, Shape, TensorType
+from mcugen.hir.types import Array, DType, Shape, TensorType, required
 from mcugen.kernels import cmsis_nn
 from mcugen.kernels.common.strided_loops import AxisWalk
 from mcugen.kernels.portable.pool import (
@@ -104,22 +113,13 @@ _EXTREMES = ("max", "min")
 
 
 @dataclass(frozen=True)
-class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifiable, Operator):
+class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifiable, FunctionFamily):
     """y = reduction of x over `axes`, which stay as dimensions of size 1."""
 
     library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.REDUCE
-    function: str = field(default="", repr=False)
+    spelling: ClassVar[str] = "reduce_{}"
+    functions: ClassVar[Collection[str]] = REDUCTIONS
     axes: tuple[int, ...] = ()
-
-    @classmethod
-    def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """Return one name for each function."""
-        return {f"reduce_{function}": {"function": function} for function in REDUCTIONS}
-
-    @property
-    def name(self) -> str:
-        """The function's name."""
-        return f"reduce_{self.function}"
 
     @property
     def moves_data(self) -> bool:  # type: ignore[override]
@@ -128,8 +128,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Reduced axes become 1; extremes keep their codes."""
-        (x,) = inputs
-        assert x is not None
+        (x,) = required(inputs)
         shape = tuple(1 if axis in self.axes else size for axis, size in enumerate(x.shape))
         quant = x.quant if self.moves_data and x.quant is not None and x.quant.axis is None else None
         return (TensorType(shape, x.dtype, quant, x.layout),)
@@ -228,7 +227,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         order = Traversal.runs(nested(*(np.arange(size) * stride for size, stride in kept)), 1)
         call = Call(
             REDUCE,
-            {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.output)},
+            builder.operands(node, "x"),
             [nests_of(kept, reduced), numbers],
             [options],
             overlaps=overlap(x, y, order),
@@ -316,8 +315,7 @@ class RowSums(Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """int32, by channel."""
-        x = inputs[0]
-        assert x is not None
+        (x,) = required(inputs[:1])
         return (TensorType((*(1,) * (x.rank - 1), x.shape[-1]), DType.INT32),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -362,28 +360,18 @@ class MeanOfSums(Operator):
 
 
 @dataclass(frozen=True)
-class Arg(Permutable, Simplifiable, Operator):
+class Arg(Permutable, Simplifiable, FunctionFamily):
     """y = index of the largest (or smallest) element along `axis`, which stays as a dimension of size 1."""
 
-    function: str = field(default="", repr=False)
+    spelling: ClassVar[str] = "arg_{}"
+    functions: ClassVar[Collection[str]] = ("max", "min")
     axis: int = 0
     last: bool = False
     """Whether the last of several equal elements is meant, not the first."""
 
-    @classmethod
-    def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """Return one name for each function."""
-        return {f"arg_{function}": {"function": function} for function in ("max", "min")}
-
-    @property
-    def name(self) -> str:
-        """arg_max or arg_min."""
-        return f"arg_{self.function}"
-
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """int64, as in ONNX."""
-        (x,) = inputs
-        assert x is not None
+        (x,) = required(inputs)
         shape = (*x.shape[: self.axis], 1, *x.shape[self.axis + 1 :])
         return (TensorType(shape, DType.INT64, layout=x.layout),)
 
@@ -471,12 +459,7 @@ def _import_reduce(node: OnnxNode) -> list[Value]:
     return [_without(node, emit_reduce(node, x, function, axes, "kept"), axes)]
 
 
-@onnx_operator(
-    "ReduceL2",
-    "ReduceLogSum",
-    kernels=("reduce", "elementwise"),
-    limits=_LIMITS,
-)
+@onnx_operator("ReduceL2", "ReduceLogSum", kernels=("reduce", "elementwise"), limits=_LIMITS)
 def _import_function_of_sum(node: OnnxNode) -> list[Value]:
     """√Σx² and log Σx."""
     function, inner = {"ReduceL2": ("Sqrt", "sumsquare"), "ReduceLogSum": ("Log", "sum")}[node.op_type]
@@ -486,11 +469,7 @@ def _import_function_of_sum(node: OnnxNode) -> list[Value]:
     return [_without(node, _cut(node, node.emit(Unary(function), total, suffix="kept"), x), axes)]
 
 
-@onnx_operator(
-    "ReduceLogSumExp",
-    kernels=("reduce", "elementwise"),
-    limits=_LIMITS,
-)
+@onnx_operator("ReduceLogSumExp", kernels=("reduce", "elementwise"), limits=_LIMITS)
 def _import_log_sum_exp(node: OnnxNode) -> list[Value]:
     """m + log Σ exp(x − m) with m = max x where that is finite, so that nothing overflows."""
     x = _real(node, node.input(0))

@@ -13,7 +13,7 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.traits import Interpolating, Permutable, Quantizable, Rowwise, Simplifiable
-from mcugen.hir.types import Array, DType, Shape, TensorType
+from mcugen.hir.types import Array, DType, Shape, TensorType, required
 from mcugen.kernels.common.strided_loops import AxisWalk, dense_strides, numbered
 from mcugen.kernels.portable.resize import (
     MOST_LANE_BITS,
@@ -73,8 +73,7 @@ class ResizeNearest(Permutable, Rowwise, Simplifiable, Movement):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return a shape as long as the index tables."""
-        (x,) = inputs
-        assert x is not None
+        (x,) = required(inputs)
         shape = tuple(n if row is None else len(row) for n, row in zip(x.shape, self.indices, strict=True))
         return (x.with_shape(shape, x.layout),)
 
@@ -267,8 +266,7 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return a shape as long as the tables of taps."""
-        (x,) = inputs
-        assert x is not None
+        (x,) = required(inputs)
         shape = tuple(n if taps is None else len(taps.low) for n, taps in zip(x.shape, self.taps, strict=True))
         return (TensorType(shape, x.dtype, layout=x.layout),)
 
@@ -487,8 +485,7 @@ class Resample(Permutable, Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return a shape as long as the table."""
-        (x,) = inputs
-        assert x is not None
+        (x,) = required(inputs)
         shape = (*x.shape[: self.axis], len(self.start), *x.shape[self.axis + 1 :])
         return (TensorType(shape, x.dtype, layout=x.layout),)
 

@@ -17,7 +17,7 @@ from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.traits import Simplifiable
-from mcugen.hir.types import Array, DType, Shape, TensorType
+from mcugen.hir.types import Array, DType, Shape, TensorType, required
 from mcugen.kernels.common.strided_loops import dense_strides, merge_walks, numbered
 from mcugen.kernels.portable.scatter import (
     SCATTER_ELEMENTS,
@@ -91,8 +91,7 @@ SCATTER_REDUCTIONS = {
 
 def _types(inputs: tuple[TensorType | None, ...]) -> tuple[TensorType, TensorType, TensorType]:
     """Return the types of data, indices and updates; data and updates must have one element type."""
-    x, index, updates = inputs
-    assert x is not None and index is not None and updates is not None
+    x, index, updates = required(inputs)
     if x.dtype is not updates.dtype:
         dtypes = f"{updates.dtype.value} for {x.dtype.value}"
         raise ModelError("scatter: updates must have the element type of the tensor", dtypes, "repair the model")

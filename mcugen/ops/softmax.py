@@ -12,7 +12,7 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, Signature, each_row, row_axis
 from mcugen.hir.traits import Permutable, Quantizable, Rowwise, Saturating, Simplifiable
-from mcugen.hir.types import Array, DType, TensorType
+from mcugen.hir.types import Array, DType, TensorType, required
 from mcugen.kernels import cmsis_nn
 from mcugen.kernels.portable.softmax import SoftmaxSpec, call_softmax
 from mcugen.lir.builder import Builder
@@ -52,8 +52,7 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifi
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the input's shape."""
-        x = inputs[0]
-        assert x is not None
+        (x,) = required(inputs[:1])
         return (TensorType(x.shape, x.dtype, layout=x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
-from mcugen.hir.types import Array, DType, Layout, TensorType
+from mcugen.hir.types import Array, DType, Layout, TensorType, required
 from mcugen.kernels.portable.sampling import (
     MAX_ROI_POOL,
     ROI_ALIGN,
@@ -51,8 +51,7 @@ class RoiAlign(Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """One image of bins a region and channel."""
-        x, rois, batch = inputs
-        assert x is not None and rois is not None and batch is not None
+        x, rois, batch = required(inputs)
         if x.rank != 4 or rois.rank != 2 or rois.shape[1] != 4 or batch.shape != rois.shape[:1]:
             shapes = f"{x.shape}, {rois.shape}, {batch.shape}"
             raise ModelError("roi_align: regions must be four numbers and a batch index", shapes, "repair the model")
@@ -113,22 +112,14 @@ class RoiAlign(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """Sample by sample."""
         x = node.input(0).type
-        operands = {
-            "x": builder.buffer(node.input(0)),
-            "rois": builder.buffer(node.input(1)),
-            "images": builder.buffer(node.input(2)),
-            "y": builder.buffer(node.output),
-        }
+        operands = builder.operands(node, "x", "rois", "images")
         params = [
             _regions(node, self.height, self.width),
             BinSamples(samples=self.samples, max_samples=_MAX_BIN_SAMPLES),
             RegionScale(scale=real_param(self.scale, x.dtype)),
         ]
         options = AlignOptions(
-            t=x.dtype.c,
-            f="" if x.dtype is DType.FLOAT64 else "f",
-            half_pixel=self.half_pixel,
-            max=self.takes_max,
+            t=x.dtype.c, f="" if x.dtype is DType.FLOAT64 else "f", half_pixel=self.half_pixel, max=self.takes_max
         )
         variant = f"{'max' if self.takes_max else 'average'}_{x.dtype.tag}"
         builder.call(node, Call(ROI_ALIGN, operands, params, [options], variant=variant))
@@ -174,8 +165,7 @@ class MaxRoiPool(Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """One image of bins a region and channel."""
-        x, rois = inputs
-        assert x is not None and rois is not None
+        x, rois = required(inputs)
         if x.rank != 4 or rois.rank != 2 or rois.shape[1] != 5:
             raise ModelError("max_roi_pool: regions must be five numbers", f"{x.shape}, {rois.shape}", "repair it")
         shape = (rois.shape[0], x.shape[1], self.height, self.width)
@@ -208,11 +198,7 @@ class MaxRoiPool(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """Element by element."""
         x = node.input(0).type
-        operands = {
-            "x": builder.buffer(node.input(0)),
-            "rois": builder.buffer(node.input(1)),
-            "y": builder.buffer(node.output),
-        }
+        operands = builder.operands(node, "x", "rois")
         scale = RegionScale(scale=real_param(self.scale, x.dtype))
         params = [_regions(node, self.height, self.width), scale]
         options = FloatTypeOptions(t=x.dtype.c, f="" if x.dtype is DType.FLOAT64 else "f")

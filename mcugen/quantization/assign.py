@@ -153,7 +153,7 @@ class _Assigner:
         for node in [n for n in self.nodes if n in self.movers and self._small_parts(n)]:
             if node.outputs[0].name in self.wanted:
                 continue
-            if not any(weight_axes(reader.op) for reader in self._readers(node.outputs[0])):
+            if not any(weight_axes(reader.op) for reader in readers_behind(node.outputs[0], self.movers.__contains__)):
                 self.movers.remove(node)
                 self._leave(node, UNEQUAL_RANGES)
 
@@ -171,10 +171,6 @@ class _Assigner:
             return known
         sources = [self._span(v) for v in _activations(value.producer)]
         return max((s for s in sources if s is not None), default=None) if None not in sources else None
-
-    def _readers(self, value: Value) -> list[Node]:
-        """Return the nodes that compute with a value, directly or behind nodes that move data."""
-        return readers_behind(value, self.movers.__contains__)
 
     def _alike(self, node: Node) -> list[Value]:
         """Return the tensors of a node that must share one scale."""

@@ -98,7 +98,7 @@ def _raw_bytes(model: FloatModel, value: Value, samples: Samples) -> Iterator[st
     if value.type.count < MIN_RAW_ELEMENTS or not all(_are_bytes(array) for array in arrays):
         return
     levels = np.unique(np.concatenate([np.unique(array) for array in arrays]))
-    layers = readers_behind(value, lambda node: node.op.moves_data)
+    layers = readers_behind(value)
     if (
         levels.max() < MIN_RAW_MAXIMUM
         or len(levels) < MIN_RAW_LEVELS

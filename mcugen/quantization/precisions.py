@@ -111,7 +111,7 @@ def quantized_inputs(graph: Graph) -> dict[str, tuple[float, float]]:
     """Return the range of each real input that the model quantizes before any other use, as its integers cover it."""
     ranges: dict[str, tuple[float, float]] = {}
     for value in (v for v in graph.inputs if v.type.dtype is DType.FLOAT32):
-        readers = readers_behind(value, lambda node: node.op.moves_data)
+        readers = readers_behind(value)
         stored = [_first_quantized(node) for node in readers]
         ends = [code_range(quant, dtype) for quant, dtype in filter(None, stored) if len(quant.scale) == 1]
         if ends and len(ends) == len(readers):

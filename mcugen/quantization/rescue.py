@@ -18,7 +18,7 @@ from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.evaluation.layers import PrecisionReason
 from mcugen.evaluation.samples import spread
 from mcugen.hir.graph import Node, Value
-from mcugen.hir.traits import weight_axes
+from mcugen.hir.traits import readers_behind, weight_axes
 from mcugen.hir.types import Array, DType
 from mcugen.ops.recurrent import Recurrent
 from mcugen.quantization.estimate import MAX_EVALUATION_MACS, MIN_EVALUATION_SAMPLES, output_sqnr
@@ -236,7 +236,7 @@ def _remedies(quantizer: Quantizer, *, is_searched: bool) -> Iterator[_Remedy]:
 
 def _adjacent_layers(values: Sequence[Value]) -> list[str]:
     """Return the layers that compute these tensors or read them."""
-    nodes = [n for v in values for n in (v.producer, *_readers(v)) if n is not None and not n.op.moves_data]
+    nodes = [n for v in values for n in (v.producer, *readers_behind(v)) if n is not None and not n.op.moves_data]
     return [n.outputs[0].name for n in dict.fromkeys(nodes)]
 
 
@@ -273,19 +273,10 @@ def _readers_of(inputs: Sequence[Value], quantizer: Quantizer) -> list[str]:
     chosen: dict[str, None] = {}
     todo = list(inputs)
     for value in todo:
-        for node in _readers(value):
+        for node in readers_behind(value):
             chosen.update(dict.fromkeys(v.name for v in node.outputs[:1]))
             todo += [v for v in node.outputs if v not in todo and quantizer.sqnr_of_tensor(v.name) < BAD_DB]
     return list(chosen)
-
-
-def _readers(value: Value) -> Iterator[Node]:
-    """Yield the nodes that compute with a value, directly or behind nodes that move data."""
-    for node in value.users:
-        if node.op.moves_data:
-            yield from (reader for moved in node.outputs for reader in _readers(moved))
-        else:
-            yield node
 
 
 def _moved_inputs(model: FloatModel, inputs: Sequence[Value]) -> list[Value]:

@@ -123,7 +123,7 @@ def _sums_kernels(node: Node) -> bool:
 
 def _is_thresholded(value: Value) -> bool:
     """Return whether the model itself compares an output, as detectors do that give a label and its score."""
-    readers = readers_behind(value, lambda node: node.op.moves_data)
+    readers = readers_behind(value)
     operators = [step.op for node in readers for step in (node.op.steps if isinstance(node.op, Stack) else (node,))]
     return any(operator.name in _THRESHOLDS for operator in operators)
 

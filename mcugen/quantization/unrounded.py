@@ -87,7 +87,7 @@ def unrounded_outputs(model: FloatModel, samples: Sequence[Mapping[str, Array]])
     outputs = [v for name, v in zip(graph.output_names, graph.outputs, strict=True) if name not in model.states]
     tails = [tail for value in outputs if (tail := _tail_of(model, value)) is not None]
     behind = {node for tail in tails for node in tail.behind}
-    tails = [tail for tail in tails if all(behind.issuperset(_readers(node.output)) for node in tail.last)]
+    tails = [tail for tail in tails if all(behind.issuperset(readers_behind(node.output)) for node in tail.last)]
     if not tails or not samples:
         return UnroundedOutputs()
     ratios = _range_ratios(model, [node.output for tail in tails for node in tail.last], samples)
@@ -97,11 +97,6 @@ def unrounded_outputs(model: FloatModel, samples: Sequence[Mapping[str, Array]])
             layers |= {node.output.name: ratios[node.output.name] for node in tail.last}
             names_behind |= {node.output.name: widest.output.name for node in tail.behind}
     return UnroundedOutputs(layers, names_behind)
-
-
-def _readers(value: Value) -> list[Node]:
-    """Return the nodes that compute with a value, directly or behind nodes that move data."""
-    return readers_behind(value, lambda node: node.op.moves_data)
 
 
 def _tail_of(model: FloatModel, output: Value) -> _Tail | None:

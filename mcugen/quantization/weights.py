@@ -44,11 +44,7 @@ NUM_SCALE_HALVINGS = 24
 
 
 def plain_codes(
-    node: Node,
-    scheme: Scheme,
-    dtype: DType = DType.INT8,
-    living: Array | None = None,
-    code_bits: float | None = None,
+    node: Node, scheme: Scheme, dtype: DType = DType.INT8, living: Array | None = None, code_bits: float | None = None
 ) -> Codes:
     """Return a layer's weights rounded to nearest.
 

@@ -127,8 +127,7 @@ def print_model(graph: Graph, program: Program, report: Report, console: Console
     facts.add_row("parameters", f"{report.model.parameters:,} in {program.weights_size:,} bytes of constants")
     facts.add_row("kernels", "; ".join(filter(None, (report.kernels, report.library_calls))))
     facts.add_row(
-        "peak activation memory",
-        f"{peak_live_bytes(program):,} bytes alive at once, arena {program.arena_size:,}",
+        "peak activation memory", f"{peak_live_bytes(program):,} bytes alive at once, arena {program.arena_size:,}"
     )
     console.print(facts)
     table = Table("#", "operator", "output", "MACs", "ONNX nodes")

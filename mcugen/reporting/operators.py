@@ -41,7 +41,7 @@ def operator_table(registry: Registry = BUILT_IN) -> str:
         f"Models of opset {OLDEST_OPSET} to {newest} are read. An operator with constant inputs is computed at compile "
         "time, whatever its element type. Floats of 16 bits and less are stored as such and computed as float32. "
         "Beside an operator's kernels, `copy`, `transpose`, `fill`, `move` and `elementwise` may stand for what is "
-        "moved, broadcast or converted.",
+        "moved, broadcast or converted."
     ]
     domains = sorted({domain for domain, _ in registry.importers} | {""})
     missing = []

@@ -50,7 +50,7 @@ def hint_of_types(graph: Graph, options: CompileOptions) -> list[str]:
     if options.input_types or not any(node.input(0).type.dtype is DType.INT8 for node in layers):
         return []
     for value in (v for v in graph.inputs if v.type.dtype is DType.FLOAT32):
-        readers = readers_behind(value, lambda node: node.op.moves_data)
+        readers = readers_behind(value)
         macs = sum(node.op.macs(node.sig) for node in readers)
         if readers and all(_has_whole_weights(node) for node in readers):
             share = macs / max(sum(node.op.macs(node.sig) for node in layers), 1)

@@ -94,7 +94,6 @@ M0PLUS = InOrder(_M0PLUS_PRICES, lambda *_: 0)
 
 _WORD_LOAD = r"ldr"
 _PRODUCT = r"mul|ml[as]|[su]m[lmu]\w+|smm\w+|umaal"
-_SHIFT = r"(ls[lr]|asr|ror)"
 _EARLY_SIMD = r"[su]sat(16)?|rev(16|sh)?|rbit|[su]bfx|pkh\w+|[su]xta\w+"
 _LATE_SIMD = r"[su]sat(16)?|u?q\w+|usad\w*"
 _SIMD = rf"{_EARLY_SIMD}|{_LATE_SIMD}|[su]xt\w+|[su]h?(add|sub|asx|sax)(8|16)?|sel"

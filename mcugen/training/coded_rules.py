@@ -199,7 +199,7 @@ def _of_move(walk: ErrorPropagation, node: Node, error: Error) -> None:
     if derivative is None:
         raise UnfitError(f"{node.op.name} '{layer_name(node)}'")
     back = Backward(walk.graph, node, walk.varying)
-    for index, make in derivative.rule(back, node, [error.codes]).items():
+    for index, make in derivative.rule(back, node.op, node, [error.codes]).items():
         value = node.input(index)
         if value in walk.varying and (codes := make()) is not None:
             walk.give(value, Error(codes, error.unit, error.most))

@@ -17,6 +17,7 @@ from onnx_models import Net
 from mcugen.evaluation.layers import OtherPrecision, PrecisionReason, precision_lines
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.graph import Value
+from mcugen.hir.traits import readers_behind
 from mcugen.hir.types import Array, DType
 from mcugen.quantization import rescue
 from mcugen.quantization.float_model import FloatModel, build_float_model
@@ -249,7 +250,7 @@ def test_tensors_of_several_inputs() -> None:
 def test_readers_behind_what_moves_data() -> None:
     model = fused(two_inputs())
     inputs = {v.name: v for v in model.graph.inputs if v.name != "places"}
-    found = {name: {n.outputs[0].name for n in rescue._readers(v)} for name, v in inputs.items()}
+    found = {name: {n.outputs[0].name for n in readers_behind(v)} for name, v in inputs.items()}
     assert found == {"a": {"y"}, "b": {"y", "z"}, "c": {"r"}}
 
 

@@ -38,10 +38,7 @@ _STUDY_MODELS = {
     "mobilenet_v1_025_vww": "VWW",
     "autoencoder_ad": "AD",
 }
-_STUDY_COLUMNS = {
-    **dict.fromkeys(("cortex-m4", "cortex-m7", "cortex-m33"), "ours m4"),
-    "cortex-m55": "ours m55",
-}
+_STUDY_COLUMNS = {**dict.fromkeys(("cortex-m4", "cortex-m7", "cortex-m33"), "ours m4"), "cortex-m55": "ours m55"}
 
 Key = tuple[str | int, ...]
 """What a layer is recognized by."""

@@ -19,9 +19,7 @@ from mcugen.core.options import LibraryFiles
 from mcugen.simulation.toolchain import Unit
 
 FOLDERS = ("tflite-micro", "CMSIS-NN", "flatbuffers", "gemmlowp", "ruy", "tiny")
-_MODELS: dict[Network, str] = {
-    "ad": "benchmark/training/anomaly_detection/trained_models/ad01_int8.tflite",
-}
+_MODELS: dict[Network, str] = {"ad": "benchmark/training/anomaly_detection/trained_models/ad01_int8.tflite"}
 _ARENA = 32768
 _LIBRARY = foreign_library("tflm", "TensorFlow Lite Micro", "network_tflm.h")
 _KERNELS = ("conv", "depthwise_conv", "fully_connected", "pooling", "softmax")

@@ -130,10 +130,7 @@ REQUIREMENTS = (
     Requirement(
         "MEM-3",
         "No tensor is overwritten while it is needed, and all lie within the arena.",
-        (
-            "memory/test_verify_plan.py::test_a_sound_plan_passes",
-            "memory/test_verify_plan.py::test_sabotage_is_found",
-        ),
+        ("memory/test_verify_plan.py::test_a_sound_plan_passes", "memory/test_verify_plan.py::test_sabotage_is_found"),
     ),
     Requirement(
         "MEM-4",

@@ -11,8 +11,7 @@ import onnx
 from onnx import numpy_helper
 
 from mcugen.core.errors import UsageError, shortened
-from mcugen.frontend.onnx.hazards import graphs_of
-from mcugen.frontend.onnx.nodes import bodies_of
+from mcugen.frontend.onnx.nodes import bodies_of, graphs_of
 
 MOVEMENT_OPERATORS = frozenset({"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
 """Operators that may stand between an input or output and its conversion, since they move elements of any type."""

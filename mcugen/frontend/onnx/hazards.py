@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx
 
 from mcugen.core.errors import DoesNotFitError, ModelError, shortened
 from mcugen.core.limits import MAX_LINKS, MAX_NAME, MAX_NODES, MAX_PARTS, MAX_PORTS, MAX_RANK, MAX_READERS
 from mcugen.frontend.onnx.functions import short_domain
+from mcugen.frontend.onnx.nodes import every_node, graphs_of
 
 
 def check_hazards(model: onnx.ModelProto, place: str) -> None:
@@ -88,7 +89,7 @@ def _check_nodes(nodes: Sequence[onnx.NodeProto], opsets: Mapping[str, int], pla
 def _check_budget(model: onnx.ModelProto, place: str) -> None:
     """Raise DoesNotFitError if a graph exceeds one of the limits, which no real model reaches."""
     graph = model.graph
-    nodes = [n for body in (graph, *model.functions) for n in _all_nodes(body.node)]
+    nodes = [n for body in (graph, *model.functions) for n in every_node(body.node)]
     readers = Counter(name for node in nodes for name in node.input if name)
     links = sum(len(node.input) + len(node.output) for node in nodes) + len(graph.initializer)
     widest = max(((max(len(n.input), len(n.output)), n.op_type) for n in nodes), default=(0, ""))
@@ -111,22 +112,6 @@ def _check_budget(model: onnx.ModelProto, place: str) -> None:
             raise DoesNotFitError(
                 f"{place}: there must be at most {limit:,} {what}", f"{count:,}{named}", "simplify it"
             )
-
-
-def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes, and recursively those of their bodies."""
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            for graph in graphs_of(attribute):
-                yield from _all_nodes(graph.node)
-
-
-def graphs_of(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
-    """Yield the graphs that an attribute holds."""
-    if attribute.HasField("g"):
-        yield attribute.g
-    yield from attribute.graphs
 
 
 def _check_calls(model: onnx.ModelProto, place: str) -> None:

@@ -13,7 +13,15 @@ def every_node(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     for node in nodes:
         yield node
         for attribute in node.attribute:
-            yield from every_node(attribute.g.node)
+            for graph in graphs_of(attribute):
+                yield from every_node(graph.node)
+
+
+def graphs_of(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs that an attribute holds."""
+    if attribute.HasField("g"):
+        yield attribute.g
+    yield from attribute.graphs
 
 
 def bodies_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:

@@ -19,8 +19,7 @@ from onnx import helper
 from mcugen.core.errors import ModelError
 from mcugen.frontend.onnx.foreign import shown_domain
 from mcugen.frontend.onnx.functions import STANDARD_DOMAINS, first_version, restored_version
-from mcugen.frontend.onnx.hazards import graphs_of
-from mcugen.frontend.onnx.nodes import every_node
+from mcugen.frontend.onnx.nodes import every_node, graphs_of
 from mcugen.frontend.onnx.upgrade_rules import Rewrite, Rule, rules_between
 from mcugen.hir.names import Names
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import onnx
 
-from mcugen.frontend.onnx.hazards import graphs_of
+from mcugen.frontend.onnx.nodes import graphs_of
 
 
 def sort_nodes(model: onnx.ModelProto) -> None:

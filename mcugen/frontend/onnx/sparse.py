@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 from mcugen.core.errors import DoesNotFitError, ModelError, shortened
 from mcugen.core.limits import MODEL_BYTES, check_size
-from mcugen.frontend.onnx.hazards import graphs_of
+from mcugen.frontend.onnx.nodes import graphs_of
 from mcugen.frontend.onnx.scope import to_array
 from mcugen.hir.types import Array
 

@@ -5,14 +5,4 @@ from mcugen.ops.gradient import elementwise, imported, loops, moves, products, r
 from mcugen.ops.gradient.reverse import gradients
 from mcugen.ops.gradient.unfused import unfuse
 
-__all__ = [
-    "elementwise",
-    "gradients",
-    "imported",
-    "loops",
-    "moves",
-    "products",
-    "recurrent",
-    "statistics",
-    "unfuse",
-]
+__all__ = ["gradients", "unfuse"]

@@ -36,11 +36,7 @@ def _of_swish(x: Expression, a: Expression) -> Expression:
     return _sigmoid(a * x) * (1 + a * x * (1 - _sigmoid(a * x)))
 
 
-_STABLE: Mapping[str, Callable[..., Expression]] = {
-    "Sigmoid": _of_sigmoid,
-    "Swish": _of_swish,
-    "Softplus": _sigmoid,
-}
+_STABLE: Mapping[str, Callable[..., Expression]] = {"Sigmoid": _of_sigmoid, "Swish": _of_swish, "Softplus": _sigmoid}
 """Derivatives of functions whose derivative by rule would be ∞/∞ or discontinuous for some numbers."""
 
 
@@ -86,10 +82,8 @@ def formal(index: int, dtype: DType) -> Argument:
 
 
 @derivative_of(Elementwise)
-def _of_elementwise(back: Backward, node: Node, gradient: Value) -> Parts:
+def _of_elementwise(back: Backward, op: Elementwise, node: Node, gradient: Value) -> Parts:
     """Return the gradients with respect to each input."""
-    op = node.op
-    assert isinstance(op, Elementwise)
     if op.tables or any(v is not None and v.type.quant is not None for v in (*node.inputs, *node.outputs)):
         raise Refusal("what is differentiated must compute with reals", node.place, "train what lies behind it")
     return {i: partial(_by_input, back, node, gradient, i) for i in range(len(node.inputs))}

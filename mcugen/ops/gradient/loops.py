@@ -26,10 +26,8 @@ from mcugen.ops.pointwise import Binary
 
 
 @derivative_of_all(Repeat)
-def _of_repeat(back: Backward, node: Node, gradients: Gradients) -> Parts:
+def _of_repeat(back: Backward, op: Repeat, node: Node, gradients: Gradients) -> Parts:
     """Return the gradients with respect to states, sliced inputs, and inputs that all steps read."""
-    op = node.op
-    assert isinstance(op, Repeat)
     if op.conditional or any(v is not None and v.type.quant is not None for v in (*node.inputs, *node.outputs)):
         what = "loops are differentiated that compute with reals, in a number of steps that is known"
         raise Refusal(what, node.place, "train what lies behind it")

@@ -30,27 +30,24 @@ from mcugen.ops.scatter import ScatterElements, ScatterND
 
 
 @derivative_of(Reshape)
-def _of_reshape(back: Backward, node: Node, gradient: Value) -> Parts:
+def _of_reshape(back: Backward, _op: Reshape, node: Node, gradient: Value) -> Parts:
     return {0: lambda: back.reshaped(gradient, node.input(0).type.shape)}
 
 
 @derivative_of(Transpose)
-def _of_transpose(back: Backward, node: Node, gradient: Value) -> Parts:
-    assert isinstance(node.op, Transpose)
-    perm = inverse(node.op.perm)
-    return {0: lambda: back.transposed(gradient, perm)}
+def _of_transpose(back: Backward, op: Transpose, node: Node, gradient: Value) -> Parts:
+    return {0: lambda: back.transposed(gradient, inverse(op.perm))}
 
 
 @derivative_of(Expand)
-def _of_expand(back: Backward, node: Node, gradient: Value) -> Parts:
+def _of_expand(back: Backward, _op: Expand, node: Node, gradient: Value) -> Parts:
     return {0: lambda: back.summed_to(gradient, node.input(0).type.shape)}
 
 
 @derivative_of(Slice)
-def _of_slice(back: Backward, node: Node, gradient: Value) -> Parts:
+def _of_slice(back: Backward, op: Slice, node: Node, gradient: Value) -> Parts:
     """Zeros around, or between."""
-    op, x = node.op, node.input(0).type
-    assert isinstance(op, Slice)
+    x = node.input(0).type
     if any(step != 1 for step in op.steps):
         return {0: lambda: _scattered(back, node, gradient)}
     after = tuple(n - start - size for n, start, size in zip(x.shape, op.starts, op.sizes, strict=True))
@@ -58,7 +55,7 @@ def _of_slice(back: Backward, node: Node, gradient: Value) -> Parts:
 
 
 @derivative_of(Extend)
-def _of_extend(back: Backward, node: Node, gradient: Value) -> Parts:
+def _of_extend(back: Backward, _op: Extend, node: Node, gradient: Value) -> Parts:
     return {0: lambda: _scattered(back, node, gradient)}
 
 
@@ -74,18 +71,16 @@ def _scattered(back: Backward, node: Node, gradient: Value) -> Value:
 
 
 @derivative_of(Pad)
-def _of_pad(back: Backward, node: Node, gradient: Value) -> Parts:
+def _of_pad(back: Backward, op: Pad, node: Node, gradient: Value) -> Parts:
     """Slice the inner part."""
-    op, x = node.op, node.input(0).type
-    assert isinstance(op, Pad)
+    x = node.input(0).type
     return {0: lambda: back.emit(Slice(op.before, x.shape, (1,) * x.rank), gradient)}
 
 
 @derivative_of(PadWith)
-def _of_pad_with(back: Backward, node: Node, gradient: Value) -> Parts:
+def _of_pad_with(back: Backward, op: PadWith, node: Node, gradient: Value) -> Parts:
     """Slice the inner part for x; sum the border for the padding value."""
-    op, x, around = node.op, node.input(0).type, node.input(1).type
-    assert isinstance(op, PadWith)
+    x, around = node.input(0).type, node.input(1).type
     axes = range(x.rank)
 
     def within() -> Value:
@@ -99,10 +94,9 @@ def _of_pad_with(back: Backward, node: Node, gradient: Value) -> Parts:
 
 
 @derivative_of(Concat)
-def _of_concat(back: Backward, node: Node, gradient: Value) -> Parts:
+def _of_concat(back: Backward, op: Concat, node: Node, gradient: Value) -> Parts:
     """Slice the part of each input."""
-    assert isinstance(node.op, Concat)
-    axis, at = node.op.axis, 0
+    axis, at = op.axis, 0
     parts: dict[int, Callable[[], Value]] = {}
     for index in range(len(node.inputs)):
         shape = node.input(index).type.shape
@@ -113,11 +107,9 @@ def _of_concat(back: Backward, node: Node, gradient: Value) -> Parts:
 
 
 @derivative_of(Gather)
-def _of_gather(back: Backward, node: Node, gradient: Value) -> Parts:
+def _of_gather(back: Backward, op: Gather, node: Node, gradient: Value) -> Parts:
     """Rows are added to where they were taken from: an embedding is one of these."""
-    assert isinstance(node.op, Gather)
-    axis = node.op.axis
-    return {0: lambda: _rows_added(back, node, gradient, axis)}
+    return {0: lambda: _rows_added(back, node, gradient, op.axis)}
 
 
 def _rows_added(back: Backward, node: Node, gradient: Value, axis: int) -> Value:
@@ -131,25 +123,23 @@ def _rows_added(back: Backward, node: Node, gradient: Value, axis: int) -> Value
 
 
 @derivative_of(GatherElements)
-def _of_gather_elements(back: Backward, node: Node, gradient: Value) -> Parts:
-    assert isinstance(node.op, GatherElements)
-    op, x, index = ScatterElements(node.op.axis, "add"), node.input(0).type, node.input(1)
-    return {0: lambda: back.emit(op, back.zeros(x), index, gradient)}
+def _of_gather_elements(back: Backward, op: GatherElements, node: Node, gradient: Value) -> Parts:
+    add, x, index = ScatterElements(op.axis, "add"), node.input(0).type, node.input(1)
+    return {0: lambda: back.emit(add, back.zeros(x), index, gradient)}
 
 
 @derivative_of(GatherND)
-def _of_gather_nd(back: Backward, node: Node, gradient: Value) -> Parts:
+def _of_gather_nd(back: Backward, op: GatherND, node: Node, gradient: Value) -> Parts:
     x, index = node.input(0).type, node.input(1)
-    assert isinstance(node.op, GatherND)
-    if node.op.batch:
+    if op.batch:
         raise Refusal("GatherND is differentiated without batch axes", node.place, "train what lies behind it")
     return {0: lambda: back.emit(ScatterND("add"), back.zeros(x), index, gradient)}
 
 
 @derivative_of(ScatterElements, ScatterND)
-def _of_scatter(back: Backward, node: Node, gradient: Value) -> Parts:
+def _of_scatter(back: Backward, op: Operator, node: Node, gradient: Value) -> Parts:
     """Return the gradient at the indices for the updates; replaced elements of x get 0."""
-    op, index, updates = node.op, node.input(1), node.input(2).type
+    index, updates = node.input(1), node.input(2).type
     assert isinstance(op, ScatterElements | ScatterND)
     if op.reduction not in ("none", "add"):
         raise Refusal("scatter is differentiated that replaces or adds", node.place, "train what lies behind it")
@@ -162,54 +152,45 @@ def _of_scatter(back: Backward, node: Node, gradient: Value) -> Parts:
 
 
 @derivative_of(TopK)
-def _of_top_k(back: Backward, node: Node, gradient: Value) -> Parts:
+def _of_top_k(back: Backward, op: TopK, node: Node, gradient: Value) -> Parts:
     """Scatter the gradient to the positions of the values."""
-    assert isinstance(node.op, TopK)
-    add, x = ScatterElements(node.op.axis, "add"), node.input(0).type
+    add, x = ScatterElements(op.axis, "add"), node.input(0).type
     return {0: lambda: back.emit(add, back.zeros(x), node.outputs[1], gradient)}
 
 
 @derivative_of(Trilu)
-def _of_trilu(back: Backward, node: Node, gradient: Value) -> Parts:
-    return {0: lambda: back.emit(node.op, gradient, node.input(1))}
+def _of_trilu(back: Backward, op: Trilu, node: Node, gradient: Value) -> Parts:
+    return {0: lambda: back.emit(op, gradient, node.input(1))}
 
 
 @derivative_of(ReverseSequence)
-def _of_reverse_sequence(back: Backward, node: Node, gradient: Value) -> Parts:
+def _of_reverse_sequence(back: Backward, op: ReverseSequence, node: Node, gradient: Value) -> Parts:
     """Reverse the gradient."""
-    return {0: lambda: back.emit(node.op, gradient, node.input(1))}
+    return {0: lambda: back.emit(op, gradient, node.input(1))}
 
 
 @derivative_of(Cumulative)
-def _of_cumulative(back: Backward, node: Node, gradient: Value) -> Parts:
+def _of_cumulative(back: Backward, op: Cumulative, node: Node, gradient: Value) -> Parts:
     """Each element is part of all sums behind it."""
-    op = node.op
-    assert isinstance(op, Cumulative)
     if op.function != "CumSum":
         raise Refusal("cumulative sums are differentiated", f"{node.place}, a product", "train what lies behind it")
     return {0: lambda: back.emit(replace(op, reverse=not op.reverse), gradient)}
 
 
 @derivative_of(ResizeNearest)
-def _of_nearest(back: Backward, node: Node, gradient: Value) -> Parts:
-    op = node.op
-    assert isinstance(op, ResizeNearest)
+def _of_nearest(back: Backward, op: ResizeNearest, node: Node, gradient: Value) -> Parts:
     axes = {axis: ResizeNearest((None, row)) for axis, row in enumerate(op.indices) if row is not None}
     return {0: lambda: _resized(back, node, gradient, axes)}
 
 
 @derivative_of(ResizeLinear)
-def _of_linear(back: Backward, node: Node, gradient: Value) -> Parts:
-    op = node.op
-    assert isinstance(op, ResizeLinear)
+def _of_linear(back: Backward, op: ResizeLinear, node: Node, gradient: Value) -> Parts:
     axes = {axis: ResizeLinear((None, taps)) for axis, taps in enumerate(op.taps) if taps is not None}
     return {0: lambda: _resized(back, node, gradient, axes)}
 
 
 @derivative_of(Resample)
-def _of_resample(back: Backward, node: Node, gradient: Value) -> Parts:
-    op = node.op
-    assert isinstance(op, Resample)
+def _of_resample(back: Backward, op: Resample, node: Node, gradient: Value) -> Parts:
     return {0: lambda: _resized(back, node, gradient, {op.axis: replace(op, axis=1)})}
 
 

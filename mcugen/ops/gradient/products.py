@@ -26,17 +26,14 @@ def _turned(back: Backward, x: Value) -> Value:
 
 
 @derivative_of(MatMul)
-def _of_matmul(back: Backward, node: Node, gradient: Value) -> Parts:
+def _of_matmul(back: Backward, op: MatMul, node: Node, gradient: Value) -> Parts:
     """y = f·a·b: ∂a = f·∂y·bᵀ, ∂b = f·aᵀ·∂y."""
-    (a, b), op = (node.input(0), node.input(1)), node.op
-    return {
-        0: lambda: back.emit(op, gradient, _turned(back, b)),
-        1: lambda: back.emit(op, _turned(back, a), gradient),
-    }
+    a, b = node.input(0), node.input(1)
+    return {0: lambda: back.emit(op, gradient, _turned(back, b)), 1: lambda: back.emit(op, _turned(back, a), gradient)}
 
 
 @derivative_of(Dense)
-def _of_dense(back: Backward, node: Node, gradient: Value) -> Parts:
+def _of_dense(back: Backward, _op: Dense, node: Node, gradient: Value) -> Parts:
     """y = x·wᵀ + bias: ∂x = ∂y·w, ∂w = ∂yᵀ·x, ∂bias the sum of ∂y's rows."""
     x, w = node.input(0), node.input(1)
     _require_plain(node, x)
@@ -56,11 +53,10 @@ def _of_dense(back: Backward, node: Node, gradient: Value) -> Parts:
 
 
 @derivative_of(Conv)
-def _of_conv(back: Backward, node: Node, gradient: Value) -> Parts:
+def _of_conv(back: Backward, op: Conv, node: Node, gradient: Value) -> Parts:
     """y = x ∗ w + bias, channels first: ∂x scatters ∂y by w, ∂w correlates x with ∂y."""
-    x, w, op = node.input(0), node.input(1), node.op
+    x, w = node.input(0), node.input(1)
     _require_plain(node, x)
-    assert isinstance(op, Conv)
     if op.is_channels_last:
         raise Refusal("convolutions are differentiated channels first", node.place, "report this as a bug of mcugen")
     axes = [axis for axis in range(gradient.type.rank) if axis != 1]
@@ -72,11 +68,10 @@ def _of_conv(back: Backward, node: Node, gradient: Value) -> Parts:
 
 
 @derivative_of(ConvTranspose)
-def _of_conv_transpose(back: Backward, node: Node, gradient: Value) -> Parts:
+def _of_conv_transpose(back: Backward, op: ConvTranspose, node: Node, gradient: Value) -> Parts:
     """Return the convolution of ∂y with w for x, and the correlation of ∂y with x for w."""
-    x, w, op = node.input(0), node.input(1), node.op
+    x, w = node.input(0), node.input(1)
     _require_plain(node, x)
-    assert isinstance(op, ConvTranspose)
     conv = Conv(_reaching(op.window, op.space, w.type.shape[2:], x.type.shape[2:]), groups=op.groups)
     axes = [axis for axis in range(gradient.type.rank) if axis != 1]
 
@@ -103,12 +98,11 @@ def _reaching(window: Window, space: Shape, kernel: Shape, output: Shape) -> Win
 
 
 @derivative_of(PackedDense)
-def _of_packed_dense(back: Backward, node: Node, gradient: Value) -> Parts:
+def _of_packed_dense(back: Backward, op: PackedDense, node: Node, gradient: Value) -> Parts:
     """Return the gradient with respect to x alone; packed weights are not trained."""
     x, codes, scales = (node.input(i) for i in range(3))
     _require_plain(node, x)
-    op, rows, channels = node.op, math.prod(x.type.shape[:-1]), codes.type.shape[0]
-    assert isinstance(op, PackedDense)
+    rows, channels = math.prod(x.type.shape[:-1]), codes.type.shape[0]
 
     def by_x() -> Value:
         w = back.emit(DequantizeBlocks(1, op.group), codes, scales)

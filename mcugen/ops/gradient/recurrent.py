@@ -23,10 +23,8 @@ from mcugen.ops.recurrent import C0, H0, LENS, Activation, B, Gru, Lstm, P, R, R
 
 
 @derivative_of_all(Recurrent)
-def _of_recurrent(back: Backward, node: Node, gradients: Gradients) -> Parts:
+def _of_recurrent(back: Backward, op: Recurrent, node: Node, gradients: Gradients) -> Parts:
     """Return the gradients with respect to all inputs, built together."""
-    op = node.op
-    assert isinstance(op, Recurrent)
     if len(node.inputs) > LENS and node.inputs[LENS] is not None:
         raise Refusal(f"{op.name} is differentiated over whole windows", f"{node.place} has lengths", "leave them out")
     varying_inputs = [i for i, v in enumerate(node.inputs) if v is not None and v in back.varying]

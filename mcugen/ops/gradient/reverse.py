@@ -93,7 +93,7 @@ def _step(back: Backward, output_gradients: Sequence[Value | None], gradient_of:
     """Add a node's contributions to the gradients of its inputs."""
     node, derivative = back.node, derivative_for(back.node.op)
     assert derivative is not None
-    for index, part in derivative.rule(back, node, output_gradients).items():
+    for index, part in derivative.rule(back, node.op, node, output_gradients).items():
         value = node.inputs[index] if index < len(node.inputs) else None
         contribution = part() if value in back.varying and value is not None and value.type.dtype.is_float else None
         if value is not None and contribution is not None:

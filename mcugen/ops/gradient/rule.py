@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -104,8 +105,9 @@ class Backward:
 
 Parts = Mapping[int, Callable[[], Value | None]]
 """Builder of the gradient with respect to each input, by input index; it returns None for a zero gradient."""
-Rule = Callable[[Backward, Node, Value], Parts]
-"""The gradients by a node's inputs, of the node and that by its first output. Refusal where it has none."""
+Op = TypeVar("Op", bound=Operator)
+Rule = Callable[[Backward, Op, Node, Value], Parts]
+"""The gradients by a node's inputs, of its operator, itself and that by its first output. Refusal where it has none."""
 Gradients = Sequence[Value | None]
 """Gradient of each output; None if the result does not depend on that output."""
 
@@ -114,20 +116,20 @@ Gradients = Sequence[Value | None]
 class Derivative:
     """The gradients by a node's inputs. Unless it is `of_all` outputs, none but the first is asked for."""
 
-    rule: Callable[[Backward, Node, Gradients], Parts]
+    rule: Callable[[Backward, Any, Node, Gradients], Parts]
     of_all: bool
 
 
 _DERIVATIVES: dict[type[Operator], Derivative] = {}
 
 
-def derivative_of(*classes: type[Operator]) -> Callable[[Rule], Rule]:
+def derivative_of(*classes: type[Op]) -> Callable[[Rule[Op]], Rule[Op]]:
     """Register a rule for operator classes and their subclasses that uses the gradient of the first output."""
 
-    def register(rule: Rule) -> Rule:
-        def of_first(back: Backward, node: Node, gradients: Gradients) -> Parts:
+    def register(rule: Rule[Op]) -> Rule[Op]:
+        def of_first(back: Backward, op: Op, node: Node, gradients: Gradients) -> Parts:
             first = gradients[0]
-            return {} if first is None else rule(back, node, first)
+            return {} if first is None else rule(back, op, node, first)
 
         _DERIVATIVES.update(dict.fromkeys(classes, Derivative(of_first, of_all=False)))
         return rule
@@ -135,13 +137,13 @@ def derivative_of(*classes: type[Operator]) -> Callable[[Rule], Rule]:
     return register
 
 
-WholeRule = Callable[[Backward, Node, Gradients], Parts]
+WholeRule = Callable[[Backward, Op, Node, Gradients], Parts]
 
 
-def derivative_of_all(*classes: type[Operator]) -> Callable[[WholeRule], WholeRule]:
+def derivative_of_all(*classes: type[Op]) -> Callable[[WholeRule[Op]], WholeRule[Op]]:
     """Register a rule for operator classes and their subclasses that uses the gradients of all outputs."""
 
-    def register(rule: WholeRule) -> WholeRule:
+    def register(rule: WholeRule[Op]) -> WholeRule[Op]:
         _DERIVATIVES.update(dict.fromkeys(classes, Derivative(rule, of_all=True)))
         return rule
 

@@ -28,10 +28,9 @@ def _refuse(node: Node, what: str) -> Refusal:
 
 
 @derivative_of(Reduce)
-def _of_reduce(back: Backward, node: Node, gradient: Value) -> Parts:
+def _of_reduce(back: Backward, op: Reduce, node: Node, gradient: Value) -> Parts:
     """Each element has its share; equal extremes share one gradient."""
-    op, x, y = node.op, node.input(0), node.output
-    assert isinstance(op, Reduce)
+    x, y = node.input(0), node.output
 
     def by_x() -> Value:
         share = back.scaled(gradient, y.type.count / x.type.count) if op.function == "mean" else gradient
@@ -52,10 +51,9 @@ def _of_reduce(back: Backward, node: Node, gradient: Value) -> Parts:
 
 
 @derivative_of(Softmax)
-def _of_softmax(back: Backward, node: Node, gradient: Value) -> Parts:
+def _of_softmax(back: Backward, op: Softmax, node: Node, gradient: Value) -> Parts:
     """y·(∂y − Σ ∂y·y); of the logarithm ∂y − exp(y)·Σ ∂y."""
-    op, y = node.op, node.output
-    assert isinstance(op, Softmax)
+    y = node.output
     axes = (op.axis,)
 
     def by_x() -> Value:
@@ -69,10 +67,9 @@ def _of_softmax(back: Backward, node: Node, gradient: Value) -> Parts:
 
 
 @derivative_of(Normalize)
-def _of_normalize(back: Backward, node: Node, gradient: Value) -> Parts:
+def _of_normalize(back: Backward, op: Normalize, node: Node, gradient: Value) -> Parts:
     """Return ∂x = (∂n − mean(∂n) − n · mean(∂n · n)) / deviation, where n is the normalized x and ∂n its gradient."""
-    op, x = node.op, node.input(0)
-    assert isinstance(op, Normalize)
+    x = node.input(0)
     shape, axes = op.view(x.type.shape)
     affine = {i: v for i, v in enumerate(node.inputs) if i and v is not None}
 
@@ -99,28 +96,22 @@ def _of_normalize(back: Backward, node: Node, gradient: Value) -> Parts:
 
 
 @derivative_of(MaxPool)
-def _of_max_pool(back: Backward, node: Node, gradient: Value) -> Parts:
+def _of_max_pool(back: Backward, op: MaxPool, node: Node, gradient: Value) -> Parts:
     """Pass the gradient to the first largest element of each window."""
-    op = node.op
-    assert isinstance(op, MaxPool)
     return {0: lambda: _to_largest(back, node, op, gradient)}
 
 
 @derivative_of(DirectPool)
-def _of_direct_pool(back: Backward, node: Node, gradient: Value) -> Parts:
+def _of_direct_pool(back: Backward, op: DirectPool, node: Node, gradient: Value) -> Parts:
     """Use the rule of the maximum or the average."""
-    op = node.op
-    assert isinstance(op, DirectPool)
     if op.function == "lp":
         raise _refuse(node, "an Lp norm")
     return {0: lambda: (_to_largest if op.function == "max" else _to_all)(back, node, op, gradient)}
 
 
 @derivative_of(AveragePool)
-def _of_average_pool(back: Backward, node: Node, gradient: Value) -> Parts:
+def _of_average_pool(back: Backward, op: AveragePool, node: Node, gradient: Value) -> Parts:
     """All elements of a window have as much."""
-    op = node.op
-    assert isinstance(op, AveragePool)
     return {0: lambda: _to_all(back, node, op, gradient)}
 
 

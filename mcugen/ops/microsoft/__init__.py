@@ -14,17 +14,3 @@ from mcugen.ops.microsoft import (
     shapes,
     weights,
 )
-
-__all__ = [
-    "activations",
-    "attention",
-    "fused",
-    "images",
-    "left_out",
-    "normalization",
-    "quantized",
-    "recurrence",
-    "rotary",
-    "shapes",
-    "weights",
-]

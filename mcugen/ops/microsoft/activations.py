@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from mcugen.hir.graph import Value
-from mcugen.ops.microsoft.axes import axes
-from mcugen.ops.onnx_node import COMPOSED_TEXT, FLOAT, FLOATS, MICROSOFT, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.microsoft.common import axes, composed, shaped
+from mcugen.ops.onnx_node import FLOAT, FLOATS, MICROSOFT, OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Unary
 
 _ELEMENTWISE = ("elementwise",)
@@ -21,7 +21,7 @@ def _import_gelu(node: OnnxNode) -> list[Value]:
     return [node.emit(Unary("Gelu"), node.input(0))]
 
 
-@onnx_operator("BiasGelu", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
+@composed("BiasGelu")
 def _import_bias_gelu(node: OnnxNode) -> list[Value]:
     return [node.call("Gelu", node.call("Add", node.input(0), node.input(1)), domain=MICROSOFT)]
 
@@ -38,7 +38,7 @@ def _import_quick_gelu(node: OnnxNode) -> list[Value]:
     return [node.emit(Unary("Swish", (float(node.attr("alpha", 1.702)),)), node.input(0))]
 
 
-@onnx_operator("ScaledSiLU", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
+@composed("ScaledSiLU")
 def _import_scaled_silu(node: OnnxNode) -> list[Value]:
     """z · sigmoid(z) of z = scale · x; the scale is an input or an attribute."""
     scale = node.input(1) if node.has(1) else np.float32(node.attr("alpha", 1.0))
@@ -64,12 +64,12 @@ def gate(node: OnnxNode, x: Value, default: str = "") -> Value:
     return x
 
 
-@onnx_operator("GatedAdd", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
+@composed("GatedAdd")
 def _import_gated_add(node: OnnxNode) -> list[Value]:
     return [node.call("Add", node.input(0), node.call("Mul", node.input(1), node.input(2)))]
 
 
-@onnx_operator("LinearAttentionGate", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
+@composed("LinearAttentionGate")
 def _import_linear_attention_gate(node: OnnxNode) -> Sequence[Value | None]:
     """decay_scale · softplus(a + dt_bias), and sigmoid(b)."""
     grown = node.call("Softplus", node.call("Add", node.input(0), node.input(1)))
@@ -88,22 +88,18 @@ def branches(node: OnnxNode, x: Value) -> Value:
     width = x.type.shape[-1]
     if count < 1 or width % count:
         raise Refusal(f"{node.op_type}: branches must be of equal size", f"{count} of {width}", "repair the model")
-    return _shaped(node, x, (*x.type.shape[:-1], count, width // count))
-
-
-def _shaped(node: OnnxNode, x: Value, shape: Sequence[int]) -> Value:
-    return x if tuple(shape) == x.type.shape else node.call("Reshape", x, np.array(shape, np.int64))
+    return shaped(node, x, *x.type.shape[:-1], count, width // count)
 
 
 def _mix(node: OnnxNode, mix: Value, streams: Value) -> Value:
     """Gates (..., C), (..., C, 1), (..., C, H) or (..., C · H), as what multiplies streams (..., C, H)."""
     shape = streams.type.shape
     if mix.type.count == math.prod(shape):
-        return _shaped(node, mix, shape)
-    return _shaped(node, mix, (*shape[:-1], 1))
+        return shaped(node, mix, *shape)
+    return shaped(node, mix, *shape[:-1], 1)
 
 
-@onnx_operator("HyperConnectionPreMix", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
+@composed("HyperConnectionPreMix")
 @axes("... H")
 def _import_pre_mix(node: OnnxNode) -> list[Value]:
     """Return the weighted sum of the streams."""
@@ -113,7 +109,7 @@ def _import_pre_mix(node: OnnxNode) -> list[Value]:
     return [node.call("Mul", total, np.float32(node.attr("reduction_scale", 1.0)))]
 
 
-@onnx_operator("HyperConnectionPostMix", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
+@composed("HyperConnectionPostMix")
 @axes("... H", "... F", "*", "... C C")
 def _import_post_mix(node: OnnxNode) -> list[Value]:
     """mixᵀ · streams + gate · block, the mixture being the identity where it is not given."""
@@ -123,6 +119,6 @@ def _import_post_mix(node: OnnxNode) -> list[Value]:
         rank = node.input(3).type.rank
         turned = node.call("Transpose", node.input(3), perm=[*range(rank - 2), rank - 1, rank - 2])
         mixed = node.call("MatMul", turned, x)
-    wide = _shaped(node, block, (*block.type.shape[:-1], 1, block.type.shape[-1]))
+    wide = shaped(node, block, *block.type.shape[:-1], 1, block.type.shape[-1])
     injected = node.call("Mul", wide, _mix(node, node.input(2), x))
-    return [_shaped(node, node.call("Add", mixed, injected), node.input(0).type.shape)]
+    return [shaped(node, node.call("Add", mixed, injected), *node.input(0).type.shape)]

@@ -15,43 +15,11 @@ import numpy as np
 
 from mcugen.hir.graph import Value
 from mcugen.hir.types import Array
-from mcugen.ops.microsoft.axes import axes
+from mcugen.ops.microsoft.common import axes, composed, joined, merge_heads, shaped, sliced, split_heads
 from mcugen.ops.microsoft.rotary import rotate
-from mcugen.ops.onnx_node import COMPOSED_TEXT, FLOAT, MICROSOFT, OnnxNode, Refusal, not_constant, onnx_operator
+from mcugen.ops.onnx_node import OnnxNode, Refusal, not_constant
 
 LOWEST = np.finfo(np.float32).min
-
-
-def shaped(node: OnnxNode, x: Value, *shape: int) -> Value:
-    """`x` reshaped, if it has to be."""
-    return x if shape == x.type.shape else node.call("Reshape", x, np.array(shape, np.int64))
-
-
-def sliced(node: OnnxNode, x: Value, axis: int, start: int, end: int) -> Value:
-    """Positions start to end of an axis."""
-    if (start, end) == (0, x.type.shape[axis]):
-        return x
-    return node.call("Slice", x, *(np.array([number], np.int64) for number in (start, end, axis)))
-
-
-def joined(node: OnnxNode, parts: Sequence[Value | None], axis: int) -> Value:
-    """Concatenate the parts that are present."""
-    present_parts = [part for part in parts if part is not None and part.type.count]
-    return present_parts[0] if len(present_parts) == 1 else node.call("Concat", *present_parts, axis=axis)
-
-
-def split_heads(node: OnnxNode, x: Value, heads: int) -> Value:
-    """(B, S, N · H) → (B, N, S, H)."""
-    batch, length, width = x.type.shape
-    if heads < 1 or width % heads:
-        raise Refusal(f"{node.op_type}: heads must be of equal size", f"{heads} of {width}", "repair the model")
-    return node.call("Transpose", shaped(node, x, batch, length, heads, width // heads), perm=[0, 2, 1, 3])
-
-
-def merge_heads(node: OnnxNode, x: Value) -> Value:
-    """(B, N, S, H) → (B, S, N · H)."""
-    batch, heads, length, size = x.type.shape
-    return shaped(node, node.call("Transpose", x, perm=[0, 2, 1, 3]), batch, length, heads * size)
 
 
 # ----------------------------------------------------------------------------------------------------- masks
@@ -144,10 +112,20 @@ def attend(node: OnnxNode, q: Value, k: Value, v: Value, *added: Value | None) -
     return Attended(merge_heads(node, node.call("MatMul", shares, v)), raw)
 
 
-def _refuse(node: OnnxNode, inputs: Sequence[int], attributes: Sequence[str], what: str) -> None:
+def refuse(node: OnnxNode, inputs: Sequence[int], attributes: Sequence[str], what: str) -> None:
+    """Refuse a node that has some of these inputs, or attributes that are not 0."""
     unsupported = [f"input {i}" for i in inputs if node.has(i)] + [a for a in attributes if node.attr(a, 0)]
     if unsupported:
         raise Refusal(f"{node.op_type}: {what}", unsupported[0], "export without it")
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Queries (B, N, S, H), keys and values of what is new, (B, N, L, H)."""
+
+    q: Value
+    k: Value
+    v: Value
 
 
 def _heads(node: OnnxNode, key: str = "num_heads") -> int:
@@ -160,17 +138,11 @@ def _heads(node: OnnxNode, key: str = "num_heads") -> int:
 # ------------------------------------------------------------------------------------------------- Attention
 
 
-@onnx_operator(
-    "Attention",
-    domain=MICROSOFT,
-    types=FLOAT,
-    kernels=(COMPOSED_TEXT,),
-    limits="no rotation, no buffer for past and present",
-)
+@composed("Attention", limits="no rotation, no buffer for past and present")
 @axes("B S D", "D W", "W", "*", "2 B N P E", "_ _ S T")
 def _import_attention(node: OnnxNode) -> Sequence[Value | None]:
     """Import Attention. Queries, keys and values are products of one input with slices of the weights."""
-    _refuse(node, [6], ["do_rotary", "past_present_share_buffer"], "past and present must be tensors of their own")
+    refuse(node, [6], ["do_rotary", "past_present_share_buffer"], "past and present must be tensors of their own")
     x, weights, heads = node.input(0), node.input(1), _heads(node)
     width = weights.type.shape[1]
     sizes = node.integers("qkv_hidden_sizes") or [width // 3] * 3
@@ -178,17 +150,31 @@ def _import_attention(node: OnnxNode) -> Sequence[Value | None]:
         raise Refusal("Attention: the weights must be those of q, k and v", f"{sizes} of {width}", "repair the model")
     starts = np.cumsum([0, *sizes])
     q, k, v = (split_heads(node, _projected(node, x, int(start), int(end)), heads) for start, end in pairwise(starts))
-    if node.has(4):
-        old_k, old_v = (
-            shaped(node, sliced(node, node.input(4), 0, i, i + 1), *node.input(4).type.shape[1:]) for i in (0, 1)
+    return attend_with_past(node, Operands(q, k, v), node.optional(4), 3, node.optional(5))
+
+
+def attend_with_past(
+    node: OnnxNode, new: Operands, past: Value | None, mask: int, bias: Value | None = None
+) -> Sequence[Value | None]:
+    """Return the output of attention behind past keys and values (2, B, N, P, H), and these with the new ones.
+
+    Args:
+        node: The node that is imported.
+        new: Queries, and the keys and values of this call.
+        past: Keys and values of earlier calls, or None.
+        mask: Index of the input that holds the mask.
+        bias: Terms that are added to the scores, or None.
+    """
+    k, v = new.k, new.v
+    if past is not None:
+        k, v = (
+            joined(node, [shaped(node, sliced(node, past, 0, i, i + 1), *past.type.shape[1:]), part], 2)
+            for i, part in enumerate((k, v))
         )
-        k, v = joined(node, [old_k, k], 2), joined(node, [old_v, v], 2)
-    added = mask_sum(node, 3, x.type.shape[1], k.type.shape[2])
-    result = attend(node, q, k, v, added, node.inputs[5] if node.has(5) else None)
+    result = attend(node, new.q, k, v, mask_sum(node, mask, new.q.type.shape[2], k.type.shape[2]), bias)
     if not any(node.outputs[1:]):
         return [result.output]
-    both = [shaped(node, part, 1, *part.type.shape) for part in (k, v)]
-    return [result.output, joined(node, both, 0)]
+    return [result.output, joined(node, [shaped(node, part, 1, *part.type.shape) for part in (k, v)], 0)]
 
 
 def _projected(node: OnnxNode, x: Value, start: int, end: int) -> Value:
@@ -200,15 +186,6 @@ def _projected(node: OnnxNode, x: Value, start: int, end: int) -> Value:
 # --------------------------------------------------------------------------------------- MultiHeadAttention
 
 
-@dataclass(frozen=True)
-class Operands:
-    """Queries (B, N, S, H), keys and values of what is new, (B, N, L, H)."""
-
-    q: Value
-    k: Value
-    v: Value
-
-
 def _operands(node: OnnxNode, bias: int, heads: int) -> Operands:
     """Return q, k and v from inputs 0 to 2: separate tensors, one packed tensor, or keys and values split by heads."""
     query = node.input(0)
@@ -217,7 +194,7 @@ def _operands(node: OnnxNode, bias: int, heads: int) -> Operands:
         parts = [sliced(node, query, 2, i * third, (i + 1) * third) for i in range(3)]
     else:
         parts = [query, node.input(1), node.input(2)]
-    packed_bias = node.input(bias) if node.has(bias) else None
+    packed_bias = node.optional(bias)
     biases = [sliced(node, packed_bias, 0, *span) for span in _spans(query, packed_bias)] if packed_bias else [None] * 3
     q, k, v = (
         part if part.type.rank == 4 else split_heads(node, plus(node, part, added), heads)
@@ -245,15 +222,13 @@ class _Places:
     """How many keys of a buffer are past."""
 
 
-@onnx_operator("MultiHeadAttention", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,), limits="no beams")
+@composed("MultiHeadAttention", limits="no beams")
 @axes("B S D", "B L D|B N L E", "B L V|B N L F", "W", "*", "_ _ S T", "B N P E", "B N P F", "1|", "*")
 def _import_multi_head(node: OnnxNode) -> Sequence[Value | None]:
     return _multi_head(node, _Places(bias=3, mask=4, added=5, past=6, count=8))
 
 
-@onnx_operator(
-    "DecoderMaskedMultiHeadAttention", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,), limits="no beams"
-)
+@composed("DecoderMaskedMultiHeadAttention", limits="no beams")
 @axes("B 1 _", "B L D|B N L E", "B L V|B N L F", "_ _", "_ _ 1 T", "B N P E", "B N P F", "1|", "*", "*", "W")
 def _import_decoder(node: OnnxNode) -> Sequence[Value | None]:
     """One query."""
@@ -262,14 +237,11 @@ def _import_decoder(node: OnnxNode) -> Sequence[Value | None]:
 
 def _multi_head(node: OnnxNode, at: _Places) -> Sequence[Value | None]:
     """Output, keys and values of past and present together, and the scores."""
-    _refuse(node, [9], [], "there must be one beam")
+    refuse(node, [9], [], "there must be one beam")
     new = _operands(node, at.bias, _heads(node))
     if node.has(at.count) and node.has(at.past):
         return _in_buffer(node, new, at)
-    k, v = (
-        joined(node, [node.input(i) if node.has(i) else None, part], 2)
-        for i, part in ((at.past, new.k), (at.past + 1, new.v))
-    )
+    k, v = (joined(node, [node.optional(i), part], 2) for i, part in ((at.past, new.k), (at.past + 1, new.v)))
     result = attend(node, new.q, k, v, *_added(node, at, new.q, k))
     return [result.output, k, v, result.scores]
 
@@ -320,25 +292,22 @@ class KeyValueCache:
     keys: int
 
 
-@onnx_operator(
+@composed(
     "GroupQueryAttention",
-    domain=MICROSOFT,
-    types=FLOAT,
-    kernels=(COMPOSED_TEXT,),
     limits="float caches that do not slide; total_sequence_length constant, or at most the past's length",
 )
 @axes("B S _", "B S K", "B S K", "B N P E", "B N P E", "B", "1|", "M R", "M R", "_ S", "_ _ S T", "Q")
 def _import_group_query(node: OnnxNode) -> Sequence[Value | None]:
     """Several heads of queries share one of keys and values; those of the past come in a buffer or as they are."""
-    _refuse(node, [12, 13], ["sliding_window_cache"], "the cache must hold float32 and not slide")
-    _refuse(node, [14, 15], [], "queries and keys must be normalized before it")
+    refuse(node, [12, 13], ["sliding_window_cache"], "the cache must hold float32 and not slide")
+    refuse(node, [14, 15], [], "queries and keys must be normalized before it")
     heads, shared = _heads(node), _heads(node, "kv_num_heads")
     q, k, v = _grouped(node, heads, shared)
     cache = _cache(node, q.type.shape[2])
     if node.attr("do_rotary", 0):
         positions = node.input(9) if node.has(9) else _positions(node, cache, q.type.shape[2])
         q, k = (rotate(node, x, positions, node.input(7), node.input(8), "rotary_interleaved") for x in (q, k))
-    k, v = (_stored(node, cache, node.inputs[i] if node.has(i) else None, x) for i, x in ((3, k), (4, v)))
+    k, v = (_stored(node, cache, node.optional(i), x) for i, x in ((3, k), (4, v)))
     result = _attend_groups(node, q, k, v, cache, shared)
     return [result.output, k, v, result.scores]
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from mcugen.hir.graph import Value
-from mcugen.ops.microsoft.axes import axes
-from mcugen.ops.onnx_node import COMPOSED_TEXT, FLOAT, FLOATS, MICROSOFT, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.microsoft.common import axes, composed
+from mcugen.ops.onnx_node import FLOATS, OnnxNode, Refusal
 
 _PARAMETERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("Relu", "Tanh", "Sigmoid", "Softplus", "Softsign", "HardSwish"), ()),
@@ -32,10 +32,10 @@ def _activated(node: OnnxNode, x: Value, name: str, parameter_values: Mapping[st
     return node.call(name, x, **parameters)
 
 
-@onnx_operator("FusedConv", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
+@composed("FusedConv")
 def _import_conv(node: OnnxNode) -> list[Value]:
     """activation(Conv + Z)."""
-    bias = node.inputs[2] if node.has(2) else None
+    bias = node.optional(2)
     total = node.call("Conv", node.input(0), node.input(1), bias, **node.attributes_of("Conv"))
     total = node.call("Add", total, node.input(3)) if node.has(3) else total
     name, activation_params = str(node.attr("activation", "")), node.reals("activation_params")
@@ -47,7 +47,7 @@ def _import_conv(node: OnnxNode) -> list[Value]:
     return [_activated(node, total, name, dict(zip(("alpha", "beta"), activation_params, strict=False)))]
 
 
-@onnx_operator("FusedGemm", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
+@composed("FusedGemm")
 @axes("_ _", "_ _", "*")
 def _import_gemm(node: OnnxNode) -> list[Value]:
     """activation(Gemm)."""
@@ -57,7 +57,7 @@ def _import_gemm(node: OnnxNode) -> list[Value]:
     return [_activated(node, total, str(node.attr("activation", "")), parameter_values)]
 
 
-@onnx_operator("FusedMatMul", "TransposeMatMul", domain=MICROSOFT, types=FLOATS, kernels=(COMPOSED_TEXT,))
+@composed("FusedMatMul", "TransposeMatMul", types=FLOATS)
 @axes("... _", "... _")
 def _import_matmul(node: OnnxNode) -> list[Value]:
     """alpha · A · B of matrices that lie transposed, or whose rows lie before the batch."""
@@ -80,9 +80,7 @@ def _turned(node: OnnxNode, x: Value, last: bool, batch: bool) -> Value:
     return x if order == sorted(order) else node.call("Transpose", x, perm=order)
 
 
-@onnx_operator(
-    "ConvTransposeWithDynamicPads", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,), limits="constant pads"
-)
+@composed("ConvTransposeWithDynamicPads", limits="constant pads")
 def _import_conv_transpose(node: OnnxNode) -> Sequence[Value]:
     attributes = node.attributes_of("ConvTranspose")
     if node.has(2):

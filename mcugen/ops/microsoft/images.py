@@ -11,9 +11,8 @@ import numpy as np
 
 from mcugen.core.limits import check_size
 from mcugen.hir.graph import Value
-from mcugen.ops.microsoft.attention import shaped
-from mcugen.ops.microsoft.axes import axes
-from mcugen.ops.onnx_node import COMPOSED_TEXT, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.microsoft.common import axes, composed, shaped
+from mcugen.ops.onnx_node import OnnxNode, Refusal
 from mcugen.ops.spatial import window_of
 
 LOWEST = np.finfo(np.float32).min
@@ -32,7 +31,7 @@ class _Axis:
     """The position, clipped to the image."""
 
 
-@onnx_operator("CropAndResize", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,), limits="constant crop_size")
+@composed("CropAndResize", limits="constant crop_size")
 @axes("N C H W", "R 4", "R", "2")
 def _import_crop(node: OnnxNode) -> list[Value]:
     """Pixels between, or next to, the corners of boxes, which are shares of the image's height and width."""
@@ -111,7 +110,7 @@ def _between(node: OnnxNode, y: Value, x: Value, at: object) -> Value:
 # --------------------------------------------------------------------------------------------- masked maxima
 
 
-@onnx_operator("MaxpoolWithMask", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
+@composed("MaxpoolWithMask")
 @axes("N C _ ...", "_ _ _ ...")
 def _import_masked_pool(node: OnnxNode) -> list[Value]:
     """Import MaxpoolWithMask: the maximum of a window whose rows end before the first masked element.

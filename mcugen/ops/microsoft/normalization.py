@@ -10,8 +10,8 @@ import numpy as np
 
 from mcugen.hir.graph import Value
 from mcugen.ops.microsoft.activations import branches, gate
-from mcugen.ops.microsoft.axes import axes
-from mcugen.ops.onnx_node import COMPOSED_TEXT, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.microsoft.common import axes, composed, shaped
+from mcugen.ops.onnx_node import OnnxNode, Refusal
 
 _STANDARD, _ROOT_MEAN_SQUARE = "LayerNormalization", "SimplifiedLayerNormalization"
 
@@ -21,12 +21,12 @@ def root_mean_square(node: OnnxNode, x: Value, scale: Value | np.ndarray, epsilo
     return node.call(_ROOT_MEAN_SQUARE, x, scale, axis=-1, epsilon=epsilon)
 
 
-@onnx_operator("SkipLayerNormalization", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
+@composed("SkipLayerNormalization")
 def _import_skip(node: OnnxNode) -> Sequence[Value | None]:
-    return _skip(node, _STANDARD, [node.input(2), node.inputs[3] if node.has(3) else None], 4)
+    return _skip(node, _STANDARD, [node.input(2), node.optional(3)], 4)
 
 
-@onnx_operator("SkipSimplifiedLayerNormalization", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
+@composed("SkipSimplifiedLayerNormalization")
 def _import_skip_simplified(node: OnnxNode) -> Sequence[Value | None]:
     return _skip(node, _ROOT_MEAN_SQUARE, [node.input(2)], 3)
 
@@ -44,7 +44,7 @@ def _skip(node: OnnxNode, op_type: str, affine: Sequence[Value | None], bias: in
     return [result, None, None, total]
 
 
-@onnx_operator("EmbedLayerNormalization", domain=MICROSOFT, types=(), kernels=(COMPOSED_TEXT,))
+@composed("EmbedLayerNormalization", types=())
 @axes("B S", "B S", "_ H", "_ H", "_ H", "H", "H", "B S", "_ S")
 def _import_embedding(node: OnnxNode) -> Sequence[Value | None]:
     """Embeddings of words, positions and segments, summed and normalized; of a mask the number of ones."""
@@ -70,7 +70,7 @@ def _ones(node: OnnxNode, batch: int) -> Value:
     return node.call("ReduceSum", ones, np.array([1], np.int64), keepdims=0)
 
 
-@onnx_operator("GatedRMSNorm", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
+@composed("GatedRMSNorm")
 @axes("... H", "C", "... H")
 def _import_gated(node: OnnxNode) -> list[Value]:
     """Each group of as many elements as there are scales is normalized, then multiplied by the gate."""
@@ -84,7 +84,7 @@ def _import_gated(node: OnnxNode) -> list[Value]:
     return [node.call("Mul", rows, gate(node, node.input(2), "silu"))]
 
 
-@onnx_operator("BranchwiseRMSNorm", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
+@composed("BranchwiseRMSNorm")
 @axes("... H")
 def _import_branchwise(node: OnnxNode) -> list[Value]:
     x = branches(node, node.input(0))
@@ -96,7 +96,7 @@ def _import_branchwise(node: OnnxNode) -> list[Value]:
     return [node.call("Reshape", normal, np.array(node.input(0).type.shape, np.int64))]
 
 
-@onnx_operator("EngramGate", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
+@composed("EngramGate")
 @axes("B S C H", "B S C H", "B S H", "C H", "C H", "C H")
 def _import_engram(node: OnnxNode) -> Sequence[Value | None]:
     """sigmoid(sign(d) · √max(|d|, 10⁻⁶)) · value, where d is the scaled product of normalized key and query."""
@@ -111,9 +111,7 @@ def _import_engram(node: OnnxNode) -> Sequence[Value | None]:
     dot = node.call("Mul", dot, np.float32(1 / math.sqrt(max(width, 1))))
     size = node.call("Sqrt", node.call("Max", node.call("Abs", dot), np.float32(1e-6)))
     share = node.call("Sigmoid", node.call("Mul", node.call("Sign", dot), size))
-    batch, length, _, _ = key.type.shape
-    shared = node.call("Reshape", value, np.array([batch, length, 1, width], np.int64))
-    gated = node.call("Mul", shared, share)
+    gated = node.call("Mul", shaped(node, value, *key.type.shape[:2], 1, width), share)
     if not any(node.outputs[1:]):
         return [gated]
     return [gated, node.call("Mul", root_mean_square(node, gated, one, epsilon), node.input(5))]

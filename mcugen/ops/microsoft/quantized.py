@@ -10,10 +10,10 @@ import numpy as np
 
 from mcugen.hir.graph import Value
 from mcugen.hir.types import Array, DType
-from mcugen.ops.microsoft.attention import attend, joined, mask_sum, plus, shaped, sliced, split_heads
-from mcugen.ops.microsoft.axes import axes
+from mcugen.ops.microsoft.attention import Operands, attend_with_past, plus, refuse
+from mcugen.ops.microsoft.common import axes, composed, sliced, split_heads
 from mcugen.ops.movement import Transpose, inverse, normalize_axis, reshaped, to_channels_last
-from mcugen.ops.onnx_node import COMPOSED_TEXT, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import MICROSOFT, OnnxNode, Refusal, onnx_operator
 from mcugen.ops.quantization import as_float, emit_dequantize, emit_quantize, products_bias
 
 _CODES = (DType.INT8, DType.UINT8)
@@ -122,18 +122,18 @@ def _import_gemm(node: OnnxNode) -> list[Value]:
     return _quantized(node, real, 7, 0) if node.has(7) else [real]
 
 
-@onnx_operator("MatMulIntegerToFloat", domain=MICROSOFT, kernels=(COMPOSED_TEXT,))
+@composed("MatMulIntegerToFloat", types=())
 def _import_matmul_to_float(node: OnnxNode) -> list[Value]:
-    a, b, a_zero, b_zero = (node.inputs[i] if node.has(i) else None for i in (0, 1, 4, 5))
+    a, b, a_zero, b_zero = (node.optional(i) for i in (0, 1, 4, 5))
     product = node.call("MatMulInteger", a, b, a_zero, b_zero)
     return [_scaled(node, product, node.input(2), node.input(3), 6)]
 
 
-@onnx_operator("DynamicQuantizeMatMul", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
+@composed("DynamicQuantizeMatMul")
 def _import_dynamic_matmul(node: OnnxNode) -> list[Value]:
     """Import DynamicQuantizeMatMul: quantize A at run time, then multiply."""
     a, a_scale, a_zero = node.calls("DynamicQuantizeLinear", [node.input(0)], 3)
-    product = node.call("MatMulInteger", a, node.input(1), a_zero, node.inputs[3] if node.has(3) else None)
+    product = node.call("MatMulInteger", a, node.input(1), a_zero, node.optional(3))
     return [_scaled(node, product, a_scale, node.input(2), 4)]
 
 
@@ -141,7 +141,7 @@ def _scaled(node: OnnxNode, product: Value, a_scale: Value, b_scale: Value, bias
     """Products of codes as reals, with a bias if there is one."""
     real = node.call("Cast", product, to=1)
     scaled = node.call("Mul", real, node.call("Mul", a_scale, b_scale))
-    return plus(node, scaled, node.input(bias) if node.has(bias) else None)
+    return plus(node, scaled, node.optional(bias))
 
 
 # ------------------------------------------------------------------------------------- layers of constant codes
@@ -163,13 +163,7 @@ def _check_counts(node: OnnxNode, counts: tuple[int, int], *params: Array) -> No
         raise Refusal(rule, f"shape {wrong}, not {counts[0]} or {counts[1]} numbers", "quantize again")
 
 
-@onnx_operator(
-    "DynamicQuantizeLSTM",
-    domain=MICROSOFT,
-    types=FLOAT,
-    kernels=(COMPOSED_TEXT,),
-    limits="constant weights; inputs and states are not rounded to 8 bits",
-)
+@composed("DynamicQuantizeLSTM", limits="constant weights; inputs and states are not rounded to 8 bits")
 @axes("S B I", "D I W", "D H W")
 def _import_lstm(node: OnnxNode) -> Sequence[Value | None]:
     """LSTM with these weights (directions, inputs, 4 · hidden): ONNX Runtime rounds what they are multiplied with."""
@@ -181,50 +175,32 @@ def _import_lstm(node: OnnxNode) -> Sequence[Value | None]:
         shape = (len(codes), 1, -1)
         return ((codes - zero.reshape(shape)) * scale.reshape(shape)).transpose(0, 2, 1)
 
-    optional_inputs = [node.inputs[i] if node.has(i) else None for i in range(3, 8)]
+    optional_inputs = [node.optional(i) for i in range(3, 8)]
     inputs = [node.input(0), weights(1, 8), weights(2, 10), *optional_inputs]
     return node.calls("LSTM", inputs, len(node.outputs), **node.attributes_of("LSTM"))
 
 
-@onnx_operator(
-    "QEmbedLayerNormalization",
-    domain=MICROSOFT,
-    kernels=(COMPOSED_TEXT,),
-    limits="constant tables, scales and zero points",
-)
+@composed("QEmbedLayerNormalization", types=(), limits="constant tables, scales and zero points")
 @axes("*", "*", "_ D", "_ D", "_ D", "D", "D")
 def _import_embeddings(node: OnnxNode) -> Sequence[Value | None]:
     """EmbedLayerNormalization of dequantized tables."""
     tables = [_reals(node, i, i + 6, i + 11) if node.has(i) else None for i in range(2, 7)]
-    ids = [node.input(0), node.inputs[1] if node.has(1) else None]
-    mask = node.inputs[7] if node.has(7) else None
+    ids = [node.input(0), node.optional(1)]
+    mask = node.optional(7)
     inputs, count = [*ids, *tables, mask], len(node.outputs)
     attributes = {key: node.attr(key, default) for key, default in (("epsilon", 1e-12), ("mask_index_type", 0))}
     return node.calls("EmbedLayerNormalization", inputs, count, MICROSOFT, **attributes)
 
 
-@onnx_operator(
-    "QAttention", domain=MICROSOFT, kernels=(COMPOSED_TEXT,), limits="no rotation, no buffer for past and present"
-)
+@composed("QAttention", types=(), limits="no rotation, no buffer for past and present")
 @axes("B S D", "D W", "W", "*", "*", "*", "*", "*", "2 B N P E")
 def _import_attention(node: OnnxNode) -> Sequence[Value | None]:
     """Import QAttention: integer projections, then Attention in float32."""
-    for key in ("do_rotary", "past_present_share_buffer"):
-        if node.attr(key, 0):
-            raise Refusal("QAttention: past and present must be tensors of their own", key, "export without it")
+    refuse(node, [], ["do_rotary", "past_present_share_buffer"], "past and present must be tensors of their own")
     x, heads = node.input(0), int(node.attr("num_heads", 0))
-    zeros = [node.inputs[i] if node.has(i) else None for i in (6, 7)]
+    zeros = [node.optional(i) for i in (6, 7)]
     product = node.call("MatMulInteger", x, node.input(1), *zeros)
     projected = _scaled(node, product, node.input(3), node.input(4), 2)
     width = projected.type.shape[2] // 3
     q, k, v = (split_heads(node, sliced(node, projected, 2, i * width, (i + 1) * width), heads) for i in range(3))
-    if node.has(8):
-        past = node.input(8)
-        k, v = (
-            joined(node, [shaped(node, sliced(node, past, 0, i, i + 1), *past.type.shape[1:]), new], 2)
-            for i, new in ((0, k), (1, v))
-        )
-    result = attend(node, q, k, v, mask_sum(node, 5, x.type.shape[1], k.type.shape[2]))
-    if not any(node.outputs[1:]):
-        return [result.output]
-    return [result.output, joined(node, [shaped(node, part, 1, *part.type.shape) for part in (k, v)], 0)]
+    return attend_with_past(node, Operands(q, k, v), node.optional(8), 5)

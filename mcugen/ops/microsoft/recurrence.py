@@ -12,9 +12,8 @@ from onnx import GraphProto
 
 from mcugen.hir.graph import Value
 from mcugen.ops.microsoft.activations import silu
-from mcugen.ops.microsoft.attention import joined, shaped, sliced
-from mcugen.ops.microsoft.axes import axes
-from mcugen.ops.onnx_node import COMPOSED_TEXT, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.microsoft.common import axes, composed, joined, shaped, sliced
+from mcugen.ops.onnx_node import OnnxNode, Refusal
 
 
 def _refuse_windows(node: OnnxNode) -> None:
@@ -26,9 +25,7 @@ def _refuse_windows(node: OnnxNode) -> None:
 # ---------------------------------------------------------------------------------------- causal convolution
 
 
-@onnx_operator(
-    "CausalConvWithState", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,), limits="one axis, state_window 0"
-)
+@composed("CausalConvWithState", limits="one axis, state_window 0")
 @axes("B _ ... _", "C 1 K", "C", "B _ ... _")
 def _import_causal_conv(node: OnnxNode) -> Sequence[Value]:
     """Each channel is convolved with its own taps; the state is what they reach back to."""
@@ -43,12 +40,12 @@ def _import_causal_conv(node: OnnxNode) -> Sequence[Value]:
         raise Refusal("CausalConvWithState: there must be taps, at a positive distance", sizes, "repair the model")
     reach = (taps - 1) * dilation
     rows = _channels_first(node, x, channels) if last else x
-    past = node.input(3) if node.has(3) else None
+    past = node.optional(3)
     if past is not None and last and past.type.count:
         past = _channels_first(node, past, channels)
     before = past or node.call("Identity", np.zeros((x.type.shape[0], channels, reach), np.float32))
     window = joined(node, [before, rows], 2)
-    bias = node.inputs[2] if node.has(2) else None
+    bias = node.optional(2)
     y = node.call("Conv", window, weight, bias, group=channels, dilations=[dilation], kernel_shape=[taps])
     y = silu(node, y) if str(node.attr("activation", "none")) in ("silu", "swish") else y
     length = window.type.shape[2]
@@ -75,7 +72,7 @@ def _channels_last(node: OnnxNode, x: Value, spatial_shape: Sequence[int]) -> Va
 _RULES = ("linear", "gated", "delta", "gated_delta")
 
 
-@onnx_operator("LinearAttention", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,), limits="state_window 0")
+@composed("LinearAttention", limits="state_window 0")
 @axes("B T _", "B T K", "B T V", "B H D E", "B T _", "B T _")
 def _import_linear_attention(node: OnnxNode) -> Sequence[Value]:
     """Import LinearAttention as a Scan: the state (B, heads, D, D') decays, adds k ⊗ v, and is read by q."""

@@ -7,8 +7,8 @@ import numpy as np
 
 from mcugen.hir.graph import Value
 from mcugen.hir.types import Array
-from mcugen.ops.microsoft.axes import axes
-from mcugen.ops.onnx_node import COMPOSED_TEXT, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.microsoft.common import axes, composed, merge_heads, shaped, split_heads
+from mcugen.ops.onnx_node import OnnxNode, Refusal
 
 
 def rotate(
@@ -22,7 +22,7 @@ def rotate(
 def _by_head(node: OnnxNode, angles: Value) -> Value:
     """(B, S, R) → (B, 1, S, R)."""
     batch, length, pairs = angles.type.shape
-    return node.call("Reshape", angles, np.array([batch, 1, length, pairs], np.int64))
+    return shaped(node, angles, batch, 1, length, pairs)
 
 
 def _turned(node: OnnxNode, x: Value, cos: Value, sin: Value, interleaved: bool) -> Value:
@@ -39,10 +39,8 @@ def _turned(node: OnnxNode, x: Value, cos: Value, sin: Value, interleaved: bool)
     first = node.call("Sub", node.call("Mul", a, cos), node.call("Mul", b, sin))
     second = node.call("Add", node.call("Mul", b, cos), node.call("Mul", a, sin))
     if interleaved:
-        shape = np.array([*first.type.shape, 1], np.int64)
-        columns = [node.call("Reshape", part, shape) for part in (first, second)]
-        both = node.call("Concat", *columns, axis=-1)
-        turned = node.call("Reshape", both, np.array([*first.type.shape[:-1], 2 * pairs], np.int64))
+        columns = [shaped(node, part, *part.type.shape, 1) for part in (first, second)]
+        turned = shaped(node, node.call("Concat", *columns, axis=-1), *first.type.shape[:-1], 2 * pairs)
     else:
         turned = node.call("Concat", first, second, axis=-1)
     return turned if 2 * pairs == size else node.call("Concat", turned, _slice(node, x, 2 * pairs, size, 1), axis=-1)
@@ -55,12 +53,8 @@ def _slice(node: OnnxNode, x: Value, start: int, end: int, step: int) -> Value:
 
 def _by_heads(node: OnnxNode, x: Value, cos: Value) -> Value:
     """(B, S, N · H) → (B, N, S, H)."""
-    batch, length, width = x.type.shape
-    heads = int(node.attr("num_heads", 0)) or width // max(2 * cos.type.shape[1], 1)
-    if heads < 1 or width % heads:
-        raise Refusal(f"{node.op_type}: heads must be of equal size", f"{heads} of {width}", "repair the model")
-    parted = node.call("Reshape", x, np.array([batch, length, heads, width // heads], np.int64))
-    return node.call("Transpose", parted, perm=[0, 2, 1, 3])
+    heads = int(node.attr("num_heads", 0)) or x.type.shape[2] // max(2 * cos.type.shape[1], 1)
+    return split_heads(node, x, heads)
 
 
 def _rotated(node: OnnxNode, cos: Value, sin: Value) -> Value:
@@ -69,15 +63,14 @@ def _rotated(node: OnnxNode, cos: Value, sin: Value) -> Value:
     interleaved = bool(node.attr("interleaved", 0))
     if x.type.rank == 4:
         return _turned(node, x, cos, sin, interleaved)
-    turned = _turned(node, _by_heads(node, x, node.input(2)), cos, sin, interleaved)
-    return node.call("Reshape", node.call("Transpose", turned, perm=[0, 2, 1, 3]), np.array(x.type.shape, np.int64))
+    return merge_heads(node, _turned(node, _by_heads(node, x, node.input(2)), cos, sin, interleaved))
 
 
 def _length(x: Value) -> int:
     return x.type.shape[1 if x.type.rank == 3 else 2]
 
 
-@onnx_operator("RotaryEmbedding", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
+@composed("RotaryEmbedding")
 @axes("B S D|B N S E", "1|B S", "M R", "M R")
 def _import_rotary(node: OnnxNode) -> list[Value]:
     """Positions are given each, or the first of them. ONNX Runtime's CPU knows neither a scale nor packed batches."""
@@ -89,7 +82,7 @@ def _import_rotary(node: OnnxNode) -> list[Value]:
     return [_rotated(node, *angles)]
 
 
-@onnx_operator("MRotaryEmbedding", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,))
+@composed("MRotaryEmbedding")
 @axes("B S D|B N S E", "3 B S", "M R", "M R")
 def _import_sections(node: OnnxNode) -> list[Value]:
     """Import the form in which each of three positions (time, row, column) gives the angles of a section of pairs."""

@@ -9,18 +9,9 @@ import numpy as np
 
 from mcugen.hir.graph import Value
 from mcugen.ops.inverse import Inverse
-from mcugen.ops.microsoft.axes import axes
+from mcugen.ops.microsoft.common import axes, composed, shaped
 from mcugen.ops.movement import normalize_axis
-from mcugen.ops.onnx_node import (
-    BUILT_IN,
-    COMPOSED_TEXT,
-    FLOATS,
-    MICROSOFT,
-    OnnxNode,
-    Refusal,
-    as_standard,
-    onnx_operator,
-)
+from mcugen.ops.onnx_node import BUILT_IN, FLOATS, MICROSOFT, OnnxNode, Refusal, as_standard, onnx_operator
 
 
 def _same(op_type: str) -> Callable[[OnnxNode], Sequence[Value | None]]:
@@ -34,7 +25,7 @@ for _name, _kernel in (("GridSample", "grid_sample"), ("Trilu", "trilu")):
 onnx_operator("GatherND", domain=MICROSOFT, kernels=("gather",))(axes("... _", "... _")(_same("GatherND")))
 
 
-@onnx_operator("Range", domain=MICROSOFT, kernels=(COMPOSED_TEXT,))
+@composed("Range", types=())
 def _import_range(node: OnnxNode) -> Sequence[Value | None]:
     """Import Range; the step is 1 unless given."""
     ends = [node.call("Reshape", node.input(i), np.zeros(0, np.int64)) for i in range(3) if i < 2 or node.has(i)]
@@ -42,7 +33,7 @@ def _import_range(node: OnnxNode) -> Sequence[Value | None]:
     return [node.call("Range", *ends, *step)]
 
 
-@onnx_operator("Pad", domain=MICROSOFT, kernels=(COMPOSED_TEXT,))
+@composed("Pad", types=())
 def _import_pad(node: OnnxNode) -> Sequence[Value | None]:
     """Import Pad; pads may be a matrix of one row, the value a vector of one element."""
     pads = node.call("Reshape", node.input(1), np.array([-1], np.int64))
@@ -50,13 +41,13 @@ def _import_pad(node: OnnxNode) -> Sequence[Value | None]:
     return [node.call("Pad", node.input(0), pads, value, mode=str(node.attr("mode", "constant")))]
 
 
-@onnx_operator("ExpandDims", domain=MICROSOFT, kernels=(COMPOSED_TEXT,), limits="constant axis")
+@composed("ExpandDims", types=(), limits="constant axis")
 def _import_expand_dims(node: OnnxNode) -> list[Value]:
     axis = node.const(1, "the axis").reshape(-1)[:1].astype(np.int64)
     return [node.call("Unsqueeze", node.input(0), axis)]
 
 
-@onnx_operator("SampleOp", domain=MICROSOFT, kernels=(COMPOSED_TEXT,))
+@composed("SampleOp", types=())
 def _import_sample(node: OnnxNode) -> list[Value]:
     return [node.call("Identity", node.input(0))]
 
@@ -74,7 +65,7 @@ def _named(node: OnnxNode, outputs: tuple[str, ...]) -> OnnxNode:
     return OnnxNode(node.graph, "", "Unique", node.name, node.inputs, outputs, attributes, node.opset)
 
 
-@onnx_operator("UnfoldTensor", domain=MICROSOFT, kernels=(COMPOSED_TEXT,))
+@composed("UnfoldTensor", types=())
 def _import_unfold(node: OnnxNode) -> list[Value]:
     """Windows along an axis, whose elements lie along a new last one."""
     x, size, step = node.input(0), int(node.attr("size", 0)), int(node.attr("step", 1))
@@ -88,7 +79,7 @@ def _import_unfold(node: OnnxNode) -> list[Value]:
     return [node.call("Transpose", windows, perm=order)]
 
 
-@onnx_operator("CDist", domain=MICROSOFT, types=FLOATS, kernels=(COMPOSED_TEXT,), limits="euclidean and sqeuclidean")
+@composed("CDist", types=FLOATS, limits="euclidean and sqeuclidean")
 @axes("M N", "K N")
 def _import_cdist(node: OnnxNode) -> list[Value]:
     """√Σ (a − b)² of each pair of rows, or its square."""
@@ -96,9 +87,7 @@ def _import_cdist(node: OnnxNode) -> list[Value]:
     metric = str(node.attr("metric", "sqeuclidean"))
     if metric not in ("euclidean", "sqeuclidean"):
         raise Refusal("CDist: the metric must be euclidean or its square", f"'{metric}'", "spell it out")
-    rows = node.call("Reshape", a, np.array([a.type.shape[0], 1, a.type.shape[1]], np.int64))
-    columns = node.call("Reshape", b, np.array([1, *b.type.shape], np.int64))
-    apart = node.call("Sub", rows, columns)
+    apart = node.call("Sub", shaped(node, a, a.type.shape[0], 1, a.type.shape[1]), shaped(node, b, 1, *b.type.shape))
     total = node.call("ReduceSum", node.call("Mul", apart, apart), np.array([2], np.int64), keepdims=0)
     return [node.call("Sqrt", total) if metric == "euclidean" else total]
 

@@ -7,9 +7,9 @@ import numpy as np
 
 from mcugen.hir.graph import Value
 from mcugen.hir.types import Array, DType
-from mcugen.ops.microsoft.axes import axes
+from mcugen.ops.microsoft.common import axes, composed
 from mcugen.ops.movement import Transpose, normalize_axis
-from mcugen.ops.onnx_node import COMPOSED_TEXT, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import OnnxNode, Refusal
 from mcugen.ops.packed import DequantizeBlocks, spread
 
 
@@ -33,9 +33,7 @@ def _bits(node: OnnxNode) -> int:
     return bits
 
 
-@onnx_operator(
-    "MatMulNBits", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,), limits="constant weights, no g_idx"
-)
+@composed("MatMulNBits", limits="constant weights, no g_idx")
 @axes("... K", "N Z Y", "*", "*", "*", "N")
 def _import_few_bits(node: OnnxNode) -> list[Value]:
     """Import MatMulNBits. The product is computed in float32, whatever accuracy_level allows."""
@@ -94,7 +92,7 @@ _NF4 = (
 _BNB4 = (np.concatenate([_FP4, -_FP4]), np.array(_NF4, np.float32))
 
 
-@onnx_operator("MatMulBnb4", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED_TEXT,), limits="constant weights")
+@composed("MatMulBnb4", limits="constant weights")
 @axes("... K")
 def _import_bnb4(node: OnnxNode) -> list[Value]:
     """Codes of 4 bits, the upper ones of a byte first, are places in a table; blocks have a scale."""
@@ -115,12 +113,7 @@ def _import_bnb4(node: OnnxNode) -> list[Value]:
     return [node.call("MatMul", node.input(0), np.ascontiguousarray(matrix.T if node.attr("transB", 1) else matrix))]
 
 
-@onnx_operator(
-    "GatherBlockQuantized",
-    domain=MICROSOFT,
-    kernels=(COMPOSED_TEXT,),
-    limits="constant data and scales, no float8 or float4",
-)
+@composed("GatherBlockQuantized", types=(), limits="constant data and scales, no float8 or float4")
 @axes("... _", "*", "... _", "... _")
 def _import_gather(node: OnnxNode) -> list[Value]:
     """Rows of the dequantized table."""
@@ -148,7 +141,7 @@ def _import_gather(node: OnnxNode) -> list[Value]:
     return [node.call("Gather", table, node.input(1), axis=gathered)]
 
 
-@onnx_operator("MatMulInteger16", domain=MICROSOFT, kernels=(COMPOSED_TEXT,))
+@composed("MatMulInteger16", types=())
 @axes("... _", "... _")
 def _import_integer16(node: OnnxNode) -> list[Value]:
     return [node.call("MatMul", *(node.call("Cast", node.input(i), to=6) for i in (0, 1)))]

@@ -2,5 +2,3 @@
 """Operators of domain ai.onnx.ml: trees, linear models, support vector machines, preprocessing."""
 
 from mcugen.ops.ml import forest, linear, preprocessing, scores, svm, trees
-
-__all__ = ["forest", "linear", "preprocessing", "scores", "svm", "trees"]

@@ -13,7 +13,7 @@ import numpy as np
 from mcugen.expressions.nodes import Expression, equal, is_nan, select
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
-from mcugen.hir.types import Array, DType, TensorType
+from mcugen.hir.types import Array, DType, TensorType, required
 from mcugen.kernels.portable.elementwise import Scalars
 from mcugen.kernels.portable.ml import TRANSLATE, TranslateOptions, TranslateParams
 from mcugen.lir.builder import Builder
@@ -198,8 +198,7 @@ class Translate(Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the input's shape in the type of the values."""
-        x, _, values = inputs
-        assert x is not None and values is not None
+        x, _, values = required(inputs)
         return (TensorType(x.shape, values.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -217,8 +216,7 @@ class Translate(Operator):
         params = TranslateParams(
             count=x.count, num_keys=keys.count, default_value=default, nan_value=of_nan if may_be_nan else None
         )
-        operands = {role: builder.buffer(node.input(i)) for i, role in enumerate(("x", "key", "value"))}
-        operands["y"] = builder.buffer(node.output)
+        operands = builder.operands(node, "x", "key", "value")
         options = TranslateOptions(x_t=x.dtype.c, y_t=values.dtype.c, of_nan=may_be_nan)
         variant = f"{x.dtype.tag}_{values.dtype.tag}"
         builder.call(node, Call(TRANSLATE, operands, [params], [options], variant=variant))

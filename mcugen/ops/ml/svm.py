@@ -14,7 +14,7 @@ import numpy as np
 from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
-from mcugen.hir.types import Array, DType, TensorType
+from mcugen.hir.types import Array, DType, TensorType, required
 from mcugen.kernels.portable.ml import (
     RBF,
     SVM_COUPLING,
@@ -26,8 +26,7 @@ from mcugen.kernels.portable.ml import (
     RbfParams,
 )
 from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Call, Kernel
-from mcugen.lir.program import Buffer
+from mcugen.lir.kernel import Call
 from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.matmul import Dense
 from mcugen.ops.ml.linear import emit_dense
@@ -61,8 +60,7 @@ class Rbf(Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """[N, V]."""
-        x, s = inputs
-        assert x is not None and s is not None
+        x, s = required(inputs)
         if x.shape[1] != s.shape[1]:
             raise ModelError("rbf: vectors must have equal lengths", f"{x.shape}, {s.shape}", "repair the model")
         return (TensorType((x.shape[0], s.shape[0])),)
@@ -83,13 +81,7 @@ class Rbf(Operator):
         params = RbfParams(
             rows=node.input(0).type.shape[0], vectors=count, features=features, negative_gamma=-self.gamma
         )
-        builder.call(node, Call(RBF, _operands(node, builder, RBF), [params]))
-
-
-def _operands(node: Node, builder: Builder, kernel: Kernel) -> dict[str, Buffer]:
-    """Return the buffers of inputs and output, by the kernel's roles."""
-    values = [node.input(i) for i in range(len(node.inputs))]
-    return {role.name: builder.buffer(v) for role, v in zip(kernel.operands, [*values, node.output], strict=False)}
+        builder.call(node, Call(RBF, builder.operands(node, "x", "s"), [params]))
 
 
 def _kernel_values(node: OnnxNode, x: Value, vectors: Array) -> Value:
@@ -145,8 +137,7 @@ class Duels(Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """[N, pairs]."""
-        k, _, rho, _ = inputs
-        assert k is not None and rho is not None
+        k, _, rho, _ = required(inputs)
         return (TensorType((k.shape[0], rho.count)),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -164,7 +155,7 @@ class Duels(Operator):
         """One kernel."""
         count, vectors = node.input(1).type.shape
         params = DuelsParams(rows=node.input(0).type.shape[0], classes=count + 1, vectors=vectors)
-        builder.call(node, Call(SVM_DUELS, _operands(node, builder, SVM_DUELS), [params]))
+        builder.call(node, Call(SVM_DUELS, builder.operands(node, "k", "c", "rho", "first"), [params]))
 
 
 @dataclass(frozen=True)
@@ -176,8 +167,7 @@ class Winner(Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """[N]."""
-        (x,) = inputs
-        assert x is not None
+        (x,) = required(inputs)
         return (TensorType(x.shape[:1], DType.INT64),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -193,7 +183,7 @@ class Winner(Operator):
         """One kernel."""
         rows_, pairs = node.input(0).type.shape
         params = ClassPairs(rows=rows_, classes=self.classes, pairs=pairs)
-        builder.call(node, Call(SVM_WINNER, _operands(node, builder, SVM_WINNER), [params]))
+        builder.call(node, Call(SVM_WINNER, builder.operands(node, "x"), [params]))
 
 
 @dataclass(frozen=True)
@@ -210,8 +200,7 @@ class Coupling(Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """[N, classes]."""
-        x = inputs[0]
-        assert x is not None
+        (x,) = required(inputs[:1])
         return (TensorType((x.shape[0], self.classes)),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -250,7 +239,7 @@ class Coupling(Operator):
         """One kernel with a matrix and a vector of its own."""
         n, name = self.classes, node.output.name
         rows_, pairs = node.input(0).type.shape
-        operands = _operands(node, builder, SVM_COUPLING)
+        operands = builder.operands(node, "x", "a", "b")
         for role, count in (("q", n * n), ("qp", n)):
             operands[role] = builder.scratch(f"{name}.{role}", DType.FLOAT32, count)
         params = ClassPairs(rows=rows_, classes=n, pairs=pairs)

@@ -13,7 +13,7 @@ import numpy as np
 from mcugen.expressions.nodes import Expression, is_nan, select
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
-from mcugen.hir.types import Array, DType, TensorType
+from mcugen.hir.types import Array, DType, TensorType, required
 from mcugen.kernels.portable.elementwise import Scalars
 from mcugen.kernels.portable.trees import (
     TREES_CODE,
@@ -77,8 +77,7 @@ class Trees(Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """[N, targets]."""
-        (x,) = inputs
-        assert x is not None
+        (x,) = required(inputs)
         return (TensorType((x.shape[0], self.forest.targets), x.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:

@@ -1,16 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of input axes for com.microsoft operators, whose schemas do not specify them."""
+"""Common parts of the importers of com.microsoft: registration, checks of input axes, reshaping."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
 
+import numpy as np
+
 from mcugen.hir.graph import Value
-from mcugen.hir.types import Shape
-from mcugen.ops.onnx_node import Importer, OnnxNode, Refusal
+from mcugen.hir.types import DType, Shape
+from mcugen.ops.onnx_node import (
+    COMPOSED_TEXT,
+    FLOAT,
+    MICROSOFT,
+    AnyImporter,
+    Importer,
+    OnnxNode,
+    Refusal,
+    onnx_operator,
+)
 
 Axes = Callable[[Importer], Callable[[OnnxNode], Sequence[Value | None]]]
+
+
+def composed(*op_types: str, types: Sequence[DType] = FLOAT, limits: str = "") -> Callable[[AnyImporter], AnyImporter]:
+    """Return a decorator that registers an importer of com.microsoft operators that are composed of ONNX operators."""
+    return onnx_operator(*op_types, domain=MICROSOFT, types=types, kernels=(COMPOSED_TEXT,), limits=limits)
 
 
 def axes(*specs: str) -> Axes:
@@ -70,3 +86,38 @@ def _match(names: list[str], shape: Shape, sizes: dict[str, int]) -> dict[str, i
         if not name.isdigit():
             matched_sizes[name] = size
     return matched_sizes
+
+
+# ------------------------------------------------------------------------------------------------------ shapes
+
+
+def shaped(node: OnnxNode, x: Value, *shape: int) -> Value:
+    """`x` reshaped, if it has to be."""
+    return x if shape == x.type.shape else node.call("Reshape", x, np.array(shape, np.int64))
+
+
+def sliced(node: OnnxNode, x: Value, axis: int, start: int, end: int) -> Value:
+    """Positions start to end of an axis."""
+    if (start, end) == (0, x.type.shape[axis]):
+        return x
+    return node.call("Slice", x, *(np.array([number], np.int64) for number in (start, end, axis)))
+
+
+def joined(node: OnnxNode, parts: Sequence[Value | None], axis: int) -> Value:
+    """Concatenate the parts that are present."""
+    present_parts = [part for part in parts if part is not None and part.type.count]
+    return present_parts[0] if len(present_parts) == 1 else node.call("Concat", *present_parts, axis=axis)
+
+
+def split_heads(node: OnnxNode, x: Value, heads: int) -> Value:
+    """(B, S, N · H) → (B, N, S, H)."""
+    batch, length, width = x.type.shape
+    if heads < 1 or width % heads:
+        raise Refusal(f"{node.op_type}: heads must be of equal size", f"{heads} of {width}", "repair the model")
+    return node.call("Transpose", shaped(node, x, batch, length, heads, width // heads), perm=[0, 2, 1, 3])
+
+
+def merge_heads(node: OnnxNode, x: Value) -> Value:
+    """(B, N, S, H) → (B, S, N · H)."""
+    batch, heads, length, size = x.type.shape
+    return shaped(node, node.call("Transpose", x, perm=[0, 2, 1, 3]), batch, length, heads * size)
