@@ -31,7 +31,8 @@ from mcugen.core.board import Board
 from mcugen.core.errors import McugenError
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
-from mcugen.driver.compiler import bundle_of, compile_model
+from mcugen.driver.compiler import compile_model
+from mcugen.driver.drafts import bundle_of
 from mcugen.lir.program import Instr
 from mcugen.search.budget import calls_of, code_of_calls
 from mcugen.simulation.build import build_parts

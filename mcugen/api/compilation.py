@@ -23,15 +23,18 @@ from mcugen.core.options import DIVERGED_DB, LOSS_NAMES, MIXED, CompileOptions, 
 from mcugen.distributed.sharing import ONLY_THIS_PROCESS, Workers
 from mcugen.driver.compilation_trace import CompilationTrace
 from mcugen.driver.compiled import CompiledModel, stack_samples
-from mcugen.driver.compiler import compile_model, draft_program
+from mcugen.driver.compiler import compile_model
+from mcugen.driver.drafts import draft_program
+from mcugen.driver.option_checks import check_options, check_teaching
 from mcugen.driver.parameters import require_room_quantized
 from mcugen.driver.plugins import registry_of
 from mcugen.driver.tasks import Judging, Quantizing, Teaching
 from mcugen.driver.variants import Variants
 from mcugen.evaluation.layers import LEARNING, REASON_REMEDIES, PrecisionReason, precision_lines
+from mcugen.evaluation.metrics import check_metric
 from mcugen.evaluation.sample_warnings import label_warnings, range_warnings
 from mcugen.evaluation.samples import Samples, as_stored, graph_endpoints, load_samples, random_samples, value_endpoints
-from mcugen.export.task import Exported, Packaging, declared, export
+from mcugen.export.task import Exported, Packaging, check_packaging, declared, export
 from mcugen.frontend.onnx.load import LoadedModel, load
 from mcugen.frontend.onnx.lost_constants import (
     Loss,
@@ -147,6 +150,7 @@ class Compilation:
         """
         if not self.quantizing.is_wanted:
             raise UsageError("quantization needs samples of the model's inputs", "none", "give --calibration SAMPLES")
+        check_metric(self.judging.metric)
         self._require_constants(Loss.NOT_FINITE)
         basis = self._basis
         samples, kind = judged_samples(basis.held, basis.known, basis.data)
@@ -322,7 +326,11 @@ class Compilation:
         """Return the compiled model, quantized first if samples or a profile are given.
 
         With `--train auto`, the layers of the best trial are trained, and a note lists the other trials.
+
+        Raises:
+            McugenError: The model cannot be compiled. Wrong options are refused before the model is quantized.
         """
+        self._check_options()
         training = self.options.training
         if training is None or not training.is_open:
             return self._compiled(self.options)
@@ -332,6 +340,12 @@ class Compilation:
         other_trials = "; ".join(str(trial) for trial in self.trials if trial is not best_trial)
         note = f"trained: {best_trial}; of what else was tried: {other_trials or 'nothing'}"
         return replace(compiled, report=replace(compiled.report, notes=(*compiled.report.notes, note)))
+
+    def _check_options(self) -> None:
+        """Raise UsageError for wrong options, before a model is loaded or quantized."""
+        check_options(self.options, self.target)
+        if self.teaching is not None:
+            check_teaching(self.teaching, self.options)
 
     @cached_property
     def trials(self) -> list[TrainingTrial]:
@@ -343,6 +357,7 @@ class Compilation:
             UsageError: There is no lesson, or the loss is not the first of LOSS_NAMES.
             McugenError: All selections are refused; this is the last refusal.
         """
+        self._check_options()
         training = self.options.training
         assert training is not None
         if self.teaching is None:
@@ -468,8 +483,9 @@ class Compilation:
             folder: The folder to write to; by default the format chooses it.
             packaging: Version and form of the package.
         """
-        known = declared(format_)
-        return export(self.compiled, known, None if folder is None else Path(folder), packaging or Packaging())
+        known, packaging = declared(format_), packaging or Packaging()
+        check_packaging(known, packaging, self.target, self.options)
+        return export(self.compiled, known, None if folder is None else Path(folder), packaging)
 
     def run(self, inputs: str | SampleSource) -> dict[str, Array]:
         """Build the generated code for the board, run it on samples, and return the outputs.

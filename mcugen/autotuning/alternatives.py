@@ -9,7 +9,7 @@ from dataclasses import replace
 from mcugen.core.errors import McugenError
 from mcugen.core.options import GOALS, CompileOptions
 from mcugen.driver.compiled import CompiledModel
-from mcugen.driver.compiler import draft_program, drafted_in_float
+from mcugen.driver.drafts import draft_float_program, draft_program
 from mcugen.frontend.onnx.load import LoadedModel
 from mcugen.lir.program import Program
 from mcugen.quantization.quantize import Progress, Quantization
@@ -81,7 +81,7 @@ def notes_of_float_form(
     if options.training is not None or compiled.program.symbols:
         return []
     try:
-        (_, integer), real = draft_program(quantization, board, options), drafted_in_float(source, board, options)
+        (_, integer), real = draft_program(quantization, board, options), draft_float_program(source, board, options)
     except McugenError:
         return []
     uses = [likely_use(program, board, options) for program in (integer, real)]

@@ -20,9 +20,10 @@ from mcugen.codegen.bundle import Bundle
 from mcugen.core.board import Board
 from mcugen.core.cache import Store, cache_folder, code_digest
 from mcugen.core.errors import UsageError
-from mcugen.core.options import OWN, CompileOptions, LayerTimes
+from mcugen.core.options import CompileOptions, LayerTimes
 from mcugen.driver.compiled import CompiledModel
-from mcugen.driver.compiler import bundle_of, target_of
+from mcugen.driver.drafts import bundle_of
+from mcugen.driver.target import target_of
 from mcugen.evaluation.samples import as_stored, random_samples
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.types import Array
@@ -63,7 +64,6 @@ def tune_kernels(
     """
     store = store or Store(cache_folder() / "tune")
     baseline = make(options)
-    _require(baseline)
     candidates = list(_candidates(baseline.graph, target_of(baseline.board, options), options.tune))
     baseline_cycles = _cycles(baseline, store)
     if not candidates:
@@ -73,31 +73,6 @@ def tune_kernels(
     if retuned_cycles <= baseline_cycles and _rank(retuned, retuned_cycles) < _rank(baseline, baseline_cycles):
         return _report_tuning(retuned, baseline, len(candidates), (baseline_cycles, retuned_cycles))
     return _report_tuning(baseline, baseline, len(candidates), (baseline_cycles, baseline_cycles))
-
-
-def _require(compiled: CompiledModel) -> None:
-    """Raise UsageError if nothing can be measured or single kernels cannot be chosen."""
-    from mcugen.simulation.timings import TIMINGS
-
-    options, board = compiled.options, compiled.board
-    conflicts = {
-        "--cores": options.cores > 1,
-        "--train": options.training is not None,
-        "--kernels": options.family != OWN,
-        "--weights-reader": options.weights_reader,
-        "--copy-ahead": options.copy_ahead,
-        "--stream-input": options.stream_input,
-        "a deadline": options.max_cycles is not None or options.max_latency is not None,
-        "a range of sizes (--dim)": bool(options.ranges),
-    }
-    used_options = [name for name, is_used in conflicts.items() if is_used]
-    if used_options:
-        raise UsageError("--tune measures one kernel after the other", used_options[0], "leave one out")
-    if options.tune < 0:
-        raise UsageError("--tune must be a number of kernels", str(options.tune), "e.g. --tune 4")
-    if not board.qemu or board.core not in TIMINGS:
-        problem = f"no timing of a {board.core}" if board.qemu else f"board '{board.name}' is not simulated"
-        raise UsageError("--tune needs the time that kernels take on the board", problem, "use another board")
 
 
 def _candidates(graph: Graph, target: Board, count: int) -> Iterator[KernelCandidate]:

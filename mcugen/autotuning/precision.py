@@ -35,7 +35,8 @@ from mcugen.core.board import Board
 from mcugen.core.errors import ConstraintError, DoesNotFitError, UsageError, VerificationError
 from mcugen.core.options import GOALS, CompileOptions
 from mcugen.driver.compiled import CompiledModel
-from mcugen.driver.compiler import compile_model, draft_program
+from mcugen.driver.compiler import compile_model
+from mcugen.driver.drafts import draft_program
 from mcugen.evaluation.accuracy import SAMPLE_KIND_PHRASES, judged, reals
 from mcugen.evaluation.metrics import METRICS, Judged, Metric, chance
 from mcugen.evaluation.oracle import OracleModel, run_oracle

@@ -14,6 +14,7 @@ from mcugen.codegen.bundle import Section
 from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.shared import NO_SHARED_CODE, ArrayKey, SharedCode, array_key
 from mcugen.core.board import Memory
+from mcugen.core.options import CompileOptions
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import ALIGNMENT, Buffer, Instr, Param, Program, Space, param_dtype
 from mcugen.memory.place import Placement
@@ -38,6 +39,13 @@ class WeightsFile:
     version: int = 0
     is_read: bool = False
     """Whether the code receives a function that reads the file, in place of a pointer."""
+
+    @classmethod
+    def requested(cls, options: CompileOptions) -> WeightsFile | None:
+        """Return the file of weights that the options ask for, or None if weights are part of the code."""
+        if not options.weights_in_file:
+            return None
+        return cls(options.updatable, options.weights_version, options.weights_reader)
 
     @property
     def option(self) -> str:

@@ -10,6 +10,7 @@ from mcugen.core.errors import UsageError
 from mcugen.core.options import OWN, RUNNING, CompileOptions
 
 RANGES, FILE, FIRMWARE = "a range of sizes (--dim)", "a file of weights", "weights in the firmware"
+DEADLINE = "a deadline (--max-cycles, --max-latency)"
 
 USES: Mapping[str, Callable[[CompileOptions], bool]] = {
     "--check-parameters": lambda o: o.check_parameters,
@@ -24,14 +25,18 @@ USES: Mapping[str, Callable[[CompileOptions], bool]] = {
     "--optimize flash": lambda o: o.optimize == "flash",
     "--optimize ram": lambda o: o.optimize == "ram",
     "--optimize throughput": lambda o: o.throughput,
+    "--plausible": lambda o: bool(o.plausible),
+    "--self-test": lambda o: bool(o.self_test),
     f"--statistics {RUNNING[1]}": lambda o: o.training is not None and o.training.updates_statistics,
     "--state": lambda o: bool(o.states),
     "--steps": lambda o: o.steps,
     "--stream-input": lambda o: o.stream_input,
     "--train": lambda o: o.training is not None,
     "--train-weights int8": lambda o: o.training is not None and o.training.precision == "int8",
+    "--tune": lambda o: bool(o.tune),
     "--validation": lambda o: o.validation,
     "--weights-reader": lambda o: o.weights_reader,
+    DEADLINE: lambda o: o.max_cycles is not None or o.max_latency is not None,
     RANGES: lambda o: bool(o.ranges),
     FILE: lambda o: o.weights_in_file,
     FIRMWARE: lambda o: not o.weights_in_file,
@@ -78,6 +83,13 @@ CONFLICTS = (
     Conflict("--train", ("--state", "--steps", "--cores", "--stream-input", "--external-io", FILE, "--validation",
                          "--checked-arena", "--input-pipeline", RANGES),
              "--train does not go together with everything yet"),
+    Conflict("--self-test", (FILE, "--stream-input", "--train", RANGES),
+             "--self-test flips constants of the code, which runs on this computer"),
+    Conflict("--plausible", (RANGES,), "--plausible is for outputs of one size"),
+    Conflict("--input-pipeline", ("--stream-input",), "an input that is made of raw data lies in memory"),
+    Conflict("--tune", ("--cores", "--train", "--kernels", "--weights-reader", "--copy-ahead", "--stream-input",
+                        DEADLINE, RANGES),
+             "--tune measures one kernel after the other"),
     COPY_AHEAD,
 )
 """All conflicts, in the order in which they are looked for."""

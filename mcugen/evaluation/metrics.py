@@ -104,6 +104,12 @@ def find_metric(name: str) -> Metric:
     return METRICS[name]
 
 
+def check_metric(name: str) -> None:
+    """Raise UsageError for a name that is neither empty, a metric of METRICS, nor a function FILE.py:FUNCTION."""
+    if name and ":" not in name:
+        find_metric(name)
+
+
 def described(name: str) -> Metric:
     """Return a metric that formats numbers: one of METRICS, or a user's that computes nothing."""
     return METRICS.get(name) or own_metric(name, lambda _outputs, _labels: math.nan)

@@ -13,6 +13,7 @@ from mcugen.core.board import Board, load_board
 from mcugen.core.cache import Store
 from mcugen.core.errors import DoesNotFitError, McugenError, UnsupportedError, UsageError
 from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.option_checks import check_options
 from mcugen.driver.tasks import Quantizing
 from mcugen.evaluation.metrics import METRICS
 from mcugen.explore.point import Figures, Outcome, Point, PointFailure
@@ -70,7 +71,8 @@ def keep(outcome: Outcome, key: str, store: Store) -> None:
 def measure(subject: Asked, point: Point, simulate: bool, store: Store) -> Outcome:
     """Return the outcome of a point.
 
-    Errors of quantization are raised, those of the compilation are part of the outcome.
+    Errors of quantization are raised. Those of the compilation are part of the outcome; options that conflict are found
+    before the model is quantized.
 
     Args:
         subject: The subject of the exploration.
@@ -78,6 +80,10 @@ def measure(subject: Asked, point: Point, simulate: bool, store: Store) -> Outco
         simulate: Whether to run it in the simulator.
         store: The store with quantized models.
     """
+    try:
+        check_options(subject.for_goal(point.optimize), load_board(point.board))
+    except McugenError as error:
+        return Outcome(point, None, None, PointFailure.of(error), None, simulate)
     base = prepared(subject, point, store)
     try:
         report, figures = _made(subject, point, simulate, base)

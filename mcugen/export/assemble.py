@@ -22,14 +22,15 @@ def package_files(package: Package, format_: Format) -> Files:
     }
 
 
-def package_archive(package: Package, format_: Format) -> Files:
-    """Return the package as the single zipped file that the tool accepts.
-
-    Raises:
-        UsageError: The tool accepts no such file.
-    """
+def require_archive(format_: Format) -> None:
+    """Raise UsageError if the tool of a format accepts no zipped file."""
     if not format_.archive:
         raise UsageError("--zip is for formats whose tools take one zipped file", f"'{format_.name}'", "leave it out")
+
+
+def package_archive(package: Package, format_: Format) -> Files:
+    """Return the package as the single zipped file that the tool accepts; see `require_archive`."""
+    require_archive(format_)
     inside = format_.archived(package) if format_.archived else package_files(package, format_)
     return {package.filled(format_.archive): zipped(inside, package.filled(format_.top))}
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mcugen.core.board import Board
     from mcugen.export.package import Package
 
 Files = Mapping[str, str | bytes]
@@ -17,6 +18,10 @@ Files = Mapping[str, str | bytes]
 def nothing(package: Package) -> Files:
     """Return no files: for formats whose files are all templates."""
     return {}
+
+
+def any_board(board: Board) -> None:
+    """Accept the board: for tools that build for all boards."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,5 +49,7 @@ class Format:
     """The file name of the package as one zipped file, where the tool takes that."""
     top: str = ""
     """The folder in that archive which holds all, with a slash."""
+    require_board: Callable[[Board], object] = any_board
+    """Raises UsageError for a board that the tool does not build for."""
     archived: Callable[[Package], Files] | None = None
     """What is in the archive, where that is not the package itself."""

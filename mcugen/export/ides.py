@@ -6,6 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
+from mcugen.codegen.identifiers import comment
+from mcugen.core.board import Board
 from mcugen.core.errors import UsageError
 from mcugen.export.build_systems import MAKE
 from mcugen.export.declaration import Files, Format
@@ -200,13 +202,22 @@ def _keil_files(package: Package) -> Files:
     return {"{name}.uvprojx": _uvision(package), **pack(package)}
 
 
+def _keil_device(board: Board) -> str:
+    """Return Arm's own device for the CPU of a board.
+
+    Raises:
+        UsageError: The CPU is not a Cortex-M.
+    """
+    device = _KEIL_DEVICES.get(board.cpu)
+    if device is None:
+        cpu = comment(board.cpu)
+        raise UsageError("keil builds for Cortex-M", f"board '{board.name}' with {cpu}", "another --format")
+    return device
+
+
 def _uvision(package: Package) -> str:
     """Return a project for Arm's model of the CPU, with the component from the pack and a main program."""
-    device = _KEIL_DEVICES.get(package.board.cpu)
-    if device is None:
-        raise UsageError(
-            "keil builds for Cortex-M", f"board '{package.board.name}' with {package.cpu}", "another --format"
-        )
+    device = _keil_device(package.board)
     root = ET.Element("Project", {"xmlns:xsi": _XSI, "xsi:noNamespaceSchemaLocation": "project_projx.xsd"})
     _text(root, "SchemaVersion", "2.1")
     _text(root, "Header", "### uVision Project, (C) Keil Software")
@@ -258,6 +269,7 @@ KEIL = Format(
     carries_code=False,
     templates={"example/main.c": "main.c.j2"},
     made=_keil_files,
+    require_board=_keil_device,
     steps=(
         "Double-click `" + PACK_NAME + "`: the Pack Installer adds it.",
         "Open `{name}.uvprojx`: an example for Arm's model of the CPU that runs the self-test.",

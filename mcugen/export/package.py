@@ -15,6 +15,7 @@ from mcugen.codegen.identifiers import comment
 from mcugen.codegen.libraries import Library
 from mcugen.core.board import Board
 from mcugen.core.errors import UsageError
+from mcugen.core.options import CompileOptions
 from mcugen.core.resources import resource_dir
 from mcugen.core.version import __version__
 from mcugen.driver.compiled import CompiledModel
@@ -35,28 +36,40 @@ _LIBRARY_FLAGS = {
 """Flags that link a program with its small C library where the project does not say how, by toolchain."""
 
 
+def check_package(version: str, board: Board, options: CompileOptions) -> None:
+    """Check what a package requires of its version, its board and the options, before there is a model.
+
+    Raises:
+        UsageError: The version is not MAJOR.MINOR.PATCH, a flag of the board has characters that shells and build files
+            treat specially, or the weights are not in memory.
+    """
+    if not _VERSION.fullmatch(version):
+        raise UsageError("--package-version must read MAJOR.MINOR.PATCH", f"'{version}'", "e.g. 1.0.0")
+    for flag in board.cflags:
+        if not _PLAIN_FLAG.fullmatch(flag):
+            rule = f"board '{board.name}': flags in build files must be of letters, digits and -_=+.,/"
+            raise UsageError(rule, f"'{flag}'", "correct `cflags` in the board's file")
+    if options.weights_reader:
+        rule = "the example of a package must have its weights in memory"
+        raise UsageError(rule, "--weights-reader", "export with --weights-blob, or compile")
+
+
 @dataclass(frozen=True)
 class Package:
     """A compiled model under a version: names, files and flags as build systems want them.
 
-    UsageError if the version is no MAJOR.MINOR.PATCH, if build systems have a target of the model's name, or if a flag
-    of the board's has characters that shells and build files read as their own.
+    UsageError if `check_package` refuses it, or if build systems have a target of the model's name.
     """
 
     compiled: CompiledModel
     version: str = __version__
 
     def __post_init__(self) -> None:
-        if not _VERSION.fullmatch(self.version):
-            raise UsageError("--package-version must read MAJOR.MINOR.PATCH", f"'{self.version}'", "e.g. 1.0.0")
+        check_package(self.version, self.board, self.compiled.options)
         if self.name in _TARGETS:
             raise UsageError(
                 "a package must not be called like a build system's own target", self.name, "another --name"
             )
-        for flag in self.board.cflags:
-            if not _PLAIN_FLAG.fullmatch(flag):
-                rule = f"board '{self.board.name}': flags in build files must be of letters, digits and -_=+.,/"
-                raise UsageError(rule, f"'{flag}'", "correct `cflags` in the board's file")
 
     @property
     def bundle(self) -> Bundle:
@@ -106,9 +119,6 @@ class Package:
     @property
     def selftest(self) -> str:
         """A C expression: the self-test on the model's own arena (and weights)."""
-        if self.bundle.reads_weights:
-            rule = "the example of a package must have its weights in memory"
-            raise UsageError(rule, "--weights-reader", "export with --weights-blob, or compile")
         several = len(self.bundle.arena_sizes) > 1
         weights = f", {self.name}_default_weights()" * (self.bundle.weights_blob is not None)
         return f"{self.name}_selftest({self.name}_default_arena{'s' * several}(){weights})"

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mcugen.core.board import Board
 from mcugen.core.errors import UsageError, listed
+from mcugen.core.options import CompileOptions
 from mcugen.core.version import __version__
 from mcugen.driver.compiled import CompiledModel
-from mcugen.export.assemble import package_archive, package_files
+from mcugen.export.assemble import package_archive, package_files, require_archive
 from mcugen.export.declaration import Format
 from mcugen.export.formats import FORMATS
 from mcugen.export.install import InstallResult, install
-from mcugen.export.package import Package
+from mcugen.export.package import Package, check_package
 from mcugen.reporting.figures import Report
 
 
@@ -57,6 +59,24 @@ def declared(name: str) -> Format:
     if name not in FORMATS:
         raise UsageError("--format must be known", f"'{name}'", f"one of: {', '.join(FORMATS)}")
     return FORMATS[name]
+
+
+def check_packaging(format_: Format, packaging: Packaging, board: Board, options: CompileOptions) -> None:
+    """Check that there can be such a package of any model.
+
+    Args:
+        format_: The format.
+        packaging: Version and form of the package.
+        board: The board that the model is compiled for.
+        options: The options of the compilation.
+
+    Raises:
+        UsageError: The board, an option, or the version or form of the package is not of the format.
+    """
+    format_.require_board(board)
+    if packaging.zipped:
+        require_archive(format_)
+    check_package(packaging.version, board, options)
 
 
 def export(compiled: CompiledModel, format_: Format, folder: Path | None, packaging: Packaging) -> Exported:

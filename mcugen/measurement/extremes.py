@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from mcugen.core.board import Board
 from mcugen.core.errors import UsageError
 from mcugen.driver.compiled import CompiledModel
 from mcugen.hir.types import Array, DType
@@ -34,20 +35,22 @@ def extremes(endpoint: Endpoint) -> list[Array]:
     return [np.asarray(kind).astype(dtype.numpy) for kind in kinds]
 
 
+def require_simulated(board: Board) -> None:
+    """Raise UsageError if no simulator counts instructions for the board."""
+    if not board.qemu:
+        rule, remedy = "--extreme-inputs counts instructions in the simulator", "take another board"
+        raise UsageError(rule, f"board '{board.name}' is not simulated", remedy)
+
+
 def with_extremes(compiled: CompiledModel, report: Report, progress: Callable[[str, int, int], None]) -> Report:
     """Return the report with the least and most instructions of runs on extreme inputs, and the bound of all runs.
 
     Args:
-        compiled: The model.
+        compiled: The model, for a board that is simulated (`require_simulated`).
         report: Its report of a run, which counts as well.
         progress: Receives the progress of the runs.
-
-    Raises:
-        UsageError: If no simulator counts instructions for the board.
     """
-    if report.instructions is None:
-        rule, remedy = "--extreme-inputs counts instructions in the simulator", "take another board"
-        raise UsageError(rule, f"board '{compiled.board.name}' is not simulated", remedy)
+    assert report.instructions is not None
     if not report.varies:
         return report
     inputs: Sequence[Endpoint] = compiled.program.inputs

@@ -46,8 +46,8 @@ def learn(
     Raises:
         UsageError: If the model does not learn classes, or labels are missing.
     """
-    names, labels = _taught(compiled, teaching, lesson)
-    _, exam_labels = _taught(compiled, teaching, exam)
+    names, labels = _require_classes(compiled, lesson)
+    _, exam_labels = _require_classes(compiled, exam)
     steps = _training_calls(names, _steps(names, lesson, labels), teaching)
     parts = [part for part in np.array_split(np.arange(len(steps)), NUM_EXAMINATIONS) if len(part)]
     exam_calls: Calls = list(exam.inputs)
@@ -121,7 +121,7 @@ def sensitive(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -> d
         teaching: The learning rate.
         lesson: Training samples with labels.
     """
-    names, labels = _taught(compiled, teaching, lesson)
+    names, labels = _require_classes(compiled, lesson)
     known = compiled.graph.lesson
     assert known is not None
     outputs = {
@@ -153,7 +153,7 @@ def try_training(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -
         UsageError: If the model does not learn classes, or labels are missing.
     """
     training = compiled.options.training
-    names, labels = _taught(compiled, teaching, lesson)
+    names, labels = _require_classes(compiled, lesson)
     assert training is not None
     held_out_mask = np.arange(len(labels)) % HELD_OUT_STRIDE == HELD_OUT_STRIDE - 1
     steps = [
@@ -171,15 +171,16 @@ def best(trials: Sequence[TrainingTrial]) -> TrainingTrial:
     return min(trials, key=lambda trial: (-trial.accuracy, trial.ram))
 
 
-def _taught(compiled: CompiledModel, teaching: Teaching, samples: Samples) -> tuple[TrainingArguments, Array]:
-    """Return the ports of a training step and the classes of the samples, or raise UsageError."""
+def _require_classes(compiled: CompiledModel, samples: Samples) -> tuple[TrainingArguments, Array]:
+    """Return the ports of a training step and the classes of the samples.
+
+    Raises:
+        UsageError: The model does not learn classes, or a sample has none.
+    """
     training, names = compiled.options.training, compiled.bundle.lesson
-    if training is None or names is None:
-        raise UsageError("--lesson is for models that learn", "no --train", "say what is trained: --train last:1")
+    assert training is not None and names is not None, "checked before the model is compiled"
     if not names.classes:
         raise UsageError("--lesson teaches classes", f"--loss {training.loss}", "--loss cross-entropy")
-    if not 0 < teaching.rate < np.inf:
-        raise UsageError("--rate must be a positive number", str(teaching.rate))
     if samples.labels is None or samples.labels.ndim != 1:
         shape_text = "none" if samples.labels is None else str(samples.labels.shape)
         raise UsageError("--lesson and --data must have a class for each sample", shape_text, "add an array `labels`")

@@ -220,12 +220,8 @@ def choose(detected: Matrix, max_samples: int) -> list[int]:
 
 def _require_plain(compiled: CompiledModel) -> None:
     """Raise UsageError if constants of the code cannot be flipped on this computer."""
-    options = compiled.options
     reasons = {
-        "its weights are a file": options.weights_blob or options.weights_reader,
-        "its input comes row by row": options.stream_input,
         "its sizes are known at run time": bool(compiled.program.symbols),
-        "it learns": options.training is not None,
         "it calls a library": bool(compiled.bundle.libraries),
     }
     for reason in (reason for reason, holds in reasons.items() if holds):

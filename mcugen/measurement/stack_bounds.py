@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mcugen.codegen.draft import StackNote
-from mcugen.core.errors import UsageError, VerificationError
+from mcugen.core.errors import VerificationError
 from mcugen.driver.compiled import CompiledModel
 from mcugen.reporting.figures import stack_figures
 from mcugen.simulation.build import build_parts, flags_of
@@ -23,13 +23,10 @@ def with_stack_bound(compiled: CompiledModel) -> CompiledModel:
     """Return the model with the stack bound in its header and report.
 
     Raises:
-        UsageError: If the board has no cross compiler.
         ToolMissingError: If the cross compiler is not installed.
         VerificationError: If the code does not determine a bound.
     """
     board, bundle = compiled.board, compiled.bundle
-    if not board.qemu:
-        raise UsageError("--stack-bound reads what a board's compiler makes", f"board '{board.name}'", "give another")
     root = f"{bundle.name}_run"
     with tempfile.TemporaryDirectory(prefix="mcugen-") as folder:
         image, _ = build_parts(bundle, board, Path(folder), [root], compiled.options.library)

@@ -132,6 +132,18 @@ def flash_lacking(program: Program, board: Board, places: Places) -> int:
     return max(program.weights_size - max(m.room for m in weights_memories(board, places)), 0)
 
 
+def check_places(board: Board, places: Places) -> None:
+    """Check that the board has the requested memories, and that they can hold what is placed there.
+
+    Raises:
+        UsageError: A memory does not exist, or is of the wrong kind.
+    """
+    weights_memories(board, places)
+    _arena_memories(board, places)
+    for name, _ in places.hot:
+        _ram(board, name, "hot-weights")
+
+
 def _ram(board: Board, name: str, option: str) -> Memory:
     """Return a memory that must be writable."""
     memory = board.memory(name)

@@ -67,9 +67,6 @@ def _train_layers(graph: Graph, training: Training) -> Mapping[str, str]:
     layers = chosen(graph, training.layers)
     if training.precision != "int8":
         return _train_reals(graph, training, layers)
-    if training.optimizer not in LEARN_INTEGERS:
-        rule = f"--train-weights int8 learns by {' or '.join(LEARN_INTEGERS)}: others remember averages of reals"
-        raise UsageError(rule, f"--optimizer {training.optimizer}", "--train-weights float32")
     try:
         _train_integers(graph.copy(), training)
     except UnfitError as unfit:

@@ -22,7 +22,7 @@ from mcugen.cli.settings import FILE, read_settings
 from mcugen.cli.settings import MODEL as MODEL_KEY
 from mcugen.core.errors import UsageError
 from mcugen.core.options import CompileOptions
-from mcugen.driver.option_conflicts import CONFLICTS, FIRMWARE, RANGES, USES, Conflict, require_compatible
+from mcugen.driver.option_conflicts import CONFLICTS, DEADLINE, FIRMWARE, RANGES, USES, Conflict, require_compatible
 from mcugen.driver.option_conflicts import FILE as WEIGHTS_FILE
 from mcugen.driver.tasks import Judging, Quantizing
 
@@ -183,6 +183,10 @@ FLAGS = {
     "--cores": {"cores": ["2"]},
     "--state": {"state": ["a:b"]},
     "--train": {"train": ["last:1"]},
+    "--tune": {"tune": ["2"]},
+    "--self-test": {"self-test": ["2"]},
+    "--plausible": {"plausible": ["y=0..1"]},
+    DEADLINE: {"max-cycles": ["1000"]},
     "--kernels": {"kernels": ["cmsis-nn"]},
     "--input-pipeline": {"input-pipeline": ["text"]},
     "--statistics updated": {"train": ["last:1"], "statistics": ["updated"]},

@@ -107,9 +107,9 @@ def test_header_report_and_page_tell_it(tmp_path: Path):
 
 
 REFUSED = {
-    "its weights are a file": (quantized, CompileOptions(weights_blob=True)),
-    "its input comes row by row": (quantized, CompileOptions(stream_input=True, optimize="ram")),
-    "its sizes are known at run time": (
+    "a file of weights": (quantized, CompileOptions(updatable=True)),
+    "--stream-input": (quantized, CompileOptions(stream_input=True, optimize="ram")),
+    "a range of sizes": (
         sized,
         CompileOptions(dims={"a_dimension_with_a_name_that_explains_everything": (1, 9)}),
     ),

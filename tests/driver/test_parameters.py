@@ -36,7 +36,7 @@ def never(*arguments: object, **options: object) -> None:
 
 
 def test_float_weights_are_refused_before_lowering(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "_search_program", never)
+    monkeypatch.setattr(compiler, "search_program", never)
     with pytest.raises(DoesNotFitError) as error:
         compile_model(dense(128, 512), SMALL)
     assert error.value.rule == "the weights must fit in one flash memory of board 'stm32f103'"
@@ -54,7 +54,7 @@ def test_what_no_board_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_place_is_kept_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "_search_program", never)
+    monkeypatch.setattr(compiler, "search_program", never)
     with pytest.raises(DoesNotFitError, match="the weights must fit in memory 'flash' of board 'stm32f103'"):
         compile_model(dense(128, 512), SMALL, CompileOptions(place=Places(weights="flash")))
 
@@ -110,7 +110,7 @@ def test_a_budget_of_the_users_is_refused_by_its_ladder(monkeypatch: pytest.Monk
     def ladder(*arguments: object, **options: object) -> None:
         raise BegunError
 
-    monkeypatch.setattr(compiler, "_search_program", ladder)
+    monkeypatch.setattr(compiler, "search_program", ladder)
     with pytest.raises(BegunError):
         compile_model(dense(16, 32), SMALL, CompileOptions(max_flash=1000))
 

@@ -154,6 +154,15 @@ def test_after_an_interruption_the_rest_is_done(model: Path, tmp_path: Path, mon
     assert [o.point.board for o in explored.outcomes] == boards
 
 
+def test_options_that_conflict_are_found_before_quantization(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcugen.explore.measure.prepared", lambda *_: pytest.fail("prepares a model"))
+    conflicting = asked(model, "int8", options=CompileOptions(cores=2, steps=True))
+    outcome = search.measure(conflicting, Point("rp2040", "int8", "balanced"), False, Store(tmp_path))
+    assert outcome.refusal is not None and "shared by two cores" in outcome.refusal.message
+
+
 def test_damaged_files_are_made_again(model: Path, tmp_path: Path) -> None:
     first = exploration(model, tmp_path, ["rp2040"], "int8").run()
     for path in tmp_path.glob("*.json"):

@@ -360,7 +360,7 @@ def test_every_second_sum_apart_leaves_no_remainder_out(monkeypatch: pytest.Monk
 
 def wishing(monkeypatch: pytest.MonkeyPatch, layers: Layers, kernel: str, *wishes: str) -> CompiledModel:
     """By that kernel, of loops that are wished for."""
-    monkeypatch.setattr("mcugen.driver.compiler.tuning_flags", lambda *_: frozenset(wishes))
+    monkeypatch.setattr("mcugen.driver.target.tuning_flags", lambda *_: frozenset(wishes))
     return layers.compile("nrf52840", kernel)
 
 

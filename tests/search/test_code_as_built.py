@@ -15,7 +15,7 @@ from mcugen import CompileOptions, compile_model
 from mcugen.autotuning.alternatives import compare_alternatives
 from mcugen.core.board import load_board
 from mcugen.core.errors import DoesNotFitError
-from mcugen.driver import compiler
+from mcugen.driver import program as searched
 from mcugen.driver.compiled import CompiledModel
 from mcugen.lir.program import DECODE_WEIGHTS, Program
 from mcugen.search.budget import cheapest, code_of, most_code, use_of
@@ -67,7 +67,7 @@ def test_what_fits_as_built_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> N
     assert found.report.budget.step == AS_ASKED
     assert found.program.weights_size + built(found) <= need + 200
     assert found.report.budget.flash_estimate <= need + 200
-    monkeypatch.setattr(compiler, "_code_of", lambda *_, **__: None)
+    monkeypatch.setattr(searched, "measure_code_bytes", lambda *_, **__: None)
     with pytest.raises(DoesNotFitError, match="bytes of flash"):
         compile_model(DS_CNN, BOARD, options)
 
@@ -121,7 +121,7 @@ def test_boards_have_room_for_what_fits_as_built() -> None:
 
 def test_what_cannot_fit_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = list[object]()
-    monkeypatch.setattr(compiler, "_code_of", lambda *given, **_: calls.append(given))
+    monkeypatch.setattr(searched, "measure_code_bytes", lambda *given, **_: calls.append(given))
     with pytest.raises(DoesNotFitError, match=r"the least is about 3[0-3],\d\d\d bytes of flash"):
         compile_model(DS_CNN, BOARD, CompileOptions(optimize="flash", max_flash=20_000))
     assert not calls

@@ -21,7 +21,7 @@ from mcugen.backends.cpu.pipeline import Kernels
 from mcugen.core.board import Board, board_names, load_board
 from mcugen.core.errors import DoesNotFitError, UsageError, VerificationError
 from mcugen.driver.compiled import CompiledModel
-from mcugen.driver.compiler import target_of
+from mcugen.driver.target import target_of
 from mcugen.hir.interpreter import interpret
 from mcugen.kernels.choose import AMPLE_MEMORY_FRACTION, MAX_BALANCED_SLOWDOWN, MIN_TOTAL_GAIN
 from mcugen.lir.program import (

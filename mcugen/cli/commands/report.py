@@ -39,7 +39,7 @@ def report(
     from mcugen.api.compilation import Compilation
     from mcugen.autotuning.latency import Deadline
     from mcugen.codegen.write import write_text
-    from mcugen.measurement.extremes import with_extremes
+    from mcugen.measurement.extremes import require_simulated, with_extremes
     from mcugen.reporting.figures import require_fit
     from mcugen.reporting.html import report_page
     from mcugen.reporting.text import print_report
@@ -48,6 +48,8 @@ def report(
         remedy = "give --precision int8 --calibration SAMPLES.npz and the float model"
         raise UsageError("--compare-layers needs a model that mcugen quantizes", "none", remedy)
     net = Compilation(model, board, options, quantizing, judging, workers=sharing, teaching=teaching)
+    if extreme_inputs:
+        require_simulated(net.target)
     with watched(net, telling.quiet):
         result = net.report(diverged=diverged, wait_states=wait_states)
         if extreme_inputs:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from mcugen.api.compilation import Compilation
 from mcugen.codegen.bundle import Result
+from mcugen.core.board import Board
 from mcugen.core.errors import BoardError, ToolMissingError, UsageError
 from mcugen.deploy.validation.compare import causes, gap, judge_result, worst
 from mcugen.deploy.validation.device import Device, Identity
@@ -71,6 +72,8 @@ class Wiring:
 
 def validate_model(net: Compilation, wiring: Wiring) -> ValidationReport:
     """Run the evaluation samples, or a random one, on the board; see `validate`."""
+    if wiring.port == SIMULATOR_PORT:
+        _require_serial_port(net.target)
     compiled = net.compiled
     endpoints = sample_endpoints(compiled)
     source = net.judging.data
@@ -103,6 +106,14 @@ def validate(
             return _report(session, samples, metric, wiring, link.name)
 
 
+def _require_serial_port(board: Board) -> None:
+    """Raise UsageError if the board is simulated by a machine whose serial port is not known."""
+    machine = find_machine(board) if board.qemu else None
+    if machine is not None and not machine.uart:
+        machine_text, remedy = f"machine '{machine.name}'", "name another board with the same CPU"
+        raise UsageError("--port simulator needs a machine whose serial port is known", machine_text, remedy)
+
+
 @contextmanager
 def _port(compiled: CompiledModel, wiring: Wiring, folder: Path) -> Iterator[tuple[Link, Fraction]]:
     """Yield the link, and the counts of the board's counter per cycle (per instruction for the simulator)."""
@@ -123,10 +134,8 @@ def _simulator(compiled: CompiledModel, folder: Path) -> tuple[Link, Fraction]:
     if not board.qemu:
         program = host_program(build_wire_host(compiled.bundle, folder / "device", Checks.NONE, files))
         return ProcessLink(program.command, "this computer"), Fraction(1)
+    _require_serial_port(board)
     machine = find_machine(board)
-    if not machine.uart:
-        machine_text, remedy = f"machine '{machine.name}'", "name another board with the same CPU"
-        raise UsageError("--port simulator needs a machine whose serial port is known", machine_text, remedy)
     image = build_wire_target(compiled.bundle, board, machine, folder / "device", files)
     program = qemu_program(image, machine, count_instructions=True, serial="stdio")
     counter = machine.counter

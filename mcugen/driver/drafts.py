@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs without a search: drafts that estimate what a model costs, and the C files of a program by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from mcugen.backends.cpu.pipeline import lowered, optimize, plan_program
+from mcugen.codegen.bundle import Bundle
+from mcugen.codegen.draft import Draft, FolderForm, Provenance, Sample
+from mcugen.codegen.functions import KernelSource
+from mcugen.codegen.identifiers import identifier
+from mcugen.codegen.render import render
+from mcugen.core.board import Board
+from mcugen.core.limits import cpu_seconds
+from mcugen.core.options import CompileOptions
+from mcugen.driver.plugins import registry_of
+from mcugen.driver.target import target_of
+from mcugen.driver.variants import Variants
+from mcugen.frontend.onnx.load import LoadedModel
+from mcugen.hir.graph import Graph
+from mcugen.lir.program import Program
+from mcugen.memory.place import place
+from mcugen.numerics.threads import one_thread
+from mcugen.quantization.quantize import Quantization
+
+
+def draft_program(model: Quantization, board: Board, options: CompileOptions) -> tuple[Graph, Program]:
+    """Return the optimized graph and a planned program, to estimate what models cost.
+
+    The program runs layer by layer with the kernels that serve the goal. It is not fitted to the board, which would
+    take several times as long.
+
+    Args:
+        model: The quantized model.
+        board: The board.
+        options: The options of the compilation.
+    """
+    return _draft(model.loaded, board, replace(options, dims={}, bound={}))
+
+
+def draft_float_program(source: LoadedModel, board: Board, options: CompileOptions) -> Program:
+    """Return a planned program like that of `draft_program` for a model that is not quantized.
+
+    Args:
+        source: The float model.
+        board: The board.
+        options: The options of the compilation.
+    """
+    return _draft(source, board, replace(options, integer_io=False))[1]
+
+
+def _draft(source: LoadedModel, board: Board, options: CompileOptions) -> tuple[Graph, Program]:
+    target = target_of(board, options)
+    options = replace(options, stream_input=False)
+    with cpu_seconds("compilation"), one_thread():
+        graph = Variants(source.proto, identifier(Path(source.file).stem), options, target).graph({})
+        optimize(graph)
+        return graph, plan_program(lowered(graph, target, options))
+
+
+def bundle_of(program: Program, board: Board, options: CompileOptions) -> Bundle:
+    """Return the C files of a planned program without a model, with a self-test that expects nothing in particular.
+
+    Args:
+        program: The planned program.
+        board: The board.
+        options: The options of the compilation.
+    """
+    inputs, outputs = (
+        {e.name: np.zeros(e.shape, e.dtype.numpy) for e in ends} for ends in (program.inputs, program.outputs)
+    )
+    provenance = Provenance(program.name, "", board.name, options.describe())
+    source = KernelSource(board.features, registry_of(options.plugins).templates)
+    placement = place(program, board, options.place)
+    return render(Draft(program, provenance, (Sample(inputs, outputs, 0.0, 0),), {}, placement, FolderForm(), source))

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of options that need nothing but the board: they run before a model is loaded or quantized."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+from mcugen.codegen.memory import WeightsFile
+from mcugen.core.board import Board
+from mcugen.core.errors import UsageError
+from mcugen.core.options import (
+    AUTO_PLACE,
+    FAMILIES,
+    GOALS,
+    LEARN_INTEGERS,
+    LOSS_NAMES,
+    OPTIMIZER_NAMES,
+    RUNNING,
+    THROUGHPUT,
+    TRAINED_AS,
+    CompileOptions,
+    Training,
+)
+from mcugen.driver.option_conflicts import COPY_AHEAD, require_compatible
+from mcugen.driver.tasks import Teaching
+from mcugen.driver.variants import check_ranges
+from mcugen.memory.place import check_places, memory_of_weights
+from mcugen.pipelines import parse_pipeline, read_pipeline
+from mcugen.search.objective import Budget
+
+
+def resolve_goal(options: CompileOptions) -> CompileOptions:
+    """Return the options with the goal THROUGHPUT replaced by the goal and the option that it stands for."""
+    if options.optimize != THROUGHPUT:
+        return options
+    return replace(options, optimize=GOALS[0], throughput=True)
+
+
+def check_options(options: CompileOptions, board: Board) -> None:
+    """Check everything that follows from the options and the board alone.
+
+    Raises:
+        UsageError: An option is invalid or impossible on the board, or options exclude each other.
+    """
+    options = resolve_goal(options)
+    _check_values(options)
+    _check_cores(options, board)
+    if options.training is not None:
+        _check_training(options.training)
+    require_compatible(options)
+    _check_places(options, board)
+    _check_tools(options, board)
+    if options.copy_ahead and (refusal := copy_ahead_refusal(options, board)) is not None:
+        raise refusal
+
+
+def check_teaching(teaching: Teaching, options: CompileOptions) -> None:
+    """Check that a model learns with these options, and how.
+
+    Raises:
+        UsageError: It does not, or the learning rate is invalid.
+    """
+    if options.training is None:
+        raise UsageError("--lesson is for models that learn", "no --train", "say what is trained: --train last:1")
+    if not 0 < teaching.rate < float("inf"):
+        raise UsageError("--rate must be a positive number", str(teaching.rate))
+
+
+def copy_ahead_refusal(options: CompileOptions, board: Board) -> UsageError | None:
+    """Return an error if no copy can run while the CPU computes, or if a run could leave one unfinished."""
+    conflict = COPY_AHEAD.error(options)
+    if conflict is not None:
+        return conflict
+    source, arenas = memory_of_weights(board, options.place), options.place.arena or (board.arena_memory,)
+    if source.name not in board.dma_reads:
+        problem = (
+            f"board '{board.name}' lists {', '.join(board.dma_reads) or 'none'}, and weights lie in '{source.name}'"
+        )
+        remedy = f'a board file with dma_reads = ["{source.name}"], if its DMA controller can (docs/boards.md)'
+        return UsageError("--copy-ahead: a DMA controller must read the memory of the weights", problem, remedy)
+    for name in arenas:
+        if name == AUTO_PLACE or board.cache(board.memory(name), "data"):
+            rule = "--copy-ahead: the arena must lie in a memory without a data cache, which a DMA controller bypasses"
+            free = [m.name for m in board.memories if m.kind == "ram" and not board.cache(m, "data")]
+            remedy = f"--place arena=MEMORY: {', '.join(free)}" if free else "leave it out"
+            return UsageError(rule, f"--place arena={name}", remedy)
+    return None
+
+
+def _check_values(options: CompileOptions) -> None:
+    """Raise UsageError if the value of an option is none of those that it may have."""
+    if options.optimize not in GOALS:
+        goals = ", ".join((*GOALS, THROUGHPUT))
+        raise UsageError("--optimize must name a goal", f"'{options.optimize}'", f"one of: {goals}")
+    if options.family not in FAMILIES:
+        raise UsageError("--kernels must name a family", f"'{options.family}'", f"one of: {', '.join(FAMILIES)}")
+    Budget.of(options)
+    check_ranges(options.ranges)
+    if options.input_pipeline:
+        parse_pipeline(read_pipeline(options.input_pipeline))
+    if not 0 <= options.weights_version < 1 << 32:
+        raise UsageError("--weights-version must fit 32 bits", str(options.weights_version))
+    if options.weights_version and not options.updatable:
+        raise UsageError("a version is for an updatable file of weights", "--weights-version", "give --updatable")
+    if options.tune < 0:
+        raise UsageError("--tune must be a number of kernels", str(options.tune), "e.g. --tune 4")
+
+
+def _check_cores(options: CompileOptions, board: Board) -> None:
+    """Raise UsageError for a number of cores that the board does not have."""
+    if options.cores not in (1, 2):
+        raise UsageError("--cores must be 1 or 2", str(options.cores))
+    if options.cores > 1 and board.helper is None:
+        rule = "--cores 2: the board must list a second core, like the first or with a board file of its own"
+        raise UsageError(rule, f"board '{board.name}' lists {len(board.cores) or 1}", "leave --cores out")
+
+
+def _check_training(training: Training) -> None:
+    """Raise UsageError for a wrong choice of what learns, and how."""
+    if training.layers.endswith(".npz"):
+        rule, remedy = "--train says what is trained, --lesson by which samples", "--train auto --lesson"
+        raise UsageError(rule, f"'{training.layers}'", f"{remedy} {shlex.quote(training.layers)}")
+    choices = (
+        ("loss", training.loss, LOSS_NAMES),
+        ("optimizer", training.optimizer, OPTIMIZER_NAMES),
+        ("train-weights", training.precision, TRAINED_AS),
+        ("statistics", training.statistics, RUNNING),
+    )
+    for option, value, known in choices:
+        if value not in known:
+            raise UsageError(f"--{option} must be known", f"'{value}'", f"one of: {', '.join(known)}")
+    if training.is_head and training != Training(training.layers):
+        problem = f"--loss {training.loss} --optimizer {training.optimizer} --batch {training.batch}"
+        problem += f" --statistics {training.statistics}"
+        raise UsageError(f"--train {training.layers} has its own way to learn", problem, "leave these out")
+    if training.precision == "int8" and training.optimizer not in LEARN_INTEGERS:
+        rule = f"--train-weights int8 learns by {' or '.join(LEARN_INTEGERS)}: others remember averages of reals"
+        raise UsageError(rule, f"--optimizer {training.optimizer}", "--train-weights float32")
+
+
+def _check_places(options: CompileOptions, board: Board) -> None:
+    """Raise UsageError for memories that the board lacks, or that cannot hold what is placed there."""
+    places, file = options.place, WeightsFile.requested(options)
+    check_places(board, places)
+    if file is not None and (places.hot or memory_of_weights(board, places).kind == "ram"):
+        raise UsageError("a file of weights is read where it lies", f"{file.option} and copies to RAM", "leave one out")
+    if options.cores > 1 and len(places.arena) == 1 and AUTO_PLACE not in places.arena:
+        board.seen_by_helper(board.memory(places.arena[0]))
+
+
+def _check_tools(options: CompileOptions, board: Board) -> None:
+    """Raise UsageError if an option needs a compiler or a simulation that the board does not have."""
+    if options.stack_bound and not board.qemu:
+        raise UsageError("--stack-bound reads what a board's compiler makes", f"board '{board.name}'", "give another")
+    if options.tune:
+        from mcugen.simulation.timings import TIMINGS
+
+        if not board.qemu or board.core not in TIMINGS:
+            problem = f"no timing of a {board.core}" if board.qemu else f"board '{board.name}' is not simulated"
+            raise UsageError("--tune needs the time that kernels take on the board", problem, "use another board")

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The results of the stages of a compilation, from which its report, notes and C files follow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from mcugen.codegen.memory import WeightsFile
+from mcugen.core.board import Board
+from mcugen.core.options import CompileOptions
+from mcugen.frontend.onnx.load import LoadedModel
+from mcugen.hir.graph import Graph
+from mcugen.lir.program import Program
+from mcugen.memory.place import Placement
+from mcugen.pipelines import Feed
+from mcugen.quantization.quantize import Quantization
+from mcugen.search.budget import Fit
+from mcugen.search.slowdown_cap import SearchResult
+
+
+@dataclass(frozen=True)
+class CompilationResults:
+    """The results of the stages of one compilation."""
+
+    source: LoadedModel
+    quantization: Quantization | None
+    """How the model was quantized, if mcugen did it."""
+    board: Board
+    """The board as the user named it."""
+    requested: CompileOptions
+    """The options as the user gave them."""
+    options: CompileOptions
+    """The options with the copies of weights that the search added to the requested placement."""
+    graph: Graph
+    """The optimized graph."""
+    search: SearchResult
+    """The program as searched."""
+    placement: Placement
+    feed: Feed | None
+    """The pipeline that computes the input from raw data, if there is one."""
+
+    @property
+    def program(self) -> Program:
+        """Return the program, placed in the memories of the board."""
+        return self.search.fit.program
+
+    @property
+    def target(self) -> Board:
+        """Return the board with the tuning flags that the program was built with."""
+        return self.search.board
+
+    @cached_property
+    def fit(self) -> Fit:
+        """Return the program with what it uses as placed.
+
+        Raises:
+            DoesNotFitError: The placed program exceeds the budget or the board.
+        """
+        return self.search.fit.placed(self.target, self.options)
+
+    @property
+    def description(self) -> str:
+        """Return the options and the quantization in words, as banners and reports show them."""
+        quantization = [self.quantization.describe()] if self.quantization else []
+        return "; ".join([self.options.describe(), *quantization])
+
+    @property
+    def weights_file(self) -> WeightsFile | None:
+        """Return how weights are stored in a file, or None if they are part of the code."""
+        return WeightsFile.requested(self.options)
+
+    @cached_property
+    def cached_cores(self) -> tuple[bool, bool]:
+        """Return for each of two unlike cores whether it has a data cache before the arena; equal cores share theirs.
+
+        Raises:
+            UsageError: The second core cannot access the arena.
+        """
+        if self.options.cores == 1:
+            return False, False
+        board = self.target
+        views = [(memory, board.seen_by_helper(memory)) for memory in self.placement.arenas]
+        first = any(other and board.cache(memory, "data") for memory, other in views)
+        return first, any(other and other.cache(other.memory(other.arena_memory), "data") for _, other in views)

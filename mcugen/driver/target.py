@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The board as kernels see it: CPU features, and tuning flags that follow from options and memories."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mcugen.core.board import Board
+from mcugen.core.options import CompileOptions
+from mcugen.lir.kernel import CHECKED, HALVES, UPDATABLE
+from mcugen.memory.loop_tuning import tuning_flags
+from mcugen.memory.place import memory_of_weights
+
+
+def target_of(board: Board, options: CompileOptions) -> Board:
+    """Return the board with the tuning flags of the options as features."""
+    flags = {UPDATABLE: options.updatable, CHECKED: options.checked_indices, HALVES: options.float16_weights}
+    requested = frozenset(flag for flag, is_set in flags.items() if is_set)
+    tuned = tuning_flags(board, memory_of_weights(board, options.place), options.optimize)
+    return replace(board, features=board.features | requested | tuned)
+
+
+def features_of_cores(board: Board, options: CompileOptions) -> frozenset[str]:
+    """Return the features of all CPUs that the code is built for."""
+    other = board.other_kind if options.cores > 1 else None
+    return board.features | other.features if other else board.features

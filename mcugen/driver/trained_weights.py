@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The type of trained weights where the user leaves it open: float32, or int8 if float32 does not fit the board."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from mcugen.core.errors import ConstraintError, DoesNotFitError, UsageError
+from mcugen.core.options import LEARN_INTEGERS, TRAINED_AS, CompileOptions
+from mcugen.driver.compiled import CompiledModel
+
+Compile = Callable[[CompileOptions], CompiledModel]
+"""Compiles a model once, with fixed options."""
+
+
+def compile_with_trained_weights(options: CompileOptions, compile_once: Compile) -> CompiledModel:
+    """Return the model compiled with trained weights in float32, or in int8 if that alone fits, with a note.
+
+    Options without such a choice are compiled as they are.
+
+    Args:
+        options: The options of the compilation.
+        compile_once: Compiles the model with given options.
+
+    Raises:
+        McugenError: The model cannot be compiled. If the weights fit in neither type, the error of float32 is raised.
+    """
+    if not _may_train_int8(options):
+        return compile_once(options)
+    try:
+        return compile_once(_with_precision(options, "float32"))
+    except (DoesNotFitError, ConstraintError) as error:
+        refusal = error
+    try:
+        compiled = compile_once(_with_precision(options, "int8"))
+    except (DoesNotFitError, ConstraintError, UsageError):
+        raise refusal from None
+    note = f"trained weights are int8, as float32 did not fit ({refusal.found}); --train-weights float32 insists"
+    return replace(compiled, report=replace(compiled.report, notes=(*compiled.report.notes, note)))
+
+
+def _may_train_int8(options: CompileOptions) -> bool:
+    """Return whether the user leaves the type of trained weights open, and the training works with int8 too."""
+    training = options.training
+    if training is None or training.precision != TRAINED_AS[0] or training.is_head or training.updates_statistics:
+        return False
+    return training.optimizer in LEARN_INTEGERS
+
+
+def _with_precision(options: CompileOptions, precision: str) -> CompileOptions:
+    assert options.training is not None
+    return replace(options, training=replace(options.training, precision=precision))

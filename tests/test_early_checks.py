@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that cannot go together are refused before a model is quantized, which may take minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command_line import mcugen
+
+from mcugen import Compilation, CompileOptions, Judging, Quantizing
+from mcugen.core.errors import UsageError
+from mcugen.core.options import Places, Training
+from mcugen.driver.tasks import Teaching
+from mcugen.export.task import Packaging
+
+DIGITS = Path(__file__).parents[1] / "examples" / "digits"
+MODEL, CALIBRATION, EVAL = (DIGITS / name for name in ("digits_f32.onnx", "calibration.npz", "eval.npz"))
+
+
+@pytest.fixture(autouse=True)
+def _no_quantization(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The float model is the first step of a quantization."""
+
+    def begun(*_: object) -> None:
+        raise AssertionError("quantization began")
+
+    monkeypatch.setattr("mcugen.api.compilation.float_model", begun)
+
+
+def compilation(board: str = "nrf52840", **options: object) -> Compilation:
+    return Compilation(MODEL, board, CompileOptions(**options), Quantizing(calibration=CALIBRATION))  # type: ignore[arg-type]
+
+
+def test_options_that_suit_begin_a_quantization() -> None:
+    with pytest.raises(AssertionError, match="quantization began"):
+        _ = compilation().compiled
+
+
+@pytest.mark.parametrize(
+    ("board", "options", "message"),
+    [
+        ("rp2040", {"cores": 3}, "--cores must be 1 or 2"),
+        ("nrf52840", {"cores": 2}, "--cores 2: the board must list a second core"),
+        ("rp2040", {"cores": 2, "steps": True}, "layers are shared by two cores only where each is one call"),
+        ("rp2040", {"optimize": "throughput"}, "give --cores 2"),
+        ("nrf52840", {"optimize": "beauty"}, "--optimize must name a goal"),
+        ("nrf52840", {"max_ram": 0}, "--max-ram must be a positive number"),
+        ("nrf52840", {"max_cycles": 1, "max_latency": 1.0}, "there can be one deadline"),
+        ("nrf52840", {"dims": {"N": (5, 2)}}, "must be a range of sizes"),
+        ("nrf52840", {"place": Places(arena=("nowhere",))}, "has no memory 'nowhere'"),
+        ("nrf52840", {"place": Places(arena=("flash",))}, "--place arena must name RAM"),
+        ("nrf52840", {"place": Places(hot_weights=("flash", 64))}, "--place hot-weights must name RAM"),
+        (
+            "nrf52840",
+            {"place": Places(weights="sram"), "weights_blob": True},
+            "a file of weights is read where it lies",
+        ),
+        ("nrf52840", {"copy_ahead": True}, "a DMA controller must read the memory of the weights"),
+        ("nrf52840", {"weights_reader": True, "stream_input": True}, "layers are computed one after the other"),
+        ("nrf52840", {"input_pipeline": "smell=strong"}, "an input pipeline must begin with what comes in"),
+        ("nrf52840", {"input_pipeline": "image=rgb565", "stream_input": True}, "raw data lies in memory"),
+        ("nrf52840", {"updatable": True, "self_test": 2}, "--self-test flips constants of the code"),
+        ("nrf52840", {"dims": {"N": (1, 2)}, "plausible": {"scores": (0.0, 1.0)}}, "outputs of one size"),
+        ("host", {"stack_bound": True}, "--stack-bound reads what a board's compiler makes"),
+        ("host", {"tune": 2}, "--tune needs the time that kernels take"),
+        ("nrf52840", {"tune": 2, "max_latency": 1.0}, "--tune measures one kernel after the other"),
+        ("nrf52840", {"training": Training("last:1"), "steps": True}, "--train does not go together"),
+        ("nrf52840", {"training": Training("last:1", optimizer="adam", precision="int8")}, "int8 learns by sgd"),
+        ("nrf52840", {"training": Training("auto")}, "--train auto chooses by what layers learn"),
+    ],
+)
+def test_options_are_checked_before_quantization(board: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        _ = compilation(board, **options).compiled
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda net: net.report(EVAL), "--cores must be 1 or 2"),
+        (lambda net: net.run(EVAL), "--cores must be 1 or 2"),
+        (lambda net: net.export("cmake"), "--cores must be 1 or 2"),
+        (lambda net: net.export("nothing"), "--format must be known"),
+        (lambda net: net.export("make", packaging=Packaging(zipped=True)), "--zip is for formats"),
+        (lambda net: net.export("make", packaging=Packaging("1.0")), "--package-version must read"),
+    ],
+)
+def test_uses_of_code_check_options_first(use: Callable[[Compilation], object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        use(compilation("rp2040", cores=3))
+
+
+def test_a_format_is_for_the_board() -> None:
+    with pytest.raises(UsageError, match="keil builds for Cortex-M"):
+        compilation("esp32c3").export("keil")
+    with pytest.raises(UsageError, match="must have its weights in memory"):
+        compilation(weights_reader=True).export("cmake")
+
+
+def test_lessons_and_metrics_are_checked_before_quantization() -> None:
+    quantizing, training = Quantizing(calibration=CALIBRATION), CompileOptions(training=Training("last:1"))
+    for options, teaching, message in (
+        (CompileOptions(), Teaching(EVAL), "--lesson is for models that learn"),
+        (training, Teaching(EVAL, rate=0.0), "--rate must be a positive number"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            _ = Compilation(MODEL, "host", options, quantizing, teaching=teaching).compiled
+    with pytest.raises(UsageError, match="--metric must be known"):
+        _ = Compilation(MODEL, quantizing=quantizing, judging=Judging(EVAL, metric="beauty")).quantized
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        ("compile", ("--cores", "3"), "--cores must be 1 or 2"),
+        ("report", ("--cores", "3"), "--cores must be 1 or 2"),
+        ("report", ("--board", "host", "--extreme-inputs"), "--extreme-inputs counts instructions"),
+        ("report", ("--lesson", EVAL), "--lesson is for models that learn"),
+        ("inspect", ("--cores", "3"), "--cores must be 1 or 2"),
+        ("export", ("--format", "cmake", "--place", "arena=nowhere"), "has no memory 'nowhere'"),
+        ("validate", ("--port", "simulator", "--weights-reader"), "validation on the target reads weights"),
+        ("quantize", ("--metric", "beauty", "-o", "never.onnx"), "--metric must be known"),
+    ],
+)
+def test_commands_check_options_first(command: str, arguments: tuple[object, ...], message: str) -> None:
+    board = () if "--board" in arguments or command == "quantize" else ("--board", "rp2040")
+    done = mcugen(command, MODEL, "--calibration", CALIBRATION, *board, *arguments)
+    assert (done.code, "quantization began" in done.err) == (UsageError.exit_code, False), done.err
+    assert message in " ".join(done.err.split())
