@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from mcugen.cli.command import FirstCommand, Program
+from mcugen.cli.command import CommandApp, FirstCommand
 from mcugen.cli.commands.calibrate import calibrate_board
 from mcugen.cli.commands.compile import compile_command
 from mcugen.cli.commands.diff import diff
@@ -33,7 +33,7 @@ from mcugen.cli.commands.view import view
 from mcugen.cli.error_boundary import Commands, guarded
 from mcugen.core.version import __version__
 
-app = Program(
+app = CommandApp(
     cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -78,7 +78,7 @@ app.command("calibrate-board", rich_help_panel=BOARDS)(calibrate_board)
 app.command(rich_help_panel=BOARDS)(doctor)
 app.command(rich_help_panel=BOARDS)(version)
 
-boards_app = Program(invoke_without_command=True)
+boards_app = CommandApp(invoke_without_command=True)
 boards_app.callback()(boards)
 boards_app.command()(show)
 app.add_typer(boards_app, name="boards", help="Boards that mcugen knows.", rich_help_panel=BOARDS)

@@ -170,7 +170,7 @@ def _is_seldom_needed(parameter: Any) -> bool:
     return getattr(parameter, "rich_help_panel", None) is not None
 
 
-class Program(typer.Typer):
+class CommandApp(typer.Typer):
     """A program whose commands are instances of Command."""
 
     def command(self, *args: Any, **settings: Any) -> Callable[[T], T]:

@@ -167,7 +167,7 @@ def _code_of(dtype: DType) -> Callable[[Array, Array, Array, Array, Array], Arra
 
 ROUND = {8: _of_codes("round8", _code(DType.INT8)), 16: _of_codes("round16", _code(DType.INT16))}
 """A ratio as a code: rounded half to even, plus a zero point."""
-QUANTIZE = {
+QUANTIZE_REAL = {
     8: Function("mcugen_quantize8", _code_of(DType.INT8), result=DType.INT32),
     16: Function("mcugen_quantize16", _code_of(DType.INT16), result=DType.INT32),
 }
@@ -184,7 +184,7 @@ REAL = Function(
     lambda v, significand, exponent: v.astype(np.float32) * np.ldexp(np.float32(significand), exponent - 150),
     result=DType.FLOAT32,
 )
-"""A code less its zero point, of at most eight bits, times a scale as QUANTIZE has it."""
+"""A code less its zero point, of at most eight bits, times a scale as QUANTIZE_REAL has it."""
 FUSED_RATIO = Function(
     "vfma", lambda x, inverse, rest: x / (1 / (inverse.astype(np.float64) + rest)).astype(np.float32)
 )

@@ -10,30 +10,30 @@ from mcugen.kernels.portable import compressed_weights, depthwise, depthwise_pla
 from mcugen.kernels.scalar import scalar_conv
 from mcugen.lir.kernel import Kernel
 
-CONV: tuple[Kernel, ...] = (
-    *helium.DEPTHWISE,
-    *fpu_conv.DEPTHWISE,
-    *depthwise.DEPTHWISE,
-    *depthwise_planes.DEPTHWISE,
-    *weighted.DEPTHWISE,
-    *helium.CONV,
-    *fpu_conv.CONV,
-    *dsp_conv.CONV,
-    *winograd.CONV,
-    *fpu_winograd.CONV,
-    *scalar_conv.CONV,
-    *few_output_channels.CONV,
-    *weighted.CONV,
-    *compressed_weights.DENSE,
+CONV_KERNELS: tuple[Kernel, ...] = (
+    *helium.HELIUM_DEPTHWISE,
+    *fpu_conv.FPU_DEPTHWISE,
+    *depthwise.DEPTHWISE_STRIPS,
+    *depthwise_planes.DEPTHWISE_PLANES,
+    *weighted.PORTABLE_DEPTHWISE,
+    *helium.HELIUM_CONV,
+    *fpu_conv.FPU_CONV,
+    *dsp_conv.DSP_KERNELS,
+    *winograd.WINOGRAD_CONV,
+    *fpu_winograd.FPU_WINOGRAD_CONV,
+    *scalar_conv.SCALAR_CONV,
+    *few_output_channels.ONE_CHANNEL_CONV,
+    *weighted.PORTABLE_CONV,
+    *compressed_weights.COMPRESSED_DENSE,
 )
 """Kernels of convolutions, in order of preference."""
 
-DENSE: tuple[Kernel, ...] = (
-    *helium.DENSE,
-    *fpu_conv.DENSE,
-    *dsp_conv.DENSE,
-    *scalar_conv.DENSE,
-    *weighted.DENSE,
-    *compressed_weights.DENSE,
+DENSE_KERNELS: tuple[Kernel, ...] = (
+    *helium.HELIUM_DENSE,
+    *fpu_conv.FPU_DENSE,
+    *dsp_conv.DSP_KERNELS,
+    *scalar_conv.SCALAR_DENSE,
+    *weighted.PORTABLE_DENSE,
+    *compressed_weights.COMPRESSED_DENSE,
 )
 """Kernels of fully connected layers, in order of preference."""

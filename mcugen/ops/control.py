@@ -164,7 +164,7 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
     """
 
     mnemonic: ClassVar[str] = "repeat"
-    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.REPEAT
+    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CMSIS_LSTM
     body: Graph = field(repr=False)
     steps: int
     states: int

@@ -88,8 +88,8 @@ class Conv(
     """
 
     mnemonic: ClassVar[str] = "conv"
-    kernels: ClassVar[tuple[Kernel, ...]] = kernels.CONV
-    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CONV
+    kernels: ClassVar[tuple[Kernel, ...]] = kernels.CONV_KERNELS
+    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CMSIS_CONV
     weight_axes: ClassVar[Mapping[int, int]] = {1: 0}
     bias_input: ClassVar[int | None] = 2
     groups: int = 1

@@ -19,7 +19,7 @@ from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorTyp
 from mcugen.kernels import cmsis_nn
 from mcugen.kernels.portable import few_output_channels
 from mcugen.kernels.portable.direct_conv import ChannelGroups, spread_call
-from mcugen.kernels.portable.transposed import CONV_TRANSPOSE, TransposedSpec
+from mcugen.kernels.portable.transposed import CONV_TRANSPOSE_KERNELS, TransposedSpec
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.spec import HasKernels
@@ -247,8 +247,8 @@ class TransposedConv(HasKernels, Rowwise, Spatial):
     """
 
     mnemonic: ClassVar[str] = "conv_transpose"
-    kernels: ClassVar[tuple[Kernel, ...]] = (*few_output_channels.CONV_TRANSPOSE, *CONV_TRANSPOSE)
-    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CONV_TRANSPOSE
+    kernels: ClassVar[tuple[Kernel, ...]] = (*few_output_channels.ONE_CHANNEL_CONV_TRANSPOSE, *CONV_TRANSPOSE_KERNELS)
+    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CMSIS_CONV_TRANSPOSE
     space: Shape = ()
     groups: int = 1
     clamp: Range | None = None

@@ -200,7 +200,7 @@ class Quantize(Simplifiable, Elementwise):
         whole = None if "fpu" in scalar.features else WholeScale.of(quant.scale[0])
         if whole is not None:
             parts = (whole.significand, whole.inverse, whole.exponent, zero)
-            return Convert(dtype, call(fn.QUANTIZE[bits], x, *map(scalar, parts)))
+            return Convert(dtype, call(fn.QUANTIZE_REAL[bits], x, *map(scalar, parts)))
         return Convert(dtype, call(fn.ROUND[bits], _ratio(x, sig.output, scalar), scalar(zero)))
 
     def lower(self, node: Node, builder: Builder) -> None:

@@ -208,7 +208,7 @@ class Interpolate(HasKernels, Elementwise):
     """y = a line between two entries of a table, for int16 x: any smooth function of it. `of` names the function."""
 
     mnemonic: ClassVar[str] = "interpolate"
-    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CURVE
+    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CMSIS_ACTIVATIONS_S16
     tables: ClassVar[frozenset[int]] = frozenset({1})
     of: str
     segments: Segments | SharedTanh

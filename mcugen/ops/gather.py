@@ -114,7 +114,12 @@ def _emit_gather(node: Node, builder: Builder, outer: int, depths: Shape, run: i
     known, strides = _lies_within(index, depths), [stride * run for stride in dense_strides(depths)]
     count = index.type.count // len(depths) // (1 if shared else outer)
     options = GatherOptions(
-        t=x.type.dtype.c, index_t=index.type.dtype.c, depths=len(depths), single=run == 1, shared=shared, known=known
+        t=x.type.dtype.c,
+        index_t=index.type.dtype.c,
+        depths=len(depths),
+        single_element=run == 1,
+        shared=shared,
+        known=known,
     )
     call = Call(
         GATHER,

@@ -143,6 +143,6 @@ class CodedProduct(Operator):
         operands = builder.operands(node, "x", "w")
         (rows, depth), channels = node.input(0).type.shape, node.input(1).type.shape[1]
         params = [DenseSizes(rows=rows, depth=depth, out_channels=channels)]
-        loops = ProductLoops(many=rows >= 4, rest=rows % 4 != 0)
-        variant = f"{'4' if loops.many else ''}{'1' if loops.rest else ''}"
+        loops = ProductLoops(has_row_blocks=rows >= 4, has_tail_rows=rows % 4 != 0)
+        variant = f"{'4' if loops.has_row_blocks else ''}{'1' if loops.has_tail_rows else ''}"
         builder.call(node, Call(CODED_PRODUCT, operands, params, [loops], variant=variant))

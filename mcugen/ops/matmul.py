@@ -52,8 +52,8 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
     """y[…, n] = clamp(bias[n] + Σ_k w[n, k] · x[…, k]); w constant of shape [N, K], bias optional."""
 
     mnemonic: ClassVar[str] = "dense"
-    kernels: ClassVar[tuple[Kernel, ...]] = kernels.DENSE
-    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.DENSE
+    kernels: ClassVar[tuple[Kernel, ...]] = kernels.DENSE_KERNELS
+    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CMSIS_DENSE
     weight_axes: ClassVar[Mapping[int, int]] = {1: 0}
     bias_input: ClassVar[int | None] = 2
     takes_groups: ClassVar[bool] = True
@@ -232,7 +232,7 @@ class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
     mnemonic: ClassVar[str] = "matmul"
     factor: float = 1.0
     kernels: ClassVar[tuple[Kernel, ...]] = MATMUL
-    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.MATMUL
+    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CMSIS_MATMUL
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Product of the last two axes."""

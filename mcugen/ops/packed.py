@@ -219,7 +219,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
             zeros=packed.has_zeros,
             bias="bias" in constants,
             clamp=self.clamp is not None and not shift,
-            several=rows.rows >= ROWS_PER_WEIGHT,
+            has_row_blocks=rows.rows >= ROWS_PER_WEIGHT,
             shift=shift,
         )
         variant = f"w{packed.bits}_{sig.input(0).dtype.tag}_{sig.output.dtype.tag}"
@@ -240,7 +240,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         shape = ConvShape.of_rows(node.output.type.count // channels, depth, channels)
         spec = ConvSpec(x, w, node.output.type, weights, more[0] if more else None, self.clamp, shape)
         features = builder.features
-        kernel = next(k for k in kernels.DENSE if k.runs_on(features) and all(holds(spec) for holds in k.when))
+        kernel = next(k for k in kernels.DENSE_KERNELS if k.runs_on(features) and all(holds(spec) for holds in k.when))
         assert kernel.emit is not None
         emitted = kernel.emit(spec, Site(builder, node, kernel))
         for call in emitted if isinstance(emitted, list) else [emitted]:

@@ -503,7 +503,7 @@ _SELECTIONS: Mapping[str, Callable[[Expression, Expression], Expression]] = {
 class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
     """y = f(x0, x1), f a row of BINARY_FUNCTIONS; the real result may be clamped. On codes: see integer()."""
 
-    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.BINARY
+    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CMSIS_BINARY
     functions: ClassVar[Collection[str]] = BINARY_FUNCTIONS
     clamp: Range | None = None
 

@@ -156,7 +156,7 @@ class MaxPool(Quantizable, Rowwise, Columnwise, Divisible, Paddable, Pool):
     """y = largest element under the window, which needs no arithmetic: any order-preserving element type."""
 
     mnemonic: ClassVar[str] = "max_pool"
-    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.MAX_POOL
+    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CMSIS_MAX_POOL
     moves_data: ClassVar[bool] = True
 
     def _pool(self, sig: Signature, x: Array) -> Array:
@@ -196,7 +196,7 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
     """y = sum of the elements under the window ÷ number of taps in the input and the padding that counts."""
 
     mnemonic: ClassVar[str] = "average_pool"
-    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.AVERAGE_POOL
+    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CMSIS_AVERAGE_POOL
     counted_before: Shape = ()
     counted_after: Shape = ()
     """Padding per spatial axis whose taps are counted (as zeros); less than the window's under ceil_mode."""

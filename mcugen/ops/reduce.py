@@ -116,7 +116,7 @@ _EXTREMES = ("max", "min")
 class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifiable, FunctionFamily):
     """y = reduction of x over `axes`, which stay as dimensions of size 1."""
 
-    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.REDUCE
+    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CMSIS_MEAN
     spelling: ClassVar[str] = "reduce_{}"
     functions: ClassVar[Collection[str]] = REDUCTIONS
     axes: tuple[int, ...] = ()

@@ -203,7 +203,7 @@ def _element_by_element(walk: LinearWalk) -> LinearWalk:
 
 def _suffix(form: ResizedRowOptions) -> str:
     """Return the suffix of a kernel function's name."""
-    words = f"_{form.few}" if form.few else "_rest" * form.rest
+    words = f"_{form.narrow_channels}" if form.narrow_channels else "_rest" * form.has_tail_channels
     return "_gathered" if form.gathers else f"_words{words}" if form.words else ""
 
 
@@ -373,8 +373,8 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
             )
         words = both and "dsp" in features and walk.last_positions <= 1 << 16
         if words and inner < CODES_PER_WORD:
-            return ResizedRowOptions(words=True, few=inner)
-        return ResizedRowOptions(words=words, rest=words and inner % CODES_PER_WORD > 0)
+            return ResizedRowOptions(words=True, narrow_channels=inner)
+        return ResizedRowOptions(words=words, has_tail_channels=words and inner % CODES_PER_WORD > 0)
 
     def _by_lanes(self, sig: Signature, walk: LinearWalk, features: frozenset[str]) -> bool:
         """Return whether to compute several channels of a word at once: few-bit weights, and channels that fill words.

@@ -31,7 +31,7 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifi
     length 1: what it hides counts as −∞.
     """
 
-    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.SOFTMAX
+    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CMSIS_SOFTMAX
     axis: int = 0
     log: bool = False
 

@@ -36,7 +36,7 @@ class Storage:
 
 
 @dataclass(frozen=True)
-class Option:
+class StorageOption:
     """One way to store the weights of a layer.
 
     Attributes:
@@ -103,7 +103,7 @@ class Times:
         return max(self.whole + few + sum(self.decoding.get(n, 0.0) for n in coded), 1.0)
 
 
-def options_of(name: str, known: Known, times: Times) -> list[Option]:
+def options_of(name: str, known: Known, times: Times) -> list[StorageOption]:
     """Return the options of a layer: plain 8 bits, compression to ever fewer bits, and 4 bits if possible.
 
     Each bit less makes the noise of compression four times as large. Compression must save MIN_SAVED_CODE_BYTES bytes.
@@ -118,17 +118,21 @@ def options_of(name: str, known: Known, times: Times) -> list[Option]:
         return known.noise * float(4.0 ** (known.bits - bits))
 
     size, plain_bits = known.size, known.plain_bits
-    options = [Option(DType.INT8, None, size, noise(plain_bits), 0.0)]
+    options = [StorageOption(DType.INT8, None, size, noise(plain_bits), 0.0)]
     for bits in np.append(np.arange(MIN_AVERAGE_BITS, min(plain_bits, 8.0), COMPRESSION_STEP_BITS), plain_bits):
         nbytes = size * float(bits) / 8
         if nbytes + MIN_SAVED_CODE_BYTES < size:
-            options.append(Option(DType.INT8, float(bits), nbytes, noise(float(bits)), times.decoding.get(name, 0.0)))
+            options.append(
+                StorageOption(DType.INT8, float(bits), nbytes, noise(float(bits)), times.decoding.get(name, 0.0))
+            )
     if known.few_noise is not None:
-        options.append(Option(DType.INT4, None, size / 2, known.few_noise, times.few.get(name, 0.0)))
+        options.append(StorageOption(DType.INT4, None, size / 2, known.few_noise, times.few.get(name, 0.0)))
     return options
 
 
-def cheapest(options: Mapping[str, Sequence[Option]], room: float, price: float) -> dict[str, Option] | None:
+def cheapest(
+    options: Mapping[str, Sequence[StorageOption]], room: float, price: float
+) -> dict[str, StorageOption] | None:
     """Return one option per layer, of least cost within a budget of bytes.
 
     The cost is the noise plus `price` for each instruction. A cost per byte (Lagrange's multiplier, Everett 1963) is
@@ -143,13 +147,13 @@ def cheapest(options: Mapping[str, Sequence[Option]], room: float, price: float)
         The option by layer; None if even the smallest options exceed the budget.
     """
 
-    def taken(per_byte: float) -> dict[str, Option]:
+    def taken(per_byte: float) -> dict[str, StorageOption]:
         return {
             name: min(layer_options, key=lambda o: (o.noise + price * o.time + per_byte * o.nbytes, o.nbytes))
             for name, layer_options in options.items()
         }
 
-    def nbytes(chosen: Mapping[str, Option]) -> float:
+    def nbytes(chosen: Mapping[str, StorageOption]) -> float:
         return sum(option.nbytes for option in chosen.values())
 
     smallest = {name: min(layer_options, key=lambda o: (o.nbytes, o.noise)) for name, layer_options in options.items()}

@@ -14,7 +14,7 @@ from mcugen.memory.place import copied_bytes, copies_of
 from mcugen.search.objective import Use
 from mcugen.search.weight_copies import Copies
 
-COPYING_KERNELS = (STAGE_WEIGHTS, BEGIN_WEIGHTS)
+WEIGHT_COPY_KERNELS = (STAGE_WEIGHTS, BEGIN_WEIGHTS)
 """Kernels that copy constants to the arena during a call."""
 
 
@@ -135,7 +135,7 @@ class ProgramPlan:
             row_groups=tuple(_blocks(program, Control.STREAM)),
             compressed_weights=tuple(dict.fromkeys(i.name for i in calls if i.kernel == DECODE_WEIGHTS)),
             staged_weights=tuple(
-                dict.fromkeys(i.operand("x").buffer.name for i in calls if i.kernel in COPYING_KERNELS)
+                dict.fromkeys(i.operand("x").buffer.name for i in calls if i.kernel in WEIGHT_COPY_KERNELS)
             ),
             copied_weights=tuple(nbytes.items()),
             shared_layers=tuple(name for block in _blocks(program, Control.FORK) for name in block),

@@ -48,7 +48,7 @@ class Measure(IntEnum):
 
 
 @dataclass(frozen=True)
-class BuiltProgram:
+class Executable:
     """A command that runs a built program, and the file with its symbols."""
 
     command: tuple[str, ...]
@@ -68,16 +68,16 @@ class RunResult:
     """
 
 
-def host_program(image: Path) -> BuiltProgram:
+def host_program(image: Path) -> Executable:
     """Return the program itself, or QEMU's user mode running it if $CC made it for another CPU."""
     cpu = cpu_of(image)
     is_foreign = cpu in USER_MODE and cpu != cpu_of(Path(sys.executable))
-    return BuiltProgram((*([find_program(USER_MODE[cpu])] if is_foreign else []), str(image.resolve())), image)
+    return Executable((*([find_program(USER_MODE[cpu])] if is_foreign else []), str(image.resolve())), image)
 
 
 def qemu_program(
     image: Path, machine: Machine, *, count_instructions: bool = False, plugin: str = "", serial: str = "none"
-) -> BuiltProgram:
+) -> Executable:
     """Return the QEMU command that runs an image.
 
     Args:
@@ -96,11 +96,11 @@ def qemu_program(
         *(("-plugin", plugin) if plugin else ()),
         *("-kernel", str(image.resolve())),
     )
-    return BuiltProgram(command, image)
+    return Executable(command, image)
 
 
 def execute(
-    program: BuiltProgram,
+    program: Executable,
     bundle: Bundle,
     samples: Sequence[Sample],
     folder: Path,
@@ -274,7 +274,7 @@ def _output(port: Port, data: bytes) -> np.ndarray:
 
 
 def _watch(
-    program: BuiltProgram,
+    program: Executable,
     folder: Path,
     bytes_per_sample: int,
     timeout: float,
@@ -309,7 +309,7 @@ def _watch(
 
 
 @contextlib.contextmanager
-def _process(program: BuiltProgram, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _process(program: Executable, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Yield the running program with its console in a file; end it with the block."""
     with (folder / "console.txt").open("wb") as console:
         process = subprocess.Popen(
@@ -328,7 +328,7 @@ def _findings(console: str) -> Findings:
     return {match[1]: [int(word, 16) for word in match[2].split()] for match in matches if match}
 
 
-def _check(program: BuiltProgram, bundle: Bundle, exit_code: int, console: str, findings: Findings, first: int) -> None:
+def _check(program: Executable, bundle: Bundle, exit_code: int, console: str, findings: Findings, first: int) -> None:
     libraries = " and ".join(library.versions for library in bundle.libraries)
     if "status" in findings:
         number, status = findings["status"]

@@ -24,7 +24,7 @@ from mcugen.simulation.build import Checks, TargetImages, build_host, build_part
 from mcugen.simulation.cycles import Cycles, estimate_cycles
 from mcugen.simulation.elf import function_sizes, read_sizes
 from mcugen.simulation.execute import (
-    BuiltProgram,
+    Executable,
     Measure,
     RunResult,
     Sample,
@@ -169,7 +169,7 @@ def simulate(
 
 
 def _run_all(
-    program: BuiltProgram,
+    program: Executable,
     bundle: Bundle,
     samples: Sequence[Sample],
     folder: Path,
@@ -224,7 +224,7 @@ class SampleShare:
 
 
 def _run_on_cluster(
-    program: BuiltProgram,
+    program: Executable,
     board: Board,
     bundle: Bundle,
     samples: Sequence[Sample],
@@ -272,7 +272,7 @@ def _with_room(bundle: Bundle, samples: Sequence[Sample]) -> Bundle:
     return replace(bundle, input_code=replace(bundle.input_code, most_raw=largest))
 
 
-def _run_here(bundle: Bundle, folder: Path, setup: Setup, run_all: Callable[[BuiltProgram], RunResult]) -> RunResult:
+def _run_here(bundle: Bundle, folder: Path, setup: Setup, run_all: Callable[[Executable], RunResult]) -> RunResult:
     """Run the model on this computer; if a sanitizer stops it, run another build that prints the reason."""
     build = partial(build_host, bundle, folder, files=setup.library)
     if not setup.sanitize:

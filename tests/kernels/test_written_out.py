@@ -8,7 +8,7 @@ import pytest
 from onnx_models import Net, random_feeds
 
 from mcugen import CompileOptions, compile_model
-from mcugen.kernels.dsp.dsp_conv import CONV
+from mcugen.kernels.dsp.dsp_conv import DSP_KERNELS
 from mcugen.lir.spec import spec_of
 
 KERNEL = "conv2d_s8_dsp_few"
@@ -34,7 +34,7 @@ def test_bytes_of_a_written_out_function(channels: int, size: int, pad: int):
     model = two_layers(channels, size, pad).model()
     compiled = compile_model(model, "nrf52840", CompileOptions(kernels=(KERNEL,)))
     node = next(n for n in compiled.graph.nodes if n.op.macs(n.sig))
-    (kernel,) = [k for k in CONV if k.name == KERNEL]
+    (kernel,) = [k for k in DSP_KERNELS if k.name == KERNEL]
     assert kernel.code is not None
     sizes = compiled.simulate([random_feeds(model)]).sizes
     assert sizes is not None

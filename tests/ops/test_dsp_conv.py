@@ -19,7 +19,7 @@ from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.kernels.common.conv_shape import ConvShape
-from mcugen.kernels.dsp.dsp_conv import CONV, GROUP, WIDENED, Runs, rows_of, runs_of
+from mcugen.kernels.dsp.dsp_conv import DSP_KERNELS, GROUP, WIDENED, Runs, rows_of, runs_of
 from mcugen.lir.program import Access
 from mcugen.simulation import Setup, simulate
 
@@ -311,7 +311,7 @@ def test_scales_from_a_half_on():
         kernel.fits(node, frozenset({"dsp"}))
         for node in compiled.graph.nodes
         if node.op.name in ("conv", "dense")
-        for kernel in CONV
+        for kernel in DSP_KERNELS
         if kernel.name in INT8
     )
 
@@ -324,7 +324,7 @@ def test_long_sums_are_left_to_others():
         layers.zeros = [-128, 0]
         layers.add("pixels", (1, 600, 1, 2), weights[:, :, None, None])
         node = next(n for n in compile_model(layers.net.model()).graph.nodes if n.op.name in ("conv", "dense"))
-        kernel = next(k for k in CONV if k.name == "conv2d_s8_dsp")
+        kernel = next(k for k in DSP_KERNELS if k.name == "conv2d_s8_dsp")
         assert kernel.fits(node, frozenset({"dsp"})) == fits
         layers.check(("conv2d_s8_dsp",) if fits else ("conv2d_s8_dsp16",))
 

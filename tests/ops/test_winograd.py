@@ -20,13 +20,13 @@ from mcugen.core.board import load_board
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
-from mcugen.kernels.dsp.winograd import CONV, pairs, transformed
+from mcugen.kernels.dsp.winograd import WINOGRAD_CONV, pairs, transformed
 from mcugen.lir.kernel import SHORT_LOOPS
 
-KERNELS = [kernel.name for kernel in CONV]
+KERNELS = [kernel.name for kernel in WINOGRAD_CONV]
 FORMS = [name for name in KERNELS if "_t" not in name or name.endswith("_t8") or "_short" in name]
 """Strips of other sizes have the same code."""
-DSP = [kernel.name for kernel in CONV if kernel.needs]
+DSP = [kernel.name for kernel in WINOGRAD_CONV if kernel.needs]
 FEATURES = frozenset({"dsp", SHORT_LOOPS})
 DSP_BOARDS = ["nrf52840", "rt1060", "nrf5340", "corstone300"]
 PLAIN_BOARDS = ["stm32f103", "rp2040", "nrf52840"]
@@ -206,9 +206,9 @@ def test_other_convolutions_are_left_to_other_kernels(layer: Layer, attributes: 
     (conv,) = (node for node in made.graph.node if node.op_type == "Conv")
     conv.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
     (node,) = (n for n in optimized(made).nodes if n.op.mnemonic == "conv")
-    assert not any(kernel.fits(node, FEATURES) for kernel in CONV)
+    assert not any(kernel.fits(node, FEATURES) for kernel in WINOGRAD_CONV)
     (plain,) = (n for n in optimized(model([Layer()])).nodes if n.op.mnemonic == "conv")
-    assert all(kernel.fits(plain, FEATURES) for kernel in CONV)
+    assert all(kernel.fits(plain, FEATURES) for kernel in WINOGRAD_CONV)
 
 
 @pytest.mark.parametrize(("height", "has_rows"), [(4, False), (6, True)])

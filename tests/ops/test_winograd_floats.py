@@ -16,7 +16,7 @@ from test_float_kernels import CLAMPS, Layers, check_on, check_plain
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.graph import Node
-from mcugen.kernels.fpu.fpu_winograd import CONV, transformed
+from mcugen.kernels.fpu.fpu_winograd import FPU_WINOGRAD_CONV, transformed
 
 KERNEL, DIRECT = "conv2d_f32_winograd", "conv2d_f32_fpu"
 BOARDS = ["nrf52840", "rt1060", "nrf5340", "corstone300", "rv32imafc"]
@@ -141,9 +141,9 @@ def test_products_in_the_transformed_domain_are_the_convolution():
     ],
 )
 def test_other_convolutions_are_left_to_other_kernels(layers: Layers):
-    assert not CONV[0].fits(node_of(layers), FPU)
-    assert CONV[0].fits(node_of(single(1, 8, 6, 8, 4)), FPU)
-    assert not CONV[0].fits(node_of(single(1, 8, 6, 8, 4)), frozenset())
+    assert not FPU_WINOGRAD_CONV[0].fits(node_of(layers), FPU)
+    assert FPU_WINOGRAD_CONV[0].fits(node_of(single(1, 8, 6, 8, 4)), FPU)
+    assert not FPU_WINOGRAD_CONV[0].fits(node_of(single(1, 8, 6, 8, 4)), frozenset())
 
 
 @pytest.mark.parametrize("number", [np.inf, np.nan, 3e38])
@@ -152,7 +152,7 @@ def test_weights_must_be_numbers_before_and_after(number: float):
     weights = np.ones((4, 8, 3, 3), np.float32)
     weights[1] = number
     layers.clamped(layers.net.op("Conv", layers.input(1, 8, 6, 6), layers.net.const(weights)), "")
-    assert not CONV[0].fits(node_of(layers), FPU)
+    assert not FPU_WINOGRAD_CONV[0].fits(node_of(layers), FPU)
 
 
 def test_speed_takes_it_and_others_where_asked_by_name():

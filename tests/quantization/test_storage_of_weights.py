@@ -17,7 +17,7 @@ from mcugen.hir.types import DType
 from mcugen.quantization.few_bits import num_stored_weights, stored_share, weights_in_flash
 from mcugen.quantization.quantize import Quantizer, float_model, quantizer
 from mcugen.quantization.scheme import Scheme
-from mcugen.quantization.storage import Known, Option, Storage, Times, cheapest, options_of
+from mcugen.quantization.storage import Known, Storage, StorageOption, Times, cheapest, options_of
 
 
 def network() -> onnx.ModelProto:
@@ -54,7 +54,7 @@ def test_storage_is_nearly_the_best_of_all(seed: int, price: float):
     found = cheapest(options, room, price)
     assert found is not None
 
-    def worth(chosen: tuple[Option, ...]) -> float:
+    def worth(chosen: tuple[StorageOption, ...]) -> float:
         return sum(o.noise + price * o.time for o in chosen)
 
     coarse = [each[::4] + each[-1:] for each in options.values()]
@@ -122,12 +122,12 @@ def test_options_are_every_code_that_saves_enough(size: int, plain_bits: float):
     """Each bit less makes the noise four times; a code must be 128 bytes shorter than 8 bits a weight."""
     times = Times(0.0, {"a": 20.0, "b": 1.0}, {"a": 30.0, "b": 2.0})
     bits = [b / 16 for b in range(32, 16 * 10) if b / 16 < min(plain_bits, 8.0)] + [plain_bits]
-    coded = [Option(DType.INT8, b, size * b / 8, 0.5 * 2 ** (2 * (5 - b)), 30.0) for b in bits]
-    wanted = [Option(DType.INT8, None, size, 0.5 * 2 ** (2 * (5 - plain_bits)), 0.0)]
+    coded = [StorageOption(DType.INT8, b, size * b / 8, 0.5 * 2 ** (2 * (5 - b)), 30.0) for b in bits]
+    wanted = [StorageOption(DType.INT8, None, size, 0.5 * 2 ** (2 * (5 - plain_bits)), 0.0)]
     wanted += [o for o in coded if size - o.nbytes > 128]
     assert options_of("a", Known(size, plain_bits, 5.0, 0.5, None), times) == wanted
     few = options_of("a", Known(size, plain_bits, 5.0, 0.5, 0.75), times)
-    assert few == [*wanted, Option(DType.INT4, None, size / 2, 0.75, 20.0)]
+    assert few == [*wanted, StorageOption(DType.INT4, None, size / 2, 0.75, 20.0)]
 
 
 def test_time_of_a_storage():
@@ -139,13 +139,13 @@ def test_time_of_a_storage():
 
 
 def test_room_for_the_smallest_options_is_enough():
-    small, large = Option(DType.INT4, None, 100.0, 3.0, 0.0), Option(DType.INT8, None, 200.0, 1.0, 0.0)
-    worse = Option(DType.INT4, None, 100.0, 4.0, 0.0)
+    small, large = StorageOption(DType.INT4, None, 100.0, 3.0, 0.0), StorageOption(DType.INT8, None, 200.0, 1.0, 0.0)
+    worse = StorageOption(DType.INT4, None, 100.0, 4.0, 0.0)
     options = {"a": [large, worse, small], "b": [large, worse, small]}
     assert cheapest(options, 200.0, 0.0) == {"a": small, "b": small}
     assert cheapest(options, 199.0, 0.0) is None
     assert cheapest(options, 400.0, 0.0) == {"a": large, "b": large}
-    slow = Option(DType.INT8, None, 200.0, 1.0, 10.0)
+    slow = StorageOption(DType.INT8, None, 200.0, 1.0, 10.0)
     assert cheapest({"a": [slow, small]}, 400.0, 1.0) == {"a": small}
-    equal = Option(DType.INT8, 4.0, 150.0, 1.0, 0.0)
+    equal = StorageOption(DType.INT8, 4.0, 150.0, 1.0, 0.0)
     assert cheapest({"a": [large, equal]}, 400.0, 0.0) == {"a": equal}

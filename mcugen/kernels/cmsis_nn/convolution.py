@@ -159,7 +159,7 @@ def _convolution(name: str, function: str, **more: Any) -> Kernel:
     )
 
 
-CONV: tuple[Kernel, ...] = (
+CMSIS_CONV_S8: tuple[Kernel, ...] = (
     _convolution(
         "cmsis_convolve_s8",
         "arm_convolve_wrapper_s8",

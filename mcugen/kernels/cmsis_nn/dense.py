@@ -23,7 +23,7 @@ from mcugen.kernels.cmsis_nn.common import (
     packed_nibbles,
     small_axes,
 )
-from mcugen.kernels.cmsis_nn.convolution import CONV
+from mcugen.kernels.cmsis_nn.convolution import CMSIS_CONV_S8
 from mcugen.kernels.common.specs import ConvSpec
 from mcugen.kernels.common.weighted_layers import CodeLimits, four_bits
 from mcugen.kernels.portable.weighted import DenseSizes
@@ -97,7 +97,7 @@ def _dense(name: str, function: str, **more: Any) -> Kernel:
     )
 
 
-ROW: tuple[Kernel, ...] = (
+CMSIS_ROW_S8: tuple[Kernel, ...] = (
     _dense(
         "cmsis_dense_s8",
         "arm_fully_connected_wrapper_s8",
@@ -114,5 +114,5 @@ ROW: tuple[Kernel, ...] = (
 )
 """Kernels of fully connected layers, also for convolutions."""
 
-DENSE: tuple[Kernel, ...] = (*ROW, *CONV)
+CMSIS_DENSE_S8: tuple[Kernel, ...] = (*CMSIS_ROW_S8, *CMSIS_CONV_S8)
 """Kernels of fully connected layers; several rows are pixels of a convolution."""

@@ -149,7 +149,7 @@ def _depthwise(name: str, function: str, **more: Any) -> Kernel:
     )
 
 
-DEPTHWISE: tuple[Kernel, ...] = (
+CMSIS_DEPTHWISE_S8: tuple[Kernel, ...] = (
     _depthwise(
         "cmsis_depthwise_s8",
         "arm_depthwise_conv_wrapper_s8",

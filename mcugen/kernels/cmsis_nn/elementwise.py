@@ -171,7 +171,7 @@ def _extreme(name: str, which: str, condition: Callable[[BinarySpec], bool]) -> 
     )
 
 
-BINARY: tuple[Kernel, ...] = (
+CMSIS_BINARY_S8: tuple[Kernel, ...] = (
     library_kernel(
         "cmsis_elementwise_add_s8",
         what="the sum of two int8 tensors of one shape: arm_elementwise_add_s8",

@@ -224,7 +224,7 @@ def emit(node: Node, site: Site) -> Call:
     return site.call(operands, [params, Scratch(scratch_bytes=size)])
 
 
-REPEAT: tuple[Kernel, ...] = (
+CMSIS_LSTM: tuple[Kernel, ...] = (
     library_kernel(
         "cmsis_lstm_s8",
         what="a loop over steps of an LSTM in int8, from states of 0: arm_lstm_unidirectional_s8",

@@ -76,7 +76,7 @@ def emit(spec: MatMulSpec, site: Site) -> Call:
     )
 
 
-MATMUL: tuple[Kernel, ...] = (
+CMSIS_MATMUL_S8: tuple[Kernel, ...] = (
     library_kernel(
         "cmsis_batch_matmul_s8",
         what="the product of two int8 activations: arm_batch_matmul_s8",

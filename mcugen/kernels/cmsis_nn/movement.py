@@ -112,7 +112,7 @@ def emit_pad(spec: PadSpec, site: Site) -> Call:
     return site.call({"x": site.x, "y": site.y}, [PadParams(pad_value=int(spec.value), **sizes)])
 
 
-PAD: tuple[Kernel, ...] = (
+CMSIS_PAD: tuple[Kernel, ...] = (
     library_kernel(
         "cmsis_pad_s8",
         what="a tensor within a constant: arm_pad_s8",
@@ -181,7 +181,7 @@ def emit_transpose(spec: TransposeSpec, site: Site) -> Call:
     return site.call({"x": site.x, "y": site.y}, [params], [LibraryTransposeOptions(perm=perm)], variant=order)
 
 
-TRANSPOSE: tuple[Kernel, ...] = (
+CMSIS_TRANSPOSE: tuple[Kernel, ...] = (
     library_kernel(
         "cmsis_transpose_s8",
         what="a tensor with its axes in another order: arm_transpose_s8",
@@ -246,7 +246,7 @@ def emit_concat(spec: ConcatSpec, site: Site) -> list[Call]:
     return calls
 
 
-CONCAT: tuple[Kernel, ...] = (
+CMSIS_CONCAT: tuple[Kernel, ...] = (
     library_kernel(
         "cmsis_concatenation_s8",
         what="one part of a concatenation: arm_concatenation_s8_y",

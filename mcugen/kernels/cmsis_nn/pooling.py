@@ -85,7 +85,7 @@ def _operands(dtype: DType) -> tuple[Role, ...]:
 
 _TYPES = ((DType.INT8, int8_pool), (DType.INT16, int16_pool))
 
-MAX_POOL: tuple[Kernel, ...] = tuple(
+CMSIS_MAX_POOL: tuple[Kernel, ...] = tuple(
     library_kernel(
         f"cmsis_max_pool_{dtype.tag}",
         what=f"the largest code under each window: arm_max_pool_{dtype.tag}",
@@ -97,7 +97,7 @@ MAX_POOL: tuple[Kernel, ...] = tuple(
     for dtype, of_type in _TYPES
 )
 
-AVERAGE_POOL, REDUCE = (
+CMSIS_AVERAGE_POOL, CMSIS_MEAN = (
     tuple(
         library_kernel(
             f"cmsis_avgpool_{dtype.tag}",

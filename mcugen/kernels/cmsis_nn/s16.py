@@ -306,7 +306,7 @@ _CONV = library_kernel(
     extra=gatherings,
 )
 
-CONV: tuple[Kernel, ...] = (
+CMSIS_CONV_S16: tuple[Kernel, ...] = (
     _CONV,
     library_kernel(
         "cmsis_depthwise_s16",
@@ -321,7 +321,7 @@ CONV: tuple[Kernel, ...] = (
 )
 """Kernels of convolutions."""
 
-DENSE: tuple[Kernel, ...] = (
+CMSIS_DENSE_S16: tuple[Kernel, ...] = (
     library_kernel(
         "cmsis_dense_s16",
         what="a fully connected layer of int16 tensors with one scale: arm_fully_connected_s16",
@@ -340,7 +340,7 @@ DENSE: tuple[Kernel, ...] = (
 )
 """Kernels of fully connected layers; those with a scale a channel are convolutions."""
 
-MATMUL: tuple[Kernel, ...] = (
+CMSIS_MATMUL_S16: tuple[Kernel, ...] = (
     library_kernel(
         "cmsis_batch_matmul_s16",
         what="the product of two int16 activations: arm_batch_matmul_s16",

@@ -190,7 +190,7 @@ def int16_sigmoid(spec: CurveSpec) -> bool:
 
 # ---------------------------------------------------------------------------------------- kernels
 
-BINARY: tuple[Kernel, ...] = (
+CMSIS_BINARY_S16: tuple[Kernel, ...] = (
     library_kernel(
         "cmsis_elementwise_add_s16",
         what="the sum of two int16 tensors of one shape: arm_elementwise_add_s16",
@@ -212,7 +212,7 @@ BINARY: tuple[Kernel, ...] = (
 )
 """Kernels of operators with two operands."""
 
-CURVE: tuple[Kernel, ...] = (
+CMSIS_ACTIVATIONS_S16: tuple[Kernel, ...] = (
     library_kernel(
         "cmsis_sigmoid_s16",
         what="the sigmoid of an int16 tensor: arm_nn_activation_s16",

@@ -160,7 +160,7 @@ def emit_softmax(spec: SoftmaxSpec, site: Site) -> Call:
     return site.call({"x": site.x, "y": site.y}, [SoftmaxRows(rows=spec.x.count // depth, row_size=depth, **scale)])
 
 
-SOFTMAX: tuple[Kernel, ...] = (
+CMSIS_SOFTMAX: tuple[Kernel, ...] = (
     library_kernel(
         "cmsis_softmax_s8",
         what="probabilities of int8 rows in steps of 1/256: arm_softmax_s8",

@@ -138,7 +138,7 @@ def products(spec: ConvSpec) -> int:
     return shape.batch * shape.in_height * shape.in_width * shape.kernel_height * shape.kernel_width
 
 
-CONV_TRANSPOSE: tuple[Kernel, ...] = (
+CMSIS_CONV_TRANSPOSE: tuple[Kernel, ...] = (
     library_kernel(
         "cmsis_transpose_conv_s8",
         what="a transposed convolution of int8 tensors: arm_transpose_conv_wrapper_s8",

@@ -16,12 +16,12 @@ from mcugen.lir.kernel import HALF_SEPARATE_SUMS, PAIRED_LOADS, SEPARATE_SUMS, W
 class Loops(Options):
     """Template options of loops over products of 16 bits."""
 
-    paired: Annotated[bool, "whether words are loaded one by one, beside products (PAIRED_LOADS)"]
+    paired_loads: Annotated[bool, "whether words are loaded one by one, beside products (PAIRED_LOADS)"]
 
     @staticmethod
     def of(site: Site) -> Loops:
         """Return the options that the tuning flags select."""
-        return Loops(paired=PAIRED_LOADS in site.features)
+        return Loops(paired_loads=PAIRED_LOADS in site.features)
 
 
 def sums_apart(features: Collection[str]) -> int:
@@ -33,21 +33,21 @@ def sums_apart(features: Collection[str]) -> int:
 class FloatLoops(Options):
     """Template options of loops over float products, in assembly."""
 
-    separate: Annotated[int, "of two of them, how many are added by an instruction of their own (SEPARATE_SUMS)"]
+    separate_sums: Annotated[int, "of two of them, how many are added by an instruction of their own (SEPARATE_SUMS)"]
 
     @staticmethod
     def of(wishes: Site | Builder) -> FloatLoops:
         """Return the options that the tuning flags select."""
-        return FloatLoops(separate=sums_apart(wishes.features))
+        return FloatLoops(separate_sums=sums_apart(wishes.features))
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightLoads(Options):
     """Template options of kernels that compute six output channels at a time."""
 
-    by_words: Annotated[bool, "whether weights are loaded by words (WORD_WEIGHTS), where all blocks begin at one"]
+    word_loads: Annotated[bool, "whether weights are loaded by words (WORD_WEIGHTS), where all blocks begin at one"]
 
     @staticmethod
     def of(spec: ConvSpec, site: Site) -> WeightLoads:
         """Return the options for a layer: weights are loaded by words if the flag is set and the depth is even."""
-        return WeightLoads(by_words=WORD_WEIGHTS in site.features and spec.depth % 2 == 0)
+        return WeightLoads(word_loads=WORD_WEIGHTS in site.features and spec.depth % 2 == 0)

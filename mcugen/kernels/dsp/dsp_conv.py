@@ -339,20 +339,20 @@ class StreamOptions(Options):
 
     y_t: Annotated[str, "C type of the output"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
-    shifted: Annotated[bool, "whether the upper words of products are shifted on"]
+    post_shifted: Annotated[bool, "whether the upper words of products are shifted on"]
 
     @staticmethod
     def of(spec: ConvSpec) -> StreamOptions:
         """Return the options of a layer."""
         shifted = not spec.is_sums and spec.high_word.shift > 32
-        return StreamOptions(y_t=spec.y.dtype.c, clamp=spec.is_clamped, shifted=shifted)
+        return StreamOptions(y_t=spec.y.dtype.c, clamp=spec.is_clamped, post_shifted=shifted)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Raised(Options):
     """Template option of kernels with 4-bit weights."""
 
-    raised: Annotated[bool, "whether sums are shifted to the left before they are multiplied"]
+    pre_shifted: Annotated[bool, "whether sums are shifted to the left before they are multiplied"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -360,12 +360,12 @@ class UnrollOptions(Options):
     """Template options of convolutions: how patches are gathered and how far loops are unrolled."""
 
     x_t: Annotated[str, "C type of the input"]
-    few: Annotated[
+    unrolled_patch: Annotated[
         Mapping[str, int] | None, "runs, units, unit, rest of a patch that is written out; whether of pixels"
     ]
-    steps: Annotated[int, "groups that are written out; 0: a loop"]
+    unrolled_steps: Annotated[int, "groups that are written out; 0: a loop"]
     grouped: Annotated[bool, "whether channels are in several groups"]
-    edged: Annotated[bool, "whether windows leave the rows of x, which are read where they lie"] = False
+    has_partial_windows: Annotated[bool, "whether windows leave the rows of x, which are read where they lie"] = False
 
 
 @dataclass(frozen=True)
@@ -569,14 +569,26 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     }
     loop = InnerLoop(x_zero_point=spec.x.q.zero_point, patch_bytes=2 * depth, inner_iterations=steps)
     types = StreamOptions.of(spec)
-    patch = {"runs": runs.count, "units": runs.units, "unit": runs.unit, "rest": runs.rest, "pixels": pixels}
+    patch = {
+        "runs": runs.count,
+        "units": runs.units,
+        "unit_size": runs.unit,
+        "tail_size": runs.rest,
+        "is_pointwise": pixels,
+    }
     written, turns = (patch, steps) if few else (None, 0)
     grouped, edged = shape.groups if shape.groups > 1 else None, rows.is_edged
-    unrolled = UnrollOptions(x_t=spec.x.dtype.c, few=written, steps=turns, grouped=grouped is not None, edged=edged)
+    unrolled = UnrollOptions(
+        x_t=spec.x.dtype.c,
+        unrolled_patch=written,
+        unrolled_steps=turns,
+        grouped=grouped is not None,
+        has_partial_windows=edged,
+    )
     free = spec.overlaps(traversal_of(shape, rows))
     raised = nibbles and sums.gain > 0
     variant = _variant(spec, runs, few, raised, edged)
-    options = [types, Loops.of(site), unrolled, *[Raised(raised=raised)] * nibbles]
+    options = [types, Loops.of(site), unrolled, *[Raised(pre_shifted=raised)] * nibbles]
     walk = [] if pixels else [_walk(shape, runs, rows)]
     params = [shape.geometry, *walk, sums.params, loop, GroupCount(groups=grouped)]
     return site.call(operands, params, options, overlaps=free, variant=variant)
@@ -680,7 +692,7 @@ class SingleRowParams(Params):
 class SingleRowOptions(StreamOptions):
     """Template options of a layer with one row of outputs."""
 
-    parts: Annotated[bool, "whether odd channels' sums are taken apart after each part of x"]
+    sums_by_part: Annotated[bool, "whether odd channels' sums are taken apart after each part of x"]
 
 
 def emit_dense(spec: ConvSpec, site: Site) -> Call:
@@ -706,8 +718,8 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
         depth=depth, padded_depth=padded, out_channels=spec.channels, first_part_size=first, part_size=part
     )
     raised = nibbles and sums.gain > 0
-    types = SingleRowOptions(**vars(StreamOptions.of(spec)), parts=parts)
-    options = [types, Loops.of(site), *[Raised(raised=raised)] * nibbles]
+    types = SingleRowOptions(**vars(StreamOptions.of(spec)), sums_by_part=parts)
+    options = [types, Loops.of(site), *[Raised(pre_shifted=raised)] * nibbles]
     last = (spec.channels % GROUP or GROUP) if is_direct else 0
     free = spec.overlaps(windows(spec.shape, in_turn(1, 1), last))
     variant = "_".join(["parts"] * parts + ["raised"] * raised + ["clamped"] * spec.is_clamped)
@@ -893,7 +905,7 @@ once."""
 
 _PAIRS = "of which two int8 weights lie in 16 bits, so that a product serves two channels"
 
-ROW: tuple[Kernel, ...] = (
+DSP_ROW: tuple[Kernel, ...] = (
     _row("dense_s8_dsp", f"one row, four channels at a time, {_PAIRS}", *_CODES8, pairs_in_parts),
     _row("dense_s8_dsp_direct", f"the same, x read where it lies, {_PAIRS}", *_CODES8, pairs_in_parts, whole_steps),
     _row("dense_s8_dsp16", "one row, four channels at a time, weights widened to 16 bits", *_CODES8_WIDENED),
@@ -930,7 +942,7 @@ def _short(kernel: Kernel) -> Kernel:
     )
 
 
-PIXELS: tuple[Kernel, ...] = (
+DSP_PIXELS: tuple[Kernel, ...] = (
     _OF_BYTES,
     _short(_OF_BYTES),
     _conv("conv2d_s8_dsp16", "two pixels by two channels, weights widened to 16 bits", *_CODES8_WIDENED),
@@ -961,5 +973,5 @@ PIXELS: tuple[Kernel, ...] = (
 )
 """Kernels of layers with several rows or pixels."""
 
-CONV = DENSE = (*ROW, *PIXELS)
+DSP_KERNELS: tuple[Kernel, ...] = (*DSP_ROW, *DSP_PIXELS)
 """Kernels of convolutions and dense layers, in order of preference; a dense layer is a convolution of single pixels."""

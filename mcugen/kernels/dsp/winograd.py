@@ -233,7 +233,7 @@ class StripOfBlocks(Params):
 class FlyOptions(Options):
     """Template options of kernels that transform the weights at run time."""
 
-    together: Annotated[int, "output channels that are computed at once"]
+    channels_per_pass: Annotated[int, "output channels that are computed at once"]
     v_t: Annotated[str, "C type of transformed inputs"]
     v_size: Annotated[int, "transformed inputs of a block and channel"]
     one_strip: Annotated[bool, "whether a strip is all: weights then come where the rows were"]
@@ -243,14 +243,20 @@ class FlyOptions(Options):
 class WinogradOptions(Options):
     """Template options of blocks, limits and loops."""
 
-    across: Annotated[int, "pixels of a block, two of a tile"]
+    block_width: Annotated[int, "pixels of a block, two of a tile"]
     shift: Annotated[int, "of products with the multiplier to the right, but for the two bits of the transformation"]
     clamp_low: Annotated[bool, "whether results are limited below further than by their type"]
     clamp_high: Annotated[bool, "whether they are above"]
-    cut: Annotated[bool, "whether some blocks reach over the border"]
-    copied: Annotated[bool, "whether rows are copied and padded; else blocks are read where x lies"]
-    chunk: Annotated[int, "turns that are written out of the loop over input channels"]
-    once: Annotated[bool, "whether that is all of it"]
+    has_partial_blocks: Annotated[bool, "whether some blocks reach over the border"]
+    pads_rows: Annotated[bool, "whether rows are copied and padded; else blocks are read where x lies"]
+    unrolled_turns: Annotated[int, "unroll factor of the loop over input channels, in turns"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullUnroll(Options):
+    """Template option of the kernels for the DSP extension: with a full unroll, no step words separate the weights."""
+
+    fully_unrolled: Annotated[bool, "whether the loop over input channels is fully unrolled"]
 
 
 DIRECT_PRODUCTS = 36
@@ -268,24 +274,24 @@ FILTER_WORK = 14
 class Grid:
     """A grid of blocks, two rows high, that covers an image."""
 
-    across: int
+    block_width: int
     """Output pixels per row of a block; a tile has two."""
 
     def blocks(self, shape: ConvShape) -> int:
         """Return the number of blocks of an image."""
-        return -(-shape.out_width // self.across) * -(-shape.out_height // 2)
+        return -(-shape.out_width // self.block_width) * -(-shape.out_height // 2)
 
     def work(self, spec: ConvSpec) -> int:
         """Count direct products of whole blocks, including outputs beyond the border that are discarded."""
         shape = spec.shape
-        return shape.batch * self.blocks(shape) * 2 * self.across * 9 * shape.in_channels * shape.out_channels
+        return shape.batch * self.blocks(shape) * 2 * self.block_width * 9 * shape.in_channels * shape.out_channels
 
 
 @dataclass(frozen=True)
 class Tiles(Grid):
     """A family of Winograd kernels: how much its product function computes at a time, and the weights that it reads."""
 
-    together: int
+    channels_per_pass: int
     """Output channels computed together."""
     v: DType
     """Type of transformed inputs, 16 for each tile and channel."""
@@ -300,7 +306,7 @@ class Tiles(Grid):
 
     def v_size(self, channels: int) -> int:
         """Return the elements of V of a block."""
-        return 8 * self.across * channels
+        return 8 * self.block_width * channels
 
     def strip_work(self, spec: ConvSpec, strip: int) -> int:
         """Count direct products of whole blocks, and the work to transform the weights for every strip.
@@ -308,7 +314,7 @@ class Tiles(Grid):
         A strip is `strip` tiles.
         """
         shape = spec.shape
-        strips = shape.batch * -(-self.blocks(shape) * self.across // (2 * strip))
+        strips = shape.batch * -(-self.blocks(shape) * self.block_width // (2 * strip))
         return self.work(spec) + strips * FILTER_WORK * spec.weights.size
 
     def written(self, shape: ConvShape, strip: int) -> Array:
@@ -316,10 +322,10 @@ class Tiles(Grid):
 
         A strip is `strip` blocks.
         """
-        width, count = -(-shape.out_width // self.across), self.blocks(shape)
+        width, count = -(-shape.out_width // self.block_width), self.blocks(shape)
         finished_blocks = np.arange(width, count + 1, width) // strip * strip
         finished_blocks[-1] = count
-        oy, ox = finished_blocks // width * 2, finished_blocks % width * self.across
+        oy, ox = finished_blocks // width * 2, finished_blocks % width * self.block_width
         ends_above = np.minimum(oy, shape.out_height) * shape.out_width
         ends_in_row = (np.minimum(oy + 2, shape.out_height) - 1) * shape.out_width + np.minimum(ox, shape.out_width)
         ends: Array = np.where(ox > 0, ends_in_row, ends_above) * shape.out_channels
@@ -327,7 +333,7 @@ class Tiles(Grid):
 
     def is_cut(self, shape: ConvShape) -> bool:
         """Return whether some blocks reach over the border of the image."""
-        return shape.out_width % self.across != 0 or shape.out_height % 2 != 0
+        return shape.out_width % self.block_width != 0 or shape.out_height % 2 != 0
 
     def is_copied(self, shape: ConvShape) -> bool:
         """Return whether blocks read beyond x: padding, or columns and rows behind it."""
@@ -341,7 +347,7 @@ class Tiles(Grid):
         """Return the traversal that reads and writes `strip` blocks at once."""
         if self.is_copied(shape):
             return rows(shape, 2, self.written(shape, strip) if strip > 1 else None)
-        pixels = np.arange(shape.out_height * shape.out_width).reshape(shape.out_height // 2, 2, -1, self.across)
+        pixels = np.arange(shape.out_height * shape.out_width).reshape(shape.out_height // 2, 2, -1, self.block_width)
         blocks = pixels.transpose(0, 2, 1, 3).reshape(self.blocks(shape), -1)
         return windows(shape, blocks[in_turn(len(blocks), strip)].reshape(-1, strip * blocks.shape[1]))
 
@@ -399,7 +405,7 @@ def emit_flash(spec: ConvSpec, site: Site, tiles: Tiles) -> Call:
     working = {"rows": _ring(shape, tiles)} if tiles.is_copied(shape) else {}
     working["v"] = tiles.v, tiles.v_size(shape.in_channels)
     if tiles.is_cut(shape):
-        working["patch"] = (DType.INT8, 2 * tiles.across * shape.out_channels)
+        working["patch"] = (DType.INT8, 2 * tiles.block_width * shape.out_channels)
     return _call(spec, site, tiles, tiles.stream(spec), working, ((), ()), tiles.traversal(shape))
 
 
@@ -415,7 +421,7 @@ def emit_fly(spec: ConvSpec, site: Site, tiles: Tiles, strip: int) -> Call:
         strip: Tiles of a strip.
     """
     shape = spec.shape
-    blocks = min(2 * strip // tiles.across, tiles.blocks(shape))
+    blocks = min(2 * strip // tiles.block_width, tiles.blocks(shape))
     one_strip = shape.batch == 1 and blocks == tiles.blocks(shape) and tiles is not LITTLE
     ring, words = _ring(shape, tiles), tiles.words(shape.in_channels)
     is_copied = tiles.is_copied(shape)
@@ -425,13 +431,15 @@ def emit_fly(spec: ConvSpec, site: Site, tiles: Tiles, strip: int) -> Call:
     rounding, low, high = _limits(spec)
     params = StripOfBlocks(strip_blocks=blocks, requantize_offset=rounding, low=low, high=high)
     order = tiles.traversal(shape, blocks)
-    fly = FlyOptions(together=tiles.together, v_t=tiles.v.c, v_size=tiles.v_size(1), one_strip=one_strip)
+    fly = FlyOptions(
+        channels_per_pass=tiles.channels_per_pass, v_t=tiles.v.c, v_size=tiles.v_size(1), one_strip=one_strip
+    )
     return _call(spec, site, tiles, tiles.int8_stream(spec), working, ([params], [fly]), order)
 
 
 def _ring(shape: ConvShape, tiles: Tiles) -> tuple[DType, int]:
     """Return type and size of a ring buffer of four rows, padded to whole blocks."""
-    width = max(shape.padding_left + shape.in_width, -(-shape.out_width // tiles.across) * tiles.across + 2)
+    width = max(shape.padding_left + shape.in_width, -(-shape.out_width // tiles.block_width) * tiles.block_width + 2)
     return DType.INT8, 4 * width * shape.in_channels
 
 
@@ -451,23 +459,23 @@ def _call(
     padded = PaddedRows(padded_row_size=_ring(shape, tiles)[1] // 4, x_zero_point=spec.x.q.zero_point)
     variant = "cut" if tiles.is_cut(shape) else "" if tiles.is_copied(shape) else "valid"
     free = spec.overlaps(order)
-    loops = [Loops.of(site)] * (Loops in site.kernel.options)
+    loops: list[Options] = []
+    if Loops in site.kernel.options:
+        loops = [FullUnroll(fully_unrolled=tiles.loop(shape.in_channels)[1]), Loops.of(site)]
     params, options = [shape.geometry, padded, *more[0]], [_options(spec, tiles), *more[1], *loops]
     return site.call(operands, params, options, overlaps=free, variant=variant)
 
 
 def _options(spec: ConvSpec, tiles: Tiles) -> WinogradOptions:
-    chunk, once = tiles.loop(spec.shape.in_channels)
     low, high = spec.limits
     return WinogradOptions(
-        across=tiles.across,
+        block_width=tiles.block_width,
         shift=spec.high_word.shift,
         clamp_low=low > -128,
         clamp_high=high < 127,
-        cut=tiles.is_cut(spec.shape),
-        copied=tiles.is_copied(spec.shape),
-        chunk=chunk,
-        once=once,
+        has_partial_blocks=tiles.is_cut(spec.shape),
+        pads_rows=tiles.is_copied(spec.shape),
+        unrolled_turns=tiles.loop(spec.shape.in_channels)[0],
     )
 
 
@@ -493,7 +501,7 @@ def _kernel(
         without=frozenset(
             {"kernel_height", "kernel_width", "stride_height", "stride_width", "dilation_height", "dilation_width"}
         ),
-        options=(WinogradOptions, *[Loops] * bool(needs)),
+        options=(WinogradOptions, *((FullUnroll, Loops) if needs else ())),
         needs=frozenset(needs),
         when=FITS,
         stalls=_STALLS if needs else {},
@@ -505,7 +513,7 @@ def _flash(name: str, tiles: Tiles, *needs: str) -> Kernel:
     kernel = _kernel(name, tiles, needs, (), (patch,))
     lacks = frozenset({CHECKED})  # The weights hold distances of results.
     return replace(
-        kernel, emit=partial(emit_flash, tiles=tiles), extra=tiles.work, lacks=lacks, loads=4 / (9 * tiles.across)
+        kernel, emit=partial(emit_flash, tiles=tiles), extra=tiles.work, lacks=lacks, loads=4 / (9 * tiles.block_width)
     )  # A word holds two of the 16 weights that replace nine, and serves a block of two rows.
 
 
@@ -520,7 +528,7 @@ def _fly(name: str, tiles: Tiles, strip: int, *needs: str) -> Kernel:
     return replace(kernel, options=options, when=when, emit=emit, extra=work, loads=loads, sweeps=sweeps)
 
 
-CONV: tuple[Kernel, ...] = (
+WINOGRAD_CONV: tuple[Kernel, ...] = (
     _flash("conv2d_s8_winograd_dsp", DSP, "dsp"),
     *(_fly("conv2d_s8_winograd_fly_dsp", DSP, strip, "dsp") for strip in (4, 8, 16, 32)),
     _fly("conv2d_s8_winograd_short_dsp", LITTLE, 16, "dsp", SHORT_LOOPS),

@@ -84,7 +84,7 @@ class UpperLimit(Options):
 class FpuDenseOptions(Options):
     """Template option of fully connected layers."""
 
-    single: Annotated[bool, "whether it has one row"]
+    single_row: Annotated[bool, "whether it has one row"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ class GroupOptions(Options):
     kernel_width: Annotated[int, "columns of the window"]
     stride: Annotated[int, "pixels from window to window"]
     dilation: Annotated[int, "pixels from tap to tap"]
-    rest: Annotated[bool, "whether channels are left over"]
+    has_tail_channels: Annotated[bool, "whether channels are left over"]
 
 
 def packed_blocks(weights: Array, bias: Array) -> Array:
@@ -136,7 +136,7 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
     whole, shape = rows // ROWS * ROWS, spec.shape
     fours, ones = windows(shape, in_turn(whole, ROWS)), np.arange(whole, rows)[:, None]
     order = fours + windows(shape, ones, last=channels % BLOCK or BLOCK)
-    options = [clamp_options(*spec.float_limits), FpuDenseOptions(single=single)]
+    options = [clamp_options(*spec.float_limits), FpuDenseOptions(single_row=single)]
     return _call(spec, site, size, ("patch", 0 if single else ROWS * depth), options, order)
 
 
@@ -194,7 +194,7 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
         kernel_width=shape.kernel_width,
         stride=shape.stride_width,
         dilation=shape.dilation_width,
-        rest=shape.in_channels % BLOCK != 0,
+        has_tail_channels=shape.in_channels % BLOCK != 0,
     )
     call = _call(spec, site, blocks, ("rows", ring), [options], rows(shape))
     return replace(call, variant=f"{shape.kernel_height}x{shape.kernel_width}")
@@ -327,7 +327,7 @@ _HALF_DENSE = replace(
     lacks=frozenset({UPDATABLE}),
 )
 
-DENSE: tuple[Kernel, ...] = (_DENSE, _HALF_DENSE)
+FPU_DENSE: tuple[Kernel, ...] = (_DENSE, _HALF_DENSE)
 
 _RING = scratch("rows", "a ring of padded rows", DType.FLOAT32)
 
@@ -343,7 +343,7 @@ _DEPTHWISE = Kernel(
     emit=emit_depthwise,
 )
 
-DEPTHWISE: tuple[Kernel, ...] = (
+FPU_DEPTHWISE: tuple[Kernel, ...] = (
     _DEPTHWISE,
     replace(
         _DEPTHWISE,
@@ -367,7 +367,7 @@ _CONV = Kernel(
     extra=gathered_apart,
 )
 
-CONV: tuple[Kernel, ...] = (
+FPU_CONV: tuple[Kernel, ...] = (
     replace(_DENSE, when=(float_tensors, whole_input)),
     replace(_HALF_DENSE, when=(float_tensors, half_weights, whole_input)),
     _CONV,

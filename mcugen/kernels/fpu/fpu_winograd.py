@@ -21,7 +21,7 @@ from mcugen.kernels.fpu.fpu_conv import ClampOptions, UpperLimit, clamp_options
 from mcugen.lir.kernel import UPDATABLE, Call, Kernel, Site, reads, scratch, writes
 from mcugen.lir.traversal import Traversal
 
-GRID = Grid(across=8)
+GRID = Grid(block_width=8)
 """Blocks of two rows of eight outputs, that is four tiles: one for each row of the register blocks of the products."""
 
 
@@ -59,9 +59,9 @@ def order(spec: ConvSpec) -> Traversal:
     The window of a block is read before any of its outputs is written.
     """
     shape = spec.shape
-    oy, ox = (np.arange(0, size, step) for size, step in ((shape.out_height, 2), (shape.out_width, GRID.across)))
+    oy, ox = (np.arange(0, size, step) for size, step in ((shape.out_height, 2), (shape.out_width, GRID.block_width)))
     y = np.minimum(oy[:, None] + np.arange(2), shape.out_height - 1)
-    x = np.minimum(ox[:, None] + np.arange(GRID.across), shape.out_width - 1)
+    x = np.minimum(ox[:, None] + np.arange(GRID.block_width), shape.out_width - 1)
     pixels = y[:, None, :, None] * shape.out_width + x[None, :, None, :]
     return windows(shape, pixels.reshape(len(oy) * len(ox), -1))
 
@@ -73,9 +73,9 @@ def emit(spec: ConvSpec, site: Site) -> Call:
     """
     shape = spec.shape
     sizes = {
-        "patch": 4 * (GRID.across + 2) * shape.in_channels,
-        "v": 8 * GRID.across * shape.in_channels,
-        "m": 8 * GRID.across * BLOCK,
+        "patch": 4 * (GRID.block_width + 2) * shape.in_channels,
+        "v": 8 * GRID.block_width * shape.in_channels,
+        "m": 8 * GRID.block_width * BLOCK,
     }
     constant = site.const("winograd", packed(spec.weights, spec.float_bias))
     operands = {"x": site.x, "w": constant, "y": site.y}
@@ -85,7 +85,7 @@ def emit(spec: ConvSpec, site: Site) -> Call:
     return site.call(operands, [shape.geometry, limits], options, overlaps=spec.overlaps(order(spec)))
 
 
-CONV: tuple[Kernel, ...] = (
+FPU_WINOGRAD_CONV: tuple[Kernel, ...] = (
     Kernel(
         "conv2d_f32_winograd",
         what="3 x 3 windows by Winograd's F(2 x 2, 3 x 3): 16 products for four results; 16/9 of the weights",
@@ -109,6 +109,6 @@ CONV: tuple[Kernel, ...] = (
         extra=GRID.work,
         spends=True,
         products=4 / 9,
-        loads=8 / (9 * GRID.across),  # 16 transformed weights replace nine; each serves four tiles.
+        loads=8 / (9 * GRID.block_width),  # 16 transformed weights replace nine; each serves four tiles.
     ),
 )

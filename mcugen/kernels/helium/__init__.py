@@ -178,9 +178,15 @@ _NINE_WINDOWS = replace(_NINE, when=(nine_bit_products, ungrouped), emit=conv.em
 
 _WINDOWS = replace(_GEMM, when=(int8_products, conv.no_depthwise), emit=conv.emit_conv)
 
-DENSE: tuple[Kernel, ...] = (_ROW, _GEMM, _NINE, WIDE, *(of_four_bits(kernel, short_sums) for kernel in (_ROW, _GEMM)))
+HELIUM_DENSE: tuple[Kernel, ...] = (
+    _ROW,
+    _GEMM,
+    _NINE,
+    WIDE,
+    *(of_four_bits(kernel, short_sums) for kernel in (_ROW, _GEMM)),
+)
 
-CONV: tuple[Kernel, ...] = (
+HELIUM_CONV: tuple[Kernel, ...] = (
     *(_SINGLE, _EIGHT, _COLUMNS, _WINDOWS, _IN_PLACE, _NINE_WINDOWS, _COLUMNS_NINE, WIDE),
     *(of_four_bits(kernel, short_sums) for kernel in (_SINGLE, _WINDOWS)),
 )
@@ -276,4 +282,4 @@ _DEPTHWISE_NINE = replace(
     example=uint8_example(16, 16, group=16),
 )
 
-DEPTHWISE: tuple[Kernel, ...] = (*_DEPTHWISE, *map(of_four_bits, _DEPTHWISE), _DEPTHWISE_NINE, WIDE_DEPTHWISE)
+HELIUM_DEPTHWISE: tuple[Kernel, ...] = (*_DEPTHWISE, *map(of_four_bits, _DEPTHWISE), _DEPTHWISE_NINE, WIDE_DEPTHWISE)

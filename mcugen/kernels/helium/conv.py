@@ -130,14 +130,14 @@ def emit_rows(spec: ConvSpec, site: Site) -> Call:
         inner_iterations=shape.kernel_height,
         iteration_gap_bytes=jump,
     )
-    flags = LoopFlags(unroll=vectors, looped=several, tail=False)
+    flags = LoopFlags(unroll=vectors, has_loop=several, has_tail_vector=False)
     packed = pack_vectors(spec.weights.reshape(shape.out_channels, shape.kernel_height, -1), CHANNELS_PER_BLOCK)
     return call(
         site,
         packed,
         table,
         [frame, padding(spec), shape.geometry, strip],
-        [ModeOptions(mode="rows", gather=None), flags, Jump(jump=several)],
+        [ModeOptions(mode="rows", gather=None), flags, Jump(has_row_jumps=several)],
         working=("strip", strip.strip_rows * strip.strip_row_stride + VECTOR),
         orders=[rows(shape)],
     )
@@ -211,7 +211,7 @@ def emit_direct(spec: ConvSpec, site: Site, walk: PixelRows) -> Call:
         walk: The walk over pixels.
     """
     shape, loop = spec.shape, VectorLoop(*divmod(spec.depth, VECTOR))
-    table = RequantizationTable(spec, groups=shape.groups, nine=has_nine_bits(spec))
+    table = RequantizationTable(spec, groups=shape.groups, nine_bits=has_nine_bits(spec))
     frame = gemm_frame(table, loop, 2 * shape.stride_width * shape.in_channels)
     if shape.groups > 1:
         packed, groups = _by_groups(spec, site, 1)
@@ -252,7 +252,7 @@ def emit_patches(spec: ConvSpec, site: Site) -> Call:
     With groups, an inner loop iteration is one tap.
     """
     shape, strip = spec.shape, strip_of(spec.shape)
-    table = RequantizationTable(spec, groups=shape.groups, nine=has_nine_bits(spec))
+    table = RequantizationTable(spec, groups=shape.groups, nine_bits=has_nine_bits(spec))
     joined, taps = shape.dilation_width == 1, shape.kernel_height * shape.kernel_width
     depth = -(-taps * shape.in_channels // VECTOR) * VECTOR
     loop = VectorLoop(depth // VECTOR)
@@ -277,7 +277,7 @@ def emit_patches(spec: ConvSpec, site: Site) -> Call:
         vectors = -(-groups.group_in_channels // VECTOR)
         frame = replace(frame, inner_iterations=taps, iteration_gap_bytes=shape.in_channels - vectors * VECTOR)
         params.append(groups)
-        flags, jump = LoopFlags(unroll=vectors, looped=True, tail=False), Jump(jump=True)
+        flags, jump = LoopFlags(unroll=vectors, has_loop=True, has_tail_vector=False), Jump(has_row_jumps=True)
     return call(
         site,
         packed,
@@ -402,8 +402,8 @@ class ColumnsOptions(Options):
 
     chunks: Annotated[int, "vectors of a pixel of x"]
     stride: Annotated[int, "pixels from window to window: 1 or 2"]
-    unrolled: Annotated[bool, "whether rows of the window are written out"]
-    nine: Annotated[bool, "whether weights have nine bits"]
+    unrolled_rows: Annotated[bool, "whether rows of the window are written out"]
+    nine_bits: Annotated[bool, "whether weights have nine bits"]
 
 
 def emit_columns(spec: ConvSpec, site: Site) -> Call:
@@ -411,7 +411,7 @@ def emit_columns(spec: ConvSpec, site: Site) -> Call:
 
     Weights are packed as [pair of channels][row][vector][column][2][16].
     """
-    shape, strip, table = spec.shape, strip_of(spec.shape), RequantizationTable(spec, 2, nine=has_nine_bits(spec))
+    shape, strip, table = spec.shape, strip_of(spec.shape), RequantizationTable(spec, 2, nine_bits=has_nine_bits(spec))
     chunks, codes = shape.in_channels // VECTOR, table.codes.values()
     frame = ColumnsFrame(
         table_bytes=table.data.nbytes,
@@ -427,7 +427,11 @@ def emit_columns(spec: ConvSpec, site: Site) -> Call:
         packed,
         table,
         [frame, padding(spec), shape.geometry, strip],
-        [ColumnsOptions(chunks=chunks, stride=shape.stride_width, unrolled=chunks == 1, nine=has_nine_bits(spec))],
+        [
+            ColumnsOptions(
+                chunks=chunks, stride=shape.stride_width, unrolled_rows=chunks == 1, nine_bits=has_nine_bits(spec)
+            )
+        ],
         working=("strip", strip.strip_rows * strip.strip_row_stride + VECTOR),
         orders=[rows(shape)],
     )

@@ -191,11 +191,11 @@ class PatchOptions(Options):
     """Template options of the loops."""
 
     both_rows: Annotated[bool, "whether a patch holds two rows of results"]
-    full: Annotated[bool, "whether rows have whole groups of pixels"]
-    masked: Annotated[bool, "whether some results are left out"]
+    has_full_groups: Annotated[bool, "whether rows have whole groups of pixels"]
+    has_masked_results: Annotated[bool, "whether some results are left out"]
     stride_width: Annotated[int, "pixels from window to window"]
     dilation_width: Annotated[int, "pixels from tap to tap"]
-    back: Annotated[bool, "whether the last half goes back"]
+    rewinds_last_half: Annotated[bool, "whether the last half goes back"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,11 +233,11 @@ def emit_small_depthwise(spec: ConvSpec, site: Site) -> Call:
     full = s.out_width >= groups.size
     options = PatchOptions(
         both_rows=two,
-        full=full,
-        masked=s.out_height % sections.section_rows > 0 or not full,
+        has_full_groups=full,
+        has_masked_results=s.out_height % sections.section_rows > 0 or not full,
         stride_width=s.stride_width,
         dilation_width=s.dilation_width,
-        back=not full or groups.overlap > 0,
+        rewinds_last_half=not full or groups.overlap > 0,
     )
     distances = Distances(
         x_row_stride=plane.x_row,

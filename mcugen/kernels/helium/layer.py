@@ -103,9 +103,9 @@ def joined(packed: Array, size: int) -> Array:
 class RequantizationTable:
     """Requantization constants by blocks of `block` channels.
 
-    A block has the biases, then the 31-bit multipliers if sums are requantized, then, with `nine`, the common parts of
-    weights of nine bits. `order` is that of the channels in a block. Blocks are those of each of `groups` of channels,
-    one group after the other.
+    A block has the biases, then the 31-bit multipliers if sums are requantized, then, with `nine_bits`, the common
+    part of each channel's nine-bit weights. `order` is the order of the channels in a block. Each of `groups` groups
+    of channels has its own blocks, one group after the other.
 
     4-bit weights share bytes with the weights `apart` positions on. If `apart` is None, they share bytes with weights
     of the next channel and are multiplied without being unpacked: with `nibbles`, sums of even channels are 16 times as
@@ -118,7 +118,7 @@ class RequantizationTable:
     groups: int = 1
     apart: int | None = None
     nibbles: bool = False
-    nine: bool = False
+    nine_bits: bool = False
 
     @cached_property
     def data(self) -> Array:
@@ -127,7 +127,7 @@ class RequantizationTable:
         columns = bias[:, None]
         if not self.spec.is_sums:
             columns = np.stack([bias, np.broadcast_to(self.spec.requantizer.multiplier, len(bias))], 1)
-        if self.nine:
+        if self.nine_bits:
             columns = np.concatenate([columns, self.spec.common_parts[:, None]], 1)
         blocks = np.concatenate([blocks_of(group, self.block) for group in np.split(columns, self.groups)])
         if self.nibbles:
@@ -174,9 +174,9 @@ class RequantizationTable:
     @property
     def flags(self) -> tuple[Options, ...]:
         """Return the template options: which steps of the requantization are needed."""
-        ragged = Ragged(ragged=self.last < self.block)
-        results = Results(y_t=self.spec.y.dtype.c, right=self.shift < 0)
-        scaled = Shifted(shifted=self.shift > 0)
+        ragged = Ragged(has_tail_channels=self.last < self.block)
+        results = Results(y_t=self.spec.y.dtype.c, post_shifted=self.shift < 0)
+        scaled = Shifted(pre_shifted=self.shift > 0)
         return ragged, Clamped(clamp=self.spec.is_clamped), scaled, results
 
 
@@ -251,7 +251,7 @@ class StripRows(Params):
 class Ragged(Options):
     """Template option of blocks of channels."""
 
-    ragged: Annotated[bool, "whether the last one is not full"]
+    has_tail_channels: Annotated[bool, "whether the last one is not full"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,7 +265,7 @@ class Clamped(Options):
 class Shifted(Options):
     """Template option of the scale of sums."""
 
-    shifted: Annotated[bool, "whether they are shifted to the left first"]
+    pre_shifted: Annotated[bool, "whether they are shifted to the left first"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,7 +273,7 @@ class Results(Options):
     """Template options of the result type: quantized values of 8 or 16 bits, or the sums."""
 
     y_t: Annotated[str, "C type of the output; int32_t: sums are stored as they are"]
-    right: Annotated[bool, "whether what products are rounded to is shifted to the right then"]
+    post_shifted: Annotated[bool, "whether what products are rounded to is shifted to the right then"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,8 +281,8 @@ class LoopFlags(Options):
     """Template options of the inner loop over vectors of products."""
 
     unroll: Annotated[int, "vectors of a turn; 0: there are none"]
-    looped: Annotated[bool, "whether there are several turns"]
-    tail: Annotated[bool, "whether products are left over"]
+    has_loop: Annotated[bool, "whether there are several turns"]
+    has_tail_vector: Annotated[bool, "whether products are left over"]
     nibbles: Annotated[bool, "whether two channels' weights share bytes"] = False
 
 
@@ -297,7 +297,7 @@ class Halves(Options):
 class Jump(Options):
     """Template option of the distance between inner loop iterations."""
 
-    jump: Annotated[bool, "whether they are not neighbours"] = False
+    has_row_jumps: Annotated[bool, "whether they are not neighbours"] = False
 
 
 def operands(*more: Role, working: Sequence[Role] = (), results: Sequence[DType] = (DType.INT8,)) -> tuple[Role, ...]:
@@ -333,7 +333,7 @@ class VectorLoop:
         """Return the loop's template options, with the largest unroll factor that divides the number of vectors."""
         unroll = next((n for n in UNROLL_FACTORS if self.vectors and self.vectors % n == 0), 0)
         looped = unroll > 0 and self.vectors > unroll
-        return LoopFlags(unroll=unroll, looped=looped, tail=self.tail > 0)
+        return LoopFlags(unroll=unroll, has_loop=looped, has_tail_vector=self.tail > 0)
 
     @property
     def turns(self) -> int:

@@ -63,8 +63,8 @@ class WideWindow(Params):
 class WideOptions(Options):
     """Template options of how x is read."""
 
-    direct: Annotated[bool, "whether pixels are read where they lie, in whole vectors"]
-    single: Annotated[bool, "whether there is one pixel"]
+    reads_in_place: Annotated[bool, "whether pixels are read where they lie, in whole vectors"]
+    single_pixel: Annotated[bool, "whether there is one pixel"]
     unroll: Annotated[int, "vectors of a turn of the inner loop"]
 
 
@@ -91,7 +91,7 @@ def emit_wide(spec: ConvSpec, site: Site) -> Call:
     order = windows(walked, in_turn(walked.out_height * walked.out_width, PIXELS_PER_WEIGHT), last)
     window = WideWindow(depth=spec.depth, vectors_per_sum=vectors, pixels=pixels, y_channels=spec.channels)
     geometry = [] if direct else [shape.geometry]
-    options = WideOptions(direct=direct, single=pixels == 1, unroll=VectorLoop(vectors).flags.unroll)
+    options = WideOptions(reads_in_place=direct, single_pixel=pixels == 1, unroll=VectorLoop(vectors).flags.unroll)
     return site.call(operands, [*geometry, window, WideCodes.of(spec)], [options], overlaps=spec.overlaps(order))
 
 
@@ -101,7 +101,7 @@ class WideTaps(Options):
 
     kernel_height: Annotated[int, "rows of the window"]
     kernel_width: Annotated[int, "columns of the window"]
-    ragged: Annotated[bool, "whether the last eight channels are fewer"]
+    has_tail_channels: Annotated[bool, "whether the last eight channels are fewer"]
 
 
 def emit_wide_depthwise(spec: ConvSpec, site: Site) -> Call:
@@ -118,7 +118,9 @@ def emit_wide_depthwise(spec: ConvSpec, site: Site) -> Call:
     }
     order = pixels_in_lanes(shape, INT16_LANES)
     options = WideTaps(
-        kernel_height=shape.kernel_height, kernel_width=shape.kernel_width, ragged=spec.channels % INT16_LANES != 0
+        kernel_height=shape.kernel_height,
+        kernel_width=shape.kernel_width,
+        has_tail_channels=spec.channels % INT16_LANES != 0,
     )
     return site.call(operands, [shape.geometry, WideCodes.of(spec)], [options], overlaps=spec.overlaps(order))
 

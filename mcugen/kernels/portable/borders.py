@@ -36,7 +36,7 @@ class InverseScale(Params):
     inverse_scale_remainder: Annotated[float, "1 / scale - inverse_scale"]
 
 
-QUANTIZE = Kernel(
+QUANTIZE_S8 = Kernel(
     "quantize_s8_fpu",
     what="reals to int8 codes, eight at a time by the FPU, packed by the DSP extension",
     operands=(reads("x", "reals", DType.FLOAT32), writes("y", "codes", DType.INT8)),
@@ -45,7 +45,7 @@ QUANTIZE = Kernel(
     lacks=_LACKS,
     example=_EXAMPLE,
 )
-DEQUANTIZE = Kernel(
+DEQUANTIZE_S8 = Kernel(
     "dequantize_s8_fpu",
     what="int8 codes to reals, eight at a time by the FPU, unpacked by the DSP extension",
     operands=(reads("x", "codes", DType.INT8), writes("y", "reals", DType.FLOAT32)),
@@ -80,5 +80,5 @@ def emit_codes(node: Node, builder: Builder, codes: TensorType) -> bool:
         params.append(InverseScale(inverse_scale=reciprocal.inverse, inverse_scale_remainder=reciprocal.rest))
     operands = {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.output)}
     overlaps = overlap(x, y, Traversal.forward(y.count), into="x")
-    builder.call(node, Call(QUANTIZE if codes is y else DEQUANTIZE, operands, params, overlaps=overlaps))
+    builder.call(node, Call(QUANTIZE_S8 if codes is y else DEQUANTIZE_S8, operands, params, overlaps=overlaps))
     return True

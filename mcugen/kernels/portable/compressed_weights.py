@@ -114,7 +114,7 @@ class CodedRow(Params):
 class RiceOptions(Options):
     """Template options of the code and of the results."""
 
-    longest: Annotated[int, "zeros behind which a number follows as it is"]
+    max_prefix: Annotated[int, "zeros behind which a number follows as it is"]
     y_t: Annotated[str, "C type of the output"]
 
 
@@ -126,7 +126,7 @@ def emit_coded(spec: ConvSpec, site: Site) -> Call:
     store = integer_store(spec)
     operands = {"x": site.x, "w": site.const("weights", encode(spec.rows, remainder))}
     operands |= {role: site.const(role, array) for role, array in store.constants.items()}
-    options = [RiceOptions(longest=LONGEST_PREFIX, y_t=spec.y.dtype.c), store.options]
+    options = [RiceOptions(max_prefix=LONGEST_PREFIX, y_t=spec.y.dtype.c), store.options]
     return site.call(
         operands | {"y": site.y}, [row, store.params], options, overlaps=spec.overlaps(order), variant=store.variant
     )
@@ -137,7 +137,7 @@ def coded_bits(spec: ConvSpec) -> int:
     return best_code(spec.rows)[1]
 
 
-DENSE: tuple[Kernel, ...] = (
+COMPRESSED_DENSE: tuple[Kernel, ...] = (
     Kernel(
         "dense_coded",
         what="one row by a matrix whose weights are stored by a Rice code, decoded as they are multiplied",
@@ -175,7 +175,7 @@ class CodedWeights(Params):
 class DecodeOptions(Options):
     """Template options of the code."""
 
-    longest: Annotated[int, "zeros behind which a number follows as it is"]
+    max_prefix: Annotated[int, "zeros behind which a number follows as it is"]
     words: Annotated[bool, "whether each four numbers make a word of y"]
 
 
@@ -232,7 +232,7 @@ class Code:
         """
         operands = {"x": coded, **({} if plain is None else {"plain": plain}), "y": held}
         operands["table"] = Buffer(f"{held.name}.table", DType.UINT16, TABLE, Space.ARENA)
-        options = DecodeOptions(longest=LONGEST_PREFIX, words=plain is not None)
+        options = DecodeOptions(max_prefix=LONGEST_PREFIX, words=plain is not None)
         return Call(DECODE, operands, [self.params], [options], variant=held.dtype.tag)
 
 

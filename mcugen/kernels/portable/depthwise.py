@@ -310,7 +310,7 @@ class GainOption(Options):
 class ThreePixelOptions(Options):
     """Template options of kernels that compute three pixels of a row together."""
 
-    short: Annotated[bool, "whether sums are so small that products of 32 bits requantize them"]
+    has_short_sums: Annotated[bool, "whether sums are so small that products of 32 bits requantize them"]
     bits: Annotated[int, "of a weight: 8, or 10 where some do not fit a byte"]
 
 
@@ -321,17 +321,17 @@ class TapOptions(Options):
     x_t: Annotated[str, "C type of the input"]
     w_t: Annotated[str, "C type of the weights"]
     y_t: Annotated[str, "C type of the output"]
-    shifted: Annotated[bool, "whether upper words of products are shifted"]
+    post_shifted: Annotated[bool, "whether upper words of products are shifted"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
     gain: Annotated[int, "a shift of weights and biases to the left, with which sums become codes"]
-    looped: Annotated[bool, "whether there is a loop over the points of a window; else they are written out"]
+    has_point_loop: Annotated[bool, "whether there is a loop over the points of a window; else they are written out"]
     folded: Annotated[bool, "whether a row is folded by two: neighbours are lines"]
     stride: Annotated[int, "points from window to window"]
     dilation: Annotated[int, "points from tap to tap"]
     line_stride: Annotated[int, "lines from window to window"]
     line_dilation: Annotated[int, "lines from tap to tap"]
-    afresh: Annotated[bool, "whether a strip shares no pairs with the one before"]
-    alone: Annotated[bool, "whether there is one strip only"]
+    reloads_pairs: Annotated[bool, "whether a strip shares no pairs with the one before"]
+    single_strip: Annotated[bool, "whether there is one strip only"]
     pairs: Annotated[int, "pairs of lines that a strip reads"]
     tap_pairs: Annotated[int, "pairs of taps in a line of the window"]
     lines: Annotated[int, "lines of y that are computed together: 1 or 2"]
@@ -654,17 +654,17 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
         x_t=spec.x.dtype.c,
         w_t=DType.of(weights).c,
         y_t=spec.y.dtype.c,
-        shifted=more > 0,
+        post_shifted=more > 0,
         clamp=spec.is_clamped,
         gain=max(-more, 0),
-        looped=tiling.is_looped,
+        has_point_loop=tiling.is_looped,
         folded=row is not None,
         stride=tiling.points.stride,
         dilation=tiling.points.dilation,
         line_stride=tiling.lines.stride,
         line_dilation=tiling.lines.dilation if tiling.lines.taps > 1 else 1,
-        afresh=tiling.afresh,
-        alone=tiling.is_alone,
+        reloads_pairs=tiling.afresh,
+        single_strip=tiling.is_alone,
         pairs=tiling.pairs,
         tap_pairs=tiling.tap_pairs,
         lines=tiling.at_once,
@@ -749,7 +749,7 @@ def emit_rows_of_three(spec: ConvSpec, site: Site) -> Call:
     params = [shape.geometry, ring_of(shape, direct), zeros, CodeLimits.of(spec.limits)]
     options = [
         StrideOptions(stride=shape.stride_width, clamp=spec.is_clamped),
-        ThreePixelOptions(short=bool(sums.max(initial=0) < SHORT_SUM), bits=bits),
+        ThreePixelOptions(has_short_sums=bool(sums.max(initial=0) < SHORT_SUM), bits=bits),
     ]
     return site.call(operands, params, options, overlaps=spec.overlaps(order), variant=f"stride{shape.stride_width}")
 
@@ -877,7 +877,7 @@ _THREE_BY_THREE = Kernel(
 
 _ANY_WINDOW = _taps("depthwise_s8_taps_dsp", int8_tensors)
 
-DEPTHWISE: tuple[Kernel, ...] = (
+DEPTHWISE_STRIPS: tuple[Kernel, ...] = (
     _THREE_BY_THREE,
     replace(
         _THREE_BY_THREE,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Depthwise convolution of any window in C: one channel at a time, several outputs of a line together.
+"""Depthwise convolution of any window in C: one channel at a time, several outputs of a line per pass.
 
 The lines under the window are copied to a strip, in which neighbouring elements of a channel are adjacent, so that
 outputs share what they load.
@@ -51,34 +51,34 @@ class PlaneStrips(Strips):
     few: bool = False
 
     @property
-    def together(self) -> int:
-        """Return the outputs that are computed together: the number that wastes the fewest results."""
+    def points_per_pass(self) -> int:
+        """Return the outputs that are computed per pass: the number that wastes the fewest results."""
         offered = (2,) if self.few or self.points.out == 2 else (4, 3)
         return min(offered, key=lambda count: -(-self.points.out // count) * (count + 2)) if self.points.out > 1 else 1
 
     @property
     def blocks(self) -> int:
         """Return the blocks of a line of y."""
-        return -(-self.points.out // self.together)
+        return -(-self.points.out // self.points_per_pass)
 
     @property
     def is_looped(self) -> bool:
         """Return whether there is a loop over the points of a window."""
-        return self.together * self.points.taps > MAX_UNROLLED_PRODUCTS
+        return self.points_per_pass * self.points.taps > MAX_UNROLLED_PRODUCTS
 
     @property
     def loads(self) -> int:
         """Return the inputs of a line that a block reads."""
         s, d = self.points.stride, self.points.dilation
         if self.is_looped:
-            return self.together * self.points.taps
-        return len({i * s + j * d for i in range(self.together) for j in range(self.points.taps)})
+            return self.points_per_pass * self.points.taps
+        return len({i * s + j * d for i in range(self.points_per_pass) for j in range(self.points.taps)})
 
     @property
     def pitch(self) -> int:
         """Return the elements of a line of the strip, including those that only discarded outputs read."""
         p = self.points
-        read = (self.blocks * self.together - 1) * p.stride + (p.taps - 1) * p.dilation + 1
+        read = (self.blocks * self.points_per_pass - 1) * p.stride + (p.taps - 1) * p.dilation + 1
         return max(read, p.pad + p.size)
 
     @property
@@ -109,9 +109,9 @@ class PlaneStrips(Strips):
     def instructions(self) -> float:
         """Estimate the instructions per channel."""
         copied = self.lines.extent * (20 + 4 * self.points.size)
-        products = 2 * self.together * self.points.taps
+        products = 2 * self.points_per_pass * self.points.taps
         again = 1 if self.is_written_out else 4 + self.points.taps
-        block = self.lines.taps * (self.loads + again + products) + 12 * self.together + 6
+        block = self.lines.taps * (self.loads + again + products) + 12 * self.points_per_pass + 6
         return 50 + copied + self.lines.out * (20 + self.blocks * block)
 
     def may_overwrite_input(self) -> bool:
@@ -147,10 +147,10 @@ class PlaneOptions(Options):
     w_t: Annotated[str, "C type of the weights"]
     y_t: Annotated[str, "C type of the output"]
     strip_t: Annotated[str, "C type of the strip"]
-    shifted: Annotated[bool, "whether upper words of products are shifted"]
+    post_shifted: Annotated[bool, "whether upper words of products are shifted"]
     gain: Annotated[int, "a shift of sums to the left, with which they become codes"]
-    together: Annotated[int, "points of y that are computed together"]
-    looped: Annotated[bool, "whether there is a loop over the points of a window"]
+    points_per_pass: Annotated[int, "points of y that are computed per pass"]
+    has_point_loop: Annotated[bool, "whether there is a loop over the points of a window"]
     k_lines: Annotated[int, "lines of the window if all weights are read ahead; 0: a loop"]
     k_points: Annotated[int, "points of a line of the window"]
     stride: Annotated[int, "points from window to window"]
@@ -198,10 +198,10 @@ def emit_planes(spec: ConvSpec, site: Site) -> Call:
         w_t=DType.INT8.c if packed else DType.of(spec.weights).c,
         y_t=spec.y.dtype.c,
         strip_t=strip.c,
-        shifted=more > 0,
+        post_shifted=more > 0,
         gain=max(-more, 0),
-        together=tiling.together,
-        looped=tiling.is_looped,
+        points_per_pass=tiling.points_per_pass,
+        has_point_loop=tiling.is_looped,
         k_lines=tiling.lines.taps if tiling.is_written_out else 0,
         k_points=tiling.points.taps,
         stride=tiling.points.stride,
@@ -256,7 +256,7 @@ class LineOptions(Options):
 
     w_t: Annotated[str, "C type of the weights"]
     y_t: Annotated[str, "C type of the output"]
-    shifted: Annotated[bool, "whether upper words of products are shifted"]
+    post_shifted: Annotated[bool, "whether upper words of products are shifted"]
     gain: Annotated[int, "a shift of weights and biases to the left, with which sums become codes"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
 
@@ -297,7 +297,11 @@ def emit_line(spec: ConvSpec, site: Site) -> Call:
         x_zero_point=spec.x.q.zero_point,
     )
     options = LineOptions(
-        w_t=DType.of(spec.weights).c, y_t=spec.y.dtype.c, shifted=more > 0, gain=max(-more, 0), clamp=spec.is_clamped
+        w_t=DType.of(spec.weights).c,
+        y_t=spec.y.dtype.c,
+        post_shifted=more > 0,
+        gain=max(-more, 0),
+        clamp=spec.is_clamped,
     )
     ending = EndWord(upper_word_offset=end_word(spec), right_shift=more if more > 0 else None)
     inplace = [("y", "x")] if shape.in_width == shape.out_width else []
@@ -335,7 +339,7 @@ def _planes(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
     )
 
 
-DEPTHWISE: tuple[Kernel, ...] = (
+DEPTHWISE_PLANES: tuple[Kernel, ...] = (
     Kernel(
         "depthwise_s8_line",
         what="a row of three taps, channel by channel where they lie, whose inputs pass by in registers",

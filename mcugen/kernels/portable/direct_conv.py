@@ -182,7 +182,7 @@ class DenseDirectOptions(Options):
     """Template options of a fully connected layer."""
 
     bias: Annotated[bool, "whether sums begin with a bias"]
-    rest: Annotated[bool, "whether channels are left over"]
+    has_tail_channels: Annotated[bool, "whether channels are left over"]
     codes: Annotated[bool, "whether weights are int8 codes, whose sums are scaled by channel"]
 
 
@@ -214,7 +214,7 @@ def dense_call(operands: Mapping[str, Buffer], rows: int, depth: int, channels: 
         channels: Elements of a row of y.
     """
     codes = "scale" in operands
-    options = DenseDirectOptions(bias="bias" in operands, rest=channels % BLOCK != 0, codes=codes)
+    options = DenseDirectOptions(bias="bias" in operands, has_tail_channels=channels % BLOCK != 0, codes=codes)
     params, variant = [DenseSizes(rows=rows, depth=depth, out_channels=channels)], "f32_w8" if codes else "f32"
     return Call(DENSE_DIRECT, operands, params, [options], variant=variant)
 
@@ -251,7 +251,7 @@ class SpreadOptions(Options):
     clamp: Annotated[bool, "whether results are limited"]
 
 
-CONV_TRANSPOSE = Kernel(
+DIRECT_CONV_TRANSPOSE = Kernel(
     "conv_transpose",
     what="a transposed convolution in any number of dimensions, channels first; or the sum of blocks that overlap",
     operands=(
@@ -297,4 +297,4 @@ def spread_call(
         clamp=bool(clamp),
     )
     params = [channels, *limits, planes, walk, strides]
-    return Call(CONV_TRANSPOSE, operands, params, [options], variant=f"{len(kernel)}d_{dtype.tag}")
+    return Call(DIRECT_CONV_TRANSPOSE, operands, params, [options], variant=f"{len(kernel)}d_{dtype.tag}")

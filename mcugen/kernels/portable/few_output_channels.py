@@ -263,9 +263,9 @@ class OffsetCodeLimits(CodeLimits):
 class SingleOptions(Options):
     """Template options of how windows are read."""
 
-    single: Annotated[bool, "whether a window is one run of neighbouring elements"]
-    turn: Annotated[int, "elements that a turn of the inner loop takes"]
-    unit: Annotated[int, "elements that are loaded together"]
+    single_run: Annotated[bool, "whether a window is one run of neighbouring elements"]
+    unroll: Annotated[int, "elements that a turn of the inner loop takes"]
+    load_size: Annotated[int, "elements that are loaded together"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,7 +346,7 @@ def emit(spec: ConvSpec, site: Site) -> Call:
     if not plan.single:
         operands["table"] = site.scratch("table", DType.INT32, max(len(phase.weights) for phase in plan.phases))
     params = [plan.params(), *params]
-    options.append(SingleOptions(single=plan.single, turn=plan.turn, unit=plan.unit))
+    options.append(SingleOptions(single_run=plan.single, unroll=plan.turn, load_size=plan.unit))
     clamped = form is dsp_conv.StreamOptions and spec.is_clamped
     variant = "_".join([f"{plan.turn}", *["single"] * plan.single, *["clamped"] * clamped])
     return site.call(operands, params, options, overlaps=spec.overlaps(plan.traversal), variant=variant)
@@ -404,8 +404,8 @@ def _kernels(
     return (dsp, thumb1, plain)
 
 
-CONV = _kernels("conv2d", "a convolution", shared_channels, dsp_conv.several_rows, with_dsp=(odd_channels,))
+ONE_CHANNEL_CONV = _kernels("conv2d", "a convolution", shared_channels, dsp_conv.several_rows, with_dsp=(odd_channels,))
 """Kernels of convolutions."""
 
-CONV_TRANSPOSE = _kernels("conv_transpose", "a transposed convolution")
+ONE_CHANNEL_CONV_TRANSPOSE = _kernels("conv_transpose", "a transposed convolution")
 """Kernels of transposed convolutions."""

@@ -42,7 +42,7 @@ class GatherOptions(Options):
     t: Annotated[str, "C type of the elements"]
     index_t: Annotated[str, "C type of the indices"]
     depths: Annotated[int, "numbers of an index"]
-    single: Annotated[bool, "whether an index takes one element"]
+    single_element: Annotated[bool, "whether an index takes one element"]
     shared: Annotated[bool, "whether all blocks have the same indices"]
     known: Annotated[bool, "whether indices are constants that lie within x"]
 

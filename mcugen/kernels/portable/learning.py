@@ -59,8 +59,8 @@ DESCEND_CODES = Kernel(
 class ProductLoops(Options):
     """Template options of rows."""
 
-    many: Annotated[bool, "whether there are four"]
-    rest: Annotated[bool, "whether some are left over"]
+    has_row_blocks: Annotated[bool, "whether there are four"]
+    has_tail_rows: Annotated[bool, "whether some are left over"]
 
 
 CODED_PRODUCT = Kernel(

@@ -86,7 +86,7 @@ class ElementOptions(Options):
 class BlockOptions(Options):
     """Template option of products in blocks."""
 
-    single: Annotated[bool, "whether a has one row"]
+    single_row: Annotated[bool, "whether a has one row"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ class ProductOptions(Options):
     shift: Annotated[int, "of products with the multiplier to the right"] = 0
     low: Annotated[int, "the lowest code of y"] = 0
     high: Annotated[int, "the highest code of y"] = 0
-    bounded: Annotated[bool, "whether what is shifted fits 32 bits"] = False
+    fits_32_bits: Annotated[bool, "whether what is shifted fits 32 bits"] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ def matmul_call(spec: MatMulSpec, site: Site) -> Call:
         operands["strip"] = site.scratch(
             "strip", spec.y.dtype, 8 * (spec.depth + 1) + (0 if single else 4 * spec.depth)
         )
-        options += [BlockOptions(single=single), FloatLoops.of(site)]
+        options += [BlockOptions(single_row=single), FloatLoops.of(site)]
     if ProductOptions in site.kernel.options:
         operands["strip"] = site.scratch("strip", DType.INT16, _strip(spec.depth))
         if spec.a.dtype is spec.b.dtype is DType.INT8 and spec.acc is DType.INT32:
@@ -244,12 +244,12 @@ def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
         high=spec.y.dtype.limits[1],
     )
     options: list[Options] = [
-        LoopFlags(unroll=int(vectors > 0), looped=vectors > 0, tail=tail > 0),
+        LoopFlags(unroll=int(vectors > 0), has_loop=vectors > 0, has_tail_vector=tail > 0),
         Jump(),
-        Ragged(ragged=spec.columns % CHANNELS_PER_BLOCK > 0),
+        Ragged(has_tail_channels=spec.columns % CHANNELS_PER_BLOCK > 0),
         Clamped(clamp=False),
-        Shifted(shifted=left > 0),
-        Results(y_t="int8_t", right=False),
+        Shifted(pre_shifted=left > 0),
+        Results(y_t="int8_t", post_shifted=False),
     ]
     return site.call(operands, [frame, _matrices(spec), PlainStrips.of(spec, width)], options, overlaps=spec.overlaps())
 
@@ -334,7 +334,7 @@ def _product_options(spec: MatMulSpec, any_size: bool) -> ProductOptions:
     requantize, (low, high) = spec.requantizer.for_high_word(), spec.y.dtype.limits
     max_product = int(spec.largest_sums[0]) * int(requantize.multiplier[0]) + abs(requantize.offset)
     bounded = max_product >> requantize.shift < 2**31 and not any_size
-    return replace(types, shift=requantize.shift, low=low, high=high, bounded=bounded)
+    return replace(types, shift=requantize.shift, low=low, high=high, fits_32_bits=bounded)
 
 
 def _operands(*dtypes: DType, sums: bool = False) -> tuple[Role, ...]:

@@ -165,7 +165,7 @@ class PackedOptions(Options):
     zeros: Annotated[bool, "whether there is one a group"]
     bias: Annotated[bool, "whether there is one"]
     clamp: Annotated[bool, "whether real results are limited"]
-    several: Annotated[bool, "whether there are four rows"]
+    has_row_blocks: Annotated[bool, "whether there are four rows"]
     shift: Annotated[int, "of totals to the right; 0: results are real"]
 
 

@@ -126,7 +126,7 @@ class MaxOptions(Options):
     """Template options of a maximum pool."""
 
     dilated: Annotated[bool, "whether taps lie apart"]
-    inside: Annotated[bool, "whether no window leaves x"]
+    windows_inside: Annotated[bool, "whether no window leaves x"]
     x_t: Annotated[str, "C type of the elements"]
 
 
@@ -177,7 +177,7 @@ def call_max_pool(node: Node, builder: Builder, pool: PoolSpec) -> None:
         MAX_POOL[pool.y.dtype],
         {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.output)},
         [pool.geometry, pool.gaps],
-        [MaxOptions(dilated=pool.is_dilated, inside=inside, x_t=pool.x.dtype.c)],
+        [MaxOptions(dilated=pool.is_dilated, windows_inside=inside, x_t=pool.x.dtype.c)],
         overlaps=pool.overlaps(),
         variant=pool.variant(inside),
     )
@@ -245,16 +245,16 @@ class AverageOptions(Options):
 
     dilated: Annotated[bool, "whether taps lie apart"]
     divisor: Annotated[str, "fixed: always the same; inside: taps in x; padded: those and taps in the padding"]
-    inside: Annotated[bool, "whether no window leaves x"]
+    windows_inside: Annotated[bool, "whether no window leaves x"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSumOptions(Options):
     """Template options of sums of quantized values."""
 
-    few: Annotated[bool, "whether sums fit 16 bits"]
-    fewer: Annotated[bool, "whether they do less their zero points, too"]
-    short: Annotated[bool, "whether one block of channels is all that is written out (SHORT_LOOPS)"]
+    sums_fit_16_bits: Annotated[bool, "whether sums fit 16 bits"]
+    centered_sums_fit_16_bits: Annotated[bool, "whether they do less their zero points, too"]
+    single_block: Annotated[bool, "whether one block of channels is all that is written out (SHORT_LOOPS)"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,10 +265,10 @@ class MeanOptions(Options):
     low: Annotated[int, "the least code"]
     high: Annotated[int, "the largest code"]
     shift: Annotated[int, "bits behind the point of a product"]
-    up: Annotated[int, "bits by which a sum is shifted to the left, so that products are shifted by 32"]
-    ties: Annotated[bool, "whether rounding half to even matters"]
-    scaled: Annotated[bool, "whether sums times 2^up fit 32 bits"]
-    bounded: Annotated[bool, "whether results fit 32 bits before they are limited"]
+    left_shift: Annotated[int, "bits by which a sum is shifted to the left, so that products are shifted by 32"]
+    ties_matter: Annotated[bool, "whether rounding half to even matters"]
+    uses_upper_word: Annotated[bool, "whether sums times 2^up fit 32 bits"]
+    fits_32_bits: Annotated[bool, "whether results fit 32 bits before they are limited"]
 
     @staticmethod
     def of(requantize: Requantizer, area: int, x: DType, y: DType) -> MeanOptions:
@@ -288,15 +288,15 @@ class MeanOptions(Options):
             low=low,
             high=high,
             shift=requantize.shift,
-            up=up,
-            ties=may_tie(requantize, largest),
-            scaled=up >= 0 and largest << up < 2**31,
-            bounded=max_product >> requantize.shift < 2**31,
+            left_shift=up,
+            ties_matter=may_tie(requantize, largest),
+            uses_upper_word=up >= 0 and largest << up < 2**31,
+            fits_32_bits=max_product >> requantize.shift < 2**31,
         )
 
     def of_any_size(self) -> MeanOptions:
         """Return the options for sizes known at run time only: no option may depend on a size."""
-        return replace(self, ties=True, scaled=False, bounded=False)
+        return replace(self, ties_matter=True, uses_upper_word=False, fits_32_bits=False)
 
 
 def may_tie(requantize: Requantizer, largest: int) -> bool:
@@ -367,7 +367,7 @@ class AverageSpec(PoolSpec):
 
     def options(self, inside: bool) -> AverageOptions:
         """Return the template options."""
-        return AverageOptions(dilated=self.is_dilated, divisor=self.divisor, inside=inside)
+        return AverageOptions(dilated=self.is_dilated, divisor=self.divisor, windows_inside=inside)
 
 
 def call_average_pool(node: Node, builder: Builder, pool: AverageSpec) -> None:
@@ -403,12 +403,18 @@ def _call_average_of_codes(node: Node, builder: Builder, pool: AverageSpec, requ
     few, fewer = (area < area_limit and not builder.any_size for area_limit in (2**8, 2**7))
     mean = MeanOptions.of(requantize, area, x, y)
     mean = mean.of_any_size() if builder.any_size else mean
-    variant = pool.variants(inside) + ["even"] * mean.ties + ["many"] * (not few and x is DType.INT8)
+    variant = pool.variants(inside) + ["even"] * mean.ties_matter + ["many"] * (not few and x is DType.INT8)
     call = Call(
         AVERAGE_POOL[x],
         operands,
         [pool.geometry, pool.gaps, pool.counted, CodesMean.of(requantize, pool.x, pool.is_fixed)],
-        [pool.options(inside), PoolSumOptions(few=few, fewer=fewer, short=SHORT_LOOPS in builder.features), mean],
+        [
+            pool.options(inside),
+            PoolSumOptions(
+                sums_fit_16_bits=few, centered_sums_fit_16_bits=fewer, single_block=SHORT_LOOPS in builder.features
+            ),
+            mean,
+        ],
         overlaps=pool.overlaps(),
         variant="_".join(variant + [f"to_{y.tag}"] * (x is not y)),
     )

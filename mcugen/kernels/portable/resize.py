@@ -117,8 +117,10 @@ class ResizedRowOptions(Options):
 
     gathers: Annotated[bool, "whether entries of the last axis are elements, which Helium gathers"] = False
     words: Annotated[bool, "whether the DSP extension takes rows"] = False
-    few: Annotated[int, "channels of their pixels, if these fill no word; else 0: it takes four at a time"] = 0
-    rest: Annotated[bool, "whether some are left then"] = False
+    narrow_channels: Annotated[
+        int, "channels of their pixels, if these fill no word; else 0: it takes four at a time"
+    ] = 0
+    has_tail_channels: Annotated[bool, "whether some are left then"] = False
 
 
 _A = "of the first of two axes"

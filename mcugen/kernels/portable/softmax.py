@@ -110,7 +110,9 @@ class ShareOptions(Options):
     """Template options of how exponentials become quantized values."""
 
     shift_more: Annotated[bool, "whether products are shifted by more than 32 bits"]
-    long: Annotated[bool, "whether rows are so long that those without a clamped element are worth a loop of their own"]
+    has_long_rows: Annotated[
+        bool, "whether rows are so long that those without a clamped element are worth a loop of their own"
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,7 +245,7 @@ def _call_dsp(node: Node, builder: Builder, spec: SoftmaxSpec) -> bool:
         SOFTMAX_DSP,
         operands | {"e": builder.scratch(f"{node.output.name}.e", DType.INT32, walk.axis_size)},
         [walk, Probabilities.of(fixed)],
-        [ShareOptions(shift_more=fixed.shift != 32, long=walk.axis_size >= LONG)],
+        [ShareOptions(shift_more=fixed.shift != 32, has_long_rows=walk.axis_size >= LONG)],
         overlaps=overlap(x, y, Traversal.forward(x.count)),
     )
     builder.call(node, call)
@@ -296,5 +298,5 @@ def _code_options(dtype: DType, walk: AxisWalk, fixed: FixedSoftmax | FixedLogSo
         high=high,
         joined=walk.inner_size == 1,
         shift_more=more,
-        long=walk.axis_size >= LONG,
+        has_long_rows=walk.axis_size >= LONG,
     )

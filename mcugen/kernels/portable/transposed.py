@@ -68,7 +68,7 @@ class SpreadTypes(Options):
     y_t: Annotated[str, "C type of the output"]
     acc_t: Annotated[str, "C type of the sums"]
     shift: Annotated[int, "of products with the multiplier to the right"]
-    rest: Annotated[bool, "whether channels are left over by fours"]
+    has_tail_channels: Annotated[bool, "whether channels are left over by fours"]
 
 
 def transposed_call(spec: ConvSpec, site: Site) -> Call:
@@ -98,7 +98,7 @@ def transposed_call(spec: ConvSpec, site: Site) -> Call:
         y_t=spec.y.dtype.c,
         acc_t=spec.acc.c,
         shift=spec.high_word.shift,
-        rest=has_tail,
+        has_tail_channels=has_tail,
     )
     variant = spec.x.dtype.tag + ("_long" if spec.acc is DType.INT64 else "")
     free = spec.overlaps(_pixels(shape, 1 if has_tail else BLOCK))
@@ -321,8 +321,8 @@ class PhasePatches(Params):
 class PhaseOptions(Options):
     """Template options of how windows are read and rows written."""
 
-    direct: Annotated[bool, "whether windows are pixels of x, which are read where they lie"]
-    cut: Annotated[bool, "whether rows are made aside, as their last window goes beyond them"]
+    reads_in_place: Annotated[bool, "whether windows are pixels of x, which are read where they lie"]
+    has_partial_rows: Annotated[bool, "whether rows are made aside, as their last window goes beyond them"]
 
 
 PATCHED = 1024
@@ -393,7 +393,7 @@ class _Rows:
     @property
     def options(self) -> PhaseOptions:
         """Return the template options common to all kernels by phases."""
-        return PhaseOptions(direct=self.is_direct, cut=self.spec.is_cut)
+        return PhaseOptions(reads_in_place=self.is_direct, has_partial_rows=self.spec.is_cut)
 
     def working(self, site: Site) -> dict[str, Buffer]:
         """Return the working memory for windows, and for a row of y if it is cut."""
@@ -471,7 +471,7 @@ def emit_dsp(spec: TransposedSpec, site: Site) -> Call:
     }
     loop = dsp_conv.InnerLoop(x_zero_point=spec.x.q.zero_point, patch_bytes=0, inner_iterations=0)
     params = [shape.geometry, walk, dsp_conv.sums_of(head, True).params, loop]
-    written = dsp_conv.UnrollOptions(x_t=spec.x.dtype.c, few=None, steps=0, grouped=False)
+    written = dsp_conv.UnrollOptions(x_t=spec.x.dtype.c, unrolled_patch=None, unrolled_steps=0, grouped=False)
     return rows.call(site, operands, params, [dsp_conv.StreamOptions.of(head), Loops.of(site), written])
 
 
@@ -502,7 +502,7 @@ def emit_mve(spec: TransposedSpec, site: Site) -> Call:
         loop = layer.VectorLoop(int(np.gcd.reduce(vectors)))
     flags = loop.flags
     if vectors:
-        flags = replace(flags, looped=max(vectors) > flags.unroll)
+        flags = replace(flags, has_loop=max(vectors) > flags.unroll)
     frame = layer.gemm_frame(tables[0], loop, 2 * max(rows.pitches))
     operands = {
         "x": site.x,
@@ -548,7 +548,7 @@ def emit_thumb1(spec: TransposedSpec, site: Site) -> Call:
     }
     size = DenseSizes(rows=0, depth=spec.shape.in_channels, out_channels=head.channels)
     zero = [] if rows.is_direct else [layer.padding(head)]
-    tail_options = RestOptions(rest=head.channels % 6 > 0)
+    tail_options = RestOptions(has_tail_channels=head.channels % 6 > 0)
     return rows.call(site, operands, [offset, size, *zero], [codes, tail_options])
 
 
@@ -566,7 +566,7 @@ _WORKING: tuple[Role, ...] = (
 )
 _BY_PHASES = "a transposed convolution as products of windows and parts of the kernel, a row at a time"
 
-CONV_TRANSPOSE: tuple[Kernel, ...] = (
+CONV_TRANSPOSE_KERNELS: tuple[Kernel, ...] = (
     Kernel(
         "conv_transpose_s8_dsp",
         what=f"{_BY_PHASES}: two windows by two channels; few groups are one, with zeros between them",

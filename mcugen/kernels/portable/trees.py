@@ -40,7 +40,7 @@ class ForestOptions(Options):
     fills: Annotated[bool, "whether those that stay NaN become 0"]
     average: Annotated[bool, "whether sums are divided by the number of trees"]
     has_base: Annotated[bool, "whether scores begin with a base"]
-    single: Annotated[bool, "whether there is one score, and each leaf has a weight for it"]
+    single_score: Annotated[bool, "whether there is one score, and each leaf has a weight for it"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,7 +78,7 @@ class DenseSizes(Params):
 class RestOptions(Options):
     """Template option of kernels that compute four channels at a time."""
 
-    rest: Annotated[bool, "whether channels are left over"]
+    has_tail_channels: Annotated[bool, "whether channels are left over"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +179,7 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
     has_tail = channels % BLOCK != 0
     order = windows(shape, in_turn(shape.out_height * shape.out_width, 1), last=1 if has_tail else BLOCK)
     packed = _interleaved(spec.rows, site)
-    return weighted_call(spec, site, packed, [size], RestOptions(rest=has_tail), spec.overlaps(order))
+    return weighted_call(spec, site, packed, [size], RestOptions(has_tail_channels=has_tail), spec.overlaps(order))
 
 
 def emit_dense_nibbles(spec: ConvSpec, site: Site) -> Call:
@@ -188,7 +188,12 @@ def emit_dense_nibbles(spec: ConvSpec, site: Site) -> Call:
     shape = spec.shape
     order = windows(shape, in_turn(shape.out_height * shape.out_width, 1), last=1 if has_tail else EIGHT)
     return weighted_call(
-        spec, site, words_of_nibbles(spec.rows), [DenseSizes.of(spec)], RestOptions(rest=has_tail), spec.overlaps(order)
+        spec,
+        site,
+        words_of_nibbles(spec.rows),
+        [DenseSizes.of(spec)],
+        RestOptions(has_tail_channels=has_tail),
+        spec.overlaps(order),
     )
 
 
@@ -231,7 +236,10 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     free = spec.overlaps(windows(shape, in_turn(shape.out_height * shape.out_width, 2), last))
     patches = None if lines else ("patches", 0 if direct else 2 * depth)
     variant = "grouped" if shape.groups > 1 else "lines" if lines else ""
-    params, options = [shape.geometry, lines or gathering], WindowRows(rest=has_tail, lines=lines is not None)
+    params, options = (
+        [shape.geometry, lines or gathering],
+        WindowRows(has_tail_channels=has_tail, lines=lines is not None),
+    )
     call = weighted_call(spec, site, packed, params, options, free, working=patches, variant=variant)
     return replace(call, baked=frozenset({"groups"} if shape.groups == 1 and not lines else ()))
 
@@ -422,11 +430,11 @@ def _depthwise(kind: str) -> Kernel:
     )
 
 
-DENSE: tuple[Kernel, ...] = tuple(map(_dense, ("f32", "s8", "s16", "s4", "f16")))
+PORTABLE_DENSE: tuple[Kernel, ...] = tuple(map(_dense, ("f32", "s8", "s16", "s4", "f16")))
 
-DEPTHWISE: tuple[Kernel, ...] = tuple(map(_depthwise, ("f32", "s16", "s8", "s4", "f16")))
+PORTABLE_DEPTHWISE: tuple[Kernel, ...] = tuple(map(_depthwise, ("f32", "s16", "s8", "s4", "f16")))
 
-CONV: tuple[Kernel, ...] = (
+PORTABLE_CONV: tuple[Kernel, ...] = (
     *(replace(kernel, when=(*kernel.when, single_row)) for kernel in map(_dense, ("f32", "s16", "s8", "s4", "f16"))),
     *map(_conv, ("f32", "s16", "s8", "s4", "s2", "f16")),
 )

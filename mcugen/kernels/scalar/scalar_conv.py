@@ -227,7 +227,7 @@ class ThumbOffset(Params):
 class ThumbOptions(Options):
     """Template options of requantization on Thumb-1."""
 
-    piece: Annotated[int, "bits of the pieces in which a multiplier of three goes"]
+    piece_bits: Annotated[int, "bits of the pieces in which a multiplier of three goes"]
     low: Annotated[int, "the lowest code of y"]
     high: Annotated[int, "the highest code of y"]
 
@@ -237,8 +237,8 @@ class ThumbLoop(Options):
     """Template options of the loop over a chunk of weights on Thumb-1."""
 
     unroll: Annotated[int, "inputs that it writes out"]
-    size: Annotated[int, "halfwords of code that each takes"]
-    leave: Annotated[int, "halfwords from the first to the code behind"]
+    input_halfwords: Annotated[int, "halfwords of code that each takes"]
+    exit_halfwords: Annotated[int, "halfwords from the first to the code behind"]
 
 
 def loop_of(pixels: int) -> ThumbLoop:
@@ -248,14 +248,18 @@ def loop_of(pixels: int) -> ThumbLoop:
     """
     missing = (PIXELS_PER_PASS - pixels) // 2
     size = UNROLLED_INPUT_HALFWORDS - 2 * missing
-    return ThumbLoop(unroll=LONGEST_CHUNK, size=size, leave=LONGEST_CHUNK * size + EXIT_HALFWORDS_THUMB1 - 5 * missing)
+    return ThumbLoop(
+        unroll=LONGEST_CHUNK,
+        input_halfwords=size,
+        exit_halfwords=LONGEST_CHUNK * size + EXIT_HALFWORDS_THUMB1 - 5 * missing,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkLoop(Options):
     """Template options of the loop over a chunk of weights."""
 
-    longest: Annotated[int, "inputs that it writes out"]
+    max_chunk: Annotated[int, "inputs that it writes out"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
 
 
@@ -263,8 +267,8 @@ class ChunkLoop(Options):
 class ChunkCode(Options):
     """Template options of the code layout of that loop on Thumb-2."""
 
-    past: Annotated[int, "halfwords from the last input to the code behind"]
-    size: Annotated[int, "halfwords of code that each input takes"]
+    exit_halfwords: Annotated[int, "halfwords from the last input to the code behind"]
+    input_halfwords: Annotated[int, "halfwords of code that each input takes"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -430,7 +434,7 @@ def thumb_codes(requantize: Requantizer, max_sum: int, limits: tuple[int, int]) 
     low, high = limits
     piece = piece_of(requantize, max_sum, low)
     offset = ThumbOffset(requantize_offset=_offset(requantize, low, requantize.shift - 2 * piece))
-    return offset, ThumbOptions(piece=piece, low=low, high=high)
+    return offset, ThumbOptions(piece_bits=piece, low=low, high=high)
 
 
 def _codes(spec: ConvSpec) -> OutputCodes:
@@ -450,7 +454,10 @@ def emit_conv_mla(spec: ConvSpec, site: Site) -> Call:
     packed = np.frombuffer(b"".join(_stream(row, site, entries, 0) for row in rows), np.uint8)
     heads = spec.folded_bias * 2**CHUNK_COUNT_BITS + [len(_chunks(row, few_bits)) for row in rows]
     tails = _with_common_parts(spec, np.stack([heads, spec.multipliers], axis=1).astype(np.int32))
-    options = [ChunkLoop(longest=longest, clamp=spec.is_clamped), ChunkCode(past=EXIT_HALFWORDS_THUMB2, size=body)]
+    options = [
+        ChunkLoop(max_chunk=longest, clamp=spec.is_clamped),
+        ChunkCode(exit_halfwords=EXIT_HALFWORDS_THUMB2, input_halfwords=body),
+    ]
     return _conv_call(spec, site, packed, tails, _codes(spec), options)
 
 
@@ -466,12 +473,12 @@ def emit_conv_muls(spec: ConvSpec, site: Site, pixels: int = PIXELS_PER_PASS) ->
     """
     few_bits, loop = _is_packed(site), loop_of(pixels)
     if few_bits:
-        loop = ThumbLoop(unroll=PAIRS, size=PAIR_BODY["thumb1"], leave=LEAVE_PAIRS)
+        loop = ThumbLoop(unroll=PAIRS, input_halfwords=PAIR_BODY["thumb1"], exit_halfwords=LEAVE_PAIRS)
     tails, params, options = _thumb1(spec)
     rows = spec.byte_rows
     tails[:, 0] = tails[:, 0] * 256 + [len(_chunks(row, few_bits)) for row in rows]
-    entries = loop.size * np.arange(loop.unroll, -1, -1)
-    packed = np.frombuffer(b"".join(_stream(row, site, entries, loop.leave) for row in rows), np.uint8)
+    entries = loop.input_halfwords * np.arange(loop.unroll, -1, -1)
+    packed = np.frombuffer(b"".join(_stream(row, site, entries, loop.exit_halfwords) for row in rows), np.uint8)
     return _conv_call(spec, site, packed, _with_common_parts(spec, tails), params, [options, loop], pixels)
 
 
@@ -487,7 +494,7 @@ def emit_conv_mul(spec: ConvSpec, site: Site) -> Call:
     bias, count = spec.folded_bias, np.array([len(_chunks(row, few_bits)) for row in rows])
     whole = (bias * 0x10001 - (count << 15)).astype(np.uint32).view(np.int32)
     tails = np.stack([bias, whole, spec.multipliers], axis=1).astype(np.int32)
-    options = [ChunkLoop(longest=longest, clamp=spec.is_clamped)]
+    options = [ChunkLoop(max_chunk=longest, clamp=spec.is_clamped)]
     return _conv_call(spec, site, packed, _with_common_parts(spec, tails), _codes(spec), options)
 
 
@@ -615,7 +622,7 @@ def emit_dense_muls_32(spec: ConvSpec, site: Site) -> Call:
     bias = _padded(spec.folded_bias.astype(np.int32), 6, axis=0)
     operands = {"x": site.x, "w": site.const("w", packed), "bias": site.const("bias", bias), "y": site.y}
     order = windows(spec.shape, in_turn(spec.shape.out_height * spec.shape.out_width, 1), last=1)
-    tail_options = RestOptions(rest=spec.channels % 6 != 0)
+    tail_options = RestOptions(has_tail_channels=spec.channels % 6 != 0)
     options = [tail_options, WeightLoads.of(spec, site)]
     return site.call(operands, [DenseSizes.of(spec)], options, overlaps=spec.overlaps(order))
 
@@ -641,7 +648,9 @@ def _dense_call(
     order = windows(shape, in_turn(shape.out_height * shape.out_width, 1), last=remaining_channels or 1)
     size = DenseSizes(rows=count, depth=depth, out_channels=channels)
     free = spec.overlaps(order)
-    return site.call(operands, [params, size], [*options, RestOptions(rest=remaining_channels != 0)], overlaps=free)
+    return site.call(
+        operands, [params, size], [*options, RestOptions(has_tail_channels=remaining_channels != 0)], overlaps=free
+    )
 
 
 def few_pixels(spec: ConvSpec) -> bool:
@@ -806,7 +815,7 @@ _DENSE_4 = (
     of_four_bits(_DENSE_MULS_16, options=(ShiftOptions,)),
 )
 
-DENSE: tuple[Kernel, ...] = (
+SCALAR_DENSE: tuple[Kernel, ...] = (
     _DENSE_SMLAL,
     _DENSE_MULS,
     _DENSE_MULS_16,
@@ -816,7 +825,7 @@ DENSE: tuple[Kernel, ...] = (
 )
 """Kernels of dense layers, in order of preference; convolution kernels serve too, as rows are pixels."""
 
-CONV: tuple[Kernel, ...] = (
+SCALAR_CONV: tuple[Kernel, ...] = (
     *_PIXELS,
     *_FEW_PIXELS,
     replace(_DENSE_SMLAL, when=(rows_of_pixels, few_pixels, *_DENSE_SMLAL.when)),

@@ -136,7 +136,7 @@ class Trees(Operator):
             fills=self._combine != "SUM" and not self.marks_unscored,
             average=self.aggregate == "AVERAGE",
             has_base=any(self.base),
-            single=self.forest.targets == 1 and all(len(leaf) == 1 for leaf in self.forest.leaves),
+            single_score=self.forest.targets == 1 and all(len(leaf) == 1 for leaf in self.forest.leaves),
         )
 
     # ------------------------------------------------------------------------------------------------- tables
@@ -211,7 +211,7 @@ class Trees(Operator):
         options, add = self._options(x), _COMBINE[self._combine]
 
         def leaf(weights: Leaf) -> list[Line]:
-            if options.single:
+            if options.single_score:
                 return [("return ", real_param(weights[0][1], x.dtype), ";")]
             lines: list[Line] = []
             for target, weight in weights:
