@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import onnx
 
 from mcugen.autotuning.alternatives import compare_alternatives, notes_of_float_form, other_goals, without_deadlines
-from mcugen.autotuning.latency import Deadline, Pace, meet_deadline
+from mcugen.autotuning.latency import DeadlineCheck, meet_deadline
 from mcugen.autotuning.measured_kernels import tune_kernels
 from mcugen.autotuning.precision import Answer, Demand, Question, Search
+from mcugen.autotuning.simulated import SimulatedCostModel, SimulatedSearch
 from mcugen.autotuning.step_latency import in_short_steps
 from mcugen.backends.cpu.pipeline import fuse_float
 from mcugen.core.board import Board, load_board
@@ -77,6 +78,7 @@ from mcugen.quantization.scores import with_float_scores
 from mcugen.quantization.synthetic import synthetic_samples
 from mcugen.reporting.basis import samples_sha256
 from mcugen.reporting.figures import Alternative, LearningFigures, Report
+from mcugen.search.objective import Deadline, Objective
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -313,9 +315,10 @@ class Compilation:
         metric = metric_of(judging.metric, samples.labels, value_endpoints(graph.outputs), endpoints)
         demand = Demand(metric, judging.max_drop, judging.min_sqnr, judging.max_weights)
         search = Search(basis.maker, self.target, self.options, samples, demand, basis.layers, self.progress)
+        search.trace = self.trace.search if self.trace else None
         search.is_crossed = samples is calibration and not (basis.held or basis.is_profiled or self.options.states)
         deadline = Deadline.of(self.options, self.target)
-        search.pace = Pace(deadline, self._timed) if deadline else None
+        search.deadline_check = DeadlineCheck(deadline, SimulatedCostModel(self._timed)) if deadline else None
         if self.workers.cluster:
             remote_search = _Elsewhere(self.source.given, self.target, self.options, self.quantizing, judging)
             search.share = partial(self.workers.each_done, remote_search)
@@ -461,12 +464,15 @@ class Compilation:
 
     def _within_limits(self, options: CompileOptions, deadline: Deadline | None) -> CompiledModel:
         """Compile the model within the limits on latency and step length, if there are any."""
-        make = partial(tune_kernels, make=self._made) if options.tune else self._made
+        trace = self.trace.search if self.trace else None
+        make = partial(tune_kernels, make=self._made, trace=trace) if options.tune else self._made
         if options.max_step_cycles is not None:
-            return in_short_steps(options, make, lambda compiled: step_cycles(compiled, self.progress))
+            return in_short_steps(options, make, lambda compiled: step_cycles(compiled, self.progress), trace)
         if deadline is None:
             return make(options)
-        return meet_deadline(deadline, options, make, self._timed)
+        objective = replace(Objective.of(options), deadline=deadline)
+        search = SimulatedSearch(deadline.text, objective, make, SimulatedCostModel(self._timed), trace)
+        return meet_deadline(deadline, options, search)
 
     def _timed(self, compiled: CompiledModel) -> Report:
         return measure_once(compiled, self.progress)

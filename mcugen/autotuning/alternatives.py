@@ -11,16 +11,14 @@ from mcugen.core.options import GOALS, CompileOptions
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.drafts import draft_float_program, draft_program
 from mcugen.frontend.onnx.load import LoadedModel
-from mcugen.lir.program import Program
 from mcugen.quantization.quantize import Progress, Quantization
 from mcugen.reporting.figures import Alternative
-from mcugen.search.budget import likely_use
+from mcugen.search.cost_model import ProgramCostModel
+from mcugen.search.objective import TOLERANCES
+from mcugen.search.plan import BuiltProgram
 
 UNCHANGED_MODEL_NAME = "as it is"
 """Name of the compiled model in the comparison."""
-
-MIN_REPORTED_RATIO = 1.02
-"""Least ratio of a figure of the quantized program to that of the float32 one to be reported, as estimates err."""
 
 
 def without_deadlines(options: CompileOptions) -> CompileOptions:
@@ -58,9 +56,9 @@ def compare_alternatives(
 
 def _estimates(compiled: CompiledModel) -> tuple[int, int, int | None]:
     """Return the bytes of RAM and of flash, and the instructions."""
-    program = compiled.program
-    use, instructions = likely_use(program, compiled.board, compiled.options), program.instructions_estimate
-    return use.ram, use.flash, None if instructions is None else round(instructions)
+    metrics = ProgramCostModel(compiled.board, compiled.options).likely(BuiltProgram(compiled.program))
+    instructions = compiled.program.instructions_estimate
+    return metrics.ram, metrics.flash, None if instructions is None else round(instructions)
 
 
 def notes_of_float_form(
@@ -84,27 +82,22 @@ def notes_of_float_form(
         (_, integer), real = draft_program(quantization, board, options), draft_float_program(source, board, options)
     except McugenError:
         return []
-    uses = [likely_use(program, board, options) for program in (integer, real)]
-    if uses[1].lacks:
+    costs = ProgramCostModel(board, options)
+    quantized, exact = (costs.likely(BuiltProgram(program)) for program in (integer, real))
+    if exact.use.lacks:
         return []
+    unit = "instructions" if quantized.cycles is None or exact.cycles is None else "cycles"
     figures = (
-        ("flash", "bytes", uses[0].flash, uses[1].flash),
-        ("RAM", "bytes", uses[0].ram, uses[1].ram),
-        _times(integer, real),
+        ("flash", "bytes", quantized.flash, exact.flash),
+        ("RAM", "bytes", quantized.ram, exact.ram),
+        ("time", unit, *(getattr(metrics, unit) for metrics in (quantized, exact))),
     )
     excesses = [
         f"{label} {a:,.0f} {unit}, not {b:,.0f}"
         for label, unit, a, b in figures
-        if a and b and a > MIN_REPORTED_RATIO * b
+        if a and b and a > TOLERANCES.min_reported_ratio * b
     ]
     if not excesses:
         return []
     notes = "; ".join(excesses)
     return [f"the {precision} program takes more than the float32 one, by estimate: {notes} (--precision float32)"]
-
-
-def _times(integer: Program, real: Program) -> tuple[str, str, float, float]:
-    """Return the estimated times of both, in cycles if these are known, else in instructions; 0 means unknown."""
-    if integer.cycles_estimate and real.cycles_estimate:
-        return "time", "cycles", integer.cycles_estimate, real.cycles_estimate
-    return "time", "instructions", integer.instructions_estimate or 0.0, real.instructions_estimate or 0.0

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
+from mcugen.autotuning.simulated import Make, SimulatedCandidate, SimulatedCostModel, SimulatedSearch
 from mcugen.backends.cpu.pipeline import lowered, plan_program
 from mcugen.codegen.bundle import Bundle
 from mcugen.core.board import Board
@@ -27,14 +28,15 @@ from mcugen.driver.target import target_of
 from mcugen.evaluation.samples import as_stored, random_samples
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.types import Array
-from mcugen.kernels.choose import Cost, fitting_kernels
+from mcugen.kernels.choose import fitting_kernels
 from mcugen.kernels.cost import cost_table
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Program
 from mcugen.lir.weights import Staged, is_read, with_staged_weights
 from mcugen.measurement.evaluate import sample_endpoints
-from mcugen.reporting.figures import TuningFigures
-from mcugen.search.budget import use_of
+from mcugen.reporting.figures import Report, TuningFigures
+from mcugen.search.objective import Objective
+from mcugen.search.trace import SearchTrace
 
 MEMORY_BYTES = 1 << 24
 """Bytes of each memory in the firmware of all candidates: as many as the simulator's machines have."""
@@ -50,7 +52,7 @@ class KernelCandidate:
 
 
 def tune_kernels(
-    options: CompileOptions, make: Callable[[CompileOptions], CompiledModel], store: Store | None = None
+    options: CompileOptions, make: Make, store: Store | None = None, trace: SearchTrace | None = None
 ) -> CompiledModel:
     """Return the model compiled by measured cycles, or as requested if that serves the goal as well.
 
@@ -58,21 +60,25 @@ def tune_kernels(
         options: Options with the number of kernels per layer (`tune`).
         make: Compiles the model with given options.
         store: The cache of measurements; by default one in the user's cache folder.
+        trace: Records both programs, if given.
 
     Raises:
         UsageError: If the board has no simulator or no timing, or an option makes measuring single kernels impossible.
     """
     store = store or Store(cache_folder() / "tune")
-    baseline = make(options)
-    candidates = list(_candidates(baseline.graph, target_of(baseline.board, options), options.tune))
-    baseline_cycles = _cycles(baseline, store)
-    if not candidates:
-        return _report_tuning(baseline, baseline, 0, (baseline_cycles, baseline_cycles))
-    retuned = make(replace(options, times=_measure_candidates(candidates, baseline, store)))
-    retuned_cycles = _cycles(retuned, store)
-    if retuned_cycles <= baseline_cycles and _rank(retuned, retuned_cycles) < _rank(baseline, baseline_cycles):
-        return _report_tuning(retuned, baseline, len(candidates), (baseline_cycles, retuned_cycles))
-    return _report_tuning(baseline, baseline, len(candidates), (baseline_cycles, baseline_cycles))
+    costs = SimulatedCostModel(lambda compiled: _report_of_run(compiled, store))
+    search = SimulatedSearch("--tune", Objective.of(options), make, costs, trace)
+    baseline = search.candidate("as asked", "requested program", options)
+    graph, board = baseline.compiled.graph, baseline.compiled.board
+    candidates = list(_candidates(graph, target_of(board, options), options.tune))
+    chosen = retuned = baseline
+    if candidates:
+        times = _measure_candidates(candidates, baseline.compiled, store)
+        retuned = search.candidate("kernels by measured cycles", "kernel choice", replace(options, times=times))
+        if search.objective.serves_better(retuned.metrics, baseline.metrics):
+            chosen = retuned
+    search.choose(chosen, "serves the goal best, as it ran")
+    return _report_tuning(chosen, baseline, len(candidates))
 
 
 def _candidates(graph: Graph, target: Board, count: int) -> Iterator[KernelCandidate]:
@@ -146,12 +152,12 @@ def _candidate_options(options: CompileOptions) -> CompileOptions:
     return CompileOptions(optimize=options.optimize, place=place, plugins=options.plugins, updatable=options.updatable)
 
 
-def _cycles(compiled: CompiledModel, store: Store) -> int:
-    """Return the cycles of one call on a random sample."""
+def _report_of_run(compiled: CompiledModel, store: Store) -> Report:
+    """Return the report with the cycles of one call on a random sample."""
     (sample,) = random_samples(sample_endpoints(compiled)).inputs
     model = compiled.given_inputs
     total, _ = _run(model.bundle, model.board, as_stored(sample, model.program.inputs), store)
-    return total
+    return replace(compiled.report, cycles_estimate=total)
 
 
 def _run(bundle: Bundle, board: Board, sample: Mapping[str, Array], store: Store) -> tuple[int, Sequence[int]]:
@@ -173,17 +179,11 @@ def _run(bundle: Bundle, board: Board, sample: Mapping[str, Array], store: Store
     return figures.total, figures.layers
 
 
-def _rank(compiled: CompiledModel, cycles: int) -> float:
-    """Return how well a program serves the goal: less is better."""
-    use = use_of(compiled.program, compiled.board, compiled.options)
-    return Cost(cycles, use.ram, use.flash).rank(compiled.options.optimize)
-
-
-def _report_tuning(
-    chosen: CompiledModel, baseline: CompiledModel, count: int, cycles: tuple[int, int]
-) -> CompiledModel:
-    """Return the program with a report that says what tuning gained."""
-    baseline_kernels = {layer.name: layer.kernel for layer in baseline.report.layers}
-    changed_layers = [layer.name for layer in chosen.report.layers if layer.kernel != baseline_kernels.get(layer.name)]
-    figures = TuningFigures(count, cycles[1], cycles[0], changed_layers)
-    return replace(chosen, report=replace(chosen.report, tuning=figures))
+def _report_tuning(chosen: SimulatedCandidate, baseline: SimulatedCandidate, count: int) -> CompiledModel:
+    """Return the chosen program with a report that says what tuning gained by measuring `count` kernels."""
+    report = chosen.compiled.report
+    baseline_kernels = {layer.name: layer.kernel for layer in baseline.compiled.report.layers}
+    changed_layers = [layer.name for layer in report.layers if layer.kernel != baseline_kernels.get(layer.name)]
+    cycles, baseline_cycles = round(chosen.metrics.time), round(baseline.metrics.time)
+    figures = TuningFigures(count, cycles, baseline_cycles, changed_layers)
+    return replace(chosen.compiled, report=replace(report, tuning=figures))

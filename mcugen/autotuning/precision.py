@@ -30,10 +30,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 
-from mcugen.autotuning.latency import Pace, time_of
+from mcugen.autotuning.latency import DeadlineCheck, require_deadline, time_of
 from mcugen.core.board import Board
 from mcugen.core.errors import ConstraintError, DoesNotFitError, UsageError, VerificationError
-from mcugen.core.options import GOALS, CompileOptions
+from mcugen.core.options import GOALS, MIXED, CompileOptions
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
 from mcugen.driver.drafts import draft_program
@@ -51,19 +51,17 @@ from mcugen.quantization.quantize import Progress, Quantization, Quantizer, no_p
 from mcugen.quantization.samples import halves
 from mcugen.quantization.storage import Storage, Times
 from mcugen.reporting.tradeoffs import Goal, Tradeoff
-from mcugen.search.budget import likely_use
+from mcugen.search.cost_model import ProgramCostModel
+from mcugen.search.metrics import Metrics
+from mcugen.search.objective import TOLERANCES
+from mcugen.search.plan import BuiltProgram, ProgramCandidate, ProgramPlan
+from mcugen.search.trace import SearchTrace, TraceEntry
 
 LADDER = (DType.INT8, DType.INT16, DType.FLOAT32)
 """Precisions, the cheapest first."""
 
 MAX_PROBES = 32
 """Largest number of samples by which sensitivities of layers are measured."""
-
-MIN_COST_GROWTH = 1e-3
-"""Relative growth of cost below which layers count as equally expensive."""
-
-NEGLIGIBLE_NOISE_SHARE = 0.05
-"""Share of all noise that the quietest layers may add together for their costs not to be computed."""
 
 MIN_JUDGED_SAMPLES = 4
 """Least samples in each half for cross-validation."""
@@ -80,9 +78,6 @@ All but NUM_FINALISTS of them are judged by weights that were rounded with all l
 WEIGHT_SHARES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5, 0.45, 0.4, 0.35)
 """Shares of the int8 bytes of weights that are tried if the int8 weights are too large for the board."""
 
-MIN_SAVING_RATIO = 0.85
-"""Least ratio of the flash saved by an entropy code to the saving computed from its bit counts."""
-
 NOISE_PER_TIME = {"flash": 1 / 16, "ram": 1 / 16, "balanced": 1.0, "speed": 16.0}
 """Percent of noise that one percent of time may cost, by goal, for weights in an entropy code or in 4 bits."""
 
@@ -92,17 +87,8 @@ CODING_GOALS = ("flash", GOALS[0])
 TIME_PRICES = (1 / 16, 1 / 4, 1.0)
 """Percent of noise per percent of time for which a storage of weights is chosen and then measured."""
 
-MAX_CODED_SIZE_RATIO = 1.1
-"""Largest ratio of the constants with entropy codes to those with 4-bit weights, for an equal share of bytes."""
-
 MAX_CODED_STARTS = 2
 """Largest number of models with entropy codes that are tried."""
-
-FLASH_ESTIMATE_MARGIN = 1.05
-"""Largest ratio of a flash estimate to the limit at which a program may still turn out to fit."""
-
-MAX_WIDENED_SHARE = 0.05
-"""Excess of the program's constants over `--max-weights` that gets no note: biases and multipliers count as well."""
 
 _NARROWING = "weights of 4 bits"
 
@@ -177,19 +163,15 @@ class _Trial:
         """Return the resulting precision of each layer."""
         return self.quantization.assignment.precision
 
-    @property
-    def estimate(self) -> int:
-        """Return the estimated instructions."""
-        return round(self.compiled.program.instructions_estimate or 0.0)
-
-    @property
-    def cost(self) -> PrecisionCost:
+    @cached_property
+    def metrics(self) -> Metrics:
         """Return the estimated cost, without running anything.
 
         Raises:
             DoesNotFitError: If the model does not fit the board.
         """
-        return PrecisionCost(self.compiled.program.arena_size, self.estimate)
+        compiled = self.compiled
+        return ProgramCostModel(compiled.board, compiled.options).evaluate(BuiltProgram(compiled.program))
 
 
 @dataclass(frozen=True)
@@ -214,18 +196,6 @@ class _Coded:
 
 
 @dataclass(frozen=True)
-class PrecisionCost:
-    """Bytes of the arena, and estimated instructions."""
-
-    arena: int
-    work: int
-
-    def growth(self, before: PrecisionCost) -> float:
-        """Return the sum of the relative growths of arena and instructions."""
-        return self.arena / max(before.arena, 1) + self.work / max(before.work, 1) - 2
-
-
-@dataclass(frozen=True)
 class Round:
     """The context that all questions of one round share: the current model, and the layers as they may become.
 
@@ -234,7 +204,7 @@ class Round:
 
     requested: Mapping[str, DType]
     precision: Mapping[str, DType]
-    cost: PrecisionCost
+    cost: Metrics
     raised: Mapping[str, DType]
     best: Sequence[Mapping[str, Array]]
     codes: Mapping[str, Codes]
@@ -257,7 +227,7 @@ Answer = float | None
 
 def _loudest(noise: Mapping[str, float]) -> list[str]:
     """Return the layers without the quietest ones, which together add a negligible share of all noise."""
-    quiet, noise_left = set(), NEGLIGIBLE_NOISE_SHARE * sum(noise.values())
+    quiet, noise_left = set(), TOLERANCES.max_negligible_noise * sum(noise.values())
     for name in sorted(noise, key=noise.__getitem__):
         noise_left -= noise[name]
         if noise_left < 0:
@@ -293,10 +263,14 @@ class Search:
     progress: Progress = no_progress
     share: Callable[[Sequence[Question]], Iterable[tuple[Question, Answer]]] | None = None
     """Answers questions, in any order; None if this search answers them itself."""
-    pace: Pace | None = None
+    deadline_check: DeadlineCheck | None = None
     """Checks a deadline that the fastest program must meet."""
     is_crossed: bool = False
     steps: list[Tradeoff] = field(default_factory=list)
+    trace: SearchTrace | None = field(default=None, repr=False)
+    """Records the models that were judged and compiled, if given."""
+    _accepted: int | None = None
+    """The number in the trace of the last model that met the goal."""
 
     def run(self) -> Quantization:
         """Return the cheapest model found that meets the goal.
@@ -339,7 +313,7 @@ class Search:
         if self.demand.max_weights is None or last.weights is None or self.options.optimize == "flash":
             return []
         share = last.weights / max(self._wide.weights_size, 1)
-        if share <= self.demand.max_weights + MAX_WIDENED_SHARE:
+        if share <= self.demand.max_weights + TOLERANCES.max_widened_share:
             return []
         promise = f"--max-weights {self.demand.max_weights:.0%} is kept by weights as the model has them"
         actual = f"constants of the program take {share:.0%} of those with weights of 8 bits"
@@ -353,9 +327,10 @@ class Search:
         self.quantizer = self.quantizer.with_code_bits(start.quantization.plan.code_bits)
         self._codes = dict(self._first.quantization.plan.layers)
         self._halves = list(self._split_halves())
-        if self.pace is not None and not self._is_timely(self._first.quantization):
-            assert self.pace.missed is not None
-            self.pace.deadline.require(self.pace.missed)
+        check = self.deadline_check
+        if check is not None and not self._is_timely(self._first.quantization):
+            assert check.missed is not None
+            require_deadline(check.deadline, check.missed)
         self.goal = self.demand.goal(self._judge(self._reference))
         self._scores: dict[str, float] = {}
         self._raised: list[str] = []
@@ -405,7 +380,7 @@ class Search:
         coded = [candidate for candidate in self._coded(share) if candidate.noise < narrow_noise]
         better = [candidate for candidate in coded if not is_last and candidate.rank(favour) < narrow_rank]
         stored_ratio = stored_share(narrow_trial.quantization.model, narrow_trial.quantization.plan) / share
-        max_bytes = MAX_CODED_SIZE_RATIO * narrow_trial.compiled.program.weights_size / stored_ratio
+        max_bytes = TOLERANCES.max_coded_size_ratio * narrow_trial.compiled.program.weights_size / stored_ratio
         yield from self._saving(better, share, max_bytes)
         if not is_last:
             yield narrow_trial
@@ -487,7 +462,7 @@ class Search:
 
     def _draft_may_fit(self, share: float) -> bool:
         """Return whether a draft with this share of weight bytes takes hardly more flash than available."""
-        return self._flash_of(self._promising_precisions(share)) <= FLASH_ESTIMATE_MARGIN * (
+        return self._flash_of(self._promising_precisions(share)) <= TOLERANCES.flash_estimate_margin * (
             self.options.max_flash or self.board.total_flash
         )
 
@@ -495,7 +470,7 @@ class Search:
         """Return the estimated flash of a draft that is built for the least flash."""
         options = replace(self.options, optimize="flash")
         _, program = draft_program(self.quantizer.draft(dtypes), self.board, options)
-        return likely_use(program, self.board, options).flash
+        return ProgramCostModel(self.board, options).likely(BuiltProgram(program)).flash
 
     def _promising_precisions(self, share: float) -> Mapping[str, DType]:
         """Return the most promising precisions for a share of weight bytes."""
@@ -588,7 +563,7 @@ class Search:
         Otherwise some weights stayed uncompressed.
         """
         promised = (1 - share) * weights_in_flash(self.quantizer.model, coded.quantization.plan)
-        return self._wide.weights_size - coded.compiled.program.weights_size >= MIN_SAVING_RATIO * promised
+        return self._wide.weights_size - coded.compiled.program.weights_size >= TOLERANCES.min_coding_saving * promised
 
     def _noise_with_own_weights(self, dtypes: Mapping[str, DType]) -> float:
         """Return the noise of a model with its own weights.
@@ -615,7 +590,7 @@ class Search:
         for half in self._halves:
             half.codes |= self._wide_codes(half.quantizer, current)
         known = len(self.steps)
-        if self.pace is None:
+        if self.deadline_check is None:
             with suppress(DoesNotFitError):
                 return self._raised_until_met(current, each_fits=False)
             del self.steps[known:], self._raised[:]
@@ -648,9 +623,10 @@ class Search:
         last = self.steps[-1]
         best = last.value if last.confirmed is None else last.confirmed
         reached = f"{self.goal.metric.show(best)} with all layers raised{' that fit the board' * each_fits}"
-        if self.pace is not None and self.pace.missed is not None:
-            rule = f"the model must reach the goal: {self.goal}, within {self.pace.deadline.text}"
-            one_more = f"with one more, the least is {time_of(self.pace.missed)}"
+        check = self.deadline_check
+        if check is not None and check.missed is not None:
+            rule = f"the model must reach the goal: {self.goal}, within {check.deadline.text}"
+            one_more = f"with one more, the least is {time_of(check.missed)}"
             raise DoesNotFitError(rule, f"{reached} in that time; {one_more}", "allow more, or ask for less")
         raise ConstraintError(f"the model must reach the goal: {self.goal}", reached, "ask for less")
 
@@ -665,7 +641,7 @@ class Search:
             for dtype in LADDER[: LADDER.index(current.requested[layer])]:
                 dtypes = {name: d for name, d in {**current.requested, layer: dtype}.items() if d is not LADDER[0]}
                 trial = self._trial(dtypes, layer)
-                if trial is None or not self._fits(trial) or trial.cost.growth(current.cost) >= 0:
+                if trial is None or not self._fits(trial) or trial.metrics.growth(current.metrics) >= 0:
                     continue
                 if not self._is_timely(trial.quantization):
                     continue
@@ -689,7 +665,7 @@ class Search:
             trial = self._trial({**self._first.requested, **raised}, *raised)
             if not raised or trial is None or not self._fits(trial):
                 continue
-            if (growth := trial.cost.growth(current.cost)) < 0:
+            if (growth := trial.metrics.growth(current.metrics)) < 0:
                 cheaper.append((growth, raised))
         for _, raised in sorted(cheaper, key=lambda entry: entry[0]):
             trial = self.trial({**self._first.requested, **raised})
@@ -718,7 +694,7 @@ class Search:
         context = Round(
             current.requested,
             current.precision,
-            current.cost,
+            current.metrics,
             raised,
             self._probe(raised),
             self._codes,
@@ -731,7 +707,8 @@ class Search:
         growth = dict(self._ask(f"cost of {dtype.value}", [Question(context, name, of_growth=True) for name in loud]))
         max_growth = max((answer for answer in growth.values() if answer is not None), default=0.0)
         costs = {name: growth.get(name, max_growth) for name in layers}
-        scores = {name: noise[name] / max(cost, MIN_COST_GROWTH) for name, cost in costs.items() if cost is not None}
+        min_growth = TOLERANCES.min_cost_growth
+        scores = {name: noise[name] / max(cost, min_growth) for name, cost in costs.items() if cost is not None}
         self._scores |= scores
         order = sorted(scores, key=lambda name: -scores[name])
         self._orders[dtype, frozenset(current.requested.items())] = order
@@ -751,7 +728,7 @@ class Search:
         if not question.of_growth:
             return self._mse(self._probe({**context.raised, layer: context.precision[layer]}), context.best)
         trial = self._trial({**context.requested, layer: context.dtype}, layer)
-        return trial.cost.growth(context.cost) if trial is not None and self._fits(trial) else None
+        return trial.metrics.growth(context.cost) if trial is not None and self._fits(trial) else None
 
     def _candidates(self, current: _Trial, dtype: DType) -> Iterator[str]:
         """Yield the layers that compute in less than `dtype`."""
@@ -797,10 +774,10 @@ class Search:
 
     def _is_timely(self, quantization: Quantization) -> bool:
         """Return whether the fastest program meets the deadline, if there is one."""
-        if self.pace is None:
+        if self.deadline_check is None:
             return True
         fastest = compile_model(quantization, self.board, replace(self.options, optimize="speed"))
-        return self.pace.is_met_by(fastest)
+        return self.deadline_check.is_met_by(fastest)
 
     def _holds_too(self, trial: _Trial, layer: str, dtype: DType) -> bool:
         """Return whether the goal holds and the model fits; a model that fails leaves no line in the table."""
@@ -825,6 +802,9 @@ class Search:
         holds = in_c is not None and self.goal.met(in_c)
         num_instructions = trial.counted_instructions if holds else None
         report = trial.compiled.report if "compiled" in trial.__dict__ else None
+        estimate = None if report is None else round(trial.metrics.instructions)
+        if self.trace is not None and report is not None:
+            self._record(self.trace, trial, f"{layer or 'all layers'}: {dtype.value}", holds)
         self.steps.append(
             Tradeoff(
                 layer=layer,
@@ -834,13 +814,33 @@ class Search:
                 confirmed=None if in_c is None else self.goal.metric.compute(in_c),
                 arena=None if report is None else report.ram.arena,
                 weights=None if report is None else report.flash.weights,
-                instructions=trial.estimate if report is not None and num_instructions is None else num_instructions,
+                instructions=estimate if num_instructions is None else num_instructions,
                 is_estimate=num_instructions is None,
                 holds=holds,
                 kept=keep or holds,
             )
         )
         return holds
+
+    def _record(self, trace: SearchTrace, trial: _Trial, name: str, holds: bool) -> None:
+        """Record a compiled model in the trace of the search, with a verdict.
+
+        Args:
+            trace: The trace.
+            trial: The model.
+            name: Its name there.
+            holds: Whether it meets the goal; it is then cheaper than all that did before.
+        """
+        compiled = trial.compiled
+        candidate = ProgramCandidate(name, BuiltProgram(compiled.program), trial.metrics)
+        plan = ProgramPlan.of(candidate, compiled.board, compiled.options)
+        number = trace.record(TraceEntry(0, f"--precision {MIXED}", name, "precision of layers", plan, trial.metrics))
+        if holds:
+            trace.judge(self._accepted, f"Rejected: number {number} meets the goal too, and is cheaper.")
+            trace.choose(number, f"Chosen: the cheapest model that meets the goal, {self.goal}.")
+            self._accepted = number
+        else:
+            trace.judge(number, f"Rejected: misses the goal, {self.goal}.")
 
     def _judge(self, outputs: Sequence[Mapping[str, Array]]) -> Judged:
         """Return the judgement of outputs in real values."""

@@ -9,29 +9,54 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from mcugen.autotuning.simulated import Make, SimulatedCostModel, SimulatedSearch
 from mcugen.core.errors import DoesNotFitError, UsageError
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
 from mcugen.memory.peak import shorten_name
 from mcugen.reporting.figures import StepFigures, layer_title
 from mcugen.search.line_buffering import undivided_layers
+from mcugen.search.metrics import AccuracyLevel, Metrics
+from mcugen.search.objective import Objective
+from mcugen.search.trace import SearchTrace
 
 MAX_STEP_TRIALS = 4
 """Largest number of programs that are built: dividing some layers may change the kernels of further layers."""
 
-Measure = Callable[[CompiledModel], tuple[int, ...]]
+MeasureSteps = Callable[[CompiledModel], tuple[int, ...]]
 """Runs a program and returns the cycles of each of its steps."""
 
 
+class StepCostModel(SimulatedCostModel):
+    """Evaluates compiled models by the cycles of their steps.
+
+    Args:
+        measure_steps: Runs a program step by step in the simulator.
+    """
+
+    def __init__(self, measure_steps: MeasureSteps) -> None:
+        super().__init__(lambda compiled: compiled.report)
+        self._measure_steps = measure_steps
+        self.layer_steps: list[int] = []
+        """Cycles of each layer's longest step, of the last program that ran."""
+
+    def measure(self, candidate: CompiledModel, level: AccuracyLevel) -> Metrics:
+        """Return the metrics of a model that is not known yet, with the cycles of its longest step."""
+        estimate = super().measure(candidate, AccuracyLevel.ESTIMATED)
+        self.layer_steps = longest_steps(candidate, self._measure_steps(candidate))
+        return replace(estimate, step_cycles=max(self.layer_steps, default=0), level=level)
+
+
 def in_short_steps(
-    options: CompileOptions, make: Callable[[CompileOptions], CompiledModel], measure: Measure
+    options: CompileOptions, make: Make, measure_steps: MeasureSteps, trace: SearchTrace | None = None
 ) -> CompiledModel:
     """Return the model compiled so that no step exceeds the limit, with the bounds in its header and report.
 
     Args:
         options: Options with the limit.
         make: Compiles the model with given options.
-        measure: Runs a program and returns the cycles of its steps.
+        measure_steps: Runs a program and returns the cycles of its steps.
+        trace: Records the candidates, if given.
 
     Raises:
         DoesNotFitError: If the layer of the longest step cannot be divided; the error names it.
@@ -41,14 +66,20 @@ def in_short_steps(
     if limit < 1 or options.max_cycles is not None or options.max_latency is not None:
         problem = f"{options.max_step_cycles}" if limit < 1 else "--max-cycles or --max-latency besides"
         raise UsageError("--max-step-cycles must be positive, and the only deadline", problem, "leave one out")
+    objective = replace(Objective.of(options), max_step_cycles=limit)
+    costs = StepCostModel(measure_steps)
+    search = SimulatedSearch("--max-step-cycles", objective, make, costs, trace)
     trial_options = replace(options, steps=True)
     for _ in range(MAX_STEP_TRIALS):
-        compiled = make(trial_options)
-        layer_steps = longest_steps(compiled, measure(compiled))
+        name = f"{len(trial_options.by_rows)} layers by rows" if trial_options.by_rows else "as asked"
+        candidate = search.candidate(name, "line-buffer fusion", trial_options)
+        compiled, layer_steps = candidate.compiled, costs.layer_steps
+        if objective.is_in_time(candidate.metrics):
+            search.choose(candidate, f"no step takes more than {limit:,} cycles")
+            return with_steps(compiled, limit, layer_steps)
+        search.reject(candidate, f"a step takes {candidate.metrics.step_cycles:,.0f} cycles")
         names = [compiled.program.completing(layer).name for layer in compiled.program.layers()]
         slow = {name: cycles for name, cycles in zip(names, layer_steps, strict=True) if cycles > limit}
-        if not slow:
-            return with_steps(compiled, limit, layer_steps)
         undivided = undivided_layers(compiled.graph) | dict.fromkeys(trial_options.by_rows, "that is one row of it")
         undividable = slow.keys() & undivided.keys()
         if undividable:

@@ -216,7 +216,7 @@ class Energy:
     millivolts: int
     """Supply voltage of the measurement."""
 
-    def microjoules(self, cycles: int) -> float:
+    def microjoules(self, cycles: float) -> float:
         """Return the energy of a number of CPU cycles in microjoules."""
         return cycles / 1e6 * self.microamps_per_mhz * self.millivolts / 1e3
 

@@ -25,9 +25,10 @@ from mcugen.kernels.common.library import references
 from mcugen.lir.bounded import merge_sizes
 from mcugen.lir.formula import Sizes, Symbol
 from mcugen.lir.program import Program
-from mcugen.search.budget import Fit, cheapest, use_of
+from mcugen.search.budget import Fit, cheapest
+from mcugen.search.cost_model import ProgramCostModel
 from mcugen.search.objective import Budget
-from mcugen.search.plan import ProgramCandidate
+from mcugen.search.plan import BuiltProgram, ProgramCandidate
 from mcugen.search.program_search import AS_ASKED
 
 MAX_SIZE = 4096
@@ -77,7 +78,9 @@ class Variants:
             DoesNotFitError: If it exceeds the budget.
         """
         program = plan_program(merge_sizes(symbols, self._at))
-        candidate = ProgramCandidate(AS_ASKED, program, use_of(program, self.board, self.options))
+        built = BuiltProgram(program)
+        metrics = ProgramCostModel(self.board, self.options).evaluate(built)
+        candidate = ProgramCandidate(AS_ASKED, built, metrics)
         budget = Budget.of(self.options)
         return Fit(budget, cheapest([candidate], budget, self.board), candidate)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from mcugen.core.board import Board
 from mcugen.evaluation.metrics import Metric
 from mcugen.explore.point import Figures, Outcome
+from mcugen.search.objective import pareto_front
 
 COST_AXES: dict[str, Callable[[Figures], float | None]] = {
     "ms": lambda f: f.ms,
@@ -86,12 +87,7 @@ def vector(outcome: Outcome, metric: Metric | None) -> tuple[float, ...]:
 
 def front(outcomes: Sequence[Outcome], metric: Metric | None) -> list[Outcome]:
     """Return the Pareto front: the outcomes that are not dominated by another one."""
-    known = [(outcome, vector(outcome, metric)) for outcome in outcomes if outcome.figures is not None]
-    return [outcome for outcome, costs in known if not any(_beats(other, costs) for _, other in known)]
-
-
-def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return one != other and all(a <= b for a, b in zip(one, other, strict=True))
+    return pareto_front([o for o in outcomes if o.figures is not None], lambda outcome: vector(outcome, metric))
 
 
 @dataclass(frozen=True)

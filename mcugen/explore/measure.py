@@ -9,7 +9,8 @@ from dataclasses import asdict, replace
 from pydantic import TypeAdapter, ValidationError
 
 from mcugen.api.compilation import Compilation
-from mcugen.core.board import Board, load_board
+from mcugen.autotuning.simulated import simulated_metrics
+from mcugen.core.board import load_board
 from mcugen.core.cache import Store
 from mcugen.core.errors import DoesNotFitError, McugenError, UnsupportedError, UsageError
 from mcugen.driver.compiled import CompiledModel
@@ -20,7 +21,9 @@ from mcugen.explore.point import Figures, Outcome, Point, PointFailure
 from mcugen.explore.prepare import Asked, Prepared, prepared
 from mcugen.measurement.evaluate import evaluate, measure_once, sample_endpoints
 from mcugen.reporting.figures import Report
-from mcugen.search.budget import likely_use
+from mcugen.search.cost_model import ProgramCostModel
+from mcugen.search.metrics import AccuracyLevel
+from mcugen.search.plan import BuiltProgram
 
 RUN_SAMPLES = 4
 """Number of samples that run on each board; ONNX Runtime, whose integer results are equal, computes all samples."""
@@ -140,24 +143,18 @@ def _run(net: Compilation, subject: Asked) -> Report:
 
 def _figures(report: Report, compiled: CompiledModel, base: Prepared) -> Figures:
     """Return the figures of a combination, by its report where measured, else by estimates."""
-    use = likely_use(compiled.program, compiled.board, compiled.options)
-    cycles, by_instructions = _cycles(report)
-    board: Board = compiled.board
-    joules = report.microjoules_estimate
-    if joules is None and board.energy and cycles is not None:
-        joules = round(board.energy.microjoules(cycles), 3)
+    board, built = compiled.board, BuiltProgram(compiled.program)
+    costs = ProgramCostModel(board, compiled.options)
+    metrics = costs.likely(built, AccuracyLevel.PLACED)
+    if report.instructions is not None:
+        metrics = simulated_metrics(report, metrics)
+    cycles = metrics.time or None
+    joules = None if cycles is None or board.energy is None else round(board.energy.microjoules(cycles), 3)
     return Figures(
         accuracy=base.accuracy,
         ms=None if cycles is None else round(1e3 * cycles / board.clock_hz, 4),
-        ram=report.ram.total if report.ram.total is not None else use.ram,
-        flash=report.flash.total if report.flash.total is not None else use.flash,
+        ram=report.ram.total if report.ram.total is not None else metrics.ram,
+        flash=report.flash.total if report.flash.total is not None else metrics.flash,
         microjoules=joules,
-        by_instructions=by_instructions,
+        by_instructions=metrics.cycles is None,
     )
-
-
-def _cycles(report: Report) -> tuple[int | None, bool]:
-    """Return the cycles of a call, and whether the number counts instructions instead."""
-    if report.cycles_estimate is not None:
-        return report.cycles_estimate, False
-    return report.instructions or report.instructions_estimate, True

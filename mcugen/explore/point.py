@@ -28,8 +28,8 @@ class Figures:
     """Cost and accuracy of a combination; None where unknown.
 
     `accuracy` is in the metric's unit, infinite if outputs are exact. `ram` and `flash` are bytes; before a run they
-    lack the stack, and code is an estimate. `ms` and `microjoules` are for one call. They follow from cycles, or with
-    `by_instructions` from instructions at one cycle each, and are then lower bounds.
+    lack the stack, and code is an estimate. `ms` and `microjoules` are for one call. They follow from cycles, estimated
+    before a run, or with `by_instructions` from instructions at one cycle each, and are then lower bounds.
     """
 
     accuracy: float | None

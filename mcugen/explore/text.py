@@ -56,13 +56,13 @@ def heading(explored: Explored) -> str:
 
 
 def cells_of(explored: Explored, outcome: Outcome) -> list[str]:
-    """Return a text for each of FIGURE_COLUMNS; "≥" marks lower bounds."""
+    """Return a text for each of FIGURE_COLUMNS; "≥" marks lower bounds, "≈" times that were not simulated."""
     figures, metric = outcome.figures, explored.metric
     if figures is None:
         return [""] * len(FIGURE_COLUMNS)
-    at_least = "≥ " * figures.by_instructions
+    mark = "≥ " if figures.by_instructions else "≈ " * (not outcome.simulated)
     accuracy = "" if figures.accuracy is None or metric is None else metric.show(figures.accuracy)
-    ms, energy = ("" if n is None else f"{at_least}{_three(n)}" for n in (figures.ms, figures.microjoules))
+    ms, energy = ("" if n is None else f"{mark}{_three(n)}" for n in (figures.ms, figures.microjoules))
     return [accuracy, ms, f"{figures.ram:,}", f"{figures.flash:,}", energy]
 
 

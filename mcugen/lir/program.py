@@ -447,7 +447,7 @@ class Program:
     instructions_estimate: float | None = None
     """Estimated instructions by measured costs of kernels, or rough costs without a measurement; None if unknown."""
     cycles_estimate: float | None = None
-    """Estimated cycles on memory without wait states, if time is a goal and the core is known."""
+    """Estimated cycles on memory without wait states; None where the core is unknown or no kernel was chosen."""
     layer_estimates: Mapping[str, float] = field(default_factory=dict)
     """Estimated instructions of layers, by the names of their instructions."""
 

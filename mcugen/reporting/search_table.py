@@ -12,9 +12,9 @@ from mcugen.core.errors import printable
 from mcugen.search.trace import SearchTrace, TraceEntry
 
 EXPLANATION = (
-    "time: estimated instructions plus stall cycles for weights in slow memory, which most comparisons use. cycles: "
-    "estimated cycles of a call, where the core's stalls are known. RAM and flash: bytes, RAM without the stack, code "
-    "by estimate unless it was compiled. * marks the chosen program."
+    "time: estimated cycles of a call, by which candidates are compared, or instructions plus stalls where the core is "
+    "unknown. stalls: the part of it that the core waits for weights in slow memory. RAM and flash: bytes, RAM without "
+    "the stack, code by estimate unless it was compiled. * marks the chosen program."
 )
 NO_SEARCH = "no search: the program must work for all sizes, so that there is one candidate"
 
@@ -35,7 +35,7 @@ def print_search(trace: SearchTrace, console: Console) -> None:
 def _table(entries: list[TraceEntry]) -> Table:
     """Return the table of one search; the text of a candidate is stacked, so that it is readable in 80 columns."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for head in ("#", "time", "cycles", "RAM", "flash"):
+    for head in ("#", "time", "stalls", "RAM", "flash"):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("candidate (transformation), decisions, verdict", overflow="fold")
     for entry in entries:
@@ -45,7 +45,7 @@ def _table(entries: list[TraceEntry]) -> Table:
         table.add_row(
             f"{entry.number}{'*' if entry.is_chosen else ''}",
             f"{round(metrics.time):,}",
-            "" if metrics.cycles is None else f"{round(metrics.cycles):,}",
+            f"{round(metrics.stall_cycles):,}",
             f"{metrics.ram:,}",
             f"{metrics.flash:,}",
             escape(printable("\n".join(lines))),

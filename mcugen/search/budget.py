@@ -18,7 +18,8 @@ from mcugen.memory.constant_stalls import constants_of
 from mcugen.memory.peak import busiest, largest, moments, shorten_name
 from mcugen.memory.place import copied_bytes, flash_lacking, place, ram_lacking
 from mcugen.memory.plan import Planned
-from mcugen.search.objective import TOLERANCES, Budget, Use
+from mcugen.search.metrics import Metrics, Use
+from mcugen.search.objective import TOLERANCES, Budget
 from mcugen.search.plan import ProgramCandidate
 
 BASE_CODE_BYTES = 512
@@ -57,7 +58,9 @@ class Fit:
         Raises:
             DoesNotFitError: If the placed program exceeds the budget or the board.
         """
-        candidate = replace(self.chosen, use=use_of(self.program, board, options, self.chosen.built))
+        metrics = self.chosen.metrics
+        use = use_of(self.program, board, options, metrics.code_bytes)
+        candidate = replace(self.chosen, metrics=replace(metrics, use=use))
         return replace(self, chosen=cheapest([candidate], self.budget, board))
 
     @property
@@ -141,17 +144,6 @@ def use_of(program: Program, board: Board, options: CompileOptions, code: int | 
     return Use(ram, flash, max(ram_lacks, 0), max(flash_lacks, 0), lacking_in)
 
 
-def likely_use(program: Program, board: Board, options: CompileOptions) -> Use:
-    """Return what a program uses with the likely size of its code.
-
-    Args:
-        program: A program with a memory plan.
-        board: The board that it must fit.
-        options: Options with the placement of arena and weights.
-    """
-    return use_of(program, board, options, code_of(program, board))
-
-
 def hoped_use(program: Program, board: Board, options: CompileOptions) -> Use:
     """Return what a program uses if its code is only optimistic_code_ratio of the estimate.
 
@@ -190,7 +182,7 @@ def cheapest(
     candidates: Sequence[ProgramCandidate],
     budget: Budget,
     board: Board | None = None,
-    time: Callable[[ProgramCandidate], float] = attrgetter("time"),
+    metrics: Callable[[ProgramCandidate], Metrics] = attrgetter("metrics"),
     built: Callable[[ProgramCandidate], ProgramCandidate] | None = None,
 ) -> ProgramCandidate:
     """Return the candidate of least time among those that fit; of equal ones the first.
@@ -203,12 +195,16 @@ def cheapest(
         candidates: The candidates.
         budget: The limits that they must keep to.
         board: The board, for the text of the error.
-        time: Returns the time to minimize.
+        metrics: Returns the metrics whose time is minimized.
         built: Returns a candidate with its measured code size.
 
     Raises:
         DoesNotFitError: If no candidate fits.
     """
+
+    def time(candidate: ProgramCandidate) -> float:
+        return metrics(candidate).time
+
     fitting = [a for a in candidates if not budget.excess(a.use)]
     best_fit = min(fitting, key=time, default=None)
     candidates = sorted(candidates, key=time)

@@ -17,8 +17,9 @@ from mcugen.memory.place import copied_bytes, memory_of_arena
 from mcugen.search.budget import use_of, waits_when_placed
 from mcugen.search.line_buffer_groups import Stretch, ram_of, with_groups
 from mcugen.search.line_buffering import Streamings
-from mcugen.search.objective import TOLERANCES, Use
-from mcugen.search.plan import ProgramCandidate
+from mcugen.search.metrics import Use
+from mcugen.search.objective import TOLERANCES
+from mcugen.search.plan import BuiltProgram
 from mcugen.search.problem import SearchProblem
 from mcugen.search.weight_staging import copies_for, trades_waits
 
@@ -88,8 +89,10 @@ def _no_trade(trade: float, max_trade: float) -> str:
 
 def _note(problem: SearchProblem, program: Program, cost: Cost, reason: str) -> None:
     """Record a rejected program with line-buffered groups in the trace."""
-    candidate = ProgramCandidate(GROUPED, program, Use(cost.ram, cost.flash), changes=problem.changes)
-    problem.recorded(candidate, LINE_BUFFER_FUSION, f"Rejected: {reason}.")
+    if problem.trace is not None:
+        built = BuiltProgram(program, problem.changes)
+        candidate = problem.candidate(GROUPED, built, use=Use(cost.ram, cost.flash))
+        problem.recorded(candidate, LINE_BUFFER_FUSION, f"Rejected: {reason}.")
 
 
 def _plans(streamings: Streamings, graph: Graph, max_ram: float) -> Iterator[list[Stretch]]:
@@ -116,7 +119,7 @@ def _cost(
         instructions += waits_when_placed(program, board, options.place)[1]
     if not waits:
         return Cost(instructions, program.arena_size, use.flash), 0
-    copies = copies_for(ProgramCandidate("", program, use), board, options)
+    copies = copies_for(program, board, options)
     copied = copied_bytes(program, board, copies.options.place)
     return Cost(instructions + copies.waits, copies.ram, use.flash), copied
 

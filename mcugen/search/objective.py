@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from typing import TypeVar
 
+from mcugen.core.board import Board
 from mcugen.core.errors import UsageError
 from mcugen.core.options import CompileOptions
-from mcugen.kernels.choose import AMPLE_MEMORY_FRACTION, MAX_BALANCED_SLOWDOWN, MAX_FLASH_EXCESS_RATIO
+from mcugen.kernels.choose import AMPLE_MEMORY_FRACTION, MAX_BALANCED_SLOWDOWN, MAX_FLASH_EXCESS_RATIO, Cost
+from mcugen.search.metrics import Metrics, Use
 
 NO_EVIDENCE = "chosen by judgement; no measurement is recorded"
 """Evidence of a tolerance without a measurement behind it."""
@@ -61,6 +64,12 @@ class Tolerances:
         unit="cycles / cycles",
         meaning="Safety factor on max_balanced_slowdown, as cycle estimates may be too low.",
         evidence="estimates are up to 1.5 % too low (make costs, 2026-11)",
+    )
+    instruction_estimate_error: float = _tolerance(
+        0.04,
+        unit="instructions / instructions",
+        meaning="Largest error of estimated instructions where the kernels of all layers were measured.",
+        evidence="estimates err by 4 % (MAX_FLASH_SLOWDOWN in kernels/choose.py)",
     )
     max_replacement_time_ratio: float = _tolerance(
         0.97,
@@ -171,6 +180,58 @@ class Tolerances:
         meaning="Largest ratio of the time of a partition with many more constants to that of one without.",
     )
 
+    min_trial_share: float = _tolerance(
+        0.01,
+        unit="instructions / instructions",
+        meaning="Least distance of two programs for which --max-latency builds one between them.",
+        evidence="errors of the estimates",
+    )
+    max_cpi_ratio: float = _tolerance(
+        2.0,
+        unit="(cycles / instruction) / (cycles / instruction)",
+        meaning="Largest ratio of cycles per instruction of two precisions of a model, up to which an estimate decides "
+        "on a deadline without a run.",
+        evidence="float32 stalls longer for results",
+    )
+    min_reported_ratio: float = _tolerance(
+        1.02,
+        unit="figure / figure",
+        meaning="Least ratio of a figure of the quantized program to that of the float32 one to be reported.",
+        evidence="errors of the estimates",
+    )
+    min_cost_growth: float = _tolerance(
+        1e-3,
+        unit="relative growth",
+        meaning="Growth of cost below which raising a layer's precision counts as equally expensive as others.",
+    )
+    max_negligible_noise: float = _tolerance(
+        0.05,
+        unit="noise / noise of all layers",
+        meaning="Largest share of noise that the quietest layers add together for their costs not to be computed.",
+    )
+    min_coding_saving: float = _tolerance(
+        0.85,
+        unit="bytes / bytes",
+        meaning="Least ratio of the flash saved by an entropy code to the saving computed from its bit counts.",
+    )
+    max_coded_size_ratio: float = _tolerance(
+        1.1,
+        unit="bytes / bytes",
+        meaning="Largest ratio of the constants with entropy codes to those with 4-bit weights, for an equal share of "
+        "bytes.",
+    )
+    flash_estimate_margin: float = _tolerance(
+        1.05,
+        unit="bytes / bytes",
+        meaning="Largest ratio of a flash estimate to the limit at which a program may still turn out to fit.",
+    )
+    max_widened_share: float = _tolerance(
+        0.05,
+        unit="bytes / bytes in int8",
+        meaning="Excess of the program's constants over --max-weights that gets no note.",
+        evidence="biases and multipliers count as well",
+    )
+
     def rows(self) -> Iterator[Tolerance]:
         """Yield the table, one row per tolerance."""
         for entry in fields(self):
@@ -179,26 +240,6 @@ class Tolerances:
 
 TOLERANCES = Tolerances()
 """The tolerances that all modules of the search use."""
-
-
-@dataclass(frozen=True)
-class Use:
-    """The RAM and flash that a program uses, in bytes, and by how much the board lacks them.
-
-    Flash is an estimate unless the code was built. RAM is lacking where less than STACK_RESERVE_BYTES would remain.
-    """
-
-    ram: int
-    flash: int
-    ram_lacking: int = 0
-    flash_lacking: int = 0
-    lacking_in: str = ""
-    """The memories that lack RAM, where the user chose memories."""
-
-    @property
-    def lacks(self) -> bool:
-        """Return whether the board has no room for the program."""
-        return bool(self.ram_lacking or self.flash_lacking)
 
 
 @dataclass(frozen=True)
@@ -254,11 +295,42 @@ def _narrowed(limit: int | None, used: int, lacking: int) -> int | None:
 
 
 @dataclass(frozen=True)
+class Deadline:
+    """The most cycles that a call may take on a board, and the option that set them."""
+
+    cycles: int
+    text: str
+
+    @classmethod
+    def of(cls, options: CompileOptions, board: Board) -> Deadline | None:
+        """Return the deadline that the options set, or None.
+
+        Raises:
+            UsageError: If there are two deadlines, or one of less than a cycle.
+        """
+        if options.max_cycles is not None and options.max_latency is not None:
+            raise UsageError("there can be one deadline", "--max-cycles and --max-latency", "leave one out")
+        if options.max_latency is not None:
+            text, cycles = f"--max-latency {1e3 * options.max_latency:g}ms", round(options.max_latency * board.clock_hz)
+        elif options.max_cycles is not None:
+            text, cycles = f"--max-cycles {options.max_cycles:,}", options.max_cycles
+        else:
+            return None
+        if cycles < 1:
+            raise UsageError("a deadline must be at least a cycle", text, "e.g. --max-latency 20ms")
+        return cls(cycles, text)
+
+
+@dataclass(frozen=True)
 class Objective:
-    """The objective of a search: the goal, the budgets that a program must keep to, and the tolerances."""
+    """The objective of a search: the goal, the limits that a program must keep to, and the tolerances."""
 
     goal: str
     budget: Budget
+    deadline: Deadline | None = None
+    """The limit on the cycles of a call, as it runs."""
+    max_step_cycles: int | None = None
+    """The limit on the cycles of each step of a call, as it runs."""
     tolerances: Tolerances = TOLERANCES
 
     @classmethod
@@ -266,11 +338,54 @@ class Objective:
         """Return the objective that the user set."""
         return cls(options.optimize, Budget.of(options))
 
-    def is_clearly_faster(self, time: float, incumbent_time: float) -> bool:
+    def order(self, metrics: Metrics) -> tuple[float, float]:
+        """Return the key by which all searches compare candidates: the excess over the budget, then the time.
+
+        Less is better.
+        """
+        return self.budget.excess(metrics.use), metrics.time
+
+    def rank(self, metrics: Metrics) -> float:
+        """Return the weighted logarithm of time · RAM · flash by which the goal ranks a candidate: less is better."""
+        return Cost(metrics.time, metrics.ram, metrics.flash).rank(self.goal)
+
+    def serves_better(self, metrics: Metrics, incumbent: Metrics) -> bool:
+        """Return whether a candidate is not slower than another and serves the goal better."""
+        return metrics.time <= incumbent.time and self.rank(metrics) < self.rank(incumbent)
+
+    def is_in_time(self, metrics: Metrics) -> bool:
+        """Return whether simulated metrics keep to the limits on the cycles of a call and of its steps."""
+        max_cycles = None if self.deadline is None else self.deadline.cycles
+        limits = ((max_cycles, metrics.cycles), (self.max_step_cycles, metrics.step_cycles))
+        return all(limit is None or (cycles is not None and cycles <= limit) for limit, cycles in limits)
+
+    def is_clearly_faster(self, metrics: Metrics, incumbent: Metrics) -> bool:
         """Return whether a candidate is so much faster than another that errors of the estimates cannot be the reason.
 
         Args:
-            time: Estimated time of the candidate, in cycles or instructions.
-            incumbent_time: Estimated time, in the same unit, of the program that the candidate would replace.
+            metrics: Metrics of the candidate.
+            incumbent: Metrics of the program that the candidate would replace, of the same accuracy.
         """
-        return time < self.tolerances.max_replacement_time_ratio * incumbent_time
+        return metrics.time < self.tolerances.max_replacement_time_ratio * incumbent.time
+
+    def has_ample_ram(self, ram: int, board: Board) -> bool:
+        """Return whether so many bytes are so small a share of the board's RAM that saving more has no value."""
+        return ram <= self.tolerances.ample_memory_fraction * board.total_ram
+
+
+Item = TypeVar("Item")
+
+
+def pareto_front(items: Sequence[Item], costs: Callable[[Item], tuple[float, ...]]) -> list[Item]:
+    """Return the items that are not dominated: no other one is better in one cost and worse in none.
+
+    Args:
+        items: The items; of several with equal costs all are returned.
+        costs: Returns the costs of an item, of which less is better.
+    """
+    known = [(item, costs(item)) for item in items]
+
+    def is_dominated(own: tuple[float, ...]) -> bool:
+        return any(other != own and all(a <= b for a, b in zip(other, own, strict=True)) for _, other in known)
+
+    return [item for item, own in known if not is_dominated(own)]

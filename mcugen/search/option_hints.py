@@ -112,10 +112,11 @@ def hint_of_copies_ahead(candidate: ProgramCandidate, board: Board, options: Com
     """
     if options.copy_ahead:
         return []
-    ahead = copies_for(candidate, board, replace(options, copy_ahead=True))
+    ahead = copies_for(candidate.program, board, replace(options, copy_ahead=True))
     saved = sum(gain.cycles for gain in ahead.gains if gain.copy.beside is not None)
     if candidate.copies is not None and candidate.copies.options.place.hot:
-        saved = min(saved, candidate.stall_cycles - ahead.waits)  # Start-up copies save a part without prefetching.
+        # Start-up copies save a part without prefetching.
+        saved = min(saved, candidate.metrics.stall_cycles - ahead.waits)
     if not _is_worth_it(saved, candidate):
         return []
     return [f"--copy-ahead would hide about {round(saved):,} cycles a call of reading weights, if DMA makes copies"]
@@ -132,4 +133,4 @@ def _saved_by_arena(candidate: ProgramCandidate, board: Board, placement: Placem
 
 
 def _is_worth_it(cycles: float, candidate: ProgramCandidate) -> bool:
-    return cycles > max(MIN_SAVED_CYCLE_SHARE * candidate.time, TOLERANCES.min_stall_cycles)
+    return cycles > max(MIN_SAVED_CYCLE_SHARE * candidate.metrics.time, TOLERANCES.min_stall_cycles)

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, fields
 
 from mcugen.core.board import Board
 from mcugen.core.options import CompileOptions
 from mcugen.hir.graph import Graph
 from mcugen.lir.program import BEGIN_WEIGHTS, DECODE_WEIGHTS, STAGE_WEIGHTS, Control, Program
-from mcugen.memory.place import copied_bytes, copies_of
-from mcugen.search.objective import Use
+from mcugen.memory.place import copies_of
+from mcugen.search.metrics import Metrics, Use
 from mcugen.search.weight_copies import Copies
 
 WEIGHT_COPY_KERNELS = (STAGE_WEIGHTS, BEGIN_WEIGHTS)
@@ -55,40 +55,21 @@ def added_layers(before: Graph, after: Graph) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class BuiltProgram:
-    """A program with a memory plan, and the changes of the graph that it was lowered from."""
+    """A program with a memory plan, the changes of the graph that it was lowered from, and its copies of weights."""
 
     program: Program
     changes: GraphChanges = NO_CHANGES
-
-
-@dataclass(frozen=True)
-class Metrics:
-    """The estimated cost of one call of a program."""
-
-    instructions: float
-    cycles: float | None
-    """Cycles, stall cycles included; None where the cost model knows only the instructions of the core."""
-    stall_cycles: float
-    """Stall cycles for constants in slow memory, with the copies of the plan."""
-    ram: int
-    """Bytes of the arena, the state and copies of weights, without the stack."""
-    flash: int
-    """Bytes of weights and code; code is an estimate unless it was built."""
+    copies: Copies | None = None
+    """The copies of constants that pay off; None before these are known."""
 
     @property
-    def time(self) -> float:
-        """Return the instructions plus the stall cycles, which most comparisons of the search use."""
-        return self.instructions + self.stall_cycles
-
-    def to_json(self) -> dict[str, object]:
-        """Return the metrics as JSON data."""
-        return {
-            "instructions_estimate": round(self.instructions),
-            "cycles_estimate": None if self.cycles is None else round(self.cycles),
-            "stall_cycles_estimate": round(self.stall_cycles),
-            "ram": self.ram,
-            "flash_estimate": self.flash,
-        }
+    def key(self) -> Hashable:
+        """Return a key that equals that of another program only if both have the same plan and sizes."""
+        program, copies = self.program, self.copies
+        calls = tuple((instr.name, instr.kernel, instr.events) for instr in program.instrs)
+        estimates = program.instructions_estimate, program.cycles_estimate
+        sizes = (*program.area_sizes, program.weights_size, program.state_size)
+        return self.changes, calls, estimates, sizes, copies and (copies.options.place, copies.waits)
 
 
 @dataclass(frozen=True)
@@ -122,7 +103,7 @@ class ProgramPlan:
             board: The board with its memories.
             options: The options that it was built with.
         """
-        program, copies = candidate.program, candidate.copies
+        program, copies = candidate.built.program, candidate.built.copies
         calls = [instr for instr in program.instrs if instr.control is Control.NONE and not instr.moves_nothing]
         places = copies.options.place if copies else options.place
         nbytes = dict[str, int]()
@@ -131,7 +112,7 @@ class ProgramPlan:
         return cls(
             goal=candidate.goal or options.optimize,
             kernels=tuple(dict.fromkeys((instr.name, instr.kernel) for instr in calls)),
-            changes=candidate.changes,
+            changes=candidate.built.changes,
             row_groups=tuple(_blocks(program, Control.STREAM)),
             compressed_weights=tuple(dict.fromkeys(i.name for i in calls if i.kernel == DECODE_WEIGHTS)),
             staged_weights=tuple(
@@ -185,45 +166,32 @@ def _blocks(program: Program, control: Control) -> Iterator[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class ProgramCandidate:
-    """A planned program that the search considers, with its name in messages and what it uses."""
+    """A planned program that the search considers, with its name in messages and its cost."""
 
     name: str
-    program: Program
-    use: Use
+    built: BuiltProgram
+    metrics: Metrics
     goal: str = ""
     """The goal that it was built for, if a different goal is all that the transformation changes."""
-    copies: Copies | None = None
-    """The copies of constants that pay off; None before these are known."""
-    built: int | None = None
-    """Measured size of the code in bytes, if the program was compiled to learn it."""
-    changes: GraphChanges = NO_CHANGES
     number: int | None = None
     """Its number in the trace of the search, if it is recorded there."""
 
     @property
-    def stall_cycles(self) -> float:
-        """Return the estimated stall cycles for constants, with the chosen copies."""
-        return self.copies.waits if self.copies else 0.0
+    def program(self) -> Program:
+        """Return the planned program."""
+        return self.built.program
 
     @property
-    def time(self) -> float:
-        """Return the estimated instructions plus stall cycles."""
-        return self.instructions + self.stall_cycles
+    def copies(self) -> Copies | None:
+        """Return the copies of constants that pay off; None before these are known."""
+        return self.built.copies
+
+    @property
+    def use(self) -> Use:
+        """Return what the search compares with the budget."""
+        return self.metrics.use
 
     @property
     def instructions(self) -> float:
         """Return the estimated instructions; 0 where no layer has a choice of kernels."""
-        return self.program.instructions_estimate or 0.0
-
-    def metrics(self, board: Board, options: CompileOptions) -> Metrics:
-        """Return the estimated cost of a call, start-up copies of weights included in the RAM.
-
-        Args:
-            board: The board with its memories.
-            options: The options that it was built with.
-        """
-        ram, program = self.use.ram, self.program
-        if self.copies:
-            ram += copied_bytes(program, board, self.copies.options.place) - copied_bytes(program, board, options.place)
-        cycles = None if program.cycles_estimate is None else program.cycles_estimate + self.stall_cycles
-        return Metrics(self.instructions, cycles, self.stall_cycles, ram, self.use.flash)
+        return self.metrics.instructions

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from mcugen.core.board import Board
 from mcugen.core.options import CompileOptions
 from mcugen.hir.graph import Graph
-from mcugen.search.budget import use_of
+from mcugen.search.cost_model import ProgramCostModel
+from mcugen.search.metrics import Metrics, Use
 from mcugen.search.objective import Budget, Objective
-from mcugen.search.plan import NO_CHANGES, BuiltProgram, GraphChanges, Metrics, ProgramCandidate, ProgramPlan
+from mcugen.search.plan import NO_CHANGES, BuiltProgram, GraphChanges, ProgramCandidate, ProgramPlan
 from mcugen.search.trace import SearchTrace, TraceEntry
-from mcugen.search.weight_staging import copies_for
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,13 @@ class SearchProblem:
     """Name of the search in the trace; by default the goal."""
     trace: SearchTrace | None = field(default=None, repr=False, compare=False)
     """Records the candidates, if given."""
+    evaluator: ProgramCostModel | None = field(default=None, repr=False, compare=False)
+    """The cost model of the search; None stands for a new one of the board and options."""
+
+    @property
+    def costs(self) -> ProgramCostModel:
+        """Return the cost model, by the board and options that the search began with."""
+        return self.evaluator or ProgramCostModel(self.board, self.options)
 
     @property
     def objective(self) -> Objective:
@@ -56,16 +63,19 @@ class SearchProblem:
         """
         return replace(self, graph=graph, changes=self.changes.merged(changes))
 
-    def candidate(self, name: str, built: BuiltProgram, goal: str = "") -> ProgramCandidate:
-        """Return a built program as a candidate, with what it uses by estimate.
+    def candidate(self, name: str, built: BuiltProgram, goal: str = "", use: Use | None = None) -> ProgramCandidate:
+        """Return a built program as a candidate, with its copies of weights and its estimated metrics.
 
         Args:
             name: Its name in messages.
             built: The planned program.
             goal: The goal that it was built for, if a different goal is all that its transformation changes.
+            use: The RAM and flash to compare with the budget, if not those of the metrics.
         """
-        use = use_of(built.program, self.board, self.options)
-        return ProgramCandidate(name, built.program, use, goal, changes=built.changes)
+        costs = self.costs
+        built = costs.with_copies(built)
+        metrics = costs.evaluate(built)
+        return ProgramCandidate(name, built, metrics if use is None else replace(metrics, use=use), goal)
 
     @property
     def search_name(self) -> str:
@@ -82,14 +92,15 @@ class SearchProblem:
         """
         if self.trace is None:
             return candidate
-        plan, metrics = self._evaluation(candidate)
-        entry = TraceEntry(0, self.search_name, candidate.name, transformation, plan, metrics, candidate.use, verdict)
+        entry = TraceEntry(
+            0, self.search_name, candidate.name, transformation, *self._evaluation(candidate), verdict=verdict
+        )
         return replace(candidate, number=self.trace.record(entry))
 
     def updated(self, candidate: ProgramCandidate) -> ProgramCandidate:
         """Update the trace entry of a candidate that was evaluated again, and return the candidate."""
         if self.trace is not None:
-            self.trace.update(candidate.number, *self._evaluation(candidate), candidate.use)
+            self.trace.update(candidate.number, *self._evaluation(candidate))
         return candidate
 
     def rejected(self, candidate: ProgramCandidate, reason: str) -> None:
@@ -98,7 +109,5 @@ class SearchProblem:
             self.trace.judge(candidate.number, f"Rejected: {reason}.")
 
     def _evaluation(self, candidate: ProgramCandidate) -> tuple[ProgramPlan, Metrics]:
-        if candidate.copies is None:  # Without copies, its stall cycles are unknown.
-            candidate = replace(candidate, copies=copies_for(candidate, self.board, self.options))
         plan = ProgramPlan.of(candidate, self.board, self.options)
-        return plan, candidate.metrics(self.board, self.options)
+        return plan, self.costs.with_errors(candidate.built, candidate.metrics)

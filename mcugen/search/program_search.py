@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from mcugen.backends.cpu.pipeline import lowered
@@ -13,22 +13,22 @@ from mcugen.core.errors import DoesNotFitError
 from mcugen.core.limits import restart
 from mcugen.core.options import GOALS, CompileOptions
 from mcugen.hir.graph import Graph
-from mcugen.kernels.choose import Cost
 from mcugen.lir.program import Control, Program
 from mcugen.memory.place import memory_of_arena
-from mcugen.search.budget import Fit, cheapest, code_of, use_of, waits_when_placed
+from mcugen.search.budget import Fit, cheapest, code_of
 from mcugen.search.channel_tiling import in_portions
+from mcugen.search.cost_model import CodeMeasure, ProgramCostModel
 from mcugen.search.goal_program import build_for_goal
 from mcugen.search.line_buffer_groups import each_by_rows
-from mcugen.search.objective import Budget, Objective, Use
-from mcugen.search.plan import GraphChanges, ProgramCandidate, divided_layers
+from mcugen.search.metrics import AccuracyLevel, Metrics
+from mcugen.search.objective import Budget, Objective
+from mcugen.search.plan import BuiltProgram, GraphChanges, ProgramCandidate, divided_layers
 from mcugen.search.problem import SearchProblem
 from mcugen.search.trace import excess_of
 from mcugen.search.transformations import BALANCED, TRANSFORMATIONS, KernelsWithinBudget, Transformation
 from mcugen.search.two_core_program import TwoCoreSearch
 from mcugen.search.weight_staging import (
     beside_copies,
-    copies_for,
     lying_in_ram,
     priced_copies,
     staged,
@@ -48,9 +48,6 @@ REQUESTED_PROGRAM = "requested program"
 WEIGHT_STAGING = "weight staging"
 CHANNEL_TILING = "output-channel tiling"
 """Kinds of decisions in the trace, besides those of the transformations."""
-
-CodeMeasure = Callable[[Program], int | None]
-"""Returns the size in bytes of a program's code as the compiler builds it, or None where it cannot be built."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +72,8 @@ class ProgramSearch:
     def __init__(self, problem: SearchProblem, measure_code: CodeMeasure | None = None) -> None:
         options = problem.options
         graph = each_by_rows(problem.graph, options.by_rows, is_streamed_in=options.stream_input)
-        self._problem = replace(problem, graph=graph, search=problem.search_name)
-        self._measure_code = measure_code
+        costs = ProgramCostModel(problem.board, options, measure_code)
+        self._problem = replace(problem, graph=graph, search=problem.search_name, evaluator=costs)
 
     @property
     def _board(self) -> Board:
@@ -93,6 +90,10 @@ class ProgramSearch:
     @property
     def _objective(self) -> Objective:
         return self._problem.objective
+
+    @property
+    def _costs(self) -> ProgramCostModel:
+        return self._problem.costs
 
     def run(self) -> Fit:
         """Return the chosen program and the requested one.
@@ -133,20 +134,18 @@ class ProgramSearch:
             kind: The kind of decision that made it, for the trace.
             limits: Options with the limits of RAM and flash that it was built for.
         """
-        board, options = self._board, self._options
-        candidate = replace(candidate, use=use_of(candidate.program, board, options))
-        if options.cores > 1:
-            program = TwoCoreSearch(self._problem).program(candidate.program, candidate.use, limits)
-            candidate = replace(candidate, program=program, use=use_of(program, board, options))
-        candidate = replace(candidate, copies=copies_for(candidate, board, options))
-        return self._problem.recorded(candidate, kind)
+        built = candidate.built
+        if self._options.cores > 1:
+            use = self._costs.evaluate(built).use
+            built = BuiltProgram(TwoCoreSearch(self._problem).program(built.program, use, limits), built.changes)
+        return self._problem.recorded(self._problem.candidate(candidate.name, built, candidate.goal), kind)
 
     def _transformed(self, transformation: Transformation, limits: CompileOptions) -> ProgramCandidate:
         """Return the best candidate that a transformation proposes for the limits of some options."""
         restart()
         problem = self._problem.with_options(limits)
         proposals = list(transformation.propose(problem))
-        best = min(proposals, key=lambda proposal: (problem.budget.excess(proposal.use), proposal.instructions))
+        best = min(proposals, key=lambda proposal: problem.objective.order(proposal.metrics))
         for proposal in (proposal for proposal in proposals if proposal is not best):
             reason = excess_of(proposal.use, problem.budget) or _comparison(proposal, best)
             self._problem.recorded(proposal, transformation.kind, f"Rejected: {reason}.")
@@ -211,7 +210,7 @@ class ProgramSearch:
     def _with_charged_weights(self, charged: CompileOptions, chosen: ProgramCandidate) -> Iterator[ProgramCandidate]:
         """Yield the candidate whose kernels are charged for the bytes of their weights, if it is clearly faster."""
         candidate = self._evaluated(self._requested(charged, IN_PART), WEIGHT_STAGING, charged)
-        if self._objective.is_clearly_faster(candidate.time, chosen.time):
+        if self._objective.is_clearly_faster(candidate.metrics, chosen.metrics):
             yield candidate
         else:
             self._problem.rejected(candidate, f"not clearly faster than {_numbered(chosen)}")
@@ -240,8 +239,7 @@ class ProgramSearch:
             candidate = self._transformed(WEIGHTS_IN_RAM, limits)
         if budget.excess(candidate.use):
             return previous
-        times = [placed_cycles(other, board, options) for other in (candidate, previous)]
-        if self._objective.is_clearly_faster(*times):
+        if self._objective.is_clearly_faster(self._placed(candidate), self._placed(previous)):
             return candidate
         self._problem.rejected(candidate, f"not clearly faster than {_numbered(previous)}, with copies of weights")
         return previous
@@ -254,12 +252,19 @@ class ProgramSearch:
         board, chosen = self._board, selection.chosen
         arena_room = memory_of_arena(board, self._options.place).room
         if self._options.optimize != "speed" or chosen.program.arena_size <= arena_room:
-            return self._problem.updated(staged(chosen, board, self._options))
+            return self._staged(chosen)
         candidates = selection.candidates
         if all(candidate.goal != GOALS[0] for candidate in candidates):
             candidates = (*candidates, *self._balanced())
-        with_copies = [staged(candidate, board, self._options) for candidate in (*candidates, chosen)]
-        return self._problem.updated(cheapest(with_copies, self._budget, board, self._placed_time))
+        with_copies = [self._staged(candidate) for candidate in (*candidates, chosen)]
+        return cheapest(with_copies, self._budget, board, self._placed)
+
+    def _staged(self, candidate: ProgramCandidate) -> ProgramCandidate:
+        """Return a candidate with its copies of weights before layers, as far as the arena has room."""
+        built = staged(candidate, self._board, self._options)
+        if built is candidate.built:
+            return candidate
+        return self._problem.updated(replace(candidate, built=built, metrics=self._costs.evaluate(built)))
 
     def _with_tiled_channels(self, chosen: ProgramCandidate, baseline: ProgramCandidate) -> ProgramCandidate:
         """Return the better of the chosen program and variants whose layers are tiled by output channels.
@@ -285,7 +290,7 @@ class ProgramSearch:
     def _tiled_goals(self, chosen: ProgramCandidate) -> list[str]:
         """Return the goals whose kernels are tried in tiles."""
         goal, min_stalls = self._options.optimize, self._objective.tolerances.min_saved_stalls_per_instruction
-        has_stalls = chosen.stall_cycles > min_stalls * chosen.instructions
+        has_stalls = chosen.metrics.stall_cycles > min_stalls * chosen.instructions
         return [goal, GOALS[0]] if goal == "speed" and has_stalls else [goal]
 
     def _tiled(self, goal: str, baseline: ProgramCandidate) -> ProgramCandidate | None:
@@ -300,8 +305,7 @@ class ProgramSearch:
         changes = GraphChanges(channel_tiles=divided_layers(problem.graph, graph))
         restart()
         built = build_for_goal(problem.with_graph(graph, changes).for_goal(goal))
-        candidate = self._evaluated(problem.candidate(AS_ASKED, built, goal), CHANNEL_TILING, options)
-        return problem.updated(staged(candidate, board, options))
+        return self._staged(self._evaluated(problem.candidate(AS_ASKED, built, goal), CHANNEL_TILING, options))
 
     # ------------------------------------------------------------------------------------------ Comparisons
 
@@ -310,18 +314,18 @@ class ProgramSearch:
 
         With `any_gain_counts`, any gain of speed is enough.
         """
-        times = [self._placed_time(other) for other in (candidate, incumbent)]
-        if self._options.optimize == "speed":
-            return times[0] < times[1] if any_gain_counts else self._objective.is_clearly_faster(*times)
-        tolerances = self._objective.tolerances
-        ranks = [_balanced_rank(other, time) for other, time in zip((candidate, incumbent), times, strict=True)]
+        objective, placed, previous = self._objective, self._placed(candidate), self._placed(incumbent)
+        if objective.goal == "speed":
+            is_any_gain = any_gain_counts and placed.time < previous.time
+            return is_any_gain or objective.is_clearly_faster(placed, previous)
         # Unused RAM has no value.
-        is_ram_ample = incumbent.use.ram <= tolerances.ample_memory_fraction * self._board.total_ram
-        may_be_slower = times[0] <= times[1] or not is_ram_ample
-        return may_be_slower and ranks[0] < ranks[1] + math.log(tolerances.max_trade_ratio)
+        may_be_slower = placed.time <= previous.time or not objective.has_ample_ram(incumbent.use.ram, self._board)
+        max_ratio = objective.tolerances.max_trade_ratio
+        return may_be_slower and objective.rank(placed) < objective.rank(previous) + math.log(max_ratio)
 
-    def _placed_time(self, candidate: ProgramCandidate) -> float:
-        return placed_time(candidate, self._board, self._options)
+    def _placed(self, candidate: ProgramCandidate) -> Metrics:
+        """Return the metrics of a candidate in the memories where everything would lie, with its copies."""
+        return self._costs.evaluate(candidate.built, AccuracyLevel.PLACED)
 
     def _with_measured_code(self, candidate: ProgramCandidate) -> ProgramCandidate:
         """Return the candidate with its code size measured, if the program may fit with its real code.
@@ -330,15 +334,11 @@ class ProgramSearch:
         """
         likely = code_of(candidate.program, self._board)
         min_code = round(self._objective.tolerances.min_code_ratio * likely)
-        if self._budget.excess(self._use_with_code(candidate, min_code)):
-            return self._problem.updated(replace(candidate, use=self._use_with_code(candidate, likely)))
-        code = None if self._measure_code is None else self._measure_code(candidate.program)
-        if code is None:
-            return candidate
-        return self._problem.updated(replace(candidate, built=code, use=self._use_with_code(candidate, code)))
-
-    def _use_with_code(self, candidate: ProgramCandidate, code: int) -> Use:
-        return use_of(candidate.program, self._board, self._options, code)
+        if self._budget.excess(self._costs.with_code(candidate.built, min_code).use):
+            metrics = self._costs.with_code(candidate.built, likely)
+        else:
+            metrics = self._costs.evaluate(candidate.built, AccuracyLevel.BUILT)
+        return self._problem.updated(replace(candidate, metrics=metrics))
 
     def _layer_by_layer_instructions(self, program: Program) -> float | None:
         """Return the estimated instructions without line buffering, or None if the program has no line buffers."""
@@ -377,44 +377,12 @@ def build_program(
     return ProgramSearch(SearchProblem(graph, board, options or CompileOptions()), code_of).run()
 
 
-def placed_time(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> float:
-    """Return the instructions and stall cycles of a candidate in the memories where it would lie, with its copies.
-
-    Args:
-        candidate: The planned program with its copies.
-        board: The board with its memories.
-        options: Options with the placement, used if the candidate has no copies.
-    """
-    places = (candidate.copies.options if candidate.copies else options).place
-    return candidate.instructions + sum(waits_when_placed(candidate.program, board, places))
-
-
-def placed_cycles(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> float:
-    """Return the estimated cycles of a candidate in the memories where it would lie, with its copies.
-
-    These are the core's cycles, where the cost model knows them, or else its instructions, and the stall cycles of
-    memory.
-
-    Args:
-        candidate: The planned program with its copies.
-        board: The board with its memories.
-        options: Options with the placement, used if the candidate has no copies.
-    """
-    stalls = (candidate.program.cycles_estimate or candidate.instructions) - candidate.instructions
-    return placed_time(candidate, board, options) + stalls
-
-
-def _balanced_rank(candidate: ProgramCandidate, time: float) -> float:
-    """Return the `balanced` rank of a candidate, with its calls and copies: less is better."""
-    ram = candidate.copies.ram if candidate.copies else candidate.use.ram
-    return Cost(time, ram, candidate.use.flash).rank(GOALS[0])
-
-
 def _comparison(proposal: ProgramCandidate, best: ProgramCandidate) -> str:
     """Return why a proposal that fits lost against the best proposal of its transformation."""
-    if proposal.instructions == best.instructions:
+    if proposal.metrics.time == best.metrics.time:
         return "is as fast as the best candidate of this transformation"
-    return f"takes {proposal.instructions:,.0f} instructions, the best of this transformation {best.instructions:,.0f}"
+    unit = "instructions" if best.metrics.cycles is None else "cycles"
+    return f"takes {proposal.metrics.time:,.0f} {unit}, the best of this transformation {best.metrics.time:,.0f}"
 
 
 def _numbered(candidate: ProgramCandidate) -> str:

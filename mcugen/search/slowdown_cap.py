@@ -18,9 +18,11 @@ from mcugen.kernels.common.weighted_layers import NIBBLES
 from mcugen.lir.kernel import HALF_SEPARATE_SUMS, SEPARATE_SUMS
 from mcugen.memory.place import copied_bytes
 from mcugen.search.budget import Fit
+from mcugen.search.cost_model import ProgramCostModel
+from mcugen.search.metrics import AccuracyLevel
 from mcugen.search.objective import TOLERANCES
 from mcugen.search.problem import SearchProblem
-from mcugen.search.program_search import ProgramSearch, placed_cycles
+from mcugen.search.program_search import ProgramSearch
 from mcugen.search.trace import SearchTrace
 from mcugen.search.weight_staging import copied_by
 
@@ -48,7 +50,8 @@ class SearchResult:
     @property
     def time(self) -> float:
         """Return the estimated cycles, with stall cycles of the memories where everything lies."""
-        return placed_cycles(self.fit.chosen, self.board, self.options)
+        costs = ProgramCostModel(self.board, self.options)
+        return costs.evaluate(self.fit.chosen.built, AccuracyLevel.PLACED).time
 
     @property
     def leaves_ample_memory(self) -> bool:
@@ -64,7 +67,7 @@ class SearchResult:
 
     @property
     def _copying(self) -> CompileOptions:
-        return copied_by(self.fit.chosen, self.board, self.options)
+        return copied_by(self.fit.chosen.built, self.board, self.options)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from mcugen.search.objective import Budget, Use
-from mcugen.search.plan import Metrics, ProgramPlan
+from mcugen.search.metrics import Metrics, Use
+from mcugen.search.objective import Budget
+from mcugen.search.plan import ProgramPlan
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,6 @@ class TraceEntry:
     transformation: str
     plan: ProgramPlan
     metrics: Metrics
-    use: Use
     verdict: str = ""
     """Why it was chosen or rejected, in one sentence; empty until that is known."""
     is_chosen: bool = False
@@ -60,17 +60,16 @@ class SearchTrace:
         self.entries.append(replace(entry, number=number))
         return number
 
-    def update(self, number: int | None, plan: ProgramPlan, metrics: Metrics, use: Use) -> None:
+    def update(self, number: int | None, plan: ProgramPlan, metrics: Metrics) -> None:
         """Replace the evaluation of a candidate.
 
         Args:
             number: The number of the candidate; None names no candidate.
             plan: Its decisions.
-            metrics: Its estimated cost.
-            use: What the search compares with the budget.
+            metrics: Its cost.
         """
         if number is not None:
-            self.entries[number - 1] = replace(self.entries[number - 1], plan=plan, metrics=metrics, use=use)
+            self.entries[number - 1] = replace(self.entries[number - 1], plan=plan, metrics=metrics)
 
     def judge(self, number: int | None, verdict: str) -> None:
         """Set the verdict on a candidate; None names no candidate."""
@@ -108,7 +107,7 @@ class SearchTrace:
 
 def rejection(entry: TraceEntry, best: TraceEntry | None, budget: Budget) -> str:
     """Return why a candidate was rejected, by its excess over the budget or by comparison with the chosen one."""
-    if excess := excess_of(entry.use, budget):
+    if excess := excess_of(entry.metrics.use, budget):
         return f"Rejected: {excess}."
     if best is None:
         return "Rejected."

@@ -25,7 +25,8 @@ from mcugen.search.goal_program import (
 from mcugen.search.line_buffer_groups import Stretch, ram_of, with_groups
 from mcugen.search.line_buffer_tradeoff import GROUPED, LINE_BUFFER_FUSION
 from mcugen.search.line_buffering import Streaming
-from mcugen.search.objective import TOLERANCES, Use
+from mcugen.search.metrics import Use
+from mcugen.search.objective import TOLERANCES
 from mcugen.search.plan import BuiltProgram, GraphChanges, ProgramCandidate, added_layers
 from mcugen.search.problem import SearchProblem
 from mcugen.search.rematerialization import recomputing
@@ -108,7 +109,7 @@ class KernelsWithinBudget(Transformation):
                 for variant, choice in zip(variants, kernels, strict=True)
             )
             use = self.estimate(built.program, board, options)
-            yield ProgramCandidate(self.name, built.program, use, changes=built.changes)
+            yield problem.candidate(self.name, built, use=use)
             tried.add(limits)
             limits = Limits(
                 limits.ram + (0 if budget.ram is None else budget.ram - use.ram),

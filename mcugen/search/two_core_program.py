@@ -19,7 +19,8 @@ from mcugen.search.contention import of_arena
 from mcugen.search.core_assignment import MIN_STACK_BYTES, Room, shared, shared_program
 from mcugen.search.core_partition import Forms, Side
 from mcugen.search.frame_pipeline import pipelined_program
-from mcugen.search.objective import TOLERANCES, Use
+from mcugen.search.metrics import Use
+from mcugen.search.objective import TOLERANCES
 from mcugen.search.problem import SearchProblem
 from mcugen.search.weight_staging import copies_enough
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from mcugen.core.board import Board, Memory
@@ -67,6 +67,11 @@ class Copies:
     """Estimated stall cycles for constants that remain."""
     ram: int
     """Bytes of the arena and of the copies made by start-up."""
+
+    def keeping(self, gains: Sequence[Gain]) -> Copies:
+        """Return the copies with only some of those before layers, and with the stall cycles that the others save."""
+        lost_cycles = sum(gain.cycles for gain in self.gains) - sum(gain.cycles for gain in gains)
+        return replace(self, gains=gains, waits=self.waits + lost_cycles)
 
     def rank(self, program: Program) -> float:
         """Return the `balanced` rank of the program with these copies."""

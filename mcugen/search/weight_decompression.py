@@ -27,7 +27,8 @@ from mcugen.memory.plan import Planned, plan_memory
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.search.budget import use_of
 from mcugen.search.channel_tiling import channels_of, divided
-from mcugen.search.objective import TOLERANCES, Budget, Use
+from mcugen.search.metrics import Use
+from mcugen.search.objective import TOLERANCES, Budget
 
 DECODED_TILE_BYTES = 10_240
 """Bytes of weights that are decoded at once even if the arena has no room for them, as each tile is a kernel call."""
@@ -209,14 +210,15 @@ def _room(program: Program, board: Board, options: CompileOptions) -> float:
 
 
 def _with_estimates(decoding_program: Program, original: Program, costs: CostTable) -> Program:
-    """Return the program with the instructions of decoding added to its estimates."""
+    """Return the program with the instructions of decoding added to its estimates, for cycles as a lower bound."""
     estimates = dict(original.layer_estimates)
     for instr in (i for i in decoding_program.instrs if i.kernel == DECODE_WEIGHTS and i.name in estimates):
         estimates[instr.name] += costs.decoding(instr.operand("y").buffer.nbytes)
     decoding_time = sum(estimates.values()) - sum(original.layer_estimates.values())
-    known = original.instructions_estimate
+    instructions, cycles = original.instructions_estimate, original.cycles_estimate
     return replace(
         decoding_program,
         layer_estimates=estimates,
-        instructions_estimate=None if known is None else known + decoding_time,
+        instructions_estimate=None if instructions is None else instructions + decoding_time,
+        cycles_estimate=None if cycles is None else cycles + decoding_time,
     )

@@ -28,7 +28,7 @@ from mcugen.memory.plan import Planned, plan_memory
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.search.budget import STACK_RESERVE_BYTES, use_of
 from mcugen.search.objective import TOLERANCES, Budget
-from mcugen.search.plan import ProgramCandidate
+from mcugen.search.plan import BuiltProgram, ProgramCandidate
 from mcugen.search.ram_placement import leaves_all_places, with_copies_everywhere
 from mcugen.search.weight_copies import Copies, Gain, by_readers, gains_of, rank_of, side_by_side
 
@@ -159,19 +159,19 @@ def _best_trade(program: Program, board: Board, options: CompileOptions, waits: 
     return chosen
 
 
-def copied_by(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> CompileOptions:
-    """Return the options with the copies that start-up makes for a candidate.
+def copied_by(built: BuiltProgram, board: Board, options: CompileOptions) -> CompileOptions:
+    """Return the options with the copies that start-up makes for a program.
 
     Args:
-        candidate: The planned program; copies are chosen for it unless it has some.
+        built: The planned program; copies are chosen for it unless it has some.
         board: The board with its memories.
         options: The options of the compilation.
     """
-    chosen = candidate.copies.options if candidate.copies else options
-    return with_copies(candidate.program, board, options) if chosen is options else chosen
+    chosen = built.copies.options if built.copies else options
+    return with_copies(built.program, board, options) if chosen is options else chosen
 
 
-def copies_for(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> Copies:
+def copies_for(program: Program, board: Board, options: CompileOptions) -> Copies:
     """Return the copies of constants that serve the goal best, by estimate.
 
     For `speed` the arena may grow as far as memory and budget allow. For `balanced` it may grow as long as the trade
@@ -180,11 +180,11 @@ def copies_for(candidate: ProgramCandidate, board: Board, options: CompileOption
     more than max_balanced_slowdown times as slow as those.
 
     Args:
-        candidate: The planned program.
+        program: The planned program.
         board: The board with its memories.
         options: The options of the compilation.
     """
-    program, chosen = candidate.program, with_copies(candidate.program, board, options)
+    chosen = with_copies(program, board, options)
     gains, instructions = gains_of(program, board, options), program.instructions_estimate or 0.0
     start = _beside(program, board, chosen, (), program.arena_size)
     is_trade = options.optimize == GOALS[0] and not leaves_all_places(board, options)
@@ -200,7 +200,7 @@ def copies_for(candidate: ProgramCandidate, board: Board, options: CompileOption
         return _beside(program, board, options, gains, max_arena)
 
     if not is_trade:
-        max_arena = _most_ram(candidate, board, options)
+        max_arena = _most_ram(program, board, options)
         if not is_part:
             return before_layers(max_arena)
         parts = [(_a_part(program, board, options, size), size) for size in _levels(program, gains, max_arena)]
@@ -303,7 +303,7 @@ def waits_most(candidate: ProgramCandidate, board: Board, options: CompileOption
         board: The board with its memories.
         options: The options of the compilation.
     """
-    return _may_copy(board, options) and _is_slow(candidate.stall_cycles, candidate.program)
+    return _may_copy(board, options) and _is_slow(candidate.metrics.stall_cycles, candidate.program)
 
 
 def beside_copies(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> Budget | None:
@@ -380,8 +380,8 @@ def time_of_copies(board: Board, options: CompileOptions, nbytes: int) -> int:
     return round(COPY_CYCLES_PER_BYTE * nbytes) + (board.reading(memory_of_weights(board, options.place), nbytes) or 0)
 
 
-def staged(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> ProgramCandidate:
-    """Return the program with its copies before layers, as far as the memory plan has room; unchanged without copies.
+def staged(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> BuiltProgram:
+    """Return the program with its copies before layers, as far as the memory plan has room; unchanged without any.
 
     Args:
         candidate: The planned program with its chosen copies.
@@ -390,7 +390,7 @@ def staged(candidate: ProgramCandidate, board: Board, options: CompileOptions) -
     """
     copies = candidate.copies
     if copies is None or not copies.gains:
-        return candidate
+        return candidate.built
     chosen, max_arena = copies.gains, copies.most
     saved_plan = Planned.of(candidate.program)  # The tried programs share its buffers.
     for _ in range(MAX_STAGING_PLANS):
@@ -401,11 +401,10 @@ def staged(candidate: ProgramCandidate, board: Board, options: CompileOptions) -
         use = use_of(program, board, copies.options)
         if program.arena_size <= max_arena and not Budget.of(options).excess(use):
             program = _planned(program, candidate.program)
-            kept = replace(copies, gains=chosen)
-            return replace(candidate, program=program, use=use_of(program, board, options), copies=kept)
+            return replace(candidate.built, program=program, copies=copies.keeping(chosen))
         chosen = _without_busiest(program, chosen)
     saved_plan.restore(candidate.program)
-    return candidate
+    return replace(candidate.built, copies=copies.keeping(()))
 
 
 def _planned(program: Program, without: Program) -> Program:
@@ -420,15 +419,15 @@ def _planned(program: Program, without: Program) -> Program:
     return program
 
 
-def _most_ram(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> int:
+def _most_ram(program: Program, board: Board, options: CompileOptions) -> int:
     """Return the largest arena in bytes."""
     places = options.place
     if options.optimize != "speed" or len(places.arena) > 1 or AUTO_PLACE in places.arena:
-        return candidate.program.arena_size
+        return program.arena_size
     memory, budget = memory_of_arena(board, options.place), Budget.of(options)
-    other_bytes = candidate.use.ram - candidate.program.arena_size
+    other_bytes = program.state_size + copied_bytes(program, board, places)
     room = _room(board, memory)
-    return max(min(room, budget.ram or room) - other_bytes, candidate.program.arena_size)
+    return max(min(room, budget.ram or room) - other_bytes, program.arena_size)
 
 
 def _room(board: Board, memory: Memory) -> int:

@@ -16,11 +16,15 @@ from command_line import mcugen
 from onnx_models import Net
 
 from mcugen import Compilation, CompileOptions, compile_model
-from mcugen.autotuning.latency import Deadline, meet_deadline
+from mcugen.autotuning.latency import meet_deadline
+from mcugen.autotuning.simulated import SimulatedCostModel, SimulatedSearch
 from mcugen.core.board import load_board
 from mcugen.core.errors import DoesNotFitError, UsageError
 from mcugen.driver.compiled import CompiledModel
 from mcugen.reporting.figures import Report
+from mcugen.search.metrics import AccuracyLevel
+from mcugen.search.objective import Deadline, Objective
+from mcugen.search.trace import SearchTrace
 
 BOARD = "nrf52840"
 
@@ -55,7 +59,7 @@ class Bench:
     """Compiles a model, and times it by its estimate of instructions, 1.3 cycles each, and some beside."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        self.model, self.runs = model, 0
+        self.model, self.runs, self.trace = model, 0, SearchTrace()
 
     def make(self, options: CompileOptions) -> CompiledModel:
         return compile_model(self.model, BOARD, options)
@@ -71,7 +75,10 @@ class Bench:
         asked = CompileOptions(max_cycles=cycles, **options)  # type: ignore[arg-type]
         deadline = Deadline.of(asked, load_board(BOARD))
         assert deadline is not None
-        return meet_deadline(deadline, asked, self.make, self.run)
+        objective = replace(Objective.of(asked), deadline=deadline)
+        self.trace = SearchTrace()
+        search = SimulatedSearch(deadline.text, objective, self.make, SimulatedCostModel(self.run), self.trace)
+        return meet_deadline(deadline, asked, search)
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +112,10 @@ def test_what_is_fast_enough_takes_no_more_flash_than_that_needs(bench: Bench, s
     assert (figures.max_cycles, figures.asked_cycles_estimate) == (limit, small)
     assert figures.cycles_estimate == bench.cycles(found)
     assert json.loads(json.dumps(found.report.to_json()))["deadline"]["step"] == figures.step
+    (chosen,) = [entry for entry in bench.trace.entries if entry.is_chosen]
+    assert chosen.candidate == figures.step and chosen.metrics.cycles == figures.cycles_estimate
+    assert chosen.metrics.level is AccuracyLevel.SIMULATED and len(bench.trace.entries) > 2
+    assert all(entry.verdict.startswith("Rejected: ") for entry in bench.trace.entries if entry is not chosen)
 
 
 def test_what_is_impossible_is_refused_with_the_fastest(bench: Bench) -> None:

@@ -18,8 +18,9 @@ from onnx_models import Net, onnxruntime_outputs
 from rich.console import Console
 
 import mcugen
-from mcugen.autotuning.latency import Deadline, Pace
+from mcugen.autotuning.latency import DeadlineCheck
 from mcugen.autotuning.precision import Answer, Demand, Question, Search
+from mcugen.autotuning.simulated import SimulatedCostModel
 from mcugen.core.errors import ConstraintError, DoesNotFitError, UsageError
 from mcugen.core.options import MIXED, CompileOptions
 from mcugen.driver.compiled import CompiledModel
@@ -36,6 +37,7 @@ from mcugen.quantization.scheme import Scheme
 from mcugen.reporting.figures import Report
 from mcugen.reporting.text import print_tradeoffs
 from mcugen.reporting.tradeoffs import Goal
+from mcugen.search.objective import Deadline
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 
@@ -210,7 +212,7 @@ def test_weights_of_four_bits_are_those_of_the_best_assignment(share: float) -> 
 def cost_of(walk: Search, wide: Sequence[str]) -> float:
     """Growth against int8."""
     first, trial = (walk.trial(dict.fromkeys(names, DType.INT16)) for names in ((), wide))
-    return trial.cost.growth(first.cost)
+    return trial.metrics.growth(first.metrics)
 
 
 def chain_of_sets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
@@ -474,7 +476,7 @@ class Clock:
 
     def __init__(self, cycles: int) -> None:
         self.runs = 0
-        self.pace = Pace(Deadline(cycles, f"--max-cycles {cycles:,}"), self.run)
+        self.check = DeadlineCheck(Deadline(cycles, f"--max-cycles {cycles:,}"), SimulatedCostModel(self.run))
 
     def run(self, compiled: CompiledModel) -> Report:
         self.runs += 1
@@ -489,7 +491,7 @@ def in_time(cycles: int) -> tuple[Search, Clock]:
     samples = Samples(normal_samples(model, 12), None)
     walk = search(model, samples, Demand(METRICS["sqnr"], min_sqnr=22), Scheme(equalize=False, optimize_rounding=False))
     clock = Clock(cycles)
-    walk.board, walk.pace = mcugen.load_board("nrf52840"), clock.pace
+    walk.board, walk.deadline_check = mcugen.load_board("nrf52840"), clock.check
     return walk, clock
 
 
@@ -503,8 +505,8 @@ def test_a_deadline_refuses_what_takes_longer() -> None:
     walk, _ = in_time(10)
     with pytest.raises(DoesNotFitError, match=r"--max-cycles 10 .*the least is [\d,]+ cycles, .* of which"):
         walk.run()
-    assert walk.pace is not None and walk.pace.missed is not None
-    least = walk.pace.missed.cycles_estimate
+    assert walk.deadline_check is not None and walk.deadline_check.missed is not None
+    least = walk.deadline_check.missed.cycles_estimate
     assert least is not None
     walk, clock = in_time(least)
     with pytest.raises(DoesNotFitError, match=r"goal: SQNR.*--max-cycles .*in that time; with one more, the least is"):

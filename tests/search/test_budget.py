@@ -24,7 +24,8 @@ from mcugen.reporting.figures import Report, require_fit
 from mcugen.search import program_search
 from mcugen.search.budget import STACK_RESERVE_BYTES, cheapest
 from mcugen.search.line_buffering import Streamings
-from mcugen.search.objective import Budget, Use
+from mcugen.search.metrics import Metrics, Use
+from mcugen.search.objective import Budget
 from mcugen.search.plan import BuiltProgram, ProgramCandidate
 from mcugen.search.problem import SearchProblem
 from mcugen.search.program_search import AS_ASKED
@@ -266,7 +267,7 @@ def test_the_steps_are_tried_only_where_they_serve(model: onnx.ModelProto, monke
 
 
 def candidate(name: str, ram: int, flash: int, instructions: float | None) -> ProgramCandidate:
-    return ProgramCandidate(name, Program(name, instructions_estimate=instructions), Use(ram, flash))
+    return ProgramCandidate(name, BuiltProgram(Program(name)), Metrics(instructions or 0.0, None, 0.0, Use(ram, flash)))
 
 
 def test_of_what_fits_the_fastest_is_taken() -> None:

@@ -19,8 +19,9 @@ from mcugen.driver import program as searched
 from mcugen.driver.compiled import CompiledModel
 from mcugen.lir.program import DECODE_WEIGHTS, Program
 from mcugen.search.budget import cheapest, code_of, most_code, use_of
-from mcugen.search.objective import Budget, Use
-from mcugen.search.plan import ProgramCandidate
+from mcugen.search.metrics import Metrics, Use
+from mcugen.search.objective import Budget
+from mcugen.search.plan import BuiltProgram, ProgramCandidate
 from mcugen.search.program_search import AS_ASKED
 from mcugen.simulation.simulation import linked_sizes, roots_of
 
@@ -92,14 +93,14 @@ def test_what_may_fit_is_built_where_what_does_is_dear(price: float, kernel: str
     """But for weights by a code, which a limit of flash asks for."""
 
     def made(name: str, time: float, flash: int) -> ProgramCandidate:
-        program = SimpleNamespace(instrs=[SimpleNamespace(kernel=kernel)], instructions_estimate=time)
-        return ProgramCandidate(name, cast("Program", program), Use(0, flash))
+        program = SimpleNamespace(instrs=[SimpleNamespace(kernel=kernel)])
+        return ProgramCandidate(name, BuiltProgram(cast("Program", program)), Metrics(time, None, 0.0, Use(0, flash)))
 
     built_ones = list[str]()
 
     def smaller(candidate: ProgramCandidate) -> ProgramCandidate:
         built_ones.append(candidate.name)
-        return replace(candidate, use=Use(0, candidate.use.flash - 20))
+        return replace(candidate, metrics=replace(candidate.metrics, use=Use(0, candidate.use.flash - 20)))
 
     candidates = [made("hardly", 90.0, 130), made("nearly", 100.0, 110), made("surely", 100.0 * price, 90)]
     found = cheapest(candidates, Budget(flash=100), built=smaller)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,10 @@ from mcugen.core.errors import DoesNotFitError
 from mcugen.driver.compilation_trace import CompilationTrace
 from mcugen.driver.compiled import CompiledModel
 from mcugen.search.budget import use_of
-from mcugen.search.objective import TOLERANCES, Budget, Objective, Use
+from mcugen.search.cost_model import ProgramCostModel
+from mcugen.search.metrics import AccuracyLevel, Metrics, Use
+from mcugen.search.objective import TOLERANCES, Budget, Objective
+from mcugen.search.plan import BuiltProgram
 from mcugen.search.trace import SearchTrace, TraceEntry, excess_of
 
 DS_CNN = MODELS / "ds_cnn_kws_int8_qdq.onnx"
@@ -65,7 +69,52 @@ def test_each_tolerance_is_documented() -> None:
 def test_an_objective_accepts_only_clear_gains() -> None:
     objective = Objective.of(CompileOptions(optimize="speed", max_ram=20_000))
     assert (objective.goal, objective.budget) == ("speed", Budget(ram=20_000))
-    assert objective.is_clearly_faster(96.0, 100.0) and not objective.is_clearly_faster(97.0, 100.0)
+    fast, close, slow = (Metrics(time, None, 0.0, Use(0, 0)) for time in (96.0, 97.0, 100.0))
+    assert objective.is_clearly_faster(fast, slow) and not objective.is_clearly_faster(close, slow)
+
+
+def test_candidates_are_compared_by_excess_then_by_cycles_with_stalls() -> None:
+    """Instructions alone would choose the first: its core stalls, or waits for flash, more than it saves."""
+    objective = Objective.of(CompileOptions(optimize="speed", max_ram=100))
+    stalling = Metrics(80.0, 130.0, 0.0, Use(100, 0))
+    waiting = Metrics(80.0, None, 50.0, Use(100, 0))
+    steady = Metrics(100.0, 120.0, 0.0, Use(100, 0))
+    large = Metrics(10.0, 20.0, 0.0, Use(101, 0))
+    assert min((stalling, waiting, steady, large), key=objective.order) is steady
+
+
+@pytest.mark.shared
+def test_the_fastest_candidate_that_fits_is_chosen_among_all_that_were_tried() -> None:
+    """By one measure of time: here the fastest one has more instructions than others that fit."""
+    trace = traced(RESNET8, "nrf52840", optimize="speed", max_ram=40_000)[1]
+    chosen = chosen_of(trace)
+    fitting = [entry for entry in trace.entries if not excess_of(entry.metrics.use, Budget(ram=40_000))]
+    assert len(fitting) > 8 and chosen.transformation == "line-buffer fusion"
+    assert chosen.metrics.time == min(entry.metrics.time for entry in fitting)
+    assert chosen.metrics.instructions > min(entry.metrics.instructions for entry in fitting)
+
+
+def test_metrics_have_levels_of_accuracy_and_are_measured_once() -> None:
+    compiled, built_programs = compile_model(DS_CNN, "nrf52840", CompileOptions("net")), list[object]()
+
+    def measure_code(program: object) -> int:
+        built_programs.append(program)
+        return 1000
+
+    costs = ProgramCostModel(compiled.board, compiled.options, measure_code)
+    program = costs.with_copies(BuiltProgram(compiled.program))
+    estimate, placed = costs.evaluate(program), costs.evaluate(program, AccuracyLevel.PLACED)
+    assert estimate.level is AccuracyLevel.ESTIMATED and estimate.code_bytes is None and not built_programs
+    assert placed.instructions == estimate.instructions and placed.cycles and estimate.cycles
+    measured = [costs.evaluate(BuiltProgram(replace(compiled.program), copies=program.copies), AccuracyLevel.BUILT)] * 2
+    measured.append(costs.evaluate(program, AccuracyLevel.BUILT))
+    assert len(built_programs) == 1
+    for metrics in measured:
+        assert metrics.level is AccuracyLevel.BUILT and metrics.code_bytes == 1000
+        assert metrics.flash == compiled.program.weights_size + 1000 < estimate.flash
+        assert costs.with_errors(program, metrics).errors.flash == 0.0
+    bound = costs.with_errors(program, estimate).errors.flash
+    assert bound is not None and 0 < bound < 1
 
 
 CASES = {

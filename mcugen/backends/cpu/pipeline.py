@@ -245,7 +245,7 @@ def lowered(
     program.layer_estimates = estimated_instructions(graph, costs, choices)
     unchosen_time = time_without_choice(graph, board.features, costs, choices, options.optimize)
     program.instructions_estimate = (sum(program.layer_estimates.values()) + unchosen_time) or None
-    if options.optimize in (GOALS[0], "speed") and choices:
+    if choices:
         timed = replace(costs, core=board.core)
         cycles = estimated_cycles(graph, timed, choices)
         unchosen_time = time_without_choice(graph, board.features, timed, choices, options.optimize)

@@ -37,12 +37,13 @@ def report(
 ) -> None:
     """Compile and build, run every sample under QEMU, and report accuracy, instructions, flash and RAM."""
     from mcugen.api.compilation import Compilation
-    from mcugen.autotuning.latency import Deadline
+    from mcugen.autotuning.latency import require_deadline
     from mcugen.codegen.write import write_text
     from mcugen.measurement.extremes import require_simulated, with_extremes
     from mcugen.reporting.figures import require_fit
     from mcugen.reporting.html import report_page
     from mcugen.reporting.text import print_report
+    from mcugen.search.objective import Deadline
 
     if compare_layers and not quantizing.is_wanted:
         remedy = "give --precision int8 --calibration SAMPLES.npz and the float model"
@@ -71,4 +72,4 @@ def report(
     require_fit(result, compiled.board)
     deadline = Deadline.of(options, compiled.board)
     if deadline is not None:
-        deadline.require(result)
+        require_deadline(deadline, result)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled models as candidates of a search: built with changed options, and measured in the board's simulator.
+
+The searches of autotuning (`--max-latency`, `--max-step-cycles`, `--tune`, `--precision auto`) compare what programs
+take as they run. They share the cost model, the objective and the trace of the program search (mcugen.search).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+
+from mcugen.core.errors import UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.reporting.figures import Report
+from mcugen.search.cost_model import CostModel, ProgramCostModel
+from mcugen.search.metrics import AccuracyLevel, Metrics
+from mcugen.search.objective import Objective
+from mcugen.search.plan import BuiltProgram, ProgramCandidate, ProgramPlan
+from mcugen.search.trace import SearchTrace, TraceEntry
+
+Make = Callable[[CompileOptions], CompiledModel]
+"""Compiles a model with given options."""
+
+Run = Callable[[CompiledModel], Report]
+"""Runs a program on the board's simulator and returns its report, with cycles."""
+
+
+class SimulatedCostModel(CostModel[CompiledModel]):
+    """Evaluates compiled models, at the level SIMULATED by a run; equal programs run once.
+
+    Args:
+        run: Runs a program in the simulator.
+    """
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self._run = run
+        self._reports = dict[Hashable, Report]()
+
+    def key(self, candidate: CompiledModel) -> Hashable:
+        """Return the key of the program's plan."""
+        return BuiltProgram(candidate.program).key
+
+    def report(self, candidate: CompiledModel) -> Report:
+        """Return the report of a run.
+
+        Raises:
+            UsageError: If the time on this board cannot be measured.
+        """
+        self.evaluate(candidate, AccuracyLevel.SIMULATED)
+        return self._reports[self.key(candidate)]
+
+    def measure(self, candidate: CompiledModel, level: AccuracyLevel) -> Metrics:
+        """Return the metrics of a model that is not known yet."""
+        estimate = ProgramCostModel(candidate.board, candidate.options).evaluate(BuiltProgram(candidate.program))
+        if level is not AccuracyLevel.SIMULATED:
+            return estimate
+        report = self._reports[self.key(candidate)] = self._run(candidate)
+        cycles_of(report)
+        return simulated_metrics(report, estimate)
+
+
+def simulated_metrics(report: Report, estimate: Metrics) -> Metrics:
+    """Return the metrics of a program that ran; what the report does not have is that of the estimate.
+
+    Args:
+        report: The report of the run.
+        estimate: The estimated metrics of the program.
+    """
+    return replace(
+        estimate,
+        instructions=estimate.instructions if report.instructions is None else report.instructions,
+        cycles=report.cycles_estimate,
+        stall_cycles=sum(stall.cycles for stall in report.stalls or ()),
+        microjoules=report.microjoules_estimate,
+        level=AccuracyLevel.SIMULATED,
+    )
+
+
+def cycles_of(report: Report) -> int:
+    """Return the cycles of a call that ran.
+
+    Raises:
+        UsageError: If they were not measured.
+    """
+    if report.cycles_estimate is None:
+        rule = "a deadline needs the time that a program takes on the board"
+        raise UsageError(rule, report.cycles_note or f"board '{report.board}' is not simulated", "use another board")
+    return report.cycles_estimate
+
+
+@dataclass(frozen=True)
+class SimulatedCandidate:
+    """A compiled model that a search considers, with its name in messages and its cost as it ran."""
+
+    name: str
+    compiled: CompiledModel
+    metrics: Metrics
+    number: int | None = None
+    """Its number in the trace, if it is recorded there."""
+
+
+@dataclass
+class SimulatedSearch:
+    """One search among compiled models: it builds candidates by changed options, evaluates and records them."""
+
+    name: str
+    """The option that asked for the search, as the trace says it."""
+    objective: Objective
+    make: Make
+    costs: SimulatedCostModel
+    trace: SearchTrace | None = field(default=None, repr=False)
+    """Records the candidates, if given."""
+
+    def candidate(self, name: str, transformation: str, options: CompileOptions) -> SimulatedCandidate:
+        """Return the model compiled with given options and measured.
+
+        Args:
+            name: Its name in messages.
+            transformation: The kind of decision by which it differs from the requested program.
+            options: The options to compile with.
+        """
+        compiled = self.make(options)
+        metrics = self.costs.evaluate(compiled, AccuracyLevel.SIMULATED)
+        number = None
+        if self.trace is not None:
+            planned = ProgramCandidate(name, BuiltProgram(compiled.program), metrics)
+            plan = ProgramPlan.of(planned, compiled.board, compiled.options)
+            number = self.trace.record(TraceEntry(0, self.name, name, transformation, plan, metrics))
+        return SimulatedCandidate(name, compiled, metrics, number)
+
+    def reject(self, candidate: SimulatedCandidate, reason: str) -> None:
+        """Set the verdict on a candidate in the trace, if there is one."""
+        if self.trace is not None:
+            self.trace.judge(candidate.number, f"Rejected: {reason}.")
+
+    def choose(self, candidate: SimulatedCandidate, reason: str) -> None:
+        """Mark a candidate as the result in the trace, if there is one."""
+        if self.trace is not None:
+            self.trace.choose(candidate.number, f"Chosen: {reason}.")
+            self.trace.close(self.name, candidate.number, self.objective.budget)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics of a program: instructions, cycles, memory and energy, and how accurately each one is known."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+
+
+class AccuracyLevel(IntEnum):
+    """How metrics became known; a higher level is more accurate and takes longer."""
+
+    ESTIMATED = 0
+    """By the cost model, in milliseconds; weights lie in one memory, the arena in another."""
+    PLACED = 1
+    """By the cost model, with stall cycles of the memories where the placement puts weights and arena."""
+    BUILT = 2
+    """As ESTIMATED, with the size of the code as the compiler builds it, in seconds."""
+    SIMULATED = 3
+    """By a run in the board's simulator, in seconds to minutes."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """The RAM and flash that a program uses, in bytes, and by how much the board lacks them.
+
+    Flash is an estimate unless the code was built. RAM is lacking where less than STACK_RESERVE_BYTES would remain.
+    """
+
+    ram: int
+    flash: int
+    ram_lacking: int = 0
+    flash_lacking: int = 0
+    lacking_in: str = ""
+    """The memories that lack RAM, where the user chose memories."""
+
+    @property
+    def lacks(self) -> bool:
+        """Return whether the board has no room for the program."""
+        return bool(self.ram_lacking or self.flash_lacking)
+
+
+@dataclass(frozen=True)
+class ErrorBounds:
+    """The largest relative error of each metric, 0.04 for 4 %; None where no bound is known."""
+
+    instructions: float | None = None
+    cycles: float | None = None
+    stall_cycles: float | None = None
+    ram: float | None = None
+    flash: float | None = None
+    microjoules: float | None = None
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """The cost of one call of a program, at one level of accuracy."""
+
+    instructions: float
+    """Instructions; 0 where neither an estimate nor a count is known."""
+    cycles: float | None
+    """Cycles, stall cycles included; None where only the instructions of the core are known."""
+    stall_cycles: float
+    """Cycles that the core waits for memory."""
+    use: Use
+    """RAM and flash as the budget counts them."""
+    copied_bytes: int = 0
+    """Bytes of RAM for weights that start-up copies without being asked to."""
+    code_bytes: int | None = None
+    """Bytes of code as the compiler built it; None where the code is an estimate."""
+    step_cycles: float | None = None
+    """Cycles of the longest step of a call; None where steps were not simulated."""
+    microjoules: float | None = None
+    """Energy; None where the board file has no power figures, or cycles are unknown."""
+    level: AccuracyLevel = AccuracyLevel.ESTIMATED
+    errors: ErrorBounds = ErrorBounds()
+
+    @property
+    def time(self) -> float:
+        """Return the time that all searches compare: cycles where known, else instructions plus stall cycles."""
+        return self.instructions + self.stall_cycles if self.cycles is None else self.cycles
+
+    @property
+    def ram(self) -> int:
+        """Return the bytes of the arena, the state and all copies of weights, without the stack."""
+        return self.use.ram + self.copied_bytes
+
+    @property
+    def flash(self) -> int:
+        """Return the bytes of weights and code."""
+        return self.use.flash
+
+    def growth(self, before: Metrics) -> float:
+        """Return the sum of the relative growths of RAM and time against another program."""
+        return self.ram / max(before.ram, 1) + self.time / max(before.time, 1) - 2
+
+    def to_json(self) -> dict[str, object]:
+        """Return the metrics as JSON data."""
+        return {
+            "instructions_estimate": round(self.instructions),
+            "cycles_estimate": None if self.cycles is None else round(self.cycles),
+            "stall_cycles_estimate": round(self.stall_cycles),
+            "ram": self.ram,
+            "flash_estimate": self.flash,
+            "step_cycles_estimate": self.step_cycles,
+            "microjoules_estimate": self.microjoules,
+            "accuracy": self.level.name.lower(),
+            "error_bounds": asdict(self.errors),
+        }
