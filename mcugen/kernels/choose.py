@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 
 from mcugen.core.errors import UsageError
 from mcugen.core.options import AUTO, OWN
@@ -764,15 +765,19 @@ def _best_trade(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cos
 def _with_one_kernel(
     candidates: Sequence[Candidate], offers: Sequence[Sequence[Candidate]]
 ) -> Iterator[list[Candidate]]:
-    """Yield the plan once per kernel, with that kernel wherever it is offered.
+    """Yield the plan once per kernel, with that kernel wherever it is offered; then with one kernel for another.
 
-    A kernel's code is shared, so that a change of one node alone may gain nothing.
+    A kernel's code is shared, so that a change of one node alone may gain nothing. Where a kernel replaces all others,
+    the plan may exceed the limits, and the descent from there may leave the other nodes with slow kernels.
     """
-    for name in sorted({c.kernel.name for offer in offers for c in offer}):
-        yield [
-            next((c for c in offer if c.kernel.name == name), old)
-            for offer, old in zip(offers, candidates, strict=True)
+    names = sorted({c.kernel.name for offer in offers for c in offer})
+    for new, old in [*((name, None) for name in names), *product(names, sorted({c.kernel.name for c in candidates}))]:
+        plan = [
+            next((c for c in offer if c.kernel.name == new and old in (None, taken.kernel.name)), taken)
+            for offer, taken in zip(offers, candidates, strict=True)
         ]
+        if any(c is not taken for c, taken in zip(plan, candidates, strict=True)):
+            yield plan
 
 
 def _slowest(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: Others) -> float:

@@ -17,14 +17,15 @@ from mcugen.hir.graph import Graph
 from mcugen.kernels.common.weighted_layers import NIBBLES
 from mcugen.lir.kernel import HALF_SEPARATE_SUMS, SEPARATE_SUMS
 from mcugen.memory.place import copied_bytes
+from mcugen.memory.plan import Planned
 from mcugen.search.budget import Fit
 from mcugen.search.cost_model import ProgramCostModel
 from mcugen.search.metrics import AccuracyLevel
 from mcugen.search.objective import TOLERANCES
 from mcugen.search.problem import SearchProblem
-from mcugen.search.program_search import ProgramSearch
+from mcugen.search.program_search import AS_ASKED, WEIGHT_STAGING, ProgramSearch
 from mcugen.search.trace import SearchTrace
-from mcugen.search.weight_staging import copied_by
+from mcugen.search.weight_staging import copied_by, staged
 
 CAP = f"{TOLERANCES.max_balanced_slowdown} times the cycles of `speed`"
 """The limit on the slowdown, as verdicts say it."""
@@ -136,11 +137,35 @@ class SlowdownCap:
         """Yield results from the requested one to the fastest one, those with fewer instructions in loops first."""
         yield self.requested
         features = self.requested.board.features
-        yield self._searched(replace(fastest.board, features=features), fastest.options, "speed, with small loops")
+        small = self._searched(replace(fastest.board, features=features), fastest.options, "speed, with small loops")
+        yield from self._with_copies(small)
+        yield small
         if SEPARATE_SUMS in fastest.board.features:
             board = replace(fastest.board, features=features | {HALF_SEPARATE_SUMS})
             yield self._searched(board, fastest.options, "speed, with loops of half as many separate sums")
         yield fastest
+
+    def _with_copies(self, small: SearchResult) -> Iterator[SearchResult]:
+        """Yield the requested kernels with the copies of weights that `speed` makes, if that is as fast as `small`.
+
+        Stall cycles for weights in flash may be all that makes the requested program slow. Its kernels take less flash.
+        """
+        fit, board, options = self.requested.fit, self.requested.board, small.options
+        before = fit.chosen
+        if before.copies is None or before.copies.gains:
+            return
+        saved_plan = Planned.of(before.program)
+        name = "balanced, with the copies of speed"
+        problem = SearchProblem(self.graph, board, options, search=name, trace=self.trace)
+        candidate = problem.candidate(AS_ASKED, replace(before.built, copies=None))
+        candidate = problem.candidate(AS_ASKED, staged(candidate, board, options))
+        result = SearchResult(replace(fit, chosen=problem.recorded(candidate, WEIGHT_STAGING)), board, options)
+        is_as_fast = TOLERANCES.cycle_estimate_margin * result.time <= small.time
+        if is_as_fast and candidate.use.flash <= small.fit.chosen.use.flash:
+            yield result
+        else:
+            self._reject(result, "slower than the program for `speed` with small loops, or takes more flash")
+        saved_plan.restore(before.program)  # It was not taken.
 
     def _searched(self, board: Board, options: CompileOptions, name: str) -> SearchResult:
         """Return the result of a search for a board and options."""

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import measure_costs
@@ -48,16 +50,29 @@ def kernel(name: str, scratch: int = 0, constants: int = 0, **more: object) -> K
     return Kernel(name, operands=operands, emit=emit, **more)  # type: ignore[arg-type]
 
 
+def with_large_constants(original: Kernel, is_large: Callable[[Any], bool]) -> Kernel:
+    """Return a kernel whose constants are 16,000 bytes for the layers to which `is_large` is true."""
+    large = kernel(original.name, constants=16_000)
+
+    def emit(layer: Any, site: Site) -> Call | list[Call]:
+        of_size = large if is_large(layer) else original
+        assert of_size.emit is not None
+        return of_size.emit(layer, site)
+
+    return replace(original, emit=emit)
+
+
 def costs(**of: tuple[float, int]) -> CostTable:
     """Instructions a call and bytes of code, by kernel."""
     return CostTable({name: KernelCost({"": (call, *[0.0] * 7)}, code) for name, (call, code) in of.items()})
 
 
-def dense_layers(count: int) -> Graph:
+def dense_layers(sizes: Sequence[int]) -> Graph:
+    """Fully connected layers, each from one size to the next."""
     net = Net()
-    x = net.input("x", 1, 8)
-    for i in range(count):
-        x = net.op("MatMul", x, net.const(np.full((8, 8), i + 1.0)), out=f"y{i}")
+    x = net.input("x", 1, sizes[0])
+    for i, shape in enumerate(pairwise(sizes)):
+        x = net.op("MatMul", x, net.const(np.full(shape, i + 1.0)), out=f"y{i}")
     net.output(x)
     return optimized(net.model())
 
@@ -67,13 +82,13 @@ def chosen(
     kernels: Sequence[Kernel],
     table: CostTable,
     goal: str = "balanced",
-    layers: int = 1,
+    sizes: Sequence[int] = (8, 8),
     limits: Limits = PLENTY,
     **more: object,
 ) -> list[str]:
     """The kernels' names, layer by layer."""
     monkeypatch.setattr(Dense, "kernels", tuple(kernels))
-    graph = dense_layers(layers)
+    graph = dense_layers(sizes)
     found = KernelChoice(graph, frozenset(), table, goal, **more).within(limits)  # type: ignore[arg-type]
     return [found[node].name for node in graph.nodes]
 
@@ -118,7 +133,29 @@ def test_flash_sees_what_layers_gain_together(monkeypatch: pytest.MonkeyPatch) -
     """Where one changed its kernel alone, there would be code of both."""
     kernels = (kernel("small", constants=2_000), kernel("quick", constants=2_000))
     table = costs(small=(1_000, 900), quick=(500, 950))
-    assert chosen(monkeypatch, kernels, table, "flash", layers=3) == ["quick"] * 3
+    assert chosen(monkeypatch, kernels, table, "flash", sizes=[8] * 4) == ["quick"] * 3
+
+
+def test_flash_sees_what_layers_of_one_kind_gain_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers of 4-bit weights have kernels of their own; those of the other layers would double their weights."""
+
+    def is_of_few_bits(layer: Any) -> bool:
+        return layer.x.shape[-1] == 4
+
+    kernels = (
+        with_large_constants(kernel("small", constants=2_300), is_of_few_bits),
+        with_large_constants(kernel("quick", constants=2_400), is_of_few_bits),
+        kernel("small of 4 bits", constants=9_000, when=(is_of_few_bits,)),
+        kernel("quick of 4 bits", constants=9_100, when=(is_of_few_bits,)),
+        kernel("fast", constants=16_000),
+    )
+    table = costs(
+        **{"small": (5_800, 1_600), "quick": (2_000, 1_700)},
+        **{"small of 4 bits": (7_000, 1_350), "quick of 4 bits": (1_100, 1_850)},
+        fast=(100, 2_000),
+    )
+    sizes = (8, 8, 8, 4, 4, 4, 4)
+    assert chosen(monkeypatch, kernels, table, "flash", sizes) == ["quick"] * 3 + ["quick of 4 bits"] * 3
 
 
 @pytest.mark.parametrize(("flash", "name"), [(1 << 20, "fast"), (20_000, "small")])
@@ -140,13 +177,13 @@ def test_code_that_another_layer_needs_anyway_costs_nothing_more(monkeypatch: py
     table = costs(short=(100, 100), long=(85, 2_000))
     short = kernel("short", when=(lambda layer: layer.weights[0, 0] == 1,))
     assert chosen(monkeypatch, (short, kernel("long")), table) == ["short"]
-    assert chosen(monkeypatch, (short, kernel("long")), table, layers=2) == ["long", "long"]
+    assert chosen(monkeypatch, (short, kernel("long")), table, sizes=[8] * 3) == ["long", "long"]
 
 
 def test_a_wanted_kernel_is_taken_wherever_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels = (kernel("good"), kernel("other"), kernel("narrow", when=(lambda layer: layer.weights[0, 0] == 2,)))
     table = costs(good=(1, 1), other=(2, 2), narrow=(3, 3))
-    assert chosen(monkeypatch, kernels, table, layers=3, requested=("narrow",)) == ["good", "narrow", "good"]
+    assert chosen(monkeypatch, kernels, table, sizes=[8] * 4, requested=("narrow",)) == ["good", "narrow", "good"]
 
 
 def test_a_wanted_kernel_must_exist(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,13 +199,13 @@ def test_sizes_known_at_run_time_leave_the_kernels_made_for_any(monkeypatch: pyt
 
 
 def test_what_a_kernel_says_of_itself_is_part_of_its_work() -> None:
-    (node,) = dense_layers(1).nodes
+    (node,) = dense_layers([8] * 2).nodes
     assert work(node, Kernel("k"))[-1] == 0
     assert work(node, Kernel("k", extra=lambda layer: layer.y.count))[-1] == 8
 
 
 def test_kernels_without_a_measurement_have_a_guess() -> None:
-    (node,) = dense_layers(1).nodes
+    (node,) = dense_layers([8] * 2).nodes
     table, unknown = cost_table("cortex-m4"), Kernel("a user's own")
     guess = sum(p * t for p, t in zip(UNMEASURED_KERNEL_COST.per[""], work(node, unknown), strict=True))
     assert not table.knows(node, unknown)
@@ -206,7 +243,7 @@ def test_helpers_of_a_kernel_are_there_once() -> None:
 
 
 def test_each_way_of_a_kernel_has_costs_of_its_own() -> None:
-    (node,) = dense_layers(1).nodes
+    (node,) = dense_layers([8] * 2).nodes
     table = CostTable({"k": KernelCost({"short": (5, *[0] * 7), "long": (50, *[0] * 7)}, 1)})
     short, long, other = (Kernel("k", way=lambda node, way=way: way) for way in ("short", "long", "other"))
     assert (table.instructions(node, short), table.instructions(node, long)) == (5, 50)
@@ -257,7 +294,7 @@ def way(layer: ConvSpec) -> str:
 def test_families(monkeypatch: pytest.MonkeyPatch, family: str, table: dict[str, tuple[int, int]], taken: str) -> None:
     """`auto` takes what was measured to be better, and guesses nothing."""
     monkeypatch.setattr(Dense, "library", (of_library("theirs"),))
-    assert chosen(monkeypatch, (kernel("mine"),), costs(**table), layers=2, family=family) == [taken] * 2
+    assert chosen(monkeypatch, (kernel("mine"),), costs(**table), sizes=[8] * 3, family=family) == [taken] * 2
 
 
 def test_auto_compares_with_the_best_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,7 +338,7 @@ def test_auto_knows_the_ways_of_a_library(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Dense, "library", (of_library("theirs", way=way),))
     rows = {name: (float(n), *[0.0] * 7) for name, n in (("y0", 1), ("y1", 100))}
     table = CostTable({"theirs": KernelCost(rows, 1), "mine": KernelCost({"": (10.0, *[0.0] * 7)}, 1)})
-    assert chosen(monkeypatch, (kernel("mine"),), table, layers=3, family="auto") == ["theirs", "mine", "mine"]
+    assert chosen(monkeypatch, (kernel("mine"),), table, sizes=[8] * 4, family="auto") == ["theirs", "mine", "mine"]
 
 
 @pytest.mark.parametrize(("mine", "taken"), [(9, ["theirs"]), (1, []), (None, [])])
@@ -325,7 +362,7 @@ def test_auto_compares_with_operators_without_a_choice(
 
 def test_a_kernel_without_costs_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is guessed to be slow; the reason of the layer that it fits tells what to do."""
-    board, graph = load_board("nrf52840"), dense_layers(1)
+    board, graph = load_board("nrf52840"), dense_layers([8] * 2)
     (measured,) = lowered(graph, board, CompileOptions()).instrs
     assert "not measured" not in measured.reason
     monkeypatch.setattr(Dense, "kernels", (*Dense.kernels, kernel("made_up")))
