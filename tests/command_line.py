@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line, run in this process: a process of its own takes a second to begin.
+"""Runs the command line in this process, since a new process takes a second to start.
 
-What all its options are is worked out once, for 30 ms.
+The table of options is built once, which takes 30 ms.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COMMANDS = cache(typer.main.get_command)
 
 @dataclass(frozen=True)
 class Done:
-    """How a command ended, and what it said."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -29,7 +29,7 @@ class Done:
 
 
 def mcugen(*arguments: object) -> Done:
-    """Runs a command as `main` does."""
+    """Run a command as `main` does."""
     out, err = io.StringIO(), io.StringIO()
     code: object = 0
     with (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compilers of this computer in their strictest mode."""
+"""Runs the compilers of this computer in their strictest mode."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from turns import in_turn
+from rotation import in_turn
 
 from mcugen.codegen.bundle import Bundle
 
@@ -23,12 +23,12 @@ COMPILERS = {
     "g++": ("g++", "-x", "c++", "-std=c++20"),  # the first with designated initializers
 }
 OTHERS = ("clang", "g++")
-"""Where gcc has compiled the files, as strictly, in a build."""
+"""Compilers for files that a build has compiled by gcc, with the same warnings."""
 _HEADERS = ("math", "stddef", "stdint", "string", "stdlib", "stdio")
 
 
 def command(compiler: str) -> list[str]:
-    """The test is skipped where the compiler is not installed."""
+    """Return the command of a compiler; skip the test if it is not installed."""
     found = COMPILERS[compiler]
     if shutil.which(found[0]) is None:
         pytest.skip(f"needs {found[0]}")
@@ -36,16 +36,16 @@ def command(compiler: str) -> list[str]:
 
 
 def assert_accepted(folder: Path, *sources: str, by: Sequence[str] = tuple(COMPILERS), flags: Sequence[str] = ()):
-    """Those of the compilers that are installed warn of none of the files in the folder."""
+    """Check that the installed compilers do not warn of the files in the folder."""
     for compiler in by:
         if shutil.which(COMPILERS[compiler][0]):
             run([*command(compiler), *flags, "-fsyntax-only", "-I.", *sources], folder)
 
 
 def assert_accepted_in_turn(bundle: Bundle, *flags: str) -> None:
-    """One of the others warns not of a model's code, every second time: they share the tests.
+    """Check every second model's code by clang or g++, in rotation.
 
-    Both take each kernel in the sweep (test_portability.py), and each model.
+    In the sweep, both check each kernel (test_portability.py) and each model.
     """
     source = f"{bundle.name}.c"
     with tempfile.TemporaryDirectory(prefix="mcugen-") as place:

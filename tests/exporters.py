@@ -19,7 +19,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
-from batch import combine
+from bundle_batch import combine
 from markers import replace_between_markers
 from onnx import numpy_helper
 from onnx_models import Net, onnxruntime_outputs, random_feeds

@@ -19,7 +19,7 @@ from typing import Annotated
 import numpy as np
 import onnx
 import typer
-from batch import combine
+from bundle_batch import combine
 from mixed_graphs import mixed_model
 from onnx_models import Feeds, assert_close, onnxruntime_outputs, random_feeds
 from random_graphs import FLOAT, RandomModel

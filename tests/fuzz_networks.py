@@ -23,7 +23,7 @@ from typing import Annotated
 import numpy as np
 import onnx
 import typer
-from batch import combine
+from bundle_batch import combine
 from dynamic_chains import EXACT, TRANSCENDENTAL, dynamic_chain
 from fuzz_graphs import Finding
 from network_styles import CALIBRATION_SAMPLES, OWN, STYLES, noisy
@@ -32,7 +32,7 @@ from onnx_models import Feeds, random_feeds
 from reduce_model import reduced
 from sized_graphs import LENGTHS, sized_model
 from structured_networks import NEWEST_OPSET, OLDEST_OPSET, Network, network_of, structured_network
-from two_cores import two_cores
+from two_core_boards import two_cores
 
 from mcugen.api.compilation import Compilation
 from mcugen.core.board import Board, load_board

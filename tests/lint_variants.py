@@ -20,7 +20,7 @@ from onnx_models import Net
 from portable_models import WEIGHTS, learning_model, portable_models
 from shared_models import MODELS as SHARED
 from shared_models import roomy
-from two_cores import two_cores
+from two_core_boards import two_cores
 
 from mcugen.api.compilation import Compilation
 from mcugen.codegen.bundle import Bundle

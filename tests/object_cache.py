@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Object files by the bytes that they are made of: within one run of the tests nothing is compiled twice.
+"""Cache of object files, keyed by the contents of their sources: a run of the tests compiles nothing twice.
 
 Every build has the same harness, and many tests build the same model.
 """
@@ -23,7 +23,7 @@ _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">]', re.MULTIL
 
 
 def cached(compile_unit: Compile, store: Path) -> Compile:
-    """`compile_unit`, which looks into the folder `store` first. Failures are not kept."""
+    """Return `compile_unit` with a cache in the folder `store`. Failures are not cached."""
 
     def compile_once(compiler: Compiler, unit: Unit) -> None:
         if "--coverage" in unit.flags:  # gcc leaves notes beside the object, and counts go to where that was made
@@ -42,7 +42,7 @@ def cached(compile_unit: Compile, store: Path) -> Compile:
 
 
 def _key(compiler: Compiler, unit: Unit) -> str:
-    """All that the object depends on, but for the system's headers: a run does not change those."""
+    """Return a digest of all that the object depends on, except system headers, which a run does not change."""
     program = Path(compiler.program[0]).stat()
     flags = (*compiler.program, *compiler.flags, *unit.flags)
     digest = hashlib.sha256(repr((flags, unit.source, program.st_size, program.st_mtime_ns)).encode())
@@ -60,7 +60,7 @@ def _folders(flags: tuple[str, ...]) -> list[str]:
 
 
 def _files(folder: Path, names: list[str], folders: list[str]) -> Iterator[Path]:
-    """The named files and what they include, each once, in the order met; without what no given folder has."""
+    """Yield the named files and those that they include, each once; files that no given folder has are left out."""
     open_, seen = [folder / name for name in names], set()
     while open_:
         path = open_.pop(0)
@@ -74,7 +74,7 @@ def _files(folder: Path, names: list[str], folders: list[str]) -> Iterator[Path]
 
 
 def _keep(made: Path, kept: Path) -> None:
-    """Other workers see all of it or nothing."""
+    """Copy the object into the cache at once, so that other workers see all of it or nothing."""
     with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as file:
         file.write(made.read_bytes())
     Path(file.name).replace(kept)

@@ -33,7 +33,7 @@ class Net:
     """An ONNX graph, written node by node; tensors are their names."""
 
     def __init__(self, opset: int = 17, ir_version: int = 10, prefix: str = "") -> None:
-        """`prefix` begins the names that are not given: what is to be a body needs names of its own."""
+        """Create an empty graph; `prefix` begins generated names, which must differ between a graph and its bodies."""
         self.opset, self.ir_version, self.prefix = opset, ir_version, prefix
         self.inputs: list[onnx.ValueInfoProto] = []
         self.outputs: list[onnx.ValueInfoProto] = []
@@ -55,14 +55,14 @@ class Net:
         )[0]
 
     def ops(self, op_type: str, *inputs: str, outs: list[str], domain: str = "", **attributes: object) -> list[str]:
-        """A node of several outputs. Its name is the operator and the first output that it has."""
+        """Add a node with several outputs; its name is the operator and its first output."""
         name = f"{op_type}_{next(filter(None, outs))}"
         node = helper.make_node(op_type, inputs, outs, name, domain=domain, **attributes)
         self.nodes.append(node)
         return outs
 
     def output(self, *names: str, dtype: type = np.float32, shape: Sequence[int] | None = None) -> None:
-        """Shapes are inferred unless given."""
+        """Declare outputs; shapes are inferred unless given."""
         self.outputs += [_info(name, dtype, shape) for name in names]
 
     def quantize(self, x: str, scale: float, zero: int = 0, dtype: type = np.int8, out: str = "") -> str:
@@ -72,11 +72,11 @@ class Net:
         return self.op("DequantizeLinear", q, self.const(scale), self.const(zero, dtype), out=out)
 
     def fake(self, x: str, scale: float, zero: int = 0, dtype: type = np.int8, out: str = "") -> str:
-        """QuantizeLinear, then DequantizeLinear."""
+        """Add QuantizeLinear and DequantizeLinear."""
         return self.dequantize(self.quantize(x, scale, zero, dtype), scale, zero, dtype, out)
 
     def plain_model(self, name: str = "net") -> onnx.ModelProto:
-        """The model as written, with the output shapes that were given: it need not be right."""
+        """Return the model as written, with the given output shapes; it need not be valid."""
         graph = self.graph(name)
         opsets = [helper.make_opsetid("", self.opset)]
         domains = dict.fromkeys(node.domain for graph in nested(graph) for node in graph.node if node.domain)
@@ -84,11 +84,11 @@ class Net:
         return helper.make_model(graph, opset_imports=opsets, ir_version=self.ir_version)
 
     def graph(self, name: str) -> onnx.GraphProto:
-        """The nodes as the body of another node."""
+        """Return the nodes as the body of another node."""
         return helper.make_graph(self.nodes, name, self.inputs, self.outputs, self.constants)
 
     def model(self, name: str = "net") -> onnx.ModelProto:
-        """The model with inferred output shapes."""
+        """Return the model with inferred output shapes."""
         model = self.plain_model(name)
         inferred = onnx.shape_inference.infer_shapes(model).graph.output
         for output, found in zip(model.graph.output, inferred, strict=True):
@@ -98,7 +98,7 @@ class Net:
 
 
 def nested(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """The graph, then the bodies of its nodes, at every depth."""
+    """Yield the graph and the bodies of its nodes, at every depth."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -132,7 +132,7 @@ def reference_outputs(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Array]:
 
 
 def random_feeds(model: onnx.ModelProto, seed: int = 0, spread: float = 1.0) -> dict[str, Array]:
-    """Normal floats, uniform integers and booleans, for every input."""
+    """Return normal floats, uniform integers and booleans for every input."""
     random = np.random.default_rng(seed)
     return {info.name: _random(info, random, spread) for info in model.graph.input}
 
@@ -149,29 +149,29 @@ def _random(info: onnx.ValueInfoProto, random: np.random.Generator, spread: floa
 
 
 def onnxruntime_outputs(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Array]:
-    """What onnxruntime computes literally, without graph optimizations."""
+    """Compute the outputs by ONNX Runtime without graph optimizations."""
     session = Session(model, threads=1)
     return {name: np.asarray(found) for name, found in session.run(session.outputs, feeds).items()}
 
 
 def numpy_outputs(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Array]:
-    """What the optimized graph gives."""
+    """Compute the outputs by the numpy reference on the optimized graph."""
     return interpret(optimized(model), feeds)
 
 
 def c_outputs(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Array]:
-    """What the generated C gives on this computer, under the address and UB sanitizers."""
+    """Compute the outputs by the generated C on this computer, under the address and UB sanitizers."""
     return outputs_in_c(compile_model(model), feeds)
 
 
 def outputs_in_c(compiled: CompiledModel, feeds: Feeds) -> dict[str, Array]:
-    """The same, of a compiled model."""
+    """Compute the outputs of a compiled model by its C on this computer, under the sanitizers."""
     found = compiled.run({name: array[None] for name, array in feeds.items()}, sanitize=True)
     return {name: array[0] for name, array in found.items()}
 
 
 def assert_close(found: Feeds, expected: Feeds, relative: float = 1e-5) -> None:
-    """Floats within `relative` of the largest magnitude of their tensor (NaN where NaN), the rest equal."""
+    """Check that floats differ by at most `relative` of their tensor's largest magnitude, and the rest is equal."""
     assert set(found) == set(expected)
     for name, array in expected.items():
         got = np.asarray(found[name])
@@ -187,7 +187,7 @@ def assert_close(found: Feeds, expected: Feeds, relative: float = 1e-5) -> None:
 
 
 def assert_within_one(found: Feeds, expected: Feeds, share: float = 0.005) -> None:
-    """Quantized outputs: no element further than 1 off, and less than `share` of all differ."""
+    """Check that quantized values differ by at most 1, and less than `share` of them differ."""
     assert set(found) == set(expected)
     for name, array in expected.items():
         assert found[name].dtype == array.dtype, name
@@ -197,7 +197,7 @@ def assert_within_one(found: Feeds, expected: Feeds, share: float = 0.005) -> No
 
 
 def check_everywhere(model: onnx.ModelProto, feeds: Feeds | None = None, relative: float = 1e-5) -> None:
-    """onnxruntime, the numpy reference and the generated C agree."""
+    """Check that ONNX Runtime, the numpy reference and the generated C agree."""
     feeds = random_feeds(model) if feeds is None else feeds
     compiled = compile_model(model)
     reference = interpret(compiled.graph, feeds)
@@ -206,7 +206,7 @@ def check_everywhere(model: onnx.ModelProto, feeds: Feeds | None = None, relativ
 
 
 def check_quantized(model: onnx.ModelProto, feeds: Feeds | None = None, share: float = 0.005) -> None:
-    """The numpy reference is within one step of onnxruntime; the generated C equals it."""
+    """Check that the numpy reference is within one step of ONNX Runtime, and that the generated C equals it."""
     feeds = random_feeds(model) if feeds is None else feeds
     compiled = compile_model(model)
     reference = interpret(compiled.graph, feeds)
@@ -215,11 +215,11 @@ def check_quantized(model: onnx.ModelProto, feeds: Feeds | None = None, share: f
 
 
 remove_dead_code = Rewriting("remove_dead_code")
-"""What every pattern's pass does besides."""
+"""A pass without patterns, which removes unused nodes only."""
 
 
 def apply(model: onnx.ModelProto, *passes: Callable[[Graph], bool]) -> Graph:
-    """The imported graph after some passes (each until it changes nothing) without dead code; it computes the same."""
+    """Return the imported graph after passes, each repeated until it changes nothing; check that results stay."""
     graph, feeds = imported(model), random_feeds(model)
     before = interpret(graph, feeds)
     for pass_ in passes:

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs written by hand, without an operator in sight."""
+"""Builders of programs without operators, and a check of the plan verifier."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import pytest
+
+from mcugen.core.errors import VerificationError
 from mcugen.hir.types import DType
 from mcugen.lir.program import MOVE, Access, Buffer, Control, Endpoint, Instr, Operand, Overlap, Param, Program, Space
+from mcugen.memory.verify_plan import verify_plan
 
 
 class Sketch:
-    """A program of byte buffers: `step("c", "a", "b")` computes c from a and b."""
+    """Builder of a program on byte buffers: `step("c", "a", "b")` computes c from a and b."""
 
     def __init__(self) -> None:
         self.program = Program("sketch")
@@ -37,9 +41,16 @@ class Sketch:
         access: Access = Access.OUT,
         lead: int | None = None,
     ) -> Instr:
-        """An instruction; `inplace` names the operands whose memory the result may take (True: all).
+        """Append an instruction.
 
-        With a `lead` it may lie over the first, at that distance.
+        Args:
+            target: Buffer of the result, which is created if it does not exist.
+            sources: Buffers that the instruction reads.
+            nbytes: Bytes of a new buffer.
+            inplace: Indices of the sources whose memory the result may take; True: of all.
+            scratch: Bytes of scratch memory.
+            access: Access to the result.
+            lead: Distance at which the result may overlap the first source.
         """
         if target not in self.buffers:
             self.buffer(target, nbytes)
@@ -55,7 +66,7 @@ class Sketch:
         return instr
 
     def part(self, source: str, target: str, x_at: int = 0, y_at: int = 0, nbytes: int | None = None) -> Instr:
-        """A move of a part: of all that there is, unless `nbytes` says less. The target must exist."""
+        """Append a move of `nbytes` bytes (None: as many as fit) to a buffer that exists."""
         x, y = self.buffers[source], self.buffers[target]
         params = {"nbytes": nbytes or min(x.nbytes - x_at, y.nbytes - y_at), "x_at": x_at, "y_at": y_at}
         used = any(o.buffer is y for i in self.program.instrs for o in i.operands)
@@ -73,7 +84,7 @@ class Sketch:
         case: int | None = None,
         **params: Param,
     ) -> Instr:
-        """An instruction, named like its last operand, or a marker."""
+        """Append an instruction, named after its last operand, or a marker."""
         control = Control(kernel) if kernel in {c.value for c in Control} else Control.NONE
         found = tuple(Operand(role, access, self.buffers[name]) for role, access, name in operands)
         name = operands[-1][2] if operands else kernel
@@ -90,8 +101,15 @@ def _endpoint(buffer: Buffer) -> Endpoint:
     return Endpoint(buffer.name, (buffer.count,), buffer.dtype, None, buffer)
 
 
+def assert_overwrite_is_found(sketch: Sketch, moved: str, onto: str, message: str) -> None:
+    """Check that the verifier reports buffer `moved` at the address of buffer `onto`."""
+    sketch.buffers[moved].offset = sketch.buffers[onto].offset
+    with pytest.raises(VerificationError, match=message):
+        verify_plan(sketch.program)
+
+
 def chain(*sizes: int, inplace: bool = False) -> Sketch:
-    """x0 → x1 → … of these sizes in bytes; the last is the output."""
+    """Return a program x0 → x1 → … with these sizes in bytes; the last buffer is the output."""
     sketch = Sketch()
     sketch.input("x0", sizes[0])
     for index, nbytes in enumerate(sizes[1:], 1):

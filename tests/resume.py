@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that was interrupted goes on: `pytest --resume FILE` leaves out what passed before, as the file lists it."""
+"""Resumption of interrupted runs: `pytest --resume FILE` leaves out the tests that the file lists as passed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 class Passed:
-    """The file, which grows with each test that passes; for the process that hears of all of them."""
+    """Plug-in of the main process that appends each passed test to the file."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -22,7 +22,7 @@ class Passed:
 
 
 def leave_out(items: list[pytest.Item], file: Path) -> list[pytest.Item]:
-    """Takes the tests that passed before from the list, and returns them."""
+    """Remove the tests that passed before from the list, and return them."""
     passed = set(file.read_text().splitlines()) if file.is_file() else set()
     done = [item for item in items if item.nodeid in passed]
     items[:] = [item for item in items if item.nodeid not in passed]

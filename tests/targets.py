@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every CPU that kernels are measured on, for tests that go through them, and clang for them."""
+"""The CPUs on which kernels are measured, as parameters of tests, and clang's command for them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _CLANG = {
     ARM.name: (("--target=arm-none-eabi", "-mthumb"), "/usr/lib/arm-none-eabi/include"),
     RISCV.name: (("--target=riscv32-unknown-elf",), "/usr/lib/picolibc/riscv64-unknown-elf/include"),
 }
-"""Options, and the headers of the C library that comes with gcc."""
+"""Options of clang, and the headers of gcc's C library."""
 
 
 def clang(board: Board) -> list[str]:
-    """The command that compiles for a board; the test is skipped where clang or a C library is missing."""
+    """Return the command that compiles for a board; skip the test if clang or the C library is missing."""
     options, headers = _CLANG[board.toolchain]
     if shutil.which("clang") is None or not Path(headers).is_dir():
         pytest.skip(f"needs clang and {headers}")

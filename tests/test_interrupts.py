@@ -17,12 +17,12 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from batch import combine
+from bundle_batch import combine
+from compressible_models import compressible_network
 from elftools.elf.elffile import ELFFile
 from onnx_models import Net, random_feeds
 from portable_models import POOL, net_of, portable_models
 from shared_models import roomy
-from test_decoding import network as coded_network
 
 from mcugen import CompileOptions, compile_model
 from mcugen.codegen.bundle import Bundle, Port
@@ -201,14 +201,14 @@ def test_interrupts_within_every_kernel(board: str, tmp_path: Path):
         for feeds in [random_feeds(net, seed=1)]
         for half in (False, True)
     ]
-    decoded = compile_model(coded_network(), target, CompileOptions(name="decoded", optimize="flash"))
+    decoded = compile_model(compressible_network(), target, CompileOptions(name="decoded", optimize="flash"))
     turned = compile_model(turned_and_added(), target, CompileOptions(name="turned"))
     widths = compile_model(of_several_widths(), target, CompileOptions(name="widths"))
     nine = compile_model(of_nine_bits(), target, CompileOptions(name="nine_bits"))
     grouped = compile_model(row_of_groups(), target, CompileOptions(name="grouped"))
     interpolated = compile_model(interpolated_rows(), target, CompileOptions(name="interpolated"))
     made = (
-        *((decoded, coded_network()), (turned, turned_and_added()), (widths, of_several_widths())),
+        *((decoded, compressible_network()), (turned, turned_and_added()), (widths, of_several_widths())),
         *((nine, of_nine_bits()), (grouped, row_of_groups()), (interpolated, interpolated_rows())),
     )
     others = [(model, random_feeds(net, seed=1)) for model, net in made]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from batch import combine
+from bundle_batch import combine
 from compilers import OTHERS, assert_accepted
 from exported import first_line
 from narrow_int import overflows

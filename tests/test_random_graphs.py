@@ -13,7 +13,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from batch import combine
+from bundle_batch import combine
 from onnx_models import Feeds, assert_close, onnxruntime_outputs, random_feeds
 from random_graphs import FLOAT, INT8, RandomModel, random_model
 

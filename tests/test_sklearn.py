@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 import onnx
 import pytest
-from batch import combine
+from bundle_batch import combine
 from onnx_models import onnxruntime_outputs
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.cluster import KMeans

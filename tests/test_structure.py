@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from shape import functions
+from code_size import find_functions
 
 from mcugen import ops
 from mcugen.reporting.kernels import declared_kernels
@@ -170,11 +170,11 @@ def _name(node: ast.AST) -> object:
 
 
 def test_functions_are_small() -> None:
-    """At most 60 lines and 8 arguments; a command's arguments are the options of the command line."""
-    found = list(functions())
+    """Check for at most 60 lines of code and 8 parameters; those of a command are options of the command line."""
+    found = list(find_functions())
     assert len(found) > 1000
     assert [f.name for f in found if f.lines > 60] == []
-    assert [f.name for f in found if f.arguments > 8 and not f.is_command] == []
+    assert [f.name for f in found if f.parameters > 8 and not f.is_command] == []
 
 
 def test_files_of_tests_have_names_of_their_own() -> None:

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from heard import heard
-from unseen import unseen, without_assembly
+from checked_functions import drop_checked_functions, without_assembly
+from tool_cache import run_tool
 
 from mcugen.core.board import Board
 from mcugen.simulation.toolchain import ARM, RISCV
@@ -63,11 +63,11 @@ class Complaint:
 def complaints(folder: Path, board: Board, seen: set[str] | None = None, kept: Path | None = None) -> list[Complaint]:
     """What all tools say of the C files of a folder but its tables, as the board's compiler sees them.
 
-    Analyzers leave out functions that are in `seen`, warnings of gcc are of all; `kept` as in heard.py."""
+    Analyzers leave out functions that are in `seen`, warnings of gcc are of all; `kept` as in tool_cache.py."""
     files = {p.name: p.read_text() for p in sorted(folder.glob("*.[ch]")) if not p.name.endswith("_weights.c")}
     found = set[Complaint]()
     for tool, command, given in _asked(board, files, set() if seen is None else seen):
-        code, text = heard(command, given, kept)
+        code, text = run_tool(command, given, kept)
         told = set(_told(tool, text, given))
         if code and not told:
             raise RuntimeError(f"{tool}: {text[-2000:]}")
@@ -84,7 +84,7 @@ def _asked(board: Board, files: Files, seen: set[str]) -> Iterator[tuple[str, li
     library = toolchain.library if toolchain else ()
     gcc = [toolchain.gcc if toolchain else "gcc", *board.cflags, *library, *_FLAGS, "-O2", "-c", "-o", "object.o"]
     names = [name for name in files if name.endswith(".c")]
-    part = without_assembly(unseen(files, seen, numbers=True))
+    part = without_assembly(drop_checked_functions(files, seen, numbers=True))
     for name in names:
         yield "gcc", [*gcc, *WARNINGS, name], files
         if "_selftest" not in name and name in part:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generated passages of ARCHITECTURE.md: a model on its way through the stages, and who imports whom."""
+"""Writes the generated passages of ARCHITECTURE.md: a model's way through the stages, and the imports of packages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ walk (float[1, 4] x) => (float[1, 2] y)
 
 
 def walk() -> str:
-    """What each stage makes of a layer with an activation, in float and in int8."""
+    """Return what each stage makes of a layer with an activation, in float and in int8."""
     model = onnx.parser.parse_model(MODEL)
     samples = np.random.default_rng(0).uniform(-1, 1, (64, 1, 4)).astype(np.float32)
     quantized = Compilation(model, "nrf52840", quantizing=Quantizing(calibration={"x": samples})).compiled
@@ -54,7 +54,7 @@ def _graph(compiled: CompiledModel) -> str:
 
 
 def _program(compiled: CompiledModel) -> str:
-    """Members of parameter structs are what is a number."""
+    """Return the program as text, with only the numbers among the members of parameter structs."""
     return re.sub(r", \w+=(?:[a-z_]+[,}]).*\}", ", …}", print_program(compiled.program))
 
 
@@ -82,7 +82,7 @@ def rooms() -> str:
 
 
 def _rooms() -> tuple[dict[str, int], dict[str, set[str]]]:
-    """Lines of code, and imports, of each folder of the package, and of what stands beside them (mcugen)."""
+    """Return lines of code and imports of each package; modules beside the packages count as `mcugen`."""
     lines, uses = defaultdict[str, int](int), defaultdict[str, set[str]](set)
     for path in sorted((ROOT / "mcugen").rglob("*.py")):
         room = _room(path.relative_to(ROOT / "mcugen").parts)

@@ -32,7 +32,7 @@ SIZES = (200, 800, 3200)
 
 
 def model(nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray], shape: list[int]) -> onnx.ModelProto:
-    """From the tensor "x" to the last node's result, both of one shape."""
+    """Return a model from tensor "x" to the last node's result, both of one shape."""
     ends = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)] for name in ("x", str(nodes[-1].output[0]))]
     tensors = [numpy_helper.from_array(array, name) for name, array in constants.items()]
     graph = helper.make_graph(nodes, "generated", *ends, tensors)
@@ -40,7 +40,7 @@ def model(nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray], shape: 
 
 
 def residual(count: int) -> onnx.ModelProto:
-    """Convolutions, each followed by the sum with what it read."""
+    """Return convolutions, each followed by the sum with its input."""
     random, nodes, constants, x = np.random.default_rng(0), [], {}, "x"
     for number in range(count // 2):
         constants[f"w{number}"] = (random.standard_normal((4, 4, 3, 3)) / 10).astype(np.float32)
@@ -51,21 +51,21 @@ def residual(count: int) -> onnx.ModelProto:
 
 
 def chain(count: int) -> onnx.ModelProto:
-    """Operators that no pass joins."""
+    """Return a chain of operators that no pass merges."""
     names = ["x", *(f"t{number}" for number in range(count))]
     nodes = [helper.make_node("Softmax", [a], [b]) for a, b in pairwise(names)]
     return model(nodes, {}, [1, 16])
 
 
 def fan_out(count: int) -> onnx.ModelProto:
-    """One tensor with many readers, and one sum of all their results."""
+    """Return one tensor with many readers, and one sum of all their results."""
     names = [f"t{number}" for number in range(count - 1)]
     nodes = [helper.make_node("LeakyRelu", ["x"], [name], alpha=0.1 + i / count) for i, name in enumerate(names)]
     return model([*nodes, helper.make_node("Sum", names, ["y"])], {}, [1, 8])
 
 
 def ladder(count: int) -> onnx.ModelProto:
-    """Two tensors, and step by step two others made of both."""
+    """Return pairs of tensors, each pair computed from the two tensors before."""
     a, b, nodes = "x", "x", []
     for number in range(count // 4):
         for left, function in enumerate(("Add", "Mul")):
@@ -79,7 +79,7 @@ MODELS: dict[str, Callable[[int], onnx.ModelProto]] = {f.__name__: f for f in (r
 
 
 def cpu_seconds(command: list[str]) -> float:
-    """User and system time of a program that must succeed."""
+    """Return user and system time of a program, which must succeed."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -87,18 +87,18 @@ def cpu_seconds(command: list[str]) -> float:
 
 
 def mcugen_seconds(*arguments: str) -> float:
-    """Of the command line."""
+    """Return the CPU seconds of a command line of mcugen."""
     return cpu_seconds([sys.executable, "-c", "from mcugen.cli.app import main; main()", *arguments])
 
 
 def compile_seconds(path: Path, board: str, *options: str) -> float:
-    """Of `mcugen compile`."""
+    """Return the CPU seconds of `mcugen compile`."""
     with tempfile.TemporaryDirectory() as folder:
         return mcugen_seconds("compile", str(path), "--board", board, "--quiet", "-o", f"{folder}/out", *options)
 
 
 def exponent(sizes: tuple[int, int], seconds: tuple[float, float]) -> float:
-    """Of the power of the size by which the seconds grow."""
+    """Return the exponent of the power law by which the seconds grow with the size."""
     return math.log(seconds[1] / seconds[0]) / math.log(sizes[1] / sizes[0])
 
 

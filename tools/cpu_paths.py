@@ -43,7 +43,7 @@ NEAR = 1e-4
 
 
 def main() -> None:
-    """Exits with 1 and what differs."""
+    """Compare the results; exit with 1 and the differences if there are any."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cpu", nargs="+", default=CPUS, help=f"of qemu-x86_64 (default: {' '.join(CPUS)})")
     parser.add_argument("--tests", nargs=argparse.REMAINDER, help="arguments of pytest, which is run there instead")
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def _test(cpu: str, arguments: Sequence[str]) -> bool:
-    """Each file of tests by a process of its own."""
+    """Run each file of tests in a separate process; return whether all pass."""
     files = list(itertools.takewhile(lambda argument: not argument.startswith("-"), arguments))
     pytest = (sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider")
     failed = [f for f in files if not _passes([*_emulated(cpu), *pytest, f, *arguments[len(files) :]])]
@@ -62,7 +62,7 @@ def _test(cpu: str, arguments: Sequence[str]) -> bool:
 
 
 def _passes(command: Sequence[str]) -> bool:
-    """Whether a program succeeds, in one of several tries if it hangs."""
+    """Return whether a program succeeds, in one of several tries if it hangs."""
     for _ in range(TRIES):
         with subprocess.Popen(command, start_new_session=True) as running:
             try:
@@ -83,13 +83,13 @@ def _compare(cpu: str, _: Sequence[str]) -> bool:
 
 
 def _emulated(cpu: str) -> tuple[str, ...]:
-    """What runs a program on another CPU, whose choice of instructions is its own."""
+    """Return the command prefix that runs a program on another CPU, with that CPU's choice of instructions."""
     without = itertools.chain.from_iterable(("-U", name) for name in OF_THE_HOST)
     return ("qemu-x86_64", *without, "-E", ALONE, "-cpu", cpu)
 
 
 def _results(prefix: Sequence[str], folder: Path) -> dict[str, Any]:
-    """The quantized model's bytes, and all reports."""
+    """Return the quantized model's bytes and all reports."""
     quantized, report = folder / "quantized.onnx", folder / "report.json"
     _mcugen(prefix, "quantize", DIGITS / "digits_f32.onnx", *CALIBRATION, "-o", quantized)
     results: dict[str, Any] = {"model": quantized.read_bytes().hex()}
@@ -104,7 +104,7 @@ def _mcugen(prefix: Sequence[str], *arguments: str | Path) -> None:
 
 
 def different(a: Any, b: Any, place: str = "") -> Iterator[str]:
-    """What is not the same in two JSON documents: figures, if by more than `NEAR`."""
+    """Yield the differences of two JSON documents; figures differ by more than `NEAR`."""
     if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
         for key in a:
             yield from different(a[key], b[key], f"{place}/{key}")

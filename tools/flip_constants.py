@@ -39,23 +39,23 @@ STATES = {
 
 @dataclass(frozen=True)
 class Result:
-    """How runs with flips ended: letters of mcugen.simulation.flips by array and kind of flip."""
+    """Outcomes of runs with bit flips: letters of mcugen.simulation.flips by array and kind of flip."""
 
     arrays: tuple[str, ...]
     ended: tuple[tuple[str, Flips, str], ...]
 
     def count(self, letters: str, kind: str = "") -> int:
-        """How many ended so."""
+        """Return the number of runs that ended with one of the letters."""
         return sum(end in letters for k, _, end in self.ended if kind in ("", k))
 
     @property
     def bad_arrays(self) -> Counter[str]:
-        """Those whose flips led astray, and how many did."""
+        """Return the arrays whose flips had a bad end, each with the number of such flips."""
         return Counter(self.arrays[flips.places[0][0]] for _, flips, end in self.ended if end in BAD)
 
 
 def flips_of(sizes: Sequence[int], each: int, seed: int) -> Iterator[tuple[str, Flips]]:
-    """For each array `each` single flips, and half as many pairs and bursts, with their kinds."""
+    """Yield `each` single flips per array, and half as many pairs and bursts, with their kinds."""
     draw = random.Random(seed)
     for array, nbytes in enumerate(sizes):
         for _ in range(each):
@@ -72,7 +72,7 @@ def flips_of(sizes: Sequence[int], each: int, seed: int) -> Iterator[tuple[str, 
 
 
 def campaign(compiled: CompiledModel, each: int, seed: int = 0, seconds: int = 5, checks: bool = False) -> Result:
-    """Builds the model and runs its self-test with flips. `checks`: whether weights are checked before each run."""
+    """Build the model and run its self-test with flips; with `checks`, weights are checked before each run."""
     constants, state = compiled.bundle.constants, compiled.program.state_size
     flips = list(flips_of([constant.nbytes for constant in constants] + [state] * bool(state), each, seed))
     ended = run_flips(compiled.bundle, 1, [f for _, f in flips], sanitize=True, checks=checks, seconds=seconds)
@@ -81,12 +81,12 @@ def campaign(compiled: CompiledModel, each: int, seed: int = 0, seconds: int = 5
 
 
 def models(paths: Sequence[Path]) -> list[Path]:
-    """The ONNX files that are named, and those in folders that are."""
+    """Return the named ONNX files, and those in named folders."""
     return [file for path in paths for file in (sorted(path.glob("*.onnx")) if path.is_dir() else [path])]
 
 
 def main() -> None:
-    """Prints a table."""
+    """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("paths", nargs="+", type=Path, help="models, or folders of them")
     parser.add_argument("--boards", default="host", help="names, between commas")
@@ -105,7 +105,7 @@ def main() -> None:
 
 
 def row(path: Path, board: Board, options: CompileOptions, each: int, seed: int, seconds: int) -> str:
-    """Of the table, for a model and a board."""
+    """Return the row of the table for a model and a board."""
     roomy = tuple(replace(m, size=1 << 28) for m in board.memories)
     dims, bound, states = (of.get(path.stem, {}) for of in (SIZES, BOUND, STATES))
     wanted = replace(options, dims=dims, bound=bound, states=states)  # type: ignore[arg-type]

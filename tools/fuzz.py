@@ -24,7 +24,7 @@ from typing import Annotated, Any
 import numpy as np
 import onnx
 import typer
-from batch import combine
+from bundle_batch import combine
 from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx_tests import Case, cases, compile_binding
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import onnx.parser
-from apart import main
-from damage import DIGITS, INTS, VALUES, WORDS, Maker
+from fuzz_values import DIGITS, INTS, VALUES, WORDS, Maker
+from sandbox import run_mcugen
 
 from mcugen.calibration.files import FORMAT, VERSION
 from mcugen.core.resources import resource_dir
@@ -48,9 +48,9 @@ def _folder(*options: str) -> Mapping[str, bytes]:
         model, out, report = Path(name) / "net.onnx", Path(name) / "out", Path(name) / "out" / "report.json"
         model.write_bytes(classifier())
         out.mkdir()
-        code = main(("compile", str(model), "-q", "-o", str(out), *options))
+        code = run_mcugen(("compile", str(model), "-q", "-o", str(out), *options))
         assert code == 0, "the model is in order"
-        main(("compile", str(model), "-q", "-o", str(Path(name) / "again"), "--json", str(report), *options))
+        run_mcugen(("compile", str(model), "-q", "-o", str(Path(name) / "again"), "--json", str(report), *options))
         return {path.name: path.read_bytes() for path in sorted(out.iterdir()) if path.is_file()}
 
 

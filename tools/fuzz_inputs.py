@@ -26,11 +26,11 @@ import numpy as np
 import onnx
 import onnx.parser
 import typer
-from apart import Command, Outcome, main, run_all
-from damage import DIGITS, FLOATS, INTS, WORDS, Maker, change_bytes
 from fuzz_files import FILES, WITHIN
+from fuzz_values import DIGITS, FLOATS, INTS, WORDS, Maker, change_bytes
 from google.protobuf.message import Message
 from onnx import TensorProto, helper
+from sandbox import Command, Outcome, run_all, run_mcugen
 
 from mcugen.core.resources import resource_dir
 from mcugen.quantization.profile import RANGE_HISTOGRAM_BINS
@@ -504,7 +504,7 @@ def warm_up() -> None:
     with tempfile.TemporaryDirectory() as name:
         file = Path(name) / "m.onnx"
         file.write_bytes(_smallest())
-        main(("compile", str(file), "-q", "-b", "rt1060", "-o", str(Path(name) / "out")))
+        run_mcugen(("compile", str(file), "-q", "-b", "rt1060", "-o", str(Path(name) / "out")))
 
 
 def fuzz(

@@ -24,9 +24,9 @@ import numpy as np
 import onnx
 import onnx.parser
 import typer
-from apart import Command, Outcome, run_all
 from fuzz_inputs import models, warm_up
 from onnx import TensorProto, helper, numpy_helper
+from sandbox import Command, Outcome, run_all
 
 MODEL, UNSUPPORTED, SIZE, USAGE, DONE = 3, 4, 5, 2, 0
 JUDGED = (DONE, USAGE, MODEL, UNSUPPORTED, SIZE)

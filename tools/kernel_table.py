@@ -32,7 +32,7 @@ BOARDS = ("nrf52840", "rt1060", "corstone300")
 
 @dataclass(frozen=True)
 class Row:
-    """A layer: what it is, and its instructions by kernel."""
+    """A layer: its description, and its instructions by kernel."""
 
     title: str
     what: str
@@ -42,7 +42,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Column:
-    """A model by one family of kernels on one board; `layers` by their names, which families share."""
+    """A model compiled with one family of kernels for one board; `layers` by names that the families share."""
 
     layers: Mapping[str, Row]
     instructions: int
@@ -54,7 +54,7 @@ class Column:
 
 
 def measured(model: str, board_name: str, family: str, goal: str, library: LibraryFiles) -> Column:
-    """One inference of random codes."""
+    """Measure one inference of random int8 inputs."""
     board = load_board(board_name)
     options = CompileOptions(optimize=goal, family=family, library=library)
     compiled = compile_model(MODELS / f"{model}_int8_qdq.onnx", board, options)
@@ -71,7 +71,7 @@ def measured(model: str, board_name: str, family: str, goal: str, library: Libra
 
 
 def _shape(name: str, node) -> str:
-    """What a layer computes: its operator, its window if it has one, its result."""
+    """Return the description of a layer: operator, window if any, and shape of the result."""
     weights = [v.type.shape for v in node.inputs[1:2] if v is not None and v.is_constant]
     window = "".join(f" {s[1]}x{s[2]}" for s in weights if len(s) == 4)
     return f"{name}{window} → {'x'.join(map(str, node.outputs[0].type.shape))}"
@@ -104,7 +104,7 @@ def document(columns: Columns, boards: Sequence[Board], goal: str) -> Iterator[s
 
 
 def _layers(model: str, columns: Columns, boards: Sequence[Board]) -> Iterator[str]:
-    """Those that the library computes; the others are the same in both."""
+    """Yield rows for the layers that the library computes; the other layers are equal in both."""
     by_board = [
         (board, *(columns[model, board.name, family].layers for family in (OWN, CMSIS_NN, AUTO))) for board in boards
     ]

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from heard import heard
+from checked_functions import drop_checked_functions
 from rich.console import Console
 from rich.table import Table
-from unseen import unseen
+from tool_cache import run_tool
 
 from mcugen.deploy.evidence.sources import deviations
 
@@ -70,7 +70,7 @@ CPUS: Mapping[str, Mapping[str, int | str]] = {
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """A line of C that breaks a rule; `origin` is the function, or the file, that it stands in."""
+    """A line of C that breaks a rule; `origin` is the enclosing function or file."""
 
     rule: str
     origin: str
@@ -78,7 +78,7 @@ class Finding:
 
     @property
     def is_required(self) -> bool:
-        """Or mandatory, or of another checker."""
+        """Return whether the rule is required or mandatory, or a rule of another checker."""
         return self.rule not in ADVISORY
 
 
@@ -90,8 +90,11 @@ _LOOP_HEAD = re.compile(r"(?m)^ *for \([^{}]*?\) \{$")
 
 
 def readable(folder: Path) -> dict[str, str]:
-    """The code of a folder by file, with the first lines of weights' and samples' long tables of literals: all of them
-    are alike, and hours of cppcheck's. What indexes tables of another file is not told to exceed them."""
+    """Return the code of a folder by file, with only the first lines of long tables of weights and samples.
+
+    The lines of a table are alike, and would take cppcheck hours. Headers of weights declare the cut tables without a
+    length, so that no index seems to exceed them.
+    """
     texts = {p.name: p.read_text() for p in sorted(folder.iterdir()) if p.suffix in (".c", ".h")}
     files = {name: _LOOP_HEAD.sub(lambda head: re.sub(r"\n +", " ", head[0]), text) for name, text in texts.items()}
     lengths: dict[str, str] = {}
@@ -113,11 +116,20 @@ def readable(folder: Path) -> dict[str, str]:
 
 
 def misra(folder: Path, cpu: str, seen: set[str] | None = None, kept: Path | None = None) -> set[Finding]:
-    """What cppcheck finds that is not annotated, in functions that are not in `seen`; `kept` as in heard.py.
-    RuntimeError: it could not read the code."""
-    files = unseen(readable(folder), set() if seen is None else seen)
+    """Return cppcheck's findings without annotation, in functions that are not in `seen`.
+
+    Args:
+        folder: Folder of the C code.
+        cpu: Name of the CPU in CPUS.
+        seen: Digests of functions that were checked (see checked_functions.py).
+        kept: Folder of the cache (see tool_cache.py).
+
+    Raises:
+        RuntimeError: cppcheck could not read the code.
+    """
+    files = drop_checked_functions(readable(folder), set() if seen is None else seen)
     command = _cppcheck(cpu, [name for name in files if name.endswith(".c")])
-    _, told = heard([*command, *(_LIMIT if max(map(len, files.values())) > _LARGE else ())], files, kept)
+    _, told = run_tool([*command, *(_LIMIT if max(map(len, files.values())) > _LARGE else ())], files, kept)
     return set(_findings(folder, {name: text.splitlines() for name, text in files.items()}, told.splitlines()))
 
 
@@ -158,8 +170,11 @@ def _code(lines: Sequence[str], number: int) -> str:
 
 
 def moves_pointer(lines: Sequence[str], number: int, column: int) -> bool:
-    """Whether `pointer += integer` stands there. The add-on compares the integer's type with that of what the pointer
-    points to; rule 10.3 is about numbers (rule 18.4, an advisory one, about this)."""
+    """Return whether the place has `pointer += integer`.
+
+    The add-on compares the integer's type with the pointed-to type, but rule 10.3 is about numbers; the advisory rule
+    18.4 is about pointer arithmetic.
+    """
     changed = re.search(r"(\w+) $", lines[number - 1][: column - 1])
     if changed is None or not re.match(r"[+-]=", lines[number - 1][column - 1 :]):
         return False
@@ -167,13 +182,13 @@ def moves_pointer(lines: Sequence[str], number: int, column: int) -> bool:
 
 
 def goes_to_a_pointer(lines: Sequence[str], number: int) -> bool:
-    """Whether `while (pointer < end)` stands there. The add-on takes a pointer to floats for a float that counts."""
+    """Return whether the line has `while (pointer < end)`; the add-on takes a pointer to floats for a float."""
     counted = re.search(r"\bwhile \((\w+) < \w+\)", lines[number - 1])
     return counted is not None and _is_pointer(lines, number, counted[1])
 
 
 def _is_pointer(lines: Sequence[str], number: int, name: str) -> bool:
-    """Whether the function of a line has a pointer of this name."""
+    """Return whether the function of a line has a pointer of this name."""
     begin = next(at for at in range(number - 1, -1, -1) if at == 0 or _FUNCTION.match(lines[at]))
     declared = re.compile(rf"\*(?:const )?{name}\b")  # or read from: products have a space there
     return any(declared.search(line) for line in lines[begin:number])
@@ -183,7 +198,7 @@ _FUNCTION = re.compile(r"^[a-z][^;=#]*?\b(\w+)\(")
 
 
 def origin(lines: Sequence[str], file: str, number: int) -> str:
-    """The function whose body a line stands in, or else the kind of file."""
+    """Return the function whose body contains a line, or else the kind of file."""
     kind = (
         "mcugen.h" if file == "mcugen.h" else re.sub(r"^.*?((?:_kernels|_selftest|_weights|)\.[ch])$", r"NAME\1", file)
     )
@@ -196,7 +211,7 @@ def origin(lines: Sequence[str], file: str, number: int) -> str:
 
 
 def distinct(folders: Sequence[Path]) -> Iterator[Path]:
-    """Those with a function that no earlier one has, so that each is looked at once."""
+    """Yield the folders with a function that no earlier folder has."""
     seen = set[str]()
     for folder in folders:
         texts = {text for path in (*folder.glob("*_kernels.h"), *folder.glob("*.c")) for text in _functions(path)}
@@ -210,7 +225,7 @@ def _functions(path: Path) -> list[str]:
 
 
 def lint(folders: Sequence[Path], cpu: str, jobs: int = 1) -> set[Finding]:
-    """All folders for one CPU."""
+    """Return the findings in all folders for one CPU."""
     with ThreadPoolExecutor(jobs) as pool:
         return set().union(*pool.map(lambda folder: misra(folder, cpu), folders))
 
@@ -221,7 +236,7 @@ _VALUE = re.compile(r"\{\{.*?\}\}")
 
 
 def deviation_table() -> str:
-    """Of the templates and the headers, in Markdown."""
+    """Return the table of deviations in templates and headers, in Markdown."""
     files = [*sorted((ROOT / "runtime_c" / "include").glob("*.h")), *sorted((ROOT / "templates").rglob("*.j2"))]
     texts = {
         str(path.relative_to(ROOT)): _VALUE.sub("x", _ASSEMBLY.sub("    )", path.read_text()))
@@ -239,7 +254,7 @@ def deviation_table() -> str:
 
 
 def rule_key(rule: str) -> tuple[list[int], str]:
-    """Sorts rules by their numbers."""
+    """Return a key that sorts rules by their numbers."""
     return [int(n) for n in re.findall(r"\d+", rule)], rule
 
 

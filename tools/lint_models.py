@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Static analysis of the C of every shared and zoo model, as given and quantized, for a board of each CPU, and of what
-tests/lint_variants.py wrote: small models of each kernel and each option.
+"""Static analysis of the C of all shared and zoo models and of tests/lint_variants.py.
 
-Rules of MISRA C:2012 by cppcheck's add-on, and what compilers' analyzers say: of each function once, with all that it
-mentions. What tools said is kept in build/lint-kept, and so are quantized models by name in build/lint: what was broken
-off goes on where it was.
+Models are analyzed as given and quantized, for a board of each CPU; tests/lint_variants.py writes small models of each
+kernel and option. Tools are cppcheck's add-on for MISRA C:2012 and the analyzers of compilers; each function is checked
+once, with all that it mentions. The output of tools is cached in build/lint-kept, and quantized models in build/lint,
+so that an interrupted run continues.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Annotated
 import onnx
 import typer
 from analyzers import complaints
+from checked_functions import drop_checked_functions
 from lint_c import ADVISORY, EXPLAINED, Finding, misra, readable, rule_key
 from markers import replace_between_markers
-from unseen import unseen
 from zoo import BOUND, FOLDERS, SIZES, is_quantized, roomy, spread_samples
 
 from mcugen.api.compilation import Compilation
@@ -47,7 +47,7 @@ and real kernels, and one that learns."""
 
 
 def compiled(path: Path, precision: str) -> None:
-    """Writes a model's folders, one a board, unless they were by the same mcugen."""
+    """Write a model's folders, one a board, unless the same mcugen has written them."""
     made = PLACE / "made" / f"{path.stem}.{precision}"
     digest = f"{code_digest()} {hashlib.sha256(path.read_bytes()).hexdigest()}"
     if made.exists() and made.read_text() == digest:
@@ -68,16 +68,18 @@ def compiled(path: Path, precision: str) -> None:
 
 
 def wanted(names: Sequence[str]) -> Iterator[tuple[Path, str]]:
-    """Models and precisions."""
+    """Yield the models to check, with their precisions."""
     for path in sorted(path for folder in FOLDERS for path in folder.glob("*.onnx")):
         if any(name in path.stem for name in names):
             yield from ((path, kind) for kind in (("given",) if is_quantized(path) else ("given", "int8")))
 
 
 def looked_at(cpu: str) -> Iterator[tuple[Path, set[Finding]]]:
-    """What MISRA's rules say of each folder; of what was written for a CPU, as plain C where its headers have something
-    new (the rest is the same for all). What is small comes first, so that each function is looked at where little
-    stands beside it."""
+    """Yield the MISRA findings of each folder, smallest folders first.
+
+    Code for a CPU is also checked as plain C if its headers have functions that were not checked yet; all else is equal
+    on all CPUs. In small folders, a function is checked with little code around it.
+    """
     seen, kernels = set[str](), set[str]()
     views = (*VIEWS, PLAIN) if cpu == PLAIN else (cpu,)
     folders = [folder for view in views if (PLACE / view).exists() for folder in (PLACE / view).iterdir()]
@@ -87,14 +89,14 @@ def looked_at(cpu: str) -> Iterator[tuple[Path, set[Finding]]]:
 
 
 def _has_more(folder: Path, seen: set[str]) -> bool:
-    """Whether its headers have functions that are not among these yet."""
+    """Return whether the folder's headers have functions that are not in `seen`, and add them."""
     before = len(seen)
-    unseen({name: text if name.endswith(".h") else "" for name, text in readable(folder).items()}, seen)
+    drop_checked_functions({name: text if name.endswith(".h") else "" for name, text in readable(folder).items()}, seen)
     return len(seen) > before
 
 
 def table(found: dict[str, set[Finding]]) -> str:
-    """Lines by rule and CPU, in Markdown."""
+    """Return the numbers of findings by rule and CPU, in Markdown."""
     counts = {cpu: Counter(finding.rule for finding in findings) for cpu, findings in found.items()}
     rows = [f"| rule | | {' | '.join(counts)} | why |", f"|---|---|{'--:|' * len(counts)}---|"]
     for rule in sorted(set[str]().union(*counts.values()), key=rule_key):

@@ -41,7 +41,7 @@ Branch = tuple[str, int]
 
 
 def run(tests: Sequence[str]) -> str:
-    """Runs the tests under both measurements; what pytest said."""
+    """Run the tests under both measurements; return pytest's output."""
     shutil.rmtree(BUILD, ignore_errors=True)
     (BUILD / "c").mkdir(parents=True)
     configuration = BUILD / "configuration"
@@ -60,12 +60,12 @@ _COVERAGE = (sys.executable, "-m", "coverage")
 
 
 def outcome(said: str) -> str:
-    """The last line of pytest's: how many passed."""
+    """Return the number of passed tests, from the last line of pytest's output."""
     return said.strip().splitlines()[-1].strip("= ")
 
 
 def failed(said: str) -> list[str]:
-    """Tests that failed, or could not begin, with the reason, from pytest's summary."""
+    """Return the tests that failed or could not start, with the reason, from pytest's summary."""
     return [line for line in said.splitlines() if line.startswith(("FAILED ", "ERROR "))]
 
 
@@ -73,7 +73,7 @@ def failed(said: str) -> list[str]:
 
 
 def python_table(report: Path) -> str:
-    """By room of mcugen/: a row each, and one of all."""
+    """Return a table with a row for each package of mcugen/ and one for all."""
     sums: defaultdict[str, list[int]] = defaultdict(lambda: [0] * 4)
     for name, found in json.loads(report.read_text())["files"].items():
         path = Path(name).relative_to("mcugen")
@@ -91,7 +91,7 @@ def python_table(report: Path) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """In percent."""
+    """Return a share in percent."""
     return f"{100 * part / whole:.1f} %" if whole else "none"
 
 
@@ -99,7 +99,7 @@ def share(part: int, whole: int) -> str:
 
 
 def kernel_branches(folder: Path) -> dict[str, dict[Branch, bool]]:
-    """By kernel, each branch, and whether a program took it."""
+    """Return by kernel each branch, and whether a program took it."""
     kernels = sorted((path.name.split(".")[0] for path in TEMPLATES.glob("*.c.j2")), key=len, reverse=True)
     found: defaultdict[str, dict[Branch, bool]] = defaultdict(dict)
     for counts in sorted(folder.rglob("*.gcda")):
@@ -123,7 +123,7 @@ def kernel_branches(folder: Path) -> dict[str, dict[Branch, bool]]:
 
 
 def gcov(counts: Path) -> Iterator[tuple[str, Mapping]]:
-    """The files that were compiled with these counts, and their lines with branches."""
+    """Yield the files that were compiled with these counts, each with its lines and branches."""
     command = ["gcov", "--json-format", "--stdout", "--branch-probabilities", counts.name]
     done = subprocess.run(command, cwd=counts.parent, capture_output=True, text=True)
     for each in done.stdout.splitlines():
@@ -132,7 +132,7 @@ def gcov(counts: Path) -> Iterator[tuple[str, Mapping]]:
 
 
 def kernel_table(found: Mapping[str, Mapping[Branch, bool]], most: int = 15) -> str:
-    """All kernels together, and those with the most branches that nothing took."""
+    """Return the table of all kernels together and of the kernels with the most branches never taken."""
     missed = {kernel: sum(not taken for taken in branches.values()) for kernel, branches in found.items()}
     whole = sum(map(len, found.values()))
     lines = ["| kernel | branches | taken |", "|---|---|---|"]
@@ -144,7 +144,7 @@ def kernel_table(found: Mapping[str, Mapping[Branch, bool]], most: int = 15) -> 
 
 
 def main() -> None:
-    """Runs, prints, and rewrites docs/testing.md if asked to."""
+    """Run the tests, print the tables, and rewrite docs/testing.md on request."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--write-docs", action="store_true")
     parser.add_argument("--kept", action="store_true", help="do not run: read what the last run left")

@@ -20,7 +20,7 @@ from typing import Annotated
 import numpy as np
 import onnx
 import typer
-from batch import combine
+from bundle_batch import combine
 from markers import replace_between_markers
 from onnx import TensorProto, numpy_helper
 from onnx.backend.test.case.test_case import TestCase

@@ -27,7 +27,7 @@ FILTERS = ((25, 5, 64, 64, 3, 3, 1, 64), (24, 24, 32, 32, 3, 3, 2, 32), (16, 16,
 
 
 def instructions(model: onnx.ModelProto, board: str, packed: bool) -> dict[str, int]:
-    """By layer, with the kernels that come first for weights of 4 bits or of 8."""
+    """Return the instructions by layer, with the preferred kernels for 4-bit or 8-bit weights."""
     others = ("winograd", "coded", "transpose", "short")
     named = [k for k in kernels_that_fit(model, board) if not any(other in k for other in others)]
     kernels = tuple(k for k in named if ("s4" in k) == packed)
@@ -38,7 +38,7 @@ def instructions(model: onnx.ModelProto, board: str, packed: bool) -> dict[str, 
 
 
 def ratios(model: onnx.ModelProto, board: str) -> Iterator[str]:
-    """The least and the greatest of the model's layers, of those with results of 8 bits and of those with 16."""
+    """Yield the smallest and largest ratio of layers with 8-bit results, and of layers with 16-bit results."""
     packed, plain = (instructions(model, board, few) for few in (True, False))
     wide = {value.name for value in model.graph.output if value.type.tensor_type.elem_type == onnx.TensorProto.INT16}
     found = {name: packed[name] / count for name, count in plain.items() if name in packed}
@@ -48,7 +48,7 @@ def ratios(model: onnx.ModelProto, board: str) -> Iterator[str]:
 
 
 def main(boards: Annotated[list[str], typer.Argument(help="one of each CPU")]) -> None:
-    """A row for each."""
+    """Print a row for each board."""
     models = [convolutions("int8", shapes, FOUR_BITS) for shapes in (WINDOWS, FILTERS)]
     models.insert(1, four_bit_layers()[1])
     for board in boards:

@@ -19,7 +19,7 @@ WORDS = {
 
 
 def summary(document: str) -> str:
-    """Geometric means over the networks that both have; `document` holds the tables."""
+    """Return geometric means over the networks that both compilers have; `document` holds the tables."""
     table = document.split(INT8, 1)[1].split("\n### ", 1)[0]
     ratios: dict[str, list[list[float]]] = defaultdict(list)
     for row in re.findall(r"^\| [a-z]\w+_qdq \|(.*)\|$", table, re.M):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which generated files differ between this source tree and another, over models, boards and goals.
+"""Compares the generated C of this source tree and another, over models, boards and goals.
 
-Equal C has equal bits and equal instructions: the safety net of a change that shall move code and nothing else.
+Equal C has equal results and equal instructions. Use it after a refactoring that must not change generated code.
 
     git worktree add /tmp/before main
     tools/same_code.py --against /tmp/before --boards nrf52840,rp2040
@@ -25,28 +25,33 @@ GOALS = "balanced,speed,ram,flash"
 
 
 def main() -> int:
-    """0 if all files are equal, 1 if some differ; prints them."""
+    """Print the files that differ; return 0 if all files are equal, else 1."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", type=Path, help="root of the other source tree")
     parser.add_argument("--models", nargs="*", type=Path, help="ONNX files; else all shared ones")
     parser.add_argument("--boards", default=BOARDS)
     parser.add_argument("--goals", default=GOALS)
-    parser.add_argument("--digests", action="store_true", help="prints digests of the tree that Python imports, alone")
-    asked = parser.parse_args()
-    models = asked.models or sorted([*(SHARED / "models").glob("*.onnx"), *(SHARED / "zoo").glob("*.onnx")])
-    wanted = [f"--boards={asked.boards}", f"--goals={asked.goals}", "--models", *(str(m.resolve()) for m in models)]
-    if asked.digests:
-        for line in _digests(models, asked.boards.split(","), asked.goals.split(",")):
+    parser.add_argument("--digests", action="store_true", help="only print digests of the tree that Python imports")
+    options = parser.parse_args()
+    models = options.models or sorted([*(SHARED / "models").glob("*.onnx"), *(SHARED / "zoo").glob("*.onnx")])
+    arguments = [
+        f"--boards={options.boards}",
+        f"--goals={options.goals}",
+        "--models",
+        *(str(m.resolve()) for m in models),
+    ]
+    if options.digests:
+        for line in _compile_all(models, options.boards.split(","), options.goals.split(",")):
             print(json.dumps(line), flush=True)
         return 0
-    if asked.against is None:
+    if options.against is None:
         parser.error("--against names the other tree")
-    mine, other = (_started(tree, wanted) for tree in (ROOT, asked.against))
-    return _compared(mine, other)
+    mine, other = (_start_digests(tree, arguments) for tree in (ROOT, options.against))
+    return _compare(mine, other)
 
 
-def _digests(models: list[Path], boards: list[str], goals: list[str]) -> Iterator[list[object]]:
-    """Of each compilation its model, board and goal, and by file a digest; or the error."""
+def _compile_all(models: list[Path], boards: list[str], goals: list[str]) -> Iterator[list[object]]:
+    """Yield model, board, goal and digests by file (or the error) of each compilation."""
     from mcugen.core.errors import McugenError
     from mcugen.core.options import CompileOptions
     from mcugen.driver.compiler import compile_model
@@ -62,14 +67,14 @@ def _digests(models: list[Path], boards: list[str], goals: list[str]) -> Iterato
                 yield [model.name, board, goal, digests]
 
 
-def _started(tree: Path, wanted: list[str]) -> subprocess.Popen[str]:
-    command = [sys.executable, str(Path(__file__).resolve()), "--digests", *wanted]
+def _start_digests(tree: Path, arguments: list[str]) -> subprocess.Popen[str]:
+    command = [sys.executable, str(Path(__file__).resolve()), "--digests", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(tree.resolve())}
     return subprocess.Popen(command, env=environment, cwd=tree, stdout=subprocess.PIPE, text=True)
 
 
-def _compared(mine: subprocess.Popen[str], other: subprocess.Popen[str]) -> int:
-    """Line by line, as both come."""
+def _compare(mine: subprocess.Popen[str], other: subprocess.Popen[str]) -> int:
+    """Compare the digests of both processes line by line; return the exit code."""
     assert mine.stdout is not None and other.stdout is not None
     compilations = files = differing = 0
     for line, before in zip(map(json.loads, mine.stdout), map(json.loads, other.stdout), strict=True):

@@ -41,7 +41,7 @@ ON_PAPER = (4, 8, 16, 32)
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds of CPU of a task, and of its process until its end; which process that was."""
+    """CPU seconds of a task and of its process so far, with the process id."""
 
     task: float
     process: float
@@ -49,30 +49,30 @@ class Spent:
 
 
 def spent() -> float:
-    """Seconds of CPU of this process and of those that it waited for."""
+    """Return the CPU seconds of this process and of its finished children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def timed(asked: Asked, store: Store, point: Point) -> Spent:
-    """What a worker does."""
+    """Measure a point as a worker does; return its CPU seconds."""
     before = spent()
     measure(asked, point, False, store)
     return Spent(spent() - before, spent(), os.getpid())
 
 
 def busiest(found: Sequence[Spent]) -> float:
-    """Seconds of the process that took longest, imports included."""
+    """Return the seconds of the busiest process, imports included."""
     return max(totals(found).values())
 
 
 def totals(found: Sequence[Spent]) -> Mapping[int, float]:
-    """Seconds of each process."""
+    """Return the seconds of each process."""
     return {pid: max(each.process for each in found if each.pid == pid) for pid in {each.pid for each in found}}
 
 
 def on_paper(tasks: Sequence[float], start: float, workers: int) -> float:
-    """Seconds until the last of the tasks is done, taken up in order; each worker needs some to `start`."""
+    """Return the seconds until the last task is done, with tasks taken in order; a worker needs `start` seconds first."""
     free = [start] * workers
     for seconds in tasks:
         heapq.heapreplace(free, free[0] + seconds)
@@ -80,7 +80,7 @@ def on_paper(tasks: Sequence[float], start: float, workers: int) -> float:
 
 
 def rows(one: Sequence[Spent], two: Sequence[Spent]) -> list[list[str]]:
-    """By workers: seconds of the busiest one, and how much faster that is than one."""
+    """Return rows by number of workers: seconds of the busiest worker, and the speed-up over one worker."""
     alone, tasks = busiest(one), [each.task for each in one]
     start = alone - sum(tasks)
     found = [("1", alone), ("2", busiest(two))]
@@ -91,7 +91,7 @@ def rows(one: Sequence[Spent], two: Sequence[Spent]) -> list[list[str]]:
 def main(
     write_docs: Annotated[bool, typer.Option("--write-docs", help="the table, in docs/cluster.md")] = False,
 ) -> None:
-    """The keyword model, quantized to int8, on 12 boards for 3 goals, estimated: 36 tasks."""
+    """Estimate the keyword model in int8 on 12 boards for 3 goals (36 tasks), with one worker and with two."""
     data = SHARED / "data" / "kws_calib.npz"
     quantizing = {"int8": Quantizing("int8", calibration=data)}
     asked = Asked(SHARED / "models" / "ds_cnn_kws_f32.onnx", CompileOptions(), quantizing, Judging())

@@ -31,7 +31,7 @@ from mcugen.evaluation.samples import random_samples  # noqa: E402
 
 @dataclass(frozen=True)
 class Costs:
-    """Bytes and retired instructions; those of inference are of a build that does not learn."""
+    """Bytes and retired instructions of training, beside those of a build for inference only."""
 
     arena: int
     arena_of_inference: int
@@ -48,7 +48,7 @@ LAST_BLOCK = "t273,t278,t282"
 
 
 def costs(model: Path | onnx.ModelProto, board: str, training: Training, max_ram: int | None = None) -> Costs:
-    """Of a step of learning a class."""
+    """Measure a training step that learns a class."""
     plain = compile_model(model, board)
     found = compile_model(model, board, CompileOptions(training=training, max_ram=max_ram))
     assert found.bundle.lesson is not None
@@ -66,7 +66,7 @@ def costs(model: Path | onnx.ModelProto, board: str, training: Training, max_ram
 
 
 def cases() -> Iterator[tuple[str, Path | onnx.ModelProto, str, Training, int | None]]:
-    """Name, model, board, what is trained of it, and within how many bytes."""
+    """Yield name, model, board, training options and RAM limit of each case."""
     last, integers = Training("last:1"), Training("last:1", precision="int8")
     for training in (last, integers):
         yield "DS-CNN", SHARED / "ds_cnn_kws_int8_qdq.onnx", "nrf52840", training, None
@@ -78,7 +78,7 @@ def cases() -> Iterator[tuple[str, Path | onnx.ModelProto, str, Training, int | 
 
 
 def main() -> None:
-    """Prints a line a model and what is trained of it."""
+    """Print a JSON line for each case."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("models", nargs="*", metavar="MODEL", help="a word of its name; none: all models")
     asked_for = parser.parse_args().models

@@ -22,19 +22,19 @@ Run = Callable[[list[str], Path], str]
 
 @dataclass(frozen=True)
 class Step:
-    """A command of the page, and lines that it is said to print."""
+    """A command of the page, with the lines that the page says it prints."""
 
     command: str
     printed: tuple[str, ...] = ()
 
 
 def chapter(page: str, part: str) -> str:
-    """The one that trains `part`."""
+    """Return the chapter that trains `part`."""
     return next(text for text in page.split("\n## ") if f"train_{part}.py" in text)
 
 
 def steps(page: str, part: str) -> list[Step]:
-    """Of a chapter; what a block of text shows, the last command before it prints."""
+    """Return the steps of a chapter; a text block shows the output of the command before it."""
     found: list[Step] = []
     for kind, block in re.findall(r"```(sh|text)\n(.*?)```", chapter(page, part), re.DOTALL):
         lines = block.strip().splitlines()
@@ -46,7 +46,7 @@ def steps(page: str, part: str) -> list[Step]:
 
 
 def followed(page: str, part: str, folder: Path, trained: Path, run: Run) -> Iterator[tuple[Step, str]]:
-    """All steps with what they print, in a folder where `trained` is what the program of the page makes."""
+    """Yield all steps with their output, run in a folder with the files in `trained` instead of a training."""
     for step in steps(page, part):
         name, *words = shlex.split(step.command)
         if name == "python":
@@ -60,12 +60,12 @@ def followed(page: str, part: str, folder: Path, trained: Path, run: Run) -> Ite
 
 
 def plain(text: str) -> str:
-    """Without what a table's widths depend on."""
+    """Return the text without the blanks on which a table's widths depend."""
     return re.sub(" +", " ", text)
 
 
 def current(page: str, run: Run) -> str:
-    """The page with the figures that the committed models give now."""
+    """Return the page with the figures that the committed models give now."""
     for part in PARTS:
         text = other = chapter(page, part)
         with tempfile.TemporaryDirectory() as folder:

@@ -22,13 +22,13 @@ LONGEST = 10
 
 
 def entropy(codes: Array) -> float:
-    """Bits that an ideal code of single numbers takes."""
+    """Return the bits that an ideal entropy code of single values takes."""
     counts = np.unique(codes, return_counts=True)[1]
     return float(-(counts * np.log2(counts / codes.size)).sum())
 
 
 def huffman(codes: Array, longest: int = LONGEST) -> int:
-    """Bits by the best code of so many bits at most (package-merge), without its table."""
+    """Return the bits of the best prefix code of limited length (package-merge), without its table."""
     leaves = sorted(np.unique(codes, return_counts=True)[1].tolist())
     packages: list[int] = []
     for _ in range(longest):
@@ -38,7 +38,7 @@ def huffman(codes: Array, longest: int = LONGEST) -> int:
 
 
 def main(models: Annotated[list[Path], typer.Argument(help="quantized models")]) -> None:
-    """Bytes, and what of them is left."""
+    """Print the bytes of weights, and the share that a code leaves of them."""
     for path in models:
         graph = compile_model(path).graph
         found = [node.input(i).data for node in graph.nodes for i in weight_axes(node.op)]

@@ -13,9 +13,9 @@ import jinja2
 import numpy as np
 import onnx
 import pytest
-from apart import main
 from onnx import TensorProto, helper
 from onnx_models import Net
+from sandbox import run_mcugen
 
 from mcugen.api import compilation
 from mcugen.cli.commands.console import tell_notes
@@ -91,7 +91,7 @@ def test_a_bug_in_a_command_is_caught(
         raise bug
 
     monkeypatch.setattr(compilation, "compile_model", broken)
-    assert main(("inspect", str(model))) == 1
+    assert run_mcugen(("inspect", str(model))) == 1
     assert f"{type(bug).__name__}: {bug} (mcugen/" in capsys.readouterr().err
 
 
@@ -115,7 +115,7 @@ def test_an_operator_cannot_end_the_program_in_silence(
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "m.onnx")
     out = tmp_path / "out"
     arguments = ("compile", tmp_path / "m.onnx", "-b", "host", "--plugin", tmp_path / "plugin.py", "-o", out)
-    assert main(tuple(map(str, arguments))) == code
+    assert run_mcugen(tuple(map(str, arguments))) == code
     assert capsys.readouterr().err.startswith("error: ")
     assert not out.exists()
 
@@ -126,7 +126,7 @@ def test_an_operator_cannot_end_the_program_in_silence(
 def test_a_plugin_that_ends_or_fails_is_named(text: str, model: Path, capsys: pytest.CaptureFixture[str]):
     plugin = model.with_name("plugin.py")
     plugin.write_text(text)
-    assert main(("compile", str(model), "-b", "host", "--plugin", str(plugin))) == 2
+    assert run_mcugen(("compile", str(model), "-b", "host", "--plugin", str(plugin))) == 2
     assert "plugin.py: the file must run" in capsys.readouterr().err
 
 
@@ -136,7 +136,7 @@ def test_a_plugin_that_does_not_end_is_ended(
     monkeypatch.setenv("MCUGEN_SECONDS", "1")
     plugin = model.with_name("plugin.py")
     plugin.write_text("while True:\n    try:\n        while True: pass\n    except Exception: pass\n")
-    assert main(("compile", str(model), "-b", "host", "--plugin", str(plugin))) == 2
+    assert run_mcugen(("compile", str(model), "-b", "host", "--plugin", str(plugin))) == 2
     assert "at most 1 s of CPU" in capsys.readouterr().err
 
 
@@ -165,7 +165,7 @@ def test_a_thousand_refusals_are_a_short_message(tmp_path: Path, capsys: pytest.
     onnx.save(
         helper.make_model(helper.make_graph(nodes, "g", [x], [y]), opset_imports=opsets, ir_version=10), tmp_path / "m"
     )
-    assert main(("inspect", str(tmp_path / "m"))) == 4
+    assert run_mcugen(("inspect", str(tmp_path / "m"))) == 4
     message = capsys.readouterr().err
     assert "1500 nodes are not" in message and "and 1,488 more" in message
     assert len(message) <= LONGEST + 100
@@ -173,12 +173,12 @@ def test_a_thousand_refusals_are_a_short_message(tmp_path: Path, capsys: pytest.
 
 @pytest.mark.parametrize("arguments", [("c" * 50_000,), ("--" + "c" * 50_000,), ("inspect", "m", "--" + "u" * 50_000)])
 def test_usage_errors_do_not_quote_all_of_it(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]):
-    assert main(arguments) == 2
+    assert run_mcugen(arguments) == 2
     assert len(capsys.readouterr().err) <= 3 * LONGEST  # with a frame and its padding
 
 
 def test_an_output_folder_that_no_system_takes(model: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(("compile", str(model), "-b", "host", "-o", "o" * 300)) in (2, 9)
+    assert run_mcugen(("compile", str(model), "-b", "host", "-o", "o" * 300)) in (2, 9)
     assert capsys.readouterr().err.startswith("error: ")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx_models import Net
 from test_random_splits import on_two_threads
-from two_cores import two_cores
+from two_core_boards import two_cores
 
 from mcugen.core.board import load_board
 from mcugen.core.errors import VerificationError

@@ -16,7 +16,7 @@ import pytest
 from compilers import assert_accepted, run
 from onnx_models import Net, optimized
 from shared_models import MODELS
-from two_cores import two_cores
+from two_core_boards import two_cores
 
 from mcugen.core.errors import UsageError
 from mcugen.core.options import CompileOptions

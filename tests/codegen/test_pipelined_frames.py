@@ -13,7 +13,7 @@ import pytest
 from compilers import assert_accepted, run
 from onnx_models import Net
 from shared_models import MODELS
-from two_cores import two_cores
+from two_core_boards import two_cores
 
 from mcugen.core.board import load_board
 from mcugen.core.errors import UsageError, VerificationError

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from compilers import run
 from onnx_models import Net
-from two_cores import two_cores
+from two_core_boards import two_cores
 
 from mcugen.backends.cpu import pipeline
 from mcugen.core.options import CompileOptions

@@ -9,6 +9,8 @@ import pytest
 from onnx_models import imported, optimized
 from random_graphs import random_model
 from shared_models import MODELS
+from test_bodies import branching, summing
+from test_printer import quantized_net
 
 from mcugen.core.errors import UsageError
 from mcugen.hir.graph import ComputedSize, Graph
@@ -19,9 +21,6 @@ from mcugen.hir.types import DType, Layout, QuantParams, TensorType
 from mcugen.hir.verify import verify_graph
 from mcugen.hir.words import Words
 from mcugen.ops.pointwise import Binary, Unary
-
-from .test_bodies import branching, summing
-from .test_printer import quantized_net
 
 
 def assert_read_again(graph: Graph) -> Graph:

@@ -14,7 +14,7 @@ import pytest
 from cmsis_nn_library import IS_REAL, library
 from compilers import assert_accepted_in_turn
 from onnx_models import random_feeds
-from turns import in_turn
+from rotation import in_turn
 
 from mcugen.core.board import load_board
 from mcugen.core.options import CMSIS_NN, CompileOptions

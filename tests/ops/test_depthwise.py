@@ -11,7 +11,7 @@ from checks import share
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from onnx_models import Net, assert_close
-from two_cores import two_cores as with_two_cores
+from two_core_boards import two_cores as with_two_cores
 
 from mcugen.core.board import load_board
 from mcugen.core.options import CompileOptions

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from batch import combine
+from bundle_batch import combine
 from compilers import STRICT
 from kernel_extremes import extremes_of, samples_of, trained_values
 from measure_costs import kernels_that_fit

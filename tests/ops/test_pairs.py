@@ -14,7 +14,7 @@ from itertools import product
 import numpy as np
 import onnx
 import pytest
-from batch import combine
+from bundle_batch import combine
 from onnx_models import Feeds, Net, assert_close, onnxruntime_outputs, random_feeds, reference_outputs
 from pairs import CONSUMERS, PLACES, PRODUCERS, SHAPE, model_of
 

@@ -7,23 +7,25 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
-from onnx_models import Net
+from onnx_models import Net, onnxruntime_outputs
 
 from mcugen.core.options import CompileOptions
 from mcugen.frontend.onnx.load import load
+from mcugen.hir.graph import Graph
+from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import Array, DType
 from mcugen.quantization.quantize import Quantization, Quantizer, float_model, quantizer
 from mcugen.quantization.scheme import Scheme
 
 
 def random_weights(seed: int, *shape: int) -> Array:
-    """Normal, scaled so that a layer keeps the variance of its input."""
+    """Return normal weights, scaled so that a layer keeps the variance of its input."""
     fan_in = max(int(np.prod(shape[1:])), 1)
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32) / np.sqrt(fan_in).astype(np.float32)
 
 
 def conv_net(opset: int = 17) -> onnx.ModelProto:
-    """Convolution, batch normalization, ReLU6; residual depthwise block; pool, dense with bias, softmax."""
+    """Return a network: convolution, batch normalization, ReLU6, residual depthwise block, pool, dense, softmax."""
     net = Net(opset)
     x = net.input("x", 1, 3, 8, 8)
     y = net.op("Conv", x, net.const(random_weights(1, 8, 3, 3, 3)), pads=[1, 1, 1, 1], out="stem")
@@ -44,14 +46,14 @@ def conv_net(opset: int = 17) -> onnx.ModelProto:
 
 
 def normal_samples(model: onnx.ModelProto, count: int = 24, seed: int = 0) -> list[dict[str, Array]]:
-    """Standard normal inputs."""
+    """Return standard normal inputs."""
     random = np.random.default_rng(seed)
     shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.graph.input}
     return [{n: random.standard_normal(s).astype(np.float32) for n, s in shapes.items()} for _ in range(count)]
 
 
 def quantizer_of(model: onnx.ModelProto, scheme: Scheme | None = None, wide: bool = False) -> Quantizer:
-    """By samples of its own."""
+    """Return the quantizer of a model, profiled on normal samples."""
     source, scheme = load(model), scheme or Scheme()
     fused = float_model(source, CompileOptions(), scheme, wide)
     return quantizer(source, fused, scheme, normal_samples(model))
@@ -60,11 +62,22 @@ def quantizer_of(model: onnx.ModelProto, scheme: Scheme | None = None, wide: boo
 def quantized(
     model: onnx.ModelProto, scheme: Scheme | None = None, wanted: Mapping[str, DType] | None = None
 ) -> Quantization:
-    """By samples of its own."""
+    """Quantize a model by its profile on normal samples."""
     return quantizer_of(model, scheme, wide=DType.INT16 in (wanted or {}).values()).quantize(wanted)
 
 
 def sqnr(wanted: list[Array], found: list[Array]) -> float:
-    """Signal to noise of all samples together, dB."""
+    """Return the signal-to-noise ratio of all samples together, in dB."""
     a, b = (np.concatenate([x.reshape(-1) for x in arrays]).astype(np.float64) for arrays in (wanted, found))
     return float(10 * np.log10(np.square(a).sum() / max(np.square(a - b).sum(), 1e-30)))
+
+
+def check_integer_graph(model: onnx.ModelProto, quantization: Quantization, graph: Graph, min_sqnr_db: float) -> None:
+    """Check that the integer graph's y is within a step of the QDQ model's in ONNX Runtime, and near the float one."""
+    samples = normal_samples(model, 8, seed=5)
+    exact = [onnxruntime_outputs(model, s)["y"] for s in samples]
+    expected = [onnxruntime_outputs(quantization.proto, s)["y"] for s in samples]
+    found = [interpret(graph, s)["y"] for s in samples]
+    step = quantization.plan.activations["y"].quant.scale[0]
+    assert max(np.abs(a - b).max() for a, b in zip(expected, found, strict=True)) <= 1.01 * step
+    assert sqnr(exact, found) > min_sqnr_db

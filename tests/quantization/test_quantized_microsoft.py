@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from float_models import normal_samples, quantized, random_weights, sqnr
+from float_models import check_integer_graph, normal_samples, quantized, random_weights, sqnr
 from onnx_models import MICROSOFT, Net, assert_close, c_outputs, onnxruntime_outputs, operators, optimized
 
 from mcugen.hir.interpreter import interpret
@@ -61,13 +61,7 @@ def test_encoder_block(opset: int) -> None:
     attention = ["dense", "dense", "dense", "matmul", "softmax", "matmul", "dense"]
     block_of_two = ["add", "normalize", "dense", "lookup", "dense", "add", "normalize"]
     assert sorted(layers[1:-1]) == sorted([*attention, *block_of_two])
-    samples = normal_samples(model, 8, seed=5)
-    exact = [onnxruntime_outputs(model, s)["y"] for s in samples]
-    wanted = [onnxruntime_outputs(quantization.proto, s)["y"] for s in samples]
-    found = [interpret(graph, s)["y"] for s in samples]
-    scale = quantization.plan.activations["y"].quant.scale[0]
-    assert max(np.abs(a - b).max() for a, b in zip(wanted, found, strict=True)) <= 1.01 * scale
-    assert sqnr(exact, found) > 25
+    check_integer_graph(model, quantization, graph, 25)
 
 
 def test_its_code() -> None:

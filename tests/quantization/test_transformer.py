@@ -7,8 +7,8 @@ import numpy as np
 import onnx
 import pytest
 from checks import check_c
-from float_models import normal_samples, quantized, random_weights, sqnr
-from onnx_models import Net, onnxruntime_outputs, operators, optimized
+from float_models import check_integer_graph, normal_samples, quantized, random_weights
+from onnx_models import Net, operators, optimized
 
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
@@ -79,13 +79,7 @@ def test_encoder_block(spelled_out: bool, masked: bool):
     assert layers[0] == "quantize" and layers[-1].endswith("dequantize")
     attention = ["dense", "dense", "dense", "matmul", "softmax", "matmul", "dense", "add"]
     assert sorted(layers[1:-1]) == sorted(["normalize", *attention, "normalize", "dense", "lookup", "dense"])
-    samples = normal_samples(model, 8, seed=5)
-    exact = [onnxruntime_outputs(model, s)["y"] for s in samples]
-    wanted = [onnxruntime_outputs(quantization.proto, s)["y"] for s in samples]
-    found = [interpret(graph, s)["y"] for s in samples]
-    scale = quantization.plan.activations["y"].quant.scale[0]
-    assert max(np.abs(a - b).max() for a, b in zip(wanted, found, strict=True)) <= 1.01 * scale
-    assert sqnr(exact, found) > 28
+    check_integer_graph(model, quantization, graph, 28)
 
 
 def test_its_code():

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
-from apart import Command, Outcome, run_all
 from fuzz_inputs import MAKERS, check, command
 from hostile import GROUPS, corpus
+from sandbox import Command, Outcome, run_all
 
 from mcugen.cli.commands import listing
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from analyzers import complaints
-from heard import heard
+from checked_functions import drop_checked_functions, without_assembly
 from lint_c import deviation_table, readable
-from unseen import unseen, without_assembly
+from tool_cache import run_tool
 
 import mcugen
 from mcugen.core.options import CompileOptions
@@ -87,19 +87,19 @@ def test_a_function_is_looked_at_once_with_all_that_it_mentions(change: str):
     """What calls it needs its declaration."""
     old, new, is_seen_again = CHANGES[change]
     seen = set[str]()
-    assert unseen({"net.c": ONCE}, seen) == {"net.c": ONCE}
+    assert drop_checked_functions({"net.c": ONCE}, seen) == {"net.c": ONCE}
     changed = ONCE.replace(old, new)
     name = "other.c" if "other" in changed else "net.c"
-    found = unseen({name: changed}, seen)[name]
+    found = drop_checked_functions({name: changed}, seen)[name]
     assert ("static int a(int v)\n{" in found) == is_seen_again
     assert ("static int a(int v);\n" in found) == (not is_seen_again)
 
 
 def test_with_all_numbers_each_counts():
     seen = set[str]()
-    unseen({"net.c": ONCE}, seen, numbers=True)
-    assert "+ 1001" in unseen({"net.c": ONCE.replace("1000", "1001")}, seen, numbers=True)["net.c"]
-    assert "p.most" not in unseen({"net.c": ONCE}, seen, numbers=True)["net.c"]
+    drop_checked_functions({"net.c": ONCE}, seen, numbers=True)
+    assert "+ 1001" in drop_checked_functions({"net.c": ONCE.replace("1000", "1001")}, seen, numbers=True)["net.c"]
+    assert "p.most" not in drop_checked_functions({"net.c": ONCE}, seen, numbers=True)["net.c"]
 
 
 def test_analyzers_are_not_shown_what_assembly_writes():
@@ -114,9 +114,9 @@ def test_analyzers_are_not_shown_what_assembly_writes():
 def test_what_was_heard_is_kept_by_content_and_command(tmp_path: Path):
     kept = tmp_path / "kept"
     for text in ("one", "one", "two"):
-        assert heard(["cat", "a"], {"a": text}, kept) == (0, text)
+        assert run_tool(["cat", "a"], {"a": text}, kept) == (0, text)
     assert len(list(kept.iterdir())) == 2
-    assert heard(["cat", "b"], {"a": "one"}, kept)[0] == 1
+    assert run_tool(["cat", "b"], {"a": "one"}, kept)[0] == 1
 
 
 def test_tables_are_cut_to_their_first_lines(tmp_path: Path):
@@ -137,7 +137,7 @@ FAULTS = {
 
 @pytest.mark.qemu
 @pytest.mark.parametrize("tool", FAULTS)
-def test_each_analyzer_is_heard(tool: str, tmp_path: Path):
+def test_each_analyzer_is_run_tool(tool: str, tmp_path: Path):
     text = f"#include <stdint.h>\nint32_t net(int32_t v);\nint32_t net(int32_t v)\n{{\n    {FAULTS[tool]}\n}}\n"
     (tmp_path / "net.c").write_text(text)
     assert any(tool in f"{c.tool} {c.text}" for c in complaints(tmp_path, mcugen.load_board("nrf52840")))

@@ -9,8 +9,8 @@ from random import Random
 
 import numpy as np
 import pytest
-from damage import change_bytes
 from device import OK, STORAGE, STORED, Device, Flash
+from fuzz_values import change_bytes
 from onnx_models import Net
 
 from mcugen import CompileOptions, compile_model

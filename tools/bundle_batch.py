@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many compiled models as one, so that one build and one run serve them all."""
+"""Combines compiled models into one, so that one build and one run serve all of them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from mcugen.codegen.bundle import Bundle, Port
 ALIGN = 16
 
 GAP = 256
-"""Bytes between the parts: under the address sanitizer nobody may touch them while the models run."""
+"""Bytes between the parts of the arena; under the address sanitizer, an access to them while the models run fails."""
 
 
 def combine(bundles: Sequence[Bundle], name: str = "batch") -> Bundle:
-    """A bundle that runs the given ones in turn, each in its own part of the arena. Their names must differ.
+    """Return a bundle that runs the given bundles in turn, each in its own part of the arena.
 
-    The parts are exactly as large as the models say, with guarded gaps between them.
+    The parts have exactly the models' arena sizes, with guarded gaps between them. Port `x` of model `m` is called
+    `m/x`. States are reset before the first sample and kept from one sample to the next.
 
-    Sizes that the caller gives are not passed on: there must be none. States begin with the first sample, and are kept
-    from one to the next.
-
-    Port `x` of model `m` is called `m/x`.
+    Args:
+        bundles: Models with different names and without sizes that the caller gives.
+        name: Name of the result.
     """
     files: dict[str, str] = {}
     offsets, size = [], GAP
@@ -52,7 +52,7 @@ def combine(bundles: Sequence[Bundle], name: str = "batch") -> Bundle:
 
 
 def _weights(text: str) -> str:
-    """A model's constants, so that those of another may follow: it says anew where they lie."""
+    """Return the text of a model's constants and undefine its macros, so that another model's text can follow."""
     macros = (line.split()[1] for line in text.splitlines() if line.startswith("#define WEIGHTS"))
     return text + "".join(f"#undef {macro}\n" for macro in macros)
 
@@ -80,11 +80,11 @@ _GUARDS = """\
 #define GUARD(begin, nbytes) ((void)0)
 #define UNGUARD(begin, nbytes) ((void)0)
 #endif"""
-"""The harness writes all of the arena before each sample."""
+"""C macros that guard the gaps while the models run; the harness writes the whole arena before each sample."""
 
 
 def _texts(bundles: Sequence[Bundle], offsets: Sequence[int], size: int, name: str) -> tuple[str, str]:
-    """The C that calls the models."""
+    """Return header and source that call the models."""
     macro = name.upper()
     header = [f'#include "{b.name}.h"' for b in bundles]
     header += [f"#define {macro}_ARENA_SIZE {size}u", f"#define {macro}_ARENA_ALIGN {ALIGN}u"]

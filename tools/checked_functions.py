@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which functions of generated C were looked at before, so that a tool need not look at them again in each model.
+"""Removes functions of generated C that a tool checked before in another model.
 
-What a rule says of a function follows from its text and from what it mentions: macros, types, constants, the heads of
-functions that it calls, what these mention in turn, and the conditions around each. A function was seen if all of that
-was. What stands at file scope stays in every folder, for the rules on names, declarations and files.
+The verdict on a function depends on its text and on all that it mentions: macros, types, constants, the heads of the
+functions that it calls, what these mention in turn, and the conditions around each. A function counts as checked if all
+of that was. Declarations at file scope stay in every folder, for rules on names, declarations and files.
 """
 
 from __future__ import annotations
@@ -31,28 +31,36 @@ _KEYWORDS = frozenset(
 )
 _ASSEMBLY = "__asm__ volatile("
 _SMALL = 64
-"""Numbers below it are told apart: shifts, bits, sizes of types, which rules ask for."""
+"""Numbers below it are distinguished: shifts, bits and sizes of types, which rules check."""
 
 
 Conditions = list[tuple[int, str]]
-"""From which offset on which conditions hold, as lines."""
+"""Offsets in a text, each with the preprocessor conditions that hold from there on, as lines."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What stands at file scope, below the conditions around it: the names that it defines, what it mentions. Of a
-    function only the head, which is what callers see."""
+    """A declaration at file scope with the conditions around it; of a function only the head, which callers see.
+
+    `names` are the names that it defines, `mentions` all words of its text.
+    """
 
     names: frozenset[str]
     text: str
     mentions: frozenset[str]
 
 
-def unseen(files: Mapping[str, str], seen: set[str], numbers: bool = False) -> dict[str, str]:
-    """Files with declarations in place of functions that were seen before, the first line of parameters whose kinds
-    were, and without tables of weights and samples of such kinds; what is here is added to `seen`.
+def drop_checked_functions(files: Mapping[str, str], seen: set[str], numbers: bool = False) -> dict[str, str]:
+    """Return the files without what was checked before, and add what they contain to `seen`.
 
-    The model's name makes no difference, nor do, unless all `numbers` count, those of a size that are not small.
+    Checked functions become declarations, checked kinds of parameters their first line; tables of weights and samples
+    of checked kinds are left out.
+
+    Args:
+        files: Text of each file by its name.
+        seen: Digests of what was checked.
+        numbers: Whether all numbers are compared; else numbers from _SMALL on are equal if their size is. The model's
+            name is never compared.
     """
     model = min((name for name in files if name.endswith(".c")), key=len, default=".c")[:-2]
     of_model = re.compile(rf"(?<![A-Za-z0-9]){re.escape(model)}(?![A-Za-z0-9])", re.IGNORECASE)
@@ -92,8 +100,10 @@ def unseen(files: Mapping[str, str], seen: set[str], numbers: bool = False) -> d
 
 
 def without_assembly(files: Mapping[str, str]) -> dict[str, str]:
-    """Files with declarations in place of functions in assembly: no analyzer sees what these write, and of what is
-    declared it takes that it may be anything."""
+    """Return the files with declarations instead of functions in assembly.
+
+    Analyzers cannot see what assembly writes; they assume the worst of a declared function.
+    """
 
     def declared(function: re.Match[str]) -> str:
         return f"{function[1]};" if _ASSEMBLY in function[0] else function[0]
@@ -102,7 +112,7 @@ def without_assembly(files: Mapping[str, str]) -> dict[str, str]:
 
 
 def _reached(words: frozenset[str], given: Mapping[str, list[Piece]]) -> set[str]:
-    """The texts of all pieces that words lead to."""
+    """Return the texts of all pieces that the words mention, directly or through other pieces."""
     found, known, todo = set[str](), set(words), list(words)
     while todo:
         for piece in given.get(todo.pop(), ()):
@@ -176,7 +186,7 @@ def _ends(code: list[str]) -> bool:
 
 
 def _defined(text: str) -> frozenset[str]:
-    """Names that a declaration gives: of a function, a type and its tag, a variable, constants."""
+    """Return the names that a declaration defines: of a function, a type and its tag, a variable, constants."""
     constants = frozenset[str]()
     if re.match(r"(?:typedef )?enum\b", text) and (braces := _BRACES.search(text)):
         constants = frozenset(_CONSTANT.findall(braces[0]))

@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import onnx
 import pytest
+from compressible_models import coarse_weights, compressible_network
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from onnx_models import Net, assert_close, random_feeds
+from onnx_models import assert_close, random_feeds
 
 from mcugen import CompileOptions, compile_model
 from mcugen.core.board import load_board
@@ -28,32 +28,6 @@ from mcugen.simulation import Setup, simulate
 FLASH = CompileOptions("net", optimize="flash")
 ROOMY = 2**20
 """Bytes of flash, of which there are enough then: nothing is decoded."""
-
-
-def coarse(seed: int, *shape: int, spread: float = 4.0) -> np.ndarray:
-    """Codes as coarse scales leave them, and a few large ones."""
-    random = np.random.default_rng(seed)
-    codes = np.rint(random.laplace(0, spread, shape))
-    return np.where(random.random(shape) < 0.002, random.integers(-128, 128, shape), np.clip(codes, -127, 127)).astype(
-        np.int8
-    )
-
-
-def network(channels: int = 24, spread: float = 4.0, side: int = 12) -> onnx.ModelProto:
-    """Convolutions of several kinds, depthwise and pointwise ones among them, and a fully connected layer."""
-    net = Net(21)
-    x = net.fake(net.input("x", 1, 4, side, side), 0.05, 3)
-    for number, (before, size, groups) in enumerate(
-        ((4, 3, 1), (channels, 3, channels), (channels, 1, 1), (channels, 3, 1))
-    ):
-        codes = coarse(number, channels, before // groups, size, size, spread=spread)
-        weights = net.dequantize(net.const(codes, np.int8), 0.01)
-        pads = [size // 2] * 4
-        x = net.fake(net.op("Conv", x, weights, pads=pads, group=groups, out=f"c{number}"), 0.3, -5)
-    flat = net.op("Flatten", net.fake(net.op("GlobalAveragePool", x), 0.3, -5), axis=1)
-    rows = net.dequantize(net.const(coarse(9, 10, channels, spread=spread), np.int8), 0.01)
-    net.output(net.fake(net.op("Gemm", flat, rows, transB=1, out="d"), 1.0, 0))
-    return net.model()
 
 
 def decoding(compiled: CompiledModel) -> list[Instr]:
@@ -96,7 +70,7 @@ def test_digits_are_those_of_the_words(words: np.ndarray):
 
 def test_weights_that_are_packed_in_halves_are_digits_again():
     """As kernels pack two channels: 256 times the odd one and the even one, of which each may be negative."""
-    codes = coarse(1, 4, 50).astype(np.int64)
+    codes = coarse_weights(1, 4, 50).astype(np.int64)
     halves = (codes[0::2] + 256 * codes[1::2]).astype("<i2")
     words = np.ascontiguousarray(halves).view("<i4")
     digits = digits_of(words).reshape(2, -1, 2, 2)
@@ -109,7 +83,7 @@ def test_weights_that_are_packed_in_halves_are_digits_again():
 def test_words_come_back_with_what_is_not_coded(seed: int, rows: int, before: int, inner: int, after: int):
     random = np.random.default_rng(seed)
     words = random.integers(-(2**31), 2**31, (rows, before + inner + after)).astype(np.int32)
-    words[:, before : before + inner] = coarse(seed, rows, inner, 4).view(np.int32)[..., 0]
+    words[:, before : before + inner] = coarse_weights(seed, rows, inner, 4).view(np.int32)[..., 0]
     code = code_of(words)
     assert code is not None
     assert (decoded(code) == words).all()
@@ -117,7 +91,7 @@ def test_words_come_back_with_what_is_not_coded(seed: int, rows: int, before: in
 
 def test_biases_beside_weights_are_left_alone():
     words = np.random.default_rng(0).integers(-(2**31), 2**31, (16, 36)).astype(np.int32)
-    words[:, 2:-2] = coarse(0, 16, 32, 4).view(np.int32)[..., 0]
+    words[:, 2:-2] = coarse_weights(0, 16, 32, 4).view(np.int32)[..., 0]
     code = code_of(words)
     assert code is not None
     assert (code.params.words_before, code.params.coded_size, code.params.words_after) == (2, 32, 2)
@@ -133,7 +107,7 @@ def test_biases_beside_weights_are_left_alone():
     ],
 )
 def test_layers_compute_the_same_from_decoded_weights(board: str):
-    model, hardware = network(), load_board(board)
+    model, hardware = compressible_network(), load_board(board)
     compiled = compile_model(model, hardware, FLASH)
     plain = compile_model(model, hardware, replace(FLASH, max_flash=ROOMY))
     assert len(decoding(compiled)) >= 2 and not decoding(plain)
@@ -145,19 +119,19 @@ def test_layers_compute_the_same_from_decoded_weights(board: str):
 
 def test_damaged_codes_write_no_more_than_the_weights():
     """Whatever the bits are, as many weights come of them: the sanitizer sees each write."""
-    compiled = compile_model(network(), "host", FLASH)
+    compiled = compile_model(compressible_network(), "host", FLASH)
     for instr in decoding(compiled):
         coded = instr.operand("x").buffer
         assert coded.data is not None
         coded.data = np.full(coded.count, 255, np.uint8)  # more codes than weights
-    feeds = random_feeds(network())
+    feeds = random_feeds(compressible_network())
     assert simulate(compiled.bundle, load_board("host"), [feeds], measure=False, setup=Setup(sanitize=True)).outputs
 
 
 @pytest.mark.qemu
 def test_decoding_takes_a_dozen_instructions_a_weight():
     """As the estimate has it, within a fifth."""
-    model = network(64, 4.0, 4)
+    model = compressible_network(64, 4.0, 4)
     compiled = compile_model(model, "nrf52840", FLASH)
     plain = compile_model(model, "nrf52840", replace(FLASH, max_flash=ROOMY))
     weights = sum(i.operand("y").buffer.nbytes for i in decoding(compiled))
@@ -170,8 +144,8 @@ def test_decoding_takes_a_dozen_instructions_a_weight():
 
 
 def test_not_where_little_is_saved_or_weights_are_read_otherwise():
-    assert not decoding(compile_model(network(spread=40.0), "nrf52840", FLASH))
-    model = network()
+    assert not decoding(compile_model(compressible_network(spread=40.0), "nrf52840", FLASH))
+    model = compressible_network()
     assert not decoding(compile_model(model, "nrf52840", replace(FLASH, optimize="balanced")))
     for more in ({"weights_reader": True}, {"updatable": True}, {"checked_indices": True}):
         assert not decoding(compile_model(model, "nrf52840", replace(FLASH, **more)))  # type: ignore[arg-type]
@@ -181,7 +155,7 @@ def test_not_where_little_is_saved_or_weights_are_read_otherwise():
 def test_a_balance_decodes_where_flash_falls_more_than_time_grows():
     """Of many pixels, beside which decoding is little; never where speed is the goal and nothing limits flash."""
     for side, count in ((12, 0), (32, 3)):
-        model = network(32, side=side)
+        model = compressible_network(32, side=side)
         compiled = compile_model(model, "nrf52840", replace(FLASH, optimize="balanced"))
         assert len(decoding(compiled)) == count
         assert not decoding(compile_model(model, "nrf52840", replace(FLASH, optimize="speed")))
@@ -192,7 +166,7 @@ def test_a_balance_decodes_where_flash_falls_more_than_time_grows():
 
 def test_a_limit_of_flash_asks_for_codes():
     """By the kernels of the goal as far as that is enough."""
-    model = network(24, side=24)
+    model = compressible_network(24, side=24)
     fast = replace(FLASH, optimize="speed")
     limited = compile_model(model, "nrf52840", replace(fast, max_flash=18_000))
     assert decoding(limited) and use_of(limited.program, limited.board, fast).flash <= 18_000
@@ -201,7 +175,7 @@ def test_a_limit_of_flash_asks_for_codes():
 
 
 def test_weights_whose_room_in_the_arena_is_too_large_stay_as_they_are():
-    model = network(48)
+    model = compressible_network(48)
     everywhere = compile_model(model, "nrf52840", FLASH)
     most = everywhere.program.arena_size - 4096
     within = compile_model(model, "nrf52840", replace(FLASH, max_ram=most))
@@ -213,7 +187,7 @@ def test_weights_whose_room_in_the_arena_is_too_large_stay_as_they_are():
 @pytest.mark.parametrize("board", ["host", pytest.param("nrf52840", marks=pytest.mark.qemu)])
 def test_a_large_layer_is_decoded_in_portions(board: str, monkeypatch: pytest.MonkeyPatch):
     """Of its channels, each as large as a tile: the arena has no room for all of its weights at once."""
-    model, hardware = network(48), load_board(board)
+    model, hardware = compressible_network(48), load_board(board)
     with monkeypatch.context() as patch:
         patch.setattr(goal_program, "in_tiles", lambda *_: None)
         whole = compile_model(model, hardware, FLASH)
@@ -227,7 +201,7 @@ def test_a_large_layer_is_decoded_in_portions(board: str, monkeypatch: pytest.Mo
 
 
 def test_balanced_decodes_where_nothing_else_fits():
-    model = network()
+    model = compressible_network()
     least = compile_model(model, "nrf52840", FLASH)
     plain = compile_model(model, "nrf52840", replace(FLASH, max_flash=ROOMY))
     uses = [use_of(c.program, load_board("nrf52840"), c.options).flash for c in (least, plain)]
@@ -238,7 +212,7 @@ def test_balanced_decodes_where_nothing_else_fits():
 
 
 def test_the_report_counts_decoding_with_its_layer():
-    compiled = compile_model(network(), "nrf52840", FLASH)
+    compiled = compile_model(compressible_network(), "nrf52840", FLASH)
     program = compiled.program
     for layer in program.layers():
         kernels = [program.instrs[i].kernel for i in layer]

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import pytest
-from turns import VARIABLE, in_turn
+from rotation import VARIABLE, in_turn
 
 
 def test_every_choice_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:

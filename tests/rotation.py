@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests do for one of several things in turn, and the sweep for all."""
+"""Rotation of choices over tests: `make test` checks one choice per model, the sweep all."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TypeVar
 from zlib import crc32
 
 VARIABLE = "MCUGEN_EVERYWHERE"
-"""If it is set, nothing is done in turn: `make sweep`."""
+"""Environment variable that switches the rotation off; `make sweep` sets it."""
 
 Choice = TypeVar("Choice")
 
 
 def in_turn(choices: Sequence[Choice], key: bytes) -> Sequence[Choice]:
-    """One of the choices, which goes by the bytes of `key` (a model, its code), so that tests share them; or all."""
+    """Return one of the choices, selected by the bytes of `key` (a model or its code), or all in the sweep."""
     if VARIABLE in os.environ or not choices:
         return choices
     return [choices[crc32(key) % len(choices)]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Boards with two cores, of any that has one."""
+"""Boards with two cores for tests, made from boards with one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from mcugen.core.board import Board, Core, load_board
 
 
 def two_cores(name: str) -> Board:
-    """A board with a second core like its first."""
+    """Return the board with a second core like its first."""
     board = load_board(name)
     return replace(board, cores=(Core("a", board.cpu, board.clock_hz), Core("b", board.cpu, board.clock_hz)))

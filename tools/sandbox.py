@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command lines of mcugen in processes of their own, with limits of CPU and memory."""
+"""Runs command lines of mcugen in separate processes, with limits of CPU time and memory."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from mcugen.cli import app as cli
 from mcugen.cli.error_boundary import guarded
 
 SECONDS = 30
-"""Of CPU for one command."""
+"""CPU time of one command, at most."""
 MAX_COMMAND_BYTES = 2 << 30
-"""Of memory for one command, beyond what the process had before."""
+"""Memory of one command, beyond that of the process before."""
 WALL_SECONDS = 900
-"""A command that takes longer waits for something."""
+"""Wall time after which a command counts as hanging."""
 LONGEST_MESSAGE = 16_384
-"""Characters on stderr: one message, with what was told before it."""
+"""Characters on stderr, at most: one message and the notes before it."""
 EXITS = (0, 2, 3, 4, 5, 6, 8, 9, 10)
-"""What may come out: 1 is an internal error, and 7 that our own checks failed."""
+"""Allowed exit codes: 1 is an internal error, and 7 a failed check of mcugen itself."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command line; `exits` are the codes that are right for it.
+    """A command line and its allowed exit codes.
 
-    It is run in the folder `within` the one of all files, as settings are those of the working directory.
+    The command runs in the folder `within` the folder of all files, since settings are read from the working directory.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command did; `wrong` says what must not be, or is empty."""
+    """Result of a command; `wrong` describes a violation, or is empty."""
 
     name: str
     code: int
@@ -61,7 +61,7 @@ class Outcome:
 
 
 def run_all(commands: Sequence[Command], folder: Path) -> Iterator[Outcome]:
-    """Runs them one after the other in `folder`, in as few processes as survive."""
+    """Run the commands one after the other in `folder`; a new process takes over where one dies."""
     todo = list(commands)
     context = multiprocessing.get_context("fork")
     while todo:
@@ -117,33 +117,33 @@ def _run(command: Command, before: int) -> Outcome:
     resource.setrlimit(resource.RLIMIT_CPU, (int(start) + SECONDS + 1, resource.RLIM_INFINITY))
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        code = main(command.arguments)
+        code = run_mcugen(command.arguments)
     seconds = _cpu() - start
-    told = err.getvalue()
+    message = err.getvalue()
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
     wrong = ""
     if code not in command.exits:
         wrong = f"exit code {code}, not one of {command.exits}"
-    elif "Traceback" in told or "Exception ignored" in told:
+    elif "Traceback" in message or "Exception ignored" in message:
         wrong = "a traceback"
-    elif "RuntimeWarning" in told:
+    elif "RuntimeWarning" in message:
         wrong = "a warning of Python's"
     elif grown > MAX_COMMAND_BYTES:
         wrong = f"{grown >> 20} MiB"
-    elif len(told) > LONGEST_MESSAGE:
-        wrong = f"{len(told)} characters on stderr"
-    return Outcome(command.name, code, told, seconds, wrong)
+    elif len(message) > LONGEST_MESSAGE:
+        wrong = f"{len(message)} characters on stderr"
+    return Outcome(command.name, code, message, seconds, wrong)
 
 
 @cache
 def _program() -> Callable[[], object]:
-    """What `cli.main` guards; made once, as that takes as long as a small compilation."""
+    """Return the program that `cli.main` guards; cached, since building it takes as long as a small compilation."""
     program: Callable[[], object] = typer.main.get_command(cli.app)
     return program
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The exit code of mcugen; -2 where an exception escaped."""
+def run_mcugen(arguments: Sequence[str]) -> int:
+    """Run mcugen in this process; return its exit code, or -2 if an exception escapes."""
     sys.argv = ["mcugen", *arguments]
     try:
         return guarded(_program())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What fuzzers damage files with: values at the ends of types, texts of every kind, changes of bytes and of JSON."""
+"""Values and mutations for fuzzers: extreme numbers, unusual texts, changes of bytes and of JSON trees."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ DIGITS = (
 
 @dataclass(frozen=True)
 class Maker:
-    """Writes the files of one input into a folder, and says which command reads them."""
+    """Writer of the files of one fuzz input, with its random source."""
 
     random: Random
     folder: Path
     name: str
 
     def write(self, suffix: str, data: bytes) -> str:
-        """A file; its name."""
+        """Write a file and return its name."""
         file = f"{self.name}{suffix}"
         (self.folder / file).write_bytes(data)
         return file
 
     def damaged(self, data: bytes) -> bytes:
-        """Bytes with one to four changes."""
+        """Return the bytes with one to four changes."""
         changed = bytearray(data)
         for _ in range(self.random.choice((1, 1, 2, 4))):
             change_bytes(changed, self.random)
         return bytes(changed)
 
     def changed(self, tree: Any) -> Any:
-        """A copy of what JSON or TOML holds, with one to three changes."""
+        """Return a copy of a JSON or TOML tree with one to three changes."""
         copy = deepcopy(tree)
         for _ in range(self.random.choice((1, 1, 2, 3))):
             _change_tree(copy, self.random)
@@ -56,7 +56,7 @@ class Maker:
 
 
 def change_bytes(data: bytearray, random: Random) -> None:
-    """Changes bytes somewhere."""
+    """Change the bytes at a random place."""
     random.choice(_BYTES)(data, random)
 
 
@@ -91,7 +91,7 @@ def _repeat(data: bytearray, random: Random) -> None:
 
 
 def _number(data: bytearray, random: Random) -> None:
-    """Four or eight bytes of an extreme number."""
+    """Overwrite eight bytes by an extreme number."""
     if len(data) >= 8:
         at = random.randrange(len(data) - 7)
         data[at : at + 8] = struct.pack("<q", random.choice(INTS))
@@ -106,11 +106,11 @@ VALUES = (
     *(None, True, False, -1, 0, 1, 2**31, 2**32, 2**63, 2**64, -(2**63), 10**4000, 1e-300, 1e39, 1e300, 0.5),
     *(float("nan"), float("inf"), -float("inf"), *WORDS, [], [[]], {}, [None], {"x": None}, {"": []}, [1] * 3000),
 )
-"""What may stand in JSON, and mostly in TOML."""
+"""Values that JSON can hold, and TOML mostly too."""
 
 
 def _change_tree(tree: Any, random: Random) -> None:
-    """Changes an entry of some object or list in it: another value, of another place or none, or another key."""
+    """Change a random entry: give it another value or key, move it, or remove it."""
     places = list(_places(tree))
     if not places:
         return
@@ -132,7 +132,7 @@ def _change_tree(tree: Any, random: Random) -> None:
 
 
 def _another(value: Any, random: Random) -> Any:
-    """A value of the same type, which schemas let through."""
+    """Return a value of the same type, which passes schemas."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
@@ -143,7 +143,7 @@ def _another(value: Any, random: Random) -> Any:
 
 
 def _places(tree: Any) -> Iterator[tuple[Any, Any]]:
-    """All entries: what holds them, and where."""
+    """Yield all entries, as pairs of container and key."""
     pairs = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     for key, value in pairs:
         yield tree, key
