@@ -129,3 +129,14 @@ def test_commands_check_options_first(command: str, arguments: tuple[object, ...
     done = mcugen(command, MODEL, "--calibration", CALIBRATION, *board, *arguments)
     assert (done.code, "quantization began" in done.err) == (UsageError.exit_code, False), done.err
     assert message in " ".join(done.err.split())
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"), [("2:cores=3", "--cores must be 1 or 2"), ("2:train=last:1", "do not learn yet")]
+)
+def test_options_of_all_models_are_checked_before_the_first_is_quantized(setting: str, message: str) -> None:
+    models = (MODEL, DIGITS / "digits_f32.onnx")
+    arguments = ("--board", "rp2040", "--calibration", CALIBRATION, "--set", "2:name=other", "--set", setting)
+    done = mcugen("link", *models, *arguments, "-o", "never")
+    assert done.code == UsageError.exit_code, done.err
+    assert message in " ".join(done.err.split())

@@ -78,6 +78,7 @@ sys.meta_path.insert(0, Refusing())
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 from mcugen.api.compilation import Compilation
+from mcugen.cli import app
 from mcugen.driver.tasks import Quantizing
 
 weights = numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")
@@ -90,14 +91,42 @@ for quantizing in (Quantizing(), Quantizing(calibration={{"x": samples}})):
 """
 """A program that compiles a float and a quantized model while a package cannot be imported."""
 
+LIBRARY = "mcugen.kernels.cmsis_nn"
 
-@pytest.mark.parametrize("package", ["mcugen.training", "mcugen.distributed.cluster", "mcugen.deploy"])
-def test_models_compile_without_packages_that_most_users_never_need(package: str) -> None:
+
+def run_without(package: str, program: str) -> subprocess.CompletedProcess[str]:
     assert importlib.util.find_spec(package) is not None
-    program = REFUSED.format(room=package, depth=package.count(".") + 1)
-    run = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, cwd=ROOT)
+    code = program.format(room=package, depth=package.count(".") + 1)
+    return subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize("package", ["mcugen.training", "mcugen.distributed.cluster", "mcugen.deploy", LIBRARY])
+def test_models_compile_without_packages_that_most_users_never_need(package: str) -> None:
+    run = run_without(package, REFUSED)
     assert run.returncode == 0, run.stderr
     assert len(run.stdout.split()) == 2
+
+
+@pytest.mark.parametrize("family", ["cmsis-nn", "auto"])
+def test_a_family_of_kernels_whose_package_is_missing_is_one_error(family: str) -> None:
+    options = f"""
+from mcugen.core.errors import UsageError
+from mcugen.core.options import CompileOptions
+
+try:
+    Compilation(model, "nrf52840", CompileOptions(family="{family}")).compiled
+except UsageError as error:
+    print(error)
+"""
+    run = run_without(LIBRARY, REFUSED[: REFUSED.index("for quantizing")] + options)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith(f"--kernels cmsis-nn needs the package {LIBRARY}. found: {LIBRARY}")
+
+
+def test_one_line_names_the_package_of_a_library() -> None:
+    others = [path for path in MODULES if PACKAGE / "kernels" / "cmsis_nn" not in path.parents]
+    lines = [line for path in others for line in path.read_text().splitlines() if "kernels.cmsis_nn" in line]
+    assert [line.strip() for line in lines] == [f'CMSIS_NN: "{LIBRARY}",']
 
 
 def test_no_module_lies_beside_the_packages() -> None:

@@ -47,9 +47,10 @@ from mcugen.hir.graph import Node
 from mcugen.hir.types import Array
 from mcugen.kernels.common.library import own_kernel
 from mcugen.kernels.cost import TERMS, work
+from mcugen.kernels.families import library_kernels_of
 from mcugen.lir.kernel import SHORT_LOOPS, Kernel
 from mcugen.lir.program import DECODE_WEIGHTS
-from mcugen.lir.spec import library_kernels_of, own_kernels
+from mcugen.lir.spec import own_kernels
 from mcugen.reporting.kernels import declared_kernels
 from mcugen.simulation import Setup, simulate
 from mcugen.simulation.build import build_target
@@ -472,7 +473,7 @@ def observe_own(model: bytes, board_name: str) -> Found:
     def alone(compiled: CompiledModel, node: Node) -> list[Kernel]:
         features = compiled.board.features
         own = None if _selectable(node, features) else own_kernel(node, features)
-        return [own] if own and any(k.fits(node, features) for k in library_kernels_of(node.op)) else []
+        return [own] if own and any(k.fits(node, features) for k in library_kernels_of(node, CMSIS_NN)) else []
 
     return _observed(model, board_name, CompileOptions(name="costs"), alone)
 
@@ -480,7 +481,7 @@ def observe_own(model: bytes, board_name: str) -> Found:
 def observe_library(model: bytes, board_name: str, library: LibraryFiles) -> Found:
     """The layers that a library computes."""
     options = CompileOptions(name="costs", family=CMSIS_NN, library=library)
-    return _observed(model, board_name, options, lambda _, node: list(library_kernels_of(node.op)))
+    return _observed(model, board_name, options, lambda _, node: list(library_kernels_of(node, CMSIS_NN)))
 
 
 def _observed(

@@ -333,7 +333,7 @@ class Compilation:
         Raises:
             McugenError: The model cannot be compiled. Wrong options are refused before the model is quantized.
         """
-        self._check_options()
+        self.check()
         training = self.options.training
         if training is None or not training.is_open:
             return self._compiled(self.options)
@@ -344,8 +344,12 @@ class Compilation:
         note = f"trained: {best_trial}; of what else was tried: {other_trials or 'nothing'}"
         return replace(compiled, report=replace(compiled.report, notes=(*compiled.report.notes, note)))
 
-    def _check_options(self) -> None:
-        """Raise UsageError for wrong options, before a model is loaded or quantized."""
+    def check(self) -> None:
+        """Check everything that follows from options and board alone; no model is loaded or quantized.
+
+        Raises:
+            UsageError: An option is invalid or impossible on the board, or options exclude each other.
+        """
         check_options(self.options, self.target)
         if self.teaching is not None:
             check_teaching(self.teaching, self.options)
@@ -360,7 +364,7 @@ class Compilation:
             UsageError: There is no lesson, or the loss is not the first of LOSS_NAMES.
             McugenError: All selections are refused; this is the last refusal.
         """
-        self._check_options()
+        self.check()
         training = self.options.training
         assert training is not None
         if self.teaching is None:

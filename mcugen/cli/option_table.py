@@ -154,7 +154,7 @@ OPTIONS = (
            RUN, "CompileOptions.training.optimizer", LEARNING, default=OPTIMIZER_NAMES[0], choices=OPTIMIZER_NAMES),
     Option("--train-weights", str,
            "type of trained weights: float32, int8 (not with adam), or auto: int8 if float32 does not fit",
-           RUN, "CompileOptions.training.precision", default=TRAINED_AS[0], choices=TRAINED_AS),
+           RUN, "CompileOptions.training.precision", LEARNING, default=TRAINED_AS[0], choices=TRAINED_AS),
     Option("--statistics", str,
            "means and variances of batch normalization behind the first trained layer: frozen, or updated by samples",
            RUN, "CompileOptions.training.statistics", LEARNING, default=RUNNING[0], choices=RUNNING),

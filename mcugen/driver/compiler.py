@@ -16,7 +16,6 @@ from mcugen.codegen.functions import KernelSource
 from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.memory import weights_bytes
 from mcugen.core.board import Board, load_board
-from mcugen.core.errors import UsageError
 from mcugen.core.limits import cpu_seconds
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compilation_trace import CompilationTrace
@@ -73,12 +72,10 @@ def _compile_once(
     """Compile a model once, with fixed options."""
     check_options(options, board)
     quantization = model if isinstance(model, Quantization) else None
-    source = quantization.loaded if quantization else _load(model, options)
-    if quantization:
-        options = replace(options, dims={}, bound={})  # These are part of the quantized model.
+    source, options = _load(model, options)
     with cpu_seconds("compilation"), one_thread():
         variants, graph = _import_graph(source, target_of(board, options), options)
-        symbols, options = variants.symbols(graph), variants.options
+        options, symbols = variants.options, variants.symbols(graph)
         optimize(graph, trace)
         require_room(graph, variants.board, options)
         search = search_program(graph, variants, symbols, board, trace.search if trace else None)
@@ -97,13 +94,15 @@ def _compile_once(
     )
 
 
-def _load(model: str | Path | onnx.ModelProto, options: CompileOptions) -> LoadedModel:
-    """Load a model with the operators of plug-ins and, if requested, with integers as inputs and outputs."""
+def _load(model: ModelSource, options: CompileOptions) -> tuple[LoadedModel, CompileOptions]:
+    """Return the loaded model, and the options without those that a quantized model has as parts of it."""
+    if isinstance(model, Quantization):
+        return model.loaded, replace(options, dims={}, bound={})
     source = load(model, registry_of(options.plugins), options.input_types)
-    if not options.integer_io:
-        return source
-    states = {*options.states, *options.states.values()}
-    return replace(source, proto=with_integer_borders(source.proto, states))
+    if options.integer_io:
+        states = {*options.states, *options.states.values()}
+        source = replace(source, proto=with_integer_borders(source.proto, states))
+    return source, options
 
 
 def _import_graph(source: LoadedModel, target: Board, options: CompileOptions) -> tuple[Variants, Graph]:
@@ -121,7 +120,6 @@ def _import_graph(source: LoadedModel, target: Board, options: CompileOptions) -
 def _report(results: CompilationResults) -> Report:
     """Return the report of what is known without running anything."""
     program, options, quantization = results.program, results.options, results.quantization
-    _require_one_arena(results)
     digest = quantization.calibration_sha256 if quantization else None
     report = describe(
         Basis.of(results.board, results.description, digest),
@@ -142,12 +140,6 @@ def _report(results: CompilationResults) -> Report:
     lost = lost_constants(results.source.given.graph, options.bound)
     warnings = (describe_lost(lost),) if lost else ()
     return replace(report, warnings=warnings, other_precisions=precisions_of_given(results.graph))
-
-
-def _require_one_arena(results: CompilationResults) -> None:
-    """Raise UsageError if functions that check the arena would have to check several."""
-    if results.options.checked_arena and len(results.program.area_sizes) > 1:
-        raise UsageError("--checked-arena takes one arena", "several", "leave out --place")
 
 
 def _draft(results: CompilationResults, report: Report, sample: Sample) -> Draft:

@@ -25,6 +25,7 @@ from mcugen.core.options import (
 from mcugen.driver.option_conflicts import COPY_AHEAD, require_compatible
 from mcugen.driver.tasks import Teaching
 from mcugen.driver.variants import check_ranges
+from mcugen.kernels.families import load_families
 from mcugen.memory.place import check_places, memory_of_weights
 from mcugen.pipelines import parse_pipeline, read_pipeline
 from mcugen.search.objective import Budget
@@ -95,6 +96,7 @@ def _check_values(options: CompileOptions) -> None:
         raise UsageError("--optimize must name a goal", f"'{options.optimize}'", f"one of: {goals}")
     if options.family not in FAMILIES:
         raise UsageError("--kernels must name a family", f"'{options.family}'", f"one of: {', '.join(FAMILIES)}")
+    load_families(options.family)
     Budget.of(options)
     check_ranges(options.ranges)
     if options.input_pipeline:

@@ -65,8 +65,13 @@ def place_program(search: SearchResult, options: CompileOptions) -> Placement:
 
     Raises:
         DoesNotFitError: The memories are too small.
+        UsageError: Functions that check the arena would have to check several.
     """
-    return place(search.fit.program, search.board, options.place, most_spilled=_max_spilled_bytes(search.fit, options))
+    program, max_spilled = search.fit.program, _max_spilled_bytes(search.fit, options)
+    placement = place(program, search.board, options.place, most_spilled=max_spilled)
+    if options.checked_arena and len(program.area_sizes) > 1:
+        raise UsageError("--checked-arena takes one arena", "several", "leave out --place")
+    return placement
 
 
 def _max_spilled_bytes(fit: Fit, options: CompileOptions) -> float:

@@ -190,7 +190,7 @@ class KernelChoice:
         any_size: bool = False,
     ) -> None:
         fitting = _measured_first(graph, all_fitting(graph, features, any_size, requested), costs)
-        library = {} if family == OWN or any_size else library_kernels(graph, features, costs, goal, requested)
+        library = {} if family == OWN or any_size else library_kernels(graph, family, features, costs, goal, requested)
         _require(requested, {k.name for kernels in (*fitting.values(), library.values()) for k in kernels})
         if family == AUTO:
             fitting, library = fitting | _compared(library, fitting, features, costs), {}

@@ -21,12 +21,13 @@ A specification refers to types and constants, but never to nodes or values, whi
 
 
 class HasKernels:
-    """A trait: one of several kernels computes a layer of this operator; see mcugen.hir.traits."""
+    """A trait: one of several kernels computes a layer of this operator; see mcugen.hir.traits.
+
+    Kernels that call libraries are registered by the operator's name (mcugen.kernels.families).
+    """
 
     kernels: ClassVar[tuple[Kernel, ...]] = ()
     """mcugen's own kernels, the preferred ones first."""
-    library: ClassVar[tuple[Kernel, ...]] = ()
-    """Kernels that call libraries."""
 
     def spec(self, node: Node) -> object:
         """Return what kernels need to know about a layer: types, constants, and derived values; by default the node."""
@@ -36,11 +37,6 @@ class HasKernels:
 def own_kernels(op: Operator) -> tuple[Kernel, ...]:
     """Return the kernels of an operator that has a choice of them."""
     return op.kernels if isinstance(op, HasKernels) else ()
-
-
-def library_kernels_of(op: Operator) -> tuple[Kernel, ...]:
-    """Return the kernels that call libraries."""
-    return op.library if isinstance(op, HasKernels) else ()
 
 
 def spec_of(node: Node) -> Any:
@@ -61,4 +57,6 @@ def _origins(node: Node) -> list[object]:
     origins: list[object] = [node.op, *(v.type for v in node.outputs)]
     for value in node.inputs:
         origins += (None, None) if value is None else (value.type, value.data)
+    for body in node.op.bodies:  # Passes change bodies in place.
+        origins += [origin for inner in body.nodes for origin in _origins(inner)]
     return origins

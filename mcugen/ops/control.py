@@ -22,21 +22,20 @@ from mcugen.hir.interpreter import run
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.traits import Partial, Stepwise
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
-from mcugen.kernels import cmsis_nn
-from mcugen.kernels.cmsis_nn.lstm import LstmStep
+from mcugen.kernels.common.lstm_loop import LstmLoopSpec
 from mcugen.kernels.common.strided_loops import dense_strides
 from mcugen.kernels.portable.movement import COPY, CopyLoops
 from mcugen.lir.builder import Builder
 from mcugen.lir.copies import Offsets
-from mcugen.lir.kernel import Call, Kernel
+from mcugen.lir.kernel import Call
 from mcugen.lir.lower import lower_nodes
 from mcugen.lir.moves import order_moves
 from mcugen.lir.program import Access, Buffer, Control
-from mcugen.lir.spec import HasKernels
+from mcugen.lir.spec import HasKernels, spec_of
 from mcugen.ops.cells import cell_of, compose_layer
 from mcugen.ops.conversion import Cast
 from mcugen.ops.counted import State, as_number, counted, rows_by_number
-from mcugen.ops.lstm_step import lstm_step
+from mcugen.ops.lstm_step import LstmStep, lstm_step
 from mcugen.ops.movement import Concat, Reshape, Slice
 from mcugen.ops.onnx_node import Body, BodyRefusal, OnnxNode, Refusal, not_constant, onnx_operator
 
@@ -164,7 +163,6 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
     """
 
     mnemonic: ClassVar[str] = "repeat"
-    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CMSIS_LSTM
     body: Graph = field(repr=False)
     steps: int
     states: int
@@ -226,7 +224,16 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
         """Return the number of steps, as the only entry."""
         return (self.steps,)
 
-    def lstm(self) -> LstmStep | None:
+    def spec(self, node: Node) -> LstmLoopSpec | Node:
+        """Return the specification of a loop over the steps of a quantized LSTM; the node itself for other loops."""
+        step = self._lstm_step()
+        if step is None:
+            return node
+        first = [None if value is None else value.data for value in node.inputs[:2]]
+        layers, states = (spec_of(step.inner), spec_of(step.recurrent)), (step.hidden.type, step.cell.type)
+        return LstmLoopSpec(self.steps, self.taken[0].axis, bool(self.stacked), *layers, *states, *first)
+
+    def _lstm_step(self) -> LstmStep | None:
         """Return the body as a quantized LSTM step, or None if it is none.
 
         The loop must read x from front to back, and stack h in the same way or not at all.

@@ -28,7 +28,6 @@ from mcugen.hir.traits import (
     run_along,
 )
 from mcugen.hir.types import Array, Bounds, DType, Layout, Shape, TensorType, required
-from mcugen.kernels import cmsis_nn
 from mcugen.kernels.common.specs import ConvSpec, WeightedSpec
 from mcugen.kernels.portable.direct_conv import Arithmetic, direct_call
 from mcugen.lir.builder import Builder
@@ -89,7 +88,6 @@ class Conv(
 
     mnemonic: ClassVar[str] = "conv"
     kernels: ClassVar[tuple[Kernel, ...]] = kernels.CONV_KERNELS
-    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CMSIS_CONV
     weight_axes: ClassVar[Mapping[int, int]] = {1: 0}
     bias_input: ClassVar[int | None] = 2
     groups: int = 1
@@ -316,7 +314,6 @@ class DirectConv(Conv):
 
     mnemonic: ClassVar[str] = "direct_conv"
     kernels: ClassVar[tuple[Kernel, ...]] = ()
-    library: ClassVar[tuple[Kernel, ...]] = ()
 
     @property
     def wants_channels_last(self) -> bool:

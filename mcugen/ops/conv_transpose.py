@@ -16,7 +16,6 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, RowForm, RowWindow, Signature
 from mcugen.hir.traits import Clampable, Expressible, Quantizable, Rowwise, Simplifiable, Weighted
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType, required
-from mcugen.kernels import cmsis_nn
 from mcugen.kernels.portable import few_output_channels
 from mcugen.kernels.portable.direct_conv import ChannelGroups, spread_call
 from mcugen.kernels.portable.transposed import CONV_TRANSPOSE_KERNELS, TransposedSpec
@@ -248,7 +247,6 @@ class TransposedConv(HasKernels, Rowwise, Spatial):
 
     mnemonic: ClassVar[str] = "conv_transpose"
     kernels: ClassVar[tuple[Kernel, ...]] = (*few_output_channels.ONE_CHANNEL_CONV_TRANSPOSE, *CONV_TRANSPOSE_KERNELS)
-    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CMSIS_CONV_TRANSPOSE
     space: Shape = ()
     groups: int = 1
     clamp: Range | None = None

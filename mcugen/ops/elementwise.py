@@ -18,11 +18,9 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, Signature, each_row, row_axis
 from mcugen.hir.traits import Channelwise, Permutable, Quantizable, Rowwise
 from mcugen.hir.types import Array, Bounds, DType, Layout, QuantParams, TensorType
-from mcugen.kernels import cmsis_nn
 from mcugen.kernels.portable.activations import CurveSpec
 from mcugen.kernels.portable.elementwise import MOST_SHARED, Literals, Loop, ReusedScalars, Scalars, Typed, emit_loop
 from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
 from mcugen.lir.spec import HasKernels
 from mcugen.numerics.curves import CODES, INT8_TABLE_ORDER, TANH_TABLE, Line, Segments, SharedTanh, interpolation
 from mcugen.numerics.fixedpoint import dequantize, is_quantized, quantize
@@ -208,7 +206,6 @@ class Interpolate(HasKernels, Elementwise):
     """y = a line between two entries of a table, for int16 x: any smooth function of it. `of` names the function."""
 
     mnemonic: ClassVar[str] = "interpolate"
-    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CMSIS_ACTIVATIONS_S16
     tables: ClassVar[frozenset[int]] = frozenset({1})
     of: str
     segments: Segments | SharedTanh

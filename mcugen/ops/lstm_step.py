@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.types import DType, QuantParams
-from mcugen.kernels.cmsis_nn.lstm import LstmStep
 from mcugen.kernels.common.weighted_layers import clamp_of
 from mcugen.ops.elementwise import Interpolate, Stack
 from mcugen.ops.movement import Slice
@@ -18,6 +18,22 @@ INPUT_GATE, OUTPUT_GATE, FORGET_GATE, CELL_GATE = range(4)
 
 GATE_QUANT = QuantParams((2.0**-15,), 0)
 """Quantization of results of sigmoid and tanh."""
+
+
+@dataclass(frozen=True)
+class LstmStep:
+    """A step of a quantized LSTM: the layers of all gates that read x and the hidden state, and both states before."""
+
+    inner: Node
+    recurrent: Node
+    hidden: Value
+    cell: Value
+
+    @property
+    def size(self) -> int:
+        """Return the size of the hidden state."""
+        return self.hidden.type.shape[-1]
+
 
 Term = tuple[object, ...]
 """Description of how a value is computed: operator, the result's quantization, and the terms of the operands."""

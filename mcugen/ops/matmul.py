@@ -26,7 +26,6 @@ from mcugen.hir.traits import (
     each_for_itself,
 )
 from mcugen.hir.types import Array, Bounds, DType, Shape, TensorType, required
-from mcugen.kernels import cmsis_nn
 from mcugen.kernels.common.specs import ConvSpec, MatMulSpec
 from mcugen.kernels.portable.direct_conv import dense_call
 from mcugen.kernels.portable.matmul import DET, MATMUL, DetOptions, DetParams
@@ -53,7 +52,6 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
 
     mnemonic: ClassVar[str] = "dense"
     kernels: ClassVar[tuple[Kernel, ...]] = kernels.DENSE_KERNELS
-    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CMSIS_DENSE
     weight_axes: ClassVar[Mapping[int, int]] = {1: 0}
     bias_input: ClassVar[int | None] = 2
     takes_groups: ClassVar[bool] = True
@@ -157,7 +155,6 @@ class DirectDense(Dense):
 
     mnemonic: ClassVar[str] = "direct_dense"
     kernels: ClassVar[tuple[Kernel, ...]] = ()
-    library: ClassVar[tuple[Kernel, ...]] = ()
 
     def channels(self, sig: Signature) -> Channels | None:
         """All of them are computed."""
@@ -232,7 +229,6 @@ class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
     mnemonic: ClassVar[str] = "matmul"
     factor: float = 1.0
     kernels: ClassVar[tuple[Kernel, ...]] = MATMUL
-    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CMSIS_MATMUL
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Product of the last two axes."""

@@ -30,8 +30,7 @@ from mcugen.hir.operator import (
 )
 from mcugen.hir.traits import Channelwise, Divisible, Expressible, Permutable, Quantizable, Rowwise, Simplifiable
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType, required
-from mcugen.kernels import cmsis_nn
-from mcugen.kernels.cmsis_nn.movement import ConcatSpec, PadSpec
+from mcugen.kernels.common.movement_specs import ConcatSpec, PadSpec
 from mcugen.kernels.common.strided_loops import dense_strides
 from mcugen.kernels.portable.movement import (
     TRANSPOSE,
@@ -212,7 +211,6 @@ class Transpose(HasKernels, Rowwise, Divisible, Simplifiable, Expressible, Movem
     whole: int | None = field(default=None, kw_only=True)
     """Elements from row to row of a matrix, where only some of its columns are turned."""
     kernels: ClassVar[tuple[Kernel, ...]] = (TRANSPOSE, TRANSPOSE_INPLACE)
-    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CMSIS_TRANSPOSE
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Permuted shape; per-channel axes follow."""
@@ -444,7 +442,6 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
     """Joins tensors along one axis."""
 
     mnemonic: ClassVar[str] = "concat"
-    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CMSIS_CONCAT
     axis: int = 0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
@@ -529,7 +526,6 @@ class Pad(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Movement):
     """Surrounds a tensor with a constant; `value` is real, in the tensor's own unit."""
 
     mnemonic: ClassVar[str] = "pad"
-    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CMSIS_PAD
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
     value: float = 0.0

@@ -30,7 +30,6 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import FunctionFamily, IntegerForm, Signature
 from mcugen.hir.traits import Clampable, Expressible, Saturating, Simplifiable
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
-from mcugen.kernels import cmsis_nn
 from mcugen.kernels.portable.activations import (
     BinarySpec,
     RowsOfInt8,
@@ -41,7 +40,6 @@ from mcugen.kernels.portable.activations import (
 )
 from mcugen.kernels.portable.elementwise import Scalars
 from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import real_param
 from mcugen.lir.spec import HasKernels, spec_of
 from mcugen.numerics.curves import Line, limited
@@ -503,7 +501,6 @@ _SELECTIONS: Mapping[str, Callable[[Expression, Expression], Expression]] = {
 class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
     """y = f(x0, x1), f a row of BINARY_FUNCTIONS; the real result may be clamped. On codes: see integer()."""
 
-    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CMSIS_BINARY
     functions: ClassVar[Collection[str]] = BINARY_FUNCTIONS
     clamp: Range | None = None
 

@@ -25,7 +25,6 @@ from mcugen.hir.operator import (
 )
 from mcugen.hir.traits import Channelwise, Columnwise, Divisible, Paddable, Quantizable, Rowwise, Windowed, clamp_of
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType, required
-from mcugen.kernels import cmsis_nn
 from mcugen.kernels.common.strided_loops import WindowWalk, dense_strides, numbered
 from mcugen.kernels.portable.pool import (
     POOL_DIRECT,
@@ -42,7 +41,7 @@ from mcugen.kernels.portable.pool import (
     first_taps,
 )
 from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Call, Kernel
+from mcugen.lir.kernel import Call
 from mcugen.lir.program import real_param
 from mcugen.lir.spec import HasKernels
 from mcugen.lir.traversal import Traversal, nested, overlap
@@ -156,7 +155,6 @@ class MaxPool(Quantizable, Rowwise, Columnwise, Divisible, Paddable, Pool):
     """y = largest element under the window, which needs no arithmetic: any order-preserving element type."""
 
     mnemonic: ClassVar[str] = "max_pool"
-    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CMSIS_MAX_POOL
     moves_data: ClassVar[bool] = True
 
     def _pool(self, sig: Signature, x: Array) -> Array:
@@ -196,7 +194,6 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
     """y = sum of the elements under the window ÷ number of taps in the input and the padding that counts."""
 
     mnemonic: ClassVar[str] = "average_pool"
-    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CMSIS_AVERAGE_POOL
     counted_before: Shape = ()
     counted_after: Shape = ()
     """Padding per spatial axis whose taps are counted (as zeros); less than the window's under ceil_mode."""

@@ -23,7 +23,6 @@ from mcugen.hir.operator import (
 )
 from mcugen.hir.traits import Channelwise, Permutable, Quantizable, Rowwise, Simplifiable
 from mcugen.hir.types import Array, DType, Shape, TensorType, required
-from mcugen.kernels import cmsis_nn
 from mcugen.kernels.common.strided_loops import AxisWalk
 from mcugen.kernels.portable.pool import (
     MAX_POOL,
@@ -36,7 +35,7 @@ from mcugen.kernels.portable.pool import (
 )
 from mcugen.kernels.portable.reduce import ARG, REDUCE, ArgOptions, Finish, ReduceOptions, arg_order, nests_of, walks_of
 from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Call, Kernel
+from mcugen.lir.kernel import Call
 from mcugen.lir.program import Wide, real_param
 from mcugen.lir.spec import HasKernels
 from mcugen.lir.traversal import Traversal, nested, overlap
@@ -116,7 +115,6 @@ _EXTREMES = ("max", "min")
 class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifiable, FunctionFamily):
     """y = reduction of x over `axes`, which stay as dimensions of size 1."""
 
-    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CMSIS_MEAN
     spelling: ClassVar[str] = "reduce_{}"
     functions: ClassVar[Collection[str]] = REDUCTIONS
     axes: tuple[int, ...] = ()

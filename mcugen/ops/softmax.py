@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -13,10 +12,8 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, Signature, each_row, row_axis
 from mcugen.hir.traits import Permutable, Quantizable, Rowwise, Saturating, Simplifiable
 from mcugen.hir.types import Array, DType, TensorType, required
-from mcugen.kernels import cmsis_nn
 from mcugen.kernels.portable.softmax import SoftmaxSpec, call_softmax
 from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
 from mcugen.lir.spec import HasKernels
 from mcugen.numerics.softmax import FixedLogSoftmax, FixedSoftmax
 from mcugen.ops.movement import normalize_axis
@@ -31,7 +28,6 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifi
     length 1: what it hides counts as −∞.
     """
 
-    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CMSIS_SOFTMAX
     axis: int = 0
     log: bool = False
 

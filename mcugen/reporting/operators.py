@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import onnx
 
 from mcugen.codegen.libraries import LIBRARIES, Library
 from mcugen.frontend.onnx.functions import type_name
 from mcugen.frontend.onnx.opset_upgrade import OLDEST_OPSET
-from mcugen.hir.operator import Operator
 from mcugen.hir.types import DType
+from mcugen.kernels.families import load_families
 from mcugen.ops.onnx_node import BUILT_IN, NO_CODE_TEXT, Registry, Support
 
 IMPORTED_ELSEWHERE = {
@@ -82,16 +81,9 @@ def _library_rows(library: Library) -> Iterator[str]:
         "(docs/kernels.md). Layers are those of the graph after optimization (`mcugen inspect`)."
     )
     yield from ("", "| layer | kernel | where |", "|---|---|---|")
-    for operator in sorted(_subclasses(Operator), key=lambda c: c.__name__):
-        for kernel in vars(operator).get("library", ()):
-            if kernel.library == library.key:
-                yield _line(operator.__name__, kernel.name, kernel.reason.partition("; ")[2])
-
-
-def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
-    for below in kind.__subclasses__():
-        yield below
-        yield from _subclasses(below)
+    for layer in sorted(load_families(library.key), key=lambda layer: layer.operators):
+        for kernel in layer.kernels:
+            yield _line(", ".join(layer.operators), kernel.name, kernel.reason.partition("; ")[2])
 
 
 def _schemas(domain: str, registry: Registry) -> dict[str, list[onnx.defs.OpSchema]]:

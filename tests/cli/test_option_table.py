@@ -221,6 +221,11 @@ def test_two_conflicting_options_are_the_declared_error(conflict: Conflict, othe
         require_compatible(options)
 
 
+def test_options_of_training_are_in_one_panel() -> None:
+    options = [option for option in OPTIONS if option.field.startswith(("CompileOptions.training.", "Teaching."))]
+    assert {option.panel for option in options} == {"Learning on the device"}
+
+
 @pytest.mark.parametrize("use", [use for use in USES if use.startswith("--")])
 def test_a_use_is_of_an_option(use: str) -> None:
     assert all(find_option(flag, "compile") for flag in flags_of(use))

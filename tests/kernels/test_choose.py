@@ -19,14 +19,16 @@ from mcugen.core.board import load_board
 from mcugen.core.errors import UsageError
 from mcugen.core.options import CompileOptions
 from mcugen.hir.graph import Graph
+from mcugen.kernels import cmsis_nn
 from mcugen.kernels.choose import KernelChoice, Limits
 from mcugen.kernels.common.library import own_kernel
 from mcugen.kernels.common.specs import ConvSpec
 from mcugen.kernels.cost import UNMEASURED_KERNEL_COST, CostTable, KernelCost, cost_table, work
+from mcugen.kernels.families import LibraryLayer
+from mcugen.kernels.portable.activations import BinarySpec
 from mcugen.lir.kernel import Call, Kernel, Site, reads, writes
 from mcugen.lir.kernel import scratch as working
 from mcugen.ops.matmul import Dense
-from mcugen.ops.pointwise import Binary
 from mcugen.reporting.kernels import declared_kernels
 
 PLENTY = Limits(1 << 20, 1 << 20)
@@ -273,6 +275,11 @@ def of_library(name: str, **more: object) -> Kernel:
     return kernel(name, library="cmsis-nn", **more)
 
 
+def offer(monkeypatch: pytest.MonkeyPatch, operator: str, spec: type, theirs: Kernel) -> None:
+    """Let the library compute layers of one operator by one kernel."""
+    monkeypatch.setattr(cmsis_nn, "LAYERS", (LibraryLayer((operator,), spec, (theirs,)),))
+
+
 def way(layer: ConvSpec) -> str:
     """By the layer's weights: "y0", "y1"."""
     return f"y{int(layer.weights[0, 0]) - 1}"
@@ -293,12 +300,12 @@ def way(layer: ConvSpec) -> str:
 )
 def test_families(monkeypatch: pytest.MonkeyPatch, family: str, table: dict[str, tuple[int, int]], taken: str) -> None:
     """`auto` takes what was measured to be better, and guesses nothing."""
-    monkeypatch.setattr(Dense, "library", (of_library("theirs"),))
+    offer(monkeypatch, "dense", ConvSpec, of_library("theirs"))
     assert chosen(monkeypatch, (kernel("mine"),), costs(**table), sizes=[8] * 3, family=family) == [taken] * 2
 
 
 def test_auto_compares_with_the_best_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Dense, "library", (of_library("theirs"),))
+    offer(monkeypatch, "dense", ConvSpec, of_library("theirs"))
     kernels = (kernel("slow"), kernel("fast"))
     table = {"slow": (90, 1), "fast": (10, 1)}
     assert chosen(monkeypatch, kernels, costs(**table, theirs=(20, 1)), family="auto") == ["fast"]
@@ -326,7 +333,7 @@ def test_speed_goes_by_cycles_where_all_of_them_are_known(
 
 def test_auto_counts_the_code_of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few instructions are not worth kilobytes; a tenth of them is, to speed."""
-    monkeypatch.setattr(Dense, "library", (of_library("theirs"),))
+    offer(monkeypatch, "dense", ConvSpec, of_library("theirs"))
     for theirs, taken in ((990, "mine"), (900, "theirs")):
         table = costs(mine=(1_000, 500), theirs=(theirs, 8_000))
         assert chosen(monkeypatch, (kernel("mine"),), table, family="auto") == ["mine"]
@@ -335,7 +342,7 @@ def test_auto_counts_the_code_of_a_library(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_auto_knows_the_ways_of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layer by layer; what was not measured is not taken."""
-    monkeypatch.setattr(Dense, "library", (of_library("theirs", way=way),))
+    offer(monkeypatch, "dense", ConvSpec, of_library("theirs", way=way))
     rows = {name: (float(n), *[0.0] * 7) for name, n in (("y0", 1), ("y1", 100))}
     table = CostTable({"theirs": KernelCost(rows, 1), "mine": KernelCost({"": (10.0, *[0.0] * 7)}, 1)})
     assert chosen(monkeypatch, (kernel("mine"),), table, sizes=[8] * 4, family="auto") == ["theirs", "mine", "mine"]
@@ -346,7 +353,7 @@ def test_auto_compares_with_operators_without_a_choice(
     monkeypatch: pytest.MonkeyPatch, mine: int | None, taken: list[str]
 ) -> None:
     """What they write themselves costs by operator and type."""
-    monkeypatch.setattr(Binary, "library", (of_library("theirs"),), raising=False)
+    offer(monkeypatch, "mul", BinarySpec, of_library("theirs"))
     net = Net()
     net.output(net.op("Mul", net.input("x", 1, 8), net.input("y", 1, 8)))
     graph = optimized(net.model())

@@ -12,10 +12,10 @@ import pytest
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.types import DType, TensorType
 from mcugen.lir.kernel import Kernel
-from mcugen.lir.spec import HasKernels, library_kernels_of, own_kernels, spec_of
+from mcugen.lir.spec import HasKernels, own_kernels, spec_of
 from mcugen.ops.pointwise import Binary
 
-OURS, THEIRS = Kernel("ours"), Kernel("theirs", library="theirs")
+OURS = Kernel("ours")
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,6 @@ class Chosen(Binary):
     """A sum with kernels, of which each spec is a new object."""
 
     kernels = (OURS,)
-    library = (THEIRS,)
 
     def spec(self, node: Node) -> object:
         return [self.function]
@@ -70,8 +69,8 @@ def test_an_operator_without_a_choice_has_no_kernels():
     node = node_of(Binary("Add"))
     node.op = object()  # type: ignore[assignment]
     assert spec_of(node) is node
-    assert (own_kernels(node.op), library_kernels_of(node.op)) == ((), ())
-    assert (own_kernels(Chosen("Add")), library_kernels_of(Chosen("Add"))) == ((OURS,), (THEIRS,))
+    assert own_kernels(node.op) == ()
+    assert own_kernels(Chosen("Add")) == (OURS,)
     assert HasKernels().spec(node) is node
 
 

@@ -19,9 +19,10 @@ from test_streamed import NETS, groups
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.traits import divisions
 from mcugen.kernels.common.library import alone
+from mcugen.kernels.families import library_kernels_of
 from mcugen.lir.kernel import SHORT_LOOPS, Kernel
 from mcugen.lir.program import Control, Program
-from mcugen.lir.spec import library_kernels_of, own_kernels
+from mcugen.lir.spec import own_kernels
 from mcugen.lir.trial import trial
 from mcugen.ops.fork import Forked, forked
 from mcugen.ops.row_groups import group_of
@@ -58,7 +59,7 @@ def programs_of(graph: Graph, board: str, most: int, library: str = "") -> Itera
     features, counts = roomy(board).features, Counter[str]()
     functions = defaultdict[str, set[object]](set)
     for node in graph.nodes:
-        choices = own_kernels(node.op) if not library else library_kernels_of(node.op)
+        choices = own_kernels(node.op) if not library else library_kernels_of(node, library)
         if not choices and not library:
             yield alone(node, features).program, node.op.name
         for kernel in choices:

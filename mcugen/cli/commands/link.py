@@ -42,11 +42,12 @@ def link(
     common = options.having({"name": ""}), quantizing, judging
     settings = _settings(models, set_, [option.name for arguments in common for option in arguments.options])
     nets = [_net(model, board, *common, own_settings) for model, own_settings in zip(models, settings, strict=True)]
+    name = options.values["name"] or Path(os.path.realpath(output)).name
+    linking = Linking(nets, name, [group.split(",") for group in exclusive])
+    linking.check()
     for net in nets:
         with watched(net, telling.quiet):
             _ = net.compiled
-    name = options.values["name"] or Path(os.path.realpath(output)).name
-    linking = Linking(nets, name, [group.split(",") for group in exclusive])
     folder = linking.write(output)
     result = linking.report(build=build)
     write_json(telling.json_, result)

@@ -51,19 +51,30 @@ class Linking:
         """
         return [self._bound_cycles(number) for number in range(len(self._separate_models))]
 
+    def check(self) -> None:
+        """Check the options of all models; none of them is loaded or quantized.
+
+        Raises:
+            UsageError: There are no models, they are not for one board, or the options of one are wrong.
+        """
+        training = next((net.options.training for net in self.nets if net.options.training), None)
+        if training is not None:
+            raise UsageError("models of a firmware do not learn yet", f"--train {training.layers}", "leave out --train")
+        if not self.nets:
+            raise UsageError("a firmware must have models", "none", "give some")
+        boards = list(dict.fromkeys(net.target.name for net in self.nets))
+        if len(boards) > 1:
+            rule = "the models of a firmware must be for one board"
+            raise UsageError(rule, " and ".join(boards), "compile them for one")
+        for net in self.nets:
+            net.check()
+
     @cached_property
     def _separate_models(self) -> list[CompiledModel]:
         """Return the models, each compiled without the others."""
+        self.check()
         models = [net.compiled for net in self.nets]
         names = [model.bundle.name for model in models]
-        learning = next((model.bundle.name for model in models if model.options.training), None)
-        if learning is not None:
-            raise UsageError("models of a firmware do not learn yet", f"'{learning}'", "leave out --train")
-        if not models:
-            raise UsageError("a firmware must have models", "none", "give some")
-        if len({model.board.name for model in models}) > 1:
-            boards = " and ".join(dict.fromkeys(model.board.name for model in models))
-            raise UsageError("the models of a firmware must be for one board", boards, "compile them for one")
         used_names = [self._identifier, *names]
         twice = next((name for name in used_names if used_names.count(name) > 1), None)
         if twice is not None:

@@ -171,7 +171,7 @@ def _extreme(name: str, which: str, condition: Callable[[BinarySpec], bool]) -> 
     )
 
 
-CMSIS_BINARY_S8: tuple[Kernel, ...] = (
+CMSIS_SUM_S8: tuple[Kernel, ...] = (
     library_kernel(
         "cmsis_elementwise_add_s8",
         what="the sum of two int8 tensors of one shape: arm_elementwise_add_s8",
@@ -180,6 +180,8 @@ CMSIS_BINARY_S8: tuple[Kernel, ...] = (
         when=(is_sum,),
         emit=emit_add,
     ),
+)
+CMSIS_PRODUCT_S8: tuple[Kernel, ...] = (
     library_kernel(
         "cmsis_elementwise_mul_s8",
         what="the product of two int8 tensors of one shape: arm_elementwise_mul_s8",
@@ -188,6 +190,6 @@ CMSIS_BINARY_S8: tuple[Kernel, ...] = (
         when=(is_product,),
         emit=emit_mul,
     ),
-    _extreme("cmsis_maximum_s8", "larger", is_maximum),
-    _extreme("cmsis_minimum_s8", "smaller", is_minimum),
 )
+CMSIS_MAXIMUM_S8 = (_extreme("cmsis_maximum_s8", "larger", is_maximum),)
+CMSIS_MINIMUM_S8 = (_extreme("cmsis_minimum_s8", "smaller", is_minimum),)

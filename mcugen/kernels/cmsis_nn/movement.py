@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import Annotated
 
-from mcugen.hir.types import DType, TensorType
+from mcugen.hir.types import DType
 from mcugen.kernels.cmsis_nn.common import library_kernel
+from mcugen.kernels.common.movement_specs import ConcatSpec, PaddedAxis, PadSpec
 from mcugen.kernels.portable.movement import TransposeSpec
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, reads, writes
 from mcugen.lir.program import Access
@@ -34,44 +34,6 @@ _OPERANDS: tuple[Role, ...] = (_X, _Y)
 
 
 # ---------------------------------------------------------------------------------------------------- padding
-
-
-@dataclass(frozen=True)
-class _Padded:
-    """Elements along an axis, and those that are added."""
-
-    size: int
-    before: int
-    after: int
-
-    @property
-    def grows(self) -> bool:
-        return self.before + self.after > 0
-
-    def of_runs(self, length: int) -> _Padded:
-        """Return the axis with each element replaced by a run of elements."""
-        return _Padded(length * self.size, length * self.before, length * self.after)
-
-
-@dataclass(frozen=True, eq=False)
-class PadSpec:
-    """A padding with a constant: elements `before` and `after`, by axis, that are `value`."""
-
-    x: TensorType
-    before: tuple[int, ...]
-    after: tuple[int, ...]
-    value: float
-
-    @cached_property
-    def axes(self) -> list[_Padded]:
-        """The fewest. Of an axis without padding, all elements are one run of the axis before it."""
-        merged = list[_Padded]()
-        for axis in map(_Padded, self.x.shape, self.before, self.after):
-            if merged and not axis.grows:
-                merged.append(merged.pop().of_runs(axis.size))
-            elif axis.grows or axis.size > 1:
-                merged.append(axis)
-        return merged
 
 
 def pads_bytes(spec: PadSpec) -> bool:
@@ -105,7 +67,7 @@ class PadParams(Params):
 
 def emit_pad(spec: PadSpec, site: Site) -> Call:
     """Axis by axis."""
-    axes = [_Padded(1, 0, 0)] * (len(AXES) - len(spec.axes)) + spec.axes
+    axes = [PaddedAxis(1, 0, 0)] * (len(AXES) - len(spec.axes)) + spec.axes
     sizes: dict[str, int] = {}
     for name, axis in zip(AXES, axes, strict=True):
         sizes |= {name: axis.size, f"pad_before_{name}": axis.before, f"pad_after_{name}": axis.after}
@@ -195,21 +157,6 @@ CMSIS_TRANSPOSE: tuple[Kernel, ...] = (
 )
 
 # ----------------------------------------------------------------------------------------------- concatenation
-
-
-@dataclass(frozen=True, eq=False)
-class ConcatSpec:
-    """Parts joined along an axis."""
-
-    parts: tuple[TensorType, ...]
-    y: TensorType
-    axis: int
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """Return the sizes of y before the axis, along it, and behind it."""
-        y = self.y.shape
-        return math.prod(y[: self.axis]), y[self.axis], math.prod(y[self.axis + 1 :])
 
 
 def joins_bytes(spec: ConcatSpec) -> bool:

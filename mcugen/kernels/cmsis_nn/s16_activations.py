@@ -190,7 +190,7 @@ def int16_sigmoid(spec: CurveSpec) -> bool:
 
 # ---------------------------------------------------------------------------------------- kernels
 
-CMSIS_BINARY_S16: tuple[Kernel, ...] = (
+CMSIS_SUM_S16: tuple[Kernel, ...] = (
     library_kernel(
         "cmsis_elementwise_add_s16",
         what="the sum of two int16 tensors of one shape: arm_elementwise_add_s16",
@@ -200,6 +200,8 @@ CMSIS_BINARY_S16: tuple[Kernel, ...] = (
         emit=emit_add,
         evaluate=evaluate_add,
     ),
+)
+CMSIS_PRODUCT_S16: tuple[Kernel, ...] = (
     library_kernel(
         "cmsis_elementwise_mul_s16",
         what="the product of two int16 tensors of one shape: arm_elementwise_mul_s16",
@@ -210,7 +212,6 @@ CMSIS_BINARY_S16: tuple[Kernel, ...] = (
         evaluate=evaluate_mul,
     ),
 )
-"""Kernels of operators with two operands."""
 
 CMSIS_ACTIVATIONS_S16: tuple[Kernel, ...] = (
     library_kernel(

@@ -8,23 +8,24 @@ from collections.abc import Collection, Iterator, Sequence
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import Reference
 from mcugen.kernels.cost import CostTable
+from mcugen.kernels.families import library_kernels_of
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Program
-from mcugen.lir.spec import library_kernels_of
 from mcugen.lir.trial import trial
 
 
 def library_kernels(
-    graph: Graph, features: frozenset[str], costs: CostTable, goal: str, requested: Collection[str] = ()
+    graph: Graph, family: str, features: frozenset[str], costs: CostTable, goal: str, requested: Collection[str] = ()
 ) -> dict[Node, Kernel]:
-    """Return the library kernel of each node that any fits.
+    """Return the library kernel of each node that any kernel of a family fits.
 
     This is the first kernel that fits, unless another serves the goal better. Within bodies only kernels that round as
     the operator's reference does are taken (see Kernel).
 
     Args:
         graph: The model.
+        family: The family of kernels that the user asked for.
         features: CPU features and tuning flags.
         costs: Cost model of the CPU.
         goal: The goal of the user's optimization.
@@ -32,7 +33,8 @@ def library_kernels(
     """
     chosen = {}
     for node, is_outside in _nodes(graph):
-        fitting = [k for k in _kernels(node) if k.fits(node, features) and (is_outside or k.evaluate is None)]
+        kernels = library_kernels_of(node, family)
+        fitting = [k for k in kernels if k.fits(node, features) and (is_outside or k.evaluate is None)]
         fitting = [k for k in fitting if k.name in requested] or fitting
         if fitting:
             chosen[node] = _best(node, fitting, features, costs, goal)
@@ -58,13 +60,9 @@ def references(graph: Graph, program: Program) -> dict[Node, Reference]:
         graph: The model.
         program: The program that was lowered from `graph`.
     """
-    used = {(instr.name, instr.kernel) for instr in program.instrs if instr.library}
-    return {
-        node: kernel.evaluate
-        for node in graph.nodes
-        for kernel in _kernels(node)
-        if kernel.evaluate is not None and (node.outputs[0].name, kernel.name) in used
-    }
+    declarations = {instr.name: instr.declaration for instr in program.instrs if instr.library and instr.declaration}
+    used = ((node, declarations.get(node.outputs[0].name)) for node in graph.nodes)
+    return {node: kernel.evaluate for node, kernel in used if kernel is not None and kernel.evaluate is not None}
 
 
 def alone(node: Node, features: frozenset[str]) -> Builder:
@@ -88,7 +86,3 @@ def own_kernel(node: Node, features: frozenset[str]) -> Kernel | None:
 def _nodes(graph: Graph) -> Iterator[tuple[Node, bool]]:
     """Yield all nodes, and whether each is outside of bodies."""
     return ((node, part is graph) for part in graph.nested() for node in part.nodes)
-
-
-def _kernels(node: Node) -> tuple[Kernel, ...]:
-    return library_kernels_of(node.op)

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A loop over the steps of a quantized LSTM, as kernels see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mcugen.hir.types import Array, TensorType
+from mcugen.kernels.common.specs import WeightedSpec
+
+
+@dataclass(frozen=True, eq=False)
+class LstmLoopSpec:
+    """A loop whose body is one step of a quantized LSTM, with gates in the order input, output, forget, cell.
+
+    Inputs are the first hidden state, the first cell state and x; outputs the last of both states and, if
+    `is_stacked`, the hidden states of all steps.
+    """
+
+    steps: int
+    axis: int
+    """Axis of x, and of the stacked hidden states, along which the steps go from front to back."""
+    is_stacked: bool
+    inner: WeightedSpec
+    """Product of a step of x with the weights of the gates."""
+    recurrent: WeightedSpec
+    """Product of the hidden state with the weights of the gates."""
+    hidden: TensorType
+    cell: TensorType
+    first_hidden: Array | None
+    """First hidden state, if it is constant."""
+    first_cell: Array | None
+
+    @property
+    def batch(self) -> int:
+        """Return the number of sequences."""
+        return self.hidden.shape[0]
+
+    @property
+    def size(self) -> int:
+        """Return the size of the hidden state."""
+        return self.hidden.shape[-1]
+
+    @property
+    def starts_from_zero(self) -> bool:
+        """Return whether both first states are constants that stand for 0."""
+        h, c = self.first_hidden, self.first_cell
+        return h is not None and c is not None and bool((h == self.hidden.q.zero_point).all()) and not c.any()

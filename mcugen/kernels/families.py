@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registry of kernel families that call a library; a family's package is imported where the family is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+
+from mcugen.core.errors import UsageError
+from mcugen.core.options import AUTO, CMSIS_NN, OWN
+from mcugen.hir.graph import Node
+from mcugen.lir.kernel import Kernel
+from mcugen.lir.spec import spec_of
+
+PACKAGES: Mapping[str, str] = {
+    CMSIS_NN: "mcugen.kernels.cmsis_nn",
+}
+"""Package of each family. Its LAYERS are the layers that the library computes."""
+
+
+@dataclass(frozen=True)
+class LibraryLayer:
+    """A kind of layer that a library computes.
+
+    Attributes:
+        operators: Names of the operators.
+        spec: Class of the specification that these operators give to kernels.
+        kernels: Kernels for such layers, the preferred ones first.
+    """
+
+    operators: tuple[str, ...]
+    spec: type
+    kernels: tuple[Kernel, ...]
+
+
+def load_families(family: str) -> tuple[LibraryLayer, ...]:
+    """Return the layers that the libraries of a family compute: none for OWN, those of all libraries for AUTO.
+
+    Raises:
+        UsageError: The package of a library cannot be imported.
+    """
+    if family == OWN:
+        return ()
+    return tuple(layer for name in (PACKAGES if family == AUTO else [family]) for layer in _layers_of(name))
+
+
+def _layers_of(name: str) -> tuple[LibraryLayer, ...]:
+    try:
+        layers: tuple[LibraryLayer, ...] = import_module(PACKAGES[name]).LAYERS
+    except ImportError as error:
+        remedy = f"install all of mcugen, or give --kernels {OWN}"
+        raise UsageError(f"--kernels {name} needs the package {PACKAGES[name]}", str(error), remedy) from error
+    return layers
+
+
+def library_kernels_of(node: Node, family: str) -> tuple[Kernel, ...]:
+    """Return the kernels of a family's libraries for a node, the preferred ones first, whether they fit or not."""
+    layers = [layer for layer in load_families(family) if node.op.name in layer.operators]
+    return tuple(k for layer in layers if isinstance(spec_of(node), layer.spec) for k in layer.kernels)
