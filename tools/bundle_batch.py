@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from mcugen.codegen.bundle import Bundle, Port
+from mcugen.core.errors import McugenError
 
 ALIGN = 16
 
@@ -49,6 +52,35 @@ def combine(bundles: Sequence[Bundle], name: str = "batch") -> Bundle:
             replace(s, name=f"{b.name}/{s.name}", output=f"{b.name}/{s.output}") for b in bundles for s in b.symbols
         ),
     )
+
+
+Item, Result = TypeVar("Item"), TypeVar("Result")
+
+
+def run_or_blame(
+    items: Sequence[Item],
+    run: Callable[[Sequence[Item]], list[Result]],
+    name_of: Callable[[Item], str],
+    failed: Callable[[Item, str, McugenError], Result],
+) -> list[Result]:
+    """What `run` gives for all items, each of which is a model; if it fails, halves tell which model is at fault.
+
+    `name_of` gives a model's name in C, `failed` the result of one that did not "build" or "run".
+    """
+    if not items:
+        return []
+    try:
+        return run(items)
+    except McugenError as error:
+        if len(items) == 1:
+            return [failed(items[0], "run", error)]
+        blamed = re.search(r"model/(m\d+)(?:_weights)?\.c must compile", str(error))
+        guilty = [item for item in items if blamed and name_of(item) == blamed[1]]
+        if guilty:
+            rest = [item for item in items if item not in guilty]
+            return [*(failed(item, "build", error) for item in guilty), *run_or_blame(rest, run, name_of, failed)]
+        half = len(items) // 2
+        return [r for part in (items[:half], items[half:]) for r in run_or_blame(part, run, name_of, failed)]
 
 
 def _weights(text: str) -> str:

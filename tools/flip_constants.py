@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from zoo import BOUND, SIZES
+from zoo import BOUND, SIZES, roomy
 
 from mcugen import CompileOptions, McugenError, compile_model, load_board
 from mcugen.core.board import Board
@@ -106,11 +106,10 @@ def main() -> None:
 
 def row(path: Path, board: Board, options: CompileOptions, each: int, seed: int, seconds: int) -> str:
     """Return the row of the table for a model and a board."""
-    roomy = tuple(replace(m, size=1 << 28) for m in board.memories)
     dims, bound, states = (of.get(path.stem, {}) for of in (SIZES, BOUND, STATES))
     wanted = replace(options, dims=dims, bound=bound, states=states)  # type: ignore[arg-type]
     try:
-        compiled = compile_model(path, replace(board, memories=roomy), wanted)
+        compiled = compile_model(path, roomy(board, 1 << 28), wanted)
         found = campaign(compiled, each, seed, seconds, checks=options.check_weights)
     except McugenError as error:
         print(f"{path.stem}, {board.name}: {error}", file=sys.stderr)

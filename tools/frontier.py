@@ -9,34 +9,31 @@ QEMU. Writes a table of docs/quantization.md; what was computed is kept, so that
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import onnx
+import ort_quantizer
 import quant_study
 import typer
-from markers import replace_between_markers
-from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantType, quantize_static
-from onnxruntime.quantization.shape_inference import quant_pre_process
+from markers import markdown_table, replace_between_markers
+from onnxruntime.quantization import CalibrationMethod, QuantType
 from quant_study import (
     DOCUMENT,
     SUBJECTS,
     Sample,
     Subject,
-    _roomy,
-    _table,
     console,
     options,
     quantized,
     remembering,
     samples,
 )
+from zoo import roomy
 
 from mcugen.autotuning.precision import Demand, Search
+from mcugen.core.board import load_board
 from mcugen.core.errors import ConstraintError
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiler import compile_model
@@ -100,7 +97,7 @@ def own(subject: Subject, name: str, calibration: Samples, evaluation: Samples) 
         known, held = split_samples(given, is_stream=False)
         maker = quantizer(source, model, Scheme(), known)
         judged = calibration.only(held or given)
-        search = Search(maker, _roomy(BOARD), goal, judged, demand(model, calibration))
+        search = Search(maker, roomy(load_board(BOARD)), goal, judged, demand(model, calibration))
         search.is_crossed = not held
         try:
             made = search.run()
@@ -109,7 +106,7 @@ def own(subject: Subject, name: str, calibration: Samples, evaluation: Samples) 
         note = made.describe().partition("samples")[2].removeprefix(", ")
     else:
         made = quantized(subject, SCHEMES[name], calibration.inputs)
-    run = compile_model(made, _roomy(BOARD), goal).simulate(evaluation.inputs[:1])
+    run = compile_model(made, roomy(load_board(BOARD)), goal).simulate(evaluation.inputs[:1])
     share = stored_share(made.model, made.plan)
     found = run_onnxruntime(made.proto, evaluation.inputs)
     return Result(found, note, share, run.sizes.code + run.sizes.weights, run.instructions)
@@ -136,38 +133,24 @@ def evaluated(subject: Subject) -> Samples:
 
 def real(subject: Subject, evaluation: Samples) -> Result:
     """The float model."""
-    run = compile_model(load(subject.path).proto, _roomy(BOARD), options(subject)).simulate(evaluation.inputs[:1])
-    outputs = run_onnxruntime(load(subject.path).given, evaluation.inputs)
+    model = load(subject.path)
+    run = compile_model(model.proto, roomy(load_board(BOARD)), options(subject)).simulate(evaluation.inputs[:1])
+    outputs = run_onnxruntime(model.given, evaluation.inputs)
     return Result(outputs, "", 4.0, run.sizes.code + run.sizes.weights, run.instructions)
 
 
 def peer(subject: Subject, setting: str, calibration: Samples, evaluation: Samples) -> Result:
     """By ONNX Runtime's quantizer."""
     method, extra = SETTINGS[setting]
-
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.samples = iter(calibration.inputs)
-
-        def get_next(self) -> Mapping[str, Array] | None:
-            return next(self.samples, None)
-
-    model = float_model(load(subject.path), options(subject), Scheme(equalize=False)).proto
-    with tempfile.TemporaryDirectory() as folder:
-        plain, prepared, made = (str(Path(folder, f"{name}.onnx")) for name in ("plain", "prepared", "made"))
-        onnx.save(model, plain)
-        quant_pre_process(plain, prepared, skip_symbolic_shape=True)
-        quantize_static(
-            prepared,
-            made,
-            Reader(),
-            per_channel=True,
-            activation_type=QuantType.QUInt8,
-            weight_type=QuantType.QInt8,
-            calibrate_method=method,
-            extra_options=extra,
-        )
-        return Result(run_onnxruntime(onnx.load(made), evaluation.inputs), setting, 1.0)
+    made = ort_quantizer.quantized(
+        ort_quantizer.prepared(float_model(load(subject.path), options(subject), Scheme(equalize=False)).proto),
+        calibration.inputs,
+        per_channel=True,
+        activation_type=QuantType.QUInt8,
+        calibrate_method=method,
+        extra_options=extra,
+    )
+    return Result(run_onnxruntime(made, evaluation.inputs), setting, 1.0)
 
 
 @dataclass(frozen=True)
@@ -257,7 +240,7 @@ def main(
     write_docs: Annotated[bool, typer.Option("--write-docs", help="rewrite docs/quantization.md")] = False,
 ) -> None:
     """Prints (or writes) the table."""
-    kept = remembering("frontier", __file__, quant_study.__file__)
+    kept = remembering("frontier", __file__, quant_study.__file__, ort_quantizer.__file__)
     table = [HEAD]
     for subject in (s for s in SUBJECTS if s.model in MODELS and only in s.model):
 
@@ -268,9 +251,9 @@ def main(
         for row in rows(subject, remembered):
             table.append(row)
             console.print(" | ".join(row))
-    print(_table(table))
+    print(markdown_table(table))
     if write_docs:
-        DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), "frontier", _table(table)))
+        DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), "frontier", markdown_table(table)))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from typing import Annotated, Any
 import numpy as np
 import onnx
 import typer
-from bundle_batch import combine
+from bundle_batch import combine, run_or_blame
 from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx_tests import Case, cases, compile_binding
 
@@ -370,8 +370,7 @@ def _compile(mutant: Mutant, number: int) -> Survivor | Finding:
         state = "refused" if error.exit_code in ALLOWED_EXITS else f"exit {error.exit_code}"
         return Finding(mutant.label, state, str(error))
     except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        return Finding(mutant.label, "crash", f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})")
+        return _raised(mutant, "crash", error)
     inside = model.program.arena_size + model.program.weights_size  # inputs and outputs lie in the arena
     if inside > MAX_RUN_BYTES:
         return Finding(mutant.label, "passed", "too large to run")
@@ -379,9 +378,13 @@ def _compile(mutant: Mutant, number: int) -> Survivor | Finding:
     try:
         expected = [model.interpret(sample) for sample in samples]
     except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        return Finding(mutant.label, "reference", f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})")
+        return _raised(mutant, "reference", error)
     return Survivor(mutant, model, samples, expected)
+
+
+def _raised(mutant: Mutant, state: str, error: Exception) -> Finding:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return Finding(mutant.label, state, f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})")
 
 
 def _samples(mutant: Mutant, model: CompiledModel) -> list[dict[str, np.ndarray]]:
@@ -415,29 +418,14 @@ def _wild(external: Any, given: np.ndarray, random: Random) -> np.ndarray:
 
 
 def _run(survivors: Sequence[Survivor]) -> list[Finding]:
-    """Builds and runs them as one program; if that fails, halves tell which is at fault."""
-    if not survivors:
-        return []
+    """Builds and runs them as one program."""
     names = [s.model.bundle.name for s in survivors]
     batch = [
         {f"{n}/{port}": a for n, s in zip(names, survivors, strict=True) for port, a in s.samples[k].items()}
         for k in range(len(survivors[0].samples))
     ]
-    try:
-        bundle = combine([s.model.bundle for s in survivors])
-        results = simulate(
-            bundle, load_board("host"), batch, measure=False, setup=Setup(sanitize=True, timeout=SECONDS)
-        ).outputs
-    except McugenError as error:
-        if len(survivors) == 1:
-            return [Finding(survivors[0].mutant.label, "run", str(error))]
-        blamed = re.search(r"model/(m\d+)(?:_weights)?\.c must compile", str(error))
-        guilty = [s for s in survivors if blamed and s.model.bundle.name == blamed[1]]
-        if guilty:
-            rest = [s for s in survivors if s not in guilty]
-            return [Finding(guilty[0].mutant.label, "build", str(error)), *_run(rest)]
-        half = len(survivors) // 2
-        return _run(survivors[:half]) + _run(survivors[half:])
+    bundle, setup = combine([s.model.bundle for s in survivors]), Setup(sanitize=True, timeout=SECONDS)
+    results = simulate(bundle, load_board("host"), batch, measure=False, setup=setup).outputs
     found = []
     for name, survivor in zip(names, survivors, strict=True):
         reason = ""
@@ -497,7 +485,12 @@ def check(mutants: Sequence[Mutant], tell: Callable[[str, object], None] = lambd
         else:
             survivors.append(result)
     tell("running", [s.mutant.label for s in survivors])
-    for result in _run(survivors):
+    for result in run_or_blame(
+        survivors,
+        _run,
+        lambda s: s.model.bundle.name,
+        lambda s, state, error: Finding(s.mutant.label, state, str(error)),
+    ):
         findings.append(result)
         tell("found", result)
     return findings

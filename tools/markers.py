@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def between_markers(text: str, name: str) -> str:
     """Return the text between the markers of `name`; raise ValueError unless both exist, in order."""
@@ -23,3 +25,11 @@ def _parts(text: str, name: str) -> tuple[str, str, str]:
     if not (found and closed):
         raise ValueError(f"the text must have the markers {begin.strip()} and {end}")
     return before + begin, between, end + after
+
+
+def markdown_table(rows: Sequence[Sequence[str]], text_columns: int | None = None) -> str:
+    """A table whose first row is the heading; columns behind the first `text_columns` are aligned to the right."""
+    width = len(rows[0])
+    left = width if text_columns is None else text_columns
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * left + "--:|" * (width - left), *lines[1:]])

@@ -33,6 +33,7 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 from markers import replace_between_markers
+from scipy.stats import binomtest
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "testing.md"
@@ -60,28 +61,17 @@ MARKS = "not slow and not qemu and not riscv"
 
 # ------------------------------------------------------------------------------------------------------ mutants
 
-_COMPARISONS = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-}
+
+def _both_ways(*pairs: tuple[type[ast.AST], type[ast.AST]]) -> dict[type[ast.AST], type[ast.AST]]:
+    return dict([*pairs, *((b, a) for a, b in pairs)])
+
+
+_COMPARISONS = _both_ways(
+    (ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)
+)
 _ARITHMETIC = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Add,
-    ast.FloorDiv: ast.Mult,
-    ast.Mod: ast.FloorDiv,
-    ast.BitAnd: ast.BitOr,
-    ast.BitOr: ast.BitAnd,
-    ast.LShift: ast.RShift,
-    ast.RShift: ast.LShift,
+    **_both_ways((ast.Add, ast.Sub), (ast.BitAnd, ast.BitOr), (ast.LShift, ast.RShift)),
+    **{ast.Mult: ast.Add, ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv},
 }
 _NAMES = {"min": "max", "max": "min", "any": "all", "all": "any", "first": "last"}
 
@@ -349,7 +339,6 @@ class Trial:
 
     def _fate(self, mutant: Mutant, function: FunctionType, caches: Sequence[Any], items: Mapping[str, Any]) -> str:
         names = reaching(mutant, self.reached, self.seconds)
-
         code = function_code(mutant, function.__code__)
 
         def first_failure() -> str:
@@ -359,8 +348,13 @@ class Trial:
             pairs = _pairs([items[name] for name in names])
             return next((item.nodeid for item, following in pairs if not _passes(item, following)), "")
 
-        limit = SECONDS + 10 * sum(self.reached[name].seconds for name in names)
-        return fate(len(names), in_fork(first_failure, limit) if names else "")
+        return _tried(first_failure, [self.reached[name] for name in names])
+
+
+def _tried(first_failure: Callable[[], str], tests: Sequence[Reached]) -> str:
+    """Return what becomes of a mutant that these tests meet."""
+    limit = SECONDS + 10 * sum(test.seconds for test in tests)
+    return fate(len(tests), in_fork(first_failure, limit) if tests else "")
 
 
 def fate(tests: int, failed: str | None) -> str:
@@ -432,8 +426,7 @@ def imported_fate(mutant: Mutant, reached: Mapping[str, Reached], seconds: float
         sys.meta_path.insert(0, _InPlace(mutant))
         return "" if run_pytest(names) == 0 else "a test"
 
-    limit = SECONDS + 10 * sum(reached[name].seconds for name in names)
-    return fate(len(names), in_fork(first_failure, limit) if names else "")
+    return _tried(first_failure, [reached[name] for name in names])
 
 
 def run_pytest(tests: Sequence[str], *plugins: object) -> int:
@@ -513,10 +506,8 @@ def _table(results: Mapping[str, Sequence[str]], seed: int) -> str:
 
 def interval(found: int, total: int) -> tuple[float, float]:
     """Return Wilson's 95 % interval of a share."""
-    z, share = 1.96, found / total
-    middle = (share + z * z / (2 * total)) / (1 + z * z / total)
-    spread = z / (1 + z * z / total) * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
-    return middle - spread, middle + spread
+    ends = binomtest(found, total).proportion_ci(method="wilson")
+    return float(ends.low), float(ends.high)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Annotated
 import numpy as np
 import onnx
 import typer
-from bundle_batch import combine
+from bundle_batch import combine, run_or_blame
 from markers import replace_between_markers
 from onnx import TensorProto, numpy_helper
 from onnx.backend.test.case.test_case import TestCase
@@ -246,30 +246,22 @@ def _with_known_shapes(case: Case) -> onnx.ModelProto:
 
 
 def run_together(compiled: Sequence[Compiled], board: str = "host") -> list[Outcome]:
-    """Builds and runs compiled tests as one program; if that fails, halves tell which is at fault."""
-    if not compiled:
-        return []
-    try:
-        results = _run(compiled, board)
-    except McugenError as error:
-        if len(compiled) == 1:
-            return [outcome(compiled[0].case, str(error), compiled[0].bound)]
-        blamed = re.search(r"model/m(\d+)(?:_weights)?\.c must compile", str(error))
-        if blamed:
-            guilty = [c for c in compiled if c.model.bundle.name == f"m{blamed[1]}"]
-            rest = [c for c in compiled if c not in guilty]
-            return run_together(rest, board) + [outcome(c.case, str(error), c.bound) for c in guilty]
-        half = len(compiled) // 2
-        return run_together(compiled[:half], board) + run_together(compiled[half:], board)
-    return [outcome(c.case, difference(c.case, found), c.bound) for c, found in zip(compiled, results, strict=True)]
+    """Builds and runs compiled tests as one program; if that fails, each is told that is at fault."""
+    return run_or_blame(
+        compiled,
+        lambda some: _run(some, board),
+        lambda c: c.model.bundle.name,
+        lambda c, _, error: outcome(c.case, str(error), c.bound),
+    )
 
 
-def _run(compiled: Sequence[Compiled], board: str) -> list[dict[str, np.ndarray]]:
+def _run(compiled: Sequence[Compiled], board: str) -> list[Outcome]:
     bundle = combine([c.model.bundle for c in compiled])
     sample = {f"{c.model.bundle.name}/{n}": a for c in compiled for n, a in c.sample().items()}
     target = load_board(board)
     (outputs,) = simulate(bundle, target, [sample], measure=False, setup=Setup(sanitize=not target.qemu)).outputs
-    return [{n: outputs[f"{c.model.bundle.name}/{n}"] for n in c.case.outputs} for c in compiled]
+    each = ({n: outputs[f"{c.model.bundle.name}/{n}"] for n in c.case.outputs} for c in compiled)
+    return [outcome(c.case, difference(c.case, found), c.bound) for c, found in zip(compiled, each, strict=True)]
 
 
 def difference(case: Case, found: dict[str, np.ndarray]) -> str:

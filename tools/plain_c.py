@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmark.subjects import DIGITS, INT8_MODELS
-from markers import replace_between_markers
+from markers import markdown_table, replace_between_markers
 
 from mcugen.api.compilation import Compilation
 from mcugen.core.board import Board, load_board
@@ -30,9 +30,7 @@ def plain(board: Board) -> Board:
 def main() -> None:
     """Measures, and writes the table."""
     rows = [HEADINGS, *(measured(path) for path in INT8_MODELS if path.parent != DIGITS)]
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    lines.insert(1, "|---|" + "--:|" * (len(HEADINGS) - 1))
-    DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), "plain", "\n".join(lines)))
+    DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), "plain", markdown_table(rows, 1)))
 
 
 def measured(path: Path) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ goes on (`remembering`).
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import pickle
 import time
@@ -21,10 +20,11 @@ from typing import Annotated, Any
 import numpy as np
 import onnx
 import typer
-from markers import replace_between_markers
+from markers import markdown_table, replace_between_markers
 from rich.console import Console
+from zoo import roomy
 
-from mcugen.core.board import Board, load_board
+from mcugen.core.board import load_board
 from mcugen.core.cache import Store, cache_folder, code_digest
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
@@ -164,7 +164,7 @@ def techniques(subjects: Sequence[Subject], remembered: Remembered) -> str:
     """A row a model, a column a variant; figures by ONNX Runtime on the whole evaluation split."""
     rows = [["model", "float32", *(name for name, _ in VARIANTS)]]
     rows += [remembered(f"techniques {s.model}", partial(_variants, s)) for s in subjects]
-    return _table(list(map(list, zip(*rows, strict=True))))
+    return markdown_table(list(map(list, zip(*rows, strict=True))))
 
 
 def _variants(subject: Subject) -> list[str]:
@@ -190,7 +190,7 @@ def few_bits(subjects: Sequence[Subject], remembered: Remembered) -> str:
     for subject in (s for s in subjects if s.model in FEW_BITS):
         for name, scheme in (("int8", Scheme()), ("w4a8", Scheme(weights=DType.INT4))):
             rows += remembered(f"few bits {subject.model} {name}", partial(_by_goals, subject, name, scheme))
-    return _table(rows)
+    return markdown_table(rows)
 
 
 def _by_goals(subject: Subject, name: str, scheme: Scheme) -> list[list[str]]:
@@ -204,7 +204,7 @@ def _by_goals(subject: Subject, name: str, scheme: Scheme) -> list[list[str]]:
     float_share = "" if figures.float_accuracy is None else f"{100 * figures.float_accuracy:.2f} %"
     rows = []
     for goal in ("balanced", "flash"):
-        compiled = compile_model(made.proto, _roomy("nrf52840"), CompileOptions(optimize=goal))
+        compiled = compile_model(made.proto, roomy(load_board("nrf52840")), CompileOptions(optimize=goal))
         run = compiled.simulate(evaluation.inputs[:1])
         flash = run.sizes.code + run.sizes.weights
         rows.append([subject.model, float_share, name, str(figures), f"{100 * (alike.accuracy or 0):.2f} %",
@@ -228,7 +228,7 @@ def accuracy(subjects: Sequence[Subject], board: str, count: int, remembered: Re
     head = ["model", "samples", "float32", "QDQ, ONNX Runtime", "C on the host", f"C on {board}, QEMU", "samples there",
             "float32 on those", "C = QDQ", "most LSB apart"]  # fmt: skip
     each = (remembered(f"accuracy {s.model} {board} {count}", partial(_everywhere, s, board, count)) for s in subjects)
-    return _table([head, *each])
+    return markdown_table([head, *each])
 
 
 def _everywhere(subject: Subject, board: str, count: int) -> list[str]:
@@ -239,7 +239,7 @@ def _everywhere(subject: Subject, board: str, count: int) -> list[str]:
     exact = run_onnxruntime(_fixed(subject), evaluation.inputs)
     qdq = run_onnxruntime(result.proto, evaluation.inputs)
     host = compile_model(result).simulate(evaluation.inputs, measure=False).outputs
-    target_model = compile_model(result, _roomy(board))
+    target_model = compile_model(result, roomy(load_board(board)))
     few = evaluation.inputs[:count]
     target = target_model.simulate(few, measure=False).outputs
     labels = evaluation.labels
@@ -267,17 +267,6 @@ def agreement(compiled: CompiledModel, found: Sequence[Sample], wanted: Sequence
         same.append(np.isclose(a, b, rtol=1e-6, atol=1e-9))
         apart = max(apart, float(np.abs(a - b).max() / step)) if stored else apart
     return float(np.concatenate(same).mean()), apart
-
-
-def _roomy(board: str) -> Board:
-    """The board's CPU with memory for every model: it is the code that is measured."""
-    found = load_board(board)
-    return dataclasses.replace(found, memories=tuple(dataclasses.replace(m, size=1 << 25) for m in found.memories))
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
 
 console = Console(stderr=True)

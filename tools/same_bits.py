@@ -17,12 +17,13 @@ import argparse
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from flip_constants import models
-from markers import replace_between_markers
+from markers import markdown_table, replace_between_markers
+from zoo import roomy
 
 from mcugen import CompileOptions, McugenError, compile_model, load_board
 from mcugen.core.board import Board
@@ -171,8 +172,7 @@ def sweep(path: Path, name: str, plain: bool, kept: Path) -> None:
     mark = f"{name}, plain C" if plain else name
     if any(done.model == path.stem and done.board == mark for done in read(kept)):
         return
-    found = load_board(name)
-    board = replace(found, memories=tuple(replace(m, size=1 << 25) for m in found.memories))
+    board = roomy(load_board(name))
     try:
         compiled = compile_model(path, board, CompileOptions(dims={"batch": 1} if "dynbatch" in path.stem else {}))
     except McugenError as error:
@@ -194,12 +194,11 @@ def table(done: Sequence[Done]) -> str:
     rows = sorted({d.board for d in done})
     total = Counter((d.board, d.compiler, d.level) for d in done)
     right = Counter((d.board, d.compiler, d.level) for d in done if d.result == "equal")
-    head = ["board", "models", *(" ".join(c) for c in columns)]
-    lines = [f"| {' | '.join(head)} |", f"|---|{'--:|' * (len(head) - 1)}"]
+    lines = [["board", "models", *(" ".join(c) for c in columns)]]
     for row in rows:
         cells = [f"{right[row, *c]} of {total[row, *c]}" if total[row, *c] else "" for c in columns]
-        lines.append(f"| {row} | {len({d.model for d in done if d.board == row})} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([row, str(len({d.model for d in done if d.board == row})), *cells])
+    return markdown_table(lines, 1)
 
 
 def main() -> None:

@@ -25,11 +25,11 @@ from typing import Annotated, Any
 
 import numpy as np
 import onnx
+import ort_quantizer
 import typer
-from markers import between_markers, replace_between_markers
-from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantType, quantize_static
-from onnxruntime.quantization.shape_inference import quant_pre_process
-from quant_study import DOCUMENT, ROOT, Sample, _table, console, remembering
+from markers import between_markers, markdown_table, replace_between_markers
+from onnxruntime.quantization import CalibrationMethod, QuantType
+from quant_study import DOCUMENT, ROOT, Sample, console, remembering
 
 from mcugen.api.compilation import Compilation
 from mcugen.core.errors import ConstraintError
@@ -148,32 +148,20 @@ def with_states(trial: Trial) -> list[Sample]:
 def peer(task: Task, trial: Trial) -> Result | None:
     """Return ONNX Runtime's best static quantization, None if each setting fails."""
     calibration, best = with_states(trial), None
-
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.samples = iter(calibration)
-
-        def get_next(self) -> Sample | None:
-            return next(self.samples, None)
-
-    with tempfile.TemporaryDirectory() as folder, redirect_stdout(None):
-        plain, prepared, made = (str(Path(folder, f"{name}.onnx")) for name in ("plain", "prepared", "made"))
-        onnx.save(trial.model, plain)
-        quant_pre_process(plain, prepared, skip_symbolic_shape=True)
+    with redirect_stdout(None):
+        prepared = ort_quantizer.prepared(trial.model)
         for method, weights, activations in product(METHODS, WEIGHTS, ACTIVATIONS):
             kind, extra = METHODS[method]
             try:
-                quantize_static(
+                made = ort_quantizer.quantized(
                     prepared,
-                    made,
-                    Reader(),
+                    calibration,
                     per_channel=WEIGHTS[weights],
                     activation_type=ACTIVATIONS[activations],
-                    weight_type=QuantType.QInt8,
                     calibrate_method=kind,
                     extra_options=extra,
                 )
-                found = judged(trial, outputs_of(trial, onnx.load(made)), f"{method}, {weights}, {activations}")
+                found = judged(trial, outputs_of(trial, made), f"{method}, {weights}, {activations}")
             except Exception as error:  # whatever the quantizer raises
                 console.print(f"ONNX Runtime, {method}: {error}")
                 continue
@@ -249,11 +237,9 @@ def main(
 ) -> None:
     """Print (or write) the table of tasks."""
     logging.disable(logging.WARNING)
-    sources = [
-        __file__,
-        *(str(ROOT / "tests" / "quantization" / f"{n}.py") for n in ("task_networks", "gradient_descent")),
-    ]
-    kept = remembering("task-study", *sources, str(ROOT / "tools" / TFLITE))
+    tests, tools = ROOT / "tests" / "quantization", ROOT / "tools"
+    sources = [tests / "task_networks.py", tests / "gradient_descent.py", tools / "ort_quantizer.py", tools / TFLITE]
+    kept = remembering("task-study", __file__, *map(str, sources))
 
     def remembered(name: str, make: Callable[[], Result | None]) -> Result | None:
         found: Result | None = kept(name, lambda: (make(),))[0]  # None, too, is a result to keep
@@ -263,9 +249,9 @@ def main(
     for task in (task for task in TASKS if only in task.name):
         table.append(row(task, tflite_python, remembered, written))
         console.print(" | ".join(table[-1]))
-    print(_table(table))
+    print(markdown_table(table))
     if write_docs:
-        DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), MARKER, _table(table)))
+        DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), MARKER, markdown_table(table)))
 
 
 if __name__ == "__main__":

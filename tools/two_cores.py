@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import typer
 import zoo
-from markers import between_markers, replace_between_markers
+from markers import between_markers, markdown_table, replace_between_markers
 
 from mcugen.core.board import load_board
 from mcugen.core.errors import VerificationError
@@ -83,9 +83,8 @@ def main(
 
 def write(marker: str, headings: tuple[str, ...], rows: Rows) -> None:
     """A table of the document."""
-    lines = ["| " + " | ".join(row) + " |" for row in (headings, *rows)]
-    lines.insert(1, "|---|---|" + "--:|" * (len(headings) - 2))
-    DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), marker, "\n".join(lines) + "\n"))
+    table = markdown_table([headings, *rows], 2)
+    DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), marker, table))
 
 
 def kept_beside(rows: Rows) -> Rows:

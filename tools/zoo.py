@@ -338,9 +338,9 @@ def _reason(error: Exception) -> str:
     return (kind + (str(error).splitlines() or [""])[0])[:100].replace("|", "/")
 
 
-def roomy(board: Board) -> Board:
+def roomy(board: Board, size: int = 1 << 25) -> Board:
     """With memory enough for every model: what is measured is the code, not the fit."""
-    return replace(board, memories=tuple(replace(m, size=max(m.size, 1 << 25)) for m in board.memories))
+    return replace(board, memories=tuple(replace(m, size=max(m.size, size)) for m in board.memories))
 
 
 if __name__ == "__main__":

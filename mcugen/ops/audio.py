@@ -127,8 +127,7 @@ class Dft(Operator):
 def _whole(node: OnnxNode, name: str, index: int, default: int) -> int:
     """Return a parameter that must be a single number."""
     values = node.ints(name, index)
-    if values is not None and len(values) != 1:
-        raise Refusal(f"{node.op_type}: {name} must be one number", f"{values}", "repair the model")
+    node.require(values is None or len(values) == 1, f"{name} must be one number", f"{values}")
     return default if values is None else values[0]
 
 

@@ -810,8 +810,7 @@ def _add(node: OnnxNode, op: Repeat, inputs: Sequence[Value], names: Sequence[st
 )
 def _import_loop(node: OnnxNode) -> list[Value]:
     """Import Loop. The number of steps needs a static bound, since memory and time must be known."""
-    if not node.has(0):
-        raise Refusal("Loop: the number of steps needs a static bound", "none", "give the loop a constant trip count")
+    node.require(node.has(0), "the number of steps needs a static bound", "none", "give the loop a constant trip count")
     steps = max(node.whole(0, "the trip count, a static bound of the steps,"), 0)
     return _Repetition(
         node,
@@ -836,8 +835,7 @@ def _import_scan(node: OnnxNode) -> list[Value]:
     axes, directions = _padded(node, "scan_input_axes", count), _padded(node, "scan_input_directions", count)
     walks = [Walk(_axis(a, v.type.rank), bool(d)) for v, a, d in zip(values, axes, directions, strict=True)]
     lengths = {v.type.shape[w.axis] for v, w in zip(values, walks, strict=True)}
-    if len(lengths) != 1:
-        raise Refusal("Scan: scanned axes must be equally long", f"{sorted(lengths)}", "repair the model")
+    node.require(len(lengths) == 1, "scanned axes must be equally long", f"{sorted(lengths)}")
     outputs = len(body.outputs) - states
     out_axes, out_ways = _padded(node, "scan_output_axes", outputs), _padded(node, "scan_output_directions", outputs)
     return _Repetition(

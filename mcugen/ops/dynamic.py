@@ -105,8 +105,7 @@ class NonZero(Dynamic):
 @onnx_operator("NonZero", kernels=("nonzero",))
 def _import_nonzero(node: OnnxNode) -> list[Value]:
     x = node.input(0)
-    if not x.type.rank:
-        raise Refusal("NonZero: the input must have an axis", "a scalar", "reshape it to [1]")
+    node.require(x.type.rank, "the input must have an axis", "a scalar", "reshape it to [1]")
     return _emit(node, NonZero, [x], x.type.count)
 
 

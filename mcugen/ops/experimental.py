@@ -17,8 +17,7 @@ def _times(node: OnnxNode, x: Value, key: str) -> Value:
 
 def _check_image(node: OnnxNode) -> None:
     shape = node.input(0).type.shape
-    if len(shape) != 4:
-        raise Refusal(f"{node.op_type}: the input must be an image of four axes", f"{shape}", "repair the model")
+    node.require(len(shape) == 4, "the input must be an image of four axes", f"{shape}")
 
 
 @onnx_operator("Affine", types=FLOAT, kernels=(COMPOSED_TEXT,))
@@ -61,12 +60,10 @@ def _import_crop(node: OnnxNode) -> list[Value]:
     _check_image(node)
     height, width = node.input(0).type.shape[2:]
     border = node.integers("border")
-    if len(border) != 4:
-        raise Refusal("Crop: the border must have four sides", f"{len(border)}", "repair the model")
+    node.require(len(border) == 4, "the border must have four sides", f"{len(border)}")
     left, top, right, bottom = border
     size = node.integers("scale")
-    if len(size) not in (0, 2):
-        raise Refusal("Crop: the scale must be rows and columns", f"{len(size)} numbers", "repair the model")
+    node.require(len(size) in (0, 2), "the scale must be rows and columns", f"{len(size)} numbers")
     ends = (top + size[0], left + size[1]) if size else (height - bottom, width - right)
     if not (0 <= top < ends[0] <= height and 0 <= left < ends[1] <= width):
         region = f"rows {top} to {ends[0]}, columns {left} to {ends[1]} of {height} x {width}"

@@ -73,8 +73,7 @@ def require_integers(node: OnnxNode, index: int) -> Value:
         Refusal: The input is not of an integer type.
     """
     value = node.input(index)
-    if not value.type.dtype.is_integer:
-        raise Refusal(f"{node.op_type}: indices must be integers", value.type.dtype.value, "cast them to int64")
+    node.require(value.type.dtype.is_integer, "indices must be integers", value.type.dtype.value, "cast them to int64")
     return value
 
 
@@ -437,9 +436,7 @@ def _slice_at(node: OnnxNode, x: Value, shape: Shape) -> Value:
     """Return a slice whose position is computed and whose shape is declared."""
     starts = require_integers(node, 1)
     count = starts.type.count
-    if count > x.type.rank:
-        counts = f"{count} starts for rank {x.type.rank}"
-        raise Refusal("Slice: every axis must be named once", counts, "repair the model")
+    node.require(count <= x.type.rank, "every axis must be named once", f"{count} starts for rank {x.type.rank}")
     axes = node.input(3) if node.has(3) else node.constant("axes", np.arange(count))
     steps = node.input(4) if node.has(4) else node.constant("steps", np.ones(count, np.int64))
     if axes.data is not None:

@@ -327,8 +327,7 @@ def _places(count: int, align: bool) -> Array:
 def _import_deform_conv(node: OnnxNode) -> list[Value]:
     x = node.input(0)
     node.require_dtype(x, *_FLOATS)
-    if x.type.rank != 4:
-        raise Refusal("DeformConv: two spatial axes are supported", f"{x.type.rank - 2}", "add an axis of size 1")
+    node.require(x.type.rank == 4, "two spatial axes are supported", f"{x.type.rank - 2}", "add an axis of size 1")
     op = DeformConv(conv_window(node), int(node.attr("group", 1)), int(node.attr("offset_group", 1)))
     if min(op.groups, op.offset_groups) < 1:
         groups = f"{op.groups} and {op.offset_groups}"

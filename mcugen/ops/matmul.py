@@ -409,8 +409,7 @@ def _parse_equation(node: OnnxNode, equation: str, values: Sequence[Value]) -> t
     """Operands and output by labels; the axes of an ellipsis are called by digits and the like, aligned at the end."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     texts = left.split(",")
-    if len(texts) != len(values):
-        raise Refusal("Einsum: every operand needs a term", f"'{equation}' of {len(values)}", "repair the model")
+    node.require(len(texts) == len(values), "every operand needs a term", f"'{equation}' of {len(values)}")
     dots = [v.type.rank - len(t.replace("...", "")) if "..." in t else 0 for t, v in zip(texts, values, strict=True)]
     extra = "".join(chr(ord("0") - 1 - i) for i in range(max(dots, default=0)))[::-1]
     terms = []
@@ -438,8 +437,7 @@ def _diagonal(node: OnnxNode, term: _Term) -> _Term:
     while twice := next((label for label in labels if labels.count(label) > 1), ""):
         first, second = labels.index(twice), labels.rindex(twice)
         size = value.type.shape[first]
-        if size != value.type.shape[second]:
-            raise Refusal("Einsum: axes of one letter must be equally long", f"{value.type.shape}", "repair the model")
+        node.require(size == value.type.shape[second], "axes of one letter must be equally long", f"{value.type.shape}")
         remaining_axes = [axis for axis in range(len(labels)) if axis not in (first, second)]
         shape = tuple(value.type.shape[axis] for axis in remaining_axes)
         turned = node.emit(Transpose((*remaining_axes, first, second)), value, suffix="turned")

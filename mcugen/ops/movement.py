@@ -522,19 +522,34 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
 
 
 @dataclass(frozen=True)
-class Pad(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Movement):
-    """Surrounds a tensor with a constant; `value` is real, in the tensor's own unit."""
+class Surrounding(Permutable, Simplifiable, Movement):
+    """Base: surrounds a tensor with further elements."""
 
-    mnemonic: ClassVar[str] = "pad"
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
-    value: float = 0.0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Every axis grows."""
         (x,) = required(inputs)
         shape = tuple(b + n + a for b, n, a in zip(self.before, x.shape, self.after, strict=True))
         return (x.with_shape(shape, x.layout),)
+
+    def simplify(self, node: Node, graph: Graph) -> Value | None:
+        """Remove a padding of nothing."""
+        return None if any(self.before + self.after) else node.input(0)
+
+    def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
+        """Axes change places."""
+        before, after = (tuple(row[a] for a in perm) for row in (self.before, self.after))
+        return replace(self, before=before, after=after), (perm,)
+
+
+@dataclass(frozen=True)
+class Pad(HasKernels, Channelwise, Rowwise, Surrounding):
+    """Surrounds a tensor with a constant; `value` is real, in the tensor's own unit."""
+
+    mnemonic: ClassVar[str] = "pad"
+    value: float = 0.0
 
     def stored(self, x: TensorType) -> Array:
         """Return the constant as an element of a tensor's type."""
@@ -546,15 +561,6 @@ class Pad(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Movement):
         """numpy.pad with a constant."""
         widths = list(zip(self.before, self.after, strict=True))
         return (np.pad(arrays[0], widths, constant_values=self.stored(sig.input(0))[0]),)
-
-    def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Remove a padding of nothing."""
-        return None if any(self.before + self.after) else node.input(0)
-
-    def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Axes change places."""
-        rows = [tuple(row[a] for a in perm) for row in (self.before, self.after)]
-        return Pad(rows[0], rows[1], self.value), (perm,)
 
     def by_rows(self, sig: Signature) -> RowForm | None:
         """Return the row form of one image: its rows get longer, and rows outside hold the constant."""
@@ -593,18 +599,14 @@ def normalize_axis(node: OnnxNode, axis: int, rank: int) -> int:
     Raises:
         Refusal: The axis is outside the rank.
     """
-    if not -rank <= axis < rank:
-        raise Refusal(
-            f"{node.op_type}: the axis must be one of the tensor's", f"{axis} of rank {rank}", "repair the model"
-        )
+    node.require(-rank <= axis < rank, "the axis must be one of the tensor's", f"{axis} of rank {rank}")
     return axis % rank
 
 
 def normalize_axes(node: OnnxNode, axes: Sequence[int], rank: int) -> list[int]:
     """Non-negative axes in the given order; Refusal where one is outside the rank or named twice."""
     normalized = [normalize_axis(node, int(axis), rank) for axis in axes]
-    if len(set(normalized)) != len(normalized):
-        raise Refusal(f"{node.op_type}: every axis must be named once", f"{list(axes)}", "repair the model")
+    node.require(len(set(normalized)) == len(normalized), "every axis must be named once", f"{list(axes)}")
     return normalized
 
 
@@ -675,8 +677,7 @@ def _import_transpose(node: OnnxNode) -> list[Value]:
 def _import_blocks(node: OnnxNode) -> list[Value]:
     """Axes split, exchanged and joined. The channels of a block lie before those of the picture (DCR), or behind."""
     x, size = node.input(0), int(node.attr("blocksize", 0))
-    if x.type.rank != 4:
-        raise Refusal(f"{node.op_type}: the tensor must be a picture", f"shape {x.type.shape}", "repair the model")
+    node.require(x.type.rank == 4, "the tensor must be a picture", f"shape {x.type.shape}")
     n, c, h, w = x.type.shape
     to_space = node.op_type == "DepthToSpace"
     if size < 1 or (c % size**2 if to_space else h % size or w % size):
@@ -741,8 +742,7 @@ def _import_expand(node: OnnxNode) -> list[Value]:
     target_shape = decided_shape(node, 1)
     if target_shape is None:
         target_shape = tuple(node.ints("shape", 1) or ())
-    if any(size < 0 for size in target_shape):
-        raise Refusal("Expand: sizes must not be negative", str(target_shape), "repair the model")
+    node.require(all(size >= 0 for size in target_shape), "sizes must not be negative", str(target_shape))
     check_size("Expand", node.outputs[0], math.prod(target_shape))
     return [emit_expanded(node, node.input(0), np.broadcast_shapes(node.input(0).type.shape, target_shape))]
 

@@ -234,8 +234,7 @@ def _import_trailing(node: OnnxNode) -> list[Value]:
 def _import_channels(node: OnnxNode) -> list[Value]:
     """Over the spatial axes, and a group of channels; one scale a channel."""
     x, affine = node.input(0), [node.input(1), node.input(2)]
-    if x.type.rank < 2:
-        raise Refusal(f"{node.op_type}: the input must have channels", f"shape {x.type.shape}", "repair the model")
+    node.require(x.type.rank >= 2, "the input must have channels", f"shape {x.type.shape}")
     groups = None
     if node.op_type == "GroupNormalization":
         channels, count = x.type.shape[1], int(node.attr("num_groups", 0))
@@ -260,8 +259,7 @@ def _import_lp(node: OnnxNode) -> list[Value]:
     """x / norm; zero where the norm is."""
     x, p = node.input(0), int(node.attr("p", 2))
     axis = normalize_axis(node, node.attr("axis", -1), x.type.rank)
-    if p not in (1, 2):
-        raise Refusal("LpNormalization: p must be 1 or 2", f"{p}", "repair the model")
+    node.require(p in (1, 2), "p must be 1 or 2", f"{p}")
     norm = emit_reduce(node, x, "l1" if p == 1 else "sumsquare", [axis], "sum")
     norm = norm if p == 1 else node.emit(Unary("Sqrt"), norm, suffix="norm")
     smallest_normal = float(np.finfo(x.type.dtype.numpy).tiny)

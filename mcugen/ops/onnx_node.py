@@ -204,6 +204,18 @@ class OnnxNode:
         graph_attribute: Body = self.attributes[key]
         return graph_attribute
 
+    def require(self, holds: object, rule: str, actual: str, remedy: str = "repair the model") -> None:
+        """Refuse the node unless a rule holds.
+
+        Args:
+            holds: Whether the node meets the rule.
+            rule: The rule.
+            actual: What the node has instead.
+            remedy: What the user can do.
+        """
+        if not holds:
+            raise Refusal(f"{self.op_type}: {rule}", actual, remedy)
+
     def require_dtype(self, value: Value, *allowed: DType) -> None:
         """Refuses element types that no kernel is written for."""
         if value.type.dtype not in allowed:

@@ -16,7 +16,7 @@ from mcugen.kernels.portable.positions import TOP_K, TopOptions, TopParams
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.ops.movement import normalize_axis
-from mcugen.ops.onnx_node import NUMBERS, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import NUMBERS, OnnxNode, onnx_operator
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,7 @@ def _import_top_k(node: OnnxNode) -> list[Value]:
     x = node.input(0)
     axis = normalize_axis(node, node.attr("axis", -1), x.type.rank)
     k = _k(node, axis)
-    if not 0 <= k <= x.type.shape[axis]:
-        raise Refusal("TopK: k must not exceed the axis", f"{k} of {x.type.shape[axis]}", "repair the model")
+    node.require(0 <= k <= x.type.shape[axis], "k must not exceed the axis", f"{k} of {x.type.shape[axis]}")
     op = TopK(axis, k, bool(node.attr("largest", 1)))
     origin = (node.name or next(filter(None, node.outputs), ""),)
     names = [(*node.outputs, "", "")[i] or f"{origin[0]}.{what}" for i, what in enumerate(("values", "indices"))]

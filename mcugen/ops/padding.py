@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Permutation, Signature
-from mcugen.hir.traits import Permutable, Simplifiable
+from mcugen.hir.traits import Permutable
 from mcugen.hir.types import Array, Shape, TensorType, required
 from mcugen.kernels.common.strided_loops import dense_strides, numbered
 from mcugen.kernels.portable.movement import CopySide, emit_copy
@@ -21,7 +21,7 @@ from mcugen.lir.program import Access
 from mcugen.lir.traversal import overlap
 from mcugen.numerics.fixedpoint import dequantize
 from mcugen.ops.gather import index_type
-from mcugen.ops.movement import Movement, Pad, Permuted, Slice, emit_expanded, normalize_axes, reshaped
+from mcugen.ops.movement import Pad, Permuted, Slice, Surrounding, emit_expanded, normalize_axes, reshaped
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 _MODES = ("constant", "reflect", "edge", "wrap")
@@ -67,33 +67,16 @@ class PadWith(Permutable, Operator):
 
 
 @dataclass(frozen=True)
-class Extend(Permutable, Simplifiable, Movement):
+class Extend(Surrounding):
     """Surrounds a tensor with its own elements: mirrored, the nearest, or from the other end."""
 
     mnemonic: ClassVar[str] = "extend"
-    before: tuple[int, ...] = ()
-    after: tuple[int, ...] = ()
     mode: str = "edge"
-
-    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Every axis grows."""
-        (x,) = required(inputs)
-        shape = tuple(b + n + a for b, n, a in zip(self.before, x.shape, self.after, strict=True))
-        return (x.with_shape(shape, x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """numpy.pad."""
         widths = list(zip(self.before, self.after, strict=True))
         return (np.pad(arrays[0], widths, mode=self.mode),)  # type: ignore[call-overload]
-
-    def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Remove a padding of nothing."""
-        return None if any(self.before + self.after) else node.input(0)
-
-    def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Axes change places."""
-        rows = [tuple(row[a] for a in perm) for row in (self.before, self.after)]
-        return Extend(rows[0], rows[1], self.mode), (perm,)
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Lower to one loop for each padded axis, with a table of source positions; other axes are merged."""
@@ -127,8 +110,7 @@ class Extend(Permutable, Simplifiable, Movement):
 @onnx_operator("Pad", kernels=("fill", "fill_with", "extend", "copy"), limits="constant widths", keeps_halves=True)
 def _import_pad(node: OnnxNode) -> list[Value]:
     x, mode = node.input(0), node.attr("mode", "constant")
-    if mode not in _MODES:
-        raise Refusal(f"Pad: the mode must be one of {', '.join(_MODES)}", f"'{mode}'", "use zero padding")
+    node.require(mode in _MODES, f"the mode must be one of {', '.join(_MODES)}", f"'{mode}'", "use zero padding")
     before, after = _widths(node, x.type.rank)
     if min(before + after, default=0) < 0:
         x = _cropped(node, x, before, after)
@@ -140,8 +122,7 @@ def _widths(node: OnnxNode, rank: int) -> tuple[list[int], list[int]]:
     """Elements to add before and after each axis; negative ones are cropped."""
     pads, declared_axes = node.ints("pads", 1) or [], node.ints("axes", 3)
     axes = normalize_axes(node, range(rank) if declared_axes is None else declared_axes, rank)
-    if len(pads) != 2 * len(axes):
-        raise Refusal("Pad: there must be two widths per axis", f"{len(pads)} for {len(axes)} axes", "repair the model")
+    node.require(len(pads) == 2 * len(axes), "there must be two widths per axis", f"{len(pads)} for {len(axes)} axes")
     before, after = [0] * rank, [0] * rank
     for index, axis in enumerate(axes):
         before[axis], after[axis] = pads[index], pads[index + len(axes)]
@@ -151,8 +132,7 @@ def _widths(node: OnnxNode, rank: int) -> tuple[list[int], list[int]]:
 def _cropped(node: OnnxNode, x: Value, before: list[int], after: list[int]) -> Value:
     starts = tuple(max(-b, 0) for b in before)
     sizes = tuple(n - s - max(-a, 0) for n, s, a in zip(x.type.shape, starts, after, strict=True))
-    if min(sizes) < 0:
-        raise Refusal("Pad: no more must be cropped than there is", f"sizes {sizes}", "repair the model")
+    node.require(min(sizes) >= 0, "no more must be cropped than there is", f"sizes {sizes}")
     return node.emit(Slice(starts, sizes, (1,) * len(sizes)), x, suffix="cropped")
 
 

@@ -207,10 +207,9 @@ def normalized_new_axis(node: OnnxNode, axis: int, rank: int) -> int:
     Raises:
         Refusal: The axis is outside the result's rank.
     """
-    if not -rank - 1 <= axis <= rank:
-        raise Refusal(
-            f"{node.op_type}: the axis must be one of the result's", f"{axis} of rank {rank + 1}", "repair it"
-        )
+    node.require(
+        -rank - 1 <= axis <= rank, "the axis must be one of the result's", f"{axis} of rank {rank + 1}", "repair it"
+    )
     return axis % (rank + 1)
 
 
@@ -236,8 +235,7 @@ def _import_range(node: OnnxNode) -> list[Value]:
 )
 def _import_constant_of_shape(node: OnnxNode) -> list[Value]:
     value = np.asarray(node.attr("value", np.zeros(1, np.float32)))
-    if value.size != 1:
-        raise Refusal("ConstantOfShape: value must have one element", f"shape {value.shape}", "repair the model")
+    node.require(value.size == 1, "value must have one element", f"shape {value.shape}")
     value = value.reshape(())
     shape: Shape | None = decided_shape(node, 0)
     if shape is None:

@@ -799,8 +799,7 @@ def _require_dtype(node: OnnxNode, row: PointwiseFunction, value: Value) -> None
 
 def _require_one_dtype(node: OnnxNode, values: Sequence[Value]) -> None:
     dtypes = list(dict.fromkeys(value.type.dtype.value for value in values))
-    if len(dtypes) > 1:
-        raise Refusal(f"{node.op_type}: the operands must have one element type", ", ".join(dtypes), "repair the model")
+    node.require(len(dtypes) <= 1, "the operands must have one element type", ", ".join(dtypes))
 
 
 INTERNAL_FUNCTIONS = {"FiniteOrZero", "GeluTanh", "Fmod", "ShiftLeft", "ShiftRight"}

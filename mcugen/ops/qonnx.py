@@ -47,9 +47,7 @@ def _half(node: OnnxNode, x: Value, then: str) -> Value:
 
 def _round(node: OnnxNode, x: Value, default: str) -> Value:
     mode = str(_text(node, "rounding_mode", default)).upper()
-    if mode not in _ROUNDINGS:
-        known = ", ".join(_ROUNDINGS)
-        raise Refusal(f"{node.op_type}: rounding_mode must be one of {known}", mode[:40], "export again")
+    node.require(mode in _ROUNDINGS, f"rounding_mode must be one of {', '.join(_ROUNDINGS)}", mode[:40], "export again")
     return _ROUNDINGS[mode](node, x)
 
 

@@ -599,16 +599,13 @@ def _import_recurrent(node: OnnxNode) -> list[Value]:
 def _operator(node: OnnxNode, results: tuple[str, ...]) -> Recurrent:
     """Return the operator with the node's attributes."""
     direction = str(node.attr("direction", "forward")).lower()
-    if direction not in _DIRECTIONS:
-        rule = f"{node.op_type}: the direction must be one of {', '.join(_DIRECTIONS)}"
-        raise Refusal(rule, f"'{direction}'", "repair the model")
+    node.require(direction in _DIRECTIONS, f"the direction must be one of {', '.join(_DIRECTIONS)}", f"'{direction}'")
     hidden = node.input(R).type.shape[-1]
     if node.attr("hidden_size", hidden) != hidden:
         sizes = f"{node.attr('hidden_size', hidden)}, R has {hidden}"
         raise Refusal(f"{node.op_type}: hidden_size must agree with R", sizes, "repair the model")
     clip = float(node.attr("clip", math.inf))
-    if not clip > 0:
-        raise Refusal(f"{node.op_type}: clip must be positive", str(clip), "leave it out for no clipping")
+    node.require(clip > 0, "clip must be positive", str(clip), "leave it out for no clipping")
     backwards = _DIRECTIONS[direction]
     activations, first = _activations(node, len(backwards)), bool(node.attr("layout", 0))
     if node.op_type == "LSTM":

@@ -40,7 +40,7 @@ from mcugen.lir.traversal import Traversal, nested, overlap
 from mcugen.numerics.fixedpoint import Requantizer, is_quantized, same_codes
 from mcugen.ops.conversion import Cast
 from mcugen.ops.movement import Movement, Pad, Permuted, normalize_axis, to_channels_last
-from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 from mcugen.ops.pointwise import Unary
 
 
@@ -667,21 +667,21 @@ def _resized_axes(node: OnnxNode) -> dict[int, ResizedAxis]:
     resized = _by_sizes(node, axes) if node.op_type == "Resize" else None
     if resized is None:
         scales = node.param("scales", 1 if node.op_type == "Upsample" or node.opset < 11 else 2)
-        _refuse_unless(node, scales is not None, "scales or sizes must be given", "neither")
+        node.require(scales is not None, "scales or sizes must be given", "neither")
         assert scales is not None
         factors = [np.float32(s) for s in scales.reshape(-1)]
         has_valid_scales = len(factors) == len(axes) and all(np.isfinite(s) and s > 0 for s in factors)
-        _refuse_unless(node, has_valid_scales, "scales must be positive numbers, one for each axis", f"{factors[:8]}")
+        node.require(has_valid_scales, "scales must be positive numbers, one for each axis", f"{factors[:8]}")
         rows = zip(axes, factors, strict=True)
         resized = {a: ResizedAxis(shape[a], int(s * np.float32(shape[a])), float(s)) for a, s in rows}
     sizes = [axis.out for axis in resized.values()]
     fits = min(sizes) > 0 and math.prod(sizes) <= _LARGEST
-    _refuse_unless(node, fits, "sizes must be positive, with a product of at most 2^22", f"{sizes}")
+    node.require(fits, "sizes must be positive, with a product of at most 2^22", f"{sizes}")
     if node.attr("coordinate_transformation_mode", "") != "tf_crop_and_resize":
         return resized
     roi = [float(v) for v in node.const(1, "the region of interest").reshape(-1)]
     count = len(axes)
-    _refuse_unless(node, len(roi) == 2 * count and bool(np.isfinite(roi).all()), "roi must bound each axis", f"{roi}")
+    node.require(len(roi) == 2 * count and bool(np.isfinite(roi).all()), "roi must bound each axis", f"{roi}")
     return {a: replace(resized[a], roi=(roi[i], roi[count + i])) for i, a in enumerate(axes)}
 
 
@@ -697,12 +697,12 @@ def _by_sizes(node: OnnxNode, axes: Sequence[int]) -> dict[int, ResizedAxis] | N
         sizes = [int(n) for n in node.const(3, "sizes").reshape(-1)]
     if not sizes:
         return None
-    _refuse_unless(node, len(sizes) == len(axes), "sizes must be as many as axes", f"{len(sizes)} for {len(axes)}")
-    _refuse_unless(node, all(shape[a] for a in axes), "there must be something to resize", f"shape {shape}")
+    node.require(len(sizes) == len(axes), "sizes must be as many as axes", f"{len(sizes)} for {len(axes)}")
+    node.require(all(shape[a] for a in axes), "there must be something to resize", f"shape {shape}")
     ratios = {a: n / shape[a] for a, n in zip(axes, sizes, strict=True)}
     if policy == "stretch":
         return {a: ResizedAxis(shape[a], n, ratios[a]) for a, n in zip(axes, sizes, strict=True)}
-    _refuse_unless(node, policy in _POLICIES, "keep_aspect_ratio_policy must be known", str(policy))
+    node.require(policy in _POLICIES, "keep_aspect_ratio_policy must be known", str(policy))
     scale = _POLICIES[policy](ratios.values())
     return {a: ResizedAxis(shape[a], int(scale * shape[a] + 0.5), scale) for a in axes}
 
@@ -710,14 +710,9 @@ def _by_sizes(node: OnnxNode, axes: Sequence[int]) -> dict[int, ResizedAxis] | N
 _POLICIES: dict[str, Callable[[Iterable[float]], float]] = {"not_larger": min, "not_smaller": max}
 
 
-def _refuse_unless(node: OnnxNode, condition: bool, rule: str, actual: str) -> None:
-    if not condition:
-        raise Refusal(f"{node.op_type}: {rule}", f"{actual}", "repair the model")
-
-
 def _choice(node: OnnxNode, key: str, default: str, choices: Iterable[str]) -> str:
     choice = str(node.attr(key, default))
-    _refuse_unless(node, choice in choices, f"{key} must be one of {', '.join(choices)}", f"'{choice}'")
+    node.require(choice in choices, f"{key} must be one of {', '.join(choices)}", f"'{choice}'")
     return choice
 
 

@@ -296,12 +296,9 @@ class TensorScatter(Operator):
 
 def _reduction(node: OnnxNode) -> str:
     reduction = str(node.attr("reduction", "none"))
-    if reduction not in SCATTER_REDUCTIONS:
-        raise Refusal(
-            f"{node.op_type}: the reduction must be one of {', '.join(SCATTER_REDUCTIONS)}",
-            reduction,
-            "repair the model",
-        )
+    node.require(
+        reduction in SCATTER_REDUCTIONS, f"the reduction must be one of {', '.join(SCATTER_REDUCTIONS)}", reduction
+    )
     return reduction
 
 

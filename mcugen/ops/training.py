@@ -148,6 +148,5 @@ def _import_adam(node: OnnxNode) -> list[Value | None]:
 @onnx_operator("Momentum", domain=TRAINING, types=FLOATS, kernels=(COMPOSED_TEXT,))
 def _import_momentum(node: OnnxNode) -> list[Value | None]:
     mode = node.attr("mode", "standard")
-    if mode not in ("standard", "nesterov"):
-        raise Refusal("Momentum: mode must be standard or nesterov", str(mode)[:40], "repair the model")
+    node.require(mode in ("standard", "nesterov"), "mode must be standard or nesterov", str(mode)[:40])
     return _update_each(node, 1, _momentum)

@@ -11,11 +11,10 @@ import numpy as np
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.traits import clamp_of
 from mcugen.hir.types import Array
-from mcugen.numerics.fixedpoint import dequantize
 from mcugen.ops.affine import Affine
 from mcugen.ops.conv import Conv
 from mcugen.ops.conversion import Cast, Dequantize
-from mcugen.ops.elementwise import Elementwise
+from mcugen.ops.elementwise import Elementwise, real_data
 from mcugen.ops.matmul import Dense, MatMul
 from mcugen.ops.movement import Pad, Reshape
 from mcugen.ops.norm import Normalize
@@ -64,7 +63,7 @@ class Magnitudes:
     def of(self, value: Value, depth: int = 0) -> float:
         """Return an upper bound of the magnitudes of a tensor's elements."""
         if value.data is not None:
-            return _largest(_reals(value))
+            return _largest(real_data(value))
         if value not in self._known:
             self._known[value] = math.inf  # The bound until it is known.
             self._known[value] = self._computed(value, depth)
@@ -124,7 +123,7 @@ class Magnitudes:
         if not isinstance(op, Binary) or len(operands) != len(node.inputs):
             return math.inf
         if op.function == "Div":
-            divisor = _reals(node.input(1)) if node.input(1).data is not None else np.zeros(1)
+            divisor = real_data(node.input(1)) if node.input(1).data is not None else np.zeros(1)
             smallest = float(np.abs(divisor).min(initial=math.inf))
             return operands[0] / smallest if smallest else math.inf
         return _COMBINED[op.function](*operands) if op.function in _COMBINED else math.inf
@@ -162,7 +161,7 @@ class Magnitudes:
         """Return the largest Euclidean norm of the vectors of weights: by the first axis, or along the last but one."""
         if w.data is None:
             return math.sqrt(count) * self.of(w, depth)
-        numbers = _reals(w).astype(np.float64)
+        numbers = real_data(w).astype(np.float64)
         squares = np.square(numbers.reshape(len(numbers), -1)).sum(1) if by_first else np.square(numbers).sum(-2)
         return float(np.sqrt(squares.max(initial=0.0)))
 
@@ -190,11 +189,6 @@ def _normalized_count(node: Node) -> int:
     assert isinstance(node.op, Normalize)
     shape, axes = node.op.view(node.input(0).type.shape)
     return math.prod(shape[axis] for axis in axes)
-
-
-def _reals(value: Value) -> Array:
-    assert value.data is not None
-    return value.data if value.type.quant is None else dequantize(value.data, value.type.quant)
 
 
 def _largest(numbers: Array) -> float:

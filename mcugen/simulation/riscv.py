@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from mcugen.simulation.disassembly import Instruction
@@ -89,13 +89,14 @@ def _goes_back(branch: Instruction, target: Instruction) -> bool:
     return is_one_of(_BRANCH, branch) and target.address <= branch.address
 
 
-# Hazard3
-
-
-def _hazard3_rule(instruction: Instruction) -> Rule:
+def _rule(instruction: Instruction, *, division: int) -> Rule:
+    """Return the rule of a core whose divisions take so many cycles."""
     if is_one_of(_LOAD, instruction):
         return Rule({}, latency=2)
-    return Rule({}, latency=18, cycles=18) if is_one_of(_DIVISION, instruction) else Rule({})
+    return Rule({}, latency=division, cycles=division) if is_one_of(_DIVISION, instruction) else Rule({})
+
+
+# Hazard3
 
 
 def _stored_late(instruction: Instruction, register: str) -> int:
@@ -112,16 +113,10 @@ def hazard3_refill(branch: Instruction, target: Instruction) -> int:
     return 0 if _goes_back(branch, target) else 1 + int(splits)
 
 
-HAZARD3 = Scoreboard(1, {}, _hazard3_rule, _stored_late)
+HAZARD3 = Scoreboard(1, {}, partial(_rule, division=18), _stored_late)
 
 
 # ESP32-C3 and C6, Bumblebee: assumed
-
-
-def _esp32_rule(instruction: Instruction) -> Rule:
-    if is_one_of(_LOAD, instruction):
-        return Rule({}, latency=2)
-    return Rule({}, latency=33, cycles=33) if is_one_of(_DIVISION, instruction) else Rule({})
 
 
 def esp32_refill(branch: Instruction, target: Instruction) -> int:
@@ -130,7 +125,7 @@ def esp32_refill(branch: Instruction, target: Instruction) -> int:
     return 1 if is_one_of(_JUMP, branch) else 2
 
 
-ESP32 = Scoreboard(1, {}, _esp32_rule)
+ESP32 = Scoreboard(1, {}, partial(_rule, division=33))
 
 
 def _bumblebee_rule(instruction: Instruction) -> Rule:

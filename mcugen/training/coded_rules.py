@@ -35,6 +35,7 @@ from mcugen.ops.reduce import Reduce
 from mcugen.ops.scatter import ScatterElements, ScatterND
 from mcugen.training.coded_errors import MIN_ERROR_RANGE, Error, ErrorPropagation, Rule, UnfitError, most_errors
 from mcugen.training.layers import layer_name
+from mcugen.training.parameters import is_symmetric
 from mcugen.training.products import LONGEST_CODES, Geometry, codes_of
 
 
@@ -244,11 +245,6 @@ class Frozen:
         plain = walk.graph.constant(f"{self.codes.name}.back", self.codes.data, codes_of((1,), DType.INT8).quant)
         unit = walk.call("Mul", rows.unit, np.full(1, largest, np.float32))
         return walk.narrowed(g.by_inputs(emit, rows.codes, plain), unit)
-
-
-def is_symmetric(codes: TensorType) -> bool:
-    """Return whether a type is int8 with zero point 0, and one scale or one for each output channel."""
-    return codes.dtype is DType.INT8 and codes.q.zero_point == 0 and codes.q.axis in (None, 0)
 
 
 def geometry_of(node: Node) -> Geometry:

@@ -206,12 +206,12 @@ def without_reals(graph: Graph, parameters: Iterable[TrainedParameter], back: It
     for node in back:
         weights = node.inputs[1] if len(node.inputs) > 1 else None
         source = weights.producer if weights is not None else None
-        if source is not None and isinstance(source.op, Dequantize) and _is_symmetric(type_ := source.input(0).type):
+        if source is not None and isinstance(source.op, Dequantize) and is_symmetric(type_ := source.input(0).type):
             channel_scales = np.broadcast_to(type_.q.scales, type_.shape[:1]).astype(np.float32)
             _read_codes(graph, node, source.output, source.input(0), channel_scales)
 
 
-def _is_symmetric(codes: TensorType) -> bool:
+def is_symmetric(codes: TensorType) -> bool:
     """Return whether a type is int8 with zero point 0, and one scale or one for each output channel."""
     return codes.dtype is DType.INT8 and codes.q.zero_point == 0 and codes.q.axis in (None, 0)
 

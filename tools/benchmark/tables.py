@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import math
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -62,8 +62,8 @@ def ratio_style(ratio: float) -> str:
 
 def geometric_mean(ratios: Sequence[float | None]) -> float | None:
     """Of the ratios that are known."""
-    known = [math.log(ratio) for ratio in ratios if ratio]
-    return math.exp(sum(known) / len(known)) if known else None
+    known = [ratio for ratio in ratios if ratio]
+    return statistics.geometric_mean(known) if known else None
 
 
 def comparison(title: str, peer: str, rows: Sequence[Row], measures: Sequence[Measure]) -> Table:

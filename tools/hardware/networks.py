@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization import QuantFormat, QuantType
+from ort_quantizer import quantized
 
 from hardware.measured import Network
 
@@ -97,29 +98,12 @@ def _time_series() -> onnx.ModelProto:
 _NETWORKS = {"ds_cnn": _ds_cnn, "ad": _autoencoder, "ts": _time_series}
 
 
-class _Samples(CalibrationDataReader):
-    def __init__(self, shape: list[int]) -> None:
-        random = np.random.default_rng(1)
-        self._left = iter([{"x": random.normal(size=shape).astype(np.float32)} for _ in range(_SAMPLES)])
-
-    def get_next(self):
-        return next(self._left, None)
-
-
 def write_network(network: Network, folder: Path) -> Path:
     """An int8 model in QDQ form. Convolutions have a scale a channel, dense layers one, as TensorFlow Lite has them."""
     folder.mkdir(parents=True, exist_ok=True)
-    whole, quantized = folder / f"{network}_f32.onnx", folder / f"{network}.onnx"
-    model = _NETWORKS[network]()
-    onnx.save(model, whole)
+    path, model, random = folder / f"{network}.onnx", _NETWORKS[network](), np.random.default_rng(1)
     shape = [axis.dim_value for axis in model.graph.input[0].type.tensor_type.shape.dim]
-    quantize_static(
-        whole,
-        quantized,
-        _Samples(shape),
-        quant_format=QuantFormat.QDQ,
-        per_channel=network != "ad",
-        activation_type=QuantType.QInt8,
-        weight_type=QuantType.QInt8,
-    )
-    return quantized
+    samples = [{"x": random.normal(size=shape).astype(np.float32)} for _ in range(_SAMPLES)]
+    settings = {"quant_format": QuantFormat.QDQ, "per_channel": network != "ad", "activation_type": QuantType.QInt8}
+    onnx.save(quantized(model, samples, **settings), path)
+    return path

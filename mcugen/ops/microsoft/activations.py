@@ -10,7 +10,7 @@ import numpy as np
 
 from mcugen.hir.graph import Value
 from mcugen.ops.microsoft.common import axes, composed, shaped
-from mcugen.ops.onnx_node import FLOAT, FLOATS, MICROSOFT, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import FLOAT, FLOATS, MICROSOFT, OnnxNode, onnx_operator
 from mcugen.ops.pointwise import Unary
 
 _ELEMENTWISE = ("elementwise",)
@@ -59,8 +59,7 @@ def gate(node: OnnxNode, x: Value, default: str = "") -> Value:
         return silu(node, x)
     if name == "sigmoid":
         return node.call("Sigmoid", x)
-    if name not in ("", "none"):
-        raise Refusal(f"{node.op_type}: the activation must be known", f"'{name}'", "use silu or sigmoid")
+    node.require(name in ("", "none"), "the activation must be known", f"'{name}'", "use silu or sigmoid")
     return x
 
 
@@ -86,8 +85,7 @@ def branches(node: OnnxNode, x: Value) -> Value:
     if not count and x.type.rank > 1:
         return x
     width = x.type.shape[-1]
-    if count < 1 or width % count:
-        raise Refusal(f"{node.op_type}: branches must be of equal size", f"{count} of {width}", "repair the model")
+    node.require(count >= 1 and not width % count, "branches must be of equal size", f"{count} of {width}")
     return shaped(node, x, *x.type.shape[:-1], count, width // count)
 
 

@@ -130,8 +130,7 @@ class Operands:
 
 def _heads(node: OnnxNode, key: str = "num_heads") -> int:
     count = int(node.attr(key, 0))
-    if count < 1:
-        raise Refusal(f"{node.op_type}: {key} must be at least 1", f"{count}", "repair the model")
+    node.require(count >= 1, f"{key} must be at least 1", f"{count}")
     return count
 
 
@@ -330,8 +329,7 @@ def _grouped(node: OnnxNode, heads: int, shared: int) -> tuple[Value, Value, Val
 
 def _cache(node: OnnxNode, length: int) -> KeyValueCache:
     lengths, total = node.input(5), node.input(6)
-    if node.has(3) != node.has(4):
-        raise Refusal("GroupQueryAttention: past keys must have past values", "one of them", "repair the model")
+    node.require(node.has(3) == node.has(4), "past keys must have past values", "one of them")
     held = node.input(3).type.shape[2] if node.has(3) else 0
     if total.data is None and not held:
         raise not_constant("GroupQueryAttention: total_sequence_length must be constant", total)

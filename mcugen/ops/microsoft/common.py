@@ -112,8 +112,7 @@ def joined(node: OnnxNode, parts: Sequence[Value | None], axis: int) -> Value:
 def split_heads(node: OnnxNode, x: Value, heads: int) -> Value:
     """(B, S, N · H) → (B, N, S, H)."""
     batch, length, width = x.type.shape
-    if heads < 1 or width % heads:
-        raise Refusal(f"{node.op_type}: heads must be of equal size", f"{heads} of {width}", "repair the model")
+    node.require(heads >= 1 and not width % heads, "heads must be of equal size", f"{heads} of {width}")
     return node.call("Transpose", shaped(node, x, batch, length, heads, width // heads), perm=[0, 2, 1, 3])
 
 

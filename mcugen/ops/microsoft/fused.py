@@ -10,7 +10,7 @@ import numpy as np
 
 from mcugen.hir.graph import Value
 from mcugen.ops.microsoft.common import axes, composed
-from mcugen.ops.onnx_node import FLOATS, OnnxNode, Refusal
+from mcugen.ops.onnx_node import FLOATS, OnnxNode
 
 _PARAMETERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("Relu", "Tanh", "Sigmoid", "Softplus", "Softsign", "HardSwish"), ()),
@@ -24,8 +24,7 @@ def _activated(node: OnnxNode, x: Value, name: str, parameter_values: Mapping[st
     """`x` after the activation of that name; "" for none."""
     if not name:
         return x
-    if name not in _PARAMETERS:
-        raise Refusal(f"{node.op_type}: the activation must be known", f"'{name}'", "export without fusion")
+    node.require(name in _PARAMETERS, "the activation must be known", f"'{name}'", "export without fusion")
     parameters: dict[str, Any] = {
         key: float(parameter_values[key]) for key in _PARAMETERS[name] if key in parameter_values
     }
@@ -40,8 +39,7 @@ def _import_conv(node: OnnxNode) -> list[Value]:
     total = node.call("Add", total, node.input(3)) if node.has(3) else total
     name, activation_params = str(node.attr("activation", "")), node.reals("activation_params")
     if name == "Clip":
-        if len(activation_params) > 2:
-            raise Refusal("FusedConv: Clip has two limits", f"{len(activation_params)}", "repair the model")
+        node.require(len(activation_params) <= 2, "Clip has two limits", f"{len(activation_params)}")
         low, high = (np.float32(v) for v in (*activation_params, *(-np.inf, np.inf)[len(activation_params) :]))
         return [node.call("Clip", total, low, high)]
     return [_activated(node, total, name, dict(zip(("alpha", "beta"), activation_params, strict=False)))]

@@ -37,11 +37,9 @@ def _import_crop(node: OnnxNode) -> list[Value]:
     """Pixels between, or next to, the corners of boxes, which are shares of the image's height and width."""
     x, mode = node.input(0), str(node.attr("mode", "bilinear"))
     images, channels, height, width = x.type.shape
-    if mode not in ("bilinear", "nearest"):
-        raise Refusal("CropAndResize: the mode must be known", f"'{mode}'", "use bilinear")
+    node.require(mode in ("bilinear", "nearest"), "the mode must be known", f"'{mode}'", "use bilinear")
     rows, columns = node.ints("crop_size", 3) or (0, 0)
-    if min(rows, columns) < 1:
-        raise Refusal("CropAndResize: crop_size must be positive", f"{rows} x {columns}", "repair the model")
+    node.require(min(rows, columns) >= 1, "crop_size must be positive", f"{rows} x {columns}")
     check_size("CropAndResize", node.outputs[0], node.input(1).type.shape[0] * rows * columns * channels)
     ys, xs = _axis(node, 0, rows, height), _axis(node, 1, columns, width)
     boxes = node.input(1).type.shape[0]

@@ -35,9 +35,7 @@ def _import_causal_conv(node: OnnxNode) -> Sequence[Value]:
     last = bool(node.attr("channels_last", 0))
     x, weight, dilation = node.input(0), node.input(1), int(node.attr("dilation", 1))
     channels, _, taps = weight.type.shape
-    if min(taps, dilation) < 1:
-        sizes = f"{taps} and {dilation}"
-        raise Refusal("CausalConvWithState: there must be taps, at a positive distance", sizes, "repair the model")
+    node.require(min(taps, dilation) >= 1, "there must be taps, at a positive distance", f"{taps} and {dilation}")
     reach = (taps - 1) * dilation
     rows = _channels_first(node, x, channels) if last else x
     past = node.optional(3)

@@ -31,8 +31,7 @@ def _turned(node: OnnxNode, x: Value, cos: Value, sin: Value, interleaved: bool)
     The pairs are neighbors if `interleaved`, else the two halves of the rotated part.
     """
     pairs, size = cos.type.shape[-1], x.type.shape[-1]
-    if 2 * pairs > size:
-        raise Refusal(f"{node.op_type}: angles must be those of a head", f"{pairs} for {size}", "repair the model")
+    node.require(2 * pairs <= size, "angles must be those of a head", f"{pairs} for {size}")
     span, step = (2 * pairs, 2) if interleaved else (pairs, 1)
     a = _slice(node, x, 0, span, step)
     b = _slice(node, x, 1 if interleaved else pairs, 2 * pairs, step)

@@ -28,8 +28,7 @@ def _bytes(node: OnnxNode, index: int) -> Array:
 
 def _bits(node: OnnxNode) -> int:
     bits = int(node.attr("bits", 4))
-    if bits not in (2, 4, 8):
-        raise Refusal(f"{node.op_type}: weights must have 2, 4 or 8 bits", f"{bits}", "quantize again")
+    node.require(bits in (2, 4, 8), "weights must have 2, 4 or 8 bits", f"{bits}", "quantize again")
     return bits
 
 

@@ -54,8 +54,7 @@ def _import_linear_classifier(node: OnnxNode) -> list[Value]:
     after = of_scores(node)
     if targets > 1:
         return [classes.top(node, scores), transformed(after, scores, post)]
-    if len(classes) != 2:
-        raise Refusal("LinearClassifier: one score is for two classes", f"{len(classes)}", "repair the model")
+    node.require(len(classes) == 2, "one score is for two classes", f"{len(classes)}")
     negative, positive = classes.labels
     label = classes.binary(node, scores, 0.0, positive, negative)
     return [label, of_two(after, scores, post, is_probability=True)]

@@ -33,8 +33,7 @@ _NUMBERS = (DType.FLOAT32, DType.FLOAT64, DType.INT32, DType.INT64)
 
 def _features(node: OnnxNode, x: Value) -> int:
     """Size of the axis of features: the second, or the only one."""
-    if x.type.rank < 1:
-        raise Refusal(f"{node.op_type}: the input must have an axis of features", "a scalar", "reshape it")
+    node.require(x.type.rank >= 1, "the input must have an axis of features", "a scalar", "reshape it")
     return x.type.shape[0 if x.type.rank == 1 else 1]
 
 
@@ -79,12 +78,10 @@ class UnlessZero(Elementwise):
 def _import_normalizer(node: OnnxNode) -> list[Value]:
     """Rows divided by their greatest element, or by their L1 or L2 norm; rows of zeros stay."""
     x = node.input(0)
-    if x.type.rank not in (1, 2):
-        raise Refusal("Normalizer: the input must have one or two dimensions", f"{x.type.shape}", "reshape it")
+    node.require(x.type.rank in (1, 2), "the input must have one or two dimensions", f"{x.type.shape}", "reshape it")
     norm = str(node.attr("norm", "MAX"))
     functions = {"MAX": "max", "L1": "l1", "L2": "sumsquare"}
-    if norm not in functions:
-        raise Refusal("Normalizer: the norm must be known", norm, "one of MAX, L1, L2")
+    node.require(norm in functions, "the norm must be known", norm, "one of MAX, L1, L2")
     x = as_float(node, x)
     size = node.emit(Reduce(functions[norm], (x.type.rank - 1,)), x, suffix="norm")
     if norm == "L2":
@@ -97,8 +94,7 @@ def _import_binarizer(node: OnnxNode) -> list[Value]:
     x = node.input(0)
     node.require_dtype(x, *_NUMBERS)
     limit = float(node.attr("threshold", 0.0))
-    if not math.isfinite(limit):
-        raise Refusal("Binarizer: the threshold must be a finite number", str(limit), "repair the model")
+    node.require(math.isfinite(limit), "the threshold must be a finite number", str(limit))
     return [node.emit(Threshold(limit, to=x.type.dtype), x)]
 
 
@@ -124,8 +120,7 @@ def _import_imputer(node: OnnxNode) -> list[Value]:
     node.require_dtype(x, *_NUMBERS)
     kind = "floats" if x.type.dtype.is_float else "int64s"
     values = np.asarray(node.attr(f"imputed_value_{kind}", ()))
-    if not values.size:
-        raise Refusal("Imputer: substitutes must have the input's type", f"no imputed_value_{kind}", "repair the model")
+    node.require(values.size, "substitutes must have the input's type", f"no imputed_value_{kind}")
     missing = node.attr("replaced_value_float", 0.0) if kind == "floats" else node.attr("replaced_value_int64", 0)
     if kind != "floats":
         low, high = x.type.dtype.limits
@@ -237,8 +232,7 @@ def _import_label_encoder(node: OnnxNode) -> list[Value]:
     known = dict(zip(keys.astype(x.type.dtype.numpy).tolist(), values.tolist(), strict=True))
     of_nan = next((v for k, v in reversed(known.items()) if k != k), default.item())
     ordered = sorted(k for k in known if k == k)
-    if not ordered:
-        raise Refusal("LabelEncoder: there must be a key besides NaN", "none", "repair the model")
+    node.require(ordered, "there must be a key besides NaN", "none")
     constants = [
         node.constant("keys", np.asarray(ordered, x.type.dtype.numpy)),
         node.constant("values", np.asarray([known[k] for k in ordered], values.dtype)),

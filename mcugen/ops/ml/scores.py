@@ -43,8 +43,7 @@ def ml_operator(
 def rows(node: OnnxNode, keep_double: bool = False) -> Value:
     """Input 0 as [N, F] of float32 (or double, if wanted and given); a vector is one row."""
     x = node.input(0)
-    if x.type.rank not in (1, 2):
-        raise Refusal(f"{node.op_type}: the input must have one or two dimensions", f"{x.type.shape}", "reshape it")
+    node.require(x.type.rank in (1, 2), "the input must have one or two dimensions", f"{x.type.shape}", "reshape it")
     if x.type.rank == 1:
         x = node.emit(Reshape((1, *x.type.shape)), x, suffix="row")
     if x.type.dtype is DType.FLOAT32 or (keep_double and x.type.dtype is DType.FLOAT64):
@@ -130,8 +129,7 @@ class Classes:
         """Return the classes from the attributes classlabels_strings and `key`."""
         names = tuple(str(name) for name in node.attr("classlabels_strings", ()))
         labels = tuple(range(len(names))) if names else ints(node, key)
-        if not labels:
-            raise Refusal(f"{node.op_type}: there must be classes", f"neither strings nor {key}", "export again")
+        node.require(labels, "there must be classes", f"neither strings nor {key}", "export again")
         return Classes(labels, names)
 
     def __len__(self) -> int:
@@ -193,8 +191,7 @@ def of_two(node: OnnxNode, score: Value, post: str, is_probability: bool) -> Val
 
     The result is [1 − s, s] for probabilities, else [−s, s]. Of the transforms, only the logistic function is applied.
     """
-    if post == "PROBIT":
-        raise Refusal(f"{node.op_type}: PROBIT needs a score for each class", "one score for two", "export both scores")
+    node.require(post != "PROBIT", "PROBIT needs a score for each class", "one score for two", "export both scores")
     if post == "LOGISTIC" or not is_probability:
         opposite = pair(node, score, (-1, 1), (0, 0))
         return transformed(node, opposite, post) if post == "LOGISTIC" else opposite
@@ -204,8 +201,7 @@ def of_two(node: OnnxNode, score: Value, post: str, is_probability: bool) -> Val
 def post_transform_of(node: OnnxNode) -> str:
     """Return the attribute post_transform; refuse unknown names."""
     post = str(node.attr("post_transform", "NONE"))
-    if post not in POST_TRANSFORMS:
-        raise Refusal(f"{node.op_type}: post_transform must be known", post, f"one of {', '.join(POST_TRANSFORMS)}")
+    node.require(post in POST_TRANSFORMS, "post_transform must be known", post, f"one of {', '.join(POST_TRANSFORMS)}")
     return post
 
 

@@ -270,16 +270,13 @@ def _aligned(node: OnnxNode, *columns: Sequence[object]) -> None:
 
 def _checked(node: OnnxNode, splits: Sequence[Split], features: int) -> Sequence[Split]:
     wrong = next((s.feature for s in splits if not 0 <= s.feature < features), None)
-    if wrong is not None:
-        wrong_feature = f"feature {wrong} of {features}"
-        raise Refusal(f"{node.op_type}: nodes must read features of the input", wrong_feature, "repair the model")
+    node.require(wrong is None, "nodes must read features of the input", f"feature {wrong} of {features}")
     return splits
 
 
 def _mode(node: OnnxNode, name: str) -> int:
     mode = name.removeprefix("BRANCH_")
-    if mode not in MODES[:-1]:
-        raise Refusal(f"{node.op_type}: the mode of a node must be known", name, f"BRANCH_ and {', '.join(MODES[:-1])}")
+    node.require(mode in MODES[:-1], "the mode of a node must be known", name, f"BRANCH_ and {', '.join(MODES[:-1])}")
     return MODES.index(mode)
 
 
@@ -292,8 +289,7 @@ def _forest(node: OnnxNode, side: str, targets: int, x: Value) -> Forest:
     nans = ints(node, "nodes_missing_value_tracks_true") or (0,) * len(ids)
     _aligned(node, names, trees, ids, features, list(thresholds), yes, no, nans)
     of_key = {key: index for index, key in enumerate(zip(trees, ids, strict=True))}
-    if len(of_key) < len(ids):
-        raise Refusal(f"{node.op_type}: a node must be described once", "one is twice", "repair the model")
+    node.require(len(of_key) >= len(ids), "a node must be described once", "one is twice")
     parts = {part: ints(node, f"{side}_{part}") for part in ("treeids", "nodeids", "ids")}
     reals = floats(node, f"{side}_weights").astype(x.type.dtype.numpy).tolist()
     if len({len(reals), *map(len, parts.values())}) > 1:
@@ -305,8 +301,7 @@ def _forest(node: OnnxNode, side: str, targets: int, x: Value) -> Forest:
     weights: dict[int | None, list[tuple[int, float]]] = {}
     for owner, target, weight in zip(owners, parts["ids"], reals, strict=True):
         weights.setdefault(owner, []).append((target, weight))
-    if None in weights:
-        raise Refusal(f"{node.op_type}: weights must belong to nodes that exist", "one does not", "repair the model")
+    node.require(None not in weights, "weights must belong to nodes that exist", "one does not")
     inner = [i for i, name in enumerate(names) if name != "LEAF"]
     outer = [i for i, name in enumerate(names) if name == "LEAF"]
     ref = {old: new for new, old in enumerate(inner)} | {old: ~new for new, old in enumerate(outer)}
@@ -342,8 +337,7 @@ def _base(node: OnnxNode, *counts: int) -> tuple[float, ...]:
 
 def _targets(node: OnnxNode) -> int:
     targets = int(node.attr("n_targets", 0))
-    if not 0 < targets < 2**16:
-        raise Refusal(f"{node.op_type}: n_targets must be 1 to 65535", str(targets), "repair the model")
+    node.require(0 < targets < 2**16, "n_targets must be 1 to 65535", str(targets))
     return targets
 
 
@@ -359,8 +353,7 @@ def _finished(node: OnnxNode, scores: Value, post: str, dtype: DType) -> Value:
 def _import_regressor(node: OnnxNode) -> list[Value]:
     x, targets, post = rows(node, keep_double=True), _targets(node), post_transform_of(node)
     aggregate = str(node.attr("aggregate_function", "SUM"))
-    if aggregate not in AGGREGATES:
-        raise Refusal("TreeEnsembleRegressor: aggregate_function must be known", aggregate, ", ".join(AGGREGATES))
+    node.require(aggregate in AGGREGATES, "aggregate_function must be known", aggregate, ", ".join(AGGREGATES))
     op = Trees(_forest(node, "target", targets, x), aggregate, _base(node, targets))
     return [_finished(node, node.emit(op, x, suffix="scores"), post, DType.FLOAT32)]
 
@@ -399,8 +392,7 @@ def _new_forest(node: OnnxNode, targets: int, x: Value) -> Forest:
         raise Refusal("TreeEnsemble: leaves must have a target and a weight each", counts, "repair the model")
     leaves = [((target, weight),) for target, weight in zip(aims, weights, strict=True)]
     roots = ints(node, "tree_roots")
-    if any(root < 0 for root in roots):
-        raise Refusal("TreeEnsemble: roots must be nodes", str(min(roots)), "repair the model")
+    node.require(all(root >= 0 for root in roots), "roots must be nodes", str(min(roots, default=0)))
     return Forest.of(_checked(node, splits, x.type.shape[1]), roots, leaves, targets)
 
 
