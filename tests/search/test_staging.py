@@ -627,6 +627,6 @@ def test_an_arena_counts_beside_copies_that_are_made_anyway() -> None:
     """
     model = compile_model(MODELS / "resnet8_cifar10_f32.onnx", "rt1060", CompileOptions("net"))
     fit = build_program(model.graph, target_of(model.board, CompileOptions()), CompileOptions())
-    assert fit.taken.copies is not None and fit.taken.copies.options.place.hot
+    assert fit.chosen.copies is not None and fit.chosen.copies.options.place.hot
     assert any(instr.control is Control.STREAM for instr in fit.program.instrs)
     assert fit.program.arena_size < 80_000
