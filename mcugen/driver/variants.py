@@ -26,10 +26,10 @@ from mcugen.lir.bounded import merge_sizes
 from mcugen.lir.formula import Sizes, Symbol
 from mcugen.lir.program import Program
 from mcugen.search.budget import Fit, cheapest
+from mcugen.search.candidates import AS_ASKED
 from mcugen.search.cost_model import ProgramCostModel
 from mcugen.search.objective import Budget
 from mcugen.search.plan import BuiltProgram, ProgramCandidate
-from mcugen.search.program_search import AS_ASKED
 
 MAX_SIZE = 4096
 """Largest size in a range, as every size of the range is examined."""

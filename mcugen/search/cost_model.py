@@ -96,7 +96,19 @@ class ProgramCostModel(CostModel[BuiltProgram]):
 
     def with_code(self, candidate: BuiltProgram, code_bytes: int) -> Metrics:
         """Return the estimated metrics of a program whose code has a given size."""
-        return replace(self.evaluate(candidate), use=use_of(candidate.program, self._board, self._options, code_bytes))
+        use = use_of(candidate.program, self._board, self._options, code_bytes)
+        return replace(self.evaluate(candidate), use=use)
+
+    def after_staging(self, candidate: BuiltProgram, before: Metrics) -> Metrics:
+        """Return the metrics of a program that differs from another by its copies of weights: code stays as built.
+
+        Args:
+            candidate: The program.
+            before: The metrics of the other program.
+        """
+        if before.code_bytes is None:
+            return self.evaluate(candidate)
+        return replace(self.with_code(candidate, before.code_bytes), code_bytes=before.code_bytes, level=before.level)
 
     def likely(self, candidate: BuiltProgram, level: AccuracyLevel = AccuracyLevel.ESTIMATED) -> Metrics:
         """Return the estimated metrics with the likely size of the code in place of the upper estimate."""
@@ -122,8 +134,8 @@ class ProgramCostModel(CostModel[BuiltProgram]):
         cycles = 1 - TOLERANCES.cycle_estimate_margin if is_measured and not metrics.stall_cycles else None
         flash = 0.0
         if metrics.code_bytes is None:
-            least = TOLERANCES.min_code_ratio * code_of(program, self._board)
-            flash = (most_code(program, self._board) - least) / max(metrics.flash, 1)
+            min_code = TOLERANCES.min_code_ratio * code_of(program, self._board)
+            flash = (most_code(program, self._board) - min_code) / max(metrics.flash, 1)
         errors = ErrorBounds(
             instructions=TOLERANCES.instruction_estimate_error if is_measured else None,
             cycles=cycles,

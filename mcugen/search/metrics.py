@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class AccuracyLevel(IntEnum):
-    """How metrics became known; a higher level is more accurate and takes longer."""
+    """The way in which metrics became known; a higher level is more accurate and takes longer."""
 
     ESTIMATED = 0
     """By the cost model, in milliseconds; weights lie in one memory, the arena in another."""

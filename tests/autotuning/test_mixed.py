@@ -38,6 +38,7 @@ from mcugen.reporting.figures import Report
 from mcugen.reporting.text import print_tradeoffs
 from mcugen.reporting.tradeoffs import Goal
 from mcugen.search.objective import Deadline
+from mcugen.search.trace import SearchTrace
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 
@@ -536,7 +537,11 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
     walk = search(
         model, Samples(normal_samples(model, 4), None), Demand(METRICS["sqnr"], None, 22), Scheme(equalize=False)
     )
+    walk.trace = SearchTrace()
     walk.run()
+    (chosen,) = [entry for entry in walk.trace.entries if entry.is_chosen]
+    assert walk.trace.entries[0].candidate == "all layers: int8" and "misses the goal" in walk.trace.entries[0].verdict
+    assert chosen.verdict == f"Chosen: the cheapest model that meets the goal, {walk.goal}."
     print_tradeoffs(walk.goal, walk.steps, Console(width=80))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "goal: SQNR of 22.00 dB or better"

@@ -20,6 +20,7 @@ from mcugen.core.cache import Store
 from mcugen.core.errors import UsageError
 from mcugen.core.options import LayerTimes
 from mcugen.driver.compiled import CompiledModel
+from mcugen.search.trace import SearchTrace
 
 BOARD = "stm32l4r5"
 
@@ -37,9 +38,11 @@ def model() -> onnx.ModelProto:
     return net.model()
 
 
-def tuned(model: onnx.ModelProto, store: Store, board: str = BOARD, **options: object) -> CompiledModel:
+def tuned(
+    model: onnx.ModelProto, store: Store, board: str = BOARD, trace: SearchTrace | None = None, **options: object
+) -> CompiledModel:
     asked = CompileOptions(optimize="speed", tune=3, **options)  # type: ignore[arg-type]
-    return tuning.tune_kernels(asked, partial(compile_model, model, board), store)
+    return tuning.tune_kernels(asked, partial(compile_model, model, board), store, trace)
 
 
 def kernels(compiled: CompiledModel) -> dict[str, str]:
@@ -87,7 +90,10 @@ def test_the_better_program_as_both_ran_is_taken(
         return (0, list(range(layers, 0, -1))) if bundle.name == "candidates" else (next(wholes), [])  # type: ignore[attr-defined]
 
     monkeypatch.setattr(tuning, "_run", run)
-    figures = tuned(model, Store(tmp_path)).report.tuning
+    trace = SearchTrace()
+    figures = tuned(model, Store(tmp_path), trace=trace).report.tuning
+    assert [entry.metrics.cycles for entry in trace.entries] == list(measured)
+    assert [entry.is_chosen for entry in trace.entries] == [cycles == min(measured) for cycles in measured]
     assert figures is not None
     assert (figures.fits_cycles_estimate, figures.cycles_estimate) == (measured[0], min(measured))
     assert bool(figures.layers) == (measured[1] < measured[0])

@@ -34,7 +34,7 @@ from mcugen.memory.plan import plan_memory
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.ops.branches import side_by_side
 from mcugen.ops.fork import Forked, forked
-from mcugen.search import core_assignment, core_partition, frame_pipeline, program_search, two_core_program
+from mcugen.search import candidates, core_assignment, core_partition, frame_pipeline, two_core_program
 from mcugen.search.plan import BuiltProgram
 from mcugen.search.problem import SearchProblem
 
@@ -246,7 +246,7 @@ def without_searches(monkeypatch: pytest.MonkeyPatch) -> None:
         program = pipeline.lowered(problem.graph, problem.board, problem.options, kernels={})
         return BuiltProgram(pipeline.plan_program(program))
 
-    monkeypatch.setattr(program_search, "build_for_goal", build)
+    monkeypatch.setattr(candidates, "build_for_goal", build)
 
 
 def check(seed: int, board: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:

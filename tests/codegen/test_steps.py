@@ -22,6 +22,7 @@ from mcugen.autotuning.step_latency import in_short_steps
 from mcugen.cli.app import app
 from mcugen.core.errors import DoesNotFitError, McugenError, UsageError
 from mcugen.lir.program import Control
+from mcugen.search.trace import SearchTrace
 
 PATH = "StatefulPartitionedCall/functional_1/block_12_depthwise/batch_normalization_37/FusedBatchNormV3;block_12"
 DIM = "a_dimension_with_a_name_that_explains_everything"
@@ -271,16 +272,23 @@ def cycles_by_name(made: CompiledModel, of: Mapping[str, int]) -> tuple[int, ...
     return tuple(of.get(names[n], 7) if layers.count(n) == 1 else 100 for n in layers)
 
 
-def in_steps_of(limit: int, of: Mapping[str, int], make: Callable[[], Net] = quantized) -> CompiledModel:
+def in_steps_of(
+    limit: int, of: Mapping[str, int], make: Callable[[], Net] = quantized, trace: SearchTrace | None = None
+) -> CompiledModel:
     """Compiled for such steps, where each layer takes so many cycles as is said of it."""
     options, model = CompileOptions("net", max_step_cycles=limit), make().model()
-    return in_short_steps(options, lambda o: compile_model(model, options=o), lambda made: cycles_by_name(made, of))
+    return in_short_steps(
+        options, lambda o: compile_model(model, options=o), lambda made: cycles_by_name(made, of), trace
+    )
 
 
 def test_layers_that_take_too_long_are_computed_by_rows():
     whole = compile_model(quantized().model(), options=CompileOptions("net"))
     first = whole.program.head(whole.program.layers()[2]).name
-    made = in_steps_of(500, {first: 501})
+    trace = SearchTrace()
+    made = in_steps_of(500, {first: 501}, trace=trace)
+    assert [entry.metrics.step_cycles for entry in trace.entries] == [501, 100]
+    assert [entry.is_chosen for entry in trace.entries] == [False, True]
     assert made.report.steps is not None
     assert made.report.steps.by_rows == [first]
     assert made.report.steps.cycles_estimate == 100

@@ -18,7 +18,7 @@ from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
 from mcugen.kernels.scalar.scalar_conv import CHUNK_SUM, LONGEST_CHUNK, chunks
-from mcugen.search import program_search
+from mcugen.search import candidates
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def test_assembly(isa: str, kind: str):
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_pointwise_layers_overwrite_their_input(isa: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(program_search, "staged", lambda attempt, *_: attempt)  # copies of weights need that place
+    monkeypatch.setattr(candidates, "staged", lambda attempt, *_: attempt.built)  # copies of weights need that place
     net, random = Net(), np.random.default_rng(1)
     x = net.dequantize(net.input("x", 1, 9, 5, 8, dtype=np.int8), 0.05)
     for (depth, channels), stride in zip(pairwise((9, 9, 8, 18, 13)), (1, 1, 2, 1), strict=True):

@@ -21,14 +21,14 @@ from mcugen.core.options import Places
 from mcugen.driver.compiled import CompiledModel
 from mcugen.lir.program import STAGE_WEIGHTS, Program
 from mcugen.reporting.figures import Report, require_fit
-from mcugen.search import program_search
+from mcugen.search import candidates as candidate_module
 from mcugen.search.budget import STACK_RESERVE_BYTES, cheapest
+from mcugen.search.candidates import AS_ASKED
 from mcugen.search.line_buffering import Streamings
 from mcugen.search.metrics import Metrics, Use
 from mcugen.search.objective import Budget
 from mcugen.search.plan import BuiltProgram, ProgramCandidate
 from mcugen.search.problem import SearchProblem
-from mcugen.search.program_search import AS_ASKED
 from mcugen.search.transformations import TRANSFORMATIONS, Transformation
 
 BOARD = "stm32f746"
@@ -255,7 +255,7 @@ def test_the_steps_are_tried_only_where_they_serve(model: onnx.ModelProto, monke
             yield self.candidate(problem, BuiltProgram(program))
 
     steps = tuple(Recorded(memory, (memory,)) for memory in ("ram", "flash"))
-    monkeypatch.setattr(program_search, "TRANSFORMATIONS", steps)
+    monkeypatch.setattr(candidate_module, "TRANSFORMATIONS", steps)
     with pytest.raises(DoesNotFitError):
         compiled(model, max_ram=1000)
     assert called == ["ram"]

@@ -17,7 +17,7 @@ from mcugen.driver.compiled import CompiledModel
 from mcugen.hir.interpreter import interpret
 from mcugen.lir.program import Program
 from mcugen.memory.constant_stalls import waits_for_constants
-from mcugen.search import program_search
+from mcugen.search import refinements
 
 RT1060 = load_board("rt1060")
 FLASH = CompileOptions("net", place=Places(weights="flash"))
@@ -73,7 +73,7 @@ def layers(program: Program) -> int:
 def whole(model: onnx.ModelProto, board: Board | str, monkeypatch: pytest.MonkeyPatch) -> CompiledModel:
     """Compiled without portions."""
     with monkeypatch.context() as patch:
-        patch.setattr(program_search, "in_portions", lambda *_: None)
+        patch.setattr(refinements, "in_portions", lambda *_: None)
         return compile_model(model, board, FLASH)
 
 

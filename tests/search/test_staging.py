@@ -38,7 +38,7 @@ from mcugen.memory.constant_stalls import waits_for_constants
 from mcugen.memory.place import copied_bytes
 from mcugen.memory.plan import plan_memory
 from mcugen.memory.verify_plan import verify_plan
-from mcugen.search import program_search, weight_staging
+from mcugen.search import candidates, weight_staging
 from mcugen.search.objective import Objective
 from mcugen.search.program_search import build_program
 from mcugen.simulation import simulate
@@ -92,7 +92,7 @@ def test_what_is_read_again_is_copied_and_told():
 def test_balanced_takes_room_that_is_free_and_no_more(monkeypatch: pytest.MonkeyPatch):
     found = compiled(optimize="balanced")
     assert copied(found)
-    monkeypatch.setattr(program_search, "staged", lambda attempt, *_: attempt)
+    monkeypatch.setattr(candidates, "staged", lambda attempt, *_: attempt.built)
     without = compiled(optimize="balanced")
     assert not copied(without)
     assert found.program.arena_size == without.program.arena_size
@@ -142,7 +142,7 @@ def test_it_saves_cycles(monkeypatch: pytest.MonkeyPatch):
         return made.total
 
     with_copies = cycles()
-    monkeypatch.setattr(program_search, "staged", lambda attempt, *_: attempt)
+    monkeypatch.setattr(candidates, "staged", lambda attempt, *_: attempt.built)
     assert with_copies < 0.97 * cycles()
 
 

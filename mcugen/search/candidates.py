@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a program search makes candidates: they are built, completed for two cores, evaluated and recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from mcugen.core.board import Board
+from mcugen.core.limits import restart
+from mcugen.core.options import CompileOptions
+from mcugen.search.budget import code_of
+from mcugen.search.cost_model import ProgramCostModel
+from mcugen.search.goal_program import build_for_goal
+from mcugen.search.metrics import AccuracyLevel, Metrics
+from mcugen.search.objective import Budget, Objective
+from mcugen.search.plan import BuiltProgram, ProgramCandidate
+from mcugen.search.problem import SearchProblem
+from mcugen.search.trace import excess_of
+from mcugen.search.transformations import BALANCED, TRANSFORMATIONS, Transformation
+from mcugen.search.two_core_program import TwoCoreSearch
+from mcugen.search.weight_staging import staged
+
+AS_ASKED = "as asked"
+"""Name of the requested program."""
+
+
+@dataclass(frozen=True)
+class CandidateBuilder:
+    """Makes the candidates of one program search."""
+
+    problem: SearchProblem
+
+    @property
+    def board(self) -> Board:
+        """Return the board that programs must fit."""
+        return self.problem.board
+
+    @property
+    def options(self) -> CompileOptions:
+        """Return the options of the compilation."""
+        return self.problem.options
+
+    @property
+    def objective(self) -> Objective:
+        """Return the objective of the options."""
+        return self.problem.objective
+
+    @property
+    def budget(self) -> Budget:
+        """Return the budget of the options."""
+        return self.problem.budget
+
+    @property
+    def costs(self) -> ProgramCostModel:
+        """Return the cost model of the search."""
+        return self.problem.costs
+
+    def requested(self, options: CompileOptions, name: str = AS_ASKED) -> ProgramCandidate:
+        """Return the program of the requested goal, as built with the given options."""
+        restart()
+        built = build_for_goal(self.problem.with_options(options))
+        return self.problem.candidate(name, built, self.options.optimize)
+
+    def completed(self, candidate: ProgramCandidate, kind: str, limits: CompileOptions) -> ProgramCandidate:
+        """Return a built candidate, recorded, with its two-core program if the options ask for one.
+
+        Args:
+            candidate: The candidate, for one core.
+            kind: The kind of decision that made it, for the trace.
+            limits: Options with the limits of RAM and flash that it was built for.
+        """
+        built = candidate.built
+        if self.options.cores > 1:
+            use = self.costs.evaluate(built).use
+            built = BuiltProgram(TwoCoreSearch(self.problem).program(built.program, use, limits), built.changes)
+        return self.problem.recorded(self.problem.candidate(candidate.name, built, candidate.goal), kind)
+
+    def transformed(self, transformation: Transformation, limits: CompileOptions) -> ProgramCandidate:
+        """Return the best candidate that a transformation proposes for the limits of some options."""
+        restart()
+        problem = self.problem.with_options(limits)
+        proposals = list(transformation.propose(problem))
+        best = min(proposals, key=lambda proposal: problem.objective.order(proposal.metrics))
+        for proposal in (proposal for proposal in proposals if proposal is not best):
+            reason = excess_of(proposal.use, problem.budget) or _comparison(proposal, best)
+            self.problem.recorded(proposal, transformation.kind, f"Rejected: {reason}.")
+        return self.completed(best, transformation.kind, limits)
+
+    def alternatives(self, baseline: ProgramCandidate, budget: Budget) -> tuple[ProgramCandidate, ...]:
+        """Return the candidates of all transformations that may help to keep to a budget, in their order.
+
+        If even the candidate for the least RAM or flash needs far more than the board has, only such candidates are
+        built.
+        """
+        limits = replace(self.options, max_ram=budget.ram, max_flash=budget.flash)
+        served = [step for step in TRANSFORMATIONS if set(step.serves) & set(budget.limits)]
+        steps = [step for step in served if step.applies(self.problem)]
+        first = [step for step in steps if step.goal and baseline.use.lacks]
+        minimal = {step: self.transformed(step, limits) for step in first}
+        # Recomputation may need less RAM than the program for the least RAM.
+        is_trained = any(step.needs_training for step in steps)
+        if not is_trained and any(self._exceeds_by_far(candidate) for candidate in (baseline, *minimal.values())):
+            return tuple(minimal.values())
+        return tuple(minimal[step] if step in minimal else self.transformed(step, limits) for step in steps)
+
+    def _exceeds_by_far(self, candidate: ProgramCandidate) -> bool:
+        """Return whether a program built for the least RAM or flash needs far more of that memory than there is."""
+        use, margin = candidate.use, self.objective.tolerances.ram_estimate_margin
+        usage = {"ram": (use.ram, use.ram_lacking), "flash": (use.flash, use.flash_lacking)}
+        return any(
+            candidate.goal == memory and nbytes > margin * (nbytes - lacking)
+            for memory, (nbytes, lacking) in usage.items()
+        )
+
+    def balanced(self) -> tuple[ProgramCandidate, ...]:
+        """Return the program for `balanced`, unless that is the goal."""
+        if self.options.optimize == BALANCED.goal:
+            return ()
+        return (self.transformed(BALANCED, self.options),)
+
+    def staged(self, candidate: ProgramCandidate) -> ProgramCandidate:
+        """Return a candidate with its copies of weights before layers, as far as the arena has room."""
+        built = staged(candidate, self.board, self.options)
+        if built is candidate.built:
+            return candidate
+        metrics = self.costs.after_staging(built, candidate.metrics)
+        return self.problem.updated(replace(candidate, built=built, metrics=metrics))
+
+    def placed(self, candidate: ProgramCandidate) -> Metrics:
+        """Return the metrics of a candidate in the memories where everything would lie, with its copies."""
+        return self.costs.evaluate(candidate.built, AccuracyLevel.PLACED)
+
+    def with_built_code(self, candidate: ProgramCandidate) -> ProgramCandidate:
+        """Return the candidate with its code size measured, if the program may fit with its real code.
+
+        The candidate keeps the likely size of its code where not even the share min_code_ratio of that size would fit.
+        """
+        likely = code_of(candidate.program, self.board)
+        min_code = round(self.objective.tolerances.min_code_ratio * likely)
+        if self.budget.excess(self.costs.with_code(candidate.built, min_code).use):
+            metrics = self.costs.with_code(candidate.built, likely)
+        else:
+            metrics = self.costs.evaluate(candidate.built, AccuracyLevel.BUILT)
+        return self.problem.updated(replace(candidate, metrics=metrics))
+
+
+def _comparison(proposal: ProgramCandidate, best: ProgramCandidate) -> str:
+    """Return why a proposal that fits lost against the best proposal of its transformation."""
+    if proposal.metrics.time == best.metrics.time:
+        return "is as fast as the best candidate of this transformation"
+    unit = "instructions" if best.metrics.cycles is None else "cycles"
+    return f"takes {proposal.metrics.time:,.0f} {unit}, the best of this transformation {best.metrics.time:,.0f}"
