@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: 0BSD */
-/* mcugen runtime: status codes, arithmetic that every target computes alike, and a few hooks.
+/* mcugen runtime: status codes, arithmetic that is the same on every target, and a few hooks.
  *
- * A generated model is a set of functions over an arena: a block of bytes that the caller owns. There is no
- * state besides it and nothing to initialise. Define before including, if wanted:
- *   MCUGEN_ON_LAYER(model, i) called after layer i of a model, of which a `const mcugen_model *` tells
- *   MCUGEN_STOP_AFTER_LAYER(model, i) the same; anything but 0 ends the run with MCUGEN_ERROR_STOPPED
+ * A generated model is a set of functions that work in an arena: a block of bytes that the caller owns. There is no
+ * other state, and nothing to initialise. Optional macros, to be defined before including this file:
+ *   MCUGEN_ON_LAYER(model, i) is called after layer i of a model, described by a `const mcugen_model *`
+ *   MCUGEN_STOP_AFTER_LAYER(model, i) has the same arguments; a nonzero value ends the run with MCUGEN_ERROR_STOPPED
  *   MCUGEN_WEIGHTS_SECTION  attribute of every constant array, e.g. __attribute__((section(".ext_flash")))
  *   MCUGEN_ARENA_SECTION    attribute of the default arena, e.g. __attribute__((section(".dtcm")))
- *   MCUGEN_SECTION(name)    attribute of what --place puts into a memory of its own, by the linker's section
+ *   MCUGEN_SECTION(name)    attribute of data that --place puts into a memory, by the name of its linker section
  */
 #ifndef MCUGEN_H
 #define MCUGEN_H
@@ -16,60 +16,60 @@
 #include <stdint.h>
 #include <string.h>
 
-/* The contract between this header and generated code; NAME.h checks it. */
+/* Version of the interface between this header and generated code; NAME.h checks it. */
 #define MCUGEN_ABI_VERSION 2
 
-/* What NAME_run and NAME_selftest return. */
+/* Results of NAME_run and NAME_selftest. */
 #define MCUGEN_OK 0
 #define MCUGEN_ERROR_NULL 1      /* the pointer to an arena (or the weights) is null */
 #define MCUGEN_ERROR_ALIGNMENT 2 /* an arena (or the weights) is not aligned to NAME_ARENA_ALIGN */
-#define MCUGEN_ERROR_MISMATCH 3  /* the self-test found another result */
+#define MCUGEN_ERROR_MISMATCH 3  /* the self-test yields a different result */
 #define MCUGEN_ERROR_SIZE 4      /* a size lies outside the range that the model was compiled for */
-#define MCUGEN_ERROR_INPUT 5     /* the function that hands over rows of the input failed */
-#define MCUGEN_ERROR_WEIGHTS 6   /* the file of weights is damaged, or for other code */
-#define MCUGEN_ERROR_LIBRARY 7   /* another library is linked than expected: it refused a call, or wants more memory */
-#define MCUGEN_ERROR_STOPPED 8   /* MCUGEN_STOP_AFTER_LAYER asked for that */
+#define MCUGEN_ERROR_INPUT 5     /* the function that supplies rows of the input failed */
+#define MCUGEN_ERROR_WEIGHTS 6   /* the file of weights is damaged, or belongs to other code */
+#define MCUGEN_ERROR_LIBRARY 7   /* another library is linked than expected: it refused a call or needs more memory */
+#define MCUGEN_ERROR_STOPPED 8   /* MCUGEN_STOP_AFTER_LAYER requested it */
 #define MCUGEN_ERROR_STEP 9      /* no run has begun, or it has ended */
-#define MCUGEN_ERROR_ARENA 10    /* the arena is too small, or something wrote beside it */
-#define MCUGEN_ERROR_CORE 11     /* the other core does not answer in time, or has a worker already */
-#define MCUGEN_ERROR_TARGET 12   /* the target of learning is no class of the model, or missing */
-#define MCUGEN_ERROR_RATE 13     /* the learning rate is negative, or no finite number */
-#define MCUGEN_ERROR_DIVERGED 14 /* the loss is no finite number: nothing was learned */
-#define MCUGEN_ERROR_STORAGE 15  /* what was learned cannot be stored or read: no room, worn, or a function failed */
-#define MCUGEN_ERROR_STRUCTURE 16 /* the file of weights is for a model of another structure */
-#define MCUGEN_ERROR_CHECKSUM 17  /* the file of weights, or a constant, is damaged */
+#define MCUGEN_ERROR_ARENA 10    /* the arena is too small, or something wrote beyond its end */
+#define MCUGEN_ERROR_CORE 11     /* the other core does not answer in time, or already has a worker */
+#define MCUGEN_ERROR_TARGET 12   /* the training target is no class of the model, or is missing */
+#define MCUGEN_ERROR_RATE 13     /* the learning rate is negative or not finite */
+#define MCUGEN_ERROR_DIVERGED 14 /* the loss is not finite: the weights are unchanged */
+#define MCUGEN_ERROR_STORAGE 15  /* learned state cannot be stored or read: memory is full or worn, or a call failed */
+#define MCUGEN_ERROR_STRUCTURE 16 /* the file of weights belongs to a model of another structure */
+#define MCUGEN_ERROR_CHECKSUM 17  /* the file of weights or a constant is damaged */
 #define MCUGEN_ERROR_VERSION 18   /* the file of weights is older than the caller allows */
-#define MCUGEN_ERROR_SIGNATURE 19 /* the caller's function does not accept the file's signature */
+#define MCUGEN_ERROR_SIGNATURE 19 /* the caller's function rejects the signature of the file */
 #define MCUGEN_ERROR_READ 20      /* the caller's function could not read the file of weights */
-#define MCUGEN_ERROR_STORED 21    /* nothing that this model learned is stored whole */
-#define MCUGEN_ERROR_CHANGED 22   /* something else wrote to the arena between steps, or it lost a bit */
-#define MCUGEN_ERROR_RANGE 23     /* an output lies outside of its plausible range, or is no number */
+#define MCUGEN_ERROR_STORED 21    /* no complete learned state of this model is stored */
+#define MCUGEN_ERROR_CHANGED 22   /* the arena changed between two steps */
+#define MCUGEN_ERROR_RANGE 23     /* an output lies outside of its plausible range, or is NaN */
 
-/* What NAME_step returns, besides errors. */
-#define MCUGEN_DONE 0     /* the outputs are there */
-#define MCUGEN_AGAIN (-1) /* there are more steps */
+/* Results of NAME_step, besides errors. */
+#define MCUGEN_DONE 0     /* the outputs are valid */
+#define MCUGEN_AGAIN (-1) /* more steps remain */
 
-/* A function of the caller's that reads `nbytes` bytes of a file, from `offset` on, to `to`, and returns 0 if it did;
- * `context` is what stands beside it. */
+/* A function of the caller that reads `nbytes` bytes of a file, from `offset` on, to `to`, and returns 0 on success;
+ * `context` is passed through. */
 typedef struct {
     int (*read)(void *context, uint32_t offset, void *to, uint32_t nbytes);
     void *context;
 } mcugen_reader;
 
-/* A function of the caller's that says whether what follows the first `nbytes` bytes of a file, `signature_nbytes`
- * bytes, is their signature: 0 if it is. */
+/* A function of the caller that checks whether the `signature_nbytes` bytes after the first `nbytes` bytes of a file
+ * are their signature, and returns 0 if so. */
 typedef int (*mcugen_verify_read)(void *context, const mcugen_reader *file, uint32_t nbytes,
     uint32_t signature_nbytes);
 
-/* A function of the caller's that says whether a signature is that of some data: 0 if it is. */
+/* A function of the caller that checks whether a signature belongs to some data, and returns 0 if so. */
 typedef int (*mcugen_verify)(void *context, const void *data, uint32_t nbytes, const void *signature,
     uint32_t signature_nbytes);
 
-/* What MCUGEN_ON_LAYER is told of a model. There is one only where that is defined, as NAME_model. */
+/* Description of a model for MCUGEN_ON_LAYER. It exists, as NAME_model, only if that macro is defined. */
 typedef struct {
-    const char *name;               /* what its C symbols begin with */
-    int32_t layers;                 /* how many it has */
-    const char *const *layer_names; /* by their indices */
+    const char *name;               /* prefix of its C symbols */
+    int32_t layers;                 /* number of layers */
+    const char *const *layer_names; /* names by layer index */
 } mcugen_model;
 
 #ifdef MCUGEN_STOP_AFTER_LAYER
@@ -96,7 +96,7 @@ typedef struct {
 #endif
 
 /* misra-c2012-1.2 ; what C99 has no words for (alignment, sections), where the compiler has them: else nothing */
-/* Stands before the type. */
+/* Alignment; stands before the type. */
 #if defined(__GNUC__) || defined(__ICCARM__) || defined(__ARMCC_VERSION) || defined(__TINYC__)
 #define MCUGEN_ALIGN(bytes) __attribute__((aligned(bytes)))
 #elif defined(_MSC_VER)
@@ -104,17 +104,17 @@ typedef struct {
 #elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
 #define MCUGEN_ALIGN(bytes) _Alignas(bytes)
 #else
-#define MCUGEN_ALIGN(bytes) /* the linker script must align the arena and the weights */
+#define MCUGEN_ALIGN(bytes) /* Unknown compiler: the linker script must align the arena and the weights. */
 #endif
 #ifndef MCUGEN_SECTION
 #if (defined(__GNUC__) && defined(__ELF__)) || defined(__ICCARM__) || defined(__ARMCC_VERSION)
 #define MCUGEN_SECTION(name) __attribute__((section(name)))
 #else
-#define MCUGEN_SECTION(name) /* the linker script must place it */
+#define MCUGEN_SECTION(name) /* Unknown compiler: the linker script must place the data. */
 #endif
 #endif
 
-/* With <math.h>; tcc takes -INFINITY for no constant. */
+/* Infinity for <math.h>; tcc does not accept -INFINITY as a constant. */
 #if defined(__TINYC__)
 #include <float.h>
 #define MCUGEN_MINUS_INFINITY (-FLT_MAX * 2.0f)
@@ -122,26 +122,26 @@ typedef struct {
 #define MCUGEN_MINUS_INFINITY (-INFINITY)
 #endif
 
-/* What the CPU and the compiler offer. Every kernel has a form in plain C besides; -DMCUGEN_PLAIN_C takes just that. */
+/* Features of the CPU and the compiler. Every kernel has a twin in plain C; -DMCUGEN_PLAIN_C selects the twins. */
 #if defined(__GNUC__) && defined(__ARM_ARCH_PROFILE) && !defined(__ARM_BIG_ENDIAN) && !defined(MCUGEN_PLAIN_C)
 #if __ARM_ARCH_PROFILE == 'M' && defined(__ARM_FEATURE_MVE)
 /* misra-c2012-1.2 ; intrinsics of Helium, where the compiler has them: tests compare bits with those of plain C */
 #include <arm_mve.h>
 #define MCUGEN_MVE 1 /* Helium: vectors of 16 bytes */
 #if (__ARM_FEATURE_MVE & 2) != 0
-#define MCUGEN_MVE_FLOAT 1 /* with floats: four at a time */
+#define MCUGEN_MVE_FLOAT 1 /* Helium with floats: vectors of four floats */
 #endif
 #endif
 #if __ARM_ARCH_PROFILE == 'M' && __ARM_ARCH_ISA_THUMB == 2
-#define MCUGEN_THUMB2 1 /* Cortex-M3 and up */
+#define MCUGEN_THUMB2 1 /* Thumb-2: Cortex-M3 and up */
 #if defined(__ARM_FEATURE_DSP)
-#define MCUGEN_DSP 1 /* two products of 16 bits an instruction */
+#define MCUGEN_DSP 1 /* DSP extension: two 16-bit products per instruction */
 #endif
 #if defined(__ARM_FP) && (__ARM_FP & 4) != 0 && defined(__ARM_FEATURE_FMA)
 #define MCUGEN_FPU 1 /* single precision in registers s0 to s31 */
 #endif
 #elif __ARM_ARCH_PROFILE == 'M'
-#define MCUGEN_THUMB1 1 /* Cortex-M0 and M0+ */
+#define MCUGEN_THUMB1 1 /* Thumb-1: Cortex-M0 and M0+ */
 #endif
 #elif defined(__GNUC__) && defined(__riscv_mul) && __riscv_xlen == 32 && !defined(__riscv_32e) && \
     !defined(MCUGEN_PLAIN_C)
@@ -152,35 +152,36 @@ typedef struct {
  * of plain C, look for the caller's registers, and interrupt it */
 /* misra-c2012-dir-4.3 of __asm__ ; a name for a few instructions that C has none for, without a loop or a branch: tests
  * compare them with what stands for them in plain C */
-/* A function that is nothing but its assembly, by the standard calling convention; ADR wants it to begin at a word. */
+/* A function that consists of assembly only, by the standard calling convention; ADR needs it to begin at a word
+ * boundary. */
 #if defined(__clang__)
 #define MCUGEN_NAKED __attribute__((naked, noinline, aligned(4)))
-#define MCUGEN_CODE_SIZE(label, nbytes) "" /* its assembler knows no sizes when it reads a condition */
-#define MCUGEN_WIDE ""                     /* nor a suffix of loads that have a wide form only */
+#define MCUGEN_CODE_SIZE(label, nbytes) "" /* This assembler does not know code sizes when it reads a condition, */
+#define MCUGEN_WIDE ""                     /* nor the .w suffix of loads that have a 32-bit encoding only. */
 #else
 #define MCUGEN_WIDE ".w"
 #define MCUGEN_NAKED __attribute__((naked, noinline, noclone, noipa, aligned(4)))
 /* cppcheck-suppress misra-c2012-20.7 ; parts of one string, which parentheses would break: what compiles is right */
-/* Assembly that fails unless the code from a label to here takes so many bytes: jumps into it count on that. */
+/* Assembly that fails unless the code from a label to here has this many bytes, because jumps into it rely on that. */
 #define MCUGEN_CODE_SIZE(label, nbytes) \
     ".if . - " label " != " #nbytes "\n.error \"code of another size than jumps count on\"\n.endif\n"
 #endif
 #define MCUGEN_UNUSED __attribute__((unused))
-#define MCUGEN_NOINLINE __attribute__((noinline)) /* a loop that keeps all registers to itself */
+#define MCUGEN_NOINLINE __attribute__((noinline)) /* A function of its own gives its loop all registers. */
 #else
 #define MCUGEN_UNUSED
 #define MCUGEN_NOINLINE
 #endif
 
-/* Element i of those at p, which lie four to an int32_t of packed weights, the first in its lowest byte. */
+/* Returns element i of int8 values that are packed by four to an int32_t, the first in its lowest byte. */
 #if (defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__) || defined(__ARM_BIG_ENDIAN)
 #define MCUGEN_INT8(p, i) (*(const int8_t *)((uintptr_t)((p) + (i)) ^ 3u))
 #else
 #define MCUGEN_INT8(p, i) ((p)[i])
 #endif
 
-/* v / 2^shift, rounded down, for 0 <= shift < 32. Right shifts of negative numbers are arithmetic on every
- * compiler that this code meets; C leaves them to the implementation: another one stops here. */
+/* Returns floor(v / 2^shift) for 0 <= shift < 32. Right shifts of negative numbers are arithmetic on every known
+ * compiler, but C leaves them to the implementation: the check below stops any other compiler. */
 typedef char mcugen_shifts_keep_the_sign[(-1 >> 1) == -1 ? 1 : -1];
 
 static inline int32_t mcugen_shift_right(int32_t v, int32_t shift)
@@ -189,14 +190,15 @@ static inline int32_t mcugen_shift_right(int32_t v, int32_t shift)
     return v >> shift;
 }
 
-/* The same of 64 bits, for 0 <= shift < 64. */
+/* Returns floor(v / 2^shift) of a 64-bit v, for 0 <= shift < 64. */
 static inline int64_t mcugen_shift_right_long(int64_t v, int32_t shift)
 {
     /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
     return v >> shift;
 }
 
-/* The number that bits are in two's complement, of which C leaves the negative ones to the implementation, too. */
+/* Returns the number with these bits in two's complement. C leaves the conversion of large values to the
+ * implementation. */
 typedef char mcugen_bits_are_twos_complement[(int32_t)0xffffffffu == -1 ? 1 : -1];
 
 static inline int32_t mcugen_signed(uint32_t bits)
@@ -209,37 +211,38 @@ static inline int64_t mcugen_signed_long(uint64_t bits)
     return (int64_t)bits;
 }
 
-/* 2^exponent, for 0 <= exponent < 31. */
+/* Returns 2^exponent, for 0 <= exponent < 31. */
 static inline int32_t mcugen_power_of_2(int32_t exponent)
 {
     return mcugen_signed((uint32_t)1u << (uint32_t)exponent);
 }
 
-/* Bits of a byte, from one on, of which `mask` has as many. */
+/* Returns the bits of a byte from one bit on that `mask` selects. */
 static inline int32_t mcugen_few_bits(uint8_t byte, int32_t from, int32_t mask)
 {
     return mcugen_signed(((uint32_t)byte >> (uint32_t)from) & (uint32_t)mask);
 }
 
-/* The weight of four bits from a bit of a byte on, where it is stored plus 8. */
+/* Returns a 4-bit weight from a bit of a byte on, without the 8 that is added to it. */
 static inline int32_t mcugen_nibble(uint8_t byte, int32_t from)
 {
     return mcugen_few_bits(byte, from, 15) - 8;
 }
 
-/* That of two bits, where it is stored plus 2. */
+/* Returns a 2-bit weight from a bit of a byte on, without the 2 that is added to it. */
 static inline int32_t mcugen_quarter(uint8_t byte, int32_t from)
 {
     return mcugen_few_bits(byte, from, 3) - 2;
 }
 
-/* The weight of four bits where it is stored as it is, in two's complement. */
+/* Returns a 4-bit weight that is stored in two's complement. */
 static inline int32_t mcugen_signed_nibble(uint8_t byte, int32_t from)
 {
     return (mcugen_few_bits(byte, from, 15) ^ 8) - 8;
 }
 
-/* Bits of bytes from one on, in the upper 25 of the result at least; the first bit of a byte is its uppermost. */
+/* Returns the bits of bytes from one bit on, in at least the upper 25 bits of the result; the uppermost bit of a byte
+ * is its first. */
 static inline uint32_t mcugen_bits_at(const uint8_t *bytes, uint32_t bit)
 {
     const uint8_t *const at = bytes + bit / 8u;
@@ -248,7 +251,7 @@ static inline uint32_t mcugen_bits_at(const uint8_t *bytes, uint32_t bit)
     return word << (bit % 8u);
 }
 
-/* Of a number that is not 0. */
+/* Counts the leading zeros of a nonzero number. */
 static inline uint32_t mcugen_leading_zeros(uint32_t v)
 {
 #if defined(__GNUC__) && __SIZEOF_INT__ == 4
@@ -262,7 +265,7 @@ static inline uint32_t mcugen_leading_zeros(uint32_t v)
 #endif
 }
 
-/* The number of which n is the place in 0, -1, 1, -2, 2, ... */
+/* Returns element n of the sequence 0, -1, 1, -2, 2, ... */
 static inline int32_t mcugen_zigzag(uint32_t n)
 {
     const uint32_t pair = n / 2u;
@@ -270,13 +273,13 @@ static inline int32_t mcugen_zigzag(uint32_t n)
     return n % 2u != 0u ? -half - 1 : half;
 }
 
-/* The upper word of two. */
+/* Returns the upper word of a 64-bit number. */
 static inline int32_t mcugen_upper(int64_t v)
 {
     return (int32_t)mcugen_shift_right_long(v, 32);
 }
 
-/* The halves of a word: both as signed numbers, and the lower one as it is. */
+/* Return the halves of a word: the lower and the upper one as signed numbers, and the lower one as unsigned. */
 static inline int32_t mcugen_low16(int32_t v)
 {
     return (int16_t)v;
@@ -297,25 +300,25 @@ static inline int32_t mcugen_low_byte(int32_t v)
     return mcugen_signed((uint32_t)v & 0xffu);
 }
 
-/* Byte i of a word, the lowest is 0, as a signed number. */
+/* Returns byte i of a word as a signed number; byte 0 is the lowest. */
 static inline int32_t mcugen_byte(int32_t v, int32_t i)
 {
     return (int8_t)(uint8_t)((uint32_t)v >> (8u * (uint32_t)i));
 }
 
-/* 0, or -1 for negative v. */
+/* Returns -1 for negative v, else 0. */
 static inline int32_t mcugen_sign(int32_t v)
 {
     return mcugen_shift_right(v, 31);
 }
 
-/* A whole number as a float, rounded half to even. */
+/* Converts a whole number to float, rounding half to even. */
 static inline float mcugen_to_float(int32_t v)
 {
     return (float)v;
 }
 
-/* The bits of a float, and the float of bits. */
+/* Convert between a float and its bits. */
 static inline uint32_t mcugen_bits(float v)
 {
     uint32_t bits;
@@ -332,14 +335,14 @@ static inline float mcugen_float(uint32_t bits)
     return v;
 }
 
-/* Whether an address is a multiple of `bytes`. */
+/* Returns whether an address is a multiple of `bytes`. */
 static inline int mcugen_is_aligned(const void *address, uint32_t bytes)
 {
     /* cppcheck-suppress misra-c2012-11.6 ; nothing but the alignment of the address is looked at */
     return ((uintptr_t)address % bytes) == 0u ? 1 : 0;
 }
 
-/* Words at any address, where the CPU reads them there; else byte by byte, as memcpy does. */
+/* Load and store words at any address: directly if the CPU can, else byte by byte like memcpy. */
 static inline uint32_t mcugen_load(const void *from)
 {
     uint32_t word;
@@ -352,14 +355,14 @@ static inline void mcugen_store(void *to, uint32_t word)
     (void)memcpy(to, &word, sizeof word);
 }
 
-/* v limited to [low, high]. */
+/* Clamps v to [low, high]. */
 static inline int32_t mcugen_clamp(int32_t v, int32_t low, int32_t high)
 {
     v = v < low ? low : v;
     return v > high ? high : v;
 }
 
-/* v limited to int8_t and to int16_t: one instruction where there is SSAT. */
+/* Saturate v to int8_t and to int16_t: one instruction on CPUs with SSAT. */
 static inline int32_t mcugen_saturate8(int32_t v)
 {
 #if defined(MCUGEN_THUMB2)
@@ -382,14 +385,14 @@ static inline int32_t mcugen_saturate16(int32_t v)
 #endif
 }
 
-/* Two halves as a word. */
+/* Packs two halves into a word. */
 static inline uint32_t mcugen_pair(int32_t low, int32_t high)
 {
     return ((uint32_t)low & 0xffffu) | ((uint32_t)high << 16u);
 }
 
-/* Words of four bytes or of two halves, by an instruction or two where there is the DSP extension. Halves and bytes
- * wrap around, each by itself. First bytes 0 and 2 of a word, and 1 and 3, as signed halves. */
+/* Operations on words of four bytes or two halves, by one or two instructions of the DSP extension. Halves and bytes
+ * wrap around independently. These extract bytes 0 and 2 of a word, and bytes 1 and 3, as signed halves. */
 static inline uint32_t mcugen_even_bytes(uint32_t bytes)
 {
 #if defined(MCUGEN_DSP)
@@ -412,14 +415,14 @@ static inline uint32_t mcugen_odd_bytes(uint32_t bytes)
 #endif
 }
 
-/* The sums of two pairs of halves. */
+/* Adds two pairs of halves. */
 static inline uint32_t mcugen_add_halves(uint32_t a, uint32_t b)
 {
     const uint32_t tops = (a ^ b) & 0x80008000u;
     return ((a & 0x7fff7fffu) + (b & 0x7fff7fffu)) ^ tops;
 }
 
-/* The same, limited to 16 bits each. */
+/* Adds two pairs of halves, saturating to 16 bits each. */
 static inline uint32_t mcugen_add_saturated(uint32_t a, uint32_t b)
 {
 #if defined(MCUGEN_DSP)
@@ -433,7 +436,7 @@ static inline uint32_t mcugen_add_saturated(uint32_t a, uint32_t b)
 #endif
 }
 
-/* Halves plus bytes 0 and 2, or 1 and 3. */
+/* Add bytes 0 and 2, or 1 and 3, to halves. */
 static inline uint32_t mcugen_add_even_bytes(uint32_t halves, uint32_t bytes)
 {
 #if defined(MCUGEN_DSP)
@@ -456,7 +459,7 @@ static inline uint32_t mcugen_add_odd_bytes(uint32_t halves, uint32_t bytes)
 #endif
 }
 
-/* The lower halves of two words as one, and their upper halves. */
+/* Combine the lower halves of two words, or their upper halves. */
 static inline uint32_t mcugen_lower_halves(uint32_t a, uint32_t b)
 {
 #if defined(MCUGEN_DSP)
@@ -479,7 +482,7 @@ static inline uint32_t mcugen_upper_halves(uint32_t a, uint32_t b)
 #endif
 }
 
-/* acc plus the products of two pairs of signed halves. */
+/* Returns acc plus the products of two pairs of signed halves. */
 static inline int32_t mcugen_add_products(int32_t acc, uint32_t a, uint32_t b)
 {
 #if defined(MCUGEN_DSP)
@@ -492,7 +495,7 @@ static inline int32_t mcugen_add_products(int32_t acc, uint32_t a, uint32_t b)
 #endif
 }
 
-/* The differences of bytes. */
+/* Subtracts bytes. */
 static inline uint32_t mcugen_subtract_bytes(uint32_t a, uint32_t b)
 {
 #if defined(MCUGEN_DSP)
@@ -505,7 +508,7 @@ static inline uint32_t mcugen_subtract_bytes(uint32_t a, uint32_t b)
 #endif
 }
 
-/* The larger ones of unsigned bytes, signed bytes and signed halves. */
+/* Return the maxima of unsigned bytes, signed bytes and signed halves. */
 static inline uint32_t mcugen_larger_u8(uint32_t a, uint32_t b)
 {
 #if defined(MCUGEN_DSP)
@@ -545,7 +548,7 @@ static inline uint32_t mcugen_larger_s16(uint32_t a, uint32_t b)
 #endif
 }
 
-/* v, of which the compiler is not to know where it comes from. */
+/* Returns v, and hides its origin from the compiler. */
 static inline int32_t mcugen_unknown(int32_t v)
 {
 #if defined(MCUGEN_THUMB2)
@@ -554,17 +557,17 @@ static inline int32_t mcugen_unknown(int32_t v)
     return v;
 }
 
-/* An index into `depth` elements: negative ones count from the end; limited to the elements that there are
- * (0 if there are none). */
+/* Returns an index into `depth` elements: negative indices count from the end, and indices out of range are clamped (0
+ * if there are no elements). */
 static inline int32_t mcugen_index(int64_t index, int32_t depth)
 {
     index += index < 0 ? depth : 0;
     return index < 0 || depth < 1 ? 0 : (index < depth ? (int32_t)index : depth - 1);
 }
 
-/* a * b in 64 bits. */
+/* Returns a * b in 64 bits. */
 #if defined(MCUGEN_THUMB1)
-/* By halves, as the CPU multiplies to 32 bits only; the library would take 64-bit factors. */
+/* From products of halves, as this CPU multiplies to 32 bits only; the library function would take 64-bit factors. */
 static MCUGEN_NAKED MCUGEN_UNUSED int64_t mcugen_product(int32_t a MCUGEN_UNUSED, int32_t b MCUGEN_UNUSED)
 {
     __asm__ volatile(".syntax unified\n"
@@ -598,14 +601,14 @@ static inline int64_t mcugen_product(int32_t a, int32_t b)
 }
 #endif
 
-/* a * b / 2^32, rounded down, plus c: nothing may exceed 32 bits. */
+/* Returns floor(a * b / 2^32) + c; the result must fit 32 bits. */
 static inline int32_t mcugen_multiply_high(int32_t a, int32_t b, int32_t c)
 {
 #if defined(MCUGEN_DSP)
     int32_t v;
     __asm__("smmla %0, %1, %2, %3" : "=r"(v) : "r"(a), "r"(b), "r"(c));
     return v;
-#elif defined(MCUGEN_THUMB1) /* products of halves: a 64-bit product would be a call */
+#elif defined(MCUGEN_THUMB1) /* Products of halves: a 64-bit product would be a library call. */
     const int32_t a1 = mcugen_high16(a), b1 = mcugen_high16(b);
     const int32_t a0 = mcugen_low_bits(a), b0 = mcugen_low_bits(b);
     const int32_t middle = a1 * b0 + mcugen_signed(((uint32_t)a0 * (uint32_t)b0) >> 16);
@@ -615,22 +618,22 @@ static inline int32_t mcugen_multiply_high(int32_t a, int32_t b, int32_t c)
 #endif
 }
 
-/* (acc * multiplier + offset) / 2^shift, rounded down: with offset = (zero_point << shift) + 2^(shift - 1) this
- * is the one requantization of mcugen, rounding once, half up. Saturates to int32. */
+/* Returns floor((acc * multiplier + offset) / 2^shift), saturated to int32. With offset = (zero_point << shift) +
+ * 2^(shift - 1) this is the requantization of mcugen, which rounds once, half up. */
 static inline int32_t mcugen_requantize(int32_t acc, int32_t multiplier, int64_t offset, int32_t shift)
 {
     const int64_t v = mcugen_shift_right_long(mcugen_product(acc, multiplier) + offset, shift);
     return v < INT32_MIN ? INT32_MIN : (v > INT32_MAX ? INT32_MAX : (int32_t)v);
 }
 
-/* The same of a 64-bit sum: the product must fit. */
+/* Requantizes a 64-bit sum: the product must fit 64 bits. */
 static inline int32_t mcugen_requantize_long(int64_t acc, int32_t multiplier, int64_t offset, int32_t shift)
 {
     const int64_t v = mcugen_shift_right_long(acc * multiplier + offset, shift);
     return v < INT32_MIN ? INT32_MIN : (v > INT32_MAX ? INT32_MAX : (int32_t)v);
 }
 
-/* The same with shift 32: the upper word of a 64-bit sum, which always fits. */
+/* Requantizes a 64-bit sum with shift 32: the upper word of the product, which always fits. */
 static inline int32_t mcugen_requantize_high(int32_t acc, int32_t multiplier, int64_t offset)
 {
 #if defined(MCUGEN_THUMB1)
@@ -641,14 +644,14 @@ static inline int32_t mcugen_requantize_high(int32_t acc, int32_t multiplier, in
 #endif
 }
 
-/* The same with shift 32 and offset = (zero_point << 32) + 2^31: one instruction where there is SMMLAR. */
+/* Requantizes with shift 32 and offset = (zero_point << 32) + 2^31: one instruction on CPUs with SMMLAR. */
 static inline int32_t mcugen_scale(int32_t acc, int32_t multiplier, int32_t zero_point)
 {
 #if defined(MCUGEN_DSP)
     int32_t q;
     __asm__("smmlar %0, %1, %2, %3" : "=r"(q) : "r"(acc), "r"(multiplier), "r"(zero_point));
     return q;
-#elif defined(MCUGEN_THUMB1) || defined(__riscv) /* what comes from below is the highest bit there */
+#elif defined(MCUGEN_THUMB1) || defined(__riscv) /* The carry from below is the highest bit there. */
     const uint32_t below = (uint32_t)acc * (uint32_t)multiplier;
     return mcugen_multiply_high(acc, multiplier, zero_point) + mcugen_signed(below >> 31);
 #else
@@ -657,14 +660,15 @@ static inline int32_t mcugen_scale(int32_t acc, int32_t multiplier, int32_t zero
 #endif
 }
 
-/* The same, but rounding half to even around the zero point. */
+/* Requantizes with shift 32, rounding half to even around the zero point. */
 static inline int32_t mcugen_scale_to_even(int32_t acc, int32_t multiplier, int32_t zero_point)
 {
     const int32_t q = mcugen_scale(acc, multiplier, zero_point);
     return (uint32_t)acc * (uint32_t)multiplier == 0x80000000u ? q - ((q - zero_point) & 1) : q;
 }
 
-/* mcugen_requantize, but rounding half to even around the zero point: for averages, whose ties are frequent. */
+/* Requantizes like mcugen_requantize, but rounds half to even around the zero point: for averages, whose ties are
+ * frequent. */
 static inline int32_t mcugen_requantize_to_even(int32_t acc, int32_t multiplier, int64_t offset, int32_t shift,
     int32_t zero_point)
 {
@@ -675,10 +679,10 @@ static inline int32_t mcugen_requantize_to_even(int32_t acc, int32_t multiplier,
     return q < INT32_MIN ? INT32_MIN : (q > INT32_MAX ? INT32_MAX : (int32_t)q);
 }
 
-/* (a * m + b * n + offset) / 2^shift, rounded down: the result must fit. */
+/* Returns floor((a * m + b * n + offset) / 2^shift); the result must fit 32 bits. */
 static inline int32_t mcugen_weighted_sum(int32_t a, int32_t m, int32_t b, int32_t n, int64_t offset, int32_t shift)
 {
-#if defined(MCUGEN_THUMB2) /* what compilers know of the factors would make them do worse */
+#if defined(MCUGEN_THUMB2) /* Hides the ranges of the factors, with which compilers generate slower code. */
     uint32_t low = (uint32_t)offset;
     int32_t high = mcugen_upper(offset);
     __asm__("smlal %0, %1, %2, %3" : "+r"(low), "+r"(high) : "r"(a), "r"(m));
@@ -690,8 +694,8 @@ static inline int32_t mcugen_weighted_sum(int32_t a, int32_t m, int32_t b, int32
 #endif
 }
 
-/* Between low (where the lowest bits of `at` are 0) and high (2^bits later), in units of 2^(bits - shift); rounds once,
- * half up. Values and half a unit must fit 32 - bits; others wrap around. */
+/* Interpolates between low (where the lowest bits of `at` are 0) and high (2^bits later), in units of 2^(bits -
+ * shift), and rounds once, half up. Values and half a unit must fit 32 - bits bits; others wrap around. */
 static inline int32_t mcugen_interpolate(int32_t low, int32_t high, int32_t at, int32_t bits, int32_t shift)
 {
     const uint32_t one = UINT32_C(1) << bits;
@@ -700,7 +704,7 @@ static inline int32_t mcugen_interpolate(int32_t low, int32_t high, int32_t at, 
     return mcugen_shift_right(mcugen_signed(sum), shift);
 }
 
-/* acc + a * b; one instruction with one rounding where the CPU has it. */
+/* Returns acc + a * b; one instruction with one rounding if the CPU has it. */
 static inline float mcugen_multiply_add(float acc, float a, float b)
 {
 #if (defined(__ARM_FEATURE_FMA) || defined(__riscv_flen)) && defined(__GNUC__)
@@ -710,12 +714,13 @@ static inline float mcugen_multiply_add(float acc, float a, float b)
 #endif
 }
 
-/* memcpy to and from any address. C libraries for Cortex-M3 and up read words there, also for code that is compiled
- * with -mno-unaligned-access, as it must be if the arena lies in device memory, which allows only aligned words. */
+/* memcpy from and to any address. C libraries for Cortex-M3 and up access words at unaligned addresses, even in code
+ * that is compiled with -mno-unaligned-access. That flag is needed if the arena lies in device memory, which allows
+ * only aligned words. */
 static inline void mcugen_memcpy(void *to, const void *from, size_t nbytes)
 {
 #if defined(MCUGEN_THUMB2) && !defined(__ARM_FEATURE_UNALIGNED)
-    const volatile unsigned char *f = (const volatile unsigned char *)from; /* volatile: or compilers call memcpy */
+    const volatile unsigned char *f = (const volatile unsigned char *)from; /* volatile: else compilers call memcpy */
     unsigned char *t = (unsigned char *)to;
     const size_t words = (((uintptr_t)t | (uintptr_t)f) & 3u) == 0u ? nbytes / 4u * 4u : 0u;
     (void)memcpy(to, from, words);
@@ -727,7 +732,7 @@ static inline void mcugen_memcpy(void *to, const void *from, size_t nbytes)
 #endif
 }
 
-/* The same in words where they may be read: small C libraries copy byte by byte. */
+/* Copies by words if they are aligned: small C libraries copy byte by byte. */
 static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
 {
 #if defined(__ARM_FEATURE_UNALIGNED)
@@ -735,7 +740,7 @@ static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
     const unsigned char *f = (const unsigned char *)from;
     uint32_t a, b;
 #if defined(__GNUC__)
-    if ((((uintptr_t)t | (uintptr_t)f) & 3u) == 0u) { /* by LDM and STM */
+    if ((((uintptr_t)t | (uintptr_t)f) & 3u) == 0u) { /* compiled to LDM and STM */
         for (; nbytes >= 32u; nbytes -= 32u, t += 32, f += 32) {
             (void)memcpy(__builtin_assume_aligned(t, 4), __builtin_assume_aligned(f, 4), 32);
         }
@@ -764,15 +769,15 @@ static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
 #endif
 }
 
-/* Weights of a layer come to the arena, where they are read faster than where they lie. A copy of the firmware's own,
- * by DMA perhaps, may take the place: MCUGEN_STAGE(to, from, nbytes), addresses of words, done when it returns.
- * With --copy-ahead, MCUGEN_STAGE_BEGIN(to, from, nbytes) begins a copy that goes on while a layer runs, and
- * MCUGEN_STAGE_END(to, nbytes) returns when that one is done. Each that begins is ended, in the order of beginnings;
- * several may have begun. Between the two nothing else uses the bytes at `to`, and no run returns. Unless the firmware
- * defines both, the copy is made where it begins. */
+/* Copies weights of a layer to the arena, which is faster to read than their memory. The firmware may replace the
+ * copy, by DMA for example: MCUGEN_STAGE(to, from, nbytes) has word-aligned addresses and must be complete when it
+ * returns. With --copy-ahead, MCUGEN_STAGE_BEGIN(to, from, nbytes) starts a copy that proceeds while a layer runs, and
+ * MCUGEN_STAGE_END(to, nbytes) returns when that copy is complete. Each copy that begins is ended, in the order in
+ * which they began; several may be in progress. Between the two nothing else uses the bytes at `to`, and no run
+ * returns. Unless the firmware defines both, the copy is made where it begins. */
 #if !defined(MCUGEN_STAGE)
 #if defined(__GNUC__)
-#define MCUGEN_ONCE static __attribute__((noinline, unused)) /* a copy in each place would take more */
+#define MCUGEN_ONCE static __attribute__((noinline, unused)) /* a copy at each call would need more flash */
 #else
 #define MCUGEN_ONCE static inline
 #endif
@@ -797,7 +802,7 @@ MCUGEN_ONCE void mcugen_stage(void *to, const void *from, size_t nbytes)
 #define MCUGEN_STAGE_END(to, nbytes) ((void)0)
 #endif
 
-/* memset, likewise. */
+/* memset to any address, for the same reason. */
 static inline void mcugen_fill(void *to, int32_t value, size_t nbytes)
 {
 #if defined(__ARM_FEATURE_UNALIGNED)
@@ -814,7 +819,8 @@ static inline void mcugen_fill(void *to, int32_t value, size_t nbytes)
     (void)memset(to, (int)value, nbytes);
 }
 
-/* CRC-32 as of zlib and Ethernet, four bits at a time, of data that follows what has this one; at first 0. */
+/* CRC-32 of zlib and Ethernet, four bits at a time, of data that continues the data with this CRC; the first CRC is 0.
+ */
 static inline uint32_t mcugen_crc32_next(uint32_t crc, const void *data, size_t nbytes)
 {
     static const uint32_t table[16] = {
@@ -830,13 +836,13 @@ static inline uint32_t mcugen_crc32_next(uint32_t crc, const void *data, size_t 
     return ~crc;
 }
 
-/* Of all data at once. */
+/* Returns the CRC-32 of all data at once. */
 static inline uint32_t mcugen_crc32(const void *data, size_t nbytes)
 {
     return mcugen_crc32_next(0, data, nbytes);
 }
 
-/* Float selections. A NaN in v passes through the first two and through mcugen_reluf. */
+/* Selections of floats. A NaN in v passes through the first two and through mcugen_reluf. */
 static inline float mcugen_maxf(float v, float low)
 {
     return v < low ? low : v;
@@ -857,7 +863,7 @@ static inline float mcugen_clampf(float v, float low, float high)
     return v < low ? low : (v > high ? high : v);
 }
 
-/* The same for double. */
+/* Selections of doubles. */
 static inline double mcugen_maxd(double v, double low)
 {
     return v < low ? low : v;
@@ -878,9 +884,9 @@ static inline double mcugen_clampd(double v, double low, double high)
     return v < low ? low : (v > high ? high : v);
 }
 
-/* e^x to 2 units in the last place, without the C library's tables and errno: 2^(k - 127) * e^r, |r| <= ln(2) / 2, of
- * which twice the second is a polynomial of least error: half the first has an exponent for every k. Below -86.9 it
- * gives 0, above 88.7 infinity. */
+/* Returns e^x to 2 units in the last place, without tables and errno of the C library: 2^(k - 127) * e^r, |r| <= ln(2)
+ * / 2. A minimax polynomial yields twice the second factor, because half the first factor has an exponent for every k.
+ * The result is 0 below -86.9, and infinity above 88.7. */
 static inline float mcugen_expf(float x)
 {
     int32_t k;
@@ -896,9 +902,9 @@ static inline float mcugen_expf(float x)
     return (2.0f + (r + r) + r * r * q) * mcugen_float(((uint32_t)k - 1u) << 23);
 }
 
-/* log(x) to 1.5 units in the last place, without the C library's tables and errno: x = 2^n * (1 + f), 1 + f from
- * sqrt(1/2) to sqrt(2), and log(1 + f) = f + f^2 * q with a polynomial q of least error. Of 0 it is minus infinity, of
- * infinity infinity; of negative numbers and NaN it is NaN. */
+/* Returns log(x) to 1.5 units in the last place, without tables and errno of the C library: x = 2^n * (1 + f) with 1 +
+ * f from sqrt(1/2) to sqrt(2), and log(1 + f) = f + f^2 * q with a minimax polynomial q. The result is minus infinity
+ * for 0, infinity for infinity, and NaN for negative numbers and NaN. */
 static inline float mcugen_logf(float x)
 {
     uint32_t bits = mcugen_bits(x);
@@ -907,9 +913,9 @@ static inline float mcugen_logf(float x)
         if (!(x > 0.0f) || bits == 0x7f800000u) {
             return x > 0.0f ? x : mcugen_float((bits << 1) == 0u ? 0xff800000u : 0x7fc00000u); /* 0 of either sign */
         }
-        bits = mcugen_bits(x * 8388608.0f) - 0x0b800000u; /* denormal: 23 less in the exponent, which may wrap around */
+        bits = mcugen_bits(x * 8388608.0f) - 0x0b800000u; /* denormal: exponent - 23, which may wrap around */
     }
-    bits += 0x104afb0du; /* 1 less sqrt(1/2), as their bits have it, and 32 more in the exponent */
+    bits += 0x104afb0du; /* 1 - sqrt(1/2) in terms of their bits, and 32 more in the exponent */
     n = (float)(int32_t)(bits >> 23) - 159.0f;
     f = mcugen_float((bits & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
     q = 0.19962072f + f * (-0.16570508f + f * (0.14917974f + f * (-0.14307518f + f * 0.087348364f)));
@@ -917,7 +923,8 @@ static inline float mcugen_logf(float x)
     return n * 0.69314718f + (f + f * f * q);
 }
 
-/* tanh(x) to 2 units in the last place: below 0.625 x + x^3 * p(x^2), with the p of least error, else by e^(2x). */
+/* Returns tanh(x) to 2 units in the last place: below 0.625 x + x^3 * p(x^2) with a minimax polynomial p, else by
+ * e^(2x). */
 static inline float mcugen_tanhf(float x)
 {
     const float a = x < 0.0f ? -x : x, z = x * x;
@@ -930,8 +937,8 @@ static inline float mcugen_tanhf(float x)
     return x < 0.0f ? -y : y;
 }
 
-/* x / scale, of 1 / scale = inverse + rest: where a multiplication and an addition are rounded once, they give ratios
- * that are quantized alike (the compiler has checked it for this scale). */
+/* Returns x / scale, with 1 / scale = inverse + rest. Where a product and a sum are rounded once, the ratios are
+ * quantized like exact ones (the compiler has checked it for this scale). */
 static inline float mcugen_ratio(float x, float scale, float inverse, float rest)
 {
 #if defined(__GNUC__) && (defined(__FP_FAST_FMAF) || defined(__ARM_FEATURE_FMA))
@@ -943,8 +950,8 @@ static inline float mcugen_ratio(float x, float scale, float inverse, float rest
 #endif
 }
 
-/* v rounded half to even, limited to [low, high] within +-2^22; NaN gives low. Adding and subtracting 1.5 * 2^23
- * leaves just the integer part, rounded by the FPU's (or the library's) default mode. */
+/* Returns v rounded half to even and clamped to [low, high], which lies within +-2^22; NaN gives low. Adding and
+ * subtracting 1.5 * 2^23 leaves the integer part, rounded in the default mode of the FPU (or the library). */
 static inline int32_t mcugen_round_clamp(float v, int32_t low, int32_t high)
 {
     const float l = (float)low, h = (float)high;
@@ -956,8 +963,8 @@ static inline int32_t mcugen_round_clamp(float v, int32_t low, int32_t high)
     return (int32_t)v;
 }
 
-/* v rounded half to even plus a zero point, limited to int8; NaN gives -128. With an FPU as above, but less the lowest
- * code: the conversion to a fixed point at bit 24 has limits of its own, and makes 0 of NaN. */
+/* Returns v rounded half to even, plus a zero point, saturated to int8; NaN gives -128. With an FPU as above, but
+ * relative to the lowest value: the conversion to fixed point at bit 24 saturates, and turns NaN into 0. */
 static inline int32_t mcugen_round8(float v, int32_t zero)
 {
 #if defined(MCUGEN_FPU)
@@ -973,7 +980,7 @@ static inline int32_t mcugen_round8(float v, int32_t zero)
 #endif
 }
 
-/* The same, limited to int16. */
+/* Returns v rounded half to even, plus a zero point, saturated to int16. */
 static inline int32_t mcugen_round16(float v, int32_t zero)
 {
 #if defined(MCUGEN_FPU)
@@ -989,11 +996,12 @@ static inline int32_t mcugen_round16(float v, int32_t zero)
 #endif
 }
 
-/* The whole number nearest to x / scale, of magnitudes of floats: x = m * 2^(e - 150), scale = s * 2^(exponent - 150),
- * power = e - exponent + 1. `low` is the ratio cut off, from a product that may be short by less than 1/2, so that the
- * number is low or low + 1. How far x lies beyond their middle is known exactly, in units of scale / (2 * s); bits
- * above the 32nd cancel. ONNX rounds the ratio to a float before. So a tie reaches half a unit of that float's last
- * place around the middle, s / 2^(24 - n) where the middle has n bits before the point, and goes to the even number. */
+/* Returns the whole number nearest to x / scale, for magnitudes of floats: x = m * 2^(e - 150), scale = s *
+ * 2^(exponent - 150), power = e - exponent + 1. `low` is the ratio rounded down, from a product that may be short by
+ * less than 1/2, so that the result is low or low + 1. The distance of x from their middle is known exactly, in units
+ * of scale / (2 * s); bits above the 32nd cancel. ONNX rounds the ratio to a float before. Therefore a tie extends
+ * over half a unit of that float's last place around the middle, s / 2^(24 - n) if the middle has n bits before the
+ * point, and goes to the even number. */
 static inline int32_t mcugen_nearest(uint32_t m, uint32_t low, uint32_t s, uint32_t power)
 {
     const uint32_t twice = 2u * low + 1u;
@@ -1003,9 +1011,9 @@ static inline int32_t mcugen_nearest(uint32_t m, uint32_t low, uint32_t s, uint3
     return (int32_t)low + (beyond > (tie ^ -is_odd) ? 1 : 0);
 }
 
-/* x / scale rounded half to even plus a zero point, limited to int8, in whole numbers: of scale =
- * s * 2^(exponent - 150) with 24 bits of s, and inverse = 2^54 / s. NaN gives -128. Below power 0 the ratio is less
- * than 1/2, from 10 on more than 256. */
+/* Returns x / scale rounded half to even, plus a zero point, saturated to int8, in integer arithmetic: scale = s *
+ * 2^(exponent - 150) with 24 bits of s, and inverse = 2^54 / s. NaN gives -128. Below power 0 the ratio is less than
+ * 1/2, from 10 on more than 256. */
 static inline int32_t mcugen_quantize8(float x, int32_t s, int32_t inverse, int32_t exponent, int32_t zero)
 {
     const uint32_t bits = mcugen_bits(x), power = ((bits << 1) >> 24) - ((uint32_t)exponent - 1u);
@@ -1024,7 +1032,8 @@ static inline int32_t mcugen_quantize8(float x, int32_t s, int32_t inverse, int3
     return mcugen_saturate8(q);
 }
 
-/* The same, limited to int16: by a longer product; from power 18 on the ratio is more than 65536. */
+/* Returns x / scale like above, saturated to int16, by a longer product; from power 18 on the ratio is more than
+ * 65536. */
 static inline int32_t mcugen_quantize16(float x, int32_t s, int32_t inverse, int32_t exponent, int32_t zero)
 {
     const uint32_t bits = mcugen_bits(x), power = ((bits << 1) >> 24) - ((uint32_t)exponent - 1u);
@@ -1038,7 +1047,7 @@ static inline int32_t mcugen_quantize16(float x, int32_t s, int32_t inverse, int
         return sign != 0 || (bits << 1) > 0xff000000u ? -32768 : 32767;
     }
     m = (bits & 0x7fffffu) | 0x800000u;
-#if defined(MCUGEN_THUMB1) /* products of 32 bits only */
+#if defined(MCUGEN_THUMB1) /* 32-bit products only */
     product = (m >> 8) * ((uint32_t)inverse >> 16) + (((m >> 8) * ((uint32_t)inverse & 0xffffu)) >> 16);
     product += ((m & 0xffu) * ((uint32_t)inverse >> 16)) >> 8;
 #else
@@ -1049,9 +1058,10 @@ static inline int32_t mcugen_quantize16(float x, int32_t s, int32_t inverse, int
     return mcugen_saturate16(q);
 }
 
-/* x / scale rounded half to even plus a zero point, limited to int8, by a scale that is computed; NaN gives -128.
- * Without an FPU in whole numbers, if the scale is one that they serve: of the inverse its upper half is enough, and
- * that may be short by 2^-15 of it. All that depends on the scale alone leaves loops. */
+/* Returns x / scale rounded half to even, plus a zero point, saturated to int8, for a scale that is computed at run
+ * time; NaN gives -128. Without an FPU it uses integer arithmetic if the scale allows it: the upper half of the
+ * inverse is enough, which may be short by 2^-15 of it. Compilers move all that depends on the scale alone out of
+ * loops. */
 static inline int32_t mcugen_quantize_by8(float x, float scale, int32_t zero)
 {
 #if !defined(MCUGEN_FPU)
@@ -1065,14 +1075,14 @@ static inline int32_t mcugen_quantize_by8(float x, float scale, int32_t zero)
     return mcugen_round8(x / scale, zero);
 }
 
-/* The same, limited to int16. */
+/* Returns x / scale like above, saturated to int16. */
 static inline int32_t mcugen_quantize_by16(float x, float scale, int32_t zero)
 {
     return mcugen_round16(x / scale, zero);
 }
 
-/* v * scale as a float, for v of at most eight bits and scale = s * 2^(exponent - 150): the product is exact in 32
- * bits. Its leading bit goes to the top; the lowest eight are rounded off, half to even. */
+/* Returns v * scale as a float, for v of at most eight bits and scale = s * 2^(exponent - 150): the product is exact
+ * in 32 bits. It is normalized, and the lowest eight bits are rounded, half to even. */
 static inline float mcugen_real(int32_t v, int32_t s, int32_t exponent)
 {
     uint32_t m = (uint32_t)(v < 0 ? -v : v) * (uint32_t)s, power = (uint32_t)exponent + 7u, bits;
@@ -1100,7 +1110,7 @@ static inline float mcugen_real(int32_t v, int32_t s, int32_t exponent)
     return mcugen_float(bits);
 }
 
-/* v with its fraction cut off, limited to [low, high]; NaN gives 0. */
+/* Returns v truncated to a whole number and clamped to [low, high]; NaN gives 0. */
 static inline int32_t mcugen_truncate(float v, int32_t low, int32_t high)
 {
     if (v > (float)low) {
@@ -1109,7 +1119,7 @@ static inline int32_t mcugen_truncate(float v, int32_t low, int32_t high)
     return v <= (float)low ? low : 0;
 }
 
-/* The same for wider limits. */
+/* Truncates and clamps to wider limits. */
 static inline int64_t mcugen_truncate64(float v, int64_t low, int64_t high)
 {
     if (v > (float)low) {
@@ -1118,7 +1128,7 @@ static inline int64_t mcugen_truncate64(float v, int64_t low, int64_t high)
     return v <= (float)low ? low : 0;
 }
 
-/* The same from double. */
+/* Truncates and clamps a double. */
 static inline int64_t mcugen_truncate_double(double v, int64_t low, int64_t high)
 {
     if (v > (double)low) {
@@ -1127,7 +1137,7 @@ static inline int64_t mcugen_truncate_double(double v, int64_t low, int64_t high
     return v <= (double)low ? low : 0;
 }
 
-/* The same to the whole range of uint64_t. */
+/* Truncates a double and clamps it to the range of uint64_t. */
 static inline uint64_t mcugen_truncate_u64(double v)
 {
     if (!(v > 0.0)) {
@@ -1136,7 +1146,8 @@ static inline uint64_t mcugen_truncate_u64(double v)
     return v >= 18446744073709551616.0 ? UINT64_MAX : (uint64_t)v;
 }
 
-/* base^exponent, wrapping. Negative bases come sign-extended; 1 / base^-exponent is cut off to a whole number. */
+/* Returns base^exponent, which wraps around. Negative bases are sign-extended; 1 / base^-exponent is truncated to a
+ * whole number. */
 static inline uint64_t mcugen_power(uint64_t base, int64_t exponent)
 {
     uint64_t y = 1u;
@@ -1155,7 +1166,7 @@ static inline uint64_t mcugen_power(uint64_t base, int64_t exponent)
     return y;
 }
 
-/* The value of IEEE half-precision bits. */
+/* Converts half-precision bits to a float. */
 static inline float mcugen_half_to_float(uint16_t h)
 {
 #if defined(MCUGEN_FPU)
@@ -1176,7 +1187,7 @@ static inline float mcugen_half_to_float(uint16_t h)
 }
 
 #if defined(MCUGEN_MVE_FLOAT)
-/* e^x of four numbers that are at most 88.73, as mcugen_expf has it. */
+/* Returns e^x of four numbers that are at most 88.73, with the method of mcugen_expf. */
 static inline float32x4_t mcugen_exp_below(float32x4_t x)
 {
     const mve_pred16_t is_low = vcmpgtq_f32(vdupq_n_f32(-86.9f), x);
@@ -1192,15 +1203,15 @@ static inline float32x4_t mcugen_exp_below(float32x4_t x)
     return vpselq_f32(vdupq_n_f32(0.0f), q, is_low);
 }
 
-/* e^x of four numbers. */
+/* Returns e^x of four numbers. */
 static inline float32x4_t mcugen_exp_four(float32x4_t x)
 {
     const mve_pred16_t is_high = vcmpgtq_n_f32(x, 88.73f);
     return vpselq_f32(vdupq_n_f32(mcugen_float(0x7f800000u)), mcugen_exp_below(x), is_high);
 }
 
-/* 1 / (1 + e^x) of four numbers: Helium has no division, and three steps of Newton's method end within 2 units in the
- * last place. What is below 5e-38 is 0. */
+/* Returns 1 / (1 + e^x) of four numbers. Helium has no division; three steps of Newton's method end within 2 units in
+ * the last place. Results below 5e-38 are 0. */
 static inline float32x4_t mcugen_falling_sigmoid(float32x4_t x)
 {
     const mve_pred16_t is_high = vcmpgtq_n_f32(x, 86.0f);
@@ -1211,13 +1222,13 @@ static inline float32x4_t mcugen_falling_sigmoid(float32x4_t x)
     return vpselq_f32(vdupq_n_f32(0.0f), vmulq_f32(y, vfmsq_f32(two, d, y)), is_high);
 }
 
-/* 1 / (1 + e^-x) of four numbers. */
+/* Returns 1 / (1 + e^-x) of four numbers. */
 static inline float32x4_t mcugen_sigmoid_four(float32x4_t x)
 {
     return mcugen_falling_sigmoid(vnegq_f32(x));
 }
 
-/* tanh(x) of four numbers, as mcugen_tanhf has it. */
+/* Returns tanh(x) of four numbers, with the method of mcugen_tanhf. */
 static inline float32x4_t mcugen_tanh_four(float32x4_t x)
 {
     const float32x4_t a = vabsq_f32(x), z = vmulq_f32(x, x), one = vdupq_n_f32(1.0f);
@@ -1231,7 +1242,8 @@ static inline float32x4_t mcugen_tanh_four(float32x4_t x)
     return vpselq_f32(p, vpselq_f32(vnegq_f32(y), y, is_negative), is_small);
 }
 
-/* The values of four halves. The register is told, as GNU's assembler (2.40) encodes others than q0 wrongly. */
+/* Converts four half-precision numbers to floats. The register is fixed, as GNU's assembler (2.40) encodes registers
+ * other than q0 wrongly. */
 static inline float32x4_t mcugen_halves_to_floats(const uint16_t *h)
 {
     register uint32x4_t v __asm__("q0") = vldrhq_u32(h);
@@ -1240,8 +1252,8 @@ static inline float32x4_t mcugen_halves_to_floats(const uint16_t *h)
 }
 #endif
 
-/* The value of a smaller float without infinities: its sign (the float's top bit), its other bits, of which `mantissa`
- * follow an exponent of this bias. */
+/* Converts a narrow float without infinities: its sign (the top bit of the float), and its other bits, of which
+ * `mantissa` follow an exponent with this bias. */
 static inline float mcugen_widen(uint32_t sign, uint32_t magnitude, uint32_t mantissa, uint32_t bias)
 {
     if (magnitude >> mantissa == 0u) { /* denormal */
@@ -1288,8 +1300,8 @@ static inline float mcugen_float8_e8m0fnu_to_float(uint8_t v)
     return mcugen_float(v == 0u ? 0x400000u : (uint32_t)v << 23);
 }
 
-/* The bits of a positive float, `mantissa` of which follow an exponent of this bias, rounded half to even: any number
- * above the last finite one for what is larger. */
+/* Returns the bits of a positive float in a narrow format, with `mantissa` bits behind an exponent with this bias,
+ * rounded half to even: any number above the largest finite one for larger values. */
 static inline uint32_t mcugen_narrow(uint32_t magnitude, uint32_t mantissa, uint32_t bias)
 {
     const uint32_t cut = 23u - mantissa, exponent = magnitude >> 23;
@@ -1309,12 +1321,12 @@ static inline uint32_t mcugen_narrow(uint32_t magnitude, uint32_t mantissa, uint
     return rest > half || (rest == half && (y & 1u) != 0u) ? y + 1u : y;
 }
 
-/* IEEE half-precision bits, rounded half to even. */
+/* Returns IEEE half-precision bits, rounded half to even. */
 static inline uint16_t mcugen_float_to_half(float v)
 {
     const uint32_t bits = mcugen_bits(v), sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
     uint32_t y;
-    if (magnitude > 0x7f800000u) { /* NaN, made quiet */
+    if (magnitude > 0x7f800000u) { /* NaN, as a quiet one */
         y = 0x7e00u | ((magnitude >> 13) & 0x1ffu);
     } else {
         y = mcugen_narrow(magnitude, 10u, 15u);
@@ -1323,7 +1335,7 @@ static inline uint16_t mcugen_float_to_half(float v)
     return (uint16_t)(sign | y);
 }
 
-/* The bits of a float8, rounded half to even: `most` for what is larger, `nan` for NaN. */
+/* Returns the bits of a float8, rounded half to even: `most` for larger values, `nan` for NaN. */
 static inline uint8_t mcugen_to_float8(float v, uint32_t mantissa, uint32_t bias, uint32_t most, uint32_t nan)
 {
     const uint32_t bits = mcugen_bits(v), magnitude = bits & 0x7fffffffu;
@@ -1378,7 +1390,7 @@ static inline uint8_t mcugen_float_to_float8_e5m2fnuz_saturated(float v)
     return mcugen_to_float8(v, 2u, 16u, 0x7fu, 0x80u);
 }
 
-/* The bits of a float4, rounded half to even, at most 6; NaN gives 0. */
+/* Returns the bits of a float4, rounded half to even, at most 6; NaN gives 0. */
 static inline uint8_t mcugen_float_to_float4_e2m1fn(float v)
 {
     const uint32_t bits = mcugen_bits(v), magnitude = bits & 0x7fffffffu;
@@ -1392,7 +1404,7 @@ static inline uint8_t mcugen_float_to_float4_e2m1fn(float v)
     return (uint8_t)(sign | y);
 }
 
-/* The exponent of a magnitude, to which so much is added, at most `most`. That of 2^-127 is no tie, as it is exact. */
+/* Returns the exponent of a magnitude after adding a rounding term, at most `most`. 2^-127 is exact, thus no tie. */
 static inline uint8_t mcugen_to_power(float v, uint32_t more, uint32_t most)
 {
     const uint32_t magnitude = mcugen_bits(v) & 0x7fffffffu;
@@ -1434,7 +1446,7 @@ static inline uint8_t mcugen_float_to_float8_e8m0fnu_nearest_saturated(float v)
     return mcugen_to_power(v, 0x400000u, 0xfeu);
 }
 
-/* The same from double, rounding once: the float between rounds to odd, so that no tie arises or is lost. */
+/* Converts a double with a single rounding: the float in between rounds to odd, so that no tie arises or is lost. */
 static inline uint16_t mcugen_double_to_half(double v)
 {
     float near = (float)v;
@@ -1447,13 +1459,13 @@ static inline uint16_t mcugen_double_to_half(double v)
     return mcugen_float_to_half(near);
 }
 
-/* The value of bfloat16 bits: the upper half of a float. */
+/* Converts bfloat16 bits, which are the upper half of a float. */
 static inline float mcugen_bfloat16_to_float(uint16_t b)
 {
     return mcugen_float((uint32_t)b << 16);
 }
 
-/* bfloat16 bits, rounded half to even. */
+/* Returns bfloat16 bits, rounded half to even. */
 static inline uint16_t mcugen_float_to_bfloat16(float v)
 {
     const uint32_t bits = mcugen_bits(v);

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: 0BSD */
-/* One model on two cores that share memory: what a run and a worker tell each other.
+/* One model on two cores that share memory: the protocol between a run and a worker.
  *
- * NAME_run_cores posts portions of layers, NAME_worker, on the other core, computes them. Define before including,
- * here in NAME.c's flags, what the chip has for it:
- *   MCUGEN_CORE_SIGNAL()    wakes the other core; it may be lost, or come twice
+ * NAME_run_cores posts shards of layers, which NAME_worker computes on the other core. Macros for the chip, to be
+ * defined before including this file, in the compiler flags of NAME.c:
+ *   MCUGEN_CORE_SIGNAL()    wakes the other core; the signal may be lost, or come twice
  *   MCUGEN_CORE_WAIT()      the worker sleeps until a signal, or any shorter time; by default it polls
- *   MCUGEN_CORE_POLL()      what a run does while it waits for a portion; by default nothing
+ *   MCUGEN_CORE_POLL()      is called while a run waits for a shard; by default nothing
  *   MCUGEN_CORE_PATIENCE    polls after which a run gives up, if mcugen_cores.patience is 0
- *   MCUGEN_CORE_LOAD(p), MCUGEN_CORE_STORE(p, v)  words, with what was written before (acquire, release)
- *   MCUGEN_CORE_INVALIDATE(p, n)  forgets what this core's data cache has of bytes that the other wrote
- * or one of MCUGEN_CORES_SEV (cores whose SEV wakes the other's WFE, as on RP2040 and RP2350), MCUGEN_CORES_MU (i.MX
- * RT1170), MCUGEN_CORES_HSEM (STM32H745, H747), MCUGEN_CORES_POSIX (threads) and MCUGEN_CORES_FREERTOS (tasks), and
- * MCUGEN_CORES_CACHE where the core has a data cache before the arena: each is a file of that name, which tells more.
+ *   MCUGEN_CORE_LOAD(p), MCUGEN_CORE_STORE(p, v)  access words with acquire and release order
+ *   MCUGEN_CORE_INVALIDATE(p, n)  drops bytes that the other core wrote from this core's data cache
+ * or one of MCUGEN_CORES_SEV (cores whose SEV wakes the WFE of the other, as on RP2040 and RP2350), MCUGEN_CORES_MU
+ * (i.MX RT1170), MCUGEN_CORES_HSEM (STM32H745, H747), MCUGEN_CORES_POSIX (threads) and MCUGEN_CORES_FREERTOS (tasks),
+ * and MCUGEN_CORES_CACHE if the core has a data cache in front of the arena. Each has a header of that name with
+ * details.
  */
 #ifndef MCUGEN_CORES_H
 #define MCUGEN_CORES_H
@@ -53,7 +54,7 @@
 #endif
 #ifndef MCUGEN_CORE_LOAD
 #if defined(__clang__) && defined(__ARM_ARCH_6M__)
-/* Clang would call a library for words, which Armv6-M loads and stores in one go. */
+/* Clang would call a library function for words, which Armv6-M loads and stores atomically. */
 static inline uint32_t mcugen_core_load(const uint32_t *p)
 {
     const uint32_t value = *(const volatile uint32_t *)p;
@@ -75,20 +76,20 @@ static inline void mcugen_core_store(uint32_t *p, uint32_t value)
 #endif
 #endif
 
-/* A run polls so often before it signals once more, for signals that were lost. */
+/* Polls after which a run repeats its signal, in case it was lost. */
 #define MCUGEN_CORE_RESIGNAL 4096u
 
-/* Zeros at first. All but `patience` belongs to the functions below. */
+/* Must begin as zeros. All members except `patience` belong to the functions below. */
 typedef struct {
     uint32_t patience; /* polls after which a run gives up; 0: MCUGEN_CORE_PATIENCE */
-    uint32_t started;  /* whether there is a worker */
-    uint32_t stopping; /* whether it is to end */
-    uint32_t posted;   /* portions so far */
-    uint32_t done;     /* of these; written by the worker alone */
-    uint32_t fork;     /* whose portion the last one is */
+    uint32_t started;  /* whether a worker exists */
+    uint32_t stopping; /* whether the worker shall end */
+    uint32_t posted;   /* number of posted shards */
+    uint32_t done;     /* number of completed shards; written by the worker only */
+    uint32_t fork;     /* fork of the last posted shard */
 } mcugen_cores;
 
-/* Waits until the worker has done all that was posted: MCUGEN_OK, or MCUGEN_ERROR_CORE if that takes too long. */
+/* Waits until the worker has completed all posted shards: MCUGEN_OK, or MCUGEN_ERROR_CORE on a timeout. */
 static inline int mcugen_cores_join(mcugen_cores *cores)
 {
     uint32_t patience, polls = 0;
@@ -108,7 +109,7 @@ static inline int mcugen_cores_join(mcugen_cores *cores)
     return MCUGEN_OK;
 }
 
-/* Hands the worker its portion of a fork; nothing where there is no worker (NULL). */
+/* Posts the worker's shard of a fork; does nothing without a worker (NULL). */
 static inline void mcugen_cores_post(mcugen_cores *cores, uint32_t fork)
 {
     if (cores != NULL) {
@@ -118,8 +119,8 @@ static inline void mcugen_cores_post(mcugen_cores *cores, uint32_t fork)
     }
 }
 
-/* Whether a worker waits for portions: MCUGEN_OK, MCUGEN_AGAIN if none was started, or MCUGEN_ERROR_CORE if it is
- * still busy with an earlier run after as many polls. */
+/* Returns whether a worker waits for shards: MCUGEN_OK, MCUGEN_AGAIN if none was started, or MCUGEN_ERROR_CORE if it
+ * is still busy with an earlier run after the permitted number of polls. */
 static inline int mcugen_cores_ready(mcugen_cores *cores)
 {
     if (MCUGEN_CORE_LOAD(&cores->started) == 0u) {
@@ -128,8 +129,8 @@ static inline int mcugen_cores_ready(mcugen_cores *cores)
     return mcugen_cores_join(cores);
 }
 
-/* Begins a worker: MCUGEN_ERROR_CORE if there is one already. Two that begin in the same instant are told apart only
- * where the CPU can exchange a word in one go. */
+/* Registers a worker: MCUGEN_ERROR_CORE if one exists. Two workers that begin at the same instant are detected only if
+ * the CPU can exchange a word atomically. */
 static inline int mcugen_cores_start(mcugen_cores *cores)
 {
 #if defined(__GCC_ATOMIC_INT_LOCK_FREE) && __GCC_ATOMIC_INT_LOCK_FREE == 2
@@ -143,7 +144,7 @@ static inline int mcugen_cores_start(mcugen_cores *cores)
 #endif
 }
 
-/* Sleeps until there is a portion: the number of its fork, or 0 when the worker is to end. */
+/* Sleeps until a shard is posted: returns the number of its fork, or 0 when the worker shall end. */
 static inline uint32_t mcugen_cores_next(mcugen_cores *cores)
 {
     while (MCUGEN_CORE_LOAD(&cores->posted) == cores->done) {
@@ -157,14 +158,14 @@ static inline uint32_t mcugen_cores_next(mcugen_cores *cores)
     return cores->fork;
 }
 
-/* Tells the run that the portion is done. */
+/* Reports a completed shard to the run. */
 static inline void mcugen_cores_done(mcugen_cores *cores)
 {
     MCUGEN_CORE_STORE(&cores->done, cores->done + 1u);
     MCUGEN_CORE_SIGNAL();
 }
 
-/* Has the worker end, as soon as it has nothing to do; runs compute on one core from then on. */
+/* Ends the worker as soon as it is idle; runs compute on one core from then on. */
 static inline void mcugen_cores_stop(mcugen_cores *cores)
 {
     if (cores != NULL) {

@@ -4,12 +4,12 @@
  * The arena's memory is made write-through by a region of the MPU (Armv7-M ARM, B3.5), so that what a core wrote is in
  * memory, and no line of its cache ever overwrites what the other wrote beside it. What the other core wrote is
  * invalidated by address (B2.2.7) before it is read: NAME.c says which bytes. NAME_cores, at a multiple of the cache's
- * lines, and NAME_state lie there, too. Write-through is not to be relied upon on a Cortex-M7 before r1p2 (Arm's erratum
- * 1259864): there, make the region non-cacheable by mcugen_cores_uncached. That is so on STM32H7 (r1p1), not on i.MX
- * RT1170 (r1p2). Source: PX4-Autopilot's pull requests 11769 and 21778, quartiq's stabilizer 83; CPUID tells the revision.
- * DCIMVAC is as in copies of CMSIS core_cm7.h, the codes of the MPU's types of memory as in ST's PM0214, table 39. The
- * MPU's registers are at the addresses of Arm DDI 0439D, table 5-1. Nothing of it was run on a board.
- */
+ * lines, and NAME_state lie there, too. Write-through is not to be relied upon on a Cortex-M7 before r1p2 (Arm's
+ * erratum 1259864): there, make the region non-cacheable by mcugen_cores_uncached. That is so on STM32H7 (r1p1), not
+ * on i.MX RT1170 (r1p2). Source: PX4-Autopilot's pull requests 11769 and 21778, quartiq's stabilizer 83; CPUID tells
+ * the revision. DCIMVAC is as in copies of CMSIS core_cm7.h, the codes of the MPU's types of memory as in ST's PM0214,
+ * table 39. The MPU's registers are at the addresses of Arm DDI 0439D, table 5-1. Nothing of it was run on a board.
+ * */
 #ifndef MCUGEN_CORES_CACHE_H
 #define MCUGEN_CORES_CACHE_H
 
@@ -25,18 +25,19 @@
 #define MCUGEN_CACHE_INVALIDATE_LINE(line) (MCUGEN_REGISTER(0xE000EF5Cu) = (line)) /* DCIMVAC */
 #endif
 
-/* A region of the MPU with this type of memory: its number, its beginning, a multiple of its 2^size_log2 bytes. */
+/* Defines a region of the MPU with this memory type: its number, and its start, a multiple of its size of 2^size_log2
+ * bytes. */
 static inline void mcugen_cores_region(uint32_t region, uint32_t base, uint32_t size_log2, uint32_t type)
 {
     __asm volatile("dmb" ::: "memory");
     MCUGEN_REGISTER(0xE000ED98u) = region; /* RNR */
     MCUGEN_REGISTER(0xE000ED9Cu) = base;   /* RBAR */
     MCUGEN_REGISTER(0xE000EDA0u) = (1u << 28) | (3u << 24) | type | ((size_log2 - 1u) << 1) | 1u; /* RASR: never code */
-    MCUGEN_REGISTER(0xE000ED94u) |= 5u;    /* CTRL: on, all else as without */
+    MCUGEN_REGISTER(0xE000ED94u) |= 5u;    /* CTRL: enabled, with the default map elsewhere */
     __asm volatile("dsb\n\tisb" ::: "memory");
 }
 
-/* Before the arena is used: no line of it may be in the cache. */
+/* To be called before the arena is used: no line of the arena may be in the cache. */
 static inline void mcugen_cores_write_through(uint32_t region, uint32_t base, uint32_t size_log2)
 {
     mcugen_cores_region(region, base, size_log2, (uint32_t)1u << 17); /* TEX 0, C, no B, not shared */

@@ -14,15 +14,15 @@
 #define MCUGEN_CORES_TICKS ((TickType_t)10)
 #endif
 
-/* NULL until it has waited for the first time. A word of any CPU that FreeRTOS runs on, fenced: clang would call a
- * library for an atomic one on Armv6-M. */
+/* NULL until the worker has waited for the first time. A fenced word of any CPU that FreeRTOS runs on: clang would
+ * call a library function for an atomic word on Armv6-M. */
 static TaskHandle_t volatile mcugen_cores_worker;
 
 static inline void mcugen_cores_freertos_signal(void)
 {
     const TaskHandle_t worker = mcugen_cores_worker;
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    if (worker != NULL && worker != xTaskGetCurrentTaskHandle()) { /* a run polls: it needs no signal */
+    if (worker != NULL && worker != xTaskGetCurrentTaskHandle()) { /* A run polls, so it needs no signal. */
         (void)xTaskNotifyGive(worker);
     }
 }

@@ -16,10 +16,10 @@
 #define MCUGEN_REGISTER(address) (*(volatile uint32_t *)(uintptr_t)(address))
 #endif
 #ifndef MCUGEN_HSEM_FIRST
-#define MCUGEN_HSEM_FIRST 30u /* this semaphore signals the Cortex-M7, the next one the Cortex-M4 */
+#define MCUGEN_HSEM_FIRST 30u /* This semaphore signals the Cortex-M7, the next one the Cortex-M4. */
 #endif
 
-/* Which core this is, its CPUID says (Armv7-M ARM, B3.2.3). */
+/* The CPUID tells which core this is (Armv7-M ARM, B3.2.3). */
 #define MCUGEN_HSEM_IS_M7 ((MCUGEN_REGISTER(0xE000ED00u) & 0xFFF0u) == 0xC270u)
 #define MCUGEN_HSEM(offset) MCUGEN_REGISTER(0x58026400u + (offset))
 #define MCUGEN_HSEM_OURS (MCUGEN_HSEM_FIRST + (MCUGEN_HSEM_IS_M7 ? 0u : 1u))
@@ -37,8 +37,8 @@ static inline void mcugen_cores_hsem_init(void)
 static inline void mcugen_cores_hsem_signal(void)
 {
     __asm volatile("dsb" ::: "memory");
-    (void)MCUGEN_HSEM(0x80u + 4u * MCUGEN_HSEM_THEIRS); /* reading RLR takes it, */
-    MCUGEN_HSEM(4u * MCUGEN_HSEM_THEIRS) = MCUGEN_HSEM_ID; /* and writing R frees it */
+    (void)MCUGEN_HSEM(0x80u + 4u * MCUGEN_HSEM_THEIRS); /* Reading RLR takes the semaphore, */
+    MCUGEN_HSEM(4u * MCUGEN_HSEM_THEIRS) = MCUGEN_HSEM_ID; /* and writing R frees it. */
 }
 
 static inline void mcugen_cores_hsem_wait(void)

@@ -16,15 +16,15 @@
 #define MCUGEN_REGISTER(address) (*(volatile uint32_t *)(uintptr_t)(address))
 #endif
 
-/* Side A is the Cortex-M7's; which core this is, its CPUID says (Armv7-M ARM, B3.2.3). */
+/* Side A belongs to the Cortex-M7; the CPUID tells which core this is (Armv7-M ARM, B3.2.3). */
 #define MCUGEN_MU_IS_M7 ((MCUGEN_REGISTER(0xE000ED00u) & 0xFFF0u) == 0xC270u)
 #define MCUGEN_MU_BASE (MCUGEN_MU_IS_M7 ? 0x40C48000u : 0x40C4C000u)
 #define MCUGEN_MU_SR MCUGEN_REGISTER(MCUGEN_MU_BASE + 0x20u)
 #define MCUGEN_MU_CR MCUGEN_REGISTER(MCUGEN_MU_BASE + 0x24u)
-#define MCUGEN_MU_GIE0 (1u << 31) /* CR: interrupt 0 is heard */
-#define MCUGEN_MU_GIR0 (1u << 19) /* CR: raises it on the other side */
-#define MCUGEN_MU_KEPT 0xFFF00007u /* CR: enabled interrupts and flags, which others may use */
-#define MCUGEN_MU_GIP0 (1u << 31) /* SR: it was raised; writing 1 clears */
+#define MCUGEN_MU_GIE0 (1u << 31) /* CR: interrupt 0 is enabled */
+#define MCUGEN_MU_GIR0 (1u << 19) /* CR: raises interrupt 0 on the other side */
+#define MCUGEN_MU_KEPT 0xFFF00007u /* CR: interrupt enables and flags, which other code may use */
+#define MCUGEN_MU_GIP0 (1u << 31) /* SR: interrupt 0 is pending; writing 1 clears it */
 #define MCUGEN_MU_IRQ 118u
 
 static inline void mcugen_cores_mu_init(void)
@@ -36,7 +36,7 @@ static inline void mcugen_cores_mu_init(void)
 static inline void mcugen_cores_mu_signal(void)
 {
     __asm volatile("dsb" ::: "memory");
-    if ((MCUGEN_MU_CR & MCUGEN_MU_GIR0) == 0u) { /* one that is still raised says the same */
+    if ((MCUGEN_MU_CR & MCUGEN_MU_GIR0) == 0u) { /* A signal that is still pending serves as well. */
         MCUGEN_MU_CR = (MCUGEN_MU_CR & MCUGEN_MU_KEPT) | MCUGEN_MU_GIR0;
     }
 }
@@ -51,15 +51,15 @@ static inline void mcugen_cores_mu_wait(void)
     __asm volatile("dsb" ::: "memory");
 }
 
-/* For mcugen_cores_cache.h: the Cortex-M4's cache is commanded by the local memory controller (LMEM), PSCLCR and
- * PSCSAR: invalidate the line of a physical address. */
+/* For mcugen_cores_cache.h: the local memory controller (LMEM) executes commands of the Cortex-M4's cache. PSCLCR and
+ * PSCSAR invalidate the line of a physical address. */
 static inline void mcugen_cores_mu_invalidate_line(uint32_t line)
 {
     if (MCUGEN_MU_IS_M7) {
         MCUGEN_REGISTER(0xE000EF5Cu) = line; /* DCIMVAC */
     } else {
-        MCUGEN_REGISTER(0xE0082804u) = (1u << 26) | (1u << 24); /* by address, invalidate */
-        MCUGEN_REGISTER(0xE0082808u) = line | 1u;               /* go */
+        MCUGEN_REGISTER(0xE0082804u) = (1u << 26) | (1u << 24); /* command: invalidate by address */
+        MCUGEN_REGISTER(0xE0082808u) = line | 1u;               /* start */
         while ((MCUGEN_REGISTER(0xE0082808u) & 1u) != 0u) {
         }
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: 0BSD */
-/* What a model has learned, kept over resets and losses of power: two slots in memory of the caller's, of which one is
- * whole at any time. The older one is overwritten, its head last; a head has a checksum of itself and of what follows.
+/* Learned state of a model that survives resets and losses of power: two slots in memory of the caller, one of which
+ * is complete at any time. A new state overwrites the older slot, its head last. A head has a checksum of itself and
+ * of the state.
  */
 #ifndef MCUGEN_STORE_H
 #define MCUGEN_STORE_H
@@ -8,21 +9,21 @@
 #include "mcugen.h"
 
 #define MCUGEN_STORE_HEAD 32u   /* bytes: a power of two, so that no row of a flash with ECC is written twice */
-#define MCUGEN_STORE_FORMAT 1u  /* of a slot: its head is eight words */
+#define MCUGEN_STORE_FORMAT 1u  /* bytes at the start of a slot: its head has eight words */
 #define MCUGEN_STORE_MAGIC 0x4c47434du
 
-/* Memory that keeps what it holds without power, by functions of the caller's that return 0 if they did it. Offsets
- * count from the beginning of the first slot; the second one begins `slot_bytes` behind it: that is a multiple of what
- * can be erased at once, and NAME_STORED_BYTES at least. Numbers lie in the CPU's own byte order. */
+/* Non-volatile memory, accessed by functions of the caller that return 0 on success. Offsets count from the first
+ * slot; the second slot begins at `slot_bytes`, a multiple of the erasable unit and at least NAME_STORED_BYTES.
+ * Numbers have the byte order of the CPU. */
 typedef struct {
     int (*read)(void *context, uint32_t offset, void *to, uint32_t nbytes);
-    int (*erase)(void *context, uint32_t offset, uint32_t nbytes); /* NULL if memory need not be erased */
+    int (*erase)(void *context, uint32_t offset, uint32_t nbytes); /* NULL if the memory needs no erasing */
     int (*write)(void *context, uint32_t offset, const void *from, uint32_t nbytes);
     void *context;
     uint32_t slot_bytes;
 } mcugen_storage;
 
-/* The words of a head: magic, format, whose state it is (two words), sequence number, bytes, 0, checksum. */
+/* The words of a head: magic, format, model (two words), sequence number, bytes, 0, checksum. */
 enum { MCUGEN_STORE_SEQUENCE = 4,
     MCUGEN_STORE_BYTES = 5,
     MCUGEN_STORE_CRC = 7,
@@ -33,7 +34,7 @@ static inline int mcugen_store_is_null(const mcugen_storage *storage)
     return storage == NULL || storage->read == NULL || storage->write == NULL ? 1 : 0;
 }
 
-/* Reads a slot's head, and whether the slot is whole and of this model. */
+/* Reads the head of a slot, and returns whether the slot is complete and belongs to this model. */
 static inline int mcugen_store_is_whole(const mcugen_storage *storage, uint32_t slot, const uint32_t *model,
     uint32_t nbytes, uint32_t *head)
 {
@@ -59,7 +60,8 @@ static inline int mcugen_store_is_whole(const mcugen_storage *storage, uint32_t 
     return crc == head[MCUGEN_STORE_CRC] ? 1 : 0;
 }
 
-/* The number of the newest whole slot, and its head; -1 if there is none. Sequence numbers may wrap. */
+/* Returns the number of the newest complete slot, and its head; -1 if there is none. Sequence numbers may wrap around.
+ */
 static inline int32_t mcugen_store_newest(const mcugen_storage *storage, const uint32_t *model, uint32_t nbytes,
     uint32_t *head)
 {
@@ -75,8 +77,8 @@ static inline int32_t mcugen_store_newest(const mcugen_storage *storage, const u
     return 1;
 }
 
-/* Writes a state to the slot that is not the newest: MCUGEN_OK if that is whole then, else MCUGEN_ERROR_STORAGE, and
- * what was stored before is still there. */
+/* Writes a state to the older slot: MCUGEN_OK if that slot is complete then, else MCUGEN_ERROR_STORAGE; the newer slot
+ * is unchanged. */
 static inline int mcugen_store_state(const mcugen_storage *storage, const uint32_t *model, const void *state,
     uint32_t nbytes)
 {
@@ -115,8 +117,8 @@ static inline int mcugen_store_state(const mcugen_storage *storage, const uint32
     return mcugen_store_is_whole(storage, slot, model, nbytes, head) != 0 ? MCUGEN_OK : MCUGEN_ERROR_STORAGE;
 }
 
-/* Reads the newest state that is whole: MCUGEN_OK, or MCUGEN_ERROR_STORED if there is none of this model, or
- * MCUGEN_ERROR_STORAGE if it cannot be read a second time; then `state` holds anything. */
+/* Reads the newest complete state: MCUGEN_OK; MCUGEN_ERROR_STORED if there is none of this model; MCUGEN_ERROR_STORAGE
+ * if it cannot be read a second time, after which the contents of `state` are undefined. */
 static inline int mcugen_load_state(const mcugen_storage *storage, const uint32_t *model, void *state, uint32_t nbytes)
 {
     uint32_t head[MCUGEN_STORE_WORDS], from, crc;

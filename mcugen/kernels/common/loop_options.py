@@ -16,7 +16,7 @@ from mcugen.lir.kernel import HALF_SEPARATE_SUMS, PAIRED_LOADS, SEPARATE_SUMS, W
 class Loops(Options):
     """Template options of loops over products of 16 bits."""
 
-    paired_loads: Annotated[bool, "whether words are loaded one by one, beside products (PAIRED_LOADS)"]
+    paired_loads: Annotated[bool, "whether words are loaded one by one, each with a product (PAIRED_LOADS)"]
 
     @staticmethod
     def of(site: Site) -> Loops:
@@ -33,7 +33,7 @@ def sums_apart(features: Collection[str]) -> int:
 class FloatLoops(Options):
     """Template options of loops over float products, in assembly."""
 
-    separate_sums: Annotated[int, "of two of them, how many are added by an instruction of their own (SEPARATE_SUMS)"]
+    separate_sums: Annotated[int, "of two sums, how many are added by a separate instruction (SEPARATE_SUMS)"]
 
     @staticmethod
     def of(wishes: Site | Builder) -> FloatLoops:
@@ -45,7 +45,7 @@ class FloatLoops(Options):
 class WeightLoads(Options):
     """Template options of kernels that compute six output channels at a time."""
 
-    word_loads: Annotated[bool, "whether weights are loaded by words (WORD_WEIGHTS), where all blocks begin at one"]
+    word_loads: Annotated[bool, "whether weights are loaded by words (WORD_WEIGHTS): all blocks are word-aligned"]
 
     @staticmethod
     def of(spec: ConvSpec, site: Site) -> WeightLoads:

@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convolutions and dense layers for the DSP extension (Armv7E-M, Armv8-M Mainline): two products per instruction.
 
-The schemes of the inner loops are described in templates/kernels/dsp.j2; this module packs the weights for them.
+    y[r][n] = requantize(bias[n] + sum over k of x[r][k] · w[n][k]), where a row r of x is a window (im2col).
+
+SMLAD multiplies pairs of 16-bit values. A tile is two pixels by two channels (4-bit weights: by four) for convolutions,
+one row by four channels for dense layers, so that four (or eight) sums stay in registers. Activations are widened to
+an int16 patch once per tile row. The schemes of the inner loops and their registers are described in
+templates/kernels/dsp.j2; this module packs the weights for them.
 """
 
 from __future__ import annotations
@@ -126,7 +131,12 @@ def sums_of(spec: ConvSpec, packed: bool = False, nibbles: bool = False) -> Sums
 def stream(weights: Array, sums: Sums, channels: int, packed: bool, *, are_sums_joined: bool = True) -> Array:
     """Pack weights [N, groups, 4] as int32 words in reading order.
 
-    Each block of channels has its biases, its weights and, if there are any, its multipliers.
+    A block of `channels` output channels is stored as
+
+        bias[channels] | group 0 | group 1 | … | multiplier[channels]
+
+    where a group has the 4 weights of each channel, channel by channel, 16 bits each; with `packed`, one 16-bit value
+    per pair of channels and input. Multipliers are absent if sums are the result.
 
     Args:
         weights: The weights, in the order of a patch.
@@ -339,7 +349,7 @@ class StreamOptions(Options):
 
     y_t: Annotated[str, "C type of the output"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
-    post_shifted: Annotated[bool, "whether the upper words of products are shifted on"]
+    post_shifted: Annotated[bool, "whether the upper words of products are shifted right"]
 
     @staticmethod
     def of(spec: ConvSpec) -> StreamOptions:
@@ -352,7 +362,7 @@ class StreamOptions(Options):
 class Raised(Options):
     """Template option of kernels with 4-bit weights."""
 
-    pre_shifted: Annotated[bool, "whether sums are shifted to the left before they are multiplied"]
+    pre_shifted: Annotated[bool, "whether sums are shifted left before they are multiplied"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -361,11 +371,14 @@ class UnrollOptions(Options):
 
     x_t: Annotated[str, "C type of the input"]
     unrolled_patch: Annotated[
-        Mapping[str, int] | None, "runs, units, unit, rest of a patch that is written out; whether of pixels"
+        Mapping[str, int] | None,
+        "runs, units, unit size and tail size of a fully unrolled patch; is_pointwise; else None",
     ]
-    unrolled_steps: Annotated[int, "groups that are written out; 0: a loop"]
+    unrolled_steps: Annotated[int, "steps of a fully unrolled inner loop; 0: a loop remains"]
     grouped: Annotated[bool, "whether channels are in several groups"]
-    has_partial_windows: Annotated[bool, "whether windows leave the rows of x, which are read where they lie"] = False
+    has_partial_windows: Annotated[bool, "whether windows cross the ends of the rows of x, which are read in place"] = (
+        False
+    )
 
 
 @dataclass(frozen=True)
@@ -545,7 +558,8 @@ def in_patch_order(spec: ConvSpec, runs: Runs, twos: bool) -> Array:
 def emit_conv(spec: ConvSpec, site: Site) -> Call:
     """Emit a convolution: two pixels by two (or four) channels per step of four or eight elements.
 
-    The operands are weights in stream order, a ring buffer of rows where x must be padded, and the patch of two pixels.
+    Loops: pairs of pixels (neighbours in a row or a column), blocks of channels, steps (unrolled up to 16 times). The
+    operands are weights in stream order, a ring buffer of rows where x must be padded, and the patch of two pixels.
     """
     packed, few = pairs_of_weights in site.kernel.when, few_elements in site.kernel.when
     nibbles, fours = four_bits in site.kernel.when, separate_nibbles in site.kernel.when
@@ -692,13 +706,14 @@ class SingleRowParams(Params):
 class SingleRowOptions(StreamOptions):
     """Template options of a layer with one row of outputs."""
 
-    sums_by_part: Annotated[bool, "whether odd channels' sums are taken apart after each part of x"]
+    sums_by_part: Annotated[bool, "whether the sums of odd channels are extracted after each part of x"]
 
 
 def emit_dense(spec: ConvSpec, site: Site) -> Call:
     """Emit a dense layer of one row: four channels by eight inputs per step, weights in stream order.
 
-    The inputs are padded to a multiple of eight in a patch, or read where they lie.
+    Loops: blocks of four channels, steps (unrolled 8 times). The inputs are padded to a multiple of eight in a patch,
+    or read where they lie.
     """
     packed, is_direct = pairs_in_parts in site.kernel.when, whole_steps in site.kernel.when
     nibbles = four_bits in site.kernel.when
@@ -768,7 +783,9 @@ class PointwiseOptions(Options):
 def emit_pointwise(spec: ConvSpec, site: Site) -> Call:
     """Emit a pointwise convolution that holds a channel's weights in registers while a strip of widened pixels goes by.
 
-    Each channel has its weights, its bias and its multiplier in this order.
+    Loops: strips of pixels, channels, pixels (unrolled 8 times). Packed weights, per channel:
+
+        w[0], w[2] | w[1], w[3] | (the same of w[4] to w[7]) | bias | multiplier
     """
     shape, sums = plain_pixels(spec.shape), sums_of(spec)
     strip = min(STRIP_ACTIVATIONS // shape.in_channels, shape.out_width)

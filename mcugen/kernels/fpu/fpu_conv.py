@@ -84,7 +84,7 @@ class UpperLimit(Options):
 class FpuDenseOptions(Options):
     """Template option of fully connected layers."""
 
-    single_row: Annotated[bool, "whether it has one row"]
+    single_row: Annotated[bool, "whether the layer has one row"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +96,13 @@ class GroupOptions(Options):
     kernel_width: Annotated[int, "columns of the window"]
     stride: Annotated[int, "pixels from window to window"]
     dilation: Annotated[int, "pixels from tap to tap"]
-    has_tail_channels: Annotated[bool, "whether channels are left over"]
+    has_tail_channels: Annotated[bool, "whether a partly filled block of channels follows"]
 
 
 def packed_blocks(weights: Array, bias: Array) -> Array:
     """Pack [N, K] weights and [N] biases into a flat array: per four channels the biases, then weights as [K][4].
+
+        b0 b1 b2 b3 | w0[0] w1[0] w2[0] w3[0] | w0[1] w1[1] w2[1] w3[1] | …      (wn[k]: channel n, input k)
 
     Missing channels of the last block are zeros.
     """
@@ -127,6 +129,8 @@ def packed_halves(weights: Array, in_pairs: bool = True) -> Array:
 
 def emit_dense(spec: ConvSpec, site: Site) -> Call:
     """Emit a fully connected layer: four rows by four channels at a time, remaining rows one by one.
+
+    Loops: blocks of four rows, blocks of four channels, inputs; 16 sums stay in registers.
 
     Of several rows, four are interleaved in a patch.
     """

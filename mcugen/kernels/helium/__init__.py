@@ -1,5 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels for Helium, the vector extension of Cortex-M55 and M85: 16 products of int8 per instruction."""
+"""Kernels for Helium, the vector extension of Cortex-M55 and M85: 16 products of int8 per instruction.
+
+    y[r][n] = requantize(bias[n] + sum over k of x[r][k] · w[n][k])
+
+VMLADAV adds 16 products to a 32-bit accumulator in a general register. A tile has eight of them: two pixels by four
+channels, four pixels by two channels, or one row by eight channels. Packed weights alternate a vector of 16 weights of
+each channel of a block (mcugen.kernels.helium.layer.pack_vectors). Loads and products alternate, because the core
+executes a load together with a product.
+"""
 
 from __future__ import annotations
 

@@ -402,14 +402,16 @@ class ColumnsOptions(Options):
 
     chunks: Annotated[int, "vectors of a pixel of x"]
     stride: Annotated[int, "pixels from window to window: 1 or 2"]
-    unrolled_rows: Annotated[bool, "whether rows of the window are written out"]
-    nine_bits: Annotated[bool, "whether weights have nine bits"]
+    unrolled_rows: Annotated[bool, "whether the loop over rows of the window is unrolled"]
+    nine_bits: Annotated[bool, "whether weights have nine bits (stored as int8 less a common part of the channel)"]
 
 
 def emit_columns(spec: ConvSpec, site: Site) -> Call:
     """Emit a 3×3 convolution of four pixels by two channels, which share the columns of a row.
 
-    Weights are packed as [pair of channels][row][vector][column][2][16].
+    Loops: rows of y, groups of four pixels, pairs of channels, rows of the window (unrolled if a pixel is one vector),
+    columns. A column of inputs is loaded once and multiplied with the three taps whose windows contain it. Weights are
+    packed as [pair of channels][row][vector][column][2][16].
     """
     shape, strip, table = spec.shape, strip_of(spec.shape), RequantizationTable(spec, 2, nine_bits=has_nine_bits(spec))
     chunks, codes = shape.in_channels // VECTOR, table.codes.values()

@@ -191,11 +191,11 @@ class PatchOptions(Options):
     """Template options of the loops."""
 
     both_rows: Annotated[bool, "whether a patch holds two rows of results"]
-    has_full_groups: Annotated[bool, "whether rows have whole groups of pixels"]
-    has_masked_results: Annotated[bool, "whether some results are left out"]
+    has_full_groups: Annotated[bool, "whether rows have at least one whole group of pixels"]
+    has_masked_results: Annotated[bool, "whether a predicate masks some results"]
     stride_width: Annotated[int, "pixels from window to window"]
     dilation_width: Annotated[int, "pixels from tap to tap"]
-    rewinds_last_half: Annotated[bool, "whether the last half goes back"]
+    rewinds_last_half: Annotated[bool, "whether the last half group steps back to overlap the pixels before"]
 
 
 @dataclass(frozen=True, kw_only=True)

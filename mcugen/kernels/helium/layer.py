@@ -80,7 +80,9 @@ def blocks_of(rows: Array, count: int) -> Array:
 def pack_vectors(rows: Array, count: int, lanes: int = VECTOR) -> Array:
     """Pack [N, …, K] as a flat array, padded with zeros.
 
-    Each block of `count` channels is stored as […, K / `lanes`, `count`, `lanes`].
+    Each block of `count` channels is stored as […, K / `lanes`, `count`, `lanes`]: a vector of every channel in turn.
+
+        channel 0: k = 0 … lanes-1 | channel 1: k = 0 … lanes-1 | … | channel 0: k = lanes … 2·lanes-1 | …
 
     Args:
         rows: The weights.
@@ -251,21 +253,21 @@ class StripRows(Params):
 class Ragged(Options):
     """Template option of blocks of channels."""
 
-    has_tail_channels: Annotated[bool, "whether the last one is not full"]
+    has_tail_channels: Annotated[bool, "whether the last block of channels is partly filled"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clamped(Options):
     """Template option of limits of results."""
 
-    clamp: Annotated[bool, "whether they are limited further than by their type"]
+    clamp: Annotated[bool, "whether results are clamped further than by their type"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shifted(Options):
     """Template option of the scale of sums."""
 
-    pre_shifted: Annotated[bool, "whether they are shifted to the left first"]
+    pre_shifted: Annotated[bool, "whether sums are shifted left before they are multiplied"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,17 +275,17 @@ class Results(Options):
     """Template options of the result type: quantized values of 8 or 16 bits, or the sums."""
 
     y_t: Annotated[str, "C type of the output; int32_t: sums are stored as they are"]
-    post_shifted: Annotated[bool, "whether what products are rounded to is shifted to the right then"]
+    post_shifted: Annotated[bool, "whether rounded products are shifted right"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoopFlags(Options):
     """Template options of the inner loop over vectors of products."""
 
-    unroll: Annotated[int, "vectors of a turn; 0: there are none"]
-    has_loop: Annotated[bool, "whether there are several turns"]
-    has_tail_vector: Annotated[bool, "whether products are left over"]
-    nibbles: Annotated[bool, "whether two channels' weights share bytes"] = False
+    unroll: Annotated[int, "unroll factor of the inner loop, in vectors; 0: no whole vector"]
+    has_loop: Annotated[bool, "whether the inner loop has several iterations"]
+    has_tail_vector: Annotated[bool, "whether a partly filled vector follows"]
+    nibbles: Annotated[bool, "whether the weights of two channels share bytes"] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,7 +299,7 @@ class Halves(Options):
 class Jump(Options):
     """Template option of the distance between inner loop iterations."""
 
-    has_row_jumps: Annotated[bool, "whether they are not neighbours"] = False
+    has_row_jumps: Annotated[bool, "whether the inputs of consecutive iterations are not adjacent"] = False
 
 
 def operands(*more: Role, working: Sequence[Role] = (), results: Sequence[DType] = (DType.INT8,)) -> tuple[Role, ...]:

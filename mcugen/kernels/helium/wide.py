@@ -63,9 +63,9 @@ class WideWindow(Params):
 class WideOptions(Options):
     """Template options of how x is read."""
 
-    reads_in_place: Annotated[bool, "whether pixels are read where they lie, in whole vectors"]
+    reads_in_place: Annotated[bool, "whether pixels are read in place, in whole vectors"]
     single_pixel: Annotated[bool, "whether there is one pixel"]
-    unroll: Annotated[int, "vectors of a turn of the inner loop"]
+    unroll: Annotated[int, "unroll factor of the inner loop, in vectors"]
 
 
 def emit_wide(spec: ConvSpec, site: Site) -> Call:
@@ -101,7 +101,7 @@ class WideTaps(Options):
 
     kernel_height: Annotated[int, "rows of the window"]
     kernel_width: Annotated[int, "columns of the window"]
-    has_tail_channels: Annotated[bool, "whether the last eight channels are fewer"]
+    has_tail_channels: Annotated[bool, "whether the last block of eight channels is partly filled"]
 
 
 def emit_wide_depthwise(spec: ConvSpec, site: Site) -> Call:

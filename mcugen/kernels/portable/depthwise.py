@@ -310,7 +310,7 @@ class GainOption(Options):
 class ThreePixelOptions(Options):
     """Template options of kernels that compute three pixels of a row together."""
 
-    has_short_sums: Annotated[bool, "whether sums are so small that products of 32 bits requantize them"]
+    has_short_sums: Annotated[bool, "whether 32-bit products suffice to requantize the sums"]
     bits: Annotated[int, "of a weight: 8, or 10 where some do not fit a byte"]
 
 
@@ -321,17 +321,17 @@ class TapOptions(Options):
     x_t: Annotated[str, "C type of the input"]
     w_t: Annotated[str, "C type of the weights"]
     y_t: Annotated[str, "C type of the output"]
-    post_shifted: Annotated[bool, "whether upper words of products are shifted"]
+    post_shifted: Annotated[bool, "whether the upper words of products are shifted right"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
     gain: Annotated[int, "a shift of weights and biases to the left, with which sums become codes"]
-    has_point_loop: Annotated[bool, "whether there is a loop over the points of a window; else they are written out"]
+    has_point_loop: Annotated[bool, "whether a loop over the points of a window remains; else it is unrolled"]
     folded: Annotated[bool, "whether a row is folded by two: neighbours are lines"]
     stride: Annotated[int, "points from window to window"]
     dilation: Annotated[int, "points from tap to tap"]
     line_stride: Annotated[int, "lines from window to window"]
     line_dilation: Annotated[int, "lines from tap to tap"]
-    reloads_pairs: Annotated[bool, "whether a strip shares no pairs with the one before"]
-    single_strip: Annotated[bool, "whether there is one strip only"]
+    reloads_pairs: Annotated[bool, "whether each output line reads all its pairs of lines again"]
+    single_strip: Annotated[bool, "whether one strip covers all output lines"]
     pairs: Annotated[int, "pairs of lines that a strip reads"]
     tap_pairs: Annotated[int, "pairs of taps in a line of the window"]
     lines: Annotated[int, "lines of y that are computed together: 1 or 2"]
@@ -378,6 +378,8 @@ def paired_taps(taps: Array, stride: int) -> Array:
 def packed_taps(pairs: Array, bias: Array, multiplier: Array) -> Array:
     """Pack paired 16-bit taps as int32 [C, 7]: one word per pair, the bias, the multiplier.
 
+        pair 0 | pair 1 | pair 2 | pair 3 | pair 4 | bias | multiplier      (first tap of a pair in the lower half)
+
     Args:
         pairs: Taps in pairs, [C, 5, 2] (paired_taps).
         bias: Biases by channel.
@@ -395,8 +397,9 @@ def _constants(bias: Array, multiplier: Array) -> Array:
 def emit_strips(spec: ConvSpec, site: Site) -> Call:
     """Emit a 3×3 depthwise convolution on strips.
 
-    Weights, bias and multiplier of a channel are adjacent; kernels with a GainOption read int8 or 4-bit weights and a
-    table instead.
+    Loops: images, blocks of four channels, strips of two output lines (stride 2: one), channels, pairs of points.
+    Weights, bias and multiplier of a channel are adjacent (packed_taps); kernels with a GainOption read int8 or 4-bit
+    weights and a table instead.
     """
     shape, tiling, scale = spec.shape, strips(spec.shape), _scaled(spec)
     assert scale is not None
@@ -626,6 +629,7 @@ def short_strips(spec: ConvSpec) -> bool:
 def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
     """Emit a depthwise convolution of any window on strips.
 
+    Loops: images, blocks of four channels, strips of one or two output lines, channels, one or two points, taps.
     Weights are stored by channel, point after point of the window.
     """
     shape = spec.shape.as_few_rows()
@@ -701,6 +705,9 @@ def packed_rows(weights: Array, bias: Array, multiplier: Array, bits: int) -> Ar
 
     A row is in the upper 3 · `bits` bits of its word. Bit 0 of the last channel's first word marks the end.
 
+        bits 31 …  w[0][2] | w[0][1] | w[0][0] | 0 … end      word 0
+        bits 31 …  w[1][2] | w[1][1] | w[1][0] | 0            word 1, and word 2 likewise; then bias and multiplier
+
     Args:
         weights: Weights, [C, 3, 3].
         bias: Biases by channel.
@@ -731,7 +738,10 @@ def small_constants(weights: Array, bias: Array, multiplier: Array) -> tuple[Arr
 
 
 def emit_rows_of_three(spec: ConvSpec, site: Site) -> Call:
-    """Emit a 3×3 depthwise convolution, three pixels of a channel at a time, from a ring buffer of padded rows."""
+    """Emit a 3×3 depthwise convolution, three pixels of a channel at a time, from a ring buffer of padded rows.
+
+    Loops: images, rows, blocks of three pixels, channels; the nine weights of a channel are loaded once per block.
+    """
     shape, direct, weights = spec.shape, reads_in_place(spec.shape), spec.weights.reshape(-1, 3, 3)
     bias, multiplier = small_constants(weights, spec.folded_bias, spec.multipliers)
     sums = np.abs(weights.astype(np.int64)).sum((1, 2)) * 128 + np.abs(bias)

@@ -147,10 +147,10 @@ class PlaneOptions(Options):
     w_t: Annotated[str, "C type of the weights"]
     y_t: Annotated[str, "C type of the output"]
     strip_t: Annotated[str, "C type of the strip"]
-    post_shifted: Annotated[bool, "whether upper words of products are shifted"]
+    post_shifted: Annotated[bool, "whether the upper words of products are shifted right"]
     gain: Annotated[int, "a shift of sums to the left, with which they become codes"]
     points_per_pass: Annotated[int, "points of y that are computed per pass"]
-    has_point_loop: Annotated[bool, "whether there is a loop over the points of a window"]
+    has_point_loop: Annotated[bool, "whether a loop over the points of a window remains; else it is unrolled"]
     k_lines: Annotated[int, "lines of the window if all weights are read ahead; 0: a loop"]
     k_points: Annotated[int, "points of a line of the window"]
     stride: Annotated[int, "points from window to window"]
@@ -166,6 +166,8 @@ def input_is_read(spec: ConvSpec) -> bool:
 
 def emit_planes(spec: ConvSpec, site: Site) -> Call:
     """Emit a depthwise convolution by planes, with weights in their natural order.
+
+    Loops: images, channels, strips of lines, lines, `points_per_pass` points, taps. Outputs of a pass share inputs.
 
     The strip has words in place of bytes on CPUs that load only words at fixed offsets (Thumb-1).
     """
@@ -256,7 +258,7 @@ class LineOptions(Options):
 
     w_t: Annotated[str, "C type of the weights"]
     y_t: Annotated[str, "C type of the output"]
-    post_shifted: Annotated[bool, "whether upper words of products are shifted"]
+    post_shifted: Annotated[bool, "whether the upper words of products are shifted right"]
     gain: Annotated[int, "a shift of weights and biases to the left, with which sums become codes"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
 
@@ -276,6 +278,8 @@ def three_in_a_row(spec: ConvSpec) -> bool:
 
 def emit_line(spec: ConvSpec, site: Site) -> Call:
     """Emit a depthwise convolution over rows of three taps, with weights in their natural order.
+
+    Loops: rows, pixels modulo the dilation, channels, pixels; a window of three inputs slides through registers.
 
     A row may be written where it is read.
     """

@@ -264,8 +264,8 @@ class SingleOptions(Options):
     """Template options of how windows are read."""
 
     single_run: Annotated[bool, "whether a window is one run of neighbouring elements"]
-    unroll: Annotated[int, "elements that a turn of the inner loop takes"]
-    load_size: Annotated[int, "elements that are loaded together"]
+    unroll: Annotated[int, "unroll factor of the inner loop, in elements"]
+    load_size: Annotated[int, "elements that one load reads"]
 
 
 @dataclass(frozen=True, kw_only=True)

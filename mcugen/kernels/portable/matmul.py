@@ -100,7 +100,7 @@ class ProductOptions(Options):
     shift: Annotated[int, "of products with the multiplier to the right"] = 0
     low: Annotated[int, "the lowest code of y"] = 0
     high: Annotated[int, "the highest code of y"] = 0
-    fits_32_bits: Annotated[bool, "whether what is shifted fits 32 bits"] = False
+    fits_32_bits: Annotated[bool, "whether results fit 32 bits before they are clamped"] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +160,8 @@ def _is_int8(spec: MatMulSpec) -> bool:
 def emit_strips(spec: MatMulSpec, site: Site) -> Call:
     """Emit the kernel for the DSP extension: two rows by two columns per step of four elements.
 
+    Loops: batch, strips of columns of b, pairs of rows of a, pairs of columns, steps (unrolled 16 times).
+
     A strip is as many columns of b as fit MAX_STRIP_BYTES, packed like the weights of a convolution; two rows of a are
     widened.
     """
@@ -214,6 +216,8 @@ def by_vectors(spec: MatMulSpec) -> bool:
 
 def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
     """Emit the kernel for Helium: two rows by four columns.
+
+    Loops: matrices of the batch, strips of columns of b, pairs of rows of a, four columns, vectors of 16 elements.
 
     A strip is as many columns of b as fit MAX_STRIP_BYTES, packed like the weights of a convolution for Helium. The
     sums of rows are computed for the zero point of b.
@@ -274,6 +278,8 @@ def _largest_sum(spec: MatMulSpec) -> int:
 
 def emit_sixes(spec: MatMulSpec, site: Site) -> Call:
     """Emit the kernel for Thumb-1: a row by six columns.
+
+    Loops: matrices of the batch, strips of columns of b, rows of a, six columns, elements.
 
     A strip is as many columns of b as fit MAX_STRIP_BYTES, packed like the weights of a dense layer. The sums of
     rows are computed for what is added to the columns.

@@ -253,8 +253,8 @@ class PoolSumOptions(Options):
     """Template options of sums of quantized values."""
 
     sums_fit_16_bits: Annotated[bool, "whether sums fit 16 bits"]
-    centered_sums_fit_16_bits: Annotated[bool, "whether they do less their zero points, too"]
-    single_block: Annotated[bool, "whether one block of channels is all that is written out (SHORT_LOOPS)"]
+    centered_sums_fit_16_bits: Annotated[bool, "whether sums less their zero points fit 16 bits"]
+    single_block: Annotated[bool, "whether the code has only one block size of channels (SHORT_LOOPS)"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,9 +265,11 @@ class MeanOptions(Options):
     low: Annotated[int, "the least code"]
     high: Annotated[int, "the largest code"]
     shift: Annotated[int, "bits behind the point of a product"]
-    left_shift: Annotated[int, "bits by which a sum is shifted to the left, so that products are shifted by 32"]
-    ties_matter: Annotated[bool, "whether rounding half to even matters"]
-    uses_upper_word: Annotated[bool, "whether sums times 2^up fit 32 bits"]
+    left_shift: Annotated[int, "bits by which a sum is shifted left, so that products are shifted right by 32"]
+    ties_matter: Annotated[bool, "whether rounding half to even can differ from half up"]
+    uses_upper_word: Annotated[
+        bool, "whether sums times 2^left_shift fit 32 bits, so that the upper word of the product is the result"
+    ]
     fits_32_bits: Annotated[bool, "whether results fit 32 bits before they are limited"]
 
     @staticmethod

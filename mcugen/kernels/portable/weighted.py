@@ -173,7 +173,10 @@ def weighted_call(
 
 
 def emit_dense(spec: ConvSpec, site: Site) -> Call:
-    """Emit a fully connected layer, four channels at a time: weights as [block][depth][4]."""
+    """Emit a fully connected layer, four channels at a time: weights as [block][depth][4].
+
+    Loops: rows, blocks of four channels, inputs. The channels behind the last block follow as [channel][depth].
+    """
     channels, shape = spec.channels, spec.shape
     size = DenseSizes(rows=spec.y.count // channels, depth=spec.depth, out_channels=channels)
     has_tail = channels % BLOCK != 0
@@ -214,8 +217,9 @@ def _as_stored(weights: Array, site: Site) -> Array:
 def emit_conv(spec: ConvSpec, site: Site) -> Call:
     """Emit a convolution: two pixels by four channels at a time.
 
-    Windows are gathered unless they can be read where they lie. Weights are packed per group of channels as
-    [block][depth][4].
+    Loops: pairs of pixels, groups of channels, blocks of four channels, inputs; eight sums in named scalars. Windows
+    are gathered (im2col) unless they can be read where they lie. Weights are packed per group of channels as
+    [block][depth][4]; the channels behind the last block follow as [channel][depth].
     """
     shape, weights, depth = spec.shape, spec.weights, spec.depth
     group_out = spec.channels // shape.groups

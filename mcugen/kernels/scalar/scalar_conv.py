@@ -227,7 +227,7 @@ class ThumbOffset(Params):
 class ThumbOptions(Options):
     """Template options of requantization on Thumb-1."""
 
-    piece_bits: Annotated[int, "bits of the pieces in which a multiplier of three goes"]
+    piece_bits: Annotated[int, "bits of each of the three pieces of a multiplier"]
     low: Annotated[int, "the lowest code of y"]
     high: Annotated[int, "the highest code of y"]
 
@@ -236,9 +236,9 @@ class ThumbOptions(Options):
 class ThumbLoop(Options):
     """Template options of the loop over a chunk of weights on Thumb-1."""
 
-    unroll: Annotated[int, "inputs that it writes out"]
-    input_halfwords: Annotated[int, "halfwords of code that each takes"]
-    exit_halfwords: Annotated[int, "halfwords from the first to the code behind"]
+    unroll: Annotated[int, "unroll factor of the loop, in inputs"]
+    input_halfwords: Annotated[int, "halfwords of code per input"]
+    exit_halfwords: Annotated[int, "halfwords from the first unrolled input to the code behind the loop"]
 
 
 def loop_of(pixels: int) -> ThumbLoop:
@@ -259,7 +259,7 @@ def loop_of(pixels: int) -> ThumbLoop:
 class ChunkLoop(Options):
     """Template options of the loop over a chunk of weights."""
 
-    max_chunk: Annotated[int, "inputs that it writes out"]
+    max_chunk: Annotated[int, "unroll factor of the loop, in inputs"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
 
 
@@ -267,8 +267,8 @@ class ChunkLoop(Options):
 class ChunkCode(Options):
     """Template options of the code layout of that loop on Thumb-2."""
 
-    exit_halfwords: Annotated[int, "halfwords from the last input to the code behind"]
-    input_halfwords: Annotated[int, "halfwords of code that each input takes"]
+    exit_halfwords: Annotated[int, "halfwords from the last unrolled input to the code behind the loop"]
+    input_halfwords: Annotated[int, "halfwords of code per input"]
 
 
 @dataclass(frozen=True, kw_only=True)
