@@ -15,7 +15,7 @@ import typer
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.traits import weight_axes
 from mcugen.hir.types import Array
-from mcugen.kernels.portable.compressed_weights import best_code
+from mcugen.kernels.portable.compressed_weights import choose_remainder_bits
 
 LONGEST = 10
 """Bits of a Huffman code, whose table of decoding has two bytes for each combination of so many."""
@@ -44,7 +44,7 @@ def main(models: Annotated[list[Path], typer.Argument(help="quantized models")])
         found = [node.input(i).data for node in graph.nodes for i in weight_axes(node.op)]
         weights = [w for w in found if w is not None and w.dtype == np.int8 and len(np.unique(w)) > 1]
         total = 8 * sum(w.size for w in weights)
-        shares = [sum(map(bits, weights)) / total for bits in (entropy, huffman, lambda w: best_code(w)[1])]
+        shares = [sum(map(bits, weights)) / total for bits in (entropy, huffman, lambda w: choose_remainder_bits(w)[1])]
         print(f"| {path.stem} | {total // 8:,} | {' | '.join(f'{share:.1%}' for share in shares)} |")
 
 

@@ -22,7 +22,7 @@ from mcugen.hir.traits import Widenable
 from mcugen.kernels.common.library import alone, library_kernels, own_kernel
 from mcugen.kernels.common.loop_options import FloatLoops
 from mcugen.kernels.common.weighted_layers import half_weights
-from mcugen.kernels.cost import CostTable, rough_time
+from mcugen.kernels.cost import CostTable, estimate_unmeasured_instructions
 from mcugen.lir.kernel import HALVES, SHORT_LOOPS, SPENDING, Kernel
 from mcugen.lir.lower import lower
 from mcugen.lir.program import Access, Buffer, Control, Instr, Program
@@ -33,53 +33,55 @@ from mcugen.memory.regions import Lives, freedom, joined_regions
 from mcugen.memory.spans import bytes_at
 
 RANK_OFFSET_BYTES = (32768, 0)
-"""Bytes of RAM and of flash that are added to these totals when plans are ranked: with the bare totals, a product would
-chase a few bytes of a small total."""
+"""Bytes that are added to the totals of RAM and of flash when plans are ranked by Cost.rank. Without them, a few bytes
+of a small total would outweigh large savings elsewhere."""
 
 MAX_GOAL_OFFSET_BYTES = 1024
-"""Most of RANK_OFFSET_BYTES, in bytes, that is added to the total that the goal minimizes: small savings of it do
+"""Upper limit of the offset (RANK_OFFSET_BYTES) for the total that the goal minimizes: even small savings of this total
 count."""
 
 GOAL_WEIGHTS = {"speed": 1024, "ram": 25, "flash": 1024}
-"""Weight of the goal's own total in Cost.rank; the other totals have weight 1. With 25, one hundredth of RAM, whose
-last bytes are the most expensive to save, counts as much as a quarter of speed."""
+"""Weight, by goal, of the total that the goal minimizes, in Cost.rank; the other totals have weight 1. With 25, one
+percent of RAM, whose last bytes are the most expensive to save, counts as much as a quarter of speed."""
 
 MAX_FLASH_EXCESS_RATIO = 1 + 1 / 16
 """Largest ratio of the flash of a `flash` plan to the least flash found: the excess may be spent on speed."""
 
 FLASH_TRADE_WEIGHT = 16
-"""Weight of flash in the trade of time and flash of `flash` plans: its last hundredth may cost a sixth of the time."""
+"""Weight of flash relative to time when `flash` plans are compared: saving 1 % of flash may cost 16 % of the time."""
 
 MAX_FLASH_SLOWDOWN = 1.065
 """Largest ratio of the instructions of a `flash` plan to those of `balanced`, where the flash limit allows such a plan.
 Estimates err by 4 %, so the true ratio is at most about 1.1."""
 
 AMPLE_MEMORY_FRACTION = 0.25
+"""Share of the available RAM and flash. If a fast plan uses no more than this share, memory is ample, and `balanced`
+must not be much slower (MAX_BALANCED_SLOWDOWN)."""
 MAX_BALANCED_SLOWDOWN = 1.25
-"""Limit on `balanced`: at most MAX_BALANCED_SLOWDOWN times the instructions of the fastest plan that uses no more than
-the share AMPLE_MEMORY_FRACTION of the available RAM and flash."""
+"""Largest ratio of the instructions of a `balanced` plan to those of the fastest plan for which memory is ample."""
 
 MIN_CLEAR_GAIN = 0.08
+"""Smallest relative gain that estimates can tell: `speed` replaces the kernel of `balanced` only by one that saves more
+than this share of the layer's cycles, because cycles per instruction differ between kernels."""
 MIN_TOTAL_GAIN = 0.0025
-"""Shares of a layer's cycles (MIN_CLEAR_GAIN) and of all cycles (MIN_TOTAL_GAIN) by which the kernel chosen for `speed`
-must be faster than that of `balanced` to replace it: the cycles per instruction of kernels differ by more than that."""
+"""Smallest share of the cycles of all layers that such a replacement must save."""
 
 MAX_DESCENT_ROUNDS = 8
-"""Most rounds of a descent through all nodes."""
+"""Largest number of rounds of a coordinate descent through all nodes."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Upper limits of a plan: RAM and flash in bytes, and the estimated instructions of all nodes.
-
-    `taken` bytes of RAM are in use anyway: a node outside of bodies that needs no more than these counts as needing
-    none.
-    """
+    """Upper limits of a plan, a choice of one kernel for each node."""
 
     ram: int
+    """Bytes of RAM."""
     flash: int
+    """Bytes of flash."""
     taken: int = 0
+    """Bytes of RAM that are in use anyway: a node outside of bodies that needs no more counts as needing none."""
     instructions: float = math.inf
+    """Estimated instructions of all nodes per inference."""
 
     def excess(self, cost: Cost) -> int:
         """Return the bytes of RAM and flash by which a plan exceeds the limits."""
@@ -88,20 +90,21 @@ class Limits:
     def missed(self, cost: Cost) -> tuple[int, float]:
         """Return the bytes and the instructions by which a plan exceeds the limits.
 
-        Plans are compared by these first.
+        Plans are compared by this pair first, then by the goal.
         """
         return self.excess(cost), max(cost.instructions - self.instructions, 0.0)
 
     def counted(self, offer: Sequence[Candidate]) -> list[Candidate]:
-        """Return candidates of a node outside of bodies, counting no RAM where they need at most `taken` bytes."""
+        """Return the candidates of a node outside of bodies, with a RAM of 0 if they need at most `taken` bytes."""
         return [replace(c, ram=0) if c.ram <= self.taken else c for c in offer]
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A kernel for a node, and its estimated or measured cost in one inference."""
+    """A kernel for a node, and its estimated or measured cost per inference."""
 
     kernel: Kernel
+    """The kernel."""
     instructions: float
     """Estimated instructions, plus `waits` stall cycles where the cost model knows them; cycles if `is_measured`."""
     flash: Mapping[int, int]
@@ -110,8 +113,9 @@ class Candidate:
     ram: int
     """Bytes alive while the node runs: live values of other nodes, inputs, outputs and scratch."""
     stalls: float = 0.0
-    """Cycles beyond the instructions, as far as the kernel declares them."""
+    """Stall cycles beyond `instructions` that the kernel declares for the core (Kernel.stalls)."""
     waits: float = 0.0
+    """Part of `instructions` that are stall cycles, on loads of constants or by the fitted cycles of the core."""
     is_measured: bool = False
     """Whether `instructions` are cycles that were measured on the device."""
 
@@ -122,31 +126,33 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Others:
-    """The cost of the nodes that have no choice of kernels.
-
-    `ram` is the largest number of bytes alive at one of them. `time` are their instructions that count when plans are
-    traded, `besides` the instructions of theirs that do not count.
-    """
+class FixedCost:
+    """The cost of the nodes that have no choice of kernels."""
 
     ram: int
+    """Largest number of bytes alive at one of these nodes."""
     time: float
+    """Their instructions that count when plans are compared."""
     besides: float
+    """Their instructions that do not count when plans are compared, only against a limit."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The estimated cost of a whole model: instructions, and bytes of RAM and flash that depend on kernels."""
+    """The estimated cost of a whole model with one choice of kernels."""
 
     instructions: float
+    """Instructions per inference, with stall cycles as far as they are known."""
     ram: int
+    """Peak bytes of the arena."""
     flash: int
+    """Bytes of constants and functions that depend on the kernels."""
 
     def rank(self, goal: str) -> float:
         """Return the weighted logarithm of instructions · RAM · flash; the plan with the lower value is better.
 
-        The goal's own total has the weight GOAL_WEIGHTS[goal], the others 1. Totals of 0 count as one: a model may have
-        no weights.
+        The total that the goal minimizes has the weight GOAL_WEIGHTS[goal], the other totals 1. Totals of 0 count as
+        1: a model may have no weights.
         """
         totals = zip(_TOTALS, (self.instructions, self.ram, self.flash), (1, *RANK_OFFSET_BYTES), strict=True)
         return sum(
@@ -162,17 +168,24 @@ totals."""
 
 
 Rank = Callable[[Cost], tuple[float, ...]]
-"""A key of a plan's cost: of two plans, the one with the lower key is better."""
+"""A sort key of a plan's cost: the plan with the lower key is better."""
 
 
 class KernelChoice:
-    """The choice of a kernel for each node of a graph for which several kernels fit.
+    """The choice of a kernel for each node of a graph.
 
-    `family` is one of FAMILIES (mcugen.core.options): `cmsis-nn` takes a kernel of the library wherever one fits; for
-    `auto` a library kernel is one more candidate where both it and one of our kernels were measured. Kernels named in
-    `requested` are taken wherever they fit. `any_size` admits only kernels whose parameters follow from sizes that are
-    known at run time, where a node has such kernels. The costs of kernels are estimated once, and serve all limits
-    asked for.
+    The costs of kernels are estimated once, for all limits that `within` is called with.
+
+    Args:
+        graph: The model.
+        features: CPU features and tuning flags.
+        costs: Cost model of the CPU.
+        goal: The goal of the optimization: `speed`, `ram`, `flash` or `balanced`.
+        family: One of FAMILIES (mcugen.core.options): `cmsis-nn` uses a kernel of the library wherever one fits; for
+            `auto`, a library kernel is one more candidate where both it and one of mcugen's kernels were measured.
+        requested: Names of kernels that are used wherever they fit.
+        any_size: Whether sizes may be known at run time only: then only kernels with Kernel.any_size are used at nodes
+            that have such kernels.
 
     Raises:
         UsageError: A kernel named in `requested` fits no node.
@@ -202,11 +215,14 @@ class KernelChoice:
         self._graph, self._features, self._costs, self._goal = graph, features, costs, goal
 
     def within(self, limits: Limits) -> dict[Node, Kernel]:
-        """Return the kernel of each node in the plan that serves the goal best within the limits."""
+        """Return the kernels of the best plan by the goal within the limits, by node.
+
+        Nodes whose operator emits its own instructions are absent.
+        """
         return {node: kernel for node, kernel in self._taken(limits).items() if kernel.emit} | self._library
 
     def slowest(self, limits: Limits) -> float:
-        """Return the most instructions that a `balanced` plan may take, stall cycles left out."""
+        """Return the largest allowed number of instructions of a `balanced` plan, without stall cycles."""
         offered, fixed_cost = self._offered(limits)
         return _slowest(_without_waits(offered), limits, fixed_cost) + fixed_cost.besides
 
@@ -219,12 +235,12 @@ class KernelChoice:
         plan = _search(offered, self._goal, limits, fixed_cost)
         return {node: candidate.kernel for node, candidate in zip(self._offers[0], plan, strict=True)}
 
-    def _offered(self, limits: Limits) -> tuple[list[list[Candidate]], Others]:
+    def _offered(self, limits: Limits) -> tuple[list[list[Candidate]], FixedCost]:
         """Return the candidates of each node under these limits, and the cost of all other nodes."""
         offers, rams = self._offers
         outer = set(self._graph.nodes)
         offered = [limits.counted(offer) if node in outer else offer for node, offer in offers.items()]
-        return offered, Others(max(rams.values(), default=0), *self._time_of_others)
+        return offered, FixedCost(max(rams.values(), default=0), *self._time_of_others)
 
     @cached_property
     def _time_of_others(self) -> tuple[float, float]:
@@ -263,7 +279,7 @@ def offers_of(
     *,
     in_any_order: bool = False,
 ) -> tuple[dict[Node, list[Candidate]], dict[str, int]]:
-    """Estimate the cost of every kernel that fits, and the RAM of all other nodes.
+    """Estimate the cost of every kernel that fits, and the RAM of the nodes without a choice of kernels.
 
     Args:
         graph: The model.
@@ -271,18 +287,22 @@ def offers_of(
         costs: Cost model of the CPU.
         fitting: The kernels that fit, by node.
         settled: Nodes whose kernel is fixed already, such as library kernels.
-        in_any_order: Take, for each node, the smaller RAM of two node orders: the graph's own and the order of least
-            RAM. Within line-buffer fusion other orders are the best. Otherwise nodes run in the order of least RAM.
+        in_any_order: Whether to use, for each node, the smaller RAM of two node orders: the graph's own and the order
+            of least RAM. Line-buffer fusion needs this, because its best order may be another one. If False, nodes run
+            in the order of least RAM.
 
     Returns:
-        The candidates of each node of `fitting`, and for the other nodes the bytes alive, by the name of the first
-        output.
+        The candidates of each node of `fitting`, and for the other nodes the bytes of RAM alive while the node runs, by
+        the name of the node's first output.
     """
     firsts = {node: kernels[0] for node, kernels in fitting.items() if kernels[0].emit}
     program = lower(graph, features, choices={**(settled or {}), **firsts})
-    standing = alive_at(program) if in_any_order else {}
+    standing = live_memory_by_node(program) if in_any_order else {}
     reorder(program)
-    alive = {name: min(now, standing.get(name, now), key=Alive.least) for name, now in alive_at(program).items()}
+    alive = {
+        name: min(now, standing.get(name, now), key=LiveMemory.least)
+        for name, now in live_memory_by_node(program).items()
+    }
     lasting = {v for g in graph.nested() if g is not graph for v in g.inputs}
     times = dict(_nodes(graph))
     numbers: dict[object, int] = {}
@@ -334,7 +354,7 @@ def _compared(
 
 
 def estimated_instructions(graph: Graph, costs: CostTable, kernels: Mapping[Node, Kernel]) -> dict[str, float]:
-    """Return the estimated instructions of nodes per inference, by the name of their first output.
+    """Estimate the instructions of nodes per inference, by the name of their first output.
 
     Args:
         graph: The model.
@@ -347,17 +367,17 @@ def estimated_instructions(graph: Graph, costs: CostTable, kernels: Mapping[Node
 def time_without_choice(
     graph: Graph, features: frozenset[str], costs: CostTable, settled: Collection[Node], goal: str
 ) -> float:
-    """Return the instructions per inference of all nodes that are not `settled`.
+    """Estimate the instructions per inference of all nodes that are not `settled`.
 
-    A node that was not measured is estimated roughly. Cycles of the core stand in place of instructions as far as they
-    are known.
+    Fitted cycles of the core replace instructions as far as they are known. A node none of whose kernels was measured
+    is estimated as simple C.
 
     Args:
         graph: The model.
         features: CPU features and tuning flags.
         costs: Cost model of the CPU.
-        settled: Nodes whose kernel is chosen otherwise.
-        goal: The goal; it decides whether weights of few bits are widened by tiles.
+        settled: Nodes to leave out, whose kernel is chosen otherwise.
+        goal: The goal of the optimization; unless it is `speed`, weights of few bits are unpacked tile by tile.
     """
     return sum(
         times * _time_alone(node, features, costs, goal)
@@ -367,7 +387,7 @@ def time_without_choice(
 
 
 WIDENING_INSTRUCTIONS_PER_MAC = 0.45
-"""Instructions per multiply-accumulate to widen weights of few bits tile by tile, with tiles that serve 32 rows
+"""Instructions per multiply-accumulate to unpack weights of few bits tile by tile, with tiles that serve 32 rows
 each."""
 
 
@@ -379,7 +399,7 @@ def _time_alone(node: Node, features: frozenset[str], costs: CostTable, goal: st
     if isinstance(node.op, Widenable) and node.op.widens_by_parts(node.sig, features):
         time = _known_time(node, Kernel("dense_f32_fpu", options=(FloatLoops,)), costs)  # It computes the products.
         return time + (goal != "speed") * WIDENING_INSTRUCTIONS_PER_MAC * node.op.macs(node.sig)
-    return rough_time(node, features) + costs.rough_stalls(node)
+    return estimate_unmeasured_instructions(node, features) + costs.rough_stalls(node)
 
 
 def _known_time(node: Node, kernel: Kernel, costs: CostTable) -> float:
@@ -388,9 +408,9 @@ def _known_time(node: Node, kernel: Kernel, costs: CostTable) -> float:
 
 
 def estimated_cycles(graph: Graph, costs: CostTable, kernels: Mapping[Node, Kernel]) -> float | None:
-    """Return the cycles per inference of the nodes that have a kernel, on memory without stalls.
+    """Estimate the cycles per inference of the nodes that have a kernel, on memory without stalls.
 
-    For kernels without fitted cycles, the instructions and the known stall cycles are added up.
+    For kernels without fitted cycles, these are the instructions plus the known stall cycles.
 
     Args:
         graph: The model.
@@ -421,7 +441,9 @@ def _nodes(graph: Graph, times: int = 1) -> Iterator[tuple[Node, int]]:
 def all_fitting(
     graph: Graph, features: frozenset[str], any_size: bool = False, requested: Collection[str] = ()
 ) -> dict[Node, list[Kernel]]:
-    """Return our kernels that fit each node, including nodes of bodies; nodes that no kernel fits are left out.
+    """Return mcugen's own kernels that fit each node, including nodes of bodies (loops and branches).
+
+    Nodes that no kernel fits are left out.
 
     Args:
         graph: The model.
@@ -437,15 +459,15 @@ def all_fitting(
 def fitting_kernels(
     node: Node, features: frozenset[str], any_size: bool, requested: Collection[str] = ()
 ) -> list[Kernel]:
-    """Return the kernels that fit a node and emit their own instruction, in order of preference.
+    """Return mcugen's own kernels that fit a node, in order of preference.
 
-    Kernels that spend memory are returned only under the tuning flag SPENDING, or if they are named in `requested`.
-    Under the flag HALVES, kernels with float16 weights come alone where any fit.
+    Kernels that use more memory to save time (Kernel.spends) are returned only under the tuning flag SPENDING, or if
+    `requested` names them. Under the flag HALVES, only kernels with float16 weights are returned if any fits.
 
     Args:
         node: The node.
         features: CPU features and tuning flags.
-        any_size: Select the kernels for sizes known at run time, if any fits.
+        any_size: Whether to return only the kernels for sizes known at run time, if any fits.
         requested: Names of kernels that are returned even if they spend memory.
     """
     kernels = [k for k in own_kernels(node.op) if k.emit and k.fits(node, features)]
@@ -456,7 +478,7 @@ def fitting_kernels(
 
 
 def unmeasured(graph: Graph, features: frozenset[str], costs: CostTable, any_size: bool = False) -> dict[Node, str]:
-    """Return a remark for each node with a choice of kernels if some were not measured and so are assumed slow.
+    """Return a remark for each node at which some of several kernels were not measured, and so are assumed to be slow.
 
     Args:
         graph: The model.
@@ -481,23 +503,26 @@ def _require(requested: Collection[str], known: set[str]) -> None:
 
 
 @dataclass(frozen=True)
-class Alive:
-    """Bytes alive while an instruction runs, without its scratch, and the bytes of them that it saves in place.
-
-    `is_free` says whether its outputs have places of their own, and are not parts of larger buffers.
-    """
+class LiveMemory:
+    """RAM in use while an instruction runs."""
 
     nbytes: int
+    """Bytes of live buffers, without the instruction's scratch memory."""
     saved: int
+    """Bytes of these that are saved because an output overlaps an input."""
     is_free: bool
+    """Whether the outputs are buffers of their own, not parts of larger buffers, so that they may overlap inputs."""
 
     def least(self) -> int:
-        """Return the bytes that remain alive after the saving."""
+        """Return the bytes of live buffers after the saving."""
         return self.nbytes - self.saved
 
 
-def alive_at(program: Program) -> dict[str, Alive]:
-    """Return the live bytes by the name of a node's first output, at the instruction of the node that needs most."""
+def live_memory_by_node(program: Program) -> dict[str, LiveMemory]:
+    """Return the RAM in use at each node, by the name of its first output.
+
+    This is the RAM at the instruction of the node that needs most.
+    """
     scratch = {o.buffer for i in program.instrs for o in i.operands if o.access is Access.SCRATCH}
     lives = Lives(program, 0)
     places = {
@@ -519,10 +544,10 @@ def alive_at(program: Program) -> dict[str, Alive]:
         if program.instrs[start].control is Control.STREAM and free[start]:  # Its results may replace its inputs.
             saved = _saved_in_place([program.instrs[start]], ending[end])
             live_bytes[start : end + 1] = [nbytes - saved for nbytes in live_bytes[start : end + 1]]
-    peaks: dict[str, Alive] = {}
+    peaks: dict[str, LiveMemory] = {}
     for index, (instr, is_free) in enumerate(zip(program.instrs, free, strict=True)):
-        now = Alive(live_bytes[index], _saved_in_place([instr], ending[index]) if is_free else 0, is_free)
-        peaks[instr.name] = max(now, peaks.get(instr.name, now), key=Alive.least)
+        now = LiveMemory(live_bytes[index], _saved_in_place([instr], ending[index]) if is_free else 0, is_free)
+        peaks[instr.name] = max(now, peaks.get(instr.name, now), key=LiveMemory.least)
     return peaks
 
 
@@ -532,7 +557,7 @@ def _candidate(
     features: frozenset[str],
     costs: CostTable,
     times: int,
-    alive: Mapping[str, Alive],
+    alive: Mapping[str, LiveMemory],
     lasting: Collection[Value],
     numbers: dict[object, int],
 ) -> Candidate:
@@ -577,7 +602,7 @@ def _saved_in_place(instrs: Sequence[Instr], ending: Collection[Buffer]) -> int:
 class _Plan:
     """A candidate for each node, and running totals that include the nodes without a choice."""
 
-    def __init__(self, candidates: Sequence[Candidate], fixed_cost: Others) -> None:
+    def __init__(self, candidates: Sequence[Candidate], fixed_cost: FixedCost) -> None:
         self.taken = list(candidates)
         self._instructions = fixed_cost.time + sum(c.instructions for c in candidates)
         self._ram = _Largest([fixed_cost.ram, *(c.ram for c in candidates)])
@@ -654,7 +679,7 @@ class _Largest:
             del self._counts[old]
 
 
-def _search(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, fixed_cost: Others) -> list[Candidate]:
+def _search(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, fixed_cost: FixedCost) -> list[Candidate]:
     """Return the best plan by the goal, one candidate for each node.
 
     `speed` takes the kernel of fewest instructions only at nodes where it is clearly faster than that of `balanced`.
@@ -671,7 +696,7 @@ def _search(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, fi
     return improved if fits else best
 
 
-def _balanced(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: Others) -> list[Candidate]:
+def _balanced(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: FixedCost) -> list[Candidate]:
     """Return the plan of the goal `balanced`, with stall cycles left out."""
     plain = _without_waits(offers)
     chosen = _best(plain, "balanced", limits, fixed_cost)
@@ -693,7 +718,7 @@ def _where_faster(fast: Sequence[Candidate], other: Sequence[Candidate]) -> list
     return [quick if is_faster(quick, slow) else slow for quick, slow in zip(fast, other, strict=True)]
 
 
-def _best(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, fixed_cost: Others) -> list[Candidate]:
+def _best(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, fixed_cost: FixedCost) -> list[Candidate]:
     """Return the best plan that descents from the extremes reach, by the goal."""
     if goal == "flash":
         return _traded(offers, limits, fixed_cost)
@@ -723,7 +748,7 @@ def _within(limits: Limits, worth: Callable[[Cost], float]) -> Rank:
     return lambda cost: (*limits.missed(cost), worth(cost))
 
 
-def _traded(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: Others) -> list[Candidate]:
+def _traded(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: FixedCost) -> list[Candidate]:
     """Return the `flash` plan: the best trade of time and flash among the plans with nearly the least flash.
 
     The plan uses at most MAX_FLASH_EXCESS_RATIO times the least flash, or less where the flash limit is smaller. If
@@ -746,7 +771,7 @@ def _traded(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: O
     return plan.taken
 
 
-def _best_trade(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: Others) -> _Plan:
+def _best_trade(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: FixedCost) -> _Plan:
     """Return the plan of the best trade of time and flash, log(instructions) + FLASH_TRADE_WEIGHT · log(flash)."""
 
     def trade(cost: Cost) -> float:
@@ -780,7 +805,7 @@ def _with_one_kernel(
             yield plan
 
 
-def _slowest(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: Others) -> float:
+def _slowest(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: FixedCost) -> float:
     """Return the most instructions that `balanced` may take.
 
     These are MAX_BALANCED_SLOWDOWN times those of the fastest plan within AMPLE_MEMORY_FRACTION of the memory.
@@ -792,14 +817,14 @@ def _slowest(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: 
     return math.inf if room.excess(fastest) else MAX_BALANCED_SLOWDOWN * fastest.instructions
 
 
-def _best_end(offers: Sequence[Sequence[Candidate]], fixed_cost: Others, rank: Rank) -> _Plan:
+def _best_end(offers: Sequence[Sequence[Candidate]], fixed_cost: FixedCost, rank: Rank) -> _Plan:
     """Return the plan of least rank among those that the descents from all starts reach."""
     starts = {tuple(map(id, start)): start for start in _starts(offers)}
     ends = [_end(start, offers, fixed_cost, rank) for start in starts.values()]
     return min(ends, key=lambda plan: rank(plan.cost()))
 
 
-def _end(start: Sequence[Candidate], offers: Sequence[Sequence[Candidate]], fixed_cost: Others, rank: Rank) -> _Plan:
+def _end(start: Sequence[Candidate], offers: Sequence[Sequence[Candidate]], fixed_cost: FixedCost, rank: Rank) -> _Plan:
     """Return the plan that a descent from `start` reaches."""
     plan = _Plan(start, fixed_cost)
     _descend(plan, offers, rank)

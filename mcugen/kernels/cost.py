@@ -21,8 +21,8 @@ from mcugen.lir.program import DECODE_WEIGHTS, Program
 from mcugen.memory.loop_tuning import SLOW_FMA
 
 TERMS = ("calls", "macs", "outputs", "inputs", "pixels", "gathered", "weights", "extra")
-"""Terms of the linear cost model, counted by `work`: `gathered` are elements of im2col patches, `weights` elements of
-all constants, `extra` is a count that a kernel declares itself."""
+"""Terms of the linear cost model, counted by `work` per inference: `pixels` are outputs of one channel, `gathered` are
+elements of im2col patches, `weights` elements of all constants, `extra` is a count that a kernel declares itself."""
 
 FALLBACK_CPU = "cortex-m3"
 """CPU whose costs are used for CPUs without a table: a plain 32-bit CPU."""
@@ -33,7 +33,7 @@ on."""
 
 
 def work(node: Node, kernel: Kernel) -> tuple[int, ...]:
-    """Return the TERMS of a node: one call, multiply-accumulates, numbers of elements, and the extra count.
+    """Count the work of a node by a kernel, one number for each of TERMS.
 
     Inputs of windowed operators count as often as they are read.
     """
@@ -48,45 +48,48 @@ def work(node: Node, kernel: Kernel) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class KernelCost:
-    """The fitted cost of a kernel.
-
-    `per` are the coefficients of TERMS in instructions, for each way of the kernel ("" if it has one only). `code` is
-    the size in bytes of one C function, `shared` that of the helpers that all functions of the kernel share.
-    """
+    """The fitted cost of a kernel on one CPU."""
 
     per: Mapping[str, tuple[float, ...]]
+    """Instructions per unit of each of TERMS, by variant of the kernel (Kernel.way); "" if there is only one."""
     code: int
+    """Size of one C function, in bytes."""
     cycles: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
-    """Coefficients of TERMS in cycles, by core and way, on memory without stalls."""
+    """Cycles per unit of each of TERMS, by core and variant, on memory without stalls."""
     shared: int = 0
+    """Bytes of the helpers that all functions of the kernel share."""
 
 
 FMA_STALLS = 2
-"""Stall cycles of a VFMA on cores that reward additions by separate instructions (mcugen.memory.loop_tuning)."""
+"""Stall cycles of a fused multiply-add (VFMA) on cores where separate additions are faster
+(mcugen.memory.loop_tuning)."""
 
 SINGLE_CALL_SIZE_FACTOR = 0.5
-"""Size of a function that is called once, as a share of the size of one that several layers call, where not
-measured."""
+"""Size of a function that is called once relative to one that several layers call: an estimate where not measured,
+since the compiler inlines the former."""
 
 UNMEASURED_KERNEL_COST = KernelCost({"": (100.0, 8.0, 8.0, 2.0, 20.0, 0.0, 0.0, 0.0)}, 600)
-"""Cost of kernels that were not measured, such as a user's own: that of simple C."""
+"""Cost of kernels that were not measured, such as a user's own: an estimate for simple C."""
 
 
 DEFAULT_DECODING_COST = KernelCost(
     {"": tuple({"calls": 6000.0, "weights": 15.0}.get(term, 0.0) for term in TERMS)}, 520
 )
-"""Cost of decompressing weights, on CPUs where it was not measured."""
+"""Cost of decompressing weights on CPUs where it was not measured."""
 
 INSTRUCTIONS_PER_MAC, INSTRUCTIONS_PER_ELEMENT = 3.0, 8.0
-"""Instructions per multiply-accumulate, and per element read or written, of layers without measured costs: simple C
-with few functions."""
+"""Instructions per multiply-accumulate, and per element of the inputs or outputs (the larger count), of layers without
+measured costs: estimates for simple C."""
 
 SOFT_FLOAT_SLOWDOWN = 40.0
-"""Slowdown of float arithmetic without an FPU."""
+"""Factor on the instructions of float arithmetic on CPUs without an FPU."""
 
 
-def rough_time(node: Node, features: frozenset[str]) -> float:
-    """Estimate the instructions of a node whose kernels are all unknown; 0 if it moves data, as the move may vanish."""
+def estimate_unmeasured_instructions(node: Node, features: frozenset[str]) -> float:
+    """Estimate the instructions of a node none of whose kernels was measured.
+
+    The estimate of data movement is 0, because a copy may vanish when buffers are planned.
+    """
     if node.op.moves_data:
         return 0.0
     varying_inputs = [v for v in node.inputs if v is not None and not v.is_constant]
@@ -98,42 +101,45 @@ def rough_time(node: Node, features: frozenset[str]) -> float:
 
 
 def no_waits(program: Program) -> float:
-    """Return 0 stall cycles, as if constants lay in memory as fast as the CPU."""
+    """Return 0 stall cycles, as if memory that holds constants were as fast as the CPU."""
     del program
     return 0.0
 
 
 @dataclass(frozen=True)
 class CostTable:
-    """The cost model of one CPU, by kernel name."""
+    """The cost model of one CPU."""
 
     kernels: Mapping[str, KernelCost]
+    """Fitted costs by kernel name."""
     cpu: str = ""
+    """Name of the CPU, as in board files."""
     waits: Callable[[Program], float] = no_waits
-    """Returns the cycles that a layer, lowered alone, waits for its constants; they count as its instructions do."""
+    """Returns the stall cycles of a layer, lowered alone, on loads of its constants; they count like instructions."""
 
     core: str = ""
-    """Core whose cycles are used to compare plans by time; empty for none."""
+    """Core (such as cortex-m4) whose cycles are used to compare plans by time; "" to compare instructions."""
 
     sums_apart: float = 0.0
-    """Share of float products that kernels with FloatLoops add by separate instructions, which the fits do not
-    include."""
+    """Fraction of float products that kernels with FloatLoops add by separate instructions: 0, 0.5 or 1.
+
+    The fits do not include these instructions."""
 
     once: Mapping[str, int] = field(default_factory=dict)
-    """Bytes by kernel of functions that are called once: the compiler inlines these, with all of their parameters
+    """Measured code size, by kernel, of a function that is called once: the compiler inlines it, with all parameters
     known."""
 
     several: Mapping[str, int] = field(default_factory=dict)
-    """Bytes by kernel of functions that several layers call, for kernels whose instructions were not measured."""
+    """Measured code size, by kernel, of a function that several layers call, for kernels absent from `kernels`."""
 
     soft_floats: int = 0
-    """Bytes of the compiler's float functions, which programs with floats call on CPUs without an FPU."""
+    """Bytes of the compiler's soft-float functions, which programs with floats call on CPUs without an FPU."""
 
     times: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """Measured cycles by (layer name, kernel name); these are used in place of fitted costs."""
 
     def stalls(self, node: Node, kernel: Kernel) -> float:
-        """Return the cycles of a node beyond its instructions, as far as the kernel declares them for the core."""
+        """Return the stall cycles of a node that the kernel declares for the core (Kernel.stalls); 0 without any."""
         return kernel.stalls.get(self.core, 0.0) * kernel.extra_of(node)
 
     def cycles(self, node: Node, kernel: Kernel) -> float | None:
@@ -144,14 +150,14 @@ class CostTable:
         return _total(per, node, kernel) - (FMA_STALLS - 1) * self._apart(node, kernel)
 
     def instructions(self, node: Node, kernel: Kernel) -> float:
-        """Return the estimated instructions of a node by a kernel; those of simple C if the kernel was not measured."""
+        """Estimate the instructions of a node by a kernel; as for simple C if the kernel was not measured."""
         fitted = _total(self._per(node, kernel) or UNMEASURED_KERNEL_COST.per[""], node, kernel)
         return fitted + self._apart(node, kernel)
 
     def time(self, node: Node, kernel: Kernel) -> float:
-        """Return the instructions of a node, and FMA_STALLS for each product that a fused instruction adds.
+        """Return the instructions of a node plus the stall cycles of fused multiply-adds (FMA_STALLS each).
 
-        Stalls count only where some products are added by separate instructions.
+        Stall cycles count only under tuning flags that add some products by separate instructions.
         """
         fused = _products(node, kernel) - self._apart(node, kernel) if self.sums_apart else 0.0
         return self.instructions(node, kernel) + FMA_STALLS * fused
@@ -161,9 +167,9 @@ class CostTable:
         return self.sums_apart * _products(node, kernel) if FloatLoops in kernel.options else 0.0
 
     def rough_stalls(self, node: Node) -> float:
-        """Return the stall cycles of float products at a node whose kernels are all unknown.
+        """Estimate the stall cycles of float products at a node none of whose kernels was measured.
 
-        Separate additions, where the core rewards them, are included as instructions.
+        Separate additions, on cores where they are faster, are included as instructions.
         """
         x = node.inputs[0] if node.inputs else None
         if self.core not in SLOW_FMA or x is None or not x.type.dtype.is_float:
@@ -171,12 +177,12 @@ class CostTable:
         return (FMA_STALLS - self.sums_apart * (FMA_STALLS - 1)) * node.op.macs(node.sig)
 
     def decoding(self, weights: int) -> float:
-        """Return the estimated instructions that decode so many weights of a layer."""
+        """Estimate the instructions that decompress `weights` compressed weights of a layer."""
         per = self._cost(DECODE_WEIGHTS).per[""]
         return per[TERMS.index("calls")] + per[TERMS.index("weights")] * weights
 
     def knows(self, node: Node, kernel: Kernel) -> bool:
-        """Return whether this kernel's way of computing the node was measured."""
+        """Return whether the cost of the kernel's variant for this node was measured."""
         return self._per(node, kernel) is not None
 
     def _per(self, node: Node, kernel: Kernel) -> tuple[float, ...] | None:
@@ -184,11 +190,14 @@ class CostTable:
         return None if kernel_cost is UNMEASURED_KERNEL_COST else kernel_cost.per.get(kernel.way_of(node))
 
     def code_of(self, functions: Mapping[tuple[object, ...], str], known: int | None = None) -> dict[Hashable, int]:
-        """Return the bytes of C functions, and by kernel name the bytes of the helpers that its functions share.
+        """Return the code size of C functions in bytes.
 
         Args:
             functions: The kernel name of each function, by function key.
             known: The size of each function in bytes; None: the measured one, or an estimate where there is none.
+
+        Returns:
+            Bytes by function key, and by kernel name those of the helpers that its functions share.
         """
         own: dict[Hashable, int] = {
             key: self._cost(kernel).code if known is None else known for key, kernel in functions.items()
@@ -196,12 +205,12 @@ class CostTable:
         return own | {kernel: shared for kernel in functions.values() if (shared := self._cost(kernel).shared)}
 
     def code_once(self, kernel: str) -> int:
-        """Return the bytes of a function that is called once, including its call and helpers."""
+        """Return the bytes of a kernel's function that is called once, including its call and helpers."""
         cost = self._cost(kernel)
         return self.once.get(kernel, round(SINGLE_CALL_SIZE_FACTOR * cost.code) + cost.shared)
 
     def code_of_several(self, kernel: str) -> int:
-        """Return the bytes of a function that several layers call; an estimate where it was not measured."""
+        """Return the bytes of a kernel's function that several layers call; an estimate where it was not measured."""
         return self.several.get(kernel, self._cost(kernel).code)
 
     def code_of_helpers(self, kernel: str) -> int:

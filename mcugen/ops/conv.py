@@ -298,7 +298,7 @@ class Conv(
 
     def spec(self, node: Node) -> ConvSpec:
         """Return the kernel specification for channels-last tensors."""
-        return ConvSpec.of(node, self.window, self.groups, self.clamp).some_of(self.whole)
+        return ConvSpec.of(node, self.window, self.groups, self.clamp).with_pixel_channels(self.whole)
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Lower to the first kernel that fits."""

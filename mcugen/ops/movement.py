@@ -40,7 +40,7 @@ from mcugen.kernels.portable.movement import (
     TransposeSpec,
     emit_copy,
     emit_fill,
-    turns_matrices,
+    transposes_matrices,
 )
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
@@ -274,7 +274,7 @@ class Transpose(HasKernels, Rowwise, Divisible, Simplifiable, Expressible, Movem
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Two merged axes that change places, or a strided copy."""
-        if not builder.any_size and turns_matrices(self.spec(node)):
+        if not builder.any_size and transposes_matrices(self.spec(node)):
             builder.lower(self.kernels, node)
         else:
             emit_copy(

@@ -12,7 +12,7 @@ from mcugen.core.options import TWO_BIT_GROUP_SIZES
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.traits import bias_input, onnx_form, takes_groups, weight_axes
 from mcugen.hir.types import Array, DType
-from mcugen.kernels.portable.compressed_weights import best_code
+from mcugen.kernels.portable.compressed_weights import choose_remainder_bits
 from mcugen.numerics.fixedpoint import dequantize
 from mcugen.ops.conv import Conv
 from mcugen.ops.packed import packs
@@ -95,7 +95,7 @@ def _coarse_codes(codes: Codes, weights: Array, scheme: Scheme, bits: float) -> 
 def stored_bits(codes: Codes) -> float:
     """Return the average bits per weight in flash by the shortest compression code."""
     kept = in_flash(codes)
-    return best_code(kept)[1] / kept.size if kept.size else 0.0
+    return choose_remainder_bits(kept)[1] / kept.size if kept.size else 0.0
 
 
 def in_flash(codes: Codes) -> Array:

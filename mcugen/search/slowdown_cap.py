@@ -19,11 +19,13 @@ from mcugen.lir.kernel import HALF_SEPARATE_SUMS, SEPARATE_SUMS
 from mcugen.memory.place import copied_bytes
 from mcugen.memory.plan import Planned
 from mcugen.search.budget import Fit
+from mcugen.search.candidates import AS_ASKED
 from mcugen.search.cost_model import ProgramCostModel
 from mcugen.search.metrics import AccuracyLevel
 from mcugen.search.objective import TOLERANCES
 from mcugen.search.problem import SearchProblem
-from mcugen.search.program_search import AS_ASKED, WEIGHT_STAGING, ProgramSearch
+from mcugen.search.program_search import ProgramSearch
+from mcugen.search.refinements import CopiesBeforeLayers
 from mcugen.search.trace import SearchTrace
 from mcugen.search.weight_staging import copied_by, staged
 
@@ -159,7 +161,7 @@ class SlowdownCap:
         problem = SearchProblem(self.graph, board, options, search=name, trace=self.trace)
         candidate = problem.candidate(AS_ASKED, replace(before.built, copies=None))
         candidate = problem.candidate(AS_ASKED, staged(candidate, board, options))
-        result = SearchResult(replace(fit, chosen=problem.recorded(candidate, WEIGHT_STAGING)), board, options)
+        result = SearchResult(replace(fit, chosen=problem.recorded(candidate, CopiesBeforeLayers.kind)), board, options)
         is_as_fast = TOLERANCES.cycle_estimate_margin * result.time <= small.time
         if is_as_fast and candidate.use.flash <= small.fit.chosen.use.flash:
             yield result

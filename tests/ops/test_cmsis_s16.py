@@ -18,7 +18,7 @@ from mcugen.expressions.values import evaluate
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import DType, QuantParams, TensorType
-from mcugen.kernels.cmsis_nn.s16 import LONGEST_SHIFT, Scaling
+from mcugen.kernels.cmsis_nn.s16 import MAX_LONG_SHIFT, Scaling
 from mcugen.kernels.cmsis_nn.s16_activations import RoundedSum
 from mcugen.kernels.portable.elementwise import Scalars
 from mcugen.numerics.fixedpoint import Requantizer
@@ -174,7 +174,7 @@ def scaled_both_ways(scale: float, most: int, bits: int) -> tuple[bool, int]:
     """Whether the library's scaling of sums up to `most` is said to agree with ours, and by how much they differ."""
     sums = np.asarray([most])
     wanted = Requantizer.of(scale, 0, sums=sums)
-    found = Scaling.near(wanted, bits, 31 if bits == 31 else LONGEST_SHIFT)
+    found = Scaling.near(wanted, bits, 31 if bits == 31 else MAX_LONG_SHIFT)
     corner = min(int(33000 / scale), most)
     random = np.random.default_rng(most % 1000)
     v = np.concatenate(

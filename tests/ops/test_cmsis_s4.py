@@ -13,7 +13,7 @@ from test_conv import Case
 from mcugen.core.board import load_board
 from mcugen.core.options import CMSIS_NN, CompileOptions
 from mcugen.driver.compiler import compile_model
-from mcugen.kernels.cmsis_nn.common import packed_nibbles
+from mcugen.kernels.cmsis_nn.common import pack_nibbles_in_order
 from mcugen.lir.program import Space
 
 pytestmark = pytest.mark.qemu
@@ -98,6 +98,6 @@ def test_the_goal_decides() -> None:
 
 
 def test_two_weights_a_byte_the_first_in_the_lower_half() -> None:
-    packed = packed_nibbles(np.array([[1, -2], [7, -8], [3, 0]], np.int8)[:, :1])
+    packed = pack_nibbles_in_order(np.array([[1, -2], [7, -8], [3, 0]], np.int8)[:, :1])
     np.testing.assert_array_equal(packed.view(np.uint8), [0x71, 0x03])
-    np.testing.assert_array_equal(packed_nibbles(np.array([-1, -8], np.int8)).view(np.uint8), [0x8F])
+    np.testing.assert_array_equal(pack_nibbles_in_order(np.array([-1, -8], np.int8)).view(np.uint8), [0x8F])

@@ -12,7 +12,7 @@ from mcugen.core.options import CMSIS_NN, CompileOptions
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import DType, QuantParams, TensorType
-from mcugen.kernels.cmsis_nn.softmax import MAX_ROW_SIZE, Softmax8
+from mcugen.kernels.cmsis_nn.softmax import MAX_ROW_SIZE, LibrarySoftmax
 from mcugen.numerics.softmax import FixedSoftmax
 
 PROBABILITY = (1 / 256, -128)
@@ -42,7 +42,7 @@ def test_at_most_one_step_from_ours(length: int) -> None:
         codes[200:400] //= random.integers(1, 64, (200, 1))
         codes[400:] = np.where(random.random((200, length)) < 0.1, 127, -128)
         codes = codes.astype(np.int8)
-        ours, theirs = FixedSoftmax.of(Signature((x,), (y,)), 1), Softmax8.of(x)
+        ours, theirs = FixedSoftmax.of(Signature((x,), (y,)), 1), LibrarySoftmax.of(x)
         assert ours is not None
         assert theirs is not None
         found = theirs(codes).astype(int)
@@ -54,10 +54,10 @@ def test_at_most_one_step_from_ours(length: int) -> None:
 def test_parameters() -> None:
     """The scale in units of 2^-26, and the lowest difference above -31 there."""
     x = TensorType((1, 4), DType.INT8, QuantParams((0.5,), 0))
-    assert Softmax8.of(x) == Softmax8(2**30, 26, -31)
-    assert Softmax8.of(x.with_quant(QuantParams((0.1,), 0))) == Softmax8(round(0.8 * 2**31), 23, -248)
-    assert Softmax8.of(x.with_quant(QuantParams((2.0**-28,), 0))) is None
-    assert Softmax8.of(x.with_quant(QuantParams((16.0,), 0))) is None
+    assert LibrarySoftmax.of(x) == LibrarySoftmax(2**30, 26, -31)
+    assert LibrarySoftmax.of(x.with_quant(QuantParams((0.1,), 0))) == LibrarySoftmax(round(0.8 * 2**31), 23, -248)
+    assert LibrarySoftmax.of(x.with_quant(QuantParams((2.0**-28,), 0))) is None
+    assert LibrarySoftmax.of(x.with_quant(QuantParams((16.0,), 0))) is None
 
 
 def test_what_does_not_fit() -> None:

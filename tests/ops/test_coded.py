@@ -14,7 +14,13 @@ from test_dsp_conv import Layers
 
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiler import compile_model
-from mcugen.kernels.portable.compressed_weights import LONGEST_PREFIX, READ_AHEAD, REMAINDERS, best_code, encode
+from mcugen.kernels.portable.compressed_weights import (
+    ESCAPE_PREFIX_ZEROS,
+    READ_AHEAD,
+    REMAINDER_BITS,
+    choose_remainder_bits,
+    encode,
+)
 
 CODED = ("dense_coded",)
 
@@ -25,9 +31,9 @@ def decoded(data: np.ndarray, count: int, remainder: int) -> list[int]:
     found = []
     for _ in range(count):
         prefix = 0
-        while prefix < LONGEST_PREFIX and next(bits) == "0":
+        while prefix < ESCAPE_PREFIX_ZEROS and next(bits) == "0":
             prefix += 1
-        rest, number = (8, 0) if prefix == LONGEST_PREFIX else (remainder, prefix)
+        rest, number = (8, 0) if prefix == ESCAPE_PREFIX_ZEROS else (remainder, prefix)
         for _ in range(rest):
             number = 2 * number + int(next(bits))
         found.append(-(number + 1) // 2 if number % 2 else number // 2)
@@ -35,7 +41,7 @@ def decoded(data: np.ndarray, count: int, remainder: int) -> list[int]:
 
 
 @settings(max_examples=60)
-@given(arrays.arrays(np.int8, st.integers(1, 40)), st.sampled_from(REMAINDERS))
+@given(arrays.arrays(np.int8, st.integers(1, 40)), st.sampled_from(REMAINDER_BITS))
 def test_every_number_comes_back(codes: np.ndarray, remainder: int):
     assert decoded(encode(codes, remainder), len(codes), remainder) == codes.tolist()
 
@@ -49,7 +55,7 @@ def test_bytes_are_near_the_entropy(scale: float):
     codes = laplace(scale, 20_000)
     share = np.unique(codes, return_counts=True)[1] / codes.size
     entropy = -float((share * np.log2(share)).sum())
-    remainder, bits = best_code(codes)
+    remainder, bits = choose_remainder_bits(codes)
     assert bits < (1.03 * entropy + 0.25) * codes.size
     assert len(encode(codes, remainder)) == math.ceil(bits / 8) + READ_AHEAD
 

@@ -19,7 +19,7 @@ from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.kernels.common.conv_shape import ConvShape
-from mcugen.kernels.dsp.dsp_conv import DSP_KERNELS, GROUP, WIDENED, Runs, rows_of, runs_of
+from mcugen.kernels.dsp.dsp_conv import DSP_KERNELS, GROUP, SXTB16_ORDER, Runs, choose_row_source, runs_of
 from mcugen.lir.program import Access
 from mcugen.simulation import Setup, simulate
 
@@ -409,7 +409,7 @@ def test_outputs_may_overwrite_inputs(kernel: str):
 @given(st.integers(1, 12), st.integers(1, 40), st.booleans())
 def test_every_element_has_one_place(count: int, length: int, gathered: bool):
     runs = Runs(count, length, GROUP, gathered)
-    for slots in (WIDENED, tuple(range(GROUP))):
+    for slots in (SXTB16_ORDER, tuple(range(GROUP))):
         elements = runs.elements(slots)
         assert elements.shape == (runs.groups, GROUP)
         assert sorted(elements[elements >= 0]) == list(range(count * length))
@@ -423,10 +423,10 @@ def test_leftovers_are_gathered_where_that_saves_groups():
 
 def test_x_is_read_where_it_lies_unless_padded():
     inside = ConvShape(1, 9, 9, 8, 4, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0, 1)
-    assert not rows_of(inside).is_padded
+    assert not choose_row_source(inside).is_padded
     outside = ConvShape(1, 9, 9, 8, 5, 5, 4, 3, 3, 2, 2, 1, 1, 1, 1, 1)
-    assert rows_of(outside).is_padded
-    assert rows_of(outside).pair_h == 1
+    assert choose_row_source(outside).is_padded
+    assert choose_row_source(outside).rows_per_pair == 1
 
 
 @pytest.mark.parametrize("kernel", [k[0] for k in (INT8, WIDE, INT16, FEW)])

@@ -17,7 +17,7 @@ from mcugen.core.board import Board, load_board
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
-from mcugen.kernels.scalar.scalar_conv import CHUNK_SUM, LONGEST_CHUNK, chunks
+from mcugen.kernels.scalar.scalar_conv import MAX_CHUNK_INPUTS, MAX_CHUNK_WEIGHT_SUM, split_into_chunks
 from mcugen.search import candidates
 
 
@@ -240,9 +240,9 @@ def test_random_twins(isa: str, kind: str, data: st.DataObject):
 
 @given(st.lists(integers(-128, 127), min_size=1, max_size=200))
 def test_chunks_are_as_long_as_their_sums_allow(weights: list[int]):
-    parts = chunks(np.array(weights, np.int8))
+    parts = split_into_chunks(np.array(weights, np.int8))
     assert np.concatenate(parts).tolist() == weights
     sums = [int(np.abs(part.astype(int)).sum()) for part in parts]
-    assert max(sums) <= CHUNK_SUM
+    assert max(sums) <= MAX_CHUNK_WEIGHT_SUM
     for part, total, following in zip(parts, sums, parts[1:], strict=False):
-        assert len(part) == LONGEST_CHUNK or total + abs(int(following[0])) > CHUNK_SUM
+        assert len(part) == MAX_CHUNK_INPUTS or total + abs(int(following[0])) > MAX_CHUNK_WEIGHT_SUM

@@ -20,7 +20,7 @@ from mcugen.core.board import load_board
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
-from mcugen.kernels.dsp.winograd import WINOGRAD_CONV, pairs, transformed
+from mcugen.kernels.dsp.winograd import WINOGRAD_CONV, pair_channels, transform_weights
 from mcugen.lir.kernel import SHORT_LOOPS
 
 KERNELS = [kernel.name for kernel in WINOGRAD_CONV]
@@ -175,17 +175,17 @@ def test_products_in_the_transformed_domain_are_the_convolution() -> None:
     image, taps = random.integers(-128, 128, (4, 4)), random.integers(-127, 128, (1, 3, 3, 1))
     before = np.asarray([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]])
     after = np.asarray([[1, 1, 1, 0], [0, 1, -1, -1]])
-    product = transformed(taps)[0, :, :, 0] * (before @ image @ before.T)
+    product = transform_weights(taps)[0, :, :, 0] * (before @ image @ before.T)
     assert np.array_equal(after @ product @ after.T, 4 * correlate2d(image, taps[0, :, :, 0], "valid"))
 
 
 def test_transformed_values_fit_in_16_bits() -> None:
-    assert np.abs(transformed(np.full((1, 3, 3, 4), -128))).max() == 9 * 128
+    assert np.abs(transform_weights(np.full((1, 3, 3, 4), -128))).max() == 9 * 128
 
 
 @pytest.mark.parametrize("channels", range(2, 9))
 def test_pairs_cover_all_channels(channels: int) -> None:
-    found = pairs(channels)
+    found = pair_channels(channels)
     assert set(found.reshape(-1)) == set(range(channels))
     assert (found[:, 1] == found[:, 0] + 1).all()
 

@@ -16,7 +16,7 @@ from test_float_kernels import CLAMPS, Layers, check_on, check_plain
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.graph import Node
-from mcugen.kernels.fpu.fpu_winograd import FPU_WINOGRAD_CONV, transformed
+from mcugen.kernels.fpu.fpu_winograd import FPU_WINOGRAD_CONV, transform_weights
 
 KERNEL, DIRECT = "conv2d_f32_winograd", "conv2d_f32_fpu"
 BOARDS = ["nrf52840", "rt1060", "nrf5340", "corstone300", "rv32imafc"]
@@ -125,7 +125,7 @@ def test_products_in_the_transformed_domain_are_the_convolution():
     image, taps = random.standard_normal((4, 4)), random.standard_normal((1, 3, 3, 1))
     before = np.asarray([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]])
     after = np.asarray([[1, 1, 1, 0], [0, 1, -1, -1]])
-    product = transformed(taps)[0, :, :, 0] * (before @ image @ before.T)
+    product = transform_weights(taps)[0, :, :, 0] * (before @ image @ before.T)
     np.testing.assert_allclose(after @ product @ after.T, correlate2d(image, taps[0, :, :, 0], "valid"), rtol=1e-5)
 
 

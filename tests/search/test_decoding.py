@@ -18,7 +18,7 @@ from mcugen.core.board import load_board
 from mcugen.driver.compiled import CompiledModel
 from mcugen.hir.interpreter import interpret
 from mcugen.kernels.choose import AMPLE_MEMORY_FRACTION
-from mcugen.kernels.portable.compressed_weights import Code, code_of, digits_of
+from mcugen.kernels.portable.compressed_weights import Code, code_of, split_base_256
 from mcugen.lir.program import DECODE_WEIGHTS, Instr
 from mcugen.search import goal_program
 from mcugen.search.budget import use_of
@@ -64,7 +64,7 @@ def decoded(code: Code) -> np.ndarray:
 @settings(max_examples=60)
 @given(arrays.arrays(np.int32, st.integers(1, 30), elements=st.integers(-(2**31), 2**31 - 1)))
 def test_digits_are_those_of_the_words(words: np.ndarray):
-    digits = digits_of(words).astype(np.int64)
+    digits = split_base_256(words).astype(np.int64)
     assert ((digits << [0, 8, 16, 24]).sum(-1).astype(np.uint32).view(np.int32) == words).all()
 
 
@@ -73,7 +73,7 @@ def test_weights_that_are_packed_in_halves_are_digits_again():
     codes = coarse_weights(1, 4, 50).astype(np.int64)
     halves = (codes[0::2] + 256 * codes[1::2]).astype("<i2")
     words = np.ascontiguousarray(halves).view("<i4")
-    digits = digits_of(words).reshape(2, -1, 2, 2)
+    digits = split_base_256(words).reshape(2, -1, 2, 2)
     assert (digits[:, :, 0, 0] == codes[0::2, 0::2]).all()
     assert np.abs(digits[:, :, 1, 0] - codes[0::2, 1::2]).max() <= 1
 

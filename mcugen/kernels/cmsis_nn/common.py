@@ -26,35 +26,43 @@ from mcugen.numerics.fixedpoint import Requantizer
 MAX_INT16_AXIS = 2**15 - 1
 """Largest length of an axis: the library counts positions in 16 bits, partly signed."""
 
-MOST_WEIGHTS = 2**16 - 1
-"""Largest number of weights of a filter: the library counts them in 16 bits."""
+MAX_FILTER_WEIGHTS = 2**16 - 1
+"""Largest number of weights in the filter of one output channel: the library counts them in 16 bits."""
 
-MOST_SHIFTED = 2**30
-"""Sums, shifted to the left as their requantization begins, stay below: for Helium and single rounding, the library
-shifts them by one bit more."""
+SHIFTED_SUM_LIMIT = 2**30
+"""Exclusive bound of accumulators after the left shift that begins their requantization. For Helium and single
+rounding, the library shifts them left by one bit more."""
 
-MOST_RESULT = 2**30
-"""Requantized sums stay below, so that neither a zero point nor the rounding overflows in the library."""
+RESULT_LIMIT = 2**30
+"""Exclusive bound of requantized accumulators, so that neither the zero point nor the rounding overflows in the
+library."""
 
 
 def library_kernel(name: str, *, emit: Callable[[Any, Site], Call | list[Call]], **more: Any) -> Kernel:
-    """Return a kernel of the library. With `evaluate` it rounds differently from the operator."""
+    """Declare a kernel that calls CMSIS-NN.
+
+    Args:
+        name: Name of the kernel.
+        emit: Makes the kernel's instruction, or several.
+        more: Other fields of Kernel; `evaluate` if the library rounds differently from the operator.
+    """
     return Kernel(name, emit=emit, library=CMSIS_NN, **more)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scratch(Params):
-    """The library's working memory."""
+    """Parameter of the library's scratch memory."""
 
     scratch_bytes: Annotated[int | None, "bytes of the library's scratch buffer"] = None
 
 
 SCRATCH = scratch_role("scratch", "the library's working memory", DType.INT8)
+"""Scratch operand of the library's functions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroPoints(Params):
-    """Zero points."""
+    """Zero points of the input and the output."""
 
     x_zero_point: Annotated[Trained, "zero point of x"]
     y_zero_point: Annotated[Trained, "zero point of y"]
@@ -67,33 +75,46 @@ class ZeroPoints(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class TensorScale(Params):
-    """Parameters of the library's requantization of a whole tensor."""
+    """Parameters of the library's requantization with a single scale for all channels."""
 
     multiplier: Annotated[Trained, "requantization multiplier, Q0.31"]
     shift: Annotated[Trained, "left shift of sums before the product; negative: right shift after it"]
 
 
-def by_variant(features: frozenset[str], plain: int, dsp: int, mve: int) -> int:
-    """Return the number for the library's variant on this CPU."""
+def select_by_variant(features: frozenset[str], plain: int, dsp: int, mve: int) -> int:
+    """Return `mve`, `dsp` or `plain`, by the variant of the library that the compiler selects for these CPU features.
+
+    Args:
+        features: CPU features.
+        plain: Value for the library in plain C.
+        dsp: Value for the DSP extension.
+        mve: Value for Helium.
+    """
     if "mve" in features:
         return mve
     return dsp if "dsp" in features else plain
 
 
-def multipliers(requantize: Requantizer, channels: int) -> tuple[Array, Array]:
-    """M and shift of each channel, int32: no shift to the right."""
+def library_multipliers(requantize: Requantizer, channels: int) -> tuple[Array, Array]:
+    """Return the library's multiplier and left shift of each channel, both int32 [channels]."""
     multiplier = np.broadcast_to(requantize.multiplier, channels).astype(np.int32)
     return multiplier, np.full(channels, 31 - requantize.shift, np.int32)
 
 
 def layer_operands(x: DType, bias: DType, *, y: DType | None = None) -> tuple[Role, ...]:
-    """x, weights, bias, multiplier, shift and y of a layer."""
+    """Declare the operands of a layer: x, weights, bias, multiplier, shift and y.
+
+    Args:
+        x: Type of the input.
+        bias: Type of the bias, besides int32.
+        y: Type of the output; None for that of the input.
+    """
     return (
         reads("x", "input, channels last", x),
         reads("w", "weights", DType.INT8),
         reads("bias", "bias by channel", *{DType.INT32, bias}),
         reads("multiplier", "multiplier by channel", DType.INT32),
-        reads("shift", "bits by which sums are shifted to the left, by channel", DType.INT32),
+        reads("shift", "left shift of accumulators, in bits, by channel", DType.INT32),
         writes("y", "output, channels last", y or x),
     )
 
@@ -105,16 +126,16 @@ def layer_constants(
 
     Args:
         spec: The layer.
-        site: The call.
+        site: Operands and CPU features of the call.
         weights: Weights in the library's layout.
         bias: Bias of each output channel.
-        per_tensor: Whether there is a single multiplier.
-        multiple: Number of channels is padded to a multiple of it, for functions that read beyond the last channel;
-            channels must be the last axis of the weights.
+        per_tensor: Whether all channels share one multiplier.
+        multiple: The number of channels is padded to a multiple of this, for functions that read beyond the last
+            channel. Channels must then be the last axis of the weights.
     """
     channels = len(bias)
     beyond = -channels % multiple
-    multiplier, shift = multipliers(spec.requantizer, 1 if per_tensor else channels)
+    multiplier, shift = library_multipliers(spec.requantizer, 1 if per_tensor else channels)
     constants = {"w": np.pad(weights.reshape(-1), (0, beyond)), "bias": np.pad(bias.astype(np.int32), (0, beyond))}
     constants["multiplier"] = multiplier if per_tensor else np.pad(multiplier, (0, beyond))
     operands = {role: site.const(role, array) for role, array in constants.items()}
@@ -127,8 +148,8 @@ def with_scratch(operands: Mapping[str, Buffer], site: Site, size: int) -> dict[
     return {**operands, "scratch": site.scratch("scratch", DType.INT8, size)}
 
 
-def packed_nibbles(weights: Array) -> Array:
-    """Two weights of 4 bits a byte, in their order, the first in the lower half; int8."""
+def pack_nibbles_in_order(weights: Array) -> Array:
+    """Pack 4-bit weights as int8, two per byte in their order, the first one in the lower half."""
     flat = weights.reshape(-1).astype(np.int8)
     pairs = np.pad(flat, (0, flat.size % 2)).view(np.uint8).reshape(-1, 2)
     packed: Array = (pairs[:, 0] & 0xF | pairs[:, 1] << 4).astype(np.uint8).view(np.int8)
@@ -138,18 +159,18 @@ def packed_nibbles(weights: Array) -> Array:
 # ------------------------------------------------------------------------------- conditions
 
 
-def int8_layer(spec: WeightedSpec) -> bool:
-    """Require int8 tensors and weights, sums of 32 bits."""
+def is_int8_layer(spec: WeightedSpec) -> bool:
+    """Require int8 tensors and weights, and accumulators of 32 bits."""
     if not spec.is_int8:
         return False
     sums, requantize = spec.largest_sums, spec.requantizer
     left = 31 - requantize.shift
     largest = int((sums.astype(np.float64) * requantize.multiplier).max(initial=0)) >> requantize.shift
-    return left >= 0 and spec.largest_sum << left < MOST_SHIFTED and largest < MOST_RESULT
+    return left >= 0 and spec.largest_sum << left < SHIFTED_SUM_LIMIT and largest < RESULT_LIMIT
 
 
-def small_axes(spec: WeightedSpec) -> bool:
-    """Require axes below 32768, filters of fewer than 65536 weights."""
+def has_small_axes(spec: WeightedSpec) -> bool:
+    """Require axes of fewer than 32768 elements, and filters of fewer than 65536 weights."""
     shapes = (spec.x.shape, spec.weights.shape, spec.y.shape)
     is_short = all(0 < size <= MAX_INT16_AXIS for shape in shapes for size in shape)
-    return is_short and spec.depth <= MOST_WEIGHTS
+    return is_short and spec.depth <= MAX_FILTER_WEIGHTS

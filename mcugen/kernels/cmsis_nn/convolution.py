@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """CMSIS-NN's convolutions: arm_convolve_wrapper_s8, and arm_convolve_wrapper_s4 with weights of 4 bits.
 
-The wrappers choose by the shape: pointwise convolutions, rows of one line ("1 x n"), all others. With Helium the second
-way is wrong for some paddings, and the first for pixels that lie beyond the right or lower end; `laid` says the same
-convolution so that the library takes the general way, which is right for all.
+The wrappers choose an algorithm by the shape: one for pointwise convolutions, one for images of one row ("1 x n"), one
+for all others. With Helium, the second one is wrong for some paddings, and the first one if pixels beyond the right or
+lower end are read. `for_library` describes such a convolution so that the library takes the general algorithm, which is
+always right.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from mcugen.kernels.cmsis_nn.common import (
     SCRATCH,
     Scratch,
     ZeroPoints,
-    by_variant,
-    int8_layer,
+    has_small_axes,
+    is_int8_layer,
     layer_constants,
     layer_operands,
     library_kernel,
-    packed_nibbles,
-    small_axes,
+    pack_nibbles_in_order,
+    select_by_variant,
     with_scratch,
 )
 from mcugen.kernels.common.conv_shape import ConvGeometry, ConvShape
@@ -31,30 +32,35 @@ from mcugen.kernels.common.weighted_layers import CodeLimits, four_bits
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Site
 
 
-def laid(shape: ConvShape, lines: bool = True) -> ConvShape:
-    """Return the convolution in the form that the library should see.
+def for_library(shape: ConvShape, lines: bool = True) -> ConvShape:
+    """Return an equivalent geometry for which the library chooses an algorithm that is right.
 
-    A dilation has no effect on a single tap, but keeps the library from its pointwise function. An image of one line is
-    equivalent to the upright line; `lines` says whether the library may use its function for lines.
+    A dilation has no effect on a single tap, but keeps the library from its pointwise function. An image of one row is
+    equivalent to an image of one column, which keeps the library from its function for rows.
+
+    Args:
+        shape: Geometry of the convolution.
+        lines: Whether the library may use its function for images of one row where it is right.
     """
     if shape.kernel_height == shape.kernel_width == 1:
         dilation = 1 if is_pointwise(shape) else 2
         return replace(shape, dilation_height=dilation, dilation_width=dilation)
     if shape.in_height == shape.kernel_height == shape.out_height == 1 and not (lines and _is_line(shape)):
-        return shape.turned()
+        return shape.transposed()
     return shape
 
 
 def is_pointwise(shape: ConvShape) -> bool:
-    """Whether it is computed without gathering."""
+    """Return whether the library reads pixels in x, without im2col."""
     return shape.reads_pixels and shape.groups == 1
 
 
 def _is_line(shape: ConvShape) -> bool:
-    """Whether the library computes a line in its own way, and rightly.
+    """Return whether the library's function for images of one row is used, and is right.
 
-    Helium gathers the windows that begin before the line, and those that end behind it, in one go each: the former must
-    not reach its end nor the latter its beginning, and the first of the latter must leave it by one element.
+    With Helium, it gathers all windows that begin before the row at once, and all windows that end behind it at once.
+    The former must not reach the row's end nor the latter its beginning, and the first of the latter must exceed the
+    row by one element.
     """
     before, after = shape.padding_left, _line_end(shape)
     left, right = -(-before // shape.stride_width), -(-after // shape.stride_width)
@@ -73,44 +79,51 @@ def _line_end(shape: ConvShape) -> int:
     return (shape.out_width - 1) * shape.stride_width - shape.padding_left + shape.kernel_width - shape.in_width
 
 
-def conv_scratch(shape: ConvShape, features: frozenset[str]) -> int:
-    """Bytes for a shape as it was `laid`: two columns of int16 elements; with Helium four of int8, or a line's ends."""
+def conv_scratch_bytes(shape: ConvShape, features: frozenset[str]) -> int:
+    """Return the bytes of scratch memory that the library needs for a convolution.
+
+    These are two im2col columns of int16; with Helium four columns of int8, or the padded ends of a row.
+
+    Args:
+        shape: Geometry that for_library returned.
+        features: CPU features.
+    """
     depth = shape.kernel_height * shape.kernel_width * shape.in_channels
     columns = 4 * (-(-depth // 4) * 4)
     mve = 4 * (-(-depth // 16) * 16)
     if shape.in_height == shape.kernel_height == 1 and shape.kernel_width > 1:
         after = _line_end(shape)
         mve = max(shape.kernel_width + shape.padding_left, shape.kernel_width - 1 + after) * shape.in_channels
-    return by_variant(features, columns, columns, mve)
+    return select_by_variant(features, columns, columns, mve)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilterDepth(Params):
-    """Parameters of a grouped convolution."""
+    """Parameter of a convolution that may have groups of channels."""
 
-    filter_channels: Annotated[int, "channels of a filter"]
+    filter_channels: Annotated[int, "input channels of a filter"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConvOptions(Options):
     """Template options of a convolution."""
 
-    direct: Annotated[bool, "whether the library reads x where it lies, and takes no memory"]
+    direct: Annotated[bool, "whether the library reads x without im2col, and needs no scratch memory"]
 
 
 def emit_s8(spec: ConvSpec, site: Site) -> Call:
-    """Weights [O, H, W, I] in their order; dense layers are pointwise convolutions of their rows."""
-    return _emit(spec, site, laid(spec.shape), spec.weights)
+    """Emit a convolution, or a dense layer as a pointwise convolution; weights keep their order [O, H, W, I]."""
+    return _emit(spec, site, for_library(spec.shape), spec.weights)
 
 
 def emit_s4(spec: ConvSpec, site: Site) -> Call:
-    """Emit a convolution with two weights a byte."""
-    return _emit(spec, site, laid(spec.shape, lines=False), packed_nibbles(spec.weights))
+    """Emit a convolution with two 4-bit weights per byte."""
+    return _emit(spec, site, for_library(spec.shape, lines=False), pack_nibbles_in_order(spec.weights))
 
 
 def _emit(spec: ConvSpec, site: Site, shape: ConvShape, packed: Array) -> Call:
     direct = is_pointwise(shape)
-    size = None if direct else conv_scratch(shape, site.features)
+    size = None if direct else conv_scratch_bytes(shape, site.features)
     operands = {"x": site.x, **layer_constants(spec, site, packed, spec.integer_bias), "y": site.y}
     depth = FilterDepth(filter_channels=spec.weights.shape[-1])
     return site.call(
@@ -121,20 +134,20 @@ def _emit(spec: ConvSpec, site: Site, shape: ConvShape, packed: Array) -> Call:
     )
 
 
-def one_group(spec: ConvSpec) -> bool:
+def has_one_group(spec: ConvSpec) -> bool:
     """Require one group of channels."""
     return spec.shape.groups == 1
 
 
-def no_padded_lines(spec: ConvSpec) -> bool:
-    """Require no lines padded above or below."""
+def has_no_padded_rows(spec: ConvSpec) -> bool:
+    """Require no image of one row that is padded above or below."""
     shape = spec.shape
     return not (shape.in_height == shape.kernel_height == 1 and shape.kernel_width > 1 and shape.out_height > 1)
 
 
-def way(spec: ConvSpec) -> str:
-    """Return the library's function for this shape."""
-    shape = laid(spec.shape)
+def conv_algorithm(spec: ConvSpec) -> str:
+    """Return which algorithm the library uses: "pointwise", "line", "groups" or "window"."""
+    shape = for_library(spec.shape)
     if is_pointwise(shape):
         return "pointwise"
     if shape.in_height == shape.kernel_height == 1 and shape.kernel_width > 1:
@@ -142,8 +155,8 @@ def way(spec: ConvSpec) -> str:
     return "groups" if shape.groups > 1 else "window"
 
 
-def gatherings(spec: ConvSpec) -> int:
-    """Return the number of channel runs that are copied one by one: those of each window and group."""
+def count_gathered_taps(spec: ConvSpec) -> int:
+    """Return the number of copies of im2col, one for each tap of each window and group, for the cost model."""
     shape = spec.shape
     return shape.batch * shape.out_height * shape.out_width * shape.kernel_height * shape.kernel_width * shape.groups
 
@@ -163,15 +176,16 @@ CMSIS_CONV_S8: tuple[Kernel, ...] = (
     _convolution(
         "cmsis_convolve_s8",
         "arm_convolve_wrapper_s8",
-        when=(int8_layer, no_padded_lines, small_axes),
+        when=(is_int8_layer, has_no_padded_rows, has_small_axes),
         emit=emit_s8,
-        way=way,
-        extra=gatherings,
+        way=conv_algorithm,
+        extra=count_gathered_taps,
     ),
     _convolution(
         "cmsis_convolve_s4",
-        "arm_convolve_wrapper_s4, two weights a byte",
-        when=(int8_layer, four_bits, one_group, no_padded_lines, small_axes),
+        "arm_convolve_wrapper_s4, two weights per byte",
+        when=(is_int8_layer, four_bits, has_one_group, has_no_padded_rows, has_small_axes),
         emit=emit_s4,
     ),
 )
+"""CMSIS-NN's kernels of int8 convolutions, in order of preference."""

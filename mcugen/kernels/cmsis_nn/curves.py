@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CMSIS-NN's sigmoid and tanh of int16: lines between entries of one table."""
+"""CMSIS-NN's sigmoid and tanh of int16, which interpolate linearly between entries of one table."""
 
 from __future__ import annotations
 
@@ -25,14 +25,25 @@ def _table() -> Array:
 
 
 def sigmoid(x: Array, left: int) -> Array:
-    """Return the sigmoid in units of 2^−15, of arguments in units of 2^(left − 12)."""
+    """Return the library's sigmoid, bit by bit.
+
+    Args:
+        x: Arguments, int16, in units of 2^(left − 12).
+        left: Left shift of the arguments to 12 fraction bits.
+
+    Returns:
+        Results in units of 2^−15.
+    """
     at = _scaled(x, left)
     line = _line(np.abs(at), 9, 0x7FFF << 10)
     return np.asarray(np.where(at >= 0, line + 512, 2**25 - line + 511) >> 10)
 
 
 def tanh(x: Array, left: int) -> Array:
-    """Return tanh(x) = 2 σ(2x) − 1 in units of 2^−15, of arguments in units of 2^(left − 12)."""
+    """Return the library's hyperbolic tangent, tanh(x) = 2 σ(2x) − 1, bit by bit.
+
+    Arguments and results have the units of `sigmoid`.
+    """
     at = _scaled(x, left)
     line = _line(np.abs(at), 8, 0xFFFF << 8) - 2**23
     return np.asarray(np.where(at >= 0, line + 128, 127 - line) >> 8)

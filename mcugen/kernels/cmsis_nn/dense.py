@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """CMSIS-NN's fully connected layers: arm_fully_connected_wrapper_s8 and, with weights of 4 bits, _s4.
 
-With Helium the library adds precomputed sums instead of the bias and the input's offset, and elsewhere these instead of
-the sums. An offset of 0, and a bias with the zero point folded in, which is just those sums, serve both alike.
+With Helium, the library adds precomputed sums; elsewhere it adds the bias and the input's offset instead. An offset of
+0 and a bias with the zero point folded in, which equals those sums, serve both variants.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 
 from mcugen.hir.types import DType
 from mcugen.kernels.cmsis_nn.common import (
-    MOST_SHIFTED,
+    SHIFTED_SUM_LIMIT,
     ZeroPoints,
-    int8_layer,
+    has_small_axes,
+    is_int8_layer,
     layer_constants,
     layer_operands,
     library_kernel,
-    packed_nibbles,
-    small_axes,
+    pack_nibbles_in_order,
 )
 from mcugen.kernels.cmsis_nn.convolution import CMSIS_CONV_S8
 from mcugen.kernels.common.specs import ConvSpec
@@ -30,20 +30,20 @@ from mcugen.kernels.portable.weighted import DenseSizes
 from mcugen.lir.kernel import Call, Kernel, Options, Site
 from mcugen.numerics.sums import requantizer
 
-MANY_ROWS = 4
-"""Least number of rows for which a pointwise convolution takes fewer instructions than a fully connected layer."""
+MIN_POINTWISE_ROWS = 4
+"""Smallest number of rows for which a pointwise convolution takes fewer instructions than a fully connected layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DenseOptions(Options):
     """Template options of a fully connected layer."""
 
-    per_channel: Annotated[bool, "whether channels have multipliers of their own"]
+    per_channel: Annotated[bool, "whether each channel has its own multiplier"]
 
 
 def emit_s8(spec: ConvSpec, site: Site) -> Call:
-    """Weights [N, K] in their order; one multiplier where all channels have the same."""
-    one = one_multiplier(spec)
+    """Emit a dense layer; weights keep their order [N, K], and a multiplier that all channels share is stored once."""
+    one = has_one_multiplier(spec)
     constants = layer_constants(spec, site, spec.weights, spec.folded_bias, per_tensor=one)
     return site.call(
         {"x": site.x, **constants, "y": site.y},
@@ -54,8 +54,8 @@ def emit_s8(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_s4(spec: ConvSpec, site: Site) -> Call:
-    """Two weights a byte, one multiplier."""
-    constants = layer_constants(spec, site, packed_nibbles(spec.weights), spec.folded_bias, per_tensor=True)
+    """Emit a dense layer with two 4-bit weights per byte and a single multiplier."""
+    constants = layer_constants(spec, site, pack_nibbles_in_order(spec.weights), spec.folded_bias, per_tensor=True)
     params = [DenseSizes.of(spec), ZeroPoints.of(spec), CodeLimits.of(spec.limits)]
     return site.call({"x": site.x, **constants, "y": site.y}, params)
 
@@ -63,11 +63,11 @@ def emit_s4(spec: ConvSpec, site: Site) -> Call:
 # ------------------------------------------------------------------------------- conditions
 
 
-def few_rows(spec: ConvSpec) -> bool:
-    """Require a window as large as the image, or few rows."""
+def has_few_rows(spec: ConvSpec) -> bool:
+    """Require a window as large as the image, or a dense layer of at most 3 rows."""
     shape = spec.shape
     if spec.weights.ndim == 2:
-        return shape.out_width < MANY_ROWS
+        return shape.out_width < MIN_POINTWISE_ROWS
     whole = (shape.kernel_height, shape.kernel_width) == (
         shape.in_height,
         shape.in_width,
@@ -75,15 +75,15 @@ def few_rows(spec: ConvSpec) -> bool:
     return whole and shape.groups == 1 and shape.is_inside
 
 
-def one_multiplier(spec: ConvSpec) -> bool:
-    """Require one scale for all channels."""
+def has_one_multiplier(spec: ConvSpec) -> bool:
+    """Require the same multiplier in all channels."""
     return len(set(requantizer(spec.sig).multiplier.tolist())) == 1
 
 
-def short_sums(spec: ConvSpec) -> bool:
-    """Require sums of 32 bits with the zero point folded into the bias."""
+def fits_folded_bias(spec: ConvSpec) -> bool:
+    """Require accumulators of 32 bits that start with the zero point folded into the bias."""
     sums = np.abs(spec.folded_bias) + 128 * np.abs(spec.rows.astype(np.int64)).sum(1)
-    return int(sums.max(initial=0)) << (31 - requantizer(spec.sig).shift) < MOST_SHIFTED
+    return int(sums.max(initial=0)) << (31 - requantizer(spec.sig).shift) < SHIFTED_SUM_LIMIT
 
 
 def _dense(name: str, function: str, **more: Any) -> Kernel:
@@ -102,17 +102,18 @@ CMSIS_ROW_S8: tuple[Kernel, ...] = (
         "cmsis_dense_s8",
         "arm_fully_connected_wrapper_s8",
         options=(DenseOptions,),
-        when=(int8_layer, few_rows, short_sums, small_axes),
+        when=(is_int8_layer, has_few_rows, fits_folded_bias, has_small_axes),
         emit=emit_s8,
     ),
     _dense(
         "cmsis_dense_s4",
-        "arm_fully_connected_s4, two weights a byte",
-        when=(int8_layer, four_bits, few_rows, one_multiplier, short_sums, small_axes),
+        "arm_fully_connected_s4, two weights per byte",
+        when=(is_int8_layer, four_bits, has_few_rows, has_one_multiplier, fits_folded_bias, has_small_axes),
         emit=emit_s4,
     ),
 )
-"""Kernels of fully connected layers, also for convolutions."""
+"""CMSIS-NN's kernels of int8 layers with few rows; they also compute convolutions with a single window."""
 
 CMSIS_DENSE_S8: tuple[Kernel, ...] = (*CMSIS_ROW_S8, *CMSIS_CONV_S8)
-"""Kernels of fully connected layers; several rows are pixels of a convolution."""
+"""CMSIS-NN's kernels of int8 fully connected layers, in order of preference; several rows are pixels of a
+convolution."""

@@ -13,13 +13,13 @@ from mcugen.kernels.cmsis_nn.common import (
     SCRATCH,
     Scratch,
     ZeroPoints,
-    by_variant,
-    int8_layer,
+    has_small_axes,
+    is_int8_layer,
     layer_constants,
     layer_operands,
     library_kernel,
-    packed_nibbles,
-    small_axes,
+    pack_nibbles_in_order,
+    select_by_variant,
     with_scratch,
 )
 from mcugen.kernels.common.conv_shape import ConvGeometry, ConvShape
@@ -27,12 +27,15 @@ from mcugen.kernels.common.specs import ConvSpec
 from mcugen.kernels.common.weighted_layers import CodeLimits, four_bits
 from mcugen.lir.kernel import Call, Kernel, Params, Site
 
-GATHERED_CHANNELS = 124
-"""Channels that Helium gathers at once."""
+MAX_GATHERED_CHANNELS = 124
+"""Largest number of channels that the library gathers at a time with Helium."""
 
 
-def plain(shape: ConvShape) -> ConvShape:
-    """Return the convolution without dilations of single taps, which keep the library from its fast functions."""
+def without_idle_dilation(shape: ConvShape) -> ConvShape:
+    """Return the geometry with a dilation of 1 along axes that have a single tap.
+
+    A larger dilation means the same there, but keeps the library from its fast functions.
+    """
     h, w = (1 if taps == 1 else dilation for taps, dilation in zip(*_by_axis(shape), strict=True))
     return replace(shape, dilation_height=h, dilation_width=w)
 
@@ -41,42 +44,50 @@ def _by_axis(shape: ConvShape) -> tuple[tuple[int, int], tuple[int, int]]:
     return (shape.kernel_height, shape.kernel_width), (shape.dilation_height, shape.dilation_width)
 
 
-def is_fast(shape: ConvShape) -> bool:
-    """Whether the library takes one of its fast ways."""
+def uses_fast_function(shape: ConvShape) -> bool:
+    """Return whether the library uses one of its fast functions."""
     return shape.out_channels == shape.in_channels and shape.dilation_height == shape.dilation_width == 1
 
 
-def is_near(shape: ConvShape) -> bool:
-    """Whether the library, without Helium, has a function for just this window, which reads x where it lies."""
+def has_direct_function(shape: ConvShape) -> bool:
+    """Return whether the library has, without Helium, a function for this 3×3 window that reads x directly."""
     return shape.kernel_height == shape.kernel_width == 3 and max(shape.padding_top, shape.padding_left) <= 1
 
 
-def depthwise_scratch(shape: ConvShape, features: frozenset[str], small: bool) -> int:
-    """Bytes: a window's elements as int16, or with Helium four windows of some channels; the slow way needs none."""
-    if not is_fast(shape):
+def depthwise_scratch_bytes(shape: ConvShape, features: frozenset[str], small: bool) -> int:
+    """Return the bytes of scratch memory that the library needs for a depthwise convolution.
+
+    These are one window as int16, or with Helium four windows of up to 124 channels. The slow function needs none.
+
+    Args:
+        shape: Geometry that without_idle_dilation returned.
+        features: CPU features.
+        small: Whether weights have 4 bits.
+    """
+    if not uses_fast_function(shape):
         return 0
     taps = shape.kernel_height * shape.kernel_width
     window = 2 * taps * shape.in_channels
     if small:
-        return by_variant(features, window, window, 4 * taps * GATHERED_CHANNELS)
-    return by_variant(features, 0, 0 if is_near(shape) else window, 4 * taps * GATHERED_CHANNELS)
+        return select_by_variant(features, window, window, 4 * taps * MAX_GATHERED_CHANNELS)
+    return select_by_variant(features, 0, 0 if has_direct_function(shape) else window, 4 * taps * MAX_GATHERED_CHANNELS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Multiplicity(Params):
+class ChannelMultiplier(Params):
     """Parameters of a depthwise convolution with several outputs per input channel."""
 
     channel_multiplier: Annotated[int, "channels of y per channel of x"]
 
 
 def emit_s8(spec: ConvSpec, site: Site) -> Call:
-    """Weights [H, W, O]."""
+    """Emit a depthwise convolution with int8 weights [H, W, O]."""
     return _emit(spec, site, _turned(spec), small=False)
 
 
 def emit_s4(spec: ConvSpec, site: Site) -> Call:
-    """Emit a depthwise convolution with two weights a byte."""
-    return _emit(spec, site, packed_nibbles(_turned(spec)), small=True)
+    """Emit a depthwise convolution with two 4-bit weights per byte."""
+    return _emit(spec, site, pack_nibbles_in_order(_turned(spec)), small=True)
 
 
 def _turned(spec: ConvSpec) -> Array:
@@ -85,11 +96,11 @@ def _turned(spec: ConvSpec) -> Array:
 
 
 def _emit(spec: ConvSpec, site: Site, packed: Array, small: bool) -> Call:
-    """Helium reads up to three channels beyond the last."""
-    shape, multiple = plain(spec.shape), by_variant(site.features, 1, 1, 4)
+    """Emit a depthwise convolution, with padded constants: Helium reads up to three channels beyond the last."""
+    shape, multiple = without_idle_dilation(spec.shape), select_by_variant(site.features, 1, 1, 4)
     constants = layer_constants(spec, site, packed, spec.integer_bias, multiple=multiple)
-    size = depthwise_scratch(shape, site.features, small)
-    by_channel = Multiplicity(channel_multiplier=shape.out_channels // shape.in_channels)
+    size = depthwise_scratch_bytes(shape, site.features, small)
+    by_channel = ChannelMultiplier(channel_multiplier=shape.out_channels // shape.in_channels)
     return site.call(
         with_scratch({"x": site.x, **constants, "y": site.y}, site, size),
         [shape.geometry, by_channel, ZeroPoints.of(spec), CodeLimits.of(spec.limits), Scratch(scratch_bytes=size)],
@@ -99,14 +110,14 @@ def _emit(spec: ConvSpec, site: Site, packed: Array, small: bool) -> Call:
 # ------------------------------------------------------------------------------- conditions
 
 
-def one_channel_filters(spec: ConvSpec) -> bool:
-    """Require filters of one channel each."""
+def has_one_channel_filters(spec: ConvSpec) -> bool:
+    """Require that each filter reads one input channel, of several."""
     return 1 < spec.shape.groups == spec.shape.in_channels
 
 
-def near_windows(spec: ConvSpec) -> bool:
-    """Require windows that touch the image, their centres within it where the library counts on that."""
-    shape = plain(spec.shape)
+def has_reachable_windows(spec: ConvSpec) -> bool:
+    """Require windows that touch the image; where the library assumes it, window centres inside the image."""
+    shape = without_idle_dilation(spec.shape)
     last_h = (shape.out_height - 1) * shape.stride_height - shape.padding_top
     last_w = (shape.out_width - 1) * shape.stride_width - shape.padding_left
     touching = (
@@ -118,25 +129,28 @@ def near_windows(spec: ConvSpec) -> bool:
         )
         <= 0
     )
-    return not is_fast(shape) or (touching and (not is_near(shape) or last_w + 1 < shape.in_width))
+    return not uses_fast_function(shape) or (
+        touching and (not has_direct_function(shape) or last_w + 1 < shape.in_width)
+    )
 
 
-def whole_bytes(spec: ConvSpec) -> bool:
-    """Require an even number of channels, unless the library is fast."""
-    shape = plain(spec.shape)
-    return shape.in_channels % 2 == 0 or is_fast(shape)
+def has_even_channels(spec: ConvSpec) -> bool:
+    """Require an even number of channels, unless one of the library's fast functions is used."""
+    shape = without_idle_dilation(spec.shape)
+    return shape.in_channels % 2 == 0 or uses_fast_function(shape)
 
 
 HELIUM = frozenset({"mve"})
-"""gcc 12 takes the predicates of 32-bit lanes for all ones in the library's function of 4 bits."""
+"""CPU features with which the library's depthwise function for 4-bit weights is not used: gcc 12 compiles it wrongly
+for Helium (it takes the predicates of 32-bit lanes for all ones)."""
 
 
-def way(spec: ConvSpec) -> str:
-    """Return the library's function for this shape."""
-    shape = plain(spec.shape)
-    if not is_fast(shape):
+def depthwise_function(spec: ConvSpec) -> str:
+    """Return which function the library uses: "any", "fours", "near" or "window"."""
+    shape = without_idle_dilation(spec.shape)
+    if not uses_fast_function(shape):
         return "any" if shape.out_channels // shape.in_channels % 4 else "fours"
-    return "near" if is_near(shape) else "window"
+    return "near" if has_direct_function(shape) else "window"
 
 
 def _depthwise(name: str, function: str, **more: Any) -> Kernel:
@@ -144,7 +158,7 @@ def _depthwise(name: str, function: str, **more: Any) -> Kernel:
         name,
         what=f"a convolution of each channel of int8 tensors: {function}",
         operands=(*layer_operands(DType.INT8, DType.INT32), SCRATCH),
-        params=(ConvGeometry, Multiplicity, ZeroPoints, CodeLimits, Scratch),
+        params=(ConvGeometry, ChannelMultiplier, ZeroPoints, CodeLimits, Scratch),
         **more,
     )
 
@@ -153,16 +167,23 @@ CMSIS_DEPTHWISE_S8: tuple[Kernel, ...] = (
     _depthwise(
         "cmsis_depthwise_s8",
         "arm_depthwise_conv_wrapper_s8",
-        when=(int8_layer, one_channel_filters, near_windows, small_axes),
+        when=(is_int8_layer, has_one_channel_filters, has_reachable_windows, has_small_axes),
         emit=emit_s8,
-        way=way,
+        way=depthwise_function,
     ),
     _depthwise(
         "cmsis_depthwise_s4",
-        "arm_depthwise_conv_wrapper_s4, two weights a byte",
-        when=(int8_layer, four_bits, one_channel_filters, near_windows, whole_bytes, small_axes),
+        "arm_depthwise_conv_wrapper_s4, two weights per byte",
+        when=(
+            is_int8_layer,
+            four_bits,
+            has_one_channel_filters,
+            has_reachable_windows,
+            has_even_channels,
+            has_small_axes,
+        ),
         emit=emit_s4,
         lacks=HELIUM,
     ),
 )
-"""Kernels of depthwise convolutions."""
+"""CMSIS-NN's kernels of int8 depthwise convolutions, in order of preference."""

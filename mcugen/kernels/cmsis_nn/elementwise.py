@@ -21,11 +21,13 @@ from mcugen.lir.traversal import collapse
 from mcugen.numerics.fixedpoint import same_codes
 
 INT8_SUM_LEFT_SHIFT = 22
-"""Bits by which a sum's operands are shifted to the left. They fit 32 bits even doubled, as the library for Helium does
-it if built for single rounding; with DSP it takes 16 at least, as only the lower half of a difference is shifted."""
+"""Left shift, in bits, of the operands of a sum of int8 tensors. Shifted operands fit 32 bits even if they are doubled,
+as in a Helium build with single rounding. A DSP build needs at least 16: it shifts only the lower half of a
+difference."""
 
-IN_PLACE = (("y", "x0"), ("y", "x1"))
-"""Element by element, forward: functions that want no overlaps say so, and these do not."""
+IN_PLACE_PAIRS = (("y", "x0"), ("y", "x1"))
+"""Pairs (output, input) that may begin at the same address: the functions read and write element by element,
+forward."""
 
 
 # ------------------------------------------------------------------------------------------ conditions
@@ -44,17 +46,17 @@ def is_product(spec: BinarySpec) -> bool:
 
 
 def is_maximum(spec: BinarySpec) -> bool:
-    """Require the larger codes of two matrices."""
+    """Require a maximum of two int8 matrices of one scale, broadcast along rows or columns at most."""
     return spec.function == "Max" and _are_matrices(spec)
 
 
 def is_minimum(spec: BinarySpec) -> bool:
-    """Require the smaller codes of two matrices."""
+    """Require a minimum of two int8 matrices of one scale, broadcast along rows or columns at most."""
     return spec.function == "Min" and _are_matrices(spec)
 
 
 def _are_matrices(spec: BinarySpec) -> bool:
-    """Equal scales, and operands that are broadcast along rows or columns at most."""
+    """Return whether scales are equal, and operands are broadcast along rows or columns at most."""
     y = spec.y
     same = y.dtype is DType.INT8 and same_codes(spec.x0, y) and same_codes(spec.x1, y)
     return same and len(_walks(spec)[0]) <= 2
@@ -68,7 +70,7 @@ def _walks(spec: BinarySpec) -> tuple[list[int], list[list[int]]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Codes8(Params):
+class Int8Elements(Params):
     """Parameters of int8 tensors of one shape."""
 
     count: Annotated[int, "elements"]
@@ -79,45 +81,45 @@ class Codes8(Params):
     high: Annotated[Trained, "highest quantized value of y"]
 
     @staticmethod
-    def of(spec: BinarySpec) -> Codes8:
+    def of(spec: BinarySpec) -> Int8Elements:
         """Return the parameters of a layer."""
         (low, high), x0, x1, y = spec.limits, spec.x0.q, spec.x1.q, spec.y.q
         zeros = {"x0_zero_point": x0.zero_point, "x1_zero_point": x1.zero_point, "y_zero_point": y.zero_point}
-        return Codes8(count=spec.y.count, low=low, high=high, **zeros)
+        return Int8Elements(count=spec.y.count, low=low, high=high, **zeros)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SumScales(Params):
-    """The library requantizes each operand of a sum, then the sum."""
+    """Scales of a sum: the library requantizes each operand, then their sum."""
 
     x0_multiplier: Annotated[Trained, "multiplier of x0, Q0.31"]
-    x1_multiplier: Annotated[Trained, "multiplier of x1"]
+    x1_multiplier: Annotated[Trained, "multiplier of x1, Q0.31"]
     left_shift: Annotated[Trained, "left shift of the operands before they are multiplied"]
-    y_multiplier: Annotated[Trained, "multiplier of the sum"]
+    y_multiplier: Annotated[Trained, "multiplier of the sum, Q0.31"]
 
 
 def operands(site: Site) -> dict[str, Buffer]:
-    """x0, x1 and y."""
+    """Return the buffers of x0, x1 and y."""
     return {"x0": site.input(0), "x1": site.input(1), "y": site.y}
 
 
 def emit_add(spec: BinarySpec, site: Site) -> Call:
-    """Emit a sum, or a difference, whose second factor is negative."""
+    """Emit a sum, or a difference, in which the multiplier of x1 is negative."""
     fixed = spec.fixed_sum
     assert fixed is not None
     m0, m1 = (factor << (31 - INT8_SUM_LEFT_SHIFT) for factor in fixed.factors)
     scales = SumScales(
         x0_multiplier=m0, x1_multiplier=m1, left_shift=INT8_SUM_LEFT_SHIFT, y_multiplier=1 << (31 - fixed.shift)
     )
-    return site.call(operands(site), [Codes8.of(spec), scales], inplace=IN_PLACE)
+    return site.call(operands(site), [Int8Elements.of(spec), scales], inplace=IN_PLACE_PAIRS)
 
 
 def emit_mul(spec: BinarySpec, site: Site) -> Call:
-    """One requantization, ours."""
+    """Emit a product, requantized with mcugen's own multiplier."""
     requantize = spec.product
     assert requantize is not None
     scale = TensorScale(multiplier=int(requantize.multiplier[0]), shift=31 - requantize.shift)
-    return site.call(operands(site), [Codes8.of(spec), scale], inplace=IN_PLACE)
+    return site.call(operands(site), [Int8Elements.of(spec), scale], inplace=IN_PLACE_PAIRS)
 
 
 # -------------------------------------------------------------------------------------------- extremes
@@ -125,14 +127,14 @@ def emit_mul(spec: BinarySpec, site: Site) -> Call:
 
 @dataclass(frozen=True, kw_only=True)
 class BroadcastMatrices(Params):
-    """Matrices, of which operands may lack rows, columns or both."""
+    """Sizes of matrices; operands with one row or column are broadcast."""
 
     y_rows: Annotated[int, "rows of y"]
     y_columns: Annotated[int, "columns of y"]
-    x0_rows: Annotated[int, "rows of x0: as many, or 1"]
-    x0_columns: Annotated[int, "columns of x0: as many, or 1"]
-    x1_rows: Annotated[int, "rows of x1: as many, or 1"]
-    x1_columns: Annotated[int, "columns of x1: as many, or 1"]
+    x0_rows: Annotated[int, "rows of x0: as many as y has, or 1"]
+    x0_columns: Annotated[int, "columns of x0: as many as y has, or 1"]
+    x1_rows: Annotated[int, "rows of x1: as many as y has, or 1"]
+    x1_columns: Annotated[int, "columns of x1: as many as y has, or 1"]
 
     @staticmethod
     def of(spec: BinarySpec) -> BroadcastMatrices:
@@ -146,8 +148,8 @@ class BroadcastMatrices(Params):
 
 
 def emit_extreme(spec: BinarySpec, site: Site) -> Call:
-    """Element by element, where an operand is whole."""
-    whole = [pair for pair, x in zip(IN_PLACE, (spec.x0, spec.x1), strict=True) if x.count == spec.y.count]
+    """Emit a maximum or minimum; y may overwrite an operand that is not broadcast."""
+    whole = [pair for pair, x in zip(IN_PLACE_PAIRS, (spec.x0, spec.x1), strict=True) if x.count == spec.y.count]
     return site.call(operands(site), [BroadcastMatrices.of(spec)], inplace=whole)
 
 
@@ -155,15 +157,15 @@ def emit_extreme(spec: BinarySpec, site: Site) -> Call:
 
 
 def binary_operands(dtype: DType) -> tuple[Role, ...]:
-    """x0, x1 and y of that type."""
-    return reads("x0", "one operand", dtype), reads("x1", "the other", dtype), writes("y", "output", dtype)
+    """Declare the operands x0, x1 and y of one type."""
+    return reads("x0", "one operand", dtype), reads("x1", "the other operand", dtype), writes("y", "output", dtype)
 
 
 def _extreme(name: str, which: str, condition: Callable[[BinarySpec], bool]) -> Kernel:
     function = name.replace("cmsis", "arm")
     return library_kernel(
         name,
-        what=f"the {which} codes of two int8 matrices, one of which may be a row, a column or a number: {function}",
+        what=f"the {which} values of two int8 matrices, one of which may be a row, a column or a number: {function}",
         operands=binary_operands(DType.INT8),
         params=(BroadcastMatrices,),
         when=(condition,),
@@ -176,7 +178,7 @@ CMSIS_SUM_S8: tuple[Kernel, ...] = (
         "cmsis_elementwise_add_s8",
         what="the sum of two int8 tensors of one shape: arm_elementwise_add_s8",
         operands=binary_operands(DType.INT8),
-        params=(Codes8, SumScales),
+        params=(Int8Elements, SumScales),
         when=(is_sum,),
         emit=emit_add,
     ),
@@ -186,7 +188,7 @@ CMSIS_PRODUCT_S8: tuple[Kernel, ...] = (
         "cmsis_elementwise_mul_s8",
         what="the product of two int8 tensors of one shape: arm_elementwise_mul_s8",
         operands=binary_operands(DType.INT8),
-        params=(Codes8, TensorScale),
+        params=(Int8Elements, TensorScale),
         when=(is_product,),
         emit=emit_mul,
     ),

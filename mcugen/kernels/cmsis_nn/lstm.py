@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """CMSIS-NN's LSTM: arm_lstm_unidirectional_s8 for a loop whose body is one step of a quantized LSTM.
 
-The library computes what the loop does (recurrent.py), in other units: sums of gates are multiples of 2^-12
-and end at ±8, their functions are lines between 256 entries of a table. A step gives our hidden states or the codes
-beside them, and cells at most 5 of their 2^16 codes away. As steps go on from there, a layer may be farther off: of 20
-random ones over 50 to 200 steps 10 within one code, 19 within 3, one 6 codes where its states grow by feeding
-themselves. To the float layer, they were as near as ours: within 0.3 dB but for two.
+The library computes the same step as mcugen (recurrent.py) in other units: gate sums are multiples of 2^-12 and
+saturate at ±8, and their functions interpolate a table of 256 entries. After one step, hidden states differ from
+mcugen's by at most one quantization step, and cell states (int16) by at most 5 steps. Differences can grow over a
+sequence: of 20 random layers over 50 to 200 steps, 10 stayed within one step, 19 within 3, and one differed by 6. Their
+error relative to the float layer was the same within 0.3 dB, but for two layers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType, QuantParams
-from mcugen.kernels.cmsis_nn.common import MOST_RESULT, MOST_SHIFTED, SCRATCH, Scratch, library_kernel
+from mcugen.kernels.cmsis_nn.common import RESULT_LIMIT, SCRATCH, SHIFTED_SUM_LIMIT, Scratch, library_kernel
 from mcugen.kernels.cmsis_nn.curves import sigmoid, tanh
 from mcugen.kernels.common.lstm_loop import LstmLoopSpec
 from mcugen.kernels.common.specs import WeightedSpec
@@ -26,40 +26,45 @@ from mcugen.lir.kernel import Call, Kernel, Params, Site, Trained, reads, writes
 from mcugen.lir.spec import spec_of
 from mcugen.numerics.fixedpoint import Requantizer
 
-SUMS = QuantParams((2.0**-12,), 0)
+GATE_SUM_QUANT = QuantParams((2.0**-12,), 0)
 """Quantization of the library's gate sums."""
 
-COARSEST_SUMS = 2.0**-11
-"""Our sums' scale where ±8 was seen: quantization leaves a factor of 2 (mcugen.quantization.recurrent.HEADROOM)."""
+MAX_GATE_SUM_SCALE = 2.0**-11
+"""Largest scale of mcugen's gate sums for which ±8 covers all sums that calibration saw: quantization leaves a factor
+of 2 (mcugen.quantization.recurrent.HEADROOM)."""
 
-LEAST_FACTOR = 200
-"""Least multiplier of a hidden state, which has few bits: its rounding is then at most a quarter of a step."""
+MIN_HIDDEN_MULTIPLIER = 200
+"""Smallest multiplier of a hidden state: with fewer bits, its rounding would exceed a quarter of a quantization
+step."""
 
 
 # --------------------------------------------------------------------------------------------- the library's units
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """The library's parameters by gate: multipliers and shifts of x and h [4, 4], biases minus zero points [4H]."""
+class LibraryUnits:
+    """The library's parameters of an LSTM step."""
 
     scales: Array
+    """Multiplier and left shift of the products with x, then with h, for each gate: int32 [4 gates, 4]."""
     inner_bias: Array
+    """Biases of the products with x, with x's zero point folded in: int32 [4 · hidden size]."""
     recurrent_bias: Array
+    """Biases of the products with h, with h's zero point folded in: int32 [4 · hidden size]."""
     fraction: int
-    """Fractional bits of a cell state."""
+    """Fraction bits of a cell state."""
     factor: int
-    """From products of two results of functions to hidden states, with 31 bits of fraction."""
+    """Multiplier, Q0.31, from the product of output gate and tanh of the cell to the hidden state."""
 
     @staticmethod
-    def of(loop: LstmLoopSpec) -> Numbers:
+    def of(loop: LstmLoopSpec) -> LibraryUnits:
         """Return the parameters of an LSTM."""
         columns = []
         for layer in (loop.inner, loop.recurrent):
-            scales = layer.x.q.scales * _by_gate(layer)[:, 0] / SUMS.scales
+            scales = layer.x.q.scales * _by_gate(layer)[:, 0] / GATE_SUM_QUANT.scales
             requantizers = [Requantizer.of(scale, 0) for scale in scales]
             columns += [[int(r.multiplier[0]) for r in requantizers], [31 - r.shift for r in requantizers]]
-        return Numbers(
+        return LibraryUnits(
             np.asarray(columns, np.int32).T,
             loop.inner.folded_bias.astype(np.int32),
             loop.recurrent.folded_bias.astype(np.int32),
@@ -85,15 +90,16 @@ def has_scales_by_gate(loop: LstmLoopSpec) -> bool:
     return all(n.weights.dtype == np.int8 and not np.ptp(_by_gate(n), axis=1).any() for n in layers)
 
 
-def fits_units(loop: LstmLoopSpec) -> bool:
+def fits_library_units(loop: LstmLoopSpec) -> bool:
     """Require sums within 8, a cell's scale a power of two."""
-    if loop.inner.y.q.scale[0] > COARSEST_SUMS:
+    if loop.inner.y.q.scale[0] > MAX_GATE_SUM_SCALE:
         return False
-    numbers, scale = Numbers.of(loop), loop.cell.q.scale[0]
-    if scale != 2.0**-numbers.fraction or not -1 <= numbers.fraction <= 24 or numbers.factor < LEAST_FACTOR:
+    numbers, scale = LibraryUnits.of(loop), loop.cell.q.scale[0]
+    if scale != 2.0**-numbers.fraction or not -1 <= numbers.fraction <= 24 or numbers.factor < MIN_HIDDEN_MULTIPLIER:
         return False
     return all(
-        int(max_sum) << int(shift) < MOST_SHIFTED and int(max_sum) * int(multiplier) >> (31 - int(shift)) < MOST_RESULT
+        int(max_sum) << int(shift) < SHIFTED_SUM_LIMIT
+        and int(max_sum) * int(multiplier) >> (31 - int(shift)) < RESULT_LIMIT
         for column, layer in ((0, loop.inner), (2, loop.recurrent))
         for (multiplier, shift), max_sum in zip(
             numbers.scales[:, column : column + 2], layer.largest_sums.reshape(4, -1).max(1), strict=True
@@ -107,7 +113,7 @@ def fits_units(loop: LstmLoopSpec) -> bool:
 def evaluate(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
     """Step by step, to the last bit what the library gives."""
     loop: LstmLoopSpec = spec_of(node)
-    numbers = Numbers.of(loop)
+    numbers = LibraryUnits.of(loop)
     w, r = (layer.weights.astype(np.int64) for layer in (loop.inner, loop.recurrent))
     h, c, x = (a.astype(np.int64) for a in arrays)
     rows = []
@@ -153,7 +159,7 @@ class LstmParams(Params):
 
 def emit(loop: LstmLoopSpec, site: Site) -> Call:
     """Weights and biases as they are, gates one after the other; the last cell is where the library keeps it."""
-    numbers, x = Numbers.of(loop), loop.inner.x
+    numbers, x = LibraryUnits.of(loop), loop.inner.x
     params = LstmParams(
         time_major=int(loop.axis == 0),
         batch=loop.batch,
@@ -184,13 +190,13 @@ def emit(loop: LstmLoopSpec, site: Site) -> Call:
 CMSIS_LSTM: tuple[Kernel, ...] = (
     library_kernel(
         "cmsis_lstm_s8",
-        what="a loop over steps of an LSTM in int8, from states of 0: arm_lstm_unidirectional_s8",
+        what="a loop over steps of an int8 LSTM whose states start at 0: arm_lstm_unidirectional_s8",
         operands=(
             reads("x", "sequences", DType.INT8),
             reads("w", "weights of x by gate: input, output, forget, cell", DType.INT8),
             reads("r", "weights of the hidden state by gate", DType.INT8),
-            reads("w_bias", "biases of the products with x, less its zero point's", DType.INT32),
-            reads("r_bias", "biases of the products with h, less its zero point's", DType.INT32),
+            reads("w_bias", "biases of the products with x, with its zero point folded in", DType.INT32),
+            reads("r_bias", "biases of the products with h, with its zero point folded in", DType.INT32),
             reads("scales", "by gate, multiplier and shift of both products", DType.INT32),
             writes("h", "last hidden states", DType.INT8),
             writes("c", "last cells", DType.INT16),
@@ -198,7 +204,7 @@ CMSIS_LSTM: tuple[Kernel, ...] = (
             SCRATCH,
         ),
         params=(LstmParams, Scratch),
-        when=(is_lstm, has_scales_by_gate, fits_units),
+        when=(is_lstm, has_scales_by_gate, fits_library_units),
         emit=emit,
         evaluate=evaluate,
     ),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CMSIS-NN's product of two activations: arm_batch_matmul_s8, which takes the second one's columns as rows."""
+"""CMSIS-NN's product of two activations: arm_batch_matmul_s8, whose second operand must be transposed."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from typing import Annotated
 
 from mcugen.hir.types import DType
 from mcugen.kernels.cmsis_nn.common import (
-    MOST_RESULT,
-    MOST_SHIFTED,
+    RESULT_LIMIT,
     SCRATCH,
+    SHIFTED_SUM_LIMIT,
     TensorScale,
-    by_variant,
     library_kernel,
+    select_by_variant,
     with_scratch,
 )
 from mcugen.kernels.common.specs import MatMulSpec
 from mcugen.lir.kernel import Call, Kernel, Params, Role, Site, Trained, reads, writes
 
 
-def int8_product(spec: MatMulSpec) -> bool:
-    """Require int8 operands and result, sums of 32 bits."""
+def is_int8_product(spec: MatMulSpec) -> bool:
+    """Require int8 operands and result, and accumulators of 32 bits."""
     if any(t.dtype is not DType.INT8 or t.quant is None for t in (spec.a, spec.b, spec.y)):
         return False
     max_sum, requantize = int(spec.largest_sums[0]), spec.requantizer
     left, largest = 31 - requantize.shift, max_sum * int(requantize.multiplier[0]) >> requantize.shift
-    return left >= 0 and max_sum << left < MOST_SHIFTED and largest < MOST_RESULT
+    return left >= 0 and max_sum << left < SHIFTED_SUM_LIMIT and largest < RESULT_LIMIT
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProductSize(Params):
     """Sizes of a product of two activations."""
 
-    batch: Annotated[int, "products"]
+    batch: Annotated[int, "number of products"]
     rows: Annotated[int, "rows of a and y"]
     depth: Annotated[int, "columns of a, rows of b"]
     columns: Annotated[int, "columns of b and y"]
@@ -46,23 +46,26 @@ class ProductSize(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class ProductCodes(Params):
-    """Parameters of int8 operands."""
+    """Zero points of int8 operands, and the layout of the scratch memory."""
 
-    library_scratch_bytes: Annotated[int, "bytes of the library's scratch buffer, after which the transposed b lies"]
+    library_scratch_bytes: Annotated[int, "bytes of the library's scratch buffer, which the transposed b follows"]
     a_zero_point: Annotated[Trained, "zero point of a"]
     b_zero_point: Annotated[Trained, "zero point of b"]
     y_zero_point: Annotated[Trained, "zero point of y"]
 
 
 def product_operands(dtype: DType) -> tuple[Role, ...]:
-    """Return the roles a, b and y with this type."""
+    """Declare the operands a, b and y of one type."""
     return reads("a", "left operand", dtype), reads("b", "right operand", dtype), writes("y", "output", dtype)
 
 
 def emit(spec: MatMulSpec, site: Site) -> Call:
-    """One matrix of a batch at a time, so that only one has to be turned; Helium sums its columns first."""
+    """Emit a product, one matrix of the batch at a time, so that scratch memory holds a single transposed matrix.
+
+    With Helium, the library also needs scratch memory for the sums of columns.
+    """
     requantize = spec.requantizer
-    sums = by_variant(site.features, 0, 0, 4 * spec.columns)
+    sums = select_by_variant(site.features, 0, 0, 4 * spec.columns)
     zeros = {
         "a_zero_point": spec.a.q.zero_point,
         "b_zero_point": spec.b.q.zero_point,
@@ -82,7 +85,8 @@ CMSIS_MATMUL_S8: tuple[Kernel, ...] = (
         what="the product of two int8 activations: arm_batch_matmul_s8",
         operands=(*product_operands(DType.INT8), SCRATCH),
         params=(ProductSize, ProductCodes, TensorScale),
-        when=(int8_product,),
+        when=(is_int8_product,),
         emit=emit,
     ),
 )
+"""CMSIS-NN's kernels of products of two int8 activations."""

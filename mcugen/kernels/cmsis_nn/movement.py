@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CMSIS-NN's movements of int8 elements: arm_pad_s8, arm_transpose_s8, arm_concatenation_s8_y.
+"""CMSIS-NN's data movement of int8 elements: arm_pad_s8, arm_transpose_s8, arm_concatenation_s8_y.
 
-They are called where our own lowering would copy elements with strides. What it moves as one run mostly vanishes: the
-planner lets both sides lie in one place, and a call would take time and memory instead.
+The library is called where mcugen's own lowering would copy elements with strides. Copies of one contiguous run mostly
+vanish, because the memory planner places source and target at one address; a call would take time and memory instead.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ AXES = "nhwc"
 MAX_UINT16_AXIS = 2**16 - 1
 """Largest length of an axis that the functions accept."""
 
-MOST_COLUMNS = MAX_UINT16_AXIS // 7
-"""Largest number of columns of a transposed matrix: with Helium, offsets of eight rows have 16 bits."""
+MAX_COLUMNS = MAX_UINT16_AXIS // 7
+"""Largest number of columns of a transposed matrix: with Helium, the offsets of eight rows have 16 bits."""
 
 
 _X, _Y = reads("x", "input", DType.INT8), writes("y", "output", DType.INT8)
@@ -36,19 +36,19 @@ _OPERANDS: tuple[Role, ...] = (_X, _Y)
 # ---------------------------------------------------------------------------------------------------- padding
 
 
-def pads_bytes(spec: PadSpec) -> bool:
+def is_int8_pad(spec: PadSpec) -> bool:
     """Require int8 elements."""
     return spec.x.dtype is DType.INT8
 
 
-def pads_runs(spec: PadSpec) -> bool:
-    """Require elements in several runs, along four axes at most."""
+def pads_2_to_4_axes(spec: PadSpec) -> bool:
+    """Require a padding of several axes, but at most four after axes are merged."""
     return 1 < len(spec.axes) <= len(AXES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PadParams(Params):
-    """Parameters of a padding, with the library's axes and names."""
+    """Parameters of a padding, with the library's names of axes."""
 
     pad_value: Annotated[int, "value of the added elements"]
     n: Annotated[int, "elements of x along the outermost axis"]
@@ -77,19 +77,26 @@ def emit_pad(spec: PadSpec, site: Site) -> Call:
 CMSIS_PAD: tuple[Kernel, ...] = (
     library_kernel(
         "cmsis_pad_s8",
-        what="a tensor within a constant: arm_pad_s8",
+        what="a tensor padded with a constant: arm_pad_s8",
         operands=_OPERANDS,
         params=(PadParams,),
-        when=(pads_bytes, pads_runs),
+        when=(is_int8_pad, pads_2_to_4_axes),
         emit=emit_pad,
     ),
 )
+"""CMSIS-NN's kernels of paddings with a constant."""
 
 # ----------------------------------------------------------------------------------------------- transposition
 
 
-def turned(spec: TransposeSpec) -> tuple[list[int], list[int]]:
-    """Sizes of the input's axes and the permutation; axes that stay side by side are merged."""
+def merge_transposed_axes(spec: TransposeSpec) -> tuple[list[int], list[int]]:
+    """Return an equivalent transposition with the fewest axes.
+
+    Axes that remain adjacent are merged; axes of size 1 are dropped.
+
+    Returns:
+        The sizes of the input's axes, and the input axis of each output axis.
+    """
     shape = spec.x.shape
     moved = [axis for axis in spec.perm if shape[axis] != 1]
     places = [sorted(moved).index(axis) for axis in moved]
@@ -99,30 +106,30 @@ def turned(spec: TransposeSpec) -> tuple[list[int], list[int]]:
     return [math.prod(shape[axis] for axis in group) for group in order], [order.index(group) for group in groups]
 
 
-def turns_bytes(spec: TransposeSpec) -> bool:
-    """Require int8 elements."""
+def is_int8_transpose(spec: TransposeSpec) -> bool:
+    """Require an int8 input."""
     return spec.x.dtype is DType.INT8
 
 
-def turns_axes(spec: TransposeSpec) -> bool:
-    """Require that two to four axes change places."""
-    sizes, _ = turned(spec)
-    return 1 < len(sizes) <= len(AXES) and max(sizes) <= MAX_UINT16_AXIS and sizes[-1] <= MOST_COLUMNS
+def permutes_2_to_4_axes(spec: TransposeSpec) -> bool:
+    """Require a transposition of two to four merged axes, within the library's limits of sizes."""
+    sizes, _ = merge_transposed_axes(spec)
+    return 1 < len(sizes) <= len(AXES) and max(sizes) <= MAX_UINT16_AXIS and sizes[-1] <= MAX_COLUMNS
 
 
-def rows(spec: TransposeSpec) -> int:
-    """Return the number of rows of the input."""
-    return spec.x.count // turned(spec)[0][-1]
+def count_rows(spec: TransposeSpec) -> int:
+    """Return the number of rows of the input along its innermost merged axis, for the cost model."""
+    return spec.x.count // merge_transposed_axes(spec)[0][-1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransposeParams(Params):
-    """The axes of x, named as the library names them."""
+    """Sizes of the axes of x, with the library's names of axes."""
 
     n: Annotated[int, "elements along the outermost axis"]
     h: Annotated[int, "elements along the second axis"]
-    w: Annotated[int | None, "elements along the third axis; None of matrices"] = None
-    c: Annotated[int | None, "elements along the innermost axis; None of matrices"] = None
+    w: Annotated[int | None, "elements along the third axis; None for matrices"] = None
+    c: Annotated[int | None, "elements along the innermost axis; None for matrices"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,8 +140,8 @@ class LibraryTransposeOptions(Options):
 
 
 def emit_transpose(spec: TransposeSpec, site: Site) -> Call:
-    """Matrices have a way of their own, in which the library knows two axes."""
-    sizes, perm = turned(spec)
+    """Emit a transposition; the library has separate code for matrices, which have two axes."""
+    sizes, perm = merge_transposed_axes(spec)
     if len(sizes) > 2:
         missing = len(AXES) - len(sizes)
         sizes, perm = [1] * missing + sizes, [*range(missing), *(axis + missing for axis in perm)]
@@ -150,22 +157,23 @@ CMSIS_TRANSPOSE: tuple[Kernel, ...] = (
         operands=_OPERANDS,
         params=(TransposeParams,),
         options=(LibraryTransposeOptions,),
-        when=(turns_bytes, turns_axes),
+        when=(is_int8_transpose, permutes_2_to_4_axes),
         emit=emit_transpose,
-        extra=rows,
+        extra=count_rows,
     ),
 )
+"""CMSIS-NN's kernels of transpositions."""
 
 # ----------------------------------------------------------------------------------------------- concatenation
 
 
-def joins_bytes(spec: ConcatSpec) -> bool:
+def is_int8_concat(spec: ConcatSpec) -> bool:
     """Require int8 elements."""
     return spec.y.dtype is DType.INT8
 
 
-def joins_rows(spec: ConcatSpec) -> bool:
-    """Require parts that lie in several runs."""
+def has_strided_parts(spec: ConcatSpec) -> bool:
+    """Require parts that are not contiguous in y, and sizes of at most 65535."""
     return spec.sizes[0] > 1 and all(0 < size <= MAX_UINT16_AXIS for size in spec.sizes)
 
 
@@ -181,7 +189,7 @@ class PartParams(Params):
 
 
 def emit_concat(spec: ConcatSpec, site: Site) -> list[Call]:
-    """Emit a call for each part."""
+    """Emit one call for each part of a concatenation."""
     (outer, along, inner), offset = spec.sizes, 0
     calls = []
     for index, part in enumerate(spec.parts):
@@ -199,7 +207,8 @@ CMSIS_CONCAT: tuple[Kernel, ...] = (
         what="one part of a concatenation: arm_concatenation_s8_y",
         operands=_OPERANDS,
         params=(PartParams,),
-        when=(joins_bytes, joins_rows),
+        when=(is_int8_concat, has_strided_parts),
         emit=emit_concat,
     ),
 )
+"""CMSIS-NN's kernels of concatenations."""

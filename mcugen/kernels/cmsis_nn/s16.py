@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """CMSIS-NN's layers of int16 activations: convolutions, fully connected layers, products of two int16 tensors.
 
-Sums of 32 bits are scaled by multipliers of 31 bits with a shift of 31 at most: M = round(scale · 2^31) has fewer bits
-than ours, which may shift further. Sums of 64 bits are scaled by 15 bits, with any shift, rounded once whatever the
-library's build. Both may miss our result by a step, so that these kernels have references of their own; where it could
-be more, they do not fit.
+The library multiplies 32-bit accumulators by 31-bit multipliers with a shift of 31 at most: M = round(scale · 2^31) has
+fewer bits than mcugen's multiplier, whose shift may be larger. It multiplies 64-bit accumulators by 15-bit multipliers
+with any shift, and rounds once in all builds. Both may differ from mcugen's result by one quantization step, so these
+kernels have references of their own. Where the difference could be larger, the kernels do not fit.
 """
 
 from __future__ import annotations
@@ -22,15 +22,19 @@ from mcugen.kernels.cmsis_nn.common import (
     SCRATCH,
     Scratch,
     TensorScale,
-    by_variant,
+    has_small_axes,
     layer_operands,
     library_kernel,
-    small_axes,
+    select_by_variant,
     with_scratch,
 )
-from mcugen.kernels.cmsis_nn.convolution import gatherings
-from mcugen.kernels.cmsis_nn.depthwise import near_windows, one_channel_filters, plain
-from mcugen.kernels.cmsis_nn.depthwise import way as depthwise_way
+from mcugen.kernels.cmsis_nn.convolution import count_gathered_taps
+from mcugen.kernels.cmsis_nn.depthwise import (
+    depthwise_function,
+    has_one_channel_filters,
+    has_reachable_windows,
+    without_idle_dilation,
+)
 from mcugen.kernels.cmsis_nn.matmul import ProductSize, product_operands
 from mcugen.kernels.common.conv_shape import ConvGeometry, ConvShape
 from mcugen.kernels.common.specs import ConvSpec, MatMulSpec, WeightedSpec
@@ -42,50 +46,56 @@ from mcugen.lir.program import Buffer
 from mcugen.lir.spec import spec_of
 from mcugen.numerics.fixedpoint import Int64Array, Requantizer
 
-REDUCED, SHORTEST_SHIFT, LONGEST_SHIFT = 15, 8, 46
-"""Bits of a multiplier of sums of 64 bits, and the shifts of its products."""
+LONG_MULTIPLIER_BITS, MIN_LONG_SHIFT, MAX_LONG_SHIFT = 15, 8, 46
+"""Bits of the multipliers of 64-bit accumulators, and the smallest and largest right shift of their products."""
 
-LONGEST_RUN = 512
-"""Products that the library adds in 32 bits before it goes on in 64."""
+MAX_INT32_RUN = 512
+"""Number of products that the library adds in 32 bits before it continues in 64 bits."""
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """q = clamp((v · multiplier + 2^(shift−1)) >> shift): one rounding, half up.
+    """A requantization with one rounding, half up: q = clamp((v · multiplier + 2^(shift−1)) >> shift).
 
-    There is one entry for each channel of the last axis, or one for all.
+    Both arrays have one entry for each channel of the last axis, or one for all.
     """
 
     multiplier: Int64Array
+    """Integer multipliers."""
     shift: Int64Array
+    """Right shifts of the products, in bits."""
 
     @staticmethod
     def near(exact: Requantizer, bits: int, max_shift: int) -> Scaling:
-        """Return the scaling nearest to `exact` with multipliers of `bits` bits and shifts of at most `max_shift`."""
+        """Return the scaling nearest to `exact` whose multipliers have `bits` bits, and shifts at most `max_shift`."""
         real = exact.multiplier / 2.0**exact.shift
         shift = np.minimum(bits - np.frexp(real)[1].astype(np.int64), max_shift)
         shift -= np.rint(real * 2.0**shift) >= 2**bits
         return Scaling(np.rint(real * 2.0**shift).astype(np.int64), shift)
 
     def __call__(self, sums: Array, low: int, high: int) -> Array:
-        """Return the requantized sums as int64."""
+        """Return the accumulators `sums`, requantized and clamped to [low, high], as int64."""
         q: Array = np.clip((sums * self.multiplier + (1 << (self.shift - 1))) >> self.shift, low, high)
         return q
 
     def agrees(self, exact: Requantizer, sums: Array) -> bool:
-        """Whether sums of at most these magnitudes, by channel, become int16 codes within one step of `exact`'s.
+        """Return whether int16 results are within one quantization step of those of `exact`.
 
-        Two results differ by at most 1 if they did by less before the rounding, or if both leave the range. What is
-        rounded must fit 31 bits.
+        Two results differ by at most 1 if they differ by less than 1 before the rounding, or if both are clamped. The
+        value before the rounding must fit 31 bits.
+
+        Args:
+            exact: The requantization to compare with.
+            sums: Upper bounds of the magnitude of accumulators, by channel.
         """
         mine, other = self.multiplier / 2.0**self.shift, exact.multiplier / 2.0**exact.shift
         inside = np.minimum(sums, (2**15 + 1) / np.maximum(np.minimum(mine, other), 2.0**-60))
-        fits = (sums * mine < 2**30) & (self.shift >= SHORTEST_SHIFT)
+        fits = (sums * mine < 2**30) & (self.shift >= MIN_LONG_SHIFT)
         return bool((fits & (np.abs(mine - other) * inside < 1)).all())
 
     def arguments(self, channels: int) -> tuple[Array, Array]:
-        """Multiplier and shift of each channel as the library takes them for sums of 64 bits, int32."""
-        pair = self.multiplier << 16, REDUCED - self.shift
+        """Return multiplier and shift of each channel, int32, as the library expects them for 64-bit accumulators."""
+        pair = self.multiplier << 16, LONG_MULTIPLIER_BITS - self.shift
         multiplier, shift = (np.broadcast_to(values, channels).astype(np.int32) for values in pair)
         return multiplier, shift
 
@@ -94,60 +104,66 @@ class Scaling:
 
 
 def short_scaling(spec: WeightedSpec) -> Scaling | None:
-    """Return the scaling of a layer whose doubled sums fit in 32 bits, which Helium needs; None for other layers."""
+    """Return the scaling of 32-bit accumulators; None if doubled accumulators, as with Helium, do not fit 32 bits."""
     scaling = Scaling.near(spec.requantizer, 31, 31)
     return scaling if (spec.largest_sums * 2.0 ** (31 - scaling.shift) < 2**30).all() else None
 
 
 def long_scaling(spec: WeightedSpec) -> Scaling | None:
-    """Return the scaling of any sums; None if it is more than a step from ours."""
-    scaling = Scaling.near(spec.requantizer, REDUCED, LONGEST_SHIFT)
+    """Return the scaling of 64-bit accumulators; None if results may differ by more than one step from mcugen's."""
+    scaling = Scaling.near(spec.requantizer, LONG_MULTIPLIER_BITS, MAX_LONG_SHIFT)
     return scaling if scaling.agrees(spec.requantizer, spec.largest_sums) else None
 
 
 def conv_scaling(spec: ConvSpec) -> Scaling | None:
-    """Return the scaling in 32 bits, or in 64 where all of the library's loops add the whole sum in 64 bits."""
+    """Return the scaling of 32-bit accumulators, else of 64-bit ones; None if results may differ by more than one step.
+
+    64 bits require that all of the library's loops add whole sums in 64 bits.
+    """
     return short_scaling(spec) or (long_scaling(spec) if _adds_in_64_bits(spec) else None)
 
 
 def _adds_in_64_bits(spec: ConvSpec) -> bool:
-    """Whether long sums are right: a last single pixel, or channel of elements left over, is not added in runs."""
+    """Return whether 64-bit sums are right.
+
+    The library adds a last single pixel, or remaining elements of a last single channel, in 32 bits.
+    """
     shape = spec.shape
     pairs = shape.out_height * shape.out_width % 2 == 0 and (shape.out_channels % 2 == 0 or spec.depth % 4 == 0)
-    return spec.depth <= LONGEST_RUN or pairs
+    return spec.depth <= MAX_INT32_RUN or pairs
 
 
 def product_scaling(spec: MatMulSpec) -> Scaling | None:
-    """Return the scaling of a product of two activations; None if it is more than a step from ours."""
-    scaling = Scaling.near(spec.requantizer, REDUCED, LONGEST_SHIFT)
+    """Return the scaling of a product of two activations; None if it may differ by more than one step from mcugen's."""
+    scaling = Scaling.near(spec.requantizer, LONG_MULTIPLIER_BITS, MAX_LONG_SHIFT)
     return scaling if scaling.agrees(spec.requantizer, spec.largest_sums) else None
 
 
 # ------------------------------------------------------------------------------------- references
 
 
-def sums_of(node: Node, arrays: Sequence[Array]) -> Array:
-    """Return the sums of a layer with their bias, int64."""
+def evaluate_sums(node: Node, arrays: Sequence[Array]) -> Array:
+    """Return the accumulators of a layer, bias included, as int64."""
     sums = TensorType(node.output.type.shape, DType.INT64)
     return node.op.evaluate(replace(node.sig, outputs=(sums,)), *arrays)[0]
 
 
 def evaluate_conv(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Return the library's result of a convolution."""
+    """Return the library's result of an int16 convolution, bit by bit."""
     spec: ConvSpec = spec_of(node)
-    return _scaled(sums_of(node, arrays), conv_scaling(spec), spec.limits)
+    return _scaled(evaluate_sums(node, arrays), conv_scaling(spec), spec.limits)
 
 
 def evaluate_long(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Return the library's result of a layer with 64-bit sums."""
+    """Return the library's result of a layer with 64-bit accumulators, bit by bit."""
     spec: ConvSpec = spec_of(node)
-    return _scaled(sums_of(node, arrays), long_scaling(spec), spec.limits)
+    return _scaled(evaluate_sums(node, arrays), long_scaling(spec), spec.limits)
 
 
 def evaluate_product(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Return the library's result of a product of two activations."""
+    """Return the library's result of a product of two int16 activations, bit by bit."""
     spec: MatMulSpec = spec_of(node)
-    return _scaled(sums_of(node, arrays), product_scaling(spec), spec.y.dtype.limits)
+    return _scaled(evaluate_sums(node, arrays), product_scaling(spec), spec.y.dtype.limits)
 
 
 def _scaled(sums: Array, scaling: Scaling | None, limits: tuple[int, int]) -> Sequence[Array]:
@@ -159,7 +175,10 @@ def _scaled(sums: Array, scaling: Scaling | None, limits: tuple[int, int]) -> Se
 
 
 def emit_conv(spec: ConvSpec, site: Site) -> Call:
-    """Weights [O, H, W, I] as they are; the bias of 32 bits, where sums are such. A fully connected layer is 1 × 1."""
+    """Emit a convolution, or a dense layer as a 1×1 convolution.
+
+    Weights keep their order [O, H, W, I]. The bias has the 32 or 64 bits of the accumulators.
+    """
     shape, short = spec.shape, short_scaling(spec)
     if short is None:
         scaling = conv_scaling(spec)
@@ -169,7 +188,7 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
         pair = short.multiplier, 31 - short.shift
         multiplier, shift = (np.broadcast_to(values, shape.out_channels).astype(np.int32) for values in pair)
     depth = shape.kernel_height * shape.kernel_width * shape.in_channels
-    size = by_variant(site.features, 4 * depth, 4 * depth, 8 * (-(-depth // 8) * 8))
+    size = select_by_variant(site.features, 4 * depth, 4 * depth, 8 * (-(-depth // 8) * 8))
     bias = spec.integer_bias.astype(np.int64 if short is None else np.int32)
     operands = _by_channel(site, ByChannel(spec.weights, bias, multiplier, shift), 0)
     return site.call(
@@ -180,12 +199,15 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
-    """Weights [H, W, O]. Helium reads four channels at a time, of whatever is behind the last: zeros."""
-    shape, scaling = plain(spec.shape), long_scaling(spec)
+    """Emit a depthwise convolution with weights [H, W, O].
+
+    Constants are padded with zeros to a multiple of four channels, since Helium reads four at a time.
+    """
+    shape, scaling = without_idle_dilation(spec.shape), long_scaling(spec)
     assert scaling is not None
     columns = 2 * shape.kernel_height * shape.kernel_width * shape.in_channels if _is_fast(shape) else 0
     constants = ByChannel(spec.rows.T, spec.integer_bias.astype(np.int64), *scaling.arguments(shape.out_channels))
-    size = by_variant(site.features, 0, columns, 4 * columns + 8 if columns else 0)
+    size = select_by_variant(site.features, 0, columns, 4 * columns + 8 if columns else 0)
     return site.call(
         with_scratch(_by_channel(site, constants, -shape.out_channels % 4), site, size),
         [shape.geometry, CodeLimits.of(spec.limits), Scratch(scratch_bytes=size)],
@@ -193,20 +215,26 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
 
 
 def _is_fast(shape: ConvShape) -> bool:
-    """Whether the library gathers columns, where it has an instruction for them."""
+    """Return whether the library gathers im2col columns on CPUs with a vector or DSP extension."""
     undilated = shape.dilation_height == shape.dilation_width == 1
     return (
-        undilated and shape.out_channels == shape.in_channels and shape.kernel_height * shape.kernel_width < LONGEST_RUN
+        undilated
+        and shape.out_channels == shape.in_channels
+        and shape.kernel_height * shape.kernel_width < MAX_INT32_RUN
     )
 
 
 class ByChannel(NamedTuple):
-    """The constants of a layer."""
+    """The constants of a layer with one multiplier per output channel."""
 
     w: Array
+    """int8 weights in the library's order."""
     bias: Array
+    """Bias by channel, int32 or int64 like the accumulators."""
     multiplier: Array
+    """Multiplier by channel, int32."""
     shift: Array
+    """Left shift by channel, int32."""
 
 
 def _by_channel(site: Site, constants: ByChannel, spare: int) -> dict[str, Buffer]:
@@ -218,7 +246,7 @@ def _by_channel(site: Site, constants: ByChannel, spare: int) -> dict[str, Buffe
 
 
 def emit_dense(spec: ConvSpec, site: Site) -> Call:
-    """Weights [N, K] as they are, one scale for all."""
+    """Emit a dense layer with one scale for all channels; weights keep their order [N, K]."""
     scaling = long_scaling(spec)
     assert scaling is not None
     operands = {
@@ -231,7 +259,7 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_product(spec: MatMulSpec, site: Site) -> Call:
-    """One matrix of a batch at a time, whose right-hand side is transposed first: the library reads its columns."""
+    """Emit a product, one matrix of the batch at a time; its right operand is transposed for the library first."""
     scaling = product_scaling(spec)
     assert scaling is not None
     columns = site.scratch("columns", DType.INT16, spec.depth * spec.columns)
@@ -248,49 +276,49 @@ def _of_tensor(scaling: Scaling) -> TensorScale:
 # ------------------------------------------------------------------------------------ conditions
 
 
-def int16_layer(spec: WeightedSpec) -> bool:
-    """Require int16 tensors, int8 weights."""
+def is_int16_layer(spec: WeightedSpec) -> bool:
+    """Require int16 tensors and int8 weights."""
     types = [spec.x.dtype, spec.w.dtype, spec.y.dtype]
     return types == [DType.INT16, DType.INT8, DType.INT16] and spec.y.quant is not None
 
 
-def int16_product(spec: MatMulSpec) -> bool:
-    """Require int16 tensors."""
+def is_int16_product(spec: MatMulSpec) -> bool:
+    """Require quantized int16 operands and result."""
     return all(t.dtype is DType.INT16 and t.quant is not None for t in (spec.a, spec.b, spec.y))
 
 
-def one_group(spec: ConvSpec) -> bool:
-    """Require filters of all channels."""
+def has_one_group(spec: ConvSpec) -> bool:
+    """Require one group of channels."""
     return spec.shape.groups == 1
 
 
-def conv_agrees(spec: ConvSpec) -> bool:
-    """Require scales as fine as the library's."""
+def fits_conv_scaling(spec: ConvSpec) -> bool:
+    """Require that the library's results are within one quantization step, with 32-bit or 64-bit accumulators."""
     return conv_scaling(spec) is not None
 
 
-def long_agrees(spec: WeightedSpec) -> bool:
-    """Require scales of 15 bits within one step."""
+def fits_long_scaling(spec: WeightedSpec) -> bool:
+    """Require results within one quantization step with 15-bit multipliers."""
     return long_scaling(spec) is not None
 
 
-def product_agrees(spec: MatMulSpec) -> bool:
-    """Require scales of 15 bits within one step."""
+def fits_product_scaling(spec: MatMulSpec) -> bool:
+    """Require results within one quantization step with 15-bit multipliers."""
     return product_scaling(spec) is not None
 
 
-def one_scale(spec: WeightedSpec) -> bool:
-    """Require one scale for all channels."""
+def has_one_scale(spec: WeightedSpec) -> bool:
+    """Require one multiplier for all channels."""
     return len(spec.requantizer.multiplier) == 1
 
 
-def small_matrices(spec: MatMulSpec) -> bool:
-    """Require axes below 32768."""
+def has_small_matrices(spec: MatMulSpec) -> bool:
+    """Require axes of fewer than 32768 elements."""
     return all(0 < size <= MAX_INT16_AXIS for t in (spec.a, spec.b) for size in t.shape)
 
 
-def way(spec: ConvSpec) -> str:
-    """Return "short" or "long", by the bits of the sums."""
+def accumulator_size(spec: ConvSpec) -> str:
+    """Return "short" for 32-bit, "long" for 64-bit accumulators."""
     return "short" if short_scaling(spec) else "long"
 
 
@@ -299,11 +327,11 @@ _CONV = library_kernel(
     what="a convolution of int16 tensors: arm_convolve_wrapper_s16",
     operands=(*layer_operands(DType.INT16, DType.INT64), SCRATCH),
     params=(ConvGeometry, CodeLimits, Scratch),
-    when=(int16_layer, one_group, small_axes, conv_agrees),
+    when=(is_int16_layer, has_one_group, has_small_axes, fits_conv_scaling),
     emit=emit_conv,
     evaluate=evaluate_conv,
-    way=way,
-    extra=gatherings,
+    way=accumulator_size,
+    extra=count_gathered_taps,
 )
 
 CMSIS_CONV_S16: tuple[Kernel, ...] = (
@@ -313,13 +341,13 @@ CMSIS_CONV_S16: tuple[Kernel, ...] = (
         what="a convolution of each channel of int16 tensors: arm_depthwise_conv_wrapper_s16",
         operands=(*layer_operands(DType.INT16, DType.INT64), SCRATCH),
         params=(ConvGeometry, CodeLimits, Scratch),
-        when=(int16_layer, one_channel_filters, near_windows, small_axes, long_agrees),
+        when=(is_int16_layer, has_one_channel_filters, has_reachable_windows, has_small_axes, fits_long_scaling),
         emit=emit_depthwise,
         evaluate=evaluate_long,
-        way=depthwise_way,
+        way=depthwise_function,
     ),
 )
-"""Kernels of convolutions."""
+"""CMSIS-NN's kernels of int16 convolutions, in order of preference."""
 
 CMSIS_DENSE_S16: tuple[Kernel, ...] = (
     library_kernel(
@@ -332,13 +360,13 @@ CMSIS_DENSE_S16: tuple[Kernel, ...] = (
             writes("y", "output", DType.INT16),
         ),
         params=(DenseSizes, TensorScale, CodeLimits),
-        when=(int16_layer, one_scale, small_axes, long_agrees),
+        when=(is_int16_layer, has_one_scale, has_small_axes, fits_long_scaling),
         emit=emit_dense,
         evaluate=evaluate_long,
     ),
     _CONV,
 )
-"""Kernels of fully connected layers; those with a scale a channel are convolutions."""
+"""CMSIS-NN's kernels of int16 fully connected layers; layers with one scale per channel use a convolution."""
 
 CMSIS_MATMUL_S16: tuple[Kernel, ...] = (
     library_kernel(
@@ -346,12 +374,12 @@ CMSIS_MATMUL_S16: tuple[Kernel, ...] = (
         what="the product of two int16 activations: arm_batch_matmul_s16",
         operands=(
             *product_operands(DType.INT16),
-            scratch_role("columns", "a matrix of b with rows for columns", DType.INT16),
+            scratch_role("columns", "transposed matrix of b", DType.INT16),
         ),
         params=(ProductSize, TensorScale, CodeLimits),
-        when=(int16_product, small_matrices, product_agrees),
+        when=(is_int16_product, has_small_matrices, fits_product_scaling),
         emit=emit_product,
         evaluate=evaluate_product,
     ),
 )
-"""Kernels of products of two activations."""
+"""CMSIS-NN's kernels of products of two int16 activations."""

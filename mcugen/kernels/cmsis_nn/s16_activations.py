@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """CMSIS-NN's functions of int16 tensors without weights: sums, products, the sigmoid.
 
-The library's softmax of int16 is not among them: with exponentials of 15 bits and a table of reciprocals it misses ours
-by up to as many steps as a row has elements. Neither is its hyperbolic tangent, which misses by two or three.
+The library's int16 softmax is not used: with exponentials of 15 bits and a table of reciprocals, it differs from
+mcugen's by up to as many quantization steps as a row has elements. Its hyperbolic tangent, which differs by two or
+three steps, is not used either.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.kernels.cmsis_nn.common import library_kernel
 from mcugen.kernels.cmsis_nn.curves import sigmoid
-from mcugen.kernels.cmsis_nn.elementwise import IN_PLACE, SumScales, binary_operands, operands
+from mcugen.kernels.cmsis_nn.elementwise import IN_PLACE_PAIRS, SumScales, binary_operands, operands
 from mcugen.kernels.cmsis_nn.s16 import Scaling
 from mcugen.kernels.portable.activations import BinarySpec, CurveSpec
 from mcugen.lir.kernel import Call, Kernel, Params, Site, Trained, reads, writes
@@ -28,10 +29,11 @@ from mcugen.numerics.fixedpoint import dequantize, quantize
 # ------------------------------------------------------------------------------- sums and products
 
 INT16_SUM_LEFT_SHIFT = 15
-"""Bits by which the operands of a sum are shifted to the left: all that they have room for, even doubled."""
+"""Left shift, in bits, of the operands of a sum of int16 tensors: the largest for which doubled operands fit 32
+bits."""
 
-MOST_FACTOR = 2.0**8
-"""Largest factor of a sum's operands for which our sum has enough bits."""
+MAX_SCALE_RATIO = 2.0**8
+"""Largest ratio of an operand's scale to the result's for which a sum has enough bits."""
 
 _SIGNS = {"Add": (1, 1), "Sub": (1, -1)}
 
@@ -45,13 +47,25 @@ class RoundedSum:
     """
 
     factors: tuple[int, int]
+    """Multipliers m of both operands, Q0.31."""
     shift: int
+    """Right shift of the sum of both scaled operands, in bits."""
 
     @staticmethod
     def of(x: TensorType, y: TensorType, out: TensorType, signs: tuple[int, int]) -> RoundedSum | None:
-        """For these types; None where it could be more than a step from ours."""
+        """Return the library's sum for tensors of these types.
+
+        Args:
+            x: Type of the first operand.
+            y: Type of the second operand.
+            out: Type of the result.
+            signs: 1 or −1 for each operand.
+
+        Returns:
+            The sum; None if it could differ from mcugen's by more than one quantization step.
+        """
         ratios = [sign * t.q.scale[0] / out.q.scale[0] for sign, t in zip(signs, (x, y), strict=True)]
-        if max(map(abs, ratios)) > MOST_FACTOR:
+        if max(map(abs, ratios)) > MAX_SCALE_RATIO:
             return None
         for shift in range(30, 3, -1):
             m0, m1 = (round(ratio * 2.0 ** (31 - INT16_SUM_LEFT_SHIFT + shift)) for ratio in ratios)
@@ -79,7 +93,7 @@ def _product(spec: BinarySpec) -> Scaling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Codes16(Params):
+class Int16Elements(Params):
     """Parameters of int16 tensors of one shape."""
 
     low: Annotated[Trained, "lowest quantized value of y"]
@@ -87,9 +101,9 @@ class Codes16(Params):
     count: Annotated[int, "elements"]
 
     @staticmethod
-    def of(spec: BinarySpec) -> Codes16:
+    def of(spec: BinarySpec) -> Int16Elements:
         """Return the parameters of a layer."""
-        return Codes16(low=spec.limits[0], high=spec.limits[1], count=spec.y.count)
+        return Int16Elements(low=spec.limits[0], high=spec.limits[1], count=spec.y.count)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,24 +114,24 @@ class LibraryFactor(Params):
 
 
 def emit_add(spec: BinarySpec, site: Site) -> Call:
-    """Operands in units of the result's / 2^shift; their sum is then only shifted."""
+    """Emit a sum or difference: operands are scaled to units of the result's / 2^shift, and their sum is shifted."""
     fixed = _sum(spec)
     assert fixed is not None
     m0, m1 = fixed.factors
     scales = SumScales(
         x0_multiplier=m0, x1_multiplier=m1, left_shift=INT16_SUM_LEFT_SHIFT, y_multiplier=1 << (31 - fixed.shift)
     )
-    return site.call(operands(site), [scales, Codes16.of(spec)], inplace=IN_PLACE)
+    return site.call(operands(site), [scales, Int16Elements.of(spec)], inplace=IN_PLACE_PAIRS)
 
 
 def emit_mul(spec: BinarySpec, site: Site) -> Call:
-    """Emit a product."""
+    """Emit a product of two int16 tensors."""
     factor = LibraryFactor(multiplier=int(_product(spec).multiplier[0]))
-    return site.call(operands(site), [factor, Codes16.of(spec)], inplace=IN_PLACE)
+    return site.call(operands(site), [factor, Int16Elements.of(spec)], inplace=IN_PLACE_PAIRS)
 
 
 def evaluate_add(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Return the library's sum."""
+    """Return the library's sum of two int16 tensors, bit by bit."""
     spec: BinarySpec = spec_of(node)
     fixed = _sum(spec)
     assert fixed is not None
@@ -125,9 +139,10 @@ def evaluate_add(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
 
 
 def evaluate_mul(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Return the library's product. Its multiplier has fewer bits than ours, which makes at most a quarter of a step.
+    """Return the library's product of two int16 tensors, bit by bit.
 
-    Built for Helium and for single rounding, the library doubles a product, for which −32768 · −32768 has no room.
+    Its multiplier has fewer bits than mcugen's, which changes results by at most a quarter of a quantization step. If
+    built for Helium with single rounding, the library doubles products, and −32768 · −32768 overflows.
     """
     spec: BinarySpec = spec_of(node)
     x, y = (array.astype(np.int64) for array in arrays)
@@ -139,13 +154,13 @@ def int16_operands(spec: BinarySpec) -> bool:
     return spec.are(DType.INT16)
 
 
-def sum_of_near_scales(spec: BinarySpec) -> bool:
-    """Require a sum or difference of operands up to 256 times as coarse as the result."""
+def has_near_scales(spec: BinarySpec) -> bool:
+    """Require a sum or difference of operands whose scale is at most 256 times that of the result."""
     return spec.function in _SIGNS and _sum(spec) is not None
 
 
-def fine_product(spec: BinarySpec) -> bool:
-    """Require a product whose codes are coarser than those of its operands by each other."""
+def has_31_bit_shift(spec: BinarySpec) -> bool:
+    """Require a product whose requantization by 31-bit multipliers has a right shift of 31 bits."""
     return spec.product is not None and bool((_product(spec).shift == 31).all())
 
 
@@ -168,18 +183,18 @@ def _left(spec: CurveSpec) -> int:
 
 
 def emit_sigmoid(spec: CurveSpec, site: Site) -> Call:
-    """Emit the library's sigmoid, which has a table of its own."""
+    """Emit a sigmoid of an int16 tensor."""
     argument = ActivationParams(count=spec.y.count, left_shift=_left(spec))
     return site.call({"x": site.x, "y": site.y}, [argument], inplace=[("y", "x")])
 
 
 def evaluate_sigmoid(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Return the library's sigmoid."""
+    """Return the library's sigmoid of an int16 tensor, bit by bit."""
     return (sigmoid(arrays[0], _left(spec_of(node))),)
 
 
-def int16_sigmoid(spec: CurveSpec) -> bool:
-    """Require a sigmoid of int16 that is within one step of the exact one for all codes."""
+def is_near_int16_sigmoid(spec: CurveSpec) -> bool:
+    """Require an int16 sigmoid for which the library is within one quantization step of the exact result."""
     if spec.function != "sigmoid" or not spec.is_constant or not -16 < _left(spec) < 14:
         return False
     if not spec.x.dtype is spec.y.dtype is DType.INT16:
@@ -195,8 +210,8 @@ CMSIS_SUM_S16: tuple[Kernel, ...] = (
         "cmsis_elementwise_add_s16",
         what="the sum of two int16 tensors of one shape: arm_elementwise_add_s16",
         operands=binary_operands(DType.INT16),
-        params=(SumScales, Codes16),
-        when=(int16_operands, sum_of_near_scales),
+        params=(SumScales, Int16Elements),
+        when=(int16_operands, has_near_scales),
         emit=emit_add,
         evaluate=evaluate_add,
     ),
@@ -206,8 +221,8 @@ CMSIS_PRODUCT_S16: tuple[Kernel, ...] = (
         "cmsis_elementwise_mul_s16",
         what="the product of two int16 tensors of one shape: arm_elementwise_mul_s16",
         operands=binary_operands(DType.INT16),
-        params=(LibraryFactor, Codes16),
-        when=(int16_operands, fine_product),
+        params=(LibraryFactor, Int16Elements),
+        when=(int16_operands, has_31_bit_shift),
         emit=emit_mul,
         evaluate=evaluate_mul,
     ),
@@ -219,9 +234,9 @@ CMSIS_ACTIVATIONS_S16: tuple[Kernel, ...] = (
         what="the sigmoid of an int16 tensor: arm_nn_activation_s16",
         operands=(reads("x", "input", DType.INT16), writes("y", "output", DType.INT16)),
         params=(ActivationParams,),
-        when=(int16_sigmoid,),
+        when=(is_near_int16_sigmoid,),
         emit=emit_sigmoid,
         evaluate=evaluate_sigmoid,
     ),
 )
-"""Kernels of functions of one tensor."""
+"""CMSIS-NN's kernels of int16 functions of one tensor."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """CMSIS-NN's softmax: arm_softmax_s8.
 
-The library's users, TensorFlow Lite's kernels among them, give it the input's scale as multiplier · 2^(shift − 31) in
-units of 2^−26, so that differences have five bits before the point, and the lowest difference that stays above −31
-there. The output's scale is 1/256, its zero point −128.
+Callers of the library, such as the kernels of TensorFlow Lite, give it the input's scale as multiplier · 2^(shift − 31)
+in units of 2^−26, so that differences have five integer bits, and the lowest difference that stays above −31 in these
+units. The output has the scale 1/256 and the zero point −128.
 """
 
 from __future__ import annotations
@@ -24,39 +24,43 @@ from mcugen.lir.spec import spec_of
 from mcugen.numerics.fixedpoint import is_quantized
 
 EXPONENT_FRACTION_BITS = 26
-"""Bits behind the point of a difference's exponent."""
+"""Fraction bits of a scaled difference, the argument of the exponential."""
 
 SUM_FRACTION = 19
-"""Bits behind the point of a sum."""
+"""Fraction bits of the sum of a row's exponentials."""
 
 MAX_ROW_SIZE = 2 ** (28 - SUM_FRACTION) - 1
-"""Elements of a row: sums below 2^28, as quotients are shifted by less than 32 bits."""
+"""Largest number of elements of a row: sums must be below 2^28, since quotients are shifted by less than 32 bits."""
 
 
 @dataclass(frozen=True)
-class Softmax8:
-    """The library's softmax of rows.
+class LibrarySoftmax:
+    """The library's softmax of int8 rows, bit by bit.
 
-    It divides exp(difference · multiplier · 2^(shift − 31 − EXPONENT_FRACTION_BITS)) by the sum of a row.
+    It divides exp(difference · multiplier · 2^(shift − 31 − EXPONENT_FRACTION_BITS)) by the sum of a row, where a
+    difference is an element less the row's maximum.
     """
 
     multiplier: int
+    """Multiplier of differences, Q0.31."""
     shift: int
+    """Left shift of differences before the multiplication, in bits."""
     diff_min: int
+    """Lowest difference that counts; the results of lower ones are 0."""
 
     @staticmethod
-    def of(x: TensorType) -> Softmax8 | None:
-        """For a tensor of that scale; None: too small or too large a one."""
+    def of(x: TensorType) -> LibrarySoftmax | None:
+        """Return the softmax for input of this type; None if its scale is too small or too large."""
         mantissa, shift = math.frexp(x.q.scale[0] * 2.0**EXPONENT_FRACTION_BITS)
         multiplier = round(mantissa * 2**31)
         if multiplier == 2**31:
             multiplier, shift = 2**30, shift + 1
         if not 0 <= shift <= 30:
             return None
-        return Softmax8(multiplier, shift, -((31 << EXPONENT_FRACTION_BITS) >> shift))
+        return LibrarySoftmax(multiplier, shift, -((31 << EXPONENT_FRACTION_BITS) >> shift))
 
     def __call__(self, x: Array) -> Array:
-        """int8 codes along the last axis."""
+        """Return the softmax of int8 values along the last axis, int8."""
         diff = x.astype(np.int64) - x.max(-1, keepdims=True)
         counts = diff >= self.diff_min
         exponent = _times(np.where(counts, diff, 0) << self.shift, self.multiplier)
@@ -70,13 +74,13 @@ class Softmax8:
 
 
 def _times(a: Array | int, b: Array | int) -> Array:
-    """Products of numbers with 31 bits behind the point, rounded half up."""
+    """Return products of Q0.31 numbers, rounded half up."""
     product: Array = (np.asarray(a, np.int64) * b + 2**30) >> 31
     return product
 
 
 def _divided(v: Array, exponent: Array | int) -> Array:
-    """v / 2^exponent, ties away from 0."""
+    """Return v / 2^exponent, ties away from 0."""
     half = np.where(np.asarray(exponent) > 0, 1 << np.maximum(np.asarray(exponent) - 1, 0), 0)
     quotient: Array = np.sign(v) * ((np.abs(v) + half) >> exponent)
     return quotient
@@ -109,7 +113,7 @@ _EIGHTH, _THIRD = 1895147668, 715827883
 
 
 def _one_over_one_plus(v: Array) -> Array:
-    """2^31 / (1 + v / 2^31) for 0 ≤ v < 2^31, by three steps of Newton's method from 48/17 − 32/17 · d."""
+    """Return 2^31 / (1 + v / 2^31) for 0 ≤ v < 2^31, by three steps of Newton's method from 48/17 − 32/17 · d."""
     d = (v + 2**31) >> 1  # half of 1 + v / 2^31
     x = 1515870810 + _times(d, -1010580540)  # with 29 bits behind the point
     for _ in range(3):
@@ -124,18 +128,23 @@ def _saturated(v: Array) -> Array:
 # ------------------------------------------------------------------------------------------------- the kernel
 
 
-def int8_rows(spec: SoftmaxSpec) -> bool:
-    """Require int8 rows of up to 511 elements, to probabilities in steps of 1/256."""
+def has_int8_rows(spec: SoftmaxSpec) -> bool:
+    """Require int8 rows of up to 511 adjacent elements, and results in steps of 1/256 from 0 (zero point −128)."""
     x, y = spec.x, spec.y
     if spec.log or spec.mask is not None or not is_quantized(x) or not is_quantized(y):
         return False
     is_codes = x.dtype is y.dtype is DType.INT8 and y.q.zero_point == -128 and abs(256 * y.q.scale[0] - 1) < 1e-3
-    return is_codes and spec.walk.inner_size == 1 and spec.walk.axis_size <= MAX_ROW_SIZE and Softmax8.of(x) is not None
+    return (
+        is_codes
+        and spec.walk.inner_size == 1
+        and spec.walk.axis_size <= MAX_ROW_SIZE
+        and LibrarySoftmax.of(x) is not None
+    )
 
 
 def softmax(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Return the library's softmax of int8 rows along the operator's axis."""
-    (x,), fixed = arrays, Softmax8.of(node.sig.input(0))
+    """Return the library's softmax along the operator's axis, bit by bit."""
+    (x,), fixed = arrays, LibrarySoftmax.of(node.sig.input(0))
     assert fixed is not None
     spec: SoftmaxSpec = spec_of(node)
     return (fixed(x.reshape(-1, spec.walk.axis_size)).reshape(x.shape),)
@@ -143,18 +152,18 @@ def softmax(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
 
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxRows(Params):
-    """Rows, and the scale of x as the library has it."""
+    """Sizes of rows, and the scale of x in the library's form."""
 
     rows: Annotated[int, "rows"]
     row_size: Annotated[int, "elements of a row"]
-    multiplier: Annotated[Trained, "scale of x, with 5 + shift bits before the point"]
+    multiplier: Annotated[Trained, "scale of x, Q0.31, together with `shift`"]
     shift: Annotated[Trained, "left shift of differences from the maximum"]
     diff_min: Annotated[Trained, "lowest difference from the maximum that counts"]
 
 
 def emit_softmax(spec: SoftmaxSpec, site: Site) -> Call:
-    """Row by row."""
-    fixed, depth = Softmax8.of(spec.x), spec.walk.axis_size
+    """Emit a softmax of int8 rows."""
+    fixed, depth = LibrarySoftmax.of(spec.x), spec.walk.axis_size
     assert fixed is not None
     scale = {"multiplier": fixed.multiplier, "shift": fixed.shift, "diff_min": fixed.diff_min}
     return site.call({"x": site.x, "y": site.y}, [SoftmaxRows(rows=spec.x.count // depth, row_size=depth, **scale)])
@@ -166,8 +175,9 @@ CMSIS_SOFTMAX: tuple[Kernel, ...] = (
         what="probabilities of int8 rows in steps of 1/256: arm_softmax_s8",
         operands=(reads("x", "input", DType.INT8), writes("y", "output", DType.INT8)),
         params=(SoftmaxRows,),
-        when=(int8_rows,),
+        when=(has_int8_rows,),
         emit=emit_softmax,
         evaluate=softmax,
     ),
 )
+"""CMSIS-NN's kernels of int8 softmax."""

@@ -19,12 +19,12 @@ from mcugen.kernels.cmsis_nn.common import (
     SCRATCH,
     Scratch,
     ZeroPoints,
-    by_variant,
-    int8_layer,
+    has_small_axes,
+    is_int8_layer,
     layer_operands,
     library_kernel,
-    multipliers,
-    small_axes,
+    library_multipliers,
+    select_by_variant,
     with_scratch,
 )
 from mcugen.kernels.common.conv_shape import ConvGeometry, ConvShape
@@ -32,23 +32,24 @@ from mcugen.kernels.common.specs import ConvSpec
 from mcugen.kernels.common.weighted_layers import CodeLimits
 from mcugen.lir.kernel import Call, Kernel, Params, Site
 
-MOST_CHANNELS_IN_ROWS = 16
-"""Largest number of input channels for which the library does not compute a convolution, at strides up to 2."""
+MAX_CHANNELS_IN_ROWS = 16
+"""Largest number of input channels for which the library adds rows of sums instead of a convolution, at strides up to
+2."""
 
 
 def is_convolved(shape: ConvShape) -> bool:
-    """Return whether the library computes the layer as a convolution."""
-    return max(shape.stride_height, shape.stride_width) <= 2 and shape.in_channels > MOST_CHANNELS_IN_ROWS
+    """Return whether the library computes the layer as a convolution of x with zeros inserted between its pixels."""
+    return max(shape.stride_height, shape.stride_width) <= 2 and shape.in_channels > MAX_CHANNELS_IN_ROWS
 
 
-def zeros_above(shape: ConvShape) -> int:
+def num_zero_rows_above(shape: ConvShape) -> int:
     """Return the number of zero rows of weights that make the padding above a multiple of the stride."""
     return 0 if is_convolved(shape) else -shape.padding_top % shape.stride_height
 
 
-def widened(shape: ConvShape) -> ConvShape:
-    """Return the shape with the kernel enlarged by zeros to a size for which the library's sums are right."""
-    above = zeros_above(shape)
+def with_zero_taps(shape: ConvShape) -> ConvShape:
+    """Return the geometry with zero taps added to the kernel, to a size for which the library's results are right."""
+    above = num_zero_rows_above(shape)
     high, wide, padding_top = shape.kernel_height + above, shape.kernel_width, shape.padding_top + above
     if is_convolved(shape):  # The library pads by kernel - 1 - padding.
         return replace(shape, kernel_height=max(high, padding_top + 1), kernel_width=max(wide, shape.padding_left + 1))
@@ -59,8 +60,8 @@ def widened(shape: ConvShape) -> ConvShape:
     return replace(shape, kernel_height=max(high, below), kernel_width=max(wide, right), padding_top=padding_top)
 
 
-def scratch_of(shape: ConvShape, features: frozenset[str]) -> tuple[int, int]:
-    """Return the bytes of the library's two scratch buffers.
+def scratch_bytes_of(shape: ConvShape, features: frozenset[str]) -> tuple[int, int]:
+    """Return the bytes of each of the library's two scratch buffers.
 
     A convolution needs im2col columns of the input and the flipped weights; the other algorithm needs rows of sums, and
     no second buffer.
@@ -68,7 +69,7 @@ def scratch_of(shape: ConvShape, features: frozenset[str]) -> tuple[int, int]:
     depth = shape.kernel_height * shape.kernel_width * shape.in_channels
     if is_convolved(shape):
         columns = 4 * (-(-depth // 4) * 4)
-        return by_variant(features, columns, columns, 4 * (-(-depth // 16) * 16)), depth * shape.out_channels
+        return select_by_variant(features, columns, columns, 4 * (-(-depth // 16) * 16)), depth * shape.out_channels
     # The library sizes the rows by one stride and fills them by the other.
     spread = max(shape.kernel_width, shape.stride_width, shape.stride_height)
     row = ((shape.in_width - 1) * shape.stride_width + spread) * shape.out_channels
@@ -76,14 +77,14 @@ def scratch_of(shape: ConvShape, features: frozenset[str]) -> tuple[int, int]:
 
 
 def is_plain(spec: ConvSpec) -> bool:
-    """Require one group, no dilation."""
+    """Require one group of channels and no dilation."""
     shape = spec.shape
     return shape.groups == 1 and all(d == 1 or k == 1 for d, k in _dilated(shape))
 
 
 def stays_inside(spec: ConvSpec) -> bool:
-    """Require no rows before the first input or beyond the output."""
-    wide = widened(spec.shape)
+    """Require that the library's row algorithm reads no rows before the input and writes none beyond the output."""
+    wide = with_zero_taps(spec.shape)
     return is_convolved(wide) or 0 <= wide.in_height * wide.stride_height - wide.padding_top <= wide.out_height
 
 
@@ -93,19 +94,19 @@ def _dilated(shape: ConvShape) -> tuple[tuple[int, int], ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstScratch(Params):
-    """The size of the first of two buffers in the library's scratch memory."""
+    """Size of the first of two buffers in the library's scratch memory."""
 
     first_scratch_bytes: Annotated[int, "bytes of the first scratch buffer"]
 
 
 def emit(spec: ConvSpec, site: Site) -> Call:
-    """Return the call, with weights in the order [O, H, W, I], enlarged by zeros."""
-    shape, wide, above = spec.shape, widened(spec.shape), zeros_above(spec.shape)
+    """Emit a transposed convolution, with weights [O, H, W, I] and added zero taps."""
+    shape, wide, above = spec.shape, with_zero_taps(spec.shape), num_zero_rows_above(spec.shape)
     weights = spec.weights.reshape(shape.out_channels, shape.kernel_height, shape.kernel_width, shape.in_channels)
     below = (above, wide.kernel_height - shape.kernel_height - above)
     weights = np.pad(weights, ((0, 0), below, (0, wide.kernel_width - shape.kernel_width), (0, 0)))
-    multiplier, shift = multipliers(spec.requantizer, shape.out_channels)
-    first, second = scratch_of(wide, site.features)
+    multiplier, shift = library_multipliers(spec.requantizer, shape.out_channels)
+    first, second = scratch_bytes_of(wide, site.features)
     operands = {
         "x": site.x,
         "w": site.const("weights", weights),
@@ -121,16 +122,16 @@ def emit(spec: ConvSpec, site: Site) -> Call:
     )
 
 
-def way(spec: ConvSpec) -> str:
+def transpose_algorithm(spec: ConvSpec) -> str:
     """Return which of the library's two algorithms computes the layer: "convolved" or "rows"."""
     return "convolved" if is_convolved(spec.shape) else "rows"
 
 
-def products(spec: ConvSpec) -> int:
-    """Return the cost term of the algorithm.
+def count_work(spec: ConvSpec) -> int:
+    """Return the work of the algorithm, for the cost model.
 
-    A convolution counts its products, those with the zeros between pixels included. The other algorithm counts the
-    window positions that are added to rows of sums.
+    A convolution counts its products, including those with zeros between pixels. The other algorithm counts the taps of
+    all input pixels, each of which is added to a row of sums.
     """
     shape = spec.shape
     if is_convolved(shape):
@@ -145,9 +146,10 @@ CMSIS_CONV_TRANSPOSE: tuple[Kernel, ...] = (
         operands=(*layer_operands(DType.INT8, DType.INT32), SCRATCH),
         params=(ConvGeometry, FirstScratch, ZeroPoints, CodeLimits, Scratch),
         without=frozenset({"dilation_height", "dilation_width"}),
-        when=(int8_layer, is_plain, stays_inside, small_axes),
+        when=(is_int8_layer, is_plain, stays_inside, has_small_axes),
         emit=emit,
-        way=way,
-        extra=products,
+        way=transpose_algorithm,
+        extra=count_work,
     ),
 )
+"""CMSIS-NN's kernels of int8 transposed convolutions."""

@@ -45,9 +45,10 @@ _BY_AXIS = {
 
 @dataclass(frozen=True)
 class ConvShape:
-    """Geometry of a convolution in elements, channels last; a one-dimensional one has height 1.
+    """Geometry of a convolution, channels last; a one-dimensional convolution has height 1.
 
-    `padding_top` and `padding_left` are the rows and pixels of padding before the input.
+    Heights are in rows, widths in pixels. `stride_*` are the steps from window to window and `dilation_*` those from
+    tap to tap; 1 means adjacent. `padding_top` and `padding_left` are the rows and pixels of padding before the input.
     """
 
     batch: int
@@ -67,7 +68,7 @@ class ConvShape:
     padding_left: int
     groups: int
     pixel_channels: int | None = None
-    """Channels of a pixel in memory, of both x and y, if the convolution covers only some of them."""
+    """Channels of a pixel in memory, of both x and y, if the convolution covers only some of them; else None."""
 
     @staticmethod
     def of_layer(x: Shape, w: Shape, y: Shape, window: Window, groups: int) -> ConvShape:
@@ -124,13 +125,13 @@ class ConvShape:
         """
         if self.in_width != 1 or self.out_width != 1 or self.kernel_width != 1 or self.padding_left:
             return self
-        return self.turned()
+        return self.transposed()
 
     def as_few_rows(self) -> ConvShape:
-        """Return the geometry as one row if it is one.
+        """Return the geometry of a one-dimensional convolution as one row, or as a few rows without dilation.
 
         In a dilated row whose length, output and padding are multiples of the dilation, the pixels between two taps
-        become columns, so that the dilation disappears.
+        become columns, so that the dilation disappears. Two-dimensional geometries are returned unchanged.
         """
         row, between = self.as_row(), self.as_row().dilation_width
         one_row = row.in_height == row.out_height == row.kernel_height == row.stride_width == 1 and not row.padding_top
@@ -144,13 +145,13 @@ class ConvShape:
             return row
         names = ("in_width", "out_width", "padding_left")
         sizes = {name: getattr(row, name) // between for name in names}
-        columns = replace(row, **sizes, dilation_width=1).turned()
+        columns = replace(row, **sizes, dilation_width=1).transposed()
         return replace(columns, in_width=between, out_width=between)
 
-    def turned(self) -> ConvShape:
-        """Return the geometry with its axes exchanged.
+    def transposed(self) -> ConvShape:
+        """Return the geometry with height and width exchanged.
 
-        Elements keep their order where one axis has length 1 everywhere.
+        Tensors keep their element order if one of the two axes has length 1 in all of them.
         """
         rows, columns = _BY_AXIS["height"], _BY_AXIS["width"]
         swapped = {**dict(zip(rows, columns, strict=True)), **dict(zip(columns, rows, strict=True))}
@@ -158,7 +159,7 @@ class ConvShape:
 
     @property
     def pixel(self) -> int:
-        """Return the elements from pixel to pixel of x, and of y where both have the same number of channels."""
+        """Return the elements from pixel to pixel of x, and of y if both have the same number of channels."""
         return self.pixel_channels or self.in_channels
 
     @property
@@ -168,14 +169,14 @@ class ConvShape:
 
     @property
     def is_inside(self) -> bool:
-        """Return whether no window leaves the input."""
+        """Return whether every window is inside the input, so that no padding is needed."""
         right = self.stride_width * (self.out_width - 1) + (self.kernel_width - 1) * self.dilation_width + 1
         below = self.stride_height * (self.out_height - 1) + (self.kernel_height - 1) * self.dilation_height + 1
         return not (self.padding_top or self.padding_left) and right <= self.in_width and below <= self.in_height
 
     @property
     def is_one_window(self) -> bool:
-        """Return whether one window covers all of a one-line input, as in one step of a convolution over time."""
+        """Return whether a single window covers all of x, which has one row or one column and one group of channels."""
         sizes = (self.in_height, self.in_width) == (
             self.kernel_height,
             self.kernel_width,

@@ -18,18 +18,21 @@ from mcugen.lir.trial import trial
 def library_kernels(
     graph: Graph, family: str, features: frozenset[str], costs: CostTable, goal: str, requested: Collection[str] = ()
 ) -> dict[Node, Kernel]:
-    """Return the library kernel of each node that any kernel of a family fits.
+    """Choose the library kernel of each node that a library kernel of a family fits.
 
-    This is the first kernel that fits, unless another serves the goal better. Within bodies only kernels that round as
-    the operator's reference does are taken (see Kernel).
+    The first kernel that fits is chosen, unless another serves the goal better. Within bodies (subgraphs of loops and
+    branches), only kernels that round exactly as the operator's reference are allowed (see Kernel.evaluate).
 
     Args:
         graph: The model.
         family: The family of kernels that the user asked for.
         features: CPU features and tuning flags.
         costs: Cost model of the CPU.
-        goal: The goal of the user's optimization.
+        goal: The goal of the user's optimization, as in option --optimize.
         requested: Names of kernels that are preferred to all others.
+
+    Returns:
+        The kernel of each node; nodes that no library kernel fits are absent.
     """
     chosen = {}
     for node, is_outside in _nodes(graph):
@@ -66,16 +69,23 @@ def references(graph: Graph, program: Program) -> dict[Node, Reference]:
 
 
 def alone(node: Node, features: frozenset[str]) -> Builder:
-    """Lower a node by its operator alone, without a choice of kernels, and return the builder."""
+    """Lower a node by its operator's own lowering, without a choice of kernels.
+
+    Returns:
+        The builder, whose program has the instructions of this node only.
+    """
     builder = Builder(Program("trial"), features)
     node.op.lower(node, builder)  # type: ignore[attr-defined]
     return builder
 
 
 def own_kernel(node: Node, features: frozenset[str]) -> Kernel | None:
-    """Return the kernel of an operator without a choice of kernels, if it emits one kind of instruction only.
+    """Return the kernel of an operator that has no choice of kernels, for the cost model.
 
-    Its way in the cost table is "<operator>_<type of the first input>".
+    The kernel's variant in the cost table is "<operator>_<type of the first input>".
+
+    Returns:
+        The kernel; None if the operator's lowering emits several kinds of instructions.
     """
     names = {instr.kernel for instr in alone(node, features).program.instrs}
     first = next((v for v in node.inputs if v is not None), node.outputs[0])

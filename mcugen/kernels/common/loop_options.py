@@ -16,7 +16,7 @@ from mcugen.lir.kernel import HALF_SEPARATE_SUMS, PAIRED_LOADS, SEPARATE_SUMS, W
 class Loops(Options):
     """Template options of loops over products of 16 bits."""
 
-    paired_loads: Annotated[bool, "whether words are loaded one by one, each with a product (PAIRED_LOADS)"]
+    paired_loads: Annotated[bool, "whether words are loaded one by one, each beside a product (PAIRED_LOADS)"]
 
     @staticmethod
     def of(site: Site) -> Loops:
@@ -25,7 +25,7 @@ class Loops(Options):
 
 
 def sums_apart(features: Collection[str]) -> int:
-    """Return how many of two float products are added by a separate instruction instead of a fused one."""
+    """Return how many of every two float products are added by a separate, not a fused, instruction: 0, 1 or 2."""
     return 2 if SEPARATE_SUMS in features else 1 if HALF_SEPARATE_SUMS in features else 0
 
 
@@ -33,7 +33,9 @@ def sums_apart(features: Collection[str]) -> int:
 class FloatLoops(Options):
     """Template options of loops over float products, in assembly."""
 
-    separate_sums: Annotated[int, "of two sums, how many are added by a separate instruction (SEPARATE_SUMS)"]
+    separate_sums: Annotated[
+        int, "how many of every two products are added by a separate instruction (SEPARATE_SUMS): 0, 1 or 2"
+    ]
 
     @staticmethod
     def of(wishes: Site | Builder) -> FloatLoops:
@@ -45,7 +47,7 @@ class FloatLoops(Options):
 class WeightLoads(Options):
     """Template options of kernels that compute six output channels at a time."""
 
-    word_loads: Annotated[bool, "whether weights are loaded by words (WORD_WEIGHTS): all blocks are word-aligned"]
+    word_loads: Annotated[bool, "whether weights are loaded by words (WORD_WEIGHTS): all blocks then begin at a word"]
 
     @staticmethod
     def of(spec: ConvSpec, site: Site) -> WeightLoads:

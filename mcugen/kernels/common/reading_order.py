@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Orders in which kernels of convolutions read x and write y, from which the allowed overlap of both follows."""
+"""Orders in which kernels of convolutions read x and write y, from which their allowed overlap in memory follows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from mcugen.lir.traversal import Traversal
 
 
 def in_turn(pixels: int, at_once: int) -> Array:
-    """Return pixel numbers in blocks, [blocks, at_once]; a last block that is not full repeats the last pixel."""
+    """Return the numbers of `pixels` pixels in blocks of `at_once`, [blocks, at_once].
+
+    A last block that is not full repeats the last pixel.
+    """
     starts = np.arange(0, pixels, at_once)
     blocks: Array = np.minimum(starts[:, None] + np.arange(at_once), pixels - 1)
     return blocks
@@ -20,13 +23,13 @@ def in_turn(pixels: int, at_once: int) -> Array:
 def windows(shape: ConvShape, blocks: Array, last: int = 0) -> Traversal:
     """Return the traversal by blocks of output pixels, one group of channels after the other within each block.
 
-    By default the window of a block is copied before anything is written.
+    By default, the kernel copies the windows of a block before it writes any of the block's outputs.
 
     Args:
         shape: Geometry of the convolution.
         blocks: Numbers of output pixels, [blocks, pixels].
-        last: If not 0, the window is not copied but read again for every few output channels, of which the `last` ones
-            are written after all reads.
+        last: If not 0, the kernel does not copy the windows but reads them again for every few output channels; this
+            many channels are written after the last read.
     """
     group = np.arange(shape.groups)
     first = _first_elements(shape)[blocks].min(1)[:, None] + group * (shape.in_channels // shape.groups)
@@ -38,9 +41,9 @@ def windows(shape: ConvShape, blocks: Array, last: int = 0) -> Traversal:
 
 
 def lanes(shape: ConvShape, starts: Array, count: int) -> Traversal:
-    """Return the traversal of a depthwise convolution by output rows.
+    """Return the traversal of a depthwise convolution that computes one block of channels of an output row at a time.
 
-    Within a row, blocks of channels are computed one after the other, pixel after pixel.
+    Within a block, pixels are computed one after the other.
 
     Args:
         shape: Geometry of the convolution.
@@ -54,7 +57,7 @@ def lanes(shape: ConvShape, starts: Array, count: int) -> Traversal:
 
 
 def pixels_in_lanes(shape: ConvShape, count: int) -> Traversal:
-    """Return the traversal of a depthwise convolution by output pixels, `count` channels at a time."""
+    """Return the traversal of a depthwise convolution that computes `count` channels of an output pixel at a time."""
     starts, pixels = np.arange(0, shape.out_channels, count), np.arange(shape.out_height * shape.out_width)[:, None]
     first = _first_elements(shape)[:, None] + starts
     end = pixels * shape.out_channels + np.minimum(starts + count, shape.out_channels)
@@ -62,12 +65,12 @@ def pixels_in_lanes(shape: ConvShape, count: int) -> Traversal:
 
 
 def rows(shape: ConvShape, at_once: int = 1, writes: Array | None = None) -> Traversal:
-    """Return the traversal by output rows, where the input rows that a step needs are copied before it.
+    """Return the traversal by output rows of a kernel that copies the input rows of a step before the step.
 
     Args:
         shape: Geometry of the convolution.
         at_once: Output rows per step.
-        writes: The end of the written elements after each step, if it differs from the end of the step's rows.
+        writes: The end of the written elements of y after each step; None if this is the end of the step's rows.
     """
     oy = np.arange(0, shape.out_height, at_once)
     span = (shape.kernel_height - 1) * shape.dilation_height + 1

@@ -20,7 +20,7 @@ class RowsParams(Params):
 
 STREAM_GET = Kernel(
     "stream_get",
-    what="the next rows of a tensor",
+    what="copies the next rows out of a tensor",
     operands=(
         reads("x", "a tensor as rows"),
         updates("next", "number of the first row to take", DType.INT32),
@@ -28,16 +28,18 @@ STREAM_GET = Kernel(
     ),
     params=(RowsParams,),
 )
+"""Kernel that copies the next rows of a tensor into the row window of a fused group of layers."""
 STREAM_PUT = Kernel(
     "stream_put",
-    what="rows become the next of a tensor",
+    what="copies rows into a tensor as its next rows",
     operands=(
         reads("x", "the rows"),
-        updates("next", "number of the first of them in y", DType.INT32),
+        updates("next", "number of the first row to write in y", DType.INT32),
         updates("y", "a tensor as rows"),
     ),
     params=(RowsParams,),
 )
+"""Kernel that copies the rows that a fused group of layers has computed to their place in the whole tensor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +52,11 @@ class ShiftParams(Params):
 
 SHIFT_ROWS = Kernel(
     "shift_rows",
-    what="a window of rows moves on: the oldest rows go, the last stay twice",
+    what="shifts a window of rows: the oldest rows are dropped, and the last rows remain in place too",
     operands=(updates("x", "the window"),),
     params=(ShiftParams,),
 )
+"""Kernel that drops the oldest rows of a row window and moves the other rows to its beginning."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +70,8 @@ class FillParams(Params):
 
 FILL_ROWS = Kernel(
     "fill_rows",
-    what="one number for some elements of a tensor",
+    what="sets a range of elements of a tensor to one value",
     operands=(writes("y", "the tensor"),),
     params=(FillParams,),
 )
+"""Kernel that sets a range of elements of a row window to one value, as padding."""

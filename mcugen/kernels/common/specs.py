@@ -22,15 +22,20 @@ from mcugen.numerics.window import Window
 
 @dataclass(frozen=True, eq=False)
 class WeightedSpec:
-    """A layer that sums products with constant weights; axis 0 of the weights counts output channels."""
+    """A layer that sums products with constant weights."""
 
     x: TensorType
+    """Type of the input."""
     w: TensorType
+    """Type of the weights."""
     y: TensorType
+    """Type of the output."""
     weights: Array
+    """Weights, [out_channels, ...]; quantized values in integer layers."""
     bias: Array | None
+    """Bias, [out_channels], in units of the accumulators in integer layers; None if absent."""
     clamp: Range | None
-    """Range that results are clamped to, in real numbers."""
+    """Range that results are clamped to, in real numbers; None without a clamp."""
 
     @cached_property
     def sig(self) -> Signature:
@@ -44,7 +49,7 @@ class WeightedSpec:
 
     @cached_property
     def rows(self) -> Array:
-        """Return the weights as [channels, depth]."""
+        """Return the weights as [out_channels, depth]."""
         return self.weights.reshape(self.channels, -1)
 
     @cached_property
@@ -65,23 +70,23 @@ class WeightedSpec:
 
     @property
     def integer_bias(self) -> Array:
-        """Return the bias in units of the accumulators."""
+        """Return the bias of an integer layer in units of the accumulators."""
         assert self.bias is not None, "integer layers always have one"
         return self.bias
 
     @cached_property
     def largest_sums(self) -> Array:
-        """Return, by output channel, an upper bound of the accumulator's magnitude."""
+        """Return an upper bound of the accumulator's magnitude for each output channel, [out_channels]."""
         return largest_sums(self.x, self.weights, self.integer_bias)
 
     @cached_property
     def largest_sum(self) -> int:
-        """Return the largest of `largest_sums`."""
+        """Return an upper bound of the magnitude of all accumulators of the layer."""
         return int(self.largest_sums.max(initial=0))
 
     @property
     def acc(self) -> DType:
-        """Return the accumulator type."""
+        """Return the accumulator type: int32, or int64 if 32 bits are too few."""
         return sum_dtype(self.largest_sums)
 
     @cached_property
@@ -90,10 +95,11 @@ class WeightedSpec:
         return folded_bias(self.sig, self.weights, self.integer_bias)
 
     @cached_property
-    def common_parts(self) -> Array:
-        """Return, by channel, the smallest number to subtract from all weights so that they fit int8.
+    def channel_offsets(self) -> Array:
+        """Return the number of each channel to subtract from its weights so that they fit int8.
 
-        The result is int32, and 0 for channels whose weights fit already.
+        Returns:
+            int32 [out_channels], of the smallest possible magnitude; 0 for channels whose weights fit already.
         """
         low, high = DType.INT8.limits
         rows = self.rows.astype(np.int32)
@@ -101,9 +107,9 @@ class WeightedSpec:
         return parts
 
     @cached_property
-    def byte_rows(self) -> Array:
-        """Return the weights less their common parts, as int8 [channels, depth]."""
-        rows: Array = (self.rows - self.common_parts[:, None]).astype(np.int8)
+    def int8_rows(self) -> Array:
+        """Return the weights less the channel's `channel_offsets`, as int8 [out_channels, depth]."""
+        rows: Array = (self.rows - self.channel_offsets[:, None]).astype(np.int8)
         return rows
 
     @property
@@ -123,7 +129,7 @@ class WeightedSpec:
 
     @cached_property
     def high_word(self) -> Requantizer:
-        """Return the same requantization by the high word of 64-bit products, where that is possible."""
+        """Return `requantizer`, with a shift of 32 if possible: kernels then take the high word of 64-bit products."""
         return self.requantizer.for_high_word()
 
     @cached_property
@@ -165,6 +171,7 @@ class ConvSpec(WeightedSpec):
     """A convolution, channels last; a fully connected layer is a 1×1 convolution over a row of pixels."""
 
     shape: ConvShape
+    """Geometry of the convolution."""
 
     @staticmethod
     def of(node: Node, window: Window, groups: int, clamp: Range | None) -> ConvSpec:
@@ -187,8 +194,12 @@ class ConvSpec(WeightedSpec):
             weights, shape = weights.reshape(w.shape), ConvShape.of_rows(1, x.count, len(weights))
         return ConvSpec(x, w, y, weights, bias, clamp, shape)
 
-    def some_of(self, whole: int | None) -> ConvSpec:
-        """Return the spec for pixels that have `whole` channels in memory, of which the layer covers some."""
+    def with_pixel_channels(self, whole: int | None) -> ConvSpec:
+        """Return the spec of a layer that covers only some channels of each pixel.
+
+        Args:
+            whole: Channels of a pixel in memory; None if the layer covers all.
+        """
         return replace(self, shape=replace(self.shape, pixel_channels=whole))
 
     @staticmethod
@@ -211,9 +222,13 @@ class MatMulSpec:
     """A product of two activations: y[b, m, n] = factor · Σ_k a[b, m, k] · b[b, k, n]."""
 
     a: TensorType
+    """Type of the left matrices, [..., m, k]."""
     b: TensorType
+    """Type of the right matrices, [..., k, n]."""
     y: TensorType
+    """Type of the products, [..., m, n]."""
     factor: float = 1.0
+    """Number that every sum is multiplied by."""
 
     @cached_property
     def sig(self) -> Signature:

@@ -15,15 +15,15 @@ from mcugen.numerics.window import Window
 
 @dataclass(frozen=True, kw_only=True)
 class AxisWalk(Params):
-    """Walk along one axis of a dense tensor, as an [outer, depth, inner] view."""
+    """Walk along one axis of a dense tensor, seen as [outer_size, axis_size, inner_size]."""
 
     outer_size: Annotated[int, "product of the sizes of the axes before the axis"]
     axis_size: Annotated[int, "size of the axis of x"]
-    inner_size: Annotated[int, "elements from entry to entry along the axis"]
+    inner_size: Annotated[int, "elements from one index to the next along the axis"]
 
     @classmethod
     def of(cls, shape: Shape, axis: int) -> AxisWalk:
-        """Return the walk along an axis of a dense tensor of this shape."""
+        """Return the walk along `axis` of a dense tensor of this shape."""
         return cls(outer_size=math.prod(shape[:axis]), axis_size=shape[axis], inner_size=math.prod(shape[axis + 1 :]))
 
 
@@ -33,19 +33,22 @@ def numbered(name: str, values: Sequence[int]) -> dict[str, int]:
 
 
 def dense_strides(shape: Shape) -> list[int]:
-    """Return row-major strides in elements."""
+    """Return the row-major strides, in elements, of a dense tensor of this shape."""
     return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
 
 
 def merge_walks(shape: Shape, source: Sequence[int], target: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return (size, source stride, target stride) per dimension.
+    """Return a minimal loop nest that copies a tensor between two layouts.
 
-    Dimensions of size 1 are dropped, and neighbouring dimensions are merged where one loop covers both.
+    Dimensions of size 1 are dropped, and adjacent dimensions are merged if one loop covers both.
 
     Args:
         shape: Sizes of the dimensions.
         source: Strides of the source, in elements.
         target: Strides of the target, in elements.
+
+    Returns:
+        (size, source stride, target stride) of each loop, from the outermost; at least one loop.
     """
     dims: list[tuple[int, int, int]] = []
     for size, xs, ys in zip(shape, source, target, strict=True):
@@ -106,5 +109,9 @@ class Nests(Params):
     Parameter names begin with k (kept) or r (reduced) and the number of the loop.
     """
 
-    k: Annotated[Mapping[str, int], "of a loop over what is kept: its trips, and how far apart operands' elements lie"]
-    r: Annotated[Mapping[str, int], "the same of a loop over what is reduced"]
+    k: Annotated[
+        Mapping[str, int], "of a loop over a kept axis: its trip count, and the stride of each operand in elements"
+    ]
+    r: Annotated[
+        Mapping[str, int], "of a loop over a reduced axis: its trip count, and the stride of each operand in elements"
+    ]

@@ -19,21 +19,21 @@ from mcugen.lir.program import Wide
 from mcugen.numerics.fixedpoint import Range
 
 BLOCK = 4
-"""Unroll factor of the portable inner loops over output channels; weights are interleaved in blocks of as many rows."""
+"""Unroll factor of the portable inner loops over output channels; weights are interleaved in blocks of four rows."""
 
 
 def interleave(weights: Array) -> Array:
-    """Pack weights [N, K] into a flat array: blocks of BLOCK rows as [K][BLOCK], then the remaining rows as [K]."""
+    """Pack weights [N, K] into a flat array: blocks of four rows as [K][4], then the remaining rows as [K]."""
     whole = len(weights) // BLOCK * BLOCK
     blocks = weights[:whole].reshape(-1, BLOCK, weights.shape[1]).transpose(0, 2, 1)
     return np.concatenate([blocks.reshape(-1), weights[whole:].reshape(-1)])
 
 
 NIBBLES = (-8, 7)
-"""Limits of 4-bit weights."""
+"""Lowest and highest 4-bit weight."""
 
 TWO_BITS = (-2, 1)
-"""Limits of 2-bit weights."""
+"""Lowest and highest 2-bit weight."""
 
 
 def nibbles(first: Array, second: Array) -> Array:
@@ -92,7 +92,7 @@ def interleave_quarters(weights: Array) -> Array:
 
 
 def clamp_of(node: Node) -> Range | None:
-    """Return the range that the result of a node is clamped to, if any."""
+    """Return the range, in real numbers, that the results of a node are clamped to; None without a clamp."""
     return cast("_Clamped", node.op).clamp
 
 
@@ -102,7 +102,7 @@ class _Clamped(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Requantization(Params):
-    """Parameters of the requantization of integer sums; only some apply where the sums themselves are the result."""
+    """Parameters of the requantization of integer accumulators; only some apply if these are themselves the result."""
 
     x_zero_point: Annotated[Trained | None, "zero point of x, the value of padding; 0 for int16"] = None
     max_int32_products: Annotated[
@@ -124,7 +124,7 @@ class CodeLimits(Params):
 
     @staticmethod
     def of(limits: tuple[int, int]) -> CodeLimits:
-        """Return the parameters from the pair (lowest, highest)."""
+        """Return the parameters for `limits`, the lowest and the highest quantized value."""
         low, high = limits
         return CodeLimits(low=low, high=high)
 
@@ -164,40 +164,44 @@ class ElementTypes(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class IntegerStore(Options):
-    """Template options of what is stored from integer sums: requantized values, or the sums."""
+    """Template options of how integer accumulators are stored: requantized, or as they are."""
 
-    store: Annotated[str, "requantize, or plain: sums are the result"]
+    store: Annotated[str, "requantize, or plain: accumulators are the result"]
     acc_t: Annotated[str, "C type of the sums"]
-    shift: Annotated[int, "of products with the multiplier to the right; 0 if plain"] = 0
+    shift: Annotated[int, "right shift of products with the multiplier; 0 if plain"] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class FloatStore(Options):
-    """Template options of what is stored from float sums."""
+    """Template options of how float sums are stored."""
 
-    store: Annotated[str, "clamp"]
+    store: Annotated[str, "clamp: the only way to store float sums"]
     high: Annotated[bool, "whether there is an upper limit"]
 
 
 @dataclass(frozen=True)
 class SumStore:
-    """The transition from sums to results: constants by role, and the parameters and options that describe it."""
+    """The constants, parameters and options with which a kernel turns accumulators into stored results."""
 
     constants: Mapping[str, Array]
+    """Constant operands by role: bias, and multiplier if results are requantized."""
     params: Requantization | FloatLimits
+    """Kernel parameters of the requantization or the clamp."""
     options: IntegerStore | FloatStore
+    """Template options of the store."""
     variant: str = ""
+    """Part of the C function's name: "long" for 64-bit accumulators, else empty."""
 
 
 def store_of(spec: WeightedSpec) -> SumStore:
-    """Return how a layer stores its sums: floats are clamped, integers requantized."""
+    """Return how a layer stores its accumulators: floats are clamped, integers requantized."""
     return float_store(spec) if spec.x.quant is None else integer_store(spec)
 
 
 def integer_store(spec: WeightedSpec) -> SumStore:
-    """Return how a layer stores integer sums, in 64 bits where 32 are too few.
+    """Return how a layer stores integer accumulators, which have 64 bits where 32 are too few.
 
-    Sums start with the folded bias. They are requantized unless the output is int32.
+    Accumulators start with the folded bias. They are requantized unless the output is int32.
     """
     acc = spec.acc
     bias = {"bias": spec.folded_bias.astype(acc.numpy)}
@@ -222,7 +226,7 @@ def float_store(spec: WeightedSpec) -> SumStore:
 
 
 def float_limits(spec: WeightedSpec) -> FloatLimits:
-    """Return the limits that a float layer is clamped to."""
+    """Return the limits that a float layer is clamped to, as kernel parameters."""
     low, high = spec.float_limits
     return FloatLimits(low=low, high=None if math.isinf(high) else high)
 
@@ -236,7 +240,7 @@ def element_types(spec: WeightedSpec, weights: Array) -> ElementTypes:
 
 
 class Typed(Protocol):
-    """A spec or a node: anything with types of inputs and outputs."""
+    """Anything that has the types of its inputs and outputs: a spec or a node."""
 
     @property
     def sig(self) -> Signature:
@@ -244,22 +248,22 @@ class Typed(Protocol):
 
 
 def float_tensors(layer: Typed) -> bool:
-    """Require float32 tensors."""
+    """Require a float32 input."""
     return layer.sig.input(0).dtype is DType.FLOAT32
 
 
 def double_tensors(layer: Typed) -> bool:
-    """Require float64 tensors."""
+    """Require a float64 input."""
     return layer.sig.input(0).dtype is DType.FLOAT64
 
 
 def plain_integers(layer: Typed) -> bool:
-    """Require integers without scale, which wrap."""
+    """Require an integer input without a quantization scale, whose arithmetic wraps around."""
     return layer.sig.input(0).dtype.is_integer and layer.sig.input(0).quant is None
 
 
 def int8_tensors(layer: Typed) -> bool:
-    """Require int8 tensors."""
+    """Require an int8 input."""
     return layer.sig.input(0).dtype is DType.INT8
 
 
@@ -269,9 +273,9 @@ def int8_weights(layer: Typed) -> bool:
 
 
 def uint8_example(channels: int, results: int, group: int = 1) -> str:
-    """Return a model in ONNX's text form: a convolution with uint8 weights around a zero point.
+    """Return an example model in ONNX's text form: a convolution whose uint8 weights have the zero point 100.
 
-    The last weight does not fit int8 after its zero point is subtracted.
+    The last weight does not fit int8 after the zero point is subtracted.
 
     Args:
         channels: Channels of x.
@@ -296,7 +300,7 @@ def to_int8_codes(spec: WeightedSpec) -> bool:
 
 
 def nine_bits(spec: WeightedSpec) -> bool:
-    """Require int8 by weights that are int8 plus a number of their channel."""
+    """Require int8 inputs, and weights that are int8 after an offset of their channel is subtracted."""
     if (spec.x.dtype, spec.w.dtype) != (DType.INT8, DType.INT16) or not spec.is_requantized:
         return False
     wide = (spec.depth << 15) + int(np.abs(spec.folded_bias).max(initial=0)) >= 2**31
@@ -304,17 +308,17 @@ def nine_bits(spec: WeightedSpec) -> bool:
 
 
 def four_bits(spec: WeightedSpec) -> bool:
-    """Require weights of 4 bits."""
+    """Require weights from −8 to 7 (4 bits)."""
     return bool(spec.weights.min(initial=0) >= NIBBLES[0] and spec.weights.max(initial=0) <= NIBBLES[1])
 
 
 def two_bits(spec: WeightedSpec) -> bool:
-    """Require weights of 2 bits."""
+    """Require weights from −2 to 1 (2 bits)."""
     return bool(spec.weights.min(initial=0) >= TWO_BITS[0] and spec.weights.max(initial=0) <= TWO_BITS[1])
 
 
 def of_four_bits(kernel: Kernel, *when: Callable[[Any], bool], **changes: Any) -> Kernel:
-    """Return the variant of an int8 kernel with two weights per byte, which are unpacked in registers.
+    """Return the 4-bit variant of an int8 kernel: two weights per byte, which are unpacked in registers.
 
     Args:
         kernel: A kernel of int8 weights, with `s8` in its name.
@@ -332,15 +336,15 @@ def of_four_bits(kernel: Kernel, *when: Callable[[Any], bool], **changes: Any) -
 
 
 def half_weights(spec: WeightedSpec) -> bool:
-    """Require weights that are float16 numbers."""
+    """Require float weights that float16 represents exactly."""
     return spec.has_half_weights
 
 
 def int16_tensors(layer: Typed) -> bool:
-    """Require int16 tensors."""
+    """Require an int16 input."""
     return layer.sig.input(0).dtype is DType.INT16
 
 
 def int16_operands(layer: Typed) -> bool:
-    """Require an int16 operand."""
+    """Require that at least one of the two inputs is int16."""
     return DType.INT16 in (layer.sig.input(0).dtype, layer.sig.input(1).dtype)

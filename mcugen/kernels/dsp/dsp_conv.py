@@ -41,20 +41,21 @@ from mcugen.lir.kernel import (
 from mcugen.lir.traversal import Traversal
 
 GROUP = 4
-"""Elements of a group: products that are adjacent in im2col patches and in packed weights."""
+"""Elements of a group: four products along the depth, adjacent in im2col patches and in packed weights."""
 
-WIDENED = (0, 2, 1, 3)
+SXTB16_ORDER = (0, 2, 1, 3)
 """Order of four int8 activations after widening: SXTB16 extracts bytes 0 and 2 of a word, and bytes 1 and 3 after a
 rotation by 8."""
 
-CENTER = 2
-"""int16 elements at the end of a pixel's patch with the offset of its sums that the 8 added to 4-bit weights causes."""
+NIBBLE_OFFSET_ELEMENTS = 2
+"""int16 elements at the end of a pixel's im2col patch. They hold one int32: the correction of the pixel's sums for the
+8 that is added to each packed 4-bit weight."""
 
 MAX_REQUANTIZE_SHIFT = 40
-"""Largest shift of a requantization multiplier: above it, 256 · rounding term no longer fits 32 bits."""
+"""Largest right shift of a 64-bit requantization product: above it, 256 · rounding term no longer fits 32 bits."""
 
 MAX_UNROLLED_GROUPS = 18
-"""Largest number of groups of a patch for which the loop over them is fully unrolled."""
+"""Largest number of groups (of four elements) in a patch for which the loop over the groups is fully unrolled."""
 
 _DSP = frozenset({"dsp"})
 
@@ -64,7 +65,7 @@ _DSP = frozenset({"dsp"})
 
 @dataclass(frozen=True, kw_only=True)
 class HighWord(Params):
-    """Parameters of requantization by the high word of 64-bit products; a clamped result is saturated twice."""
+    """Parameters of requantization by the high word of 64-bit products; a clamped result is is_saturated_int8 twice."""
 
     upper_word_offset: Annotated[
         Trained, "added to the upper word of a product: zero point of y less the lowest value, and rounding"
@@ -82,31 +83,33 @@ class HighWord(Params):
 
 
 @dataclass(frozen=True)
-class Sums:
-    """The transition from accumulators to results: folded biases, multipliers if requantized, and parameters.
-
-    `gain` is a left shift of weights and biases that brings the shift of the multipliers to 32.
-    """
+class SumConversion:
+    """The constants that turn a layer's accumulators into its results."""
 
     bias: Array
+    """Biases with x's zero point folded in, int64 [out_channels]."""
     multiplier: Array | None
+    """Requantization multipliers, int32 [out_channels]; None if the accumulators themselves are the result."""
     gain: int
+    """Left shift, in bits, of weights and biases, so that the right shift after the multiplication is at least 32."""
     params: HighWord
+    """Kernel parameters of the requantization."""
 
 
-def sums_of(spec: ConvSpec, packed: bool = False, nibbles: bool = False) -> Sums:
-    """Return how a layer turns its sums into results.
+def sum_conversion(spec: ConvSpec, packed: bool = False, nibbles: bool = False) -> SumConversion:
+    """Return the constants that turn a layer's accumulators into its results.
 
-    int8 results are the rounded high word of sum · multiplier, plus zero. int16 results are mostly (high word + zero)
-    >> second.
+    An int8 result is the rounded high word of accumulator · multiplier, plus the zero point. An int16 result is mostly
+    (high word + upper_word_offset) >> second_shift.
 
     Args:
         spec: The layer.
-        packed: Whether two int8 weights share 16 bits, which scales the sums of odd channels by 256.
-        nibbles: Whether weights have 4 bits: these leave no room for a gain, and sums are shifted by `second` instead.
+        packed: Whether two int8 weights share 16 bits, which scales the accumulators of odd channels by 256.
+        nibbles: Whether weights have 4 bits: these leave no room for a gain, so the kernel shifts the accumulators left
+            by `second_shift` instead.
     """
     if spec.is_sums:
-        return Sums(
+        return SumConversion(
             spec.folded_bias,
             None,
             0,
@@ -125,11 +128,13 @@ def sums_of(spec: ConvSpec, packed: bool = False, nibbles: bool = False) -> Sums
         post_saturation_offset=high - value_range,
         second_shift=second,
     )
-    return Sums(spec.folded_bias, spec.multipliers, gain, params)
+    return SumConversion(spec.folded_bias, spec.multipliers, gain, params)
 
 
-def stream(weights: Array, sums: Sums, channels: int, packed: bool, *, are_sums_joined: bool = True) -> Array:
-    """Pack weights [N, groups, 4] as int32 words in reading order.
+def pack_weights(
+    weights: Array, sums: SumConversion, channels: int, packed: bool, *, are_sums_joined: bool = True
+) -> Array:
+    """Pack weights, biases and multipliers as int32 words in the order in which the kernel reads them.
 
     A block of `channels` output channels is stored as
 
@@ -139,11 +144,14 @@ def stream(weights: Array, sums: Sums, channels: int, packed: bool, *, are_sums_
     per pair of channels and input. Multipliers are absent if sums are the result.
 
     Args:
-        weights: The weights, in the order of a patch.
+        weights: The weights, [out_channels, groups, 4], in the element order of an im2col patch.
         sums: Biases, multipliers and gain.
         channels: Output channels of a block.
-        packed: Whether two int8 channels are packed into 16 bits as 256 · odd + even.
-        are_sums_joined: Whether the biases of a packed pair are joined likewise.
+        packed: Whether the int8 weights of two channels are packed into 16 bits as 256 · odd + even.
+        are_sums_joined: Whether the biases of a packed pair are joined in the same way.
+
+    Returns:
+        int32 [blocks, words]: biases, weights and, if results are requantized, multipliers of each block of channels.
     """
     missing = -len(weights) % channels
     blocks = len(weights) + missing
@@ -158,7 +166,7 @@ def stream(weights: Array, sums: Sums, channels: int, packed: bool, *, are_sums_
     return _in_blocks(bias.reshape(-1, channels), words, sums)
 
 
-def _in_blocks(bias: Array, words: Array, sums: Sums) -> Array:
+def _in_blocks(bias: Array, words: Array, sums: SumConversion) -> Array:
     """Return [blocks, words]: biases, weights and, if there are any, multipliers of each block of channels."""
     parts = [bias, words]
     if sums.multiplier is not None:
@@ -167,19 +175,19 @@ def _in_blocks(bias: Array, words: Array, sums: Sums) -> Array:
     return np.concatenate(parts, axis=1).astype(np.uint32).view(np.int32)
 
 
-def nibbles_of_pairs(weights: Array, sums: Sums) -> Array:
-    """Pack 4-bit weights [N, groups, 4] for blocks of two channels: one word per group, each weight plus 8 (dsp.j2)."""
+def pack_nibble_pairs(weights: Array, sums: SumConversion) -> Array:
+    """Pack 4-bit weights [N, groups, 4] for blocks of two channels: a word per group, each weight plus 8 (dsp.j2)."""
     pairs = _whole_blocks(weights.astype(np.int64), 2) - NIBBLES[0]
     words = _joined(pairs, np.add.outer([0, 8], [0, 16, 4, 20])[:, None], (1, 3))
     return _in_blocks(_whole_blocks(sums.bias.astype(np.int64), 2), words, sums)
 
 
-def nibbles_of_fours(weights: Array, sums: Sums) -> Array:
-    """Pack 4-bit weights [N, groups, 4] for blocks of four channels: two words per group.
+def pack_nibble_fours(weights: Array, sums: SumConversion) -> Array:
+    """Pack 4-bit weights [N, groups, 4] for blocks of four channels: two int32 words per group.
 
-    Weights of the first three channels are stored plus 8, those of the fourth are signed. Products are taken with the
-    weights of several channels at once. Biases are cumulative sums, so that each channel's sum is left after the sums
-    of the lower channels are subtracted.
+    Weights of the first three channels are stored plus 8, those of the fourth are signed. One multiplication serves
+    the weights of several channels at once. Biases are cumulative, so that the kernel gets each channel's accumulator
+    by subtracting the accumulators of the lower channels.
     """
     fours = _whole_blocks(weights.astype(np.int64), 4)
     codes = np.concatenate([fours[:, :3] - NIBBLES[0], fours[:, 3:] & 15], axis=1)
@@ -205,27 +213,27 @@ def _joined(codes: Array, bits: Array, axes: tuple[int, int]) -> Array:
 
 
 def ungrouped(spec: ConvSpec) -> bool:
-    """Require one group."""
+    """Require that the channels form one group."""
     return spec.shape.groups == 1
 
 
-def high_word(spec: ConvSpec) -> bool:
-    """Require sums as they are, or codes by the high word of a 64-bit product."""
+def fits_high_word(spec: ConvSpec) -> bool:
+    """Require int32 accumulators as the result, or int8 or int16 from the high word of a 64-bit product."""
     codes = (
         _has_codes(spec, DType.INT8, DType.INT16) and _short_sums(spec) and 32 <= _shift(spec) <= MAX_REQUANTIZE_SHIFT
     )
     return spec.is_sums or codes
 
 
-def high_word_of_raised(spec: ConvSpec) -> bool:
-    """Require sums as they are, or codes by the high word of a 64-bit product with sums that may be shifted before."""
+def fits_high_word_of_shifted_sums(spec: ConvSpec) -> bool:
+    """Require int32 accumulators as the result, or int8 or int16 from a high word of accumulators shifted left."""
     is_short = _short_sums(spec) and _short_sums(spec, max(32 - _shift(spec), 0))
     codes = _has_codes(spec, DType.INT8, DType.INT16) and _shift(spec) <= MAX_REQUANTIZE_SHIFT and is_short
     return spec.is_sums or codes
 
 
-def high_word_of_widened(spec: ConvSpec) -> bool:
-    """Require sums as they are, or codes by the high word of a 64-bit product."""
+def fits_high_word_of_scaled_weights(spec: ConvSpec) -> bool:
+    """Require int32 accumulators as the result, or int8 or int16 from a high word, with weights times up to 2⁸."""
     if spec.is_sums:
         return True
     if not _has_codes(spec, DType.INT8, DType.INT16) or not _short_sums(spec):
@@ -235,19 +243,22 @@ def high_word_of_widened(spec: ConvSpec) -> bool:
     return gain <= 8 and max_weight << gain < 2**15 and _short_sums(spec, gain)
 
 
-def shifted_high_word(spec: ConvSpec) -> bool:
-    """Require 32-bit sums, as they are, or codes by the shifted high word of a 64-bit product."""
+def fits_shifted_high_word(spec: ConvSpec) -> bool:
+    """Require int32 accumulators as the result, or int8 or int16 from a high word shifted right."""
     codes = _has_codes(spec, DType.INT8, DType.INT16) and _short_sums(spec) and spec.high_word.shift > 32
     return spec.is_sums or codes
 
 
-def in_pairs(spec: ConvSpec, by_channel: Array, block: int = 2) -> Array:
-    """Return an array by channel with zero channels appended to each of several groups, up to whole blocks.
+def pad_groups_to_blocks(spec: ConvSpec, by_channel: Array, block: int = 2) -> Array:
+    """Append zero channels to each group of channels, so that each group is a whole number of blocks.
 
     Args:
-        spec: The layer.
-        by_channel: The array, [N, ...].
+        spec: The layer. With a single group, nothing is appended.
+        by_channel: The array to pad, [out_channels, ...].
         block: Channels of a block.
+
+    Returns:
+        The padded array, or `by_channel` itself if all blocks are whole.
     """
     groups = spec.shape.groups
     missing = -(spec.channels // groups) % block
@@ -258,32 +269,34 @@ def in_pairs(spec: ConvSpec, by_channel: Array, block: int = 2) -> Array:
     return padded.reshape(-1, *by_channel.shape[1:])
 
 
-def pairs_of_weights(spec: ConvSpec) -> bool:
-    """Require sums of 24 bits: two int8 weights lie in 16."""
-    odd = in_pairs(spec, spec.rows.astype(np.int64))[1::2]
+def fits_packed_pairs(spec: ConvSpec) -> bool:
+    """Require sums of 24 bits in odd channels, and int8 weights of two channels that share 16 bits."""
+    odd = pad_groups_to_blocks(spec, spec.rows.astype(np.int64))[1::2]
     products = np.stack([code * odd for code in spec.x.dtype.limits])
     max_sums, min_sums = products.max(0).sum(1), products.min(0).sum(1)
-    first = in_pairs(spec, spec.folded_bias)[1::2]
-    return pairs_in_parts(spec) and bool((first + min_sums >= -(2**23)).all() and (first + max_sums < 2**23).all())
+    first = pad_groups_to_blocks(spec, spec.folded_bias)[1::2]
+    return fits_packed_pairs_by_part(spec) and bool(
+        (first + min_sums >= -(2**23)).all() and (first + max_sums < 2**23).all()
+    )
 
 
-def pairs_in_parts(spec: ConvSpec) -> bool:
-    """Require that two int8 weights lie in 16 bits."""
-    weights = in_pairs(spec, spec.rows.astype(np.int64))
+def fits_packed_pairs_by_part(spec: ConvSpec) -> bool:
+    """Require that 256 · odd + even fits int16 for the weights of each pair of channels."""
+    weights = pad_groups_to_blocks(spec, spec.rows.astype(np.int64))
     even, odd = weights[0::2], weights[1::2]
     joined = 256 * odd + even[: len(odd)]  # Only -128 beside a negative odd weight exceeds 16 bits.
     return bool(np.abs(weights + 0.5).max(initial=0) < 128 and (joined >= -(2**15)).all())
 
 
-PART = 448
-"""Inputs of a part of a long row: seven iterations of a loop over 64 inputs. The sums of a part fit 24 bits for any
-weights."""
+PACKED_PART_DEPTH = 448
+"""Inputs after which the sums of two packed channels are separated: seven iterations of 64 inputs. Sums
+over as many inputs fit 24 bits for any weights."""
 
 
-def separate_nibbles(spec: ConvSpec) -> bool:
-    """Require sums of 31, 27, 23 and 19 bits in each four channels: one product serves the weights of several."""
-    rows = np.abs(in_pairs(spec, spec.rows.astype(np.int64), 4))
-    places, bias = np.arange(len(rows)) % 4, np.abs(in_pairs(spec, spec.folded_bias, 4))
+def fits_packed_fours(spec: ConvSpec) -> bool:
+    """Require sums of 31, 27, 23 and 19 bits in each four channels, whose 4-bit weights share 16 bits."""
+    rows = np.abs(pad_groups_to_blocks(spec, spec.rows.astype(np.int64), 4))
+    places, bias = np.arange(len(rows)) % 4, np.abs(pad_groups_to_blocks(spec, spec.folded_bias, 4))
     max_sums = (rows + np.where(places < 3, -NIBBLES[0], 0)[:, None]).sum(1) * 128 + bias
     return bool((max_sums < 1 << (31 - 4 * places)).all())
 
@@ -304,13 +317,16 @@ def _short_sums(spec: ConvSpec, gain: int = 0) -> bool:
 # --------------------------------------------------------------------------------------------- convolutions
 
 
-UNREAD = frozenset({"kernel_width", "stride_width", "dilation_width", "padding_left"})
-"""Sizes that the kernels do not read, because PixelWalk holds the runs instead."""
+UNUSED_GEOMETRY = frozenset({"kernel_width", "stride_width", "dilation_width", "padding_left"})
+"""Parameters of ConvGeometry that the kernels do not read, because PixelWalk describes rows of windows instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PixelWalk(Params):
-    """Parameters of the walk over rows and pixels."""
+    """Parameters of the walk over rows and pixels.
+
+    A run is a piece of a window whose elements are adjacent in memory.
+    """
 
     runs_per_kernel_row: Annotated[int, "runs of adjacent elements in a row of the window"]
     run_stride: Annotated[int, "elements from run to run"]
@@ -345,7 +361,7 @@ class GroupCount(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class StreamOptions(Options):
-    """Template options of all kernels that read packed weights in stream order."""
+    """Template options of all kernels that read weights from pack_weights."""
 
     y_t: Annotated[str, "C type of the output"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
@@ -353,7 +369,7 @@ class StreamOptions(Options):
 
     @staticmethod
     def of(spec: ConvSpec) -> StreamOptions:
-        """Return the options of a layer."""
+        """Return the options of a layer of this family."""
         shifted = not spec.is_sums and spec.high_word.shift > 32
         return StreamOptions(y_t=spec.y.dtype.c, clamp=spec.is_clamped, post_shifted=shifted)
 
@@ -372,9 +388,9 @@ class UnrollOptions(Options):
     x_t: Annotated[str, "C type of the input"]
     unrolled_patch: Annotated[
         Mapping[str, int] | None,
-        "runs, units, unit size and tail size of a fully unrolled patch; is_pointwise; else None",
+        "runs, units, unit_size, tail_size and is_pointwise of an unrolled patch (see Runs); None: a loop",
     ]
-    unrolled_steps: Annotated[int, "steps of a fully unrolled inner loop; 0: a loop remains"]
+    unrolled_steps: Annotated[int, "groups of four elements whose code is unrolled; 0: a loop"]
     grouped: Annotated[bool, "whether channels are in several groups"]
     has_partial_windows: Annotated[bool, "whether windows cross the ends of the rows of x, which are read in place"] = (
         False
@@ -383,43 +399,50 @@ class UnrollOptions(Options):
 
 @dataclass(frozen=True)
 class Runs:
-    """The elements of a window as im2col reads them: `count` runs of `length` neighbouring elements.
+    """The runs of adjacent elements in which im2col reads a window.
 
-    A run is read in pieces of `unit` elements. Elements of a run beyond whole pieces are either read together with the
+    A run is read in units of `unit` elements. Elements of a run beyond whole units are either read together with the
     elements that follow in memory (and multiplied by 0), or `gathered`: such elements of four runs then share groups at
     the end of the patch.
     """
 
     count: int
+    """Number of runs of a window."""
     length: int
+    """Elements of a run."""
     unit: int
+    """Elements that are loaded at once: 4 or 8."""
     gathered: bool = False
+    """Whether elements beyond whole units are gathered at the end of the patch."""
 
     @property
     def rest(self) -> int:
-        """Return the gathered elements of a run."""
+        """Return the number of elements of a run that are gathered; 0 if none are."""
         return self.length % self.unit if self.gathered else 0
 
     @property
     def units(self) -> int:
-        """Return the pieces of a run."""
+        """Return the number of units in which a run is read."""
         return (self.length - self.rest + self.unit - 1) // self.unit
 
     @property
     def groups(self) -> int:
-        """Return the groups of a patch, of four elements each."""
+        """Return the number of groups of four elements in a patch."""
         return self.count * self.units * (self.unit // GROUP) + self.rest * -(-self.count // GROUP)
 
     @property
     def are_exact(self) -> bool:
-        """Return whether only elements of the runs are read."""
+        """Return whether no element beyond the runs is read."""
         return self.units * self.unit + self.rest == self.length
 
     def elements(self, slots: tuple[int, ...]) -> Array:
-        """Return the order of a patch, [groups, 4]: the element of the window in natural order, or −1 for padding.
+        """Return the element order of a patch.
 
         Args:
             slots: The order of four elements within a group.
+
+        Returns:
+            int [groups, 4]: the index of each element in the window, or −1 for padding.
         """
         order = np.full((self.groups, GROUP), -1)
         per_run = self.units * (self.unit // GROUP)
@@ -433,7 +456,7 @@ class Runs:
 
 
 def runs_of(shape: ConvShape, few: bool) -> Runs:
-    """Return the runs of a window: whole kernel rows where their elements are neighbours, else single taps.
+    """Return the runs of a window: whole kernel rows if their elements are adjacent in memory, else single taps.
 
     With several groups of channels, a tap of each group is a run.
 
@@ -455,22 +478,29 @@ def runs_of(shape: ConvShape, few: bool) -> Runs:
     return gathered if few and gathered.groups < padded.groups else padded
 
 
-def few_elements(spec: ConvSpec) -> bool:
-    """Require a kernel of few elements, written out."""
+def is_small_window(spec: ConvSpec) -> bool:
+    """Require windows of at most 18 groups of four elements, whose code is unrolled."""
     runs = runs_of(spec.shape, few=True)
     return runs.groups <= MAX_UNROLLED_GROUPS
 
 
-def plain_pixels(shape: ConvShape) -> ConvShape:
-    """Return the convolution with all pixels in one row if output pixels are input pixels; else unchanged."""
+def flatten_pixels(shape: ConvShape) -> ConvShape:
+    """Return a pointwise convolution with all pixels of the batch in one row; other convolutions unchanged.
+
+    The channels of x must be a multiple of four.
+    """
     if not shape.reads_pixels or shape.stride_height != 1 or shape.stride_width != 1 or shape.in_channels % GROUP:
         return shape
     pixels = shape.batch * shape.in_height * shape.in_width
     return replace(shape, batch=1, in_height=1, in_width=pixels, out_height=1, out_width=pixels)
 
 
-def is_of_pixels(shape: ConvShape) -> bool:
-    """Return whether all windows of a geometry from plain_pixels are single pixels, one after the other."""
+def is_flat_pointwise(shape: ConvShape) -> bool:
+    """Return whether all windows are single pixels, one after the other.
+
+    Args:
+        shape: A geometry that flatten_pixels returned.
+    """
     return (
         shape.reads_pixels
         and shape.in_height == shape.stride_width == shape.groups == 1
@@ -480,17 +510,17 @@ def is_of_pixels(shape: ConvShape) -> bool:
 
 @dataclass(frozen=True)
 class RowSource:
-    """The place where convolution rows are read: x itself, or a ring buffer of padded copies.
-
-    Sizes are in rows and elements.
-    """
+    """The place where convolution rows are read: x itself, or a ring buffer of padded copies."""
 
     is_padded: bool
+    """Whether rows are copied to the ring buffer and padded there."""
     ring_h: int
+    """Rows of the ring buffer; rows of x if they are read in place."""
     pitch: int
+    """Elements from row to row."""
     margin: int
     """Elements of a row of the ring before those of x: at least the padding, and a multiple of four for whole words."""
-    pair_h: int
+    rows_per_pair: int
     """Rows of y per pair of pixels: 2 if the pixels are one above the other, where that leaves fewer single pixels.
 
     In an odd last row the pairs are side by side.
@@ -499,28 +529,28 @@ class RowSource:
     """Whether windows leave the rows of x; elements outside are then padded within the patches."""
 
     @property
-    def ring(self) -> int:
-        """Return the elements of the ring buffer."""
+    def ring_elements(self) -> int:
+        """Return the number of elements of the ring buffer; 0 if rows are read in x."""
         return self.ring_h * self.pitch if self.is_padded else 0
 
 
-def rows_of(shape: ConvShape, few: bool = False) -> RowSource:
-    """Return where rows are read: in x if possible, else in a ring buffer of padded copies.
+def choose_row_source(shape: ConvShape, few: bool = False) -> RowSource:
+    """Choose where rows are read: in x if possible, else in a ring buffer of padded copies.
 
-    Rows are read in x if no window leaves x and none reads words beyond it; or, in a single output row of several
-    groups, if windows leave x only at its sides.
+    Rows are read in x if no window leaves x and none reads words beyond it. In a single output row of several groups
+    of channels, windows may leave x at its left and right sides.
     """
-    pair_h = 2 if shape.out_height % 2 * shape.out_width < shape.out_width % 2 * shape.out_height else 1
+    rows_per_pair = 2 if shape.out_height % 2 * shape.out_width < shape.out_width % 2 * shape.out_height else 1
     span_h = (shape.kernel_height - 1) * shape.dilation_height + 1
     right = shape.stride_width * (shape.out_width - 1) + (shape.kernel_width - 1) * shape.dilation_width + 1
     if shape.is_inside and runs_of(shape, few).are_exact:
-        return RowSource(False, shape.in_height, shape.in_width * shape.in_channels, 0, pair_h)
+        return RowSource(False, shape.in_height, shape.in_width * shape.in_channels, 0, rows_per_pair)
     if _leaves_sides_only(shape) and runs_of(shape, few).are_exact:
         return RowSource(False, shape.in_height, shape.in_width * shape.in_channels, 0, 1, is_edged=True)
     margin = -(-shape.padding_left * shape.in_channels // GROUP) * GROUP
     extent = margin + (max(right - shape.padding_left, shape.in_width)) * shape.in_channels
     pitch = -(-(extent + GROUP - 1) // GROUP) * GROUP
-    return RowSource(True, span_h + (pair_h - 1) * shape.stride_height, pitch, margin, pair_h)
+    return RowSource(True, span_h + (rows_per_pair - 1) * shape.stride_height, pitch, margin, rows_per_pair)
 
 
 def _leaves_sides_only(shape: ConvShape) -> bool:
@@ -530,25 +560,25 @@ def _leaves_sides_only(shape: ConvShape) -> bool:
 
 
 def traversal_of(shape: ConvShape, rows: RowSource) -> Traversal:
-    """Return the traversal: pairs of pixels if windows are read in x, or rows through the ring buffer."""
+    """Return the order of reads and writes: pairs of pixels if windows are read in x, else rows through the ring."""
     if rows.is_padded:
-        return ring_rows(shape, rows.pair_h)
-    stacked = shape.out_height // 2 * 2 if rows.pair_h == 2 else 0
+        return ring_rows(shape, rows.rows_per_pair)
+    stacked = shape.out_height // 2 * 2 if rows.rows_per_pair == 2 else 0
     pixels = np.arange(shape.out_height * shape.out_width).reshape(shape.out_height, shape.out_width)
     pairs = [pixels[oy : oy + 2].T for oy in range(0, stacked, 2)]
     pairs += [row[in_turn(shape.out_width, 2)] for row in pixels[stacked:]]
     return windows(shape, np.concatenate(pairs))
 
 
-def in_patch_order(spec: ConvSpec, runs: Runs, twos: bool) -> Array:
+def order_weights_by_patch(spec: ConvSpec, runs: Runs, twos: bool) -> Array:
     """Return the weights as [N, groups, 4] in the order of activations in a patch.
 
     Args:
         spec: The layer.
         runs: How im2col reads a window.
-        twos: Whether loop steps take two groups; their number is then padded to an even one.
+        twos: Whether a loop iteration takes two groups; the number of groups is then padded to an even one.
     """
-    order = runs.elements(WIDENED if spec.x.dtype is DType.INT8 else tuple(range(GROUP)))
+    order = runs.elements(SXTB16_ORDER if spec.x.dtype is DType.INT8 else tuple(range(GROUP)))
     if twos:
         order = np.pad(order, ((0, len(order) % 2), (0, 0)), constant_values=-1)
     flat = spec.rows
@@ -559,26 +589,26 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     """Emit a convolution: two pixels by two (or four) channels per step of four or eight elements.
 
     Loops: pairs of pixels (neighbours in a row or a column), blocks of channels, steps (unrolled up to 16 times). The
-    operands are weights in stream order, a ring buffer of rows where x must be padded, and the patch of two pixels.
+    operands are packed weights, a ring buffer of rows where x must be padded, and the patch of two pixels.
     """
-    packed, few = pairs_of_weights in site.kernel.when, few_elements in site.kernel.when
-    nibbles, fours = four_bits in site.kernel.when, separate_nibbles in site.kernel.when
-    shape, sums = plain_pixels(spec.shape), sums_of(spec, packed, nibbles)
-    runs, rows, pixels = runs_of(shape, few), rows_of(shape, few), few and is_of_pixels(shape)
-    laid = in_patch_order(spec, runs, packed or nibbles)
+    packed, few = fits_packed_pairs in site.kernel.when, is_small_window in site.kernel.when
+    nibbles, fours = four_bits in site.kernel.when, fits_packed_fours in site.kernel.when
+    shape, sums = flatten_pixels(spec.shape), sum_conversion(spec, packed, nibbles)
+    runs, rows, pixels = runs_of(shape, few), choose_row_source(shape, few), few and is_flat_pointwise(shape)
+    laid = order_weights_by_patch(spec, runs, packed or nibbles)
     block = 4 if fours else 2
-    multiplier = None if sums.multiplier is None else in_pairs(spec, sums.multiplier, block)
-    paired = replace(sums, bias=in_pairs(spec, sums.bias, block), multiplier=multiplier)
-    by_blocks = in_pairs(spec, laid, block)
-    interleave = nibbles_of_fours if fours else nibbles_of_pairs
-    words = interleave(by_blocks, paired) if nibbles else stream(by_blocks, paired, 2, packed)
+    multiplier = None if sums.multiplier is None else pad_groups_to_blocks(spec, sums.multiplier, block)
+    paired = replace(sums, bias=pad_groups_to_blocks(spec, sums.bias, block), multiplier=multiplier)
+    by_blocks = pad_groups_to_blocks(spec, laid, block)
+    interleave = pack_nibble_fours if fours else pack_nibble_pairs
+    words = interleave(by_blocks, paired) if nibbles else pack_weights(by_blocks, paired, 2, packed)
     depth, steps = laid[0].size, laid.shape[1] // (2 if packed or nibbles else 1)
     operands = {
         "x": site.x,
         "w": site.const("weights", words),
         "y": site.y,
-        **({} if pixels or rows.is_edged else {"ring": site.scratch("ring", spec.x.dtype, rows.ring)}),
-        "patch": site.scratch("patch", DType.INT16, 2 * depth + (CENTER * 2 if nibbles else 0)),
+        **({} if pixels or rows.is_edged else {"ring": site.scratch("ring", spec.x.dtype, rows.ring_elements)}),
+        "patch": site.scratch("patch", DType.INT16, 2 * depth + (NIBBLE_OFFSET_ELEMENTS * 2 if nibbles else 0)),
         "table": site.scratch("table", DType.INT32, 2 * runs.count),
     }
     loop = InnerLoop(x_zero_point=spec.x.q.zero_point, patch_bytes=2 * depth, inner_iterations=steps)
@@ -608,43 +638,40 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     return site.call(operands, params, options, overlaps=free, variant=variant)
 
 
-def conv_steps(spec: ConvSpec, few: bool = False, channels: int = 2) -> int:
-    """Count steps of the inner loop: groups of four products, for two pixels and a block of channels.
+def count_steps(spec: ConvSpec, few: bool = False, channels: int = 2) -> int:
+    """Count inner-loop steps per inference: groups of four products, for two pixels and a block of channels.
 
     Args:
         spec: The layer.
         few: Whether the loop is fully unrolled.
-        channels: Channels of a block.
+        channels: Output channels of a block.
     """
-    shape = plain_pixels(spec.shape)
+    shape = flatten_pixels(spec.shape)
     pixels = shape.batch * -(-shape.out_height * shape.out_width // 2)
     blocks = shape.groups * -(-shape.out_channels // shape.groups // channels)
     return pixels * blocks * runs_of(shape, few).groups
 
 
-def four_steps(spec: ConvSpec) -> int:
-    """Count steps of the inner loop for four channels."""
-    return conv_steps(spec, channels=4)
+def count_four_channel_steps(spec: ConvSpec) -> int:
+    """Count inner-loop steps per inference of kernels that compute two pixels by four output channels at a time."""
+    return count_steps(spec, channels=4)
 
 
-def few_steps(spec: ConvSpec) -> int:
-    """Count steps of fully unrolled kernels."""
-    return conv_steps(spec, few=True)
+def count_unrolled_steps(spec: ConvSpec) -> int:
+    """Count steps per inference of kernels whose inner loop is fully unrolled, for the cost model."""
+    return count_steps(spec, few=True)
 
 
-def few_code(spec: ConvSpec) -> int:
-    """Return the bytes of a fully unrolled function: its steps, and the code around them with a layer's parameters.
-
-    The code around is larger for windows than for pixels (sizes by nm for layers on a Cortex-M4:
-    tests/kernels/test_written_out.py).
-    """
-    shape = plain_pixels(spec.shape)
-    around = PIXELS_AROUND if is_of_pixels(shape) else WINDOWS_AROUND
-    return around + WRITTEN_STEP * runs_of(shape, few=True).groups
+def unrolled_layer_bytes(spec: ConvSpec) -> int:
+    """Return the flash bytes of a layer with a fully unrolled function: the function and the layer's parameters."""
+    shape = flatten_pixels(spec.shape)
+    around = POINTWISE_BASE_BYTES if is_flat_pointwise(shape) else WINDOW_BASE_BYTES
+    return around + UNROLLED_STEP_BYTES * runs_of(shape, few=True).groups
 
 
-WRITTEN_STEP, PIXELS_AROUND, WINDOWS_AROUND = 62, 620, 783
-"""Bytes of code of one unrolled step, and around all steps of kernels of pixels and of windows (see few_code)."""
+UNROLLED_STEP_BYTES, POINTWISE_BASE_BYTES, WINDOW_BASE_BYTES = 62, 620, 783
+"""Flash bytes of one unrolled step (a group of four elements) and of the code around all steps, for pointwise and for
+other convolutions (sizes by nm for layers on a Cortex-M4: tests/kernels/test_written_out.py)."""
 
 
 def _walk(shape: ConvShape, runs: Runs, rows: RowSource) -> PixelWalk:
@@ -660,7 +687,7 @@ def _walk(shape: ConvShape, runs: Runs, rows: RowSource) -> PixelWalk:
         first_window_offset=rows.margin - shape.padding_left * shape.in_channels
         if rows.is_padded or rows.is_edged
         else 0,
-        rows_per_pair=rows.pair_h,
+        rows_per_pair=rows.rows_per_pair,
         window_stride=shape.stride_width * shape.in_channels,
     )
 
@@ -675,20 +702,20 @@ def _variant(spec: ConvSpec, runs: Runs, few: bool, raised: bool, is_edged: bool
 # -------------------------------------------------------------------------------------------------- dense
 
 
-def one_row(spec: ConvSpec) -> bool:
-    """Require one row of outputs, each of all inputs."""
+def is_one_row(spec: ConvSpec) -> bool:
+    """Require one row of outputs, each of which depends on all inputs."""
     shape = spec.shape
     return shape.groups == 1 and shape.reads_pixels and spec.y.count == shape.out_channels
 
 
-def whole_steps(spec: ConvSpec) -> bool:
-    """Require inputs in groups of eight."""
+def has_depth_multiple_of_8(spec: ConvSpec) -> bool:
+    """Require that the number of inputs is a multiple of eight."""
     return spec.depth % 8 == 0
 
 
-def several_rows(spec: ConvSpec) -> bool:
-    """Require several rows, as pixels."""
-    return not one_row(spec)
+def has_several_pixels(spec: ConvSpec) -> bool:
+    """Require several output pixels."""
+    return not is_one_row(spec)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -706,29 +733,29 @@ class SingleRowParams(Params):
 class SingleRowOptions(StreamOptions):
     """Template options of a layer with one row of outputs."""
 
-    sums_by_part: Annotated[bool, "whether the sums of odd channels are extracted after each part of x"]
+    sums_by_part: Annotated[bool, "whether the sums of odd channels are separated after each part of x"]
 
 
 def emit_dense(spec: ConvSpec, site: Site) -> Call:
-    """Emit a dense layer of one row: four channels by eight inputs per step, weights in stream order.
+    """Emit a dense layer of one row: four channels by eight inputs per step.
 
     Loops: blocks of four channels, steps (unrolled 8 times). The inputs are padded to a multiple of eight in a patch,
-    or read where they lie.
+    or read in place.
     """
-    packed, is_direct = pairs_in_parts in site.kernel.when, whole_steps in site.kernel.when
+    packed, is_direct = fits_packed_pairs_by_part in site.kernel.when, has_depth_multiple_of_8 in site.kernel.when
     nibbles = four_bits in site.kernel.when
-    parts = packed and not pairs_of_weights(spec)
-    sums, depth = sums_of(spec, packed and not parts, nibbles), spec.depth
+    parts = packed and not fits_packed_pairs(spec)
+    sums, depth = sum_conversion(spec, packed and not parts, nibbles), spec.depth
     padded = -(-depth // 8) * 8
     laid = np.pad(spec.rows, ((0, 0), (0, padded - depth))).reshape(spec.channels, -1, GROUP)
     if spec.x.dtype is DType.INT8:
-        laid = laid[:, :, WIDENED]
-    words = nibbles_of_fours(laid, sums) if nibbles else stream(laid, sums, 4, packed, are_sums_joined=not parts)
+        laid = laid[:, :, SXTB16_ORDER]
+    words = pack_nibble_fours(laid, sums) if nibbles else pack_weights(laid, sums, 4, packed, are_sums_joined=not parts)
     operands = {"x": site.x, "w": site.const("weights", words), "y": site.y}
     if not is_direct:
-        size = -(-depth // 16) * 16 + (CENTER if nibbles else 0)
+        size = -(-depth // 16) * 16 + (NIBBLE_OFFSET_ELEMENTS if nibbles else 0)
         operands["patch"] = site.scratch("patch", DType.INT16, size)
-    first, part = ((padded - 8) % PART + 8, PART) if parts else (None, None)
+    first, part = ((padded - 8) % PACKED_PART_DEPTH + 8, PACKED_PART_DEPTH) if parts else (None, None)
     row = SingleRowParams(
         depth=depth, padded_depth=padded, out_channels=spec.channels, first_part_size=first, part_size=part
     )
@@ -741,25 +768,25 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
     return site.call(operands, [row, sums.params], options, overlaps=free, variant=variant)
 
 
-def dense_steps(spec: ConvSpec) -> int:
-    """Count steps of the inner loop: four channels by eight inputs."""
+def count_dense_steps(spec: ConvSpec) -> int:
+    """Count inner-loop steps per inference of a dense layer: four channels by eight inputs each."""
     return -(-spec.channels // 4) * -(-spec.depth // 8)
 
 
 # ---------------------------------------------------------------------------------------------- pointwise
 
 STRIP_ACTIVATIONS = 256
-"""int16 activations in a strip of pixels to which the weights of a channel, held in registers, are applied."""
+"""int16 activations in a strip: the pixels that are processed while registers hold the weights of one channel."""
 
 
-def four_or_eight_channels(spec: ConvSpec) -> bool:
-    """Require pixels of four or eight channels."""
-    shape = plain_pixels(spec.shape)
+def has_4_or_8_channels(spec: ConvSpec) -> bool:
+    """Require a pointwise convolution of pixels of four or eight channels."""
+    shape = flatten_pixels(spec.shape)
     return shape.out_height == 1 and shape.reads_pixels and shape.stride_width == 1 and shape.in_channels in (4, 8)
 
 
-def saturated(spec: ConvSpec) -> bool:
-    """Require int8 codes clamped by their type alone, no shift behind the upper word; up to 255 output channels."""
+def is_saturated_int8(spec: ConvSpec) -> bool:
+    """Require int8 results without a clamp or a shift of the high word, and at most 255 output channels."""
     return spec.is_int8 and not spec.is_clamped and _shift(spec) <= 32 and spec.shape.out_channels < 256
 
 
@@ -781,16 +808,16 @@ class PointwiseOptions(Options):
 
 
 def emit_pointwise(spec: ConvSpec, site: Site) -> Call:
-    """Emit a pointwise convolution that holds a channel's weights in registers while a strip of widened pixels goes by.
+    """Emit a pointwise convolution that holds a channel's weights in registers for a strip of widened pixels.
 
     Loops: strips of pixels, channels, pixels (unrolled 8 times). Packed weights, per channel:
 
         w[0], w[2] | w[1], w[3] | (the same of w[4] to w[7]) | bias | multiplier
     """
-    shape, sums = plain_pixels(spec.shape), sums_of(spec)
+    shape, sums = flatten_pixels(spec.shape), sum_conversion(spec)
     strip = min(STRIP_ACTIVATIONS // shape.in_channels, shape.out_width)
-    laid = spec.weights.reshape(shape.out_channels, -1, GROUP)[:, :, WIDENED]
-    words = stream(laid, sums, 1, packed=False).reshape(shape.out_channels, -1)
+    laid = spec.weights.reshape(shape.out_channels, -1, GROUP)[:, :, SXTB16_ORDER]
+    words = pack_weights(laid, sums, 1, packed=False).reshape(shape.out_channels, -1)
     words = np.hstack([words[:, 1:-1], words[:, :1], words[:, -1:]])  # The bias follows the weights.
     operands = {
         "x": site.x,
@@ -809,11 +836,14 @@ def emit_pointwise(spec: ConvSpec, site: Site) -> Call:
     return site.call(operands, [params], [options], overlaps=free, variant=f"{shape.in_channels}")
 
 
-_CODES8 = (int8_tensors, high_word)
-_CODES8_WIDENED = (int8_tensors, high_word_of_widened)
-_CODES16 = (int16_tensors, shifted_high_word)
+_CODES8 = (int8_tensors, fits_high_word)
+_CODES8_WIDENED = (int8_tensors, fits_high_word_of_scaled_weights)
+_CODES16 = (int16_tensors, fits_shifted_high_word)
 
-_X, _W = reads("x", "input, channels last", DType.INT8, DType.INT16), reads("w", "the stream", DType.INT32)
+_X, _W = (
+    reads("x", "input, channels last", DType.INT8, DType.INT16),
+    reads("w", "packed weights, biases and multipliers", DType.INT32),
+)
 _Y = writes("y", "output, channels last; int32: the sums", DType.INT8, DType.INT16, DType.INT32)
 _PATCH = scratch("patch", "widened elements in the order of the weights", DType.INT16)
 
@@ -823,15 +853,18 @@ def _lacks(when: Sequence[Callable[[ConvSpec], bool]]) -> frozenset[str]:
     return frozenset({UPDATABLE} if four_bits in when else ())
 
 
-def slower_rows(spec: ConvSpec) -> float:
-    """Return the slowdown of rows of one pixel relative to wide rows: each row is copied and looked up separately."""
+def narrow_row_slowdown(spec: ConvSpec) -> float:
+    """Return the factor on a layer's cycles if x is one pixel wide: each row is copied and looked up separately.
+
+    It is 1 for wider rows.
+    """
     shape = spec.shape
     products = shape.in_channels // shape.groups * shape.out_channels
-    return 1.0 + ROW_OF_ONE / products if shape.in_width == 1 < shape.kernel_height else 1.0
+    return 1.0 + NARROW_ROW_PRODUCTS / products if shape.in_width == 1 < shape.kernel_height else 1.0
 
 
-ROW_OF_ONE = 30.0
-"""Products per output pixel that take as long as the overhead of a row of one pixel (dory_tcn_int,
+NARROW_ROW_PRODUCTS = 30.0
+"""Overhead of an input row of one pixel, in products that take as long per output pixel (measured on dory_tcn_int,
 docs/two_cores.md)."""
 
 
@@ -839,15 +872,15 @@ def _row(name: str, what: str, *when: Callable[[ConvSpec], bool]) -> Kernel:
     return Kernel(
         name,
         what=what,
-        operands=(_X, _W, _Y, *[_PATCH] * (whole_steps not in when)),
+        operands=(_X, _W, _Y, *[_PATCH] * (has_depth_multiple_of_8 not in when)),
         params=(SingleRowParams, HighWord),
         options=(SingleRowOptions, Loops, *[Raised] * (four_bits in when)),
         needs=_DSP,
         lacks=_lacks(when),
-        when=(one_row, *when),
+        when=(is_one_row, *when),
         stalls=STALLS.get(name, {}),
         emit=emit_dense,
-        extra=dense_steps,
+        extra=count_dense_steps,
     )
 
 
@@ -866,14 +899,14 @@ UNIFORM = frozenset(
         "x_zero_point",
     }
 )
-"""Parameters that are declared `uniform` (see Kernel) in convolutions."""
+"""Parameters that become literals if all convolutions that share a function agree on them (`uniform` of Kernel)."""
 
 
 def _conv(
     name: str,
     what: str,
     *when: Callable[[ConvSpec], bool],
-    extra: Callable[[ConvSpec], int] = conv_steps,
+    extra: Callable[[ConvSpec], int] = count_steps,
     code: Callable[[ConvSpec], int] | None = None,
 ) -> Kernel:
     return Kernel(
@@ -886,14 +919,14 @@ def _conv(
         params=(ConvGeometry, PixelWalk, HighWord, InnerLoop, GroupCount),
         optional=(PixelWalk,),
         uniform=UNIFORM,
-        without=UNREAD,
+        without=UNUSED_GEOMETRY,
         options=(StreamOptions, Loops, UnrollOptions, *[Raised] * (four_bits in when)),
         needs=_DSP,
         lacks=_lacks(when),
-        when=(several_rows, shared_channels, *when),
-        loads=0.125 if pairs_of_weights in when else 0.25,
+        when=(has_several_pixels, shared_channels, *when),
+        loads=0.125 if fits_packed_pairs in when else 0.25,
         stalls=STALLS.get(name, {}),
-        slowdown=slower_rows,
+        slowdown=narrow_row_slowdown,
         code=code,
         emit=emit_conv,
         extra=extra,
@@ -923,29 +956,39 @@ once."""
 _PAIRS = "of which two int8 weights lie in 16 bits, so that a product serves two channels"
 
 DSP_ROW: tuple[Kernel, ...] = (
-    _row("dense_s8_dsp", f"one row, four channels at a time, {_PAIRS}", *_CODES8, pairs_in_parts),
-    _row("dense_s8_dsp_direct", f"the same, x read where it lies, {_PAIRS}", *_CODES8, pairs_in_parts, whole_steps),
+    _row("dense_s8_dsp", f"one row, four channels at a time, {_PAIRS}", *_CODES8, fits_packed_pairs_by_part),
+    _row(
+        "dense_s8_dsp_direct",
+        f"one row, four channels at a time, x read in place, {_PAIRS}",
+        *_CODES8,
+        fits_packed_pairs_by_part,
+        has_depth_multiple_of_8,
+    ),
     _row("dense_s8_dsp16", "one row, four channels at a time, weights widened to 16 bits", *_CODES8_WIDENED),
     _row(
         "dense_s4_dsp",
         "one row, four channels at a time, whose weights lie in 16 bits",
-        *(int8_tensors, four_bits, high_word_of_raised, separate_nibbles),
+        *(int8_tensors, four_bits, fits_high_word_of_shifted_sums, fits_packed_fours),
     ),
     _row("dense_s16_dsp", "one row of int16, four channels at a time", *_CODES16),
 )
 """Kernels of layers with one row of outputs."""
 
-_OF_BYTES = _conv("conv2d_s8_dsp", f"two pixels by two channels, {_PAIRS}", *_CODES8, pairs_of_weights)
+_OF_BYTES = _conv("conv2d_s8_dsp", f"two pixels by two channels, {_PAIRS}", *_CODES8, fits_packed_pairs)
 _OF_NIBBLES = _conv(
-    "conv2d_s4_dsp", "two pixels by two channels, eight weights a word", int8_tensors, four_bits, high_word_of_raised
+    "conv2d_s4_dsp",
+    "two pixels by two channels, eight weights a word",
+    int8_tensors,
+    four_bits,
+    fits_high_word_of_shifted_sums,
 )
 
 
 _OF_FOURS = _conv(
     "conv2d_s4_dsp_fours",
     "two pixels by four channels, whose weights lie in 16 bits",
-    *(int8_tensors, four_bits, high_word_of_raised, separate_nibbles),
-    extra=four_steps,
+    *(int8_tensors, four_bits, fits_high_word_of_shifted_sums, fits_packed_fours),
+    extra=count_four_channel_steps,
 )
 
 
@@ -967,9 +1010,9 @@ DSP_PIXELS: tuple[Kernel, ...] = (
         "conv2d_s8_dsp_few",
         "two pixels by two channels, a window of few elements written out",
         *_CODES8_WIDENED,
-        few_elements,
-        extra=few_steps,
-        code=few_code,
+        is_small_window,
+        extra=count_unrolled_steps,
+        code=unrolled_layer_bytes,
     ),
     _OF_FOURS,
     _OF_NIBBLES,
@@ -982,7 +1025,7 @@ DSP_PIXELS: tuple[Kernel, ...] = (
         options=(PointwiseOptions,),
         uniform=frozenset({"out_channels"}),
         needs=_DSP,
-        when=(several_rows, ungrouped, *_CODES8_WIDENED, four_or_eight_channels, saturated),
+        when=(has_several_pixels, ungrouped, *_CODES8_WIDENED, has_4_or_8_channels, is_saturated_int8),
         loads=0.0,
         emit=emit_pointwise,
     ),

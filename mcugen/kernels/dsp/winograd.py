@@ -40,7 +40,7 @@ from mcugen.lir.kernel import (
 from mcugen.lir.traversal import Traversal
 
 FILTER = np.asarray([[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]])
-"""Filter transform 2G."""
+"""Filter transform 2G, int [4, 3]."""
 
 COLUMN_ORDER = (1, 2, 3, 0)
 """Order in which the columns of a row of M are computed; with this order, sums of products need no extra
@@ -51,7 +51,7 @@ instructions."""
 
 
 def is_3x3(spec: ConvSpec) -> bool:
-    """Require 3×3 with stride 1, of 8 or more input channels by fours."""
+    """Require 3 x 3 windows, stride 1, 8, 12, 16, … input channels and at least two output channels."""
     s = spec.shape
     steps = (s.stride_height, s.stride_width, s.dilation_height, s.dilation_width, s.groups)
     return (
@@ -63,91 +63,113 @@ def is_3x3(spec: ConvSpec) -> bool:
     )
 
 
-def int8_codes(spec: ConvSpec) -> bool:
-    """Require int8 tensors; weights of at most nine bits."""
+def has_int8_tensors(spec: ConvSpec) -> bool:
+    """Require int8 tensors, and weights of at most nine bits."""
     if not spec.x.dtype is spec.y.dtype is DType.INT8:  # Float weights may be NaN.
         return False
     return bool(np.abs(spec.weights.astype(np.int64)).max(initial=0) < 256)
 
 
-def small_sums(spec: ConvSpec) -> bool:
-    """Require that four times the sums fit in 32 bits; scales below 1."""
+def fits_fourfold_sums(spec: ConvSpec) -> bool:
+    """Require that four times the accumulators fit 32 bits, and a requantization shift of at least 31 bits."""
     return 4 * spec.largest_sum < 2**31 and spec.high_word.shift >= 31
 
 
-FITS = (int8_codes, is_3x3, small_sums)
+FITS = (has_int8_tensors, is_3x3, fits_fourfold_sums)
 """Conditions of all Winograd kernels of integers."""
 
 
 # --------------------------------------------------------------------------------------------------- packing
 
 
-def transformed(weights: Array) -> Array:
-    """Transform weights [O, 3, 3, C] to U, int64 [O, 4, 4, C]."""
+def transform_weights(weights: Array) -> Array:
+    """Transform weights [out_channels, 3, 3, in_channels] to U, int64 [out_channels, 4, 4, in_channels]."""
     product: Array = np.einsum("ir,orsc,js->oijc", FILTER, weights.astype(np.int64), FILTER, optimize=True)
     return product
 
 
-def pairs(channels: int) -> Array:
-    """Return channel numbers in pairs, [pairs, 2]; an odd last channel is paired with, and repeats, its predecessor."""
+def pair_channels(channels: int) -> Array:
+    """Return the channel numbers that are computed together, [pairs, 2].
+
+    With an odd number of channels, the last pair contains the second-last channel once more.
+    """
     first = np.minimum(np.arange(0, channels, 2), channels - 2)
     return np.stack([first, first + 1], 1)
 
 
-def packed_groups(values: Array) -> Array:
+def pack_for_sxtb16(values: Array) -> Array:
     """Pack int16 [..., C] into words [..., C/4, 2] as (k0, k2), (k1, k3), the order that SXTB16 gives four bytes."""
     fours = values.astype(np.int16).reshape(*values.shape[:-1], -1, 4)[..., [0, 2, 1, 3]]
     return np.ascontiguousarray(fours).view(np.int32)
 
 
-def chunk_of(groups: int) -> int:
-    """Return the unroll factor in groups of four channels: the largest divisor of `groups` up to 8."""
+def unroll_factor(groups: int) -> int:
+    """Return the unroll factor of the loop over `groups` groups of four input channels: the largest divisor up to 8."""
     return max(n for n in range(1, 9) if groups % n == 0)
 
 
-def at_once(groups: int) -> bool:
-    """Return whether all groups of all products of a row are unrolled, so that the weights need no step words."""
+def is_fully_unrolled(groups: int) -> bool:
+    """Return whether the loop over `groups` groups of four input channels is fully unrolled.
+
+    The packed weights then need no step words.
+    """
     return groups <= 4
 
 
-def next_steps(groups: int) -> Array:
-    """Return the step words after each chunk, [4 rows, 4 columns, chunks, 1]; none if all is unrolled.
+def step_words(groups: int) -> Array:
+    """Return the step words, which tell the kernel where to go on after each unrolled chunk of weights.
 
     A step word is 0 between chunks of a column, the column's number from 1 at its end, and 5 at the end of the last
     row.
+
+    Args:
+        groups: Groups of four input channels.
+
+    Returns:
+        int32 [4 rows, 4 columns, chunks, 1]; [4, 4, 1, 0] if the loop is fully unrolled.
     """
-    if at_once(groups):
+    if is_fully_unrolled(groups):
         return np.zeros((4, 4, 1, 0), np.int32)
-    steps = np.zeros((4, 4, groups // chunk_of(groups), 1), np.int32)
+    steps = np.zeros((4, 4, groups // unroll_factor(groups), 1), np.int32)
     steps[:, :, -1, 0] = np.arange(1, 5)
     steps[3, 3, -1] = 5
     return steps
 
 
-def sum_starts(biases: Array, groups: int) -> Array:
-    """Return the four words before each row, [pairs, 4 rows, 4]: at row 1 both biases twice, else zeros.
+def accumulator_starts(biases: Array, groups: int) -> Array:
+    """Return the start values of accumulators, four words before each row of M.
 
-    If all is unrolled, the last two words say instead whether another row follows.
+    At row 1 these are both biases twice, else zeros. If the loop is fully unrolled, the last two words say instead
+    whether another row follows.
+
+    Args:
+        biases: Biases by pair of output channels, [pairs, 2].
+        groups: Groups of four input channels.
+
+    Returns:
+        int64 [pairs, 4 rows, 4].
     """
     starts = np.zeros((len(biases), 4, 4), np.int64)
     starts[:, 1] = np.tile(biases, 2)
-    if at_once(groups):
+    if is_fully_unrolled(groups):
         starts[:, :, 2:] = [[1, 0], [1, 0], [1, 0], [0, 0]]
     return starts
 
 
-def stream(spec: ConvSpec) -> Array:
-    """Pack the transformed weights of all pairs of channels as int32 words in reading order.
+def pack_transformed(spec: ConvSpec) -> Array:
+    """Pack the transformed weights of all pairs of channels as a flat int32 array in reading order.
 
     Each pair has, for every row of M, the start words and the chunks of U with their step words; then both multipliers,
     the rounding term, the distance to the next pair, and the limits.
     """
-    channels = pairs(spec.shape.out_channels)
-    u = packed_groups(transformed(spec.weights)[channels])[:, :, :, list(COLUMN_ORDER)]  # [pair, 2, 4, 4, groups, 2]
+    channels = pair_channels(spec.shape.out_channels)
+    u = pack_for_sxtb16(transform_weights(spec.weights)[channels])[
+        :, :, :, list(COLUMN_ORDER)
+    ]  # [pair, 2, 4, 4, groups, 2]
     groups, count = u.shape[4], len(channels)
-    u = u.transpose(0, 2, 3, 4, 1, 5).reshape(count, 4, 4, -1, 4 * chunk_of(groups))
-    steps = np.broadcast_to(next_steps(groups), (count, *next_steps(groups).shape))
-    starts = sum_starts(_biases(spec)[channels], groups)
+    u = u.transpose(0, 2, 3, 4, 1, 5).reshape(count, 4, 4, -1, 4 * unroll_factor(groups))
+    steps = np.broadcast_to(step_words(groups), (count, *step_words(groups).shape))
+    starts = accumulator_starts(_biases(spec)[channels], groups)
     by_row = np.concatenate([starts, np.concatenate([u, steps], -1).reshape(count, 4, -1)], -1)
     tails = np.empty((count, 6), np.int64)
     tails[:, :2] = spec.multipliers[channels]
@@ -156,25 +178,25 @@ def stream(spec: ConvSpec) -> Array:
     return np.concatenate([by_row.reshape(count, -1), tails], -1).astype(np.int32).reshape(-1)
 
 
-def int8_stream(spec: ConvSpec) -> Array:
-    """Pack int8 weights as int32 words, by pairs of channels: two biases, two multipliers, then the taps.
+def pack_int8(spec: ConvSpec) -> Array:
+    """Pack int8 weights as int32 [pairs of channels, words]: two biases, two multipliers, then the taps.
 
     For every four inputs there are nine words of taps of the second channel, then nine of the first.
     """
-    weights, channels = spec.weights, pairs(spec.shape.out_channels)
+    weights, channels = spec.weights, pair_channels(spec.shape.out_channels)
     fours = weights.reshape(len(weights), 9, -1, 4)[channels[:, ::-1]].transpose(0, 3, 1, 2, 4)
     words = np.ascontiguousarray(fours.astype(np.int8)).view(np.int32).reshape(len(channels), -1)
     head = np.concatenate([_biases(spec)[channels], spec.multipliers[channels]], -1)
     return np.concatenate([head, words], -1).astype(np.int32)
 
 
-def plain_stream(spec: ConvSpec) -> Array:
-    """Pack the transformed weights of single channels as int32 words in reading order.
+def pack_transformed_by_channel(spec: ConvSpec) -> Array:
+    """Pack the transformed weights of single channels as a flat int32 array in reading order.
 
     Each channel has, for every row of M, the start word and U; then the multiplier, the rounding term, whether another
     channel follows, and the limits.
     """
-    u = transformed(spec.weights)[:, :, list(COLUMN_ORDER)]
+    u = transform_weights(spec.weights)[:, :, list(COLUMN_ORDER)]
     words = np.ascontiguousarray(u.astype(np.int16)).view(np.int32).reshape(len(u), 4, -1)
     starts = np.zeros((len(u), 4, 1), np.int64)
     starts[:, 1, 0] = _biases(spec)
@@ -186,8 +208,8 @@ def plain_stream(spec: ConvSpec) -> Array:
     return np.concatenate([by_row, tails], -1).astype(np.int32).reshape(-1)
 
 
-def plain_int8_stream(spec: ConvSpec) -> Array:
-    """Pack int8 weights as int32 words, by channel: bias, multiplier, then nine taps for each two inputs."""
+def pack_int8_by_channel(spec: ConvSpec) -> Array:
+    """Pack int8 weights as int32 [channels, words]: bias, multiplier, then nine taps for each two inputs."""
     weights = spec.weights
     twos = weights.reshape(len(weights), 9, -1, 2).transpose(0, 2, 1, 3)
     words = np.ascontiguousarray(twos.astype(np.int8)).reshape(len(weights), -1).view(np.int32)
@@ -221,35 +243,35 @@ class PaddedRows(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class StripOfBlocks(Params):
-    """Parameters of kernels that transform the weights for every strip."""
+    """Parameters of kernels that transform the weights once for every strip of blocks."""
 
-    strip_blocks: Annotated[int, "blocks of a strip"]
+    strip_blocks: Annotated[int, "blocks of a strip, which share one transformation of the weights"]
     requantize_offset: Annotated[Trained, "zero point of y plus one half, before the last right shift"]
     low: Annotated[Trained, "lowest quantized value of y"]
     high: Annotated[Trained, "highest quantized value of y"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FlyOptions(Options):
+class TransformingOptions(Options):
     """Template options of kernels that transform the weights at run time."""
 
     channels_per_pass: Annotated[int, "output channels that are computed at once"]
     v_t: Annotated[str, "C type of transformed inputs"]
     v_size: Annotated[int, "transformed inputs of a block and channel"]
-    one_strip: Annotated[bool, "whether a strip is all: weights then come where the rows were"]
+    one_strip: Annotated[bool, "whether one strip covers the image: transformed weights then overwrite the copied rows"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class WinogradOptions(Options):
     """Template options of blocks, limits and loops."""
 
-    block_width: Annotated[int, "pixels of a block, two of a tile"]
-    shift: Annotated[int, "of products with the multiplier to the right, but for the two bits of the transformation"]
+    block_width: Annotated[int, "output pixels in a row of a block; a tile has two"]
+    shift: Annotated[int, "right shift of products with the multiplier, without the two bits of the transformation"]
     clamp_low: Annotated[bool, "whether results are limited below further than by their type"]
-    clamp_high: Annotated[bool, "whether they are above"]
-    has_partial_blocks: Annotated[bool, "whether some blocks reach over the border"]
-    pads_rows: Annotated[bool, "whether rows are copied and padded; else blocks are read where x lies"]
-    unrolled_turns: Annotated[int, "unroll factor of the loop over input channels, in turns"]
+    clamp_high: Annotated[bool, "whether results are limited above further than by their type"]
+    has_partial_blocks: Annotated[bool, "whether some blocks extend beyond the border of the image"]
+    pads_rows: Annotated[bool, "whether rows are copied and padded; else blocks are read in x"]
+    unrolled_turns: Annotated[int, "unroll factor of the loop over groups of input channels"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,20 +281,20 @@ class FullUnroll(Options):
     fully_unrolled: Annotated[bool, "whether the loop over input channels is fully unrolled"]
 
 
-DIRECT_PRODUCTS = 36
-"""Direct products that are replaced by 16 products here; 16 are a step of the direct loop of two pixels, two channels
-and four elements."""
+PRODUCTS_REPLACED_BY_16 = 36
+"""Products of a direct convolution that 16 products replace here. A step of the direct loop (two pixels, two channels,
+four elements) has 16 products too, so its stall cycles are shared by 36 direct products."""
 
-SHORT = 4
-"""Largest unroll factor in groups under the tuning flag SHORT_LOOPS."""
+MAX_SHORT_UNROLL = 4
+"""Largest unroll factor, in groups of four channels, under the tuning flag SHORT_LOOPS."""
 
-FILTER_WORK = 14
+FILTER_TRANSFORM_PRODUCTS = 14
 """Products that take as long as the transform of one weight, for the cost model."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid of blocks, two rows high, that covers an image."""
+    """A grid of blocks of output pixels, two rows high, that covers an image."""
 
     block_width: int
     """Output pixels per row of a block; a tile has two."""
@@ -282,45 +304,54 @@ class Grid:
         return -(-shape.out_width // self.block_width) * -(-shape.out_height // 2)
 
     def work(self, spec: ConvSpec) -> int:
-        """Count direct products of whole blocks, including outputs beyond the border that are discarded."""
+        """Count multiply-accumulates of an equivalent direct convolution of whole blocks, for the cost model.
+
+        Outputs of blocks beyond the border are included, since they are computed and discarded.
+        """
         shape = spec.shape
         return shape.batch * self.blocks(shape) * 2 * self.block_width * 9 * shape.in_channels * shape.out_channels
 
 
 @dataclass(frozen=True)
 class Tiles(Grid):
-    """A family of Winograd kernels: how much its product function computes at a time, and the weights that it reads."""
+    """A family of Winograd kernels: how much its inner function computes at a time, and how its weights are packed."""
 
     channels_per_pass: int
     """Output channels computed together."""
     v: DType
-    """Type of transformed inputs, 16 for each tile and channel."""
+    """Type of the transformed inputs V; there are 16 for each tile and channel."""
     loop: Callable[[int], tuple[int, bool]]
-    """Returns the unroll factor of the loop over the input channels, and whether this covers all of them."""
+    """Returns the loop's unroll factor for a number of input channels, and whether the loop is fully unrolled."""
     words: Callable[[int], int]
-    """Returns the int32 words of packed weights that one pass over the input channels reads."""
-    stream: Callable[[ConvSpec], Array]
+    """Returns, for a number of input channels, the int32 words of packed weights that one pass over them reads."""
+    pack_transformed: Callable[[ConvSpec], Array]
     """Packs transformed weights, biases and multipliers."""
-    int8_stream: Callable[[ConvSpec], Array]
+    pack_int8: Callable[[ConvSpec], Array]
     """Packs int8 weights, biases and multipliers, for kernels that transform them at run time."""
 
     def v_size(self, channels: int) -> int:
-        """Return the elements of V of a block."""
+        """Return the elements of V in a block of `channels` input channels."""
         return 8 * self.block_width * channels
 
     def strip_work(self, spec: ConvSpec, strip: int) -> int:
-        """Count direct products of whole blocks, and the work to transform the weights for every strip.
+        """Count direct products as `work` does, plus the work to transform the weights for every strip.
 
-        A strip is `strip` tiles.
+        The transformation is counted in products that take as long (FILTER_TRANSFORM_PRODUCTS).
+
+        Args:
+            spec: The layer.
+            strip: Tiles in a strip.
         """
         shape = spec.shape
         strips = shape.batch * -(-self.blocks(shape) * self.block_width // (2 * strip))
-        return self.work(spec) + strips * FILTER_WORK * spec.weights.size
+        return self.work(spec) + strips * FILTER_TRANSFORM_PRODUCTS * spec.weights.size
 
-    def written(self, shape: ConvShape, strip: int) -> Array:
-        """Return, after each row of blocks, the end of the outputs that full strips have written by then.
+    def written_ends(self, shape: ConvShape, strip: int) -> Array:
+        """Return the end of the outputs, in elements of y, that full strips have written after each row of blocks.
 
-        A strip is `strip` blocks.
+        Args:
+            shape: Geometry of the convolution.
+            strip: Blocks in a strip.
         """
         width, count = -(-shape.out_width // self.block_width), self.blocks(shape)
         finished_blocks = np.arange(width, count + 1, width) // strip * strip
@@ -331,22 +362,22 @@ class Tiles(Grid):
         ends: Array = np.where(ox > 0, ends_in_row, ends_above) * shape.out_channels
         return ends
 
-    def is_cut(self, shape: ConvShape) -> bool:
-        """Return whether some blocks reach over the border of the image."""
+    def has_partial_blocks(self, shape: ConvShape) -> bool:
+        """Return whether some blocks extend beyond the border of the image."""
         return shape.out_width % self.block_width != 0 or shape.out_height % 2 != 0
 
-    def is_copied(self, shape: ConvShape) -> bool:
-        """Return whether blocks read beyond x: padding, or columns and rows behind it."""
+    def pads_rows(self, shape: ConvShape) -> bool:
+        """Return whether rows are copied and padded, since blocks read padding, or rows or columns beyond x."""
         has_all = (shape.in_height, shape.in_width) == (
             shape.out_height + 2,
             shape.out_width + 2,
         )  # This excludes padding.
-        return not has_all or self.is_cut(shape)
+        return not has_all or self.has_partial_blocks(shape)
 
     def traversal(self, shape: ConvShape, strip: int = 1) -> Traversal:
-        """Return the traversal that reads and writes `strip` blocks at once."""
-        if self.is_copied(shape):
-            return rows(shape, 2, self.written(shape, strip) if strip > 1 else None)
+        """Return the order of reads and writes of a kernel that computes `strip` blocks at once."""
+        if self.pads_rows(shape):
+            return rows(shape, 2, self.written_ends(shape, strip) if strip > 1 else None)
         pixels = np.arange(shape.out_height * shape.out_width).reshape(shape.out_height // 2, 2, -1, self.block_width)
         blocks = pixels.transpose(0, 2, 1, 3).reshape(self.blocks(shape), -1)
         return windows(shape, blocks[in_turn(len(blocks), strip)].reshape(-1, strip * blocks.shape[1]))
@@ -354,23 +385,23 @@ class Tiles(Grid):
 
 def _dsp_loop(channels: int) -> tuple[int, bool]:
     """Return the unroll factor in groups of four channels, and whether it covers all."""
-    return chunk_of(channels // 4), at_once(channels // 4)
+    return unroll_factor(channels // 4), is_fully_unrolled(channels // 4)
 
 
 def _dsp_words(channels: int) -> int:
     """Count the words of one pass: four rows of M with start and step words, and a tail of six."""
-    return 16 * (1 + channels) + next_steps(channels // 4).size + 6
+    return 16 * (1 + channels) + step_words(channels // 4).size + 6
 
 
 def _short_loop(channels: int) -> tuple[int, bool]:
     """Return an unroll factor of up to four groups, so that layers of most depths share a function."""
-    return math.gcd(channels // 4, SHORT), False
+    return math.gcd(channels // 4, MAX_SHORT_UNROLL), False
 
 
 def _short_words(channels: int) -> int:
     """Count the words of one pass, with a step word behind each chunk."""
     groups = channels // 4
-    return 16 * (1 + channels) + 16 * groups // math.gcd(groups, SHORT) + 6
+    return 16 * (1 + channels) + 16 * groups // math.gcd(groups, MAX_SHORT_UNROLL) + 6
 
 
 def _plain_loop(channels: int) -> tuple[int, bool]:
@@ -383,14 +414,14 @@ def _plain_words(channels: int) -> int:
     return 4 * (1 + 2 * channels) + 5
 
 
-DSP = Tiles(4, 2, DType.INT16, _dsp_loop, _dsp_words, stream, int8_stream)
-"""Kernels for the DSP extension: two tiles by two channels."""
+DSP = Tiles(4, 2, DType.INT16, _dsp_loop, _dsp_words, pack_transformed, pack_int8)
+"""Kernels for the DSP extension, which compute two tiles by two output channels at a time."""
 
-LITTLE = replace(DSP, loop=_short_loop, words=_short_words)
-"""Kernels for the DSP extension with little code (SHORT_LOOPS)."""
+DSP_SHORT = replace(DSP, loop=_short_loop, words=_short_words)
+"""Kernels for the DSP extension with short unrolled loops, to save code (SHORT_LOOPS)."""
 
-PLAIN = Tiles(8, 1, DType.INT32, _plain_loop, _plain_words, plain_stream, plain_int8_stream)
-"""Kernels in plain C: four tiles by one channel."""
+PLAIN = Tiles(8, 1, DType.INT32, _plain_loop, _plain_words, pack_transformed_by_channel, pack_int8_by_channel)
+"""Kernels in plain C, which compute four tiles by one output channel at a time."""
 
 
 def emit_flash(spec: ConvSpec, site: Site, tiles: Tiles) -> Call:
@@ -402,17 +433,17 @@ def emit_flash(spec: ConvSpec, site: Site, tiles: Tiles) -> Call:
         tiles: The family of the kernel.
     """
     shape = spec.shape
-    working = {"rows": _ring(shape, tiles)} if tiles.is_copied(shape) else {}
+    working = {"rows": _ring(shape, tiles)} if tiles.pads_rows(shape) else {}
     working["v"] = tiles.v, tiles.v_size(shape.in_channels)
-    if tiles.is_cut(shape):
+    if tiles.has_partial_blocks(shape):
         working["patch"] = (DType.INT8, 2 * tiles.block_width * shape.out_channels)
-    return _call(spec, site, tiles, tiles.stream(spec), working, ((), ()), tiles.traversal(shape))
+    return _call(spec, site, tiles, tiles.pack_transformed(spec), working, ((), ()), tiles.traversal(shape))
 
 
-def emit_fly(spec: ConvSpec, site: Site, tiles: Tiles, strip: int) -> Call:
-    """Emit the kernel that reads int8 weights from flash and transforms them for every strip.
+def emit_transforming(spec: ConvSpec, site: Site, tiles: Tiles, strip: int) -> Call:
+    """Emit the kernel that reads int8 weights from flash and transforms them for every strip of tiles.
 
-    With LITTLE code, a layer of a single strip has no variant of its own.
+    With SHORT_LOOPS, a layer of a single strip has no variant of its own.
 
     Args:
         spec: The layer.
@@ -422,19 +453,19 @@ def emit_fly(spec: ConvSpec, site: Site, tiles: Tiles, strip: int) -> Call:
     """
     shape = spec.shape
     blocks = min(2 * strip // tiles.block_width, tiles.blocks(shape))
-    one_strip = shape.batch == 1 and blocks == tiles.blocks(shape) and tiles is not LITTLE
+    one_strip = shape.batch == 1 and blocks == tiles.blocks(shape) and tiles is not DSP_SHORT
     ring, words = _ring(shape, tiles), tiles.words(shape.in_channels)
-    is_copied = tiles.is_copied(shape)
-    working = {"rows": ring} if is_copied and not one_strip else {}
+    pads_rows = tiles.pads_rows(shape)
+    working = {"rows": ring} if pads_rows and not one_strip else {}
     working["v"] = tiles.v, tiles.v_size(shape.in_channels) * blocks
-    working["u"] = DType.INT32, max(words, ring[1] // DType.INT32.nbytes) if is_copied and one_strip else words
+    working["u"] = DType.INT32, max(words, ring[1] // DType.INT32.nbytes) if pads_rows and one_strip else words
     rounding, low, high = _limits(spec)
     params = StripOfBlocks(strip_blocks=blocks, requantize_offset=rounding, low=low, high=high)
     order = tiles.traversal(shape, blocks)
-    fly = FlyOptions(
+    fly = TransformingOptions(
         channels_per_pass=tiles.channels_per_pass, v_t=tiles.v.c, v_size=tiles.v_size(1), one_strip=one_strip
     )
-    return _call(spec, site, tiles, tiles.int8_stream(spec), working, ([params], [fly]), order)
+    return _call(spec, site, tiles, tiles.pack_int8(spec), working, ([params], [fly]), order)
 
 
 def _ring(shape: ConvShape, tiles: Tiles) -> tuple[DType, int]:
@@ -457,7 +488,7 @@ def _call(
     for role, size in working.items():
         operands[role] = site.scratch(role, *size)
     padded = PaddedRows(padded_row_size=_ring(shape, tiles)[1] // 4, x_zero_point=spec.x.q.zero_point)
-    variant = "cut" if tiles.is_cut(shape) else "" if tiles.is_copied(shape) else "valid"
+    variant = "cut" if tiles.has_partial_blocks(shape) else "" if tiles.pads_rows(shape) else "valid"
     free = spec.overlaps(order)
     loops: list[Options] = []
     if Loops in site.kernel.options:
@@ -473,13 +504,13 @@ def _options(spec: ConvSpec, tiles: Tiles) -> WinogradOptions:
         shift=spec.high_word.shift,
         clamp_low=low > -128,
         clamp_high=high < 127,
-        has_partial_blocks=tiles.is_cut(spec.shape),
-        pads_rows=tiles.is_copied(spec.shape),
+        has_partial_blocks=tiles.has_partial_blocks(spec.shape),
+        pads_rows=tiles.pads_rows(spec.shape),
         unrolled_turns=tiles.loop(spec.shape.in_channels)[0],
     )
 
 
-_STALLS = {core: cycles / DIRECT_PRODUCTS for core, cycles in STALLS["conv2d_s8_dsp16"].items()}
+_STALLS = {core: cycles / PRODUCTS_REPLACED_BY_16 for core, cycles in STALLS["conv2d_s8_dsp16"].items()}
 
 
 def _kernel(
@@ -519,10 +550,10 @@ def _flash(name: str, tiles: Tiles, *needs: str) -> Kernel:
 
 def _fly(name: str, tiles: Tiles, strip: int, *needs: str) -> Kernel:
     weights = scratch("u", "transformed weights of the channels that are computed at once", DType.INT32)
-    emit, work = partial(emit_fly, tiles=tiles, strip=strip), partial(tiles.strip_work, strip=strip)
+    emit, work = partial(emit_transforming, tiles=tiles, strip=strip), partial(tiles.strip_work, strip=strip)
     kernel = _kernel(f"{name}_t{strip}", tiles, needs, (StripOfBlocks,), (weights,))
     when = (*FITS, int8_weights)
-    options = (WinogradOptions, FlyOptions, *kernel.options[1:])
+    options = (WinogradOptions, TransformingOptions, *kernel.options[1:])
     sweeps = 1 / (16 * strip)  # A word holds four weights, which serve all tiles of a strip.
     loads = sweeps if needs else 4 * sweeps  # Weights are loaded by words, or by bytes.
     return replace(kernel, options=options, when=when, emit=emit, extra=work, loads=loads, sweeps=sweeps)
@@ -531,7 +562,8 @@ def _fly(name: str, tiles: Tiles, strip: int, *needs: str) -> Kernel:
 WINOGRAD_CONV: tuple[Kernel, ...] = (
     _flash("conv2d_s8_winograd_dsp", DSP, "dsp"),
     *(_fly("conv2d_s8_winograd_fly_dsp", DSP, strip, "dsp") for strip in (4, 8, 16, 32)),
-    _fly("conv2d_s8_winograd_short_dsp", LITTLE, 16, "dsp", SHORT_LOOPS),
+    _fly("conv2d_s8_winograd_short_dsp", DSP_SHORT, 16, "dsp", SHORT_LOOPS),
     _flash("conv2d_s8_winograd", PLAIN),
     *(_fly("conv2d_s8_winograd_fly", PLAIN, strip) for strip in (4, 8, 16)),
 )
+"""Winograd kernels of int8 convolutions, in order of preference."""

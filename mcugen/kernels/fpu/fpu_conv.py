@@ -23,17 +23,17 @@ from mcugen.kernels.portable.weighted import depthwise
 from mcugen.lir.kernel import SHORT_LOOPS, UPDATABLE, Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
 from mcugen.lir.traversal import Traversal
 
-ROWS = 4
-"""Rows (or pixels) of a register block."""
+ROWS_PER_BLOCK = 4
+"""Rows (dense layers) or pixels (convolutions) of a register block, which has four output channels."""
 
 
-def one_group(spec: ConvSpec) -> bool:
+def has_one_group(spec: ConvSpec) -> bool:
     """Require that every output channel reads all input channels."""
     return spec.shape.groups == 1
 
 
-def whole_input(spec: ConvSpec) -> bool:
-    """Require one output pixel that reads all of the input."""
+def has_single_window(spec: ConvSpec) -> bool:
+    """Require one output pixel whose window covers all of the input."""
     shape = spec.shape
     covers = (shape.kernel_height, shape.kernel_width) == (shape.in_height, shape.in_width) and not (
         shape.padding_top or shape.padding_left
@@ -52,7 +52,7 @@ class DenseRows(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class Patch(Params):
-    """Parameters of the im2col step."""
+    """Parameters of the im2col step of float convolutions."""
 
     depth: Annotated[int, "products of a sum"]
     reads_in_place: Annotated[int, "1 if the pixels of x are read in place, without im2col"]
@@ -70,14 +70,14 @@ class Blocks(Params):
 class ClampOptions(Options):
     """Template option of the lower limit of results."""
 
-    clamp: Annotated[str, "relu: at 0, if below at all, so that the sign of an integer tells; any"]
+    clamp: Annotated[str, "relu: a lower limit of 0 or none, so that the sign bit decides; any: another lower limit"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpperLimit(Options):
     """Template option of the upper limit of results."""
 
-    high: Annotated[bool, "whether they are"]
+    high: Annotated[bool, "whether results have an upper limit"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,16 +91,16 @@ class FpuDenseOptions(Options):
 class GroupOptions(Options):
     """Template options of the depthwise loops."""
 
-    group: Annotated[int, "outputs side by side that are computed together"]
+    group: Annotated[int, "adjacent outputs of a row that are computed together"]
     kernel_height: Annotated[int, "rows of the window"]
     kernel_width: Annotated[int, "columns of the window"]
     stride: Annotated[int, "pixels from window to window"]
     dilation: Annotated[int, "pixels from tap to tap"]
-    has_tail_channels: Annotated[bool, "whether a partly filled block of channels follows"]
+    has_tail_channels: Annotated[bool, "whether the number of channels is not a multiple of four"]
 
 
-def packed_blocks(weights: Array, bias: Array) -> Array:
-    """Pack [N, K] weights and [N] biases into a flat array: per four channels the biases, then weights as [K][4].
+def pack_float_blocks(weights: Array, bias: Array) -> Array:
+    """Pack weights [N, K] and biases [N] as flat float32: for each four channels the biases, then weights as [K][4].
 
         b0 b1 b2 b3 | w0[0] w1[0] w2[0] w3[0] | w0[1] w1[1] w2[1] w3[1] | …      (wn[k]: channel n, input k)
 
@@ -112,12 +112,12 @@ def packed_blocks(weights: Array, bias: Array) -> Array:
     return whole.reshape(-1, BLOCK, rows.shape[1]).transpose(0, 2, 1).reshape(-1)
 
 
-def packed_halves(weights: Array, in_pairs: bool = True) -> Array:
-    """Pack [N, K] weights as flat float16, in blocks of four channels.
+def pack_half_blocks(weights: Array, in_pairs: bool = True) -> Array:
+    """Pack weights [N, K] as flat float16, in blocks of four channels.
 
-    With `in_pairs`, a block has the whole eights of K as [K / 2][4][2], then the rest as [K % 8][4]; otherwise all of
-    it is [K][4]. Missing channels of the last block are zeros. A word of pairs holds two neighbours of a channel, as
-    VCVTB and VCVTT read them.
+    With `in_pairs`, a word holds two adjacent weights of a channel, as VCVTB and VCVTT read them: whole eights of K are
+    stored as [K / 2][4][2], the remaining weights as [K % 8][4]. Without, a block is [K][4]. Missing channels of the
+    last block are zeros.
     """
     missing, whole = -len(weights) % BLOCK, weights.shape[1] // 8 * 8 if in_pairs else 0
     rows = np.concatenate([weights, np.zeros((missing, weights.shape[1]), np.float32)]).astype(np.float16)
@@ -137,54 +137,54 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
     channels, depth = spec.channels, spec.depth
     rows = spec.y.count // channels
     size, single = DenseRows(rows=rows, depth=depth, out_channels=channels), rows == 1
-    whole, shape = rows // ROWS * ROWS, spec.shape
-    fours, ones = windows(shape, in_turn(whole, ROWS)), np.arange(whole, rows)[:, None]
+    whole, shape = rows // ROWS_PER_BLOCK * ROWS_PER_BLOCK, spec.shape
+    fours, ones = windows(shape, in_turn(whole, ROWS_PER_BLOCK)), np.arange(whole, rows)[:, None]
     order = fours + windows(shape, ones, last=channels % BLOCK or BLOCK)
     options = [clamp_options(*spec.float_limits), FpuDenseOptions(single_row=single)]
-    return _call(spec, site, size, ("patch", 0 if single else ROWS * depth), options, order)
+    return _call(spec, site, size, ("patch", 0 if single else ROWS_PER_BLOCK * depth), options, order)
 
 
 def emit_conv(spec: ConvSpec, site: Site) -> Call:
-    """Emit a convolution: windows are gathered and interleaved by four pixels, the last ones of an image one by one.
+    """Emit a convolution: the windows of four pixels are gathered and interleaved in a patch.
 
-    A pixel of zeros follows them in the patch.
+    The last pixels of an image are gathered one by one. A pixel of zeros follows in the patch.
     """
     shape, depth = spec.shape, spec.depth
     pixels = np.arange(shape.out_height * shape.out_width)
-    whole = len(pixels) // ROWS * ROWS
-    blocks = np.concatenate([pixels[:whole].reshape(-1, ROWS), np.tile(pixels[whole:, None], ROWS)])
+    whole = len(pixels) // ROWS_PER_BLOCK * ROWS_PER_BLOCK
+    blocks = np.concatenate([pixels[:whole].reshape(-1, ROWS_PER_BLOCK), np.tile(pixels[whole:, None], ROWS_PER_BLOCK)])
     params, patch = (
         Patch(depth=depth, reads_in_place=int(_is_direct(shape))),
-        ("patch", ROWS * depth + shape.in_channels),
+        ("patch", ROWS_PER_BLOCK * depth + shape.in_channels),
     )
     return _call(spec, site, params, patch, [clamp_options(*spec.float_limits)], windows(shape, blocks))
 
 
-def gathered_apart(spec: ConvSpec) -> int:
-    """Count groups of four pixels that are gathered window by window or tap by tap.
+def count_separate_gathers(spec: ConvSpec) -> int:
+    """Count groups of four pixels whose windows cannot be gathered together, for the cost model.
 
-    These are in two rows, or some of their windows leave the input at a side. Remaining pixels of an image take about
-    as much as their elements tell.
+    Such groups are in two rows, or some of their windows leave the input at a side. The last pixels of an image are not
+    counted: their work is about proportional to their elements.
     """
     shape = spec.shape
     if _is_direct(shape):
         return 0
-    columns = np.arange(0, shape.out_height * shape.out_width - ROWS + 1, ROWS) % shape.out_width
+    columns = np.arange(0, shape.out_height * shape.out_width - ROWS_PER_BLOCK + 1, ROWS_PER_BLOCK) % shape.out_width
     left = columns * shape.stride_width - shape.padding_left
-    is_inside = (left >= 0) & (left + (ROWS - 1) * shape.stride_width + shape.kernel_width <= shape.in_width)
-    is_near = is_inside & (columns + ROWS <= shape.out_width) & (shape.dilation_width == 1)
+    is_inside = (left >= 0) & (left + (ROWS_PER_BLOCK - 1) * shape.stride_width + shape.kernel_width <= shape.in_width)
+    is_near = is_inside & (columns + ROWS_PER_BLOCK <= shape.out_width) & (shape.dilation_width == 1)
     return shape.batch * int(np.count_nonzero(~is_near))
 
 
 def _is_direct(shape: ConvShape) -> bool:
-    """Return whether pixels are read where they lie, without gathering."""
+    """Return whether pixels are read in x, without gathering."""
     return shape.reads_pixels and shape.stride_height == shape.stride_width == 1
 
 
 def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
     """Emit a depthwise convolution over a ring buffer of padded rows, [block of channels][column][4].
 
-    Several neighbouring outputs of a row are computed together.
+    Several adjacent outputs of a row are computed together.
     """
     shape = spec.shape
     extent = shape.stride_width * (shape.out_width - 1) + shape.dilation_width * (shape.kernel_width - 1) + 1
@@ -205,7 +205,7 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
 
 
 SHARED_GROUP = 3
-"""Neighbouring outputs computed together under SHORT_LOOPS, so that layers of several widths share a function."""
+"""Adjacent outputs computed together under SHORT_LOOPS, so that layers of several widths share a function."""
 
 
 def _group(shape: ConvShape) -> int:
@@ -246,11 +246,11 @@ def _call(
     if half_weights in site.kernel.when:
         bias = np.concatenate([spec.float_bias, np.zeros(-spec.channels % BLOCK)]).astype(np.float32)
         constants = {
-            "w": site.const("weights", packed_halves(spec.rows, role == "patch")),
+            "w": site.const("weights", pack_half_blocks(spec.rows, role == "patch")),
             "bias": site.const("bias", bias),
         }
     else:
-        constants = {"w": site.const("weights", packed_blocks(spec.rows, spec.float_bias))}
+        constants = {"w": site.const("weights", pack_float_blocks(spec.rows, spec.float_bias))}
     operands = {"x": site.x, **constants, "y": site.y}
     if count:
         operands[role] = site.scratch(role, spec.x.dtype, count)
@@ -261,24 +261,24 @@ def _call(
     return site.call(operands, [*geometry, params, limits], [*options, upper, *loops], overlaps=spec.overlaps(order))
 
 
-def products_beside(spec: ConvSpec) -> int:
-    """Count products with zero weights that pad the channels.
+def count_padding_products(spec: ConvSpec) -> int:
+    """Count products with the zero weights that pad blocks of channels, for the cost model.
 
     Single rows take two blocks of channels at once, four rows take one.
     """
     channels = spec.channels
     count = spec.y.count // channels
-    single = count % ROWS
+    single = count % ROWS_PER_BLOCK
     return spec.depth * (single * (-channels % (2 * BLOCK)) + (count - single) * (-channels % BLOCK))
 
 
 def clamp_options(low: float, high: float) -> ClampOptions:
-    """Return the options for these limits; −∞ and ∞ mean none."""
+    """Return the template options for results limited to [low, high]; −∞ and ∞ mean no limit."""
     return ClampOptions(clamp="relu" if low == 0 or (math.isinf(low) and math.isinf(high)) else "any")
 
 
-def near_columns(spec: ConvSpec) -> bool:
-    """Require a kernel whose columns fit the offsets of loads."""
+def fits_load_offsets(spec: ConvSpec) -> bool:
+    """Require windows whose columns, for five adjacent outputs, are within the immediate offsets of vector loads."""
     shape = spec.shape
     return 4 * shape.stride_width + (shape.kernel_width - 1) * shape.dilation_width < 32
 
@@ -286,17 +286,17 @@ def near_columns(spec: ConvSpec) -> bool:
 def _operands(*working: Role) -> tuple[Role, ...]:
     return (
         reads("x", "input, channels last", DType.FLOAT32),
-        reads("w", "by blocks of four channels their biases, then their weights", DType.FLOAT32),
+        reads("w", "for each four channels, their biases, then their weights", DType.FLOAT32),
         writes("y", "output, channels last", DType.FLOAT32),
         *working,
     )
 
 
-def _half_operands(working: Role, order: str = ", of whole eights in pairs of neighbours") -> tuple[Role, ...]:
+def _half_operands(working: Role, order: str = ", of whole eights in pairs") -> tuple[Role, ...]:
     return (
         reads("x", "input, channels last", DType.FLOAT32),
         reads("w", f"weights by blocks of four channels{order}", DType.FLOAT16),
-        reads("bias", "what the sum of each channel starts with, by blocks of four", DType.FLOAT32),
+        reads("bias", "bias of each channel, by blocks of four", DType.FLOAT32),
         writes("y", "output, channels last", DType.FLOAT32),
         working,
     )
@@ -315,7 +315,7 @@ _DENSE = Kernel(
     needs=frozenset({"fpu"}),
     when=(float_tensors,),
     emit=emit_dense,
-    extra=products_beside,
+    extra=count_padding_products,
 )
 
 _WIDENED = ", weights of 16 bits, widened by Helium as they are read"
@@ -332,6 +332,7 @@ _HALF_DENSE = replace(
 )
 
 FPU_DENSE: tuple[Kernel, ...] = (_DENSE, _HALF_DENSE)
+"""Float kernels of fully connected layers for an FPU or Helium, in order of preference."""
 
 _RING = scratch("rows", "a ring of padded rows", DType.FLOAT32)
 
@@ -343,7 +344,7 @@ _DEPTHWISE = Kernel(
     without=frozenset({"kernel_height", "kernel_width", "stride_width", "dilation_width"}),
     options=(GroupOptions, UpperLimit),
     needs=frozenset({"mve_float"}),
-    when=(float_tensors, depthwise, near_columns),
+    when=(float_tensors, depthwise, fits_load_offsets),
     emit=emit_depthwise,
 )
 
@@ -354,10 +355,11 @@ FPU_DEPTHWISE: tuple[Kernel, ...] = (
         name="depthwise_f16_mve",
         what=_DEPTHWISE.what + _WIDENED,
         operands=_half_operands(_RING, ", by tap"),
-        when=(float_tensors, half_weights, depthwise, near_columns),
+        when=(float_tensors, half_weights, depthwise, fits_load_offsets),
         lacks=frozenset({UPDATABLE}),
     ),
 )
+"""Float kernels of depthwise convolutions for Helium, in order of preference."""
 
 _CONV = Kernel(
     "conv2d_f32_fpu",
@@ -366,14 +368,14 @@ _CONV = Kernel(
     params=(ConvGeometry, Patch, FloatLimits),
     options=(ClampOptions, UpperLimit, FloatLoops),
     needs=frozenset({"fpu"}),
-    when=(float_tensors, one_group),
+    when=(float_tensors, has_one_group),
     emit=emit_conv,
-    extra=gathered_apart,
+    extra=count_separate_gathers,
 )
 
 FPU_CONV: tuple[Kernel, ...] = (
-    replace(_DENSE, when=(float_tensors, whole_input)),
-    replace(_HALF_DENSE, when=(float_tensors, half_weights, whole_input)),
+    replace(_DENSE, when=(float_tensors, has_single_window)),
+    replace(_HALF_DENSE, when=(float_tensors, half_weights, has_single_window)),
     _CONV,
     replace(
         _CONV,
@@ -382,7 +384,8 @@ FPU_CONV: tuple[Kernel, ...] = (
         operands=_half_operands(_patch(optional=False)),
         options=(ClampOptions, UpperLimit),
         needs=frozenset({"mve_float"}),
-        when=(float_tensors, half_weights, one_group),
+        when=(float_tensors, half_weights, has_one_group),
         lacks=frozenset({UPDATABLE}),
     ),
 )
+"""Float kernels of convolutions for an FPU or Helium, in order of preference."""

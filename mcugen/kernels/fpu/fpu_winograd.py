@@ -21,68 +21,70 @@ from mcugen.kernels.fpu.fpu_conv import ClampOptions, UpperLimit, clamp_options
 from mcugen.lir.kernel import UPDATABLE, Call, Kernel, Site, reads, scratch, writes
 from mcugen.lir.traversal import Traversal
 
-GRID = Grid(block_width=8)
-"""Blocks of two rows of eight outputs, that is four tiles: one for each row of the register blocks of the products."""
+FLOAT_GRID = Grid(block_width=8)
+"""Grid of blocks of 2 x 8 outputs: four tiles, one for each row of a register block of the products."""
 
 
 def is_3x3_of_blocks(spec: ConvSpec) -> bool:
-    """Require 3×3 with stride 1, of 8 or more input channels, all by fours."""
+    """Require 3 x 3 windows, stride 1, and multiples of four channels: 8 or more of x, 4 or more of y."""
     s = spec.shape
     steps = (s.stride_height, s.stride_width, s.dilation_height, s.dilation_width, s.groups)
     is_3x3 = (s.kernel_height, s.kernel_width) == (3, 3) and set(steps) == {1}
     return is_3x3 and s.in_channels >= 2 * BLOCK and s.in_channels % BLOCK == s.out_channels % BLOCK == 0
 
 
-def finite_constants(spec: ConvSpec) -> bool:
-    """Require weights and biases that are numbers, before and after their transformation."""
-    return bool(np.isfinite(transformed(spec.weights)).all() and np.isfinite(spec.float_bias).all())
+def has_finite_constants(spec: ConvSpec) -> bool:
+    """Require finite weights and biases, also after the transformation of the weights."""
+    return bool(np.isfinite(transform_weights(spec.weights)).all() and np.isfinite(spec.float_bias).all())
 
 
-def transformed(weights: Array) -> Array:
-    """Transform weights [O, 3, 3, C] to U, float32 [O, 4, 4, C], rounded once."""
+def transform_weights(weights: Array) -> Array:
+    """Transform weights [out_channels, 3, 3, C] to U, float32 [out_channels, 4, 4, C], rounded once."""
     g = FILTER / 2
     with np.errstate(over="ignore", invalid="ignore"):
         product: Array = np.einsum("ir,orsc,js->oijc", g, weights.astype(np.float64), g, optimize=True)
         return product.astype(np.float32)
 
 
-def packed(weights: Array, bias: Array) -> Array:
-    """Pack [O, 3, 3, C] weights and [O] biases as flat float32: per four channels biases, then U as [4][4][C][4]."""
-    u = transformed(weights).reshape(len(weights) // BLOCK, BLOCK, -1)
+def pack_transformed(weights: Array, bias: Array) -> Array:
+    """Pack weights [N, 3, 3, C] and biases [N] as flat float32: per four channels biases, then U as [4][4][C][4]."""
+    u = transform_weights(weights).reshape(len(weights) // BLOCK, BLOCK, -1)
     rows = np.concatenate([bias.reshape(-1, BLOCK, 1), u], 2)
     return rows.transpose(0, 2, 1).astype(np.float32).reshape(-1)
 
 
-def order(spec: ConvSpec) -> Traversal:
-    """Return the traversal by blocks of two rows.
+def block_traversal(spec: ConvSpec) -> Traversal:
+    """Return the order of reads and writes: block by block.
 
-    The window of a block is read before any of its outputs is written.
+    All inputs of a block are read before any of its outputs is written.
     """
     shape = spec.shape
-    oy, ox = (np.arange(0, size, step) for size, step in ((shape.out_height, 2), (shape.out_width, GRID.block_width)))
+    oy, ox = (
+        np.arange(0, size, step) for size, step in ((shape.out_height, 2), (shape.out_width, FLOAT_GRID.block_width))
+    )
     y = np.minimum(oy[:, None] + np.arange(2), shape.out_height - 1)
-    x = np.minimum(ox[:, None] + np.arange(GRID.block_width), shape.out_width - 1)
+    x = np.minimum(ox[:, None] + np.arange(FLOAT_GRID.block_width), shape.out_width - 1)
     pixels = y[:, None, :, None] * shape.out_width + x[None, :, None, :]
     return windows(shape, pixels.reshape(len(oy) * len(ox), -1))
 
 
 def emit(spec: ConvSpec, site: Site) -> Call:
-    """Emit the kernel, which computes four tiles at a time.
+    """Emit a float Winograd convolution, which computes four tiles at a time.
 
-    Tiles that reach over the border are gathered in a patch first.
+    Tiles that extend beyond the border are gathered in a patch first.
     """
     shape = spec.shape
     sizes = {
-        "patch": 4 * (GRID.block_width + 2) * shape.in_channels,
-        "v": 8 * GRID.block_width * shape.in_channels,
-        "m": 8 * GRID.block_width * BLOCK,
+        "patch": 4 * (FLOAT_GRID.block_width + 2) * shape.in_channels,
+        "v": 8 * FLOAT_GRID.block_width * shape.in_channels,
+        "m": 8 * FLOAT_GRID.block_width * BLOCK,
     }
-    constant = site.const("winograd", packed(spec.weights, spec.float_bias))
+    constant = site.const("winograd", pack_transformed(spec.weights, spec.float_bias))
     operands = {"x": site.x, "w": constant, "y": site.y}
     operands |= {role: site.scratch(role, DType.FLOAT32, count) for role, count in sizes.items()}
     limits = float_limits(spec)
     options = [clamp_options(*spec.float_limits), UpperLimit(high=limits.high is not None), FloatLoops.of(site)]
-    return site.call(operands, [shape.geometry, limits], options, overlaps=spec.overlaps(order(spec)))
+    return site.call(operands, [shape.geometry, limits], options, overlaps=spec.overlaps(block_traversal(spec)))
 
 
 FPU_WINOGRAD_CONV: tuple[Kernel, ...] = (
@@ -91,11 +93,11 @@ FPU_WINOGRAD_CONV: tuple[Kernel, ...] = (
         what="3 x 3 windows by Winograd's F(2 x 2, 3 x 3): 16 products for four results; 16/9 of the weights",
         operands=(
             reads("x", "input, channels last", DType.FLOAT32),
-            reads("w", "by blocks of four channels their biases, then their transformed weights", DType.FLOAT32),
+            reads("w", "for each four channels, their biases, then their transformed weights", DType.FLOAT32),
             writes("y", "output, channels last", DType.FLOAT32),
             scratch("patch", "four rows of ten pixels at the border", DType.FLOAT32),
             scratch("v", "four transformed tiles of x", DType.FLOAT32),
-            scratch("m", "their products, of four channels", DType.FLOAT32),
+            scratch("m", "products of the four tiles with transformed weights, for four channels", DType.FLOAT32),
         ),
         params=(ConvGeometry, FloatLimits),
         without=frozenset(
@@ -104,11 +106,12 @@ FPU_WINOGRAD_CONV: tuple[Kernel, ...] = (
         options=(ClampOptions, UpperLimit, FloatLoops),
         needs=frozenset({"fpu"}),
         lacks=frozenset({UPDATABLE}),
-        when=(float_tensors, is_3x3_of_blocks, finite_constants),
+        when=(float_tensors, is_3x3_of_blocks, has_finite_constants),
         emit=emit,
-        extra=GRID.work,
+        extra=FLOAT_GRID.work,
         spends=True,
         products=4 / 9,
-        loads=8 / (9 * GRID.block_width),  # 16 transformed weights replace nine; each serves four tiles.
+        loads=8 / (9 * FLOAT_GRID.block_width),  # 16 transformed weights replace nine; each serves four tiles.
     ),
 )
+"""Float Winograd kernels of convolutions for an FPU."""

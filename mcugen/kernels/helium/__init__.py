@@ -29,11 +29,11 @@ from mcugen.kernels.helium.layer import (
     RequantizationTable,
     StackFrame,
     VectorLoop,
-    block_products,
-    int8_products,
-    int8_requantized,
-    nine_bit_products,
-    short_sums,
+    count_vector_steps,
+    fits_27_bits,
+    has_int8_products,
+    has_nine_bit_products,
+    is_int8_in_32_bits,
 )
 from mcugen.kernels.helium.wide import WIDE, WIDE_DEPTHWISE
 from mcugen.kernels.portable.weighted import depthwise, single_row
@@ -43,19 +43,19 @@ from mcugen.lir.traversal import Traversal
 _MVE = frozenset({"mve"})
 
 
-def one_vector(spec: ConvSpec) -> bool:
-    """Require one row."""
+def is_single_row(spec: ConvSpec) -> bool:
+    """Require one row of outputs."""
     return spec.y.count == spec.channels
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowFrame(StackFrame):
-    """Parameters of a vector-matrix product."""
+    """Parameters of a dense layer of one row, in the order in which assembly reads them."""
 
     y_zero_point: Annotated[Trained, "zero point of y; for right shifts, plus one half"]
     channel_blocks: Annotated[int, "blocks of eight output channels"]
     inner_iterations: Annotated[int, "iterations of the inner loop"]
-    tail_products: Annotated[int, "products beyond whole vectors"]
+    tail_products: Annotated[int, "products beyond whole vectors of 16"]
     last_block_channels: Annotated[int, "output channels of the last block"]
     left_shift: Annotated[Trained, "left shift of sums before the product; negative: right shift after the product"]
     low: Annotated[Trained, "lowest quantized value of y"]
@@ -63,7 +63,7 @@ class RowFrame(StackFrame):
 
 
 def emit_row(spec: ConvSpec, site: Site) -> Call:
-    """Emit a vector-matrix product, eight channels at a time: weights as [block][vector of inputs][8][16]."""
+    """Emit a dense layer of one row, eight output channels at a time: weights as [block][vector of inputs][8][16]."""
     loop, table = VectorLoop(*divmod(spec.depth, VECTOR)), RequantizationTable(spec, 2 * CHANNELS_PER_BLOCK)
     codes = table.codes.values()
     frame = RowFrame(
@@ -80,18 +80,18 @@ def emit_row(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_vectors(spec: ConvSpec, site: Site) -> Call:
-    """Emit a product of several vectors by a matrix as a pointwise convolution."""
-    return conv.emit_direct(spec, site, conv.one_run(spec.y.count // spec.channels, spec.channels))
+    """Emit a dense layer of several rows as a pointwise convolution."""
+    return conv.emit_direct(spec, site, conv.adjacent_pixels(spec.y.count // spec.channels, spec.channels))
 
 
-def pair_products(spec: ConvSpec) -> int:
-    """Count vectors of products in blocks of two pixels by four channels."""
-    return block_products(spec, 2, CHANNELS_PER_BLOCK)
+def count_pair_steps(spec: ConvSpec) -> int:
+    """Count blocks of 16 products for two pixels by four output channels, the unit of the cost model."""
+    return count_vector_steps(spec, 2, CHANNELS_PER_BLOCK)
 
 
-def row_products(spec: ConvSpec) -> int:
-    """Count vectors of products in blocks of one pixel by eight channels."""
-    return block_products(spec, 1, 2 * CHANNELS_PER_BLOCK)
+def count_row_steps(spec: ConvSpec) -> int:
+    """Count blocks of 16 products for one pixel by eight output channels, the unit of the cost model."""
+    return count_vector_steps(spec, 1, 2 * CHANNELS_PER_BLOCK)
 
 
 def _strip(optional: bool = False) -> tuple[Role, ...]:
@@ -105,14 +105,14 @@ _ROW = Kernel(
     params=(RowFrame,),
     options=(layer.LoopFlags, layer.Ragged, layer.Clamped, layer.Shifted, layer.Results),
     needs=_MVE,
-    when=(int8_products, one_vector),
+    when=(has_int8_products, is_single_row),
     emit=emit_row,
-    extra=row_products,
+    extra=count_row_steps,
 )
 
 _GEMM = Kernel(
     "conv2d_s8_mve",
-    what="two pixels by four channels, read where they lie, from a strip of padded rows, or gathered from that",
+    what="two pixels by four channels, read in place, from a strip of padded rows, or from gathered patches",
     operands=layer.operands(working=_strip(optional=True), results=(DType.INT8, DType.INT16, DType.INT32)),
     params=(
         *(layer.GemmFrame, layer.Padding, ConvGeometry, layer.StripRows),
@@ -122,31 +122,31 @@ _GEMM = Kernel(
     without=frozenset({"kernel_width", "stride_width", "dilation_height", "dilation_width"}),
     options=(conv.ModeOptions, layer.LoopFlags, layer.Jump, layer.Ragged, layer.Clamped, layer.Shifted, layer.Results),
     needs=_MVE,
-    when=(int8_products,),
+    when=(has_int8_products,),
     emit=emit_vectors,
-    extra=pair_products,
+    extra=count_pair_steps,
 )
 
 _NINE = replace(
     _GEMM,
     name="conv2d_s8_mve_nine",
-    what="two pixels by four channels of nine bits: bytes, and what a channel's are less times the sum of inputs",
+    what="two pixels by four channels, nine-bit weights: int8 weights plus a channel's offset times the inputs' sum",
     operands=layer.operands(working=_strip(optional=True), results=(DType.INT8, DType.INT16)),
     params=(*_GEMM.params, layer.NineBits),
-    when=(nine_bit_products,),
+    when=(has_nine_bit_products,),
     example=uint8_example(3, 5),
 )
 
 _IN_PLACE = Kernel(
     "conv2d_s8_mve_inplace",
     what="two pixels by four channels of pointwise convolutions, pixels copied before they are overwritten",
-    operands=layer.operands(working=(scratch("patches", "pixels as they were", DType.INT8),)),
+    operands=layer.operands(working=(scratch("patches", "copies of pixels", DType.INT8),)),
     params=(layer.GemmFrame, conv.CopiedPixels),
     options=(layer.LoopFlags, layer.Jump, layer.Ragged, layer.Clamped, layer.Shifted, layer.Results),
     needs=_MVE,
-    when=(int8_requantized, conv.overwriting),
-    emit=conv.emit_overwriting,
-    extra=pair_products,
+    when=(is_int8_in_32_bits, conv.can_overwrite_pixels),
+    emit=conv.emit_in_place,
+    extra=count_pair_steps,
 )
 
 _EIGHT = Kernel(
@@ -156,7 +156,7 @@ _EIGHT = Kernel(
     params=(conv.EightFrame, conv.Pixels),
     options=(layer.Clamped, layer.Shifted),
     needs=_MVE,
-    when=(int8_requantized, conv.eight_channels),
+    when=(is_int8_in_32_bits, conv.has_eight_channels),
     emit=conv.emit_eight_channels,
 )
 
@@ -168,36 +168,38 @@ _COLUMNS = Kernel(
     without=frozenset({"kernel_height", "kernel_width", "stride_width", "dilation_height", "dilation_width"}),
     options=(conv.ColumnsOptions, layer.Clamped, layer.Shifted),
     needs=_MVE,
-    when=(int8_requantized, conv.three_columns),
+    when=(is_int8_in_32_bits, conv.is_3x3_in_vectors),
     emit=conv.emit_columns,
 )
 
 _COLUMNS_NINE = replace(
     _COLUMNS,
     name="conv2d_s8_mve_columns_nine",
-    what=f"{_COLUMNS.what}; weights of nine bits as bytes, and what a channel's are less times the sum of a window",
-    when=(nine_bit_products, to_int8_codes, conv.three_columns),
+    what=f"{_COLUMNS.what}; nine-bit weights: int8 weights, plus each channel's offset times the sum of a window",
+    when=(has_nine_bit_products, to_int8_codes, conv.is_3x3_in_vectors),
     example=uint8_example(16, 2),
 )
 
-_SINGLE = replace(_ROW, when=(int8_products, single_row))
+_SINGLE = replace(_ROW, when=(has_int8_products, single_row))
 
-_NINE_WINDOWS = replace(_NINE, when=(nine_bit_products, ungrouped), emit=conv.emit_nine_bits)
+_NINE_WINDOWS = replace(_NINE, when=(has_nine_bit_products, ungrouped), emit=conv.emit_nine_bits)
 
-_WINDOWS = replace(_GEMM, when=(int8_products, conv.no_depthwise), emit=conv.emit_conv)
+_WINDOWS = replace(_GEMM, when=(has_int8_products, conv.is_not_depthwise), emit=conv.emit_conv)
 
 HELIUM_DENSE: tuple[Kernel, ...] = (
     _ROW,
     _GEMM,
     _NINE,
     WIDE,
-    *(of_four_bits(kernel, short_sums) for kernel in (_ROW, _GEMM)),
+    *(of_four_bits(kernel, fits_27_bits) for kernel in (_ROW, _GEMM)),
 )
+"""Helium kernels of fully connected layers, in order of preference."""
 
 HELIUM_CONV: tuple[Kernel, ...] = (
     *(_SINGLE, _EIGHT, _COLUMNS, _WINDOWS, _IN_PLACE, _NINE_WINDOWS, _COLUMNS_NINE, WIDE),
-    *(of_four_bits(kernel, short_sums) for kernel in (_SINGLE, _WINDOWS)),
+    *(of_four_bits(kernel, fits_27_bits) for kernel in (_SINGLE, _WINDOWS)),
 )
+"""Helium kernels of convolutions, in order of preference."""
 
 _DEPTHWISE = (
     Kernel(
@@ -211,10 +213,10 @@ _DEPTHWISE = (
         without=frozenset({"out_channels", "kernel_height", "kernel_width", "stride_height", "dilation_height"}),
         options=(patches.PatchOptions, layer.Halves, layer.Clamped, layer.Shifted),
         needs=_MVE,
-        when=(int8_requantized, depthwise, patches.small_window),
+        when=(is_int8_in_32_bits, depthwise, patches.is_small_patch_window),
         loads=0.0,
         emit=patches.emit_small_depthwise,
-        extra=patches.half_groups,
+        extra=patches.count_half_groups,
     ),
     Kernel(
         "depthwise_s8_mve_8x8",
@@ -224,10 +226,10 @@ _DEPTHWISE = (
         without=frozenset({"dilation_height", "dilation_width"}),
         options=(patches.LargeOptions, layer.Halves, layer.Clamped, layer.Shifted),
         needs=_MVE,
-        when=(int8_requantized, depthwise, patches.large_window),
+        when=(is_int8_in_32_bits, depthwise, patches.is_large_window),
         loads=0.0,
         emit=patches.emit_large_depthwise,
-        extra=patches.large_patches,
+        extra=patches.count_patches,
     ),
     Kernel(
         "depthwise_s8_mve_row",
@@ -255,22 +257,22 @@ _DEPTHWISE = (
         ),
         options=(patches.RowLoopOptions, layer.Halves, layer.Clamped, layer.Shifted),
         needs=_MVE,
-        when=(int8_requantized, depthwise, patches.row_window),
+        when=(is_int8_in_32_bits, depthwise, patches.is_row_window),
         loads=0.0,
         emit=patches.emit_row_depthwise,
-        extra=patches.row_instructions,
+        extra=patches.count_row_instructions,
     ),
     Kernel(
         "depthwise_s8_mve",
         what="any window of one filter a channel: channels in lanes, two taps at a time",
         operands=layer.operands(
-            reads("offsets", "where each tap lies in the strip, in bytes", DType.INT32), working=_strip()
+            reads("offsets", "offset of each tap in the strip, in bytes", DType.INT32), working=_strip()
         ),
         params=(layer.RequantizationParams, layer.Padding, ConvGeometry, layer.StripRows, patches.TapPairs),
         without=frozenset({"out_channels", "kernel_height", "kernel_width", "dilation_height", "dilation_width"}),
         options=(layer.Halves, layer.Shifted),
         needs=_MVE,
-        when=(int8_requantized, depthwise),
+        when=(is_int8_in_32_bits, depthwise),
         emit=patches.emit_depthwise,
     ),
 )
@@ -278,16 +280,17 @@ _DEPTHWISE = (
 _DEPTHWISE_NINE = replace(
     _DEPTHWISE[0],
     name="depthwise_s8_mve_4x4_nine",
-    what=f"{_DEPTHWISE[0].what}; channels with weights beyond a byte are computed again, four pixels at a time",
+    what=f"{_DEPTHWISE[0].what}; channels with weights beyond int8 are computed again, four pixels at a time",
     operands=layer.operands(
-        reads("which", "channels with weights beyond a byte, and the number of all", DType.INT32),
-        reads("whole", "their weights, column by column", DType.INT16),
+        reads("which", "channels with weights beyond int8, then the number of all channels", DType.INT32),
+        reads("whole", "weights of these channels, column by column", DType.INT16),
         working=(scratch("columns", "columns of four rows, by channels", DType.INT8),),
     ),
-    options=(patches.PatchOptions, patches.WholeTaps, layer.Halves, layer.Clamped, layer.Shifted),
-    when=(nine_bit_products, to_int8_codes, depthwise, patches.small_window),
-    extra=patches.mended_groups,
+    options=(patches.PatchOptions, patches.RecomputedTaps, layer.Halves, layer.Clamped, layer.Shifted),
+    when=(has_nine_bit_products, to_int8_codes, depthwise, patches.is_small_patch_window),
+    extra=patches.count_repaired_half_groups,
     example=uint8_example(16, 16, group=16),
 )
 
 HELIUM_DEPTHWISE: tuple[Kernel, ...] = (*_DEPTHWISE, *map(of_four_bits, _DEPTHWISE), _DEPTHWISE_NINE, WIDE_DEPTHWISE)
+"""Helium kernels of depthwise convolutions, in order of preference."""

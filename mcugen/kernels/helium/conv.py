@@ -32,32 +32,32 @@ from mcugen.kernels.helium.layer import (
 )
 from mcugen.lir.kernel import Call, Options, Params, Site, Trained
 
-LONGEST_ROW = 12
-"""Longest row of a window, in vectors, over which the loop is unrolled: that of 64 channels of a 3 x 3 kernel."""
+MAX_UNROLLED_ROW_VECTORS = 12
+"""Longest kernel row, in vectors of 16 bytes, over which the loop is unrolled: 3 taps of 64 channels."""
 
-OFFSET = 127
-"""Reach of immediate offsets of byte loads."""
+MAX_BYTE_OFFSET = 127
+"""Largest immediate offset of a vector load of bytes, in bytes."""
 
-WORD_OFFSET = 508
-"""Reach of immediate offsets of word loads, in bytes."""
+MAX_WORD_OFFSET = 508
+"""Largest immediate offset of a vector load of words, in bytes."""
 
-PATCHES = 16
-"""Pixels whose taps are gathered at a time."""
+MAX_PATCHES = 16
+"""Largest number of output pixels whose im2col patches are gathered, or that are copied, at a time."""
 
 
-def no_depthwise(spec: ConvSpec) -> bool:
-    """Require one group, or several of several channels."""
+def is_not_depthwise(spec: ConvSpec) -> bool:
+    """Require one group of channels, or groups of several input channels."""
     return spec.shape.groups < spec.shape.in_channels or spec.shape.groups == 1
 
 
-def dense_pixels(shape: ConvShape) -> bool:
-    """Return whether each output pixel reads the input pixel at its place."""
+def is_unstrided_pointwise(shape: ConvShape) -> bool:
+    """Return whether each output pixel depends on the input pixel at its position alone, in one group of channels."""
     return shape.groups == 1 and shape.reads_pixels and shape.stride_height == shape.stride_width == 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class PixelRows(Params):
-    """Parameters of pixels that are read where they lie."""
+    """Parameters of pixels that are read in x, without a copy."""
 
     batch: Annotated[int, "images; 1 if all pixels are adjacent"]
     image_stride_bytes: Annotated[int, "bytes from image to image of x"]
@@ -69,7 +69,10 @@ class PixelRows(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class PatchRows(Params):
-    """Parameters of the im2col step, which gathers the taps of some pixels in patches."""
+    """Parameters of the im2col step, which gathers the taps of each of a few pixels in a patch.
+
+    A run is a piece of a window whose elements are adjacent in memory.
+    """
 
     run_bytes: Annotated[int, "bytes of a run of adjacent taps"]
     runs_per_kernel_row: Annotated[int, "runs in a row of the window"]
@@ -94,8 +97,11 @@ class ChannelGroupSizes(Params):
 class ModeOptions(Options):
     """Template options of how pixels are read."""
 
-    mode: Annotated[str, "direct: where they lie; rows: from a strip of padded rows; patch: gathered from that"]
-    gather: Annotated[Mapping[str, object] | None, "offsets of loads and stores that gather short rows, written out"]
+    mode: Annotated[str, "direct: in x; rows: from a strip of padded rows; patch: from patches gathered from the strip"]
+    gather: Annotated[
+        Mapping[str, object] | None,
+        "unrolled offsets that gather short kernel rows (see plan_unrolled_gather); None: a loop",
+    ]
     grouped: Annotated[bool, "whether channels are in several groups"] = False
 
 
@@ -112,8 +118,8 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
         return emit_patches(spec, site)
     run = shape.kernel_width * shape.in_channels
     vectors = -(-run // VECTOR)
-    filled = shape.dilation_width == 1 and vectors * VECTOR <= 1.1 * run and vectors <= LONGEST_ROW
-    even = shape.out_width % 2 == 0 or shape.out_width > PATCHES
+    filled = shape.dilation_width == 1 and vectors * VECTOR <= 1.1 * run and vectors <= MAX_UNROLLED_ROW_VECTORS
+    even = shape.out_width % 2 == 0 or shape.out_width > MAX_PATCHES
     return (emit_rows if filled and even else emit_patches)(spec, site)
 
 
@@ -143,17 +149,26 @@ def emit_rows(spec: ConvSpec, site: Site) -> Call:
     )
 
 
-def written_out_gather(shape: ConvShape, patch: PatchRows) -> dict[str, object] | None:
-    """Return how short rows of a window are gathered by one load and one store each, or None if offsets do not reach.
+def plan_unrolled_gather(shape: ConvShape, patch: PatchRows) -> dict[str, object] | None:
+    """Plan an unrolled gather that copies each row of a window by one vector load and one store.
 
-    Rows are divided among pointers, each of which reaches OFFSET bytes.
+    The rows are divided among pointers, each of which reaches MAX_BYTE_OFFSET bytes by immediate offsets.
+
+    Args:
+        shape: Geometry of the convolution.
+        patch: Sizes of the im2col patch.
+
+    Returns:
+        Template options: `run`, the bytes of a row; `x_step`, bytes from window to window; `depth`, bytes of a patch;
+        `pointers`, each with its `offset` and its `rows` (number, offset from the pointer, offset `target` in the
+        patch). None if a row exceeds a vector or offsets exceed their limits.
     """
     run, row_step = patch.run_bytes, patch.kernel_row_stride_bytes
-    rows_per_pointer = OFFSET // row_step + 1
+    rows_per_pointer = MAX_BYTE_OFFSET // row_step + 1
     starts = range(0, shape.kernel_height, rows_per_pointer)
     if (
         run > VECTOR
-        or (shape.kernel_height - 1) * run > OFFSET
+        or (shape.kernel_height - 1) * run > MAX_BYTE_OFFSET
         or len(starts) > 7
         or max(patch.window_stride_bytes, patch.patch_bytes) > 255
     ):
@@ -174,13 +189,13 @@ def written_out_gather(shape: ConvShape, patch: PatchRows) -> dict[str, object] 
 
 
 def emit_pointwise(spec: ConvSpec, site: Site) -> Call:
-    """Emit a pointwise convolution that reads pixels where they lie.
+    """Emit a pointwise convolution that reads pixels in x, without a copy.
 
-    The pixels are one run, or are read row by row if a stride skips some.
+    All pixels are adjacent, or they are read row by row if a stride skips some.
     """
     shape = spec.shape
     in_row, pixels = shape.in_width * shape.in_channels, shape.out_height * shape.out_width
-    walk = one_run(shape.batch * pixels, shape.out_channels)
+    walk = adjacent_pixels(shape.batch * pixels, shape.out_channels)
     if not shape.stride_height == shape.stride_width == 1:
         walk = PixelRows(
             batch=shape.batch,
@@ -193,8 +208,8 @@ def emit_pointwise(spec: ConvSpec, site: Site) -> Call:
     return emit_direct(spec, site, walk)
 
 
-def one_run(pixels: int, channels: int) -> PixelRows:
-    """Return the walk over pixels that are all adjacent."""
+def adjacent_pixels(pixels: int, channels: int) -> PixelRows:
+    """Return the walk over `pixels` adjacent pixels with `channels` output channels."""
     return PixelRows(
         batch=1, image_stride_bytes=0, rows=1, row_stride_bytes=0, row_pixels=pixels, out_channels=channels
     )
@@ -218,13 +233,13 @@ def emit_direct(spec: ConvSpec, site: Site, walk: PixelRows) -> Call:
         mode = ModeOptions(mode="direct", gather=None, grouped=True)
         return call(site, packed, table, [frame, walk, groups], [mode, loop.flags, Jump()])
     if shape.stride_height == shape.stride_width == 1:
-        shape = in_a_row(shape)
+        shape = pixels_as_row(shape)
     pairs = (np.arange(shape.out_height)[:, None, None] * shape.out_width + in_turn(shape.out_width, 2)).reshape(-1, 2)
     last = (shape.out_channels - 1) % CHANNELS_PER_BLOCK + 1
     orders = [windows(shape, blocks, last) for blocks in (pairs, in_turn(shape.out_height * shape.out_width, 1))]
     options = [ModeOptions(mode="direct", gather=None), loop.flags, Jump()]
     params = [frame, walk, *NineBits.of(spec)]
-    return call(site, pack_vectors(spec.byte_rows, CHANNELS_PER_BLOCK), table, params, options, orders=orders)
+    return call(site, pack_vectors(spec.int8_rows, CHANNELS_PER_BLOCK), table, params, options, orders=orders)
 
 
 def _by_groups(spec: ConvSpec, site: Site, taps: int) -> tuple[Array, ChannelGroupSizes]:
@@ -240,38 +255,38 @@ def _by_groups(spec: ConvSpec, site: Site, taps: int) -> tuple[Array, ChannelGro
     )
 
 
-def in_a_row(shape: ConvShape) -> ConvShape:
+def pixels_as_row(shape: ConvShape) -> ConvShape:
     """Return a pointwise convolution with all pixels of all images in one row."""
     pixels = shape.batch * shape.out_height * shape.out_width
     return replace(shape, batch=1, in_height=1, in_width=pixels, out_height=1, out_width=pixels)
 
 
 def emit_patches(spec: ConvSpec, site: Site) -> Call:
-    """Emit a convolution that first gathers the taps of some pixels.
+    """Emit a convolution by im2col: the taps of up to 16 pixels are gathered in patches before the products.
 
-    With groups, an inner loop iteration is one tap.
+    With several groups of channels, an inner loop iteration is one tap.
     """
     shape, strip = spec.shape, strip_of(spec.shape)
     table = RequantizationTable(spec, groups=shape.groups, nine_bits=has_nine_bits(spec))
-    joined, taps = shape.dilation_width == 1, shape.kernel_height * shape.kernel_width
+    pack_nibbles_apart, taps = shape.dilation_width == 1, shape.kernel_height * shape.kernel_width
     depth = -(-taps * shape.in_channels // VECTOR) * VECTOR
     loop = VectorLoop(depth // VECTOR)
     patch = PatchRows(
-        run_bytes=shape.in_channels * (shape.kernel_width if joined else 1),
-        runs_per_kernel_row=1 if joined else shape.kernel_width,
+        run_bytes=shape.in_channels * (shape.kernel_width if pack_nibbles_apart else 1),
+        runs_per_kernel_row=1 if pack_nibbles_apart else shape.kernel_width,
         run_stride_bytes=shape.dilation_width * shape.in_channels,
         kernel_row_stride_bytes=shape.dilation_height * strip.strip_row_stride,
         patch_bytes=depth,
-        max_patches=min(PATCHES, shape.batch * shape.out_height * shape.out_width),
+        max_patches=min(MAX_PATCHES, shape.batch * shape.out_height * shape.out_width),
         window_stride_bytes=shape.stride_width * shape.in_channels,
     )
     size = strip.strip_rows * strip.strip_row_stride + patch.max_patches * patch.patch_bytes + 2 * VECTOR
     pixels = (np.arange(shape.out_height) + 1) * shape.out_width
     written = pixels // patch.max_patches * patch.max_patches * shape.out_channels if shape.batch == 1 else None
-    gather = written_out_gather(shape, patch) if joined else None
+    gather = plan_unrolled_gather(shape, patch) if pack_nibbles_apart else None
     frame, params = gemm_frame(table, loop, 2 * patch.patch_bytes), [padding(spec), shape.geometry, strip, patch]
     params += NineBits.of(spec)
-    packed, flags, jump = pack_vectors(spec.byte_rows, CHANNELS_PER_BLOCK), loop.flags, Jump()
+    packed, flags, jump = pack_vectors(spec.int8_rows, CHANNELS_PER_BLOCK), loop.flags, Jump()
     if shape.groups > 1:
         packed, groups = _by_groups(spec, site, taps)
         vectors = -(-groups.group_in_channels // VECTOR)
@@ -297,9 +312,9 @@ def emit_nine_bits(spec: ConvSpec, site: Site) -> Call:
     return (emit_pointwise if spec.shape.reads_pixels else emit_patches)(spec, site)
 
 
-def overwriting(spec: ConvSpec) -> bool:
-    """Require a pointwise kernel, output channels no more than input channels: in place."""
-    return dense_pixels(spec.shape) and spec.shape.out_channels <= spec.shape.in_channels
+def can_overwrite_pixels(spec: ConvSpec) -> bool:
+    """Require a pointwise convolution with at most as many output channels as input channels."""
+    return is_unstrided_pointwise(spec.shape) and spec.shape.out_channels <= spec.shape.in_channels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,11 +327,11 @@ class CopiedPixels(Params):
     max_copied_pixels: Annotated[int, "largest number of pixels that are copied at a time"]
 
 
-def emit_overwriting(spec: ConvSpec, site: Site) -> Call:
-    """Emit a pointwise convolution in place: up to PATCHES pixels are copied before they are overwritten."""
+def emit_in_place(spec: ConvSpec, site: Site) -> Call:
+    """Emit a pointwise convolution in place: up to 16 pixels at a time are copied before they are overwritten."""
     shape, table = spec.shape, RequantizationTable(spec)
     pixels = shape.batch * shape.out_height * shape.out_width
-    loop, num_copied = VectorLoop(-(-shape.in_channels // VECTOR)), min(PATCHES, pixels)
+    loop, num_copied = VectorLoop(-(-shape.in_channels // VECTOR)), min(MAX_PATCHES, pixels)
     copied = CopiedPixels(
         in_channels=shape.in_channels, out_channels=shape.out_channels, pixels=pixels, max_copied_pixels=num_copied
     )
@@ -327,22 +342,25 @@ def emit_overwriting(spec: ConvSpec, site: Site) -> Call:
         [gemm_frame(table, loop, 2 * shape.in_channels), copied],
         [loop.flags, Jump()],
         working=("patches", num_copied * shape.in_channels + VECTOR),
-        orders=[windows(in_a_row(shape), in_turn(pixels, PATCHES))],
+        orders=[windows(pixels_as_row(shape), in_turn(pixels, MAX_PATCHES))],
     )
 
 
-def eight_channels(spec: ConvSpec) -> bool:
-    """Require a pointwise kernel, 8 channels to an even number."""
+def has_eight_channels(spec: ConvSpec) -> bool:
+    """Require a pointwise convolution of 8 input channels, an even number of output channels, and 4 pixels or more."""
     shape = spec.shape
     has_enough_pixels = shape.batch * shape.out_height * shape.out_width >= 4
     return (
-        dense_pixels(shape) and shape.in_channels == VECTOR // 2 and shape.out_channels % 2 == 0 and has_enough_pixels
+        is_unstrided_pointwise(shape)
+        and shape.in_channels == VECTOR // 2
+        and shape.out_channels % 2 == 0
+        and has_enough_pixels
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class EightFrame(StackFrame):
-    """Parameters of pixels of eight channels."""
+    """Parameters of a pointwise convolution of pixels of eight channels, in the order in which assembly reads them."""
 
     y_zero_point: Annotated[Trained, "zero point of y"]
     table_bytes: Annotated[int, "bytes of the table"]
@@ -373,18 +391,18 @@ def emit_eight_channels(spec: ConvSpec, site: Site) -> Call:
     return call(site, packed, table, [frame, pixels], [])
 
 
-def three_columns(spec: ConvSpec) -> bool:
-    """Require 3 x 3, input channels by 16, outputs by two."""
+def is_3x3_in_vectors(spec: ConvSpec) -> bool:
+    """Require 3 x 3 windows, input channels by 16, output channels by two, and output rows of 4 pixels or more."""
     shape = spec.shape
     window = (shape.kernel_height, shape.kernel_width, shape.dilation_width) == (3, 3, 1) and shape.stride_width <= 2
     columns = 3 * shape.stride_width + 3
-    reachable = shape.in_channels % VECTOR == 0 and columns * shape.in_channels - VECTOR <= WORD_OFFSET
+    reachable = shape.in_channels % VECTOR == 0 and columns * shape.in_channels - VECTOR <= MAX_WORD_OFFSET
     return shape.groups == 1 and window and reachable and shape.out_channels % 2 == 0 and shape.out_width >= 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnsFrame(StackFrame):
-    """Parameters of products of four pixels by two channels."""
+    """Parameters of products of four pixels by two channels, in the order in which assembly reads them."""
 
     y_zero_point: Annotated[Trained, "zero point of y"]
     table_bytes: Annotated[int, "bytes of the table"]
@@ -398,16 +416,16 @@ class ColumnsFrame(StackFrame):
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnsOptions(Options):
-    """Template options of the loops."""
+    """Template options of 3×3 convolutions that compute four pixels by two channels."""
 
     chunks: Annotated[int, "vectors of a pixel of x"]
     stride: Annotated[int, "pixels from window to window: 1 or 2"]
-    unrolled_rows: Annotated[bool, "whether the loop over rows of the window is unrolled"]
+    unrolled_rows: Annotated[bool, "whether the loop over the rows of the window is unrolled"]
     nine_bits: Annotated[bool, "whether weights have nine bits (stored as int8 less a common part of the channel)"]
 
 
 def emit_columns(spec: ConvSpec, site: Site) -> Call:
-    """Emit a 3×3 convolution of four pixels by two channels, which share the columns of a row.
+    """Emit a 3×3 convolution that computes four adjacent pixels by two channels; the pixels share loaded columns.
 
     Loops: rows of y, groups of four pixels, pairs of channels, rows of the window (unrolled if a pixel is one vector),
     columns. A column of inputs is loaded once and multiplied with the three taps whose windows contain it. Weights are
@@ -422,7 +440,7 @@ def emit_columns(spec: ConvSpec, site: Site) -> Call:
         kernel_row_stride_bytes=shape.dilation_height * strip.strip_row_stride,
         **codes,  # type: ignore[arg-type]
     )
-    pairs = spec.byte_rows.reshape(shape.out_channels // 2, 2, 3, 3, chunks, VECTOR)
+    pairs = spec.int8_rows.reshape(shape.out_channels // 2, 2, 3, 3, chunks, VECTOR)
     packed = np.ascontiguousarray(pairs.transpose(0, 2, 4, 3, 1, 5)).reshape(-1)
     return call(
         site,

@@ -26,7 +26,7 @@ from mcugen.kernels.helium.layer import (
 from mcugen.lir.kernel import Call, Options, Params, Site, Trained
 from mcugen.lir.traversal import Traversal
 
-COLUMNS_BYTES = 2048
+MAX_COLUMNS_BYTES = 2048
 """Size of the buffer of transposed columns, in bytes, unless one row needs more."""
 
 
@@ -35,13 +35,13 @@ class TapPairs(Params):
     """Parameters of the taps of a window."""
 
     tap_pairs: Annotated[int, "pairs of taps; the weight of an odd last tap's partner is zero"]
-    offset_limit: Annotated[int, "all offsets of taps are below this"]
+    offset_limit: Annotated[int, "upper bound of the offsets of taps, in bytes"]
 
 
 def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
-    """Emit a depthwise convolution with channels in lanes, two taps at a time: weights as [block][tap][8].
+    """Emit a depthwise convolution with eight channels in the lanes of a vector: weights as [block][tap][8].
 
-    An odd last tap is paired with a weight of zero.
+    Two taps are computed at a time; an odd last tap is paired with a weight of zero.
     """
     shape, strip = spec.shape, strip_of(spec.shape)
     table = RequantizationTable(spec, 8, order=(0, 2, 4, 6, 1, 3, 5, 7), apart=8)
@@ -68,8 +68,8 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
     )
 
 
-def small_window(spec: ConvSpec) -> bool:
-    """Require a window of at most 4 x 4, stride 1 or 2."""
+def is_small_patch_window(spec: ConvSpec) -> bool:
+    """Require a window of at most 4 x 4, and outputs by pairs of rows or with a vertical stride of 2."""
     shape = spec.shape
     if max(shape.kernel_height, shape.kernel_width) > 4 or shape.stride_width > 7 or shape.dilation_height > 1:
         return False
@@ -92,42 +92,53 @@ def pack_patches(weights: Array) -> Array:
 
 @dataclass(frozen=True)
 class Plane:
-    """An image as the patch kernel sees it: rows and columns, perhaps exchanged, and their distances in bytes."""
+    """An image as the 4×4 patch kernel sees it: rows and columns may be exchanged."""
 
     shape: ConvShape
+    """Geometry of the convolution, exchanged like the image."""
     x_row: int
+    """Bytes from row to row of x."""
     x_pixel: int
+    """Bytes from pixel to pixel of x."""
     y_row: int
+    """Bytes from row to row of y."""
     y_pixel: int
+    """Bytes from pixel to pixel of y."""
 
     @staticmethod
     def of(shape: ConvShape) -> Plane:
-        """Return the plane of a convolution with rows and columns as they lie in memory."""
+        """Return the plane of a convolution with rows and columns as in memory."""
         channels = shape.in_channels
         return Plane(shape, shape.in_width * channels, channels, shape.out_width * channels, channels)
 
     def turned(self) -> Plane:
         """Return the plane with rows and columns exchanged."""
-        return Plane(self.shape.turned(), self.x_pixel, self.x_row, self.y_pixel, self.y_row)
+        return Plane(self.shape.transposed(), self.x_pixel, self.x_row, self.y_pixel, self.y_row)
 
 
 @dataclass(frozen=True)
 class PixelGroups:
-    """Division of a row's output pixels into groups of `size`, and one or two half groups for the remaining ones.
+    """Division of a row's output pixels into groups, and up to two half groups for the remaining pixels.
 
-    The last half group overlaps the pixels before it, or is masked if there are none.
+    The last half group overlaps the pixels before it, or is masked if the row has no other pixels.
     """
 
     size: int
+    """Output pixels of a group."""
     count: int
+    """Number of whole groups."""
     halves: int
+    """Number of half groups after the whole groups."""
     mask: int
+    """Predicate of the lanes of a half group that are stored, one bit per byte."""
     overlap: int
+    """Pixels by which the last half group overlaps the pixels before it."""
     covered: int
+    """Pixels of the row that groups and half groups cover, including masked ones."""
 
 
-def groups_of(shape: ConvShape, size: int) -> PixelGroups:
-    """Return the groups of a row of y."""
+def divide_row(shape: ConvShape, size: int) -> PixelGroups:
+    """Return the division of a row of y into groups of `size` pixels."""
     half = size // 2
     count, remaining_columns = divmod(shape.out_width, size)
     halves = -(-remaining_columns // half)
@@ -139,7 +150,10 @@ def groups_of(shape: ConvShape, size: int) -> PixelGroups:
 
 @dataclass(frozen=True, kw_only=True)
 class PatchesFrame(StackFrame):
-    """Parameters of patches of one channel, up to 4×4."""
+    """Parameters of 4×4 patches of one channel, in the order in which assembly reads them.
+
+    The columns are a buffer of input columns of four rows each, transposed so that each channel is adjacent.
+    """
 
     y_zero_point: Annotated[Trained, "zero point of y"]
     y_step_bytes: Annotated[int, "bytes of y from group to group of pixels"]
@@ -165,7 +179,7 @@ class HalfGroupMask(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class Sections(Params):
-    """Sizes of sections: the columns under one or two rows of y."""
+    """Sizes of sections of the columns buffer. A section holds the input columns under one or two rows of y."""
 
     section_rows: Annotated[int, "rows of y in a section"]
     sections: Annotated[int, "sections that are held at a time"]
@@ -175,7 +189,7 @@ class Sections(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class Distances(Params):
-    """Distances in bytes, in the columns and in the output."""
+    """Strides, in bytes, in x, in the columns buffer and in y."""
 
     x_row_stride: Annotated[int, "bytes from row to row of x"]
     x_pixel_stride: Annotated[int, "bytes from pixel to pixel of x"]
@@ -188,36 +202,36 @@ class Distances(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class PatchOptions(Options):
-    """Template options of the loops."""
+    """Template options of depthwise kernels for 4×4 patches."""
 
     both_rows: Annotated[bool, "whether a patch holds two rows of results"]
-    has_full_groups: Annotated[bool, "whether rows have at least one whole group of pixels"]
-    has_masked_results: Annotated[bool, "whether a predicate masks some results"]
+    has_full_groups: Annotated[bool, "whether rows have whole groups of pixels"]
+    has_masked_results: Annotated[bool, "whether some results are not stored"]
     stride_width: Annotated[int, "pixels from window to window"]
     dilation_width: Annotated[int, "pixels from tap to tap"]
-    rewinds_last_half: Annotated[bool, "whether the last half group steps back to overlap the pixels before"]
+    rewinds_last_half: Annotated[bool, "whether the last half group overlaps the pixels before it"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class WholeTaps(Options):
-    """Template options of channels with weights beyond a byte, which are computed again."""
+class RecomputedTaps(Options):
+    """Template options of the second pass, which recomputes channels whose weights do not fit int8."""
 
-    rows: Annotated[int, "taps in a column of the columns' window"]
-    columns: Annotated[int, "such columns"]
-
-
-def wide_channels(spec: ConvSpec) -> Array:
-    """Return the channels that have weights beyond a byte, in order."""
-    return np.flatnonzero(spec.common_parts).astype(np.int32)
+    rows: Annotated[int, "height of the window, in taps"]
+    columns: Annotated[int, "width of the window, in taps"]
 
 
-def mended_groups(spec: ConvSpec) -> int:
-    """Count half groups, and the equivalent of channels computed again, about 20 per pixel, for the cost model."""
-    return half_groups(spec) + spec.y.count // spec.channels * len(wide_channels(spec)) * 20 // 16
+def channels_beyond_int8(spec: ConvSpec) -> Array:
+    """Return the numbers of the channels that have weights beyond int8, in order."""
+    return np.flatnonzero(spec.channel_offsets).astype(np.int32)
+
+
+def count_repaired_half_groups(spec: ConvSpec) -> int:
+    """Count half groups, plus the work of recomputed channels as its equivalent in half groups, for the cost model."""
+    return count_half_groups(spec) + spec.y.count // spec.channels * len(channels_beyond_int8(spec)) * 20 // 16
 
 
 def emit_small_depthwise(spec: ConvSpec, site: Site) -> Call:
-    """Emit a depthwise convolution of up to 4×4 taps, for which columns of four rows are transposed by channels.
+    """Emit a depthwise convolution of up to 4×4 taps, which transposes columns of four input rows by channels.
 
     A 4×4 patch of one channel is then one vector. In narrow images, rows and columns are exchanged.
     """
@@ -227,7 +241,7 @@ def emit_small_depthwise(spec: ConvSpec, site: Site) -> Call:
     if same and _two_rows(shape) and 1 < shape.out_width < min(12, shape.out_height):
         plane, weights = plane.turned(), weights.transpose(0, 2, 1)
     s = plane.shape
-    two, groups = _two_rows(s), groups_of(s, 4 if _two_rows(s) else 8)
+    two, groups = _two_rows(s), divide_row(s, 4 if _two_rows(s) else 8)
     sections = sections_of(s, groups.covered)
     frame = _patches_frame(plane, groups, sections, table)
     full = s.out_width >= groups.size
@@ -251,11 +265,11 @@ def emit_small_depthwise(spec: ConvSpec, site: Site) -> Call:
     forward = s is shape and shape.in_channels <= VECTOR
     constants, more = {}, []
     if has_nine_bits(spec):
-        which = wide_channels(spec)
+        which = channels_beyond_int8(spec)
         constants["which"] = np.append(which, np.int32(shape.in_channels))
         constants["whole"] = weights[which].transpose(0, 2, 1).astype(np.int16)
-        more = [WholeTaps(rows=weights.shape[1], columns=weights.shape[2])]
-        weights = weights - spec.common_parts[:, None, None]
+        more = [RecomputedTaps(rows=weights.shape[1], columns=weights.shape[2])]
+        weights = weights - spec.channel_offsets[:, None, None]
     kernel_call = call(
         site,
         pack_patches(weights.astype(np.int8)),
@@ -289,8 +303,8 @@ def _patches_frame(plane: Plane, groups: PixelGroups, sections: Sections, table:
     )
 
 
-def half_groups(spec: ConvSpec) -> int:
-    """Count half groups, for the cost model."""
+def count_half_groups(spec: ConvSpec) -> int:
+    """Count half groups of output pixels (4 pixels, 2 x 2 with pairs of rows) of all channels, for the cost model."""
     shape = spec.shape
     two = _two_rows(shape)
     rows = -(-shape.out_height // 2) if two else shape.out_height
@@ -298,12 +312,17 @@ def half_groups(spec: ConvSpec) -> int:
 
 
 def sections_of(shape: ConvShape, covered: int) -> Sections:
-    """Return the sizes of sections, as many as COLUMNS_BYTES bytes hold."""
+    """Return the sizes of sections; as many are held at a time as MAX_COLUMNS_BYTES bytes hold, at least one.
+
+    Args:
+        shape: Geometry of the convolution.
+        covered: Pixels of an output row that are computed, including masked ones.
+    """
     steps = 2 if _two_rows(shape) else 1
     extent = shape.stride_width * (shape.out_width - 1) + shape.dilation_width * (shape.kernel_width - 1) + 1
     width = max(extent, shape.padding_left + shape.in_width)
     read = max(width, (covered - 1) * shape.stride_width + 3 * shape.dilation_width + 1)
-    count = max(1, min(COLUMNS_BYTES // (64 * width), shape.out_height // steps))
+    count = max(1, min(MAX_COLUMNS_BYTES // (64 * width), shape.out_height // steps))
     return Sections(
         section_rows=steps,
         sections=count,
@@ -338,8 +357,8 @@ def _patches_may_overwrite_input(shape: ConvShape) -> bool:
     return all(min(unread, shape.in_height) * shape.in_width >= end * shape.out_width for unread, end in ends)
 
 
-def large_window(spec: ConvSpec) -> bool:
-    """Require a window of at most 8 x 8."""
+def is_large_window(spec: ConvSpec) -> bool:
+    """Require a window of at most 8 x 8 without dilation, and a horizontal stride of at most 7."""
     shape = spec.shape
     if (
         max(shape.kernel_height, shape.kernel_width) > 8
@@ -350,14 +369,14 @@ def large_window(spec: ConvSpec) -> bool:
     return 8 * shape.out_channels < 2**16  # Results are scattered by 16-bit offsets.
 
 
-def large_patches(spec: ConvSpec) -> int:
-    """Count patches, for the cost model."""
+def count_patches(spec: ConvSpec) -> int:
+    """Count 4×4 patches of all results, for the cost model."""
     return spec.y.count * -(-spec.shape.kernel_height // 4) * -(-spec.shape.kernel_width // 4)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LargeFrame(StackFrame):
-    """Parameters of windows of up to 2×2 patches."""
+    """Parameters of windows of up to 2×2 patches, in the order in which assembly reads them."""
 
     y_zero_point: Annotated[Trained, "zero point of y"]
     y_step_bytes: Annotated[int, "bytes of y from group to group of pixels"]
@@ -384,10 +403,10 @@ class Columns(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class LargeOptions(Options):
-    """Template options of the loops."""
+    """Template options of depthwise kernels for windows of up to 8×8."""
 
-    bands: Annotated[int, "patches below each other"]
-    blocks: Annotated[int, "patches beside each other"]
+    bands: Annotated[int, "patches of 4 x 4 taps below each other"]
+    blocks: Annotated[int, "patches of 4 x 4 taps beside each other"]
     stride_width: Annotated[int, "pixels from window to window"]
 
 
@@ -397,7 +416,7 @@ def emit_large_depthwise(spec: ConvSpec, site: Site) -> Call:
     Weights are packed as [channel][patch row][patch column][4 columns][4 rows].
     """
     shape, strip, table = spec.shape, strip_of(spec.shape), RequantizationTable(spec, 1, apart=1)
-    bands, blocks, groups = -(-shape.kernel_height // 4), -(-shape.kernel_width // 4), groups_of(shape, 8)
+    bands, blocks, groups = -(-shape.kernel_height // 4), -(-shape.kernel_width // 4), divide_row(shape, 8)
     held = strip.strip_rows * strip.strip_row_stride
     read = max(strip.strip_row_stride // shape.in_channels, (groups.covered - 1) * shape.stride_width + 4 * blocks)
     columns = Columns(columns_offset_bytes=held + -held % VECTOR + VECTOR)
@@ -416,14 +435,14 @@ def emit_large_depthwise(spec: ConvSpec, site: Site) -> Call:
 
 
 MAX_ROW_TAPS = 64
-"""Most taps of a row: four vectors."""
+"""Largest number of taps of a row: four vectors of 16."""
 
-SEGMENT = 64
-"""Most pixels of a row of y whose inputs are held in planes at a time."""
+MAX_SEGMENT_PIXELS = 64
+"""Largest number of output pixels of a row whose inputs are held in planes at a time."""
 
 
-def row_window(spec: ConvSpec) -> bool:
-    """Require a row of 2 to 64 taps, with a stride or dilated."""
+def is_row_window(spec: ConvSpec) -> bool:
+    """Require a one-dimensional window of 2 to 64 taps, with a stride or a dilation but not both."""
     shape = spec.shape.as_row()
     in_turn = shape.stride_height == 1 or shape.out_height == 1
     if shape.kernel_height > 1 or not in_turn or shape.in_height != shape.out_height or shape.padding_top:
@@ -449,7 +468,10 @@ def _longest(shape: ConvShape) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class PlaneSizes(Params):
-    """Sizes of the planes of eight channels, which hold the inputs of some pixels of a row."""
+    """Sizes of planes: copies of a row's segment by channel, eight channels at a time.
+
+    A segment is up to 64 output pixels of a row, whose inputs the planes hold.
+    """
 
     segment_pixels: Annotated[int, "pixels of y that are computed at a time"]
     segment_window_pixels: Annotated[int, "pixels of x under the windows of a segment"]
@@ -458,9 +480,9 @@ class PlaneSizes(Params):
 
     @staticmethod
     def of(shape: ConvShape) -> PlaneSizes:
-        """Return the planes for a row of windows; vectors may reach beyond the last window."""
+        """Return the sizes for a convolution along a row; vectors may extend beyond the last window."""
         longest, stride = _longest(shape), shape.stride_width
-        segment = min(SEGMENT, longest + -longest % 8)
+        segment = min(MAX_SEGMENT_PIXELS, longest + -longest % 8)
         window = (segment - 1) * stride + shape.kernel_width
         pitch = (segment - 1) * stride + VECTOR * _vectors(shape)
         return PlaneSizes(
@@ -487,7 +509,7 @@ class LastVector(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class RowLoopOptions(Options):
-    """Template options of the loops."""
+    """Template options of depthwise kernels for rows of taps."""
 
     bands: Annotated[int, "vectors of taps"]
     stride_width: Annotated[int, "pixels from window to window"]
@@ -529,7 +551,7 @@ def _rows_may_overwrite_input(shape: ConvShape) -> bool:
     return reads_first and same_places
 
 
-def row_instructions(spec: ConvSpec) -> int:
+def count_row_instructions(spec: ConvSpec) -> int:
     """Estimate the instructions to copy pixels to planes and to compute the planes' rows, eight pixels at a time."""
     shape = spec.shape.as_row()
     planes, longest = PlaneSizes.of(shape), _longest(shape)

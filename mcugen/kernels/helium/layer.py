@@ -19,28 +19,28 @@ from mcugen.lir.program import Buffer
 from mcugen.lir.traversal import Traversal
 
 VECTOR = 16
-"""Bytes of a vector."""
+"""Bytes of a Helium vector register, and int8 products of an instruction."""
 
 CHANNELS_PER_BLOCK = 4
-"""Output channels that a convolution computes together, for two pixels (unroll factor)."""
+"""Output channels that a convolution computes together, for two pixels each (unroll factor)."""
 
 UNROLL_FACTORS = (4, 3, 2, 1)
-"""Unroll factors of the inner loop, in vectors, the preferred one first."""
+"""Possible unroll factors of the inner loop, in vectors; the first one that divides the number of vectors is used."""
 
 MAX_INT16_RIGHT_SHIFT = 14
-"""Largest right shift of 32-bit intermediate results to int16 values."""
+"""Largest right shift, in bits, of 32-bit intermediate results to int16 values."""
 
 MAX_OUT_CHANNELS = 2**14
-"""Most output channels: results are scattered by 16-bit offsets, over up to four pixels."""
+"""Largest number of output channels: results are scattered by 16-bit offsets, over up to four pixels."""
 
 
-def int8_requantized(spec: ConvSpec) -> bool:
-    """Require int8 tensors, sums in 32 bits."""
-    return spec.is_int8 and int8_products(spec)
+def is_int8_in_32_bits(spec: ConvSpec) -> bool:
+    """Require int8 tensors and accumulators of 32 bits."""
+    return spec.is_int8 and has_int8_products(spec)
 
 
-def int8_products(spec: ConvSpec) -> bool:
-    """Require int8 by int8 to codes, or to the sums themselves, in 32 bits."""
+def has_int8_products(spec: ConvSpec) -> bool:
+    """Require int8 inputs and weights, accumulators of 32 bits, and requantized or int32 results."""
     codes = all(t.dtype is DType.INT8 and t.quant is not None for t in (spec.x, spec.w))
     if codes and spec.is_sums:
         return spec.channels <= MAX_OUT_CHANNELS
@@ -50,8 +50,8 @@ def int8_products(spec: ConvSpec) -> bool:
     return left >= -MAX_INT16_RIGHT_SHIFT and spec.largest_sum << max(left, 0) < 2**31
 
 
-def nine_bit_products(spec: ConvSpec) -> bool:
-    """Require int8 by weights that are int8 plus a number of their channel, to codes, in 32 bits."""
+def has_nine_bit_products(spec: ConvSpec) -> bool:
+    """Require int8 inputs, weights that are int8 plus an offset per channel, and accumulators of 32 bits."""
     if not nine_bits(spec) or spec.channels > MAX_OUT_CHANNELS:
         return False
     left = 31 - spec.requantizer.shift
@@ -59,43 +59,47 @@ def nine_bit_products(spec: ConvSpec) -> bool:
 
 
 def has_nine_bits(spec: ConvSpec) -> bool:
-    """Return whether the weights have nine bits.
+    """Return whether the weights need nine bits.
 
-    Such weights are stored as int8 values that differ from them by a common part of each channel.
+    Such weights are stored as int8 after the channel's offset (ConvSpec.channel_offsets) is subtracted. The kernel adds
+    the offset times the sum of the inputs.
     """
     return spec.w.dtype is not DType.INT8
 
 
-def short_sums(spec: ConvSpec) -> bool:
-    """Require sums of 27 bits."""
+def fits_27_bits(spec: ConvSpec) -> bool:
+    """Require accumulators below 2²⁷ in magnitude."""
     return spec.largest_sum < 2**27
 
 
 def blocks_of(rows: Array, count: int) -> Array:
-    """Return [N, …] as [blocks, `count`, …], with the last block padded with zeros."""
+    """Return rows [N, …] as blocks of `count` rows, [blocks, count, …]; the last block is padded with zeros."""
     padded = np.pad(rows, [(0, -len(rows) % count)] + [(0, 0)] * (rows.ndim - 1))
     return padded.reshape(-1, count, *rows.shape[1:])
 
 
 def pack_vectors(rows: Array, count: int, lanes: int = VECTOR) -> Array:
-    """Pack [N, …, K] as a flat array, padded with zeros.
+    """Pack weights for vector loads, in blocks of output channels.
 
-    Each block of `count` channels is stored as […, K / `lanes`, `count`, `lanes`]: a vector of every channel in turn.
+    Each block is stored with a vector of every channel in turn:
 
         channel 0: k = 0 … lanes-1 | channel 1: k = 0 … lanes-1 | … | channel 0: k = lanes … 2·lanes-1 | …
 
     Args:
-        rows: The weights.
-        count: Channels of a block.
+        rows: The weights, [out_channels, …, K].
+        count: Output channels of a block.
         lanes: Elements of a vector.
+
+    Returns:
+        A flat array: each block is stored as […, ⌈K / lanes⌉, count, lanes], padded with zeros.
     """
     padded = np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, -rows.shape[-1] % lanes)])
     blocks = blocks_of(padded.reshape(len(rows), -1, lanes), count)
     return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)).reshape(-1)
 
 
-def joined(packed: Array, size: int) -> Array:
-    """Pack 4-bit weights: two neighbouring runs of `size` weights share bytes, the first one in the lower halves."""
+def pack_nibbles_apart(packed: Array, size: int) -> Array:
+    """Pack 4-bit weights, two per byte: weights i and i + `size` of each 2 · `size`, the first in the lower half."""
     pairs = packed.reshape(-1, 2, size)
     both: Array = (pairs[:, 0] & 15 | pairs[:, 1] << 4).astype(np.int8).reshape(-1)
     return both
@@ -103,34 +107,39 @@ def joined(packed: Array, size: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class RequantizationTable:
-    """Requantization constants by blocks of `block` channels.
+    """Biases and multipliers of a layer, by blocks of output channels.
 
-    A block has the biases, then the 31-bit multipliers if sums are requantized, then, with `nine_bits`, the common
-    part of each channel's nine-bit weights. `order` is the order of the channels in a block. Each of `groups` groups
-    of channels has its own blocks, one group after the other.
-
-    4-bit weights share bytes with the weights `apart` positions on. If `apart` is None, they share bytes with weights
-    of the next channel and are multiplied without being unpacked: with `nibbles`, sums of even channels are 16 times as
-    large.
+    A block has the biases, then the 31-bit multipliers if results are requantized, then, with `nine_bits`, the offset
+    of each channel's nine-bit weights.
     """
 
     spec: ConvSpec
+    """The layer."""
     block: int = CHANNELS_PER_BLOCK
+    """Output channels of a block."""
     order: Sequence[int] | None = None
+    """Order of the channels within a block; None for the natural order."""
     groups: int = 1
+    """Groups of channels; each has its own blocks, one group after the other."""
     apart: int | None = None
+    """Distance, in elements, of two 4-bit weights that share a byte, if the kernel unpacks them.
+
+    If None, weights of adjacent channels share bytes and are multiplied without being unpacked.
+    """
     nibbles: bool = False
+    """Whether packed 4-bit weights are multiplied as they are, so that sums of even channels are 16 times as large."""
     nine_bits: bool = False
+    """Whether weights have nine bits (see has_nine_bits)."""
 
     @cached_property
     def data(self) -> Array:
-        """Return the table as flat int32."""
+        """Return the table as a flat int32 array."""
         bias = self.spec.folded_bias
         columns = bias[:, None]
         if not self.spec.is_sums:
             columns = np.stack([bias, np.broadcast_to(self.spec.requantizer.multiplier, len(bias))], 1)
         if self.nine_bits:
-            columns = np.concatenate([columns, self.spec.common_parts[:, None]], 1)
+            columns = np.concatenate([columns, self.spec.channel_offsets[:, None]], 1)
         blocks = np.concatenate([blocks_of(group, self.block) for group in np.split(columns, self.groups)])
         if self.nibbles:
             blocks[:, ::2, 0] *= 16
@@ -140,12 +149,12 @@ class RequantizationTable:
 
     @property
     def shift(self) -> int:
-        """Return the left shift of sums before multiplication; negative: the right shift of results, as for int16."""
+        """Return the left shift of accumulators before the multiplication; if negative, the right shift after it."""
         return 0 if self.spec.is_sums else 31 - self.spec.requantizer.shift
 
     @property
     def zero(self) -> int:
-        """Return the number added to products: y's zero point.
+        """Return the number that is added to the rounded products: y's zero point.
 
         Before a right shift, the zero point is shifted left, and a rounding term is added.
         """
@@ -164,12 +173,12 @@ class RequantizationTable:
 
     @property
     def last(self) -> int:
-        """Return the channels of a group's last block."""
+        """Return the number of channels in a group's last block."""
         return (self.spec.channels // self.groups - 1) % self.block + 1
 
     @property
     def codes(self) -> RequantizationParams:
-        """Return the parameters that turn sums into quantized values."""
+        """Return the kernel parameters of the requantization."""
         low, high = (0, 0) if self.spec.is_sums else self.spec.limits
         return RequantizationParams(y_zero_point=self.zero, low=low, high=high, left_shift=self.shift)
 
@@ -187,14 +196,17 @@ class RequantizationTable:
 
 @dataclass(frozen=True, kw_only=True)
 class StackFrame(Params):
-    """Parameters that assembly copies to the stack in one piece: they come first, in this order."""
+    """Parameters that assembly copies to the stack as one block.
+
+    They are the first members of the parameter struct; assembly reads them by position, in this order.
+    """
 
     by_place: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequantizationParams(Params):
-    """Parameters of requantization."""
+    """Parameters of the requantization of accumulators to int8 or int16."""
 
     y_zero_point: Annotated[Trained, "zero point of y"]
     low: Annotated[Trained, "lowest quantized value of y"]
@@ -204,7 +216,7 @@ class RequantizationParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class GemmFrame(StackFrame):
-    """Parameters of products of two pixels by four channels."""
+    """Parameters of products of two pixels by four channels, in the order in which assembly reads them."""
 
     y_zero_point: Annotated[Trained, "zero point of y; for right shifts, plus one half"]
     table_bytes: Annotated[int, "bytes of the table, or of the part of a group"]
@@ -215,7 +227,7 @@ class GemmFrame(StackFrame):
         int, "bytes of x from the end of an iteration to the start of the next, if they are not adjacent"
     ]
     left_shift: Annotated[Trained, "left shift of sums before the product; negative: right shift after the product"]
-    tail_products: Annotated[int, "products beyond whole vectors"]
+    tail_products: Annotated[int, "products beyond whole vectors of 16"]
     last_block_channels: Annotated[int, "output channels of the last block"]
     counter: Annotated[int, "space for a counter of the assembly code"]
     low: Annotated[Trained, "lowest quantized value of y"]
@@ -231,7 +243,7 @@ class Padding(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class NineBits(Params):
-    """Parameter of nine-bit weights, stored as int8 values that differ from them by a common part of each channel."""
+    """Parameter of nine-bit weights, stored as int8 values and an offset per channel."""
 
     products_per_sum: Annotated[int, "products of a sum"]
 
@@ -253,61 +265,63 @@ class StripRows(Params):
 class Ragged(Options):
     """Template option of blocks of channels."""
 
-    has_tail_channels: Annotated[bool, "whether the last block of channels is partly filled"]
+    has_tail_channels: Annotated[bool, "whether the last block of channels is not full"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clamped(Options):
     """Template option of limits of results."""
 
-    clamp: Annotated[bool, "whether results are clamped further than by their type"]
+    clamp: Annotated[bool, "whether results are limited further than by their type"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shifted(Options):
-    """Template option of the scale of sums."""
+    """Template option of the requantization of accumulators."""
 
-    pre_shifted: Annotated[bool, "whether sums are shifted left before they are multiplied"]
+    pre_shifted: Annotated[bool, "whether accumulators are shifted left before the multiplication"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Results(Options):
-    """Template options of the result type: quantized values of 8 or 16 bits, or the sums."""
+    """Template options of the result type: int8 or int16 values, or int32 accumulators."""
 
     y_t: Annotated[str, "C type of the output; int32_t: sums are stored as they are"]
-    post_shifted: Annotated[bool, "whether rounded products are shifted right"]
+    post_shifted: Annotated[bool, "whether rounded products are shifted right after the multiplication"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoopFlags(Options):
     """Template options of the inner loop over vectors of products."""
 
-    unroll: Annotated[int, "unroll factor of the inner loop, in vectors; 0: no whole vector"]
-    has_loop: Annotated[bool, "whether the inner loop has several iterations"]
-    has_tail_vector: Annotated[bool, "whether a partly filled vector follows"]
-    nibbles: Annotated[bool, "whether the weights of two channels share bytes"] = False
+    unroll: Annotated[int, "vectors of a loop iteration; 0: there are no whole vectors"]
+    has_loop: Annotated[bool, "whether there are several iterations"]
+    has_tail_vector: Annotated[bool, "whether products remain after the whole vectors"]
+    nibbles: Annotated[bool, "whether two channels' weights share bytes"] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Halves(Options):
-    """Template option of weights that are unpacked before they are multiplied."""
+    """Template option of 4-bit weights that are unpacked before they are multiplied."""
 
     nibbles: Annotated[bool, "whether two weights share bytes"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Jump(Options):
-    """Template option of the distance between inner loop iterations."""
+    """Template option of the inner loop's walk over x."""
 
-    has_row_jumps: Annotated[bool, "whether the inputs of consecutive iterations are not adjacent"] = False
+    has_row_jumps: Annotated[
+        bool, "whether x is not adjacent between two iterations, so that a pointer jumps to the next row"
+    ] = False
 
 
 def operands(*more: Role, working: Sequence[Role] = (), results: Sequence[DType] = (DType.INT8,)) -> tuple[Role, ...]:
-    """Return the operands of a kernel: x, weights, table, further constants, y, and working memory.
+    """Declare the operands of a Helium kernel: x, weights, table, further constants, y, and scratch memory.
 
     Args:
-        more: Further constants.
-        working: Working memory.
+        more: Further constant operands.
+        working: Scratch operands.
         results: Possible element types of y.
     """
     return (
@@ -325,10 +339,12 @@ def operands(*more: Role, working: Sequence[Role] = (), results: Sequence[DType]
 
 @dataclass(frozen=True)
 class VectorLoop:
-    """An inner loop over `vectors` vectors, some per iteration, and `tail` further products."""
+    """An inner loop over the products of a sum."""
 
     vectors: int
+    """Whole vectors of products."""
     tail: int = 0
+    """Products beyond whole vectors."""
 
     @property
     def flags(self) -> LoopFlags:
@@ -344,7 +360,7 @@ class VectorLoop:
 
 
 def gemm_frame(table: RequantizationTable, loop: VectorLoop, x_next: int) -> GemmFrame:
-    """Return the parameters of products whose iterations read adjacent bytes of x.
+    """Return the parameters of products of two pixels by four channels that read adjacent bytes of x.
 
     Args:
         table: The requantization constants.
@@ -368,13 +384,15 @@ def gemm_frame(table: RequantizationTable, loop: VectorLoop, x_next: int) -> Gem
     )
 
 
-def block_products(spec: ConvSpec, pixels: int, channels: int) -> int:
-    """Count vectors of products of a layer, for the cost model.
+def count_vector_steps(spec: ConvSpec, pixels: int, channels: int) -> int:
+    """Count the vector steps of a layer per inference, for the cost model.
+
+    A step takes 16 products for each result of a block.
 
     Args:
         spec: The layer.
-        pixels: Pixels of a block.
-        channels: Channels of a block.
+        pixels: Output pixels of a block.
+        channels: Output channels of a block.
     """
     groups = spec.shape.groups
     blocks = -(-spec.y.count // spec.channels // pixels) * groups * -(-spec.channels // groups // channels)
@@ -383,14 +401,14 @@ def block_products(spec: ConvSpec, pixels: int, channels: int) -> int:
 
 
 def strip_of(shape: ConvShape) -> StripRows:
-    """Return the sizes of the strip of padded rows."""
+    """Return the sizes of the strip: the buffer of padded input rows under one row of y."""
     extent = shape.stride_width * (shape.out_width - 1) + shape.dilation_width * (shape.kernel_width - 1) + 1
     pitch = max(extent, shape.padding_left + shape.in_width) * shape.in_channels
     return StripRows(strip_rows=(shape.kernel_height - 1) * shape.dilation_height + 1, strip_row_stride=pitch)
 
 
 def padding(spec: ConvSpec) -> Padding:
-    """Return the parameter of padding."""
+    """Return the parameter of padding: x's zero point."""
     return Padding(x_zero_point=spec.x.q.zero_point)
 
 
@@ -405,20 +423,20 @@ def call(
     orders: Sequence[Traversal] = (),
     constants: Mapping[str, Array] | None = None,
 ) -> Call:
-    """Return the call of a kernel.
+    """Return the instruction of a Helium kernel for a layer.
 
     Args:
         site: Operands and CPU features of the call.
-        packed: int8 weights in reading order; they are packed to 4 bits if the kernel reads those.
+        packed: int8 weights in reading order; they are packed to 4 bits here if the kernel reads 4-bit weights.
         table: The requantization constants, by blocks of channels.
-        params: Parameters in the order of the kernel's.
-        options: Template options besides those of the table.
-        working: Role and bytes of the working memory, if any.
+        params: Parameters in the order of the kernel's declaration.
+        options: Template options besides those that follow from the table.
+        working: Role and bytes of the scratch memory, if any.
         orders: Traversals of x and y, from which their allowed overlap follows.
         constants: Further constants by role.
     """
     packs = four_bits in site.kernel.when
-    packed = joined(packed, table.apart or VECTOR) if packs else packed
+    packed = pack_nibbles_apart(packed, table.apart or VECTOR) if packs else packed
     if packs and table.apart is None:
         table = replace(table, nibbles=True)
         options = [replace(o, nibbles=True) if isinstance(o, LoopFlags) else o for o in options]

@@ -13,21 +13,21 @@ from mcugen.kernels.common.conv_shape import ConvGeometry
 from mcugen.kernels.common.reading_order import in_turn, pixels_in_lanes, windows
 from mcugen.kernels.common.specs import ConvSpec
 from mcugen.kernels.common.weighted_layers import int8_weights, int16_tensors
-from mcugen.kernels.dsp.dsp_conv import shifted_high_word, ungrouped
-from mcugen.kernels.helium.conv import dense_pixels, in_a_row
+from mcugen.kernels.dsp.dsp_conv import fits_shifted_high_word, ungrouped
+from mcugen.kernels.helium.conv import is_unstrided_pointwise, pixels_as_row
 from mcugen.kernels.helium.layer import CHANNELS_PER_BLOCK, RequantizationTable, VectorLoop, pack_vectors
 from mcugen.kernels.portable.weighted import depthwise
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
 
 INT16_LANES = 8
-"""16-bit products that an instruction adds up."""
+"""int16 elements of a vector: products that an instruction adds up."""
 
 PIXELS_PER_WEIGHT = 2
-"""Pixels computed per load of weights."""
+"""Output pixels that each load of weights serves."""
 
 
-def to_int16(spec: ConvSpec) -> bool:
-    """Require results of int16."""
+def has_int16_results(spec: ConvSpec) -> bool:
+    """Require quantized int16 results."""
     return spec.y.dtype is DType.INT16 and spec.y.quant is not None
 
 
@@ -42,7 +42,7 @@ class WideCodes(Params):
 
     @staticmethod
     def of(spec: ConvSpec) -> WideCodes:
-        """Return the parameters of a layer whose multipliers have a shift above 32."""
+        """Return the parameters of a layer whose requantization shift is above 32."""
         low, high = spec.limits
         return WideCodes(
             upper_word_offset=spec.high_word.offset >> 32, right_shift=spec.high_word.shift - 32, low=low, high=high
@@ -55,7 +55,7 @@ class WideWindow(Params):
 
     depth: Annotated[int, "products of a sum"]
     vectors_per_sum: Annotated[int, "vectors of eight products of a sum; the last one may be partial"]
-    pixels: Annotated[int, "pixels of y, if each reads the pixel of x at its place"]
+    pixels: Annotated[int, "pixels of y"]
     y_channels: Annotated[int, "channels of a pixel of y"]
 
 
@@ -63,19 +63,19 @@ class WideWindow(Params):
 class WideOptions(Options):
     """Template options of how x is read."""
 
-    reads_in_place: Annotated[bool, "whether pixels are read in place, in whole vectors"]
-    single_pixel: Annotated[bool, "whether there is one pixel"]
-    unroll: Annotated[int, "unroll factor of the inner loop, in vectors"]
+    reads_in_place: Annotated[bool, "whether pixels are read in x, in whole vectors"]
+    single_pixel: Annotated[bool, "whether y has a single pixel"]
+    unroll: Annotated[int, "vectors of an inner loop iteration"]
 
 
 def emit_wide(spec: ConvSpec, site: Site) -> Call:
-    """Emit a convolution of two pixels by four channels.
+    """Emit an int16 convolution of two pixels by four channels.
 
-    Windows are gathered first unless they lie in whole vectors.
+    Pointwise convolutions of whole vectors read x directly; other windows are gathered first.
     """
     shape, vectors = spec.shape, -(-spec.depth // INT16_LANES)
     pixels = shape.batch * shape.out_height * shape.out_width
-    direct = dense_pixels(shape) and spec.depth % INT16_LANES == 0
+    direct = is_unstrided_pointwise(shape) and spec.depth % INT16_LANES == 0
     operands = {
         "x": site.x,
         "w": site.const("weights", pack_vectors(spec.rows, CHANNELS_PER_BLOCK, INT16_LANES)),
@@ -86,7 +86,7 @@ def emit_wide(spec: ConvSpec, site: Site) -> Call:
         operands["patch"] = site.scratch(
             "patch", DType.INT16, (1 if pixels == 1 else PIXELS_PER_WEIGHT) * vectors * INT16_LANES
         )
-    walked = in_a_row(shape) if direct else shape  # Gathered pairs of pixels do not cross images.
+    walked = pixels_as_row(shape) if direct else shape  # Gathered pairs of pixels do not cross images.
     last = (spec.channels - 1) % CHANNELS_PER_BLOCK + 1 if direct else 0
     order = windows(walked, in_turn(walked.out_height * walked.out_width, PIXELS_PER_WEIGHT), last)
     window = WideWindow(depth=spec.depth, vectors_per_sum=vectors, pixels=pixels, y_channels=spec.channels)
@@ -101,13 +101,13 @@ class WideTaps(Options):
 
     kernel_height: Annotated[int, "rows of the window"]
     kernel_width: Annotated[int, "columns of the window"]
-    has_tail_channels: Annotated[bool, "whether the last block of eight channels is partly filled"]
+    has_tail_channels: Annotated[bool, "whether the last block has fewer than eight channels"]
 
 
 def emit_wide_depthwise(spec: ConvSpec, site: Site) -> Call:
-    """Emit a depthwise convolution pixel by pixel, eight channels in lanes: first the even, then the odd ones.
+    """Emit an int16 depthwise convolution pixel by pixel, with eight channels in the lanes of a vector.
 
-    This is the order in which products of 16 bits come.
+    The table has the even channels before the odd ones, the order in which Helium widens 16-bit products.
     """
     shape = spec.shape
     operands = {
@@ -125,16 +125,16 @@ def emit_wide_depthwise(spec: ConvSpec, site: Site) -> Call:
     return site.call(operands, [shape.geometry, WideCodes.of(spec)], [options], overlaps=spec.overlaps(order))
 
 
-def wide_steps(spec: ConvSpec) -> int:
-    """Count instructions in assembly, and estimate those that gather windows.
+def count_wide_instructions(spec: ConvSpec) -> int:
+    """Estimate the instructions of a layer: the inner loops in assembly, and the code that gathers windows.
 
-    Windows are gathered row by row where a row lies within x, else tap by tap.
+    Windows are gathered row by row where a row is inside x, else tap by tap.
     """
     shape, vectors = spec.shape, -(-spec.depth // INT16_LANES)
     pixels, blocks = spec.y.count // spec.channels, -(-spec.channels // CHANNELS_PER_BLOCK)
     products = (9 if pixels == 1 else 14) * vectors + 3 * VectorLoop(vectors).turns + 36
     total = -(-pixels // PIXELS_PER_WEIGHT) * (60 + blocks * products)
-    if not (dense_pixels(shape) and spec.depth % INT16_LANES == 0):
+    if not (is_unstrided_pointwise(shape) and spec.depth % INT16_LANES == 0):
         left = np.arange(shape.out_width) * shape.stride_width - shape.padding_left
         whole = (
             int(((left >= 0) & (left + shape.kernel_width <= shape.in_width)).sum()) if shape.dilation_width == 1 else 0
@@ -145,8 +145,8 @@ def wide_steps(spec: ConvSpec) -> int:
     return total
 
 
-def wide_lanes(spec: ConvSpec) -> int:
-    """Count vectors of eight channels of all pixels."""
+def count_wide_vectors(spec: ConvSpec) -> int:
+    """Count vectors of eight channels in all output pixels, the unit of the depthwise cost model."""
     return spec.y.count // spec.channels * -(-spec.channels // INT16_LANES)
 
 
@@ -156,12 +156,12 @@ _OPERANDS = (
     reads("table", "biases and multipliers, by blocks of channels", DType.INT32),
     writes("y", "output, channels last", DType.INT16),
 )
-_MVE, _WHEN = frozenset({"mve"}), (int16_tensors, int8_weights, shifted_high_word, to_int16)
+_MVE, _WHEN = frozenset({"mve"}), (int16_tensors, int8_weights, fits_shifted_high_word, has_int16_results)
 
 WIDE = Kernel(
     "conv2d_s16_mve",
     what="two pixels of int16 by four channels of int8 weights, 8 products an instruction",
-    operands=(*_OPERANDS, scratch("patch", "what two pixels read, in whole vectors", DType.INT16, optional=True)),
+    operands=(*_OPERANDS, scratch("patch", "windows of two pixels, in whole vectors", DType.INT16, optional=True)),
     params=(ConvGeometry, WideWindow, WideCodes),
     optional=(ConvGeometry,),
     without=frozenset({"out_channels"}),
@@ -169,8 +169,9 @@ WIDE = Kernel(
     needs=_MVE,
     when=(*_WHEN, ungrouped),
     emit=emit_wide,
-    extra=wide_steps,
+    extra=count_wide_instructions,
 )
+"""Kernel of int16 convolutions and dense layers with int8 weights."""
 
 WIDE_DEPTHWISE = Kernel(
     "depthwise_s16_mve",
@@ -182,5 +183,6 @@ WIDE_DEPTHWISE = Kernel(
     needs=_MVE,
     when=(*_WHEN, depthwise),
     emit=emit_wide_depthwise,
-    extra=wide_lanes,
+    extra=count_wide_vectors,
 )
+"""Kernel of int16 depthwise convolutions with int8 weights."""

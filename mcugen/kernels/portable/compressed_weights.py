@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights compressed by a Rice code (1979), which is decoded as weights are multiplied, or to the arena before a layer.
 
-A Rice code has one parameter and no tables. For weights of a Laplace or normal distribution, as trained ones are, it
-comes within a few percent of the entropy; where most weights are 0, it needs little more than a bit for each.
+A Rice code has one parameter, the number of remainder bits, and no tables. An int8 weight is mapped to a zigzag number
+(0, -1, 1, -2 to 0, 1, 2, 3); the number's upper bits are written in unary, as a prefix of zeros and a 1, and its lower
+`remainder` bits follow. For trained weights, whose distribution is near Laplace or normal, the code is within a few
+percent of the entropy; if most weights are 0, it needs little more than one bit for each.
 """
 
 from __future__ import annotations
@@ -21,21 +23,21 @@ from mcugen.kernels.portable.weighted import single_row
 from mcugen.lir.kernel import CHECKED, UPDATABLE, Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
 from mcugen.lir.program import DECODE_WEIGHTS, Buffer, Space
 
-LONGEST_PREFIX = 16
-"""Zeros of an escape prefix, after which a number is stored in 8 plain bits."""
+ESCAPE_PREFIX_ZEROS = 16
+"""Zeros of the escape prefix, after which a number is stored in 8 plain bits."""
 
-REMAINDERS = range(8)
-"""Values of the code's parameter: bits of a number after the prefix and its 1."""
+REMAINDER_BITS = range(8)
+"""Possible values of the code's parameter: the number of remainder bits."""
 
-TABLE = 256
-"""Entries of the decoding table: codes of 8 bits or less are looked up."""
+DECODING_TABLE_SIZE = 256
+"""Entries of the decoding table: codes of at most 8 bits are looked up."""
 
 MIN_SAVED_CODE_BYTES = 128
-"""Bytes that the code of a layer's weights must save: its call and parameters need some, and decoding takes time to
-begin."""
+"""Smallest saving, in bytes of flash, for which a layer's weights are compressed: the call and its parameters need
+flash, and decoding has a fixed cost."""
 
 READ_AHEAD = 4
-"""Bytes that decoding may read beyond the last code."""
+"""Bytes that the decoder may read beyond the last code."""
 
 
 def zigzag(codes: Array) -> Array:
@@ -46,14 +48,14 @@ def zigzag(codes: Array) -> Array:
 
 
 def code_lengths(numbers: Array, remainder: int) -> Array:
-    """Return the bits of each number in a Rice code.
+    """Return the number of bits of each number in a Rice code.
 
     Args:
         numbers: Zigzag numbers.
-        remainder: The code's parameter.
+        remainder: Remainder bits, the code's parameter.
     """
     prefixes = numbers >> remainder
-    lengths: Array = np.where(prefixes < LONGEST_PREFIX, prefixes + 1 + remainder, LONGEST_PREFIX + 8)
+    lengths: Array = np.where(prefixes < ESCAPE_PREFIX_ZEROS, prefixes + 1 + remainder, ESCAPE_PREFIX_ZEROS + 8)
     return lengths
 
 
@@ -61,25 +63,36 @@ def code_lengths(numbers: Array, remainder: int) -> Array:
 def _best(histogram: tuple[int, ...]) -> tuple[int, int]:
     """Return the parameter of fewest bits for a histogram of zigzag numbers, and these bits."""
     numbers, counts = np.arange(len(histogram)), np.array(histogram)
-    bits = {remainder: int((code_lengths(numbers, remainder) * counts).sum()) for remainder in REMAINDERS}
+    bits = {remainder: int((code_lengths(numbers, remainder) * counts).sum()) for remainder in REMAINDER_BITS}
     best = min(bits, key=bits.__getitem__)
     return best, bits[best]
 
 
-def best_code(codes: Array) -> tuple[int, int]:
-    """Return the parameter of fewest bits for int8 values, and these bits."""
+def choose_remainder_bits(codes: Array) -> tuple[int, int]:
+    """Choose the remainder bits of the shortest Rice code for int8 values.
+
+    Returns:
+        The remainder bits, and the length of all codes in bits.
+    """
     return _best(tuple(np.bincount(zigzag(codes.reshape(-1)), minlength=256).tolist()))
 
 
 def encode(codes: Array, remainder: int) -> Array:
-    """Encode int8 values as uint8: the bits of all numbers in a row, highest bit first, and READ_AHEAD bytes.
+    """Encode int8 values by a Rice code.
 
-    A number is as many zeros as its upper bits say, a 1, and its `remainder` lower bits; or LONGEST_PREFIX zeros and 8
-    bits.
+    A number with the upper bits n becomes n zeros, a 1, and its `remainder` lower bits; if n is 16 or more, it becomes
+    16 zeros and the 8 bits of the number.
+
+    Args:
+        codes: The values, int8 of any shape.
+        remainder: Remainder bits, the code's parameter.
+
+    Returns:
+        uint8: the bits of all numbers, highest bit first, followed by READ_AHEAD zero bytes.
     """
     numbers = zigzag(codes.reshape(-1))
     lengths = code_lengths(numbers, remainder)
-    is_long = numbers >> remainder >= LONGEST_PREFIX
+    is_long = numbers >> remainder >= ESCAPE_PREFIX_ZEROS
     values = np.where(is_long, numbers, 1 << remainder | numbers & (1 << remainder) - 1)
     ends = np.cumsum(lengths)
     bits = np.zeros(int(ends[-1]) if len(ends) else 0, np.uint8)
@@ -89,21 +102,21 @@ def encode(codes: Array, remainder: int) -> Array:
     return np.concatenate([np.packbits(bits), np.zeros(READ_AHEAD, np.uint8)])
 
 
-def eight_bits(spec: ConvSpec) -> bool:
-    """Require weights of 8 bits, integer activations."""
+def has_int8_weights(spec: ConvSpec) -> bool:
+    """Require int8 weights, and quantized activations."""
     low, high = DType.INT8.limits
     in_range = spec.rows.min(initial=0) >= low and spec.rows.max(initial=0) <= high
     return spec.x.quant is not None and spec.w.dtype.is_integer and bool(in_range)
 
 
-def compressible(spec: ConvSpec) -> bool:
-    """Require that a Rice code of the weights is shorter than seven bits each."""
-    return best_code(spec.rows)[1] < 7 * spec.rows.size
+def is_compressible(spec: ConvSpec) -> bool:
+    """Require that a Rice code takes fewer than seven bits per weight."""
+    return choose_remainder_bits(spec.rows)[1] < 7 * spec.rows.size
 
 
 @dataclass(frozen=True, kw_only=True)
 class CodedRow(Params):
-    """Sizes of a layer with one row of outputs, and the parameter of the code."""
+    """Sizes of a layer with one row of outputs, and the parameter of the Rice code."""
 
     depth: Annotated[int, "elements of x"]
     out_channels: Annotated[int, "elements of y"]
@@ -112,29 +125,29 @@ class CodedRow(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class RiceOptions(Options):
-    """Template options of the code and of the results."""
+    """Template options of the Rice code and of the results."""
 
-    max_prefix: Annotated[int, "zeros behind which a number follows as it is"]
+    max_prefix: Annotated[int, "zeros of the escape prefix, after which a number has 8 plain bits"]
     y_t: Annotated[str, "C type of the output"]
 
 
 def emit_coded(spec: ConvSpec, site: Site) -> Call:
     """Emit a dense layer whose weights are decoded channel by channel as they are multiplied."""
-    remainder, _ = best_code(spec.rows)
+    remainder, _ = choose_remainder_bits(spec.rows)
     row = CodedRow(depth=spec.depth, out_channels=spec.channels, remainder_bits=remainder)
     order = windows(spec.shape, in_turn(1, 1), last=1)
     store = integer_store(spec)
     operands = {"x": site.x, "w": site.const("weights", encode(spec.rows, remainder))}
     operands |= {role: site.const(role, array) for role, array in store.constants.items()}
-    options = [RiceOptions(max_prefix=LONGEST_PREFIX, y_t=spec.y.dtype.c), store.options]
+    options = [RiceOptions(max_prefix=ESCAPE_PREFIX_ZEROS, y_t=spec.y.dtype.c), store.options]
     return site.call(
         operands | {"y": site.y}, [row, store.params], options, overlaps=spec.overlaps(order), variant=store.variant
     )
 
 
-def coded_bits(spec: ConvSpec) -> int:
-    """Return the bits of the encoded weights."""
-    return best_code(spec.rows)[1]
+def count_coded_bits(spec: ConvSpec) -> int:
+    """Return the number of bits of the encoded weights, for the cost model."""
+    return choose_remainder_bits(spec.rows)[1]
 
 
 COMPRESSED_DENSE: tuple[Kernel, ...] = (
@@ -144,49 +157,49 @@ COMPRESSED_DENSE: tuple[Kernel, ...] = (
         operands=(
             reads("x", "input", DType.INT8, DType.INT16),
             reads("w", "weights by a Rice code, channel by channel", DType.UINT8),
-            reads("bias", "what the sum of each channel starts with", DType.INT32, DType.INT64),
-            reads("multiplier", "of sums, by channel", DType.INT32, optional=True),
+            reads("bias", "bias of each channel", DType.INT32, DType.INT64),
+            reads("multiplier", "requantization multiplier of each channel", DType.INT32, optional=True),
             writes("y", "output", DType.INT8, DType.INT16, DType.INT32),
         ),
         params=(CodedRow, Requantization),
         without=frozenset({"x_zero_point", "max_int32_products"}),
         options=(RiceOptions, IntegerStore),
         lacks=frozenset({UPDATABLE, CHECKED}),
-        when=(eight_bits, single_row, compressible),
+        when=(has_int8_weights, single_row, is_compressible),
         emit=emit_coded,
-        extra=coded_bits,
+        extra=count_coded_bits,
     ),
 )
-"""Kernels of layers whose weights are compressed; the lengths of codes depend on the weights."""
+"""Kernels of fully connected layers that decode compressed weights as they multiply them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CodedWeights(Params):
-    """Sizes of a constant in rows of equal length, and the parameter of the code."""
+    """Sizes of a constant in rows of equal length, and the parameter of its Rice code."""
 
     rows: Annotated[int, "rows of y"]
     words_before: Annotated[int | None, "words of a row before the compressed ones"] = None
     coded_size: Annotated[int, "words or bytes of a row that are compressed"]
-    words_after: Annotated[int | None, "words of a row behind the compressed ones"] = None
+    words_after: Annotated[int | None, "words of a row after the compressed ones"] = None
     remainder_bits: Annotated[Trained, "lower bits of a number, which follow its prefix"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeOptions(Options):
-    """Template options of the code."""
+    """Template options of the decoder."""
 
-    max_prefix: Annotated[int, "zeros behind which a number follows as it is"]
-    words: Annotated[bool, "whether each four numbers make a word of y"]
+    max_prefix: Annotated[int, "zeros of the escape prefix, after which a number has 8 plain bits"]
+    words: Annotated[bool, "whether y has words, each of four decoded numbers"]
 
 
 DECODE = Kernel(
     DECODE_WEIGHTS,
-    what="weights of a layer, which are stored by a Rice code",
+    what="decompressed weights of a layer, which are stored by a Rice code",
     operands=(
         reads("x", "weights by a Rice code, in the order in which the layer reads them", DType.UINT8),
         reads("plain", "words at the beginning and end of each row, biases perhaps", DType.INT32, optional=True),
-        writes("y", "they, in the arena", DType.INT8, DType.INT32),
-        scratch("table", "what each 8 bits begin with", DType.UINT16),
+        writes("y", "decompressed weights, in the arena", DType.INT8, DType.INT32),
+        scratch("table", "for each 8 bits, the number that they begin with", DType.UINT16),
     ),
     params=(CodedWeights,),
     options=(DecodeOptions,),
@@ -211,50 +224,60 @@ DECODE = Kernel(
 
 @dataclass(frozen=True)
 class Code:
-    """A compressed constant: its encoded part, its plain part if any, and the parameters of decoding."""
+    """A constant that is compressed by a Rice code."""
 
     coded: Array
+    """The encoded part, uint8."""
     plain: Array | None
+    """Words at both ends of each row that are not encoded, int32 [rows, words]; None if all is encoded."""
     params: CodedWeights
+    """Kernel parameters of the decoder."""
 
     @property
     def nbytes(self) -> int:
-        """Return the stored bytes."""
+        """Return the bytes of the compressed constant in flash."""
         return self.coded.nbytes + (0 if self.plain is None else self.plain.nbytes)
 
     def call(self, held: Buffer, coded: Buffer, plain: Buffer | None) -> Call:
-        """Return the call that decompresses the constant to where a layer reads it.
+        """Return the instruction that decompresses the constant.
 
         Args:
-            held: The decompressed constant.
-            coded: The encoded part.
-            plain: The plain part, if any.
+            held: Buffer of the decompressed constant, which the layer reads.
+            coded: Buffer of the encoded part.
+            plain: Buffer of the plain part, if any.
         """
         operands = {"x": coded, **({} if plain is None else {"plain": plain}), "y": held}
-        operands["table"] = Buffer(f"{held.name}.table", DType.UINT16, TABLE, Space.ARENA)
-        options = DecodeOptions(max_prefix=LONGEST_PREFIX, words=plain is not None)
+        operands["table"] = Buffer(f"{held.name}.table", DType.UINT16, DECODING_TABLE_SIZE, Space.ARENA)
+        options = DecodeOptions(max_prefix=ESCAPE_PREFIX_ZEROS, words=plain is not None)
         return Call(DECODE, operands, [self.params], [options], variant=held.dtype.tag)
 
 
 def code_of(weights: Array) -> Code | None:
-    """Return the compressed form of a constant of int8, or of int32 in rows; None for other types.
+    """Compress a constant by a Rice code.
 
-    A word of int32 is taken as four weights, but for words at both ends of rows that are cheaper plain, such as biases.
+    Each word of an int32 constant is encoded as four int8 numbers. Words at both ends of all rows, such as biases, stay
+    plain if that takes fewer bits.
+
+    Args:
+        weights: The constant: int8 of any shape, or int32 with at least two axes.
+
+    Returns:
+        The compressed constant; None for other types.
     """
     if weights.dtype == np.int8:
-        remainder, _ = best_code(weights)
+        remainder, _ = choose_remainder_bits(weights)
         params = CodedWeights(rows=1, coded_size=weights.size, remainder_bits=remainder)
         return Code(encode(weights, remainder), None, params)
     if weights.dtype != np.int32 or weights.ndim < 2:
         return None
     words = weights.reshape(-1, weights.shape[-1])
-    numbers = digits_of(words)
-    remainder, _ = best_code(numbers)
+    numbers = split_base_256(words)
+    remainder, _ = choose_remainder_bits(numbers)
     saved = np.cumsum(32 * len(words) - code_lengths(zigzag(numbers), remainder).sum((0, -1)))
     end = int(saved.argmax()) + 1
     first = int(np.append(0, saved[: end - 1]).argmin())
     inner, plain = numbers[:, first:end], np.delete(words, np.s_[first:end], 1)
-    remainder, _ = best_code(inner)
+    remainder, _ = choose_remainder_bits(inner)
     params = CodedWeights(
         rows=len(words),
         words_before=first,
@@ -265,10 +288,11 @@ def code_of(weights: Array) -> Code | None:
     return Code(encode(inner, remainder), plain, params)
 
 
-def digits_of(words: Array) -> Array:
-    """Split int32 [...] into int8 digits [..., 4] to the base of 256, the lowest first, each from -128 to 127.
+def split_base_256(words: Array) -> Array:
+    """Split int32 [...] into base-256 digits, int8 [..., 4], the lowest first, each from -128 to 127.
 
-    Weights that kernels have packed as sums are recovered exactly or nearly so.
+    The digits always add up to the word. Signed digits equal, or are near, the weights that a kernel has packed into
+    the word as a sum, such as 256 · odd + even, so that their code is short.
     """
     remainder, digits = words.astype(np.int64), list[Array]()
     for _ in range(4):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Depthwise convolution on CPUs without Helium.
 
-The DSP kernels cut the input into strips: a few adjacent *lines* (columns or rows), traversed along their *points*.
-Four channels of a strip are widened to pairs of 16 bits, which SMLAD multiplies two at a time.
+The DSP kernels cut the input into strips of a few adjacent *lines*, which they traverse along the *points* of a line.
+Either lines are rows of the image and points the pixels of a row, or lines are columns and points the pixels of a
+column. Four channels of a strip are widened to pairs of 16 bits, which SMLAD multiplies two at a time.
 """
 
 from __future__ import annotations
@@ -35,54 +36,60 @@ from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, Trained
 from mcugen.lir.program import Buffer, Gathered
 
 WORD = 4
-"""Channels that are loaded at once, in a word."""
+"""int8 channels of a 32-bit word, which are loaded at once."""
 
 SHORT_SUM = 2**19 - 2**8
-"""Limit of sums that are requantized by 32-bit products: below it, products with 12-bit pieces of the multiplier fit 32
-bits, carries included."""
+"""Exclusive bound of accumulators that are requantized by 32-bit products: products with 12-bit pieces of the
+multiplier then fit 32 bits, carries included."""
 
 
 @dataclass(frozen=True)
 class ConvAxis:
-    """One spatial axis of a convolution.
-
-    `size` and `out` are the sizes of input and output, `pad` the padding before, `step` and `out_step` the elements
-    from position to position of each.
-    """
+    """One spatial axis of a convolution."""
 
     size: int
+    """Positions of the input."""
     out: int
+    """Positions of the output."""
     pad: int
+    """Positions of padding before the input."""
     step: int
+    """Elements from position to position of the input."""
     out_step: int
+    """Elements from position to position of the output."""
     taps: int
+    """Taps of the window."""
     stride: int
+    """Positions from window to window."""
     dilation: int
+    """Positions from tap to tap; 1 means adjacent."""
 
     @property
     def extent(self) -> int:
-        """Return the positions that taps read, padding included."""
+        """Return the number of positions from the first to the last tap of all windows, padding included."""
         return (self.out - 1) * self.stride + (self.taps - 1) * self.dilation + 1
 
 
 @dataclass(frozen=True)
 class Strips:
-    """A tiling of a depthwise convolution: strips along `points`, next to each other along `lines`."""
+    """A tiling of a depthwise convolution into strips: a strip covers a few lines, and all points of these."""
 
     lines: ConvAxis
+    """Axis across the strips."""
     points: ConvAxis
+    """Axis along a strip."""
     columns: bool
     """Whether lines are columns of the image, so that points run along its height."""
 
     @property
     def stride(self) -> int:
-        """Return the stride from output to output, which is the same for both axes of a 3×3 kernel."""
+        """Return the stride of the windows, which must be the same along both axes."""
         return self.lines.stride
 
     def instructions(self) -> float:
-        """Estimate the instructions per channel.
+        """Estimate the instructions per channel for 3×3 windows.
 
-        A block is two points of two lines, or of one line; a point may be left over.
+        The kernel computes blocks of two points of two lines, or of one line with stride 2 or for an odd last line.
         """
         blocks = self.points.out / 2
         pairs, odd = divmod(self.lines.out, 2) if self.stride == 1 else (0, self.lines.out)
@@ -91,22 +98,22 @@ class Strips:
 
     @property
     def strip(self) -> int:
-        """Return the 32-bit words of a strip; with stride 2, including the words over which the strip slides."""
+        """Return the size of the strip buffer in 32-bit words, including those over which it slides with stride 2."""
         return 10 * self.points.extent if self.stride == 1 else 8 * self.points.extent + self.lines.out
 
     def may_overwrite_input(self) -> bool:
-        """Return whether all outputs of a strip lie before, or replace, the first input that the next strip reads."""
+        """Return whether y may overwrite x: no output of a strip is stored over an input that a later strip reads."""
         return stays_behind(self, 2 // self.stride, 4, 2)
 
 
 def stays_behind(tiling: Strips, at_once: int, window: int, step: int) -> bool:
-    """Return whether no output overwrites an input that is still to be read.
+    """Return whether y may overwrite x: no output is stored over an input that is still to be read.
 
     Args:
         tiling: How the layer is cut into strips.
         at_once: Output lines of a strip.
-        window: Lines that the first strip reads, padding included.
-        step: Further lines that each other strip reads.
+        window: Input lines that the first strip reads, padding included.
+        step: Additional input lines that each later strip reads.
     """
     lines, points = tiling.lines, tiling.points
     if tiling.columns:
@@ -118,7 +125,7 @@ def stays_behind(tiling: Strips, at_once: int, window: int, step: int) -> bool:
 
 
 def axes(shape: ConvShape) -> tuple[ConvAxis, ConvAxis]:
-    """Return the axes of height and width."""
+    """Return the axes (height, width) of a convolution."""
     s, row, out_row = shape, shape.in_width * shape.pixel, shape.out_width * shape.pixel
     return (
         ConvAxis(
@@ -130,20 +137,22 @@ def axes(shape: ConvShape) -> tuple[ConvAxis, ConvAxis]:
     )
 
 
-MOST_SLOWDOWN = 1.25
-"""Largest slowdown accepted for a layer that is sharded by channels over two cores, so that both strips are short."""
+MAX_SHARD_SLOWDOWN = 1.25
+"""Largest slowdown of a tiling with shorter strips, for a layer whose channels are divided between two cores: the strip
+buffers of both cores are then small."""
 
 
-def strips(shape: ConvShape) -> Strips:
-    """Return the faster of the two tilings; a strip has at least two output points.
+def choose_strips(shape: ConvShape) -> Strips:
+    """Choose lines to be rows or columns: return the faster tiling with at least two output points per line.
 
-    If the layer is a shard of the channels, return the tiling of shortest strips within MOST_SLOWDOWN.
+    If the layer covers only some channels of a pixel, return the tiling of the shortest strips that is at most
+    MAX_SHARD_SLOWDOWN times slower.
     """
     tilings = _ways_to_cut(shape)
     fastest = min(tilings, key=Strips.instructions)
     if shape.pixel_channels is None:
         return fastest
-    max_instructions = MOST_SLOWDOWN * fastest.instructions()
+    max_instructions = MAX_SHARD_SLOWDOWN * fastest.instructions()
     return min(
         (tiling for tiling in tilings if tiling.instructions() <= max_instructions),
         key=lambda tiling: tiling.points.extent,
@@ -155,17 +164,17 @@ def _ways_to_cut(shape: ConvShape) -> list[Strips]:
     return [tiling for tiling in (Strips(height, width, False), Strips(width, height, True)) if tiling.points.out > 1]
 
 
-def slower_strips(spec: ConvSpec) -> float:
-    """Return the slowdown of the tiling that is chosen, relative to the faster one."""
+def shard_slowdown(spec: ConvSpec) -> float:
+    """Return the instructions of the chosen tiling relative to the faster tiling, a factor of the cost model."""
     tilings = _ways_to_cut(spec.shape)
-    return strips(spec.shape).instructions() / min(tiling.instructions() for tiling in tilings)
+    return choose_strips(spec.shape).instructions() / min(tiling.instructions() for tiling in tilings)
 
 
 # --------------------------------------------------------------------------------------------------- conditions
 
 
-def three_by_three(spec: ConvSpec) -> bool:
-    """Require 3×3 weights, all pixels, padding below 3."""
+def is_3x3(spec: ConvSpec) -> bool:
+    """Require 3 x 3 windows without dilation, and padding below 3."""
     shape = spec.shape
     return (
         shape.kernel_height == shape.kernel_width == 3
@@ -175,18 +184,18 @@ def three_by_three(spec: ConvSpec) -> bool:
 
 
 def stride_one_or_two(spec: ConvSpec) -> bool:
-    """Require stride 1 or 2, more than one output pixel."""
+    """Require the same stride of 1 or 2 along both axes, and more than one output pixel."""
     shape = spec.shape
     return shape.stride_height == shape.stride_width < 3 and max(shape.out_height, shape.out_width) > 1
 
 
-def a_word_of_channels(spec: ConvSpec) -> bool:
+def has_four_channels(spec: ConvSpec) -> bool:
     """Require four channels or more."""
     return spec.shape.in_channels >= WORD
 
 
-def high_word(spec: ConvSpec) -> bool:
-    """Require sums that, scaled by a power of two, have the result in the upper half of a 64-bit product."""
+def fits_scaled_high_word(spec: ConvSpec) -> bool:
+    """Require results in the high word of a 64-bit product, with weights times a power of two that fit 16 bits."""
     shift = _scaled(spec)
     if shift is None:
         return False
@@ -194,11 +203,13 @@ def high_word(spec: ConvSpec) -> bool:
     return bool(sums < 2**31 and np.abs(spec.weights.astype(np.int64)).max(initial=0) << shift < 2**15)
 
 
-def one_word(spec: ConvSpec) -> bool:
-    """Require 32-bit sums, whose result is in the upper half of a 64-bit product."""
+def fits_high_word(spec: ConvSpec) -> bool:
+    """Require 32-bit accumulators, and results from the high word of a 64-bit product."""
     if not _is_short(spec):
         return False
-    return high_word(spec) if spec.high_word.shift <= 32 else abs(end_word(spec, _least(spec))) < 2**31
+    return (
+        fits_scaled_high_word(spec) if spec.high_word.shift <= 32 else abs(high_word_offset(spec, _least(spec))) < 2**31
+    )
 
 
 def _is_short(spec: ConvSpec) -> bool:
@@ -206,10 +217,14 @@ def _is_short(spec: ConvSpec) -> bool:
     return spec.is_requantized and spec.acc is DType.INT32
 
 
-def end_word(spec: ConvSpec, lowest: int = 0) -> int:
-    """Return the number added to the high word of a product before its shift.
+def high_word_offset(spec: ConvSpec, lowest: int = 0) -> int:
+    """Return the offset that is added to the high word of a product before the high word is shifted right.
 
-    This is the zero point, less the `lowest` result if that is added last, with rounding if the shift is not 0.
+    This is the zero point, scaled for the right shift, plus one half unless there is no shift.
+
+    Args:
+        spec: The layer.
+        lowest: A lower limit that the kernel adds last, and that is subtracted here.
     """
     zero = spec.y.q.zero_point - lowest
     more = max(spec.high_word.shift - 32, 0)
@@ -217,23 +232,23 @@ def end_word(spec: ConvSpec, lowest: int = 0) -> int:
 
 
 def biases_and_multipliers(spec: ConvSpec, site: Site) -> Buffer:
-    """Return the constant of (bias, multiplier) by channel."""
+    """Return the constant operand `table`: bias and multiplier of each channel, int32 [channels, 2]."""
     return site.const("table", np.stack([spec.folded_bias.astype(np.int32), spec.multipliers], 1))
 
 
 def _least(spec: ConvSpec) -> int:
-    """Return the lower limit if results are clamped, else 0."""
+    """Return the lowest quantized result if results are clamped, else 0."""
     return spec.limits[0] if spec.is_clamped else 0
 
 
 def _scaled(spec: ConvSpec) -> int | None:
-    """Return the left shift of sums for which the high word of their product is the result; None if there is none."""
+    """Return the left shift of accumulators after which the high word of a product is the result; None if none is."""
     if not _is_short(spec) or spec.high_word.shift > 32:
         return None
     return 32 - spec.high_word.shift
 
 
-def int8_results(spec: ConvSpec) -> bool:
+def has_int8_results(spec: ConvSpec) -> bool:
     """Require int8 results."""
     return spec.y.dtype is DType.INT8
 
@@ -243,7 +258,7 @@ def int8_results(spec: ConvSpec) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class StripWalk(Params):
-    """Parameters of how strips are cut.
+    """Parameters of a tiling into strips.
 
     Lines are rows of the image and points are the pixels of a row, or the other way round.
     """
@@ -268,13 +283,13 @@ class StripWalk(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class EndWord(Params):
-    """Parameters of what happens to the high word of a product."""
+    """Parameters of the requantization after the multiplication, from the high word of a product."""
 
     upper_word_offset: Annotated[
         Trained,
         "added to the upper word of a product: zero point of y (less a low limit that is added last), and rounding",
     ]
-    right_shift: Annotated[Trained | None, "right shift after the addition, if bits are left to cut off"] = None
+    right_shift: Annotated[Trained | None, "right shift after the addition, if there is one"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,15 +318,15 @@ class StrideOptions(Options):
 class GainOption(Options):
     """Template option of weights that are stored without their gain."""
 
-    gain: Annotated[int, "a shift of weights to the left, with which sums become codes"]
+    gain: Annotated[int, "left shift of weights, so that the high word of a product is the result"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThreePixelOptions(Options):
     """Template options of kernels that compute three pixels of a row together."""
 
-    has_short_sums: Annotated[bool, "whether 32-bit products suffice to requantize the sums"]
-    bits: Annotated[int, "of a weight: 8, or 10 where some do not fit a byte"]
+    has_short_sums: Annotated[bool, "whether accumulators are so small that products of 32 bits requantize them"]
+    bits: Annotated[int, "bits of a packed weight: 8, or 10 if some weights do not fit a byte"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,19 +336,19 @@ class TapOptions(Options):
     x_t: Annotated[str, "C type of the input"]
     w_t: Annotated[str, "C type of the weights"]
     y_t: Annotated[str, "C type of the output"]
-    post_shifted: Annotated[bool, "whether the upper words of products are shifted right"]
+    post_shifted: Annotated[bool, "whether the high words of products are shifted right"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
-    gain: Annotated[int, "a shift of weights and biases to the left, with which sums become codes"]
-    has_point_loop: Annotated[bool, "whether a loop over the points of a window remains; else it is unrolled"]
-    folded: Annotated[bool, "whether a row is folded by two: neighbours are lines"]
+    gain: Annotated[int, "left shift of weights and biases, so that the high word of a product is the result"]
+    has_point_loop: Annotated[bool, "whether there is a loop over the points of a window; else it is unrolled"]
+    folded: Annotated[bool, "whether a row is folded by two: adjacent pixels are lines, pairs of pixels are points"]
     stride: Annotated[int, "points from window to window"]
     dilation: Annotated[int, "points from tap to tap"]
     line_stride: Annotated[int, "lines from window to window"]
     line_dilation: Annotated[int, "lines from tap to tap"]
-    reloads_pairs: Annotated[bool, "whether each output line reads all its pairs of lines again"]
-    single_strip: Annotated[bool, "whether one strip covers all output lines"]
-    pairs: Annotated[int, "pairs of lines that a strip reads"]
-    tap_pairs: Annotated[int, "pairs of taps in a line of the window"]
+    reloads_pairs: Annotated[bool, "whether a strip shares no pairs of lines with the strip before"]
+    single_strip: Annotated[bool, "whether the layer is a single strip"]
+    pairs: Annotated[int, "pairs of input lines that a strip reads"]
+    tap_pairs: Annotated[int, "pairs of taps (of two lines) at a point of the window"]
     lines: Annotated[int, "lines of y that are computed together: 1 or 2"]
     points: Annotated[int, "points of y that are computed together: 1 or 2"]
     k_lines: Annotated[int, "lines of the window"]
@@ -355,15 +370,15 @@ class LaneOptions(Options):
     kernel_height: Annotated[int, "rows of the window"]
     kernel_width: Annotated[int, "columns of the window"]
     relu: Annotated[bool, "whether results are at least 0"]
-    high: Annotated[bool, "whether there is an upper limit"]
-    written_out: Annotated[bool, "whether all taps are written out, and not those of a row"]
+    high: Annotated[bool, "whether results have an upper limit"]
+    written_out: Annotated[bool, "whether the loop over all taps is unrolled; else only that over the taps of a row"]
 
 
 # --------------------------------------------------------------------------------------------------- emission
 
 
-def paired_taps(taps: Array, stride: int) -> Array:
-    """Return 3×3 taps [C, line, point] in pairs, [C, 5, 2], as the strip kernels multiply them.
+def pair_taps(taps: Array, stride: int) -> Array:
+    """Return 3×3 taps [channels, line, point] in pairs, [channels, 5, 2], as the strip kernels multiply them.
 
     The first three pairs are taps of two lines for points 0, 1 and 2; the others are taps of the third line for points
     (0, 1) and (2, none). The two lines are 0 and 2, and the third is 1; with stride 2, where the pair of lines that
@@ -375,13 +390,13 @@ def paired_taps(taps: Array, stride: int) -> Array:
     return np.concatenate([outer, inner], 1)
 
 
-def packed_taps(pairs: Array, bias: Array, multiplier: Array) -> Array:
-    """Pack paired 16-bit taps as int32 [C, 7]: one word per pair, the bias, the multiplier.
+def pack_pairs(pairs: Array, bias: Array, multiplier: Array) -> Array:
+    """Pack paired 16-bit taps as int32 [channels, 7]: one word per pair, the bias, the multiplier.
 
         pair 0 | pair 1 | pair 2 | pair 3 | pair 4 | bias | multiplier      (first tap of a pair in the lower half)
 
     Args:
-        pairs: Taps in pairs, [C, 5, 2] (paired_taps).
+        pairs: Taps in pairs, [channels, 5, 2] (pair_taps).
         bias: Biases by channel.
         multiplier: Requantization multipliers by channel.
     """
@@ -398,14 +413,14 @@ def emit_strips(spec: ConvSpec, site: Site) -> Call:
     """Emit a 3×3 depthwise convolution on strips.
 
     Loops: images, blocks of four channels, strips of two output lines (stride 2: one), channels, pairs of points.
-    Weights, bias and multiplier of a channel are adjacent (packed_taps); kernels with a GainOption read int8 or 4-bit
+    Weights, bias and multiplier of a channel are adjacent (pack_pairs); kernels with a GainOption read int8 or 4-bit
     weights and a table instead.
     """
-    shape, tiling, scale = spec.shape, strips(spec.shape), _scaled(spec)
+    shape, tiling, scale = spec.shape, choose_strips(spec.shape), _scaled(spec)
     assert scale is not None
     taps = spec.weights.reshape(-1, 3, 3).astype(np.int64)
     turned = taps.transpose(0, 2, 1) if tiling.columns else taps
-    bias, pairs = spec.folded_bias << scale, paired_taps(turned, tiling.stride)
+    bias, pairs = spec.folded_bias << scale, pair_taps(turned, tiling.stride)
     strip = site.scratch("strip", DType.INT32, tiling.strip)
     if GainOption in site.kernel.options:
         in_bytes = pairs.reshape(-1, 10)[:, :9].astype(np.int8)  # The tenth element is padding.
@@ -419,7 +434,7 @@ def emit_strips(spec: ConvSpec, site: Site) -> Call:
             "spread": site.scratch("spread", DType.INT32, 7 * WORD),
         }
     else:
-        stream = packed_taps(pairs << scale, bias, spec.multipliers)
+        stream = pack_pairs(pairs << scale, bias, spec.multipliers)
         operands = {"x": site.x, "w": site.const("weights", stream), "y": site.y, "strip": strip}
     params = [strip_walk(spec, shape, tiling), CodeLimits.of(spec.limits), YZero(y_zero_point=spec.y.q.zero_point)]
     options = [StrideOptions(stride=tiling.stride, clamp=spec.is_clamped), Loops.of(site), GainOption(gain=scale)]
@@ -434,20 +449,20 @@ def _gathered(spec: ConvSpec) -> Gathered:
     return Gathered(spec.shape.pixel * nbytes, WORD * nbytes)
 
 
-def strip_count(spec: ConvSpec) -> int:
-    """Count strips of four channels, each of which has a cost of its own at its start."""
+def count_strips(spec: ConvSpec) -> int:
+    """Count strips of four channels, for the cost model: each strip has a fixed cost."""
     shape = spec.shape
-    tiling = strips(shape)
+    tiling = choose_strips(shape)
     return shape.batch * -(-shape.in_channels // WORD) * -(-tiling.lines.out * tiling.stride // 2)
 
 
-def stride_way(spec: ConvSpec) -> str:
-    """Return the way in the cost table: strips of stride 1 compute two lines at once, those of stride 2 one."""
+def stride_variant(spec: ConvSpec) -> str:
+    """Return the variant in the cost table, "stride1" or "stride2": strips of two lines or of one line."""
     return f"stride{spec.shape.stride_height}"
 
 
 def strip_walk(spec: ConvSpec, shape: ConvShape, tiling: Strips) -> StripWalk:
-    """Return the parameters of a tiling.
+    """Return the kernel parameters of a tiling into strips.
 
     Args:
         spec: The layer.
@@ -477,17 +492,14 @@ def strip_walk(spec: ConvSpec, shape: ConvShape, tiling: Strips) -> StripWalk:
 
 @dataclass(frozen=True)
 class TapStrips(Strips):
-    """Strips for any number of taps: pairs of lines that follow one another in the window."""
+    """A tiling into strips for windows of any size; the kernel loads input lines in pairs, two taps per product."""
 
     is_folded: bool = False
-    """Whether lines are neighbouring pixels of a row, and points are pairs of these."""
+    """Whether a single row is folded in two: lines are adjacent pixels of the row, and points are pairs of pixels."""
 
     @property
     def afresh(self) -> bool:
-        """Return whether all lines are read anew for each line of y.
-
-        The lines of the previous one are others then, or are paired otherwise.
-        """
+        """Return whether a strip loads all its input lines, since it shares no pairs of lines with the strip before."""
         return self.lines.stride > 2 or (self.lines.taps > 1 and self.lines.dilation > 1)
 
     @property
@@ -503,22 +515,22 @@ class TapStrips(Strips):
 
     @property
     def sets(self) -> int:
-        """Return how often taps are paired: for windows that begin with the first or the second line of a pair."""
+        """Return the number of ways in which taps are paired: 2 if windows begin with either line of a pair, else 1."""
         return 2 if self.at_once == 2 and self.lines.stride == 1 else 1
 
     @property
     def tap_pairs(self) -> int:
-        """Return the pairs of taps at a point of the window."""
+        """Return the number of pairs of taps (of two lines) at a point of the window."""
         return (self.lines.taps + (1 if self.lines.stride > 1 or self.afresh or self.lines.out == 1 else 2)) // 2
 
     @property
     def pairs(self) -> int:
-        """Return the pairs of input lines that a strip reads."""
+        """Return the number of pairs of input lines that a strip reads."""
         return self.tap_pairs + (self.at_once == 2 and self.sets == 1)
 
     @property
     def step(self) -> int:
-        """Return the pairs of lines from strip to strip."""
+        """Return the number of pairs of input lines from strip to strip."""
         return self.at_once * self.lines.stride // 2 if self.sets == 1 else 1
 
     @property
@@ -528,38 +540,38 @@ class TapStrips(Strips):
 
     @property
     def is_alone(self) -> bool:
-        """Return whether there is one strip only.
+        """Return whether the layer is a single strip.
 
-        Channels then follow one another, and their constants share one place.
+        The kernel then computes one channel after the other, and their constants share one buffer.
         """
         return self.strips == 1
 
     @property
     def words(self) -> int:
-        """Return the 32-bit words of a channel's widened constants."""
+        """Return the size of a channel's widened constants in 32-bit words."""
         return 4 + self.points.taps * self.tap_pairs * self.sets
 
     @property
     def strip(self) -> int:
-        """Return the 32-bit words of a strip, including the words over which it slides."""
+        """Return the size of the strip buffer in 32-bit words, including the words over which it slides."""
         extent = self.points.extent + (self.together - 1) * self.points.stride
         return 4 * self.pairs * extent + (0 if self.afresh or self.is_alone else self.step * self.strips)
 
     @property
     def is_looped(self) -> bool:
-        """Return whether there is a loop over the points of a window, as unrolled code would be too long."""
+        """Return whether the kernel has a loop over the points of a window, because unrolled code would be too long."""
         tap = 2 + 3 * self.tap_pairs * self.at_once * self.together // 2
         return self.points.taps * tap > 100
 
     @property
     def fits(self) -> bool:
-        """Return whether offsets fit the instructions, and some input is read at all."""
+        """Return whether a kernel can use the tiling: load offsets fit 12 bits, and windows read some input."""
         inside = self.points.pad < self.points.extent * (2 if self.is_folded else 1)
         reach = 16 * self.pairs * (self.points.taps * self.points.dilation + 2 * self.points.stride)
         return inside and self.pairs <= 16 and reach < 4096 and 4 * self.words < 4096
 
     def instructions(self) -> float:
-        """Estimate the instructions per channel: weights and inputs are widened, and strips are traversed."""
+        """Estimate the instructions per channel, including those that widen weights and inputs."""
         taps, spread = self.lines.taps * self.points.taps, self.points.taps * self.tap_pairs * self.sets
         gathered = self.pairs * self.strips if self.afresh else self.pairs + self.step * (self.strips - 1)
         points = self.points.size // 2 if self.is_folded else self.points.size
@@ -578,23 +590,23 @@ class TapStrips(Strips):
         return 10 + 3.5 * sums + self.points.taps * (column + 3 * self.is_looped)
 
     def may_overwrite_input(self) -> bool:
-        """Return whether all outputs of a strip lie before, or replace, the first input that the next strip reads."""
+        """Return whether y may overwrite x: no output of a strip is stored over an input that a later strip reads."""
         if self.is_folded:
             return self.points.size >= self.points.out
         return not self.afresh and stays_behind(self, self.at_once, 2 * self.pairs, 2 * self.step)
 
 
-def tap_strips(shape: ConvShape) -> TapStrips | None:
-    """Return the cheaper tiling among those that fit, if any."""
+def choose_tap_strips(shape: ConvShape) -> TapStrips | None:
+    """Choose lines to be rows or columns: return the faster tiling that fits (TapStrips.fits), or None."""
     height, width = axes(shape)
     tilings = [tiling for tiling in (TapStrips(height, width, False), TapStrips(width, height, True)) if tiling.fits]
     return min(tilings, key=TapStrips.instructions, default=None)
 
 
-def folded(shape: ConvShape) -> TapStrips | None:
-    """Return the strips of a single row folded in two; None if the geometry is no such row.
+def fold_row(shape: ConvShape) -> TapStrips | None:
+    """Return the tiling of a single row that is folded in two; None if the geometry is not such a row.
 
-    Neighbouring pixels are lines, and pairs of these are points.
+    Adjacent pixels of the row are lines, and pairs of pixels are points.
     """
     height, row = axes(shape)
     if height.size * height.taps != 1 or row.stride > 2 or row.dilation > 1:
@@ -607,23 +619,25 @@ def folded(shape: ConvShape) -> TapStrips | None:
     return tiling if tiling.fits else None
 
 
-def strip_instructions(spec: ConvSpec) -> int:
-    """Estimate the instructions of a layer, which depend on how strips are cut."""
+def count_strip_instructions(spec: ConvSpec) -> int:
+    """Estimate the instructions of a layer on strips, for the cost model."""
     shape = spec.shape.as_few_rows()
-    tiling = folded(shape) or tap_strips(shape)
+    tiling = fold_row(shape) or choose_tap_strips(shape)
     assert tiling is not None
     return round(shape.batch * shape.in_channels * tiling.instructions())
 
 
-def other_windows(spec: ConvSpec) -> bool:
-    """Require windows other than 3×3 with stride 1 or 2, which have a kernel of their own."""
-    return not all(holds(spec) for holds in (int8_tensors, three_by_three, stride_one_or_two, int8_results, high_word))
+def is_not_3x3(spec: ConvSpec) -> bool:
+    """Require windows other than those of depthwise_s8_dsp: 3 x 3 with stride 1 or 2."""
+    return not all(
+        holds(spec) for holds in (int8_tensors, is_3x3, stride_one_or_two, has_int8_results, fits_scaled_high_word)
+    )
 
 
-def short_strips(spec: ConvSpec) -> bool:
-    """Require windows of few taps."""
+def fits_tap_strips(spec: ConvSpec) -> bool:
+    """Require windows so small that a strip has at most 16 pairs of lines, and load offsets fit 12 bits."""
     shape = spec.shape.as_few_rows()
-    return (folded(shape) or tap_strips(shape)) is not None
+    return (fold_row(shape) or choose_tap_strips(shape)) is not None
 
 
 def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
@@ -633,8 +647,8 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
     Weights are stored by channel, point after point of the window.
     """
     shape = spec.shape.as_few_rows()
-    row, more = folded(shape), spec.high_word.shift - 32
-    tiling = row or tap_strips(shape)
+    row, more = fold_row(shape), spec.high_word.shift - 32
+    tiling = row or choose_tap_strips(shape)
     assert tiling is not None
     walk = strip_walk(spec, shape, tiling)
     if row:  # In a folded row, the walk counts single points.
@@ -676,7 +690,7 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
         k_lines=shape.kernel_width if row else tiling.lines.taps,
         k_points=tiling.points.taps,
     )
-    ending = EndWord(upper_word_offset=end_word(spec, _least(spec)), right_shift=more if more > 0 else None)
+    ending = EndWord(upper_word_offset=high_word_offset(spec, _least(spec)), right_shift=more if more > 0 else None)
     inplace = [("y", "x")] if spec.x.dtype is spec.y.dtype and tiling.may_overwrite_input() else []
     variant = f"row{shape.kernel_width}" if row else f"{tiling.lines.taps}x{tiling.points.taps}"
     params = [walk, CodeLimits.of(spec.limits), ending]
@@ -688,20 +702,20 @@ def _words(packed: Array) -> Array:
     return (packed & 0xFFFFFFFF).astype(np.uint32).view(np.int32)
 
 
-def rows_of_three(spec: ConvSpec) -> bool:
-    """Require 3×3 weights, three output pixels or more in a row; sums of which 32 bits are the result."""
+def has_rows_of_three(spec: ConvSpec) -> bool:
+    """Require 3 x 3 windows, rows of three outputs or more, and results from the high word without a shift."""
     shape = spec.shape
     near = shape.dilation_width == 1 and shape.stride_width < 3
     return shape.kernel_height == shape.kernel_width == 3 and near and shape.out_width > 2 and _scaled(spec) == 0
 
 
-def ten_bits(spec: ConvSpec) -> bool:
-    """Require weights of ten bits."""
+def has_ten_bit_weights(spec: ConvSpec) -> bool:
+    """Require weights from −512 to 511 (10 bits)."""
     return bool(spec.weights.min(initial=0) >= -512 and spec.weights.max(initial=0) < 512)
 
 
-def packed_rows(weights: Array, bias: Array, multiplier: Array, bits: int) -> Array:
-    """Pack [C, 3, 3] weights as int32 [C, 5]: a row of taps per word, the bias, the multiplier.
+def pack_rows_of_three(weights: Array, bias: Array, multiplier: Array, bits: int) -> Array:
+    """Pack weights [channels, 3, 3] as int32 [channels, 5]: a row of taps per word, the bias, the multiplier.
 
     A row is in the upper 3 · `bits` bits of its word. Bit 0 of the last channel's first word marks the end.
 
@@ -709,7 +723,7 @@ def packed_rows(weights: Array, bias: Array, multiplier: Array, bits: int) -> Ar
         bits 31 …  w[1][2] | w[1][1] | w[1][0] | 0            word 1, and word 2 likewise; then bias and multiplier
 
     Args:
-        weights: Weights, [C, 3, 3].
+        weights: Weights, [channels, 3, 3].
         bias: Biases by channel.
         multiplier: Requantization multipliers by channel.
         bits: Bits of a packed weight.
@@ -721,15 +735,18 @@ def packed_rows(weights: Array, bias: Array, multiplier: Array, bits: int) -> Ar
     return _words(packed)
 
 
-def small_constants(weights: Array, bias: Array, multiplier: Array) -> tuple[Array, Array]:
-    """Return bias and multiplier, with values of few bits for channels whose weights are all 0.
+def shrink_unused_constants(weights: Array, bias: Array, multiplier: Array) -> tuple[Array, Array]:
+    """Return biases and multipliers, replaced by small values for channels whose weights are all 0.
 
-    The result of such a channel is that of its bias alone, and stays the same.
+    The constant result of such a channel stays the same; small biases allow faster requantization (SHORT_SUM).
 
     Args:
         weights: Weights by channel.
         bias: Biases by channel.
         multiplier: Requantization multipliers by channel.
+
+    Returns:
+        Biases and multipliers, int64 by channel.
     """
     dead = ~weights.reshape(len(weights), -1).any(1)
     result = (bias.astype(np.int64) * multiplier.astype(np.int64) + 2**31) >> 32
@@ -743,7 +760,7 @@ def emit_rows_of_three(spec: ConvSpec, site: Site) -> Call:
     Loops: images, rows, blocks of three pixels, channels; the nine weights of a channel are loaded once per block.
     """
     shape, direct, weights = spec.shape, reads_in_place(spec.shape), spec.weights.reshape(-1, 3, 3)
-    bias, multiplier = small_constants(weights, spec.folded_bias, spec.multipliers)
+    bias, multiplier = shrink_unused_constants(weights, spec.folded_bias, spec.multipliers)
     sums = np.abs(weights.astype(np.int64)).sum((1, 2)) * 128 + np.abs(bias)
     bits = 8 if spec.w.dtype is DType.INT8 else 10
     threes = np.minimum(np.arange(0, shape.out_width, 3), shape.out_width - 3)[:, None] + np.arange(3)
@@ -751,7 +768,7 @@ def emit_rows_of_three(spec: ConvSpec, site: Site) -> Call:
     order = windows(shape, pixels.reshape(-1, 3)) if direct else rows(shape)
     operands = {
         "x": site.x,
-        "w": site.const("weights", packed_rows(weights, bias, multiplier, bits)),
+        "w": site.const("weights", pack_rows_of_three(weights, bias, multiplier, bits)),
         "y": site.y,
         "rows": site.scratch("rows", DType.INT8, ring_size(shape, direct)),
     }
@@ -773,8 +790,8 @@ def _lane_shape(spec: ConvSpec) -> ConvShape:
     return shape.as_row() if shape.as_row().kernel_width <= 9 else shape
 
 
-def short_rows(spec: ConvSpec) -> bool:
-    """Require at most 9 weights in a row, four channels or more, no other clamp than at 0 and above."""
+def has_short_rows(spec: ConvSpec) -> bool:
+    """Require at most 9 taps in a row and 121 in all, four channels or more, and no lower limit other than 0."""
     shape, (low, high) = _lane_shape(spec), spec.float_limits
     simple = low == 0 or (math.isinf(low) and math.isinf(high))
     return (
@@ -786,7 +803,7 @@ def short_rows(spec: ConvSpec) -> bool:
 
 
 def blocks_of(channels: int, lanes: int) -> list[slice]:
-    """Return the channels in blocks of `lanes`; the last block may overlap the one before."""
+    """Divide `channels` channels into blocks of `lanes`; the last block may overlap the block before."""
     starts = [min(first, channels - lanes) for first in range(0, channels, lanes)]
     return [slice(first, first + lanes) for first in starts]
 
@@ -831,7 +848,7 @@ def _operands(dtypes: tuple[DType, ...], weights: DType, *working: Role) -> tupl
     )
 
 
-_STRIP = scratch("strip", "some lines of four channels, spread to pairs of 16 bits", DType.INT32)
+_STRIP = scratch("strip", "a few lines of four channels, widened to pairs of 16 bits", DType.INT32)
 _CODES = (DType.INT8, DType.INT16)
 
 
@@ -850,10 +867,10 @@ def _taps(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
         params=(StripWalk, CodeLimits, EndWord),
         options=(TapOptions,),
         needs=frozenset({"dsp"}),
-        when=(tensors, filters, other_windows, short_strips, a_word_of_channels, one_word),
+        when=(tensors, filters, is_not_3x3, fits_tap_strips, has_four_channels, fits_high_word),
         loads=0.0,
         emit=emit_tap_strips,
-        extra=strip_instructions,
+        extra=count_strip_instructions,
     )
 
 
@@ -877,12 +894,12 @@ _THREE_BY_THREE = Kernel(
     uniform=frozenset({"batch", "padding_lines", "padding_points", "x_zero_point", "low", "high", "y_zero_point"}),
     options=(StrideOptions, Loops),
     needs=frozenset({"dsp"}),
-    when=(int8_tensors, filters, three_by_three, stride_one_or_two, a_word_of_channels, int8_results, high_word),
+    when=(int8_tensors, filters, is_3x3, stride_one_or_two, has_four_channels, has_int8_results, fits_scaled_high_word),
     loads=0.0,
     emit=emit_strips,
-    extra=strip_count,
-    way=stride_way,
-    slowdown=slower_strips,
+    extra=count_strips,
+    way=stride_variant,
+    slowdown=shard_slowdown,
 )
 
 _ANY_WINDOW = _taps("depthwise_s8_taps_dsp", int8_tensors)
@@ -892,7 +909,7 @@ DEPTHWISE_STRIPS: tuple[Kernel, ...] = (
     replace(
         _THREE_BY_THREE,
         name="depthwise_s8_dsp_bytes",
-        what=f"{_THREE_BY_THREE.what}, of a byte each in flash",
+        what=f"{_THREE_BY_THREE.what}, with weights of one byte each in flash",
         operands=_stored_apart((DType.INT8,), DType.INT8),
         options=(StrideOptions, Loops, GainOption),
         when=(*_THREE_BY_THREE.when, int8_weights),
@@ -909,7 +926,7 @@ DEPTHWISE_STRIPS: tuple[Kernel, ...] = (
         without=frozenset({"kernel_width"}),
         options=(LaneOptions, FloatLoops),
         needs=frozenset({"fpu"}),
-        when=(float_tensors, depthwise, short_rows),
+        when=(float_tensors, depthwise, has_short_rows),
         emit=emit_lanes,
     ),
     Kernel(
@@ -919,8 +936,9 @@ DEPTHWISE_STRIPS: tuple[Kernel, ...] = (
         params=(ConvGeometry, Ring, InputOutputZeros, CodeLimits),
         without=frozenset({"out_channels", "kernel_width", "stride_width", "dilation_width"}),
         options=(StrideOptions, ThreePixelOptions),
-        when=(int8_tensors, ten_bits, filters, rows_of_three, int8_results),
+        when=(int8_tensors, has_ten_bit_weights, filters, has_rows_of_three, has_int8_results),
         loads=0.5,
         emit=emit_rows_of_three,
     ),
 )
+"""Depthwise kernels for the DSP extension and FPUs, and of 3 x 3 windows in C, in order of preference."""

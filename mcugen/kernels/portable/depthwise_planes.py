@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Depthwise convolution of any window in C: one channel at a time, several outputs of a line per pass.
 
-The lines under the window are copied to a strip, in which neighbouring elements of a channel are adjacent, so that
-outputs share what they load.
+Lines are rows or columns of the image (see depthwise.py). The lines under the window are copied to a strip, in which
+the elements of one channel are adjacent, so that several outputs share loads.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from mcugen.kernels.portable.depthwise import (
     StripWalk,
     axes,
     biases_and_multipliers,
-    end_word,
-    int8_results,
-    one_word,
+    fits_high_word,
+    has_int8_results,
+    high_word_offset,
     stays_behind,
     strip_walk,
 )
@@ -38,27 +38,28 @@ from mcugen.kernels.portable.weighted import filters
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
 
 MAX_UNROLLED_PRODUCTS = 64
-"""Most products for which the loop over the points of a window is unrolled."""
+"""Largest number of products per pass for which the loop over the points of a window is unrolled."""
 
-MOST_HELD = 9
-"""Most weights that are held in registers."""
+MAX_HELD_WEIGHTS = 9
+"""Largest number of weights of a window that stay in registers."""
 
 
 @dataclass(frozen=True)
 class PlaneStrips(Strips):
-    """Strips of lines of one channel; `few` says that the CPU has few registers."""
+    """A tiling of a depthwise convolution into strips, each of a few lines of one channel."""
 
     few: bool = False
+    """Whether the CPU has few registers (Thumb-1)."""
 
     @property
     def points_per_pass(self) -> int:
-        """Return the outputs that are computed per pass: the number that wastes the fewest results."""
+        """Return the number of outputs of a line per pass: the choice that discards the fewest results."""
         offered = (2,) if self.few or self.points.out == 2 else (4, 3)
         return min(offered, key=lambda count: -(-self.points.out // count) * (count + 2)) if self.points.out > 1 else 1
 
     @property
     def blocks(self) -> int:
-        """Return the blocks of a line of y."""
+        """Return the number of passes over a line of y."""
         return -(-self.points.out // self.points_per_pass)
 
     @property
@@ -68,7 +69,7 @@ class PlaneStrips(Strips):
 
     @property
     def loads(self) -> int:
-        """Return the inputs of a line that a block reads."""
+        """Return the number of inputs of a line that a pass loads."""
         s, d = self.points.stride, self.points.dilation
         if self.is_looped:
             return self.points_per_pass * self.points.taps
@@ -88,18 +89,18 @@ class PlaneStrips(Strips):
 
     @property
     def held(self) -> int:
-        """Return the lines that the strip holds: those of two windows, so that few lines are moved."""
+        """Return the number of lines that the strip holds: those of two windows, so that lines are rarely moved."""
         return min(2 * self.span, self.lines.extent)
 
     @property
     def at_once(self) -> int:
-        """Return the lines of y that can be computed from the lines that the strip holds."""
+        """Return the number of lines of y that are computed from one strip."""
         return (self.held - self.span) // self.lines.stride + 1
 
     @property
-    def is_written_out(self) -> bool:
-        """Return whether all weights stay in registers."""
-        return not self.few and self.lines.taps * self.points.taps <= MOST_HELD
+    def holds_all_weights(self) -> bool:
+        """Return whether the loops over a window are unrolled, with all weights in registers."""
+        return not self.few and self.lines.taps * self.points.taps <= MAX_HELD_WEIGHTS
 
     @property
     def is_three_by_three(self) -> bool:
@@ -107,20 +108,25 @@ class PlaneStrips(Strips):
         return (self.lines.taps, self.points.taps, self.points.dilation, self.points.stride) == (3, 3, 1, 1)
 
     def instructions(self) -> float:
-        """Estimate the instructions per channel."""
+        """Estimate the instructions per channel, including those that copy lines to the strip."""
         copied = self.lines.extent * (20 + 4 * self.points.size)
         products = 2 * self.points_per_pass * self.points.taps
-        again = 1 if self.is_written_out else 4 + self.points.taps
+        again = 1 if self.holds_all_weights else 4 + self.points.taps
         block = self.lines.taps * (self.loads + again + products) + 12 * self.points_per_pass + 6
         return 50 + copied + self.lines.out * (20 + self.blocks * block)
 
     def may_overwrite_input(self) -> bool:
-        """Return whether no line of y overwrites a line of x that is still to be read."""
+        """Return whether y may overwrite x: no line of y is stored over a line of x that is still to be read."""
         return stays_behind(self, 1, self.span, self.lines.stride)
 
 
-def plane_strips(shape: ConvShape, few: bool) -> PlaneStrips:
-    """Return the cheaper of two tilings: lines are rows, or lines are columns."""
+def choose_plane_strips(shape: ConvShape, few: bool) -> PlaneStrips:
+    """Choose lines to be rows or columns: return the faster tiling.
+
+    Args:
+        shape: Geometry of the convolution.
+        few: Whether the CPU has few registers.
+    """
     height, width = axes(shape)
     tilings = (PlaneStrips(height, width, False, few), PlaneStrips(width, height, True, few))
     return min(tilings, key=PlaneStrips.instructions)
@@ -141,26 +147,26 @@ class PlaneWindow(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class PlaneOptions(Options):
-    """Template options of a block of outputs."""
+    """Template options of the computation of several outputs of a line per pass."""
 
     x_t: Annotated[str, "C type of the input"]
     w_t: Annotated[str, "C type of the weights"]
     y_t: Annotated[str, "C type of the output"]
     strip_t: Annotated[str, "C type of the strip"]
-    post_shifted: Annotated[bool, "whether the upper words of products are shifted right"]
-    gain: Annotated[int, "a shift of sums to the left, with which they become codes"]
+    post_shifted: Annotated[bool, "whether the high words of products are shifted right"]
+    gain: Annotated[int, "left shift of accumulators, so that the high word of a product is the result"]
     points_per_pass: Annotated[int, "points of y that are computed per pass"]
-    has_point_loop: Annotated[bool, "whether a loop over the points of a window remains; else it is unrolled"]
-    k_lines: Annotated[int, "lines of the window if all weights are read ahead; 0: a loop"]
+    has_point_loop: Annotated[bool, "whether there is a loop over the points of a window"]
+    k_lines: Annotated[int, "lines of the window if all weights are held in registers; 0: a loop"]
     k_points: Annotated[int, "points of a line of the window"]
     stride: Annotated[int, "points from window to window"]
     dilation: Annotated[int, "points from tap to tap"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
-    sliding: Annotated[bool, "whether columns pass by sums: 3 x 3, where registers hold all that this needs"]
+    sliding: Annotated[bool, "whether 3 x 3 windows slide along a line, so that registers hold their inputs"]
 
 
 def input_is_read(spec: ConvSpec) -> bool:
-    """Require windows that read some input."""
+    """Require that not all windows are padding alone."""
     return all(axis.pad < axis.extent for axis in axes(spec.shape.as_row()))
 
 
@@ -172,7 +178,7 @@ def emit_planes(spec: ConvSpec, site: Site) -> Call:
     The strip has words in place of bytes on CPUs that load only words at fixed offsets (Thumb-1).
     """
     shape, few, more = spec.shape.as_row(), "thumb1" in site.features, spec.high_word.shift - 32
-    tiling = plane_strips(shape, few)
+    tiling = choose_plane_strips(shape, few)
     weights = spec.weights.reshape(-1, shape.kernel_height, shape.kernel_width)
     strip = DType.INT32 if few else spec.x.dtype
     weights = weights.transpose(0, 2, 1) if tiling.columns else weights
@@ -204,45 +210,46 @@ def emit_planes(spec: ConvSpec, site: Site) -> Call:
         gain=max(-more, 0),
         points_per_pass=tiling.points_per_pass,
         has_point_loop=tiling.is_looped,
-        k_lines=tiling.lines.taps if tiling.is_written_out else 0,
+        k_lines=tiling.lines.taps if tiling.holds_all_weights else 0,
         k_points=tiling.points.taps,
         stride=tiling.points.stride,
         dilation=tiling.points.dilation,
         clamp=spec.is_clamped,
         sliding="rv32" in site.features and tiling.is_three_by_three,
     )
-    ending = EndWord(upper_word_offset=end_word(spec), right_shift=more if more > 0 else None)
+    ending = EndWord(upper_word_offset=high_word_offset(spec), right_shift=more if more > 0 else None)
     inplace = [("y", "x")] if spec.x.dtype is spec.y.dtype and tiling.may_overwrite_input() else []
     params = [strip_walk(spec, shape, tiling), window, CodeLimits.of(spec.limits), ending]
     return site.call(operands, params, [options], inplace=inplace, variant=_variant(tiling))
 
 
 def _variant(tiling: PlaneStrips) -> str:
-    return f"{tiling.lines.taps}x{tiling.points.taps}" if tiling.is_written_out else str(tiling.points.taps)
+    return f"{tiling.lines.taps}x{tiling.points.taps}" if tiling.holds_all_weights else str(tiling.points.taps)
 
 
-def plane_instructions(spec: ConvSpec) -> int:
-    """Estimate the instructions of a layer, which depend on how planes are cut."""
+def count_plane_instructions(spec: ConvSpec) -> int:
+    """Estimate the instructions of a layer by planes, for the cost model."""
     shape = spec.shape.as_row()
-    return round(shape.batch * shape.in_channels * plane_strips(shape, few=False).instructions())
+    return round(shape.batch * shape.in_channels * choose_plane_strips(shape, few=False).instructions())
 
 
-def plane_way(spec: ConvSpec) -> str:
-    """Return the way in the cost table: compilers make different code of each.
+def plane_variant(spec: ConvSpec) -> str:
+    """Return the variant in the cost table, since compilers make different code of each.
 
-    Weights are in registers, of several lines ("held") or of one ("line"), or there is a loop over lines ("looped").
+    Weights are in registers, of several lines ("held") or of one line ("line"), or there is a loop over lines
+    ("looped").
     """
-    tiling = plane_strips(spec.shape.as_row(), few=False)
-    if not tiling.is_written_out:
+    tiling = choose_plane_strips(spec.shape.as_row(), few=False)
+    if not tiling.holds_all_weights:
         return "looped"
     return "held" if tiling.lines.taps > 1 else "line"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LineWalk(Params):
-    """Parameters of rows of pixels, in which the taps of a window are `dilation` pixels apart."""
+    """Parameters of a convolution along rows of pixels, with `dilation` pixels from tap to tap."""
 
-    rows: Annotated[int, "rows of x and y, one after the other"]
+    rows: Annotated[int, "rows of x and y, of all images"]
     channels: Annotated[int, "channels"]
     pixel_stride: Annotated[int, "elements from pixel to pixel"]
     in_width: Annotated[int, "pixels of a row of x"]
@@ -258,13 +265,13 @@ class LineOptions(Options):
 
     w_t: Annotated[str, "C type of the weights"]
     y_t: Annotated[str, "C type of the output"]
-    post_shifted: Annotated[bool, "whether the upper words of products are shifted right"]
-    gain: Annotated[int, "a shift of weights and biases to the left, with which sums become codes"]
+    post_shifted: Annotated[bool, "whether the high words of products are shifted right"]
+    gain: Annotated[int, "left shift of weights and biases, so that the high word of a product is the result"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
 
 
-def three_in_a_row(spec: ConvSpec) -> bool:
-    """Require a row of three taps, one pixel after the other, each with two inputs or more."""
+def is_row_of_three(spec: ConvSpec) -> bool:
+    """Require a row of three taps with stride 1, int8 results, and rows of at least twice the dilation."""
     shape = spec.shape.as_row()
     is_row = (
         shape.kernel_height == shape.stride_height == shape.stride_width == 1
@@ -273,7 +280,7 @@ def three_in_a_row(spec: ConvSpec) -> bool:
     )
     near = shape.padding_left <= 2 * shape.dilation_width and shape.padding_left % shape.dilation_width == 0
     long = min(shape.in_width, shape.out_width) >= 2 * shape.dilation_width
-    return is_row and shape.kernel_width == 3 and near and long and int8_results(spec)
+    return is_row and shape.kernel_width == 3 and near and long and has_int8_results(spec)
 
 
 def emit_line(spec: ConvSpec, site: Site) -> Call:
@@ -281,7 +288,7 @@ def emit_line(spec: ConvSpec, site: Site) -> Call:
 
     Loops: rows, pixels modulo the dilation, channels, pixels; a window of three inputs slides through registers.
 
-    A row may be written where it is read.
+    A row may be overwritten by its results.
     """
     shape, more = spec.shape.as_row(), spec.high_word.shift - 32
     operands = {
@@ -307,13 +314,13 @@ def emit_line(spec: ConvSpec, site: Site) -> Call:
         gain=max(-more, 0),
         clamp=spec.is_clamped,
     )
-    ending = EndWord(upper_word_offset=end_word(spec), right_shift=more if more > 0 else None)
+    ending = EndWord(upper_word_offset=high_word_offset(spec), right_shift=more if more > 0 else None)
     inplace = [("y", "x")] if shape.in_width == shape.out_width else []
     return site.call(operands, [walk, CodeLimits.of(spec.limits), ending], [options], inplace=inplace)
 
 
-def sequences(spec: ConvSpec) -> int:
-    """Count sequences of pixels that share windows; each has a cost of its own at its beginning."""
+def count_sequences(spec: ConvSpec) -> int:
+    """Count sequences of pixels `dilation` apart, for the cost model: each sequence has a fixed cost."""
     shape = spec.shape.as_row()
     return shape.batch * shape.in_height * shape.in_channels * shape.dilation_width
 
@@ -335,18 +342,18 @@ def _planes(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
         params=(StripWalk, PlaneWindow, CodeLimits, EndWord),
         without=frozenset({"strip_points"}),
         options=(PlaneOptions,),
-        when=(tensors, filters, one_word, input_is_read),
+        when=(tensors, filters, fits_high_word, input_is_read),
         loads=0.0,
         emit=emit_planes,
-        extra=plane_instructions,
-        way=plane_way,
+        extra=count_plane_instructions,
+        way=plane_variant,
     )
 
 
 DEPTHWISE_PLANES: tuple[Kernel, ...] = (
     Kernel(
         "depthwise_s8_line",
-        what="a row of three taps, channel by channel where they lie, whose inputs pass by in registers",
+        what="a row of three taps, channel by channel, read in place, with a window of inputs in registers",
         operands=(
             reads("x", "input, channels last", DType.INT8),
             reads("w", "weights by channel", *_CODES),
@@ -356,10 +363,10 @@ DEPTHWISE_PLANES: tuple[Kernel, ...] = (
         params=(LineWalk, CodeLimits, EndWord),
         options=(LineOptions,),
         lacks=frozenset({"mve"}),
-        when=(int8_tensors, filters, one_word, three_in_a_row),
+        when=(int8_tensors, filters, fits_high_word, is_row_of_three),
         loads=0.0,
         emit=emit_line,
-        extra=sequences,
+        extra=count_sequences,
     ),
     _planes("depthwise_s8_planes", int8_tensors),
     _planes("depthwise_s16_planes", int16_tensors),
@@ -375,3 +382,4 @@ DEPTHWISE_PLANES: tuple[Kernel, ...] = (
         ),
     ),
 )
+"""Depthwise kernels in C, one channel at a time, in order of preference."""

@@ -64,7 +64,7 @@ class WindowPlan:
         """Return the plan of a convolution, transposed or not."""
         shape = spec.shape
         if not isinstance(spec, TransposedSpec):
-            shape = dsp_conv.plain_pixels(shape)
+            shape = dsp_conv.flatten_pixels(shape)
             filters = spec.weights.reshape(spec.channels, shape.kernel_height, shape.kernel_width, shape.in_channels)
             phases = tuple(
                 Phase(-shape.padding_top, -shape.padding_left, filter_weights, n)
@@ -80,7 +80,7 @@ class WindowPlan:
     @property
     def shape(self) -> ConvShape:
         """Return the geometry of the layer; if pixels are read where they lie, with all of them in one row."""
-        return self.spec.shape if isinstance(self.spec, TransposedSpec) else dsp_conv.plain_pixels(self.spec.shape)
+        return self.spec.shape if isinstance(self.spec, TransposedSpec) else dsp_conv.flatten_pixels(self.spec.shape)
 
     @property
     def steps(self) -> tuple[int, int]:
@@ -302,7 +302,7 @@ def undilated_rows(spec: ConvSpec) -> bool:
     return isinstance(spec, TransposedSpec) or spec.shape.dilation_width == 1 or spec.shape.kernel_width == 1
 
 
-def short_sums(spec: ConvSpec) -> bool:
+def fits_27_bits(spec: ConvSpec) -> bool:
     """Require sums of 32 bits."""
     return spec.acc is DType.INT32
 
@@ -321,16 +321,16 @@ def emit(spec: ConvSpec, site: Site) -> Call:
     params: list[Params]
     options: list[Options]
     if form is dsp_conv.StreamOptions:
-        sums = dsp_conv.sums_of(spec)
+        sums = dsp_conv.sum_conversion(spec)
         assert sums.multiplier is not None
-        fours = (weights.astype(np.int64) << sums.gain).reshape(-1, dsp_conv.GROUP)[:, dsp_conv.WIDENED]
+        fours = (weights.astype(np.int64) << sums.gain).reshape(-1, dsp_conv.GROUP)[:, dsp_conv.SXTB16_ORDER]
         weights = np.ascontiguousarray(fours.astype("<i2")).view("<i4").astype(np.int32).reshape(-1)
         table = plan.table(sums.multiplier)
         table[:, 4] //= 2
         table[:, 5] <<= sums.gain
         params, options = [sums.params], [dsp_conv.StreamOptions.of(spec)]
     elif form is scalar_conv.ThumbOptions:
-        offset, option = scalar_conv.thumb_codes(spec.requantizer, spec.largest_sum, spec.limits)
+        offset, option = scalar_conv.thumb1_requantization(spec.requantizer, spec.largest_sum, spec.limits)
         params, options = [offset], [option]
         table = plan.table(np.broadcast_to(spec.requantizer.multiplier, spec.channels))
     else:
@@ -376,7 +376,7 @@ def _kernels(
         params=(SingleRows, OffsetCodeLimits),
         options=(Shift, SingleOptions),
         lacks=frozenset({CHECKED}),  # The table holds addresses and sizes.
-        when=(*when, few_channels, whole_words, undilated_rows, scalar_conv.to_int8, short_sums),
+        when=(*when, few_channels, whole_words, undilated_rows, scalar_conv.has_int8_tensors, fits_27_bits),
         loads=1.0,
         emit=emit,
         extra=turns,
@@ -390,7 +390,7 @@ def _kernels(
         params=(SingleRows, dsp_conv.HighWord),
         options=(dsp_conv.StreamOptions, SingleOptions),
         needs=frozenset({"dsp"}),
-        when=(*plain.when[:-1], dsp_conv.high_word_of_widened, *with_dsp),
+        when=(*plain.when[:-1], dsp_conv.fits_high_word_of_scaled_weights, *with_dsp),
         loads=0.25,
     )
     thumb1 = replace(
@@ -399,12 +399,14 @@ def _kernels(
         params=(SingleRows, scalar_conv.ThumbOffset),
         options=(scalar_conv.ThumbOptions, SingleOptions),
         needs=frozenset({"thumb1"}),
-        when=(*plain.when[:-1], scalar_conv.short_products),
+        when=(*plain.when[:-1], scalar_conv.fits_32_bit_products),
     )
     return (dsp, thumb1, plain)
 
 
-ONE_CHANNEL_CONV = _kernels("conv2d", "a convolution", shared_channels, dsp_conv.several_rows, with_dsp=(odd_channels,))
+ONE_CHANNEL_CONV = _kernels(
+    "conv2d", "a convolution", shared_channels, dsp_conv.has_several_pixels, with_dsp=(odd_channels,)
+)
 """Kernels of convolutions."""
 
 ONE_CHANNEL_CONV_TRANSPOSE = _kernels("conv_transpose", "a transposed convolution")

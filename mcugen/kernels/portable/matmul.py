@@ -31,7 +31,7 @@ from mcugen.kernels.helium.layer import (
     Results,
     Shifted,
 )
-from mcugen.kernels.scalar.scalar_conv import ThumbOffset, ThumbOptions, piece_of, thumb_codes
+from mcugen.kernels.scalar.scalar_conv import ThumbOffset, ThumbOptions, choose_piece_bits, thumb1_requantization
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Real, Role, Site, Trained, reads, scratch, writes
 from mcugen.lir.program import Wide, real_param
 
@@ -269,7 +269,7 @@ SIX = 6
 
 def short_products(spec: MatMulSpec) -> bool:
     """Require int8 by int8 to int8, requantized by products of 32 bits."""
-    return _is_int8(spec) and piece_of(spec.requantizer, _largest_sum(spec), spec.y.dtype.limits[0]) > 0
+    return _is_int8(spec) and choose_piece_bits(spec.requantizer, _largest_sum(spec), spec.y.dtype.limits[0]) > 0
 
 
 def _largest_sum(spec: MatMulSpec) -> int:
@@ -293,7 +293,7 @@ def emit_sixes(spec: MatMulSpec, site: Site) -> Call:
         "tails": site.scratch("tails", DType.INT32, 2 * width),
         "sums": site.scratch("sums", DType.INT32, spec.rows),
     }
-    offset, options = thumb_codes(spec.requantizer, _largest_sum(spec), spec.y.dtype.limits)
+    offset, options = thumb1_requantization(spec.requantizer, _largest_sum(spec), spec.y.dtype.limits)
     return site.call(
         operands, [_matrices(spec), offset, PlainStrips.of(spec, width)], [options], overlaps=spec.overlaps()
     )

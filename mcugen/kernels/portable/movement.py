@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that move elements without looking at them: copies, fills, transpositions."""
+"""Kernels that move elements without computing: copies, fills, transpositions."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ from mcugen.lir.traversal import Traversal, nested, overlap
 # ---------------------------------------------------------------------------------------------- copies, fills
 
 MOVE, COPY = MOVE_KERNEL, COPY_KERNEL
+"""Kernels that copy one contiguous run (move), and that copy elements or runs with strides (copy)."""
 
 
 @dataclass(frozen=True)
 class CopySide:
-    """One side of a copy: strides by axis, and the offset of the first element, in elements."""
+    """The walk over one side of a copy, its source or its target."""
 
     strides: Sequence[int]
+    """Stride of each axis, in elements."""
     offset: int = 0
+    """Index of the first element."""
 
     @staticmethod
     def dense(shape: Shape) -> CopySide:
@@ -41,17 +44,19 @@ class CopySide:
 
 @dataclass(frozen=True)
 class CopyLoops:
-    """Loops of a copy, and the run in elements that is contiguous on both sides, if any."""
+    """The loop nest of a copy."""
 
     outer: Sequence[tuple[int, int, int]]
+    """(trip count, stride in x, stride in y) of each loop, from the outermost; strides are in elements."""
     run: int | None
+    """Elements that each innermost iteration copies as one contiguous run; None for single elements."""
 
     @staticmethod
     def of(shape: Shape, source: Sequence[int], target: Sequence[int]) -> CopyLoops:
         """Return the merged loops over all indices of `shape`.
 
         Args:
-            shape: Trips by axis.
+            shape: Trip count of each axis.
             source: Strides in x, in elements.
             target: Strides in y, in elements.
         """
@@ -60,21 +65,21 @@ class CopyLoops:
         return CopyLoops(dims[:-1], size) if steps == [1, 1] else CopyLoops(dims, None)
 
     def params(self, dtype: DType) -> tuple[CopyWalk, CopiedRunParams]:
-        """Return the parameters of the kernel."""
+        """Return the parameters of the copy kernel for elements of a type."""
         sizes, xs, ys = zip(*self.outer, strict=True) if self.outer else ((), (), ())
         walk = CopyWalk(d=numbered("d", sizes), x_s=numbered("x_s", xs), y_s=numbered("y_s", ys))
         return walk, CopiedRunParams(run=None if self.run is None else self.run * dtype.nbytes)
 
     def options(self, dtype: DType, stepped: bool = False) -> CopyOptions:
-        """Return the template options of the kernel."""
+        """Return the template options of the copy kernel; `stepped` is that of CopyOptions."""
         return CopyOptions(rank=len(self.outer), contiguous=self.run is not None, x_t=dtype.c, stepped=stepped)
 
     def variant(self, dtype: DType) -> str:
-        """Return the part of the C function's name that tells of the loops."""
+        """Return the part of the C function's name that describes the loops."""
         return f"{'runs' if self.run is not None else 'b' + str(8 * dtype.nbytes)}_{len(self.outer)}d"
 
     def order(self, source: int, target: int) -> Traversal:
-        """Return the traversal of a copy whose sides begin at these elements."""
+        """Return the order of reads and writes of a copy from element `source` of x to element `target` of y."""
         reads = source + nested(*(np.arange(size) * stride for size, stride, _ in self.outer))
         starts = target + nested(*(np.arange(size) * stride for size, _, stride in self.outer))
         if self.run is None:
@@ -91,15 +96,15 @@ def emit_copy(
     target: CopySide | None = None,
     access: Access = Access.OUT,
 ) -> None:
-    """Emit y[target.offset + Σ i·target] = x[source.offset + Σ i·source] for all i in `shape`.
+    """Emit a strided copy: y[target.offset + Σ i·target] = x[source.offset + Σ i·source] for all i in `shape`.
 
-    A copy of a single run becomes a move, which vanishes where both sides can share one place.
+    A copy of a single contiguous run becomes a move, which vanishes if the planner places x and y at one address.
 
     Args:
         node: Node to lower.
         builder: Builder that receives the instruction.
-        index: Number of the input that is x.
-        shape: Trips by axis.
+        index: Number of the node's input that is copied.
+        shape: Trip count of each axis.
         source: Strides and offset in x.
         target: Strides and offset in y; None: y is dense.
         access: Access to y.
@@ -128,7 +133,7 @@ def emit_copy(
 
 @dataclass(frozen=True, kw_only=True)
 class WholeFillParams(Params):
-    """Number of elements, and their value."""
+    """Number of elements to fill, and their value."""
 
     count: Annotated[int, "elements of y"]
     fill_value: Annotated[Real, "value of each element, converted to the type of y"]
@@ -143,11 +148,12 @@ class FillOptions(Options):
 
 FILL = Kernel(
     "fill",
-    what="one number for every element",
-    operands=(writes("y", "what is filled"),),
+    what="sets every element to one value",
+    operands=(writes("y", "tensor to fill"),),
     params=(WholeFillParams,),
     options=(FillOptions,),
 )
+"""Kernel that sets every element of a tensor to one value."""
 
 
 def emit_fill(node: Node, builder: Builder, buffer: Buffer, value: Array) -> None:
@@ -178,35 +184,39 @@ BITCAST = Kernel(
     operands=(reads("x", "input"), writes("y", "output, as many bytes")),
     params=(Bytes,),
 )
+"""Kernel that reinterprets the bytes of a tensor as another type of the same width."""
 
 # --------------------------------------------------------------------------------------------- transpositions
 
-WRITTEN_OUT = 4
-"""Most planes that are interleaved by one named pointer each."""
+MAX_UNROLLED_PLANES = 4
+"""Largest number of planes that are interleaved by unrolled code, with one pointer for each plane."""
 
 TRANSPOSE_BLOCK = 4
 """Rows and columns that are transposed at a time: the bytes of a word."""
 
-FEWEST_BY_BLOCKS = 768
-"""Smallest matrix, in elements, that is transposed by blocks: these save two to four instructions per element, for
-about 120 bytes of code. Where flash matters most, the least size is twice as large."""
+MIN_BLOCK_TRANSPOSE_ELEMENTS = 768
+"""Smallest matrix, in elements, that is transposed by blocks: blocks save two to four instructions per element, for
+about 120 bytes of code. Under SHORT_LOOPS, the smallest size is twice as large."""
 
 
 @dataclass(frozen=True, eq=False)
 class TransposeSpec:
-    """The transposition y[i_perm[0], i_perm[1], …] = x[i_0, i_1, …], as kernels take it."""
+    """The transposition y[i_perm[0], i_perm[1], …] = x[i_0, i_1, …]."""
 
     x: TensorType
+    """Type of the input."""
     y: TensorType
+    """Type of the output."""
     perm: Permutation
+    """The axis of x that each axis of y is."""
     whole: int | None = None
-    """Elements from row to row of a single matrix, if the transposition covers only some of its columns."""
+    """Elements from row to row of a single matrix, if the transposition covers only some of its columns; else None."""
 
     @cached_property
     def matrices(self) -> tuple[int, int, int] | None:
-        """Return (batch, columns, rows) if [batch, rows, columns] matrices are transposed.
+        """Return the sizes (batch, columns, rows) if x is transposed as matrices [batch, rows, columns].
 
-        The result is None for other permutations.
+        The result is None for permutations that do not exchange two merged axes.
         """
         strides = dense_strides(self.x.shape)
         dims = merge_walks(self.y.shape, [strides[axis] for axis in self.perm], dense_strides(self.y.shape))
@@ -218,29 +228,29 @@ class TransposeSpec:
         return math.prod(size for size, _, _ in dims[:-2]), columns, rows
 
 
-def turns_matrices(spec: TransposeSpec) -> bool:
-    """Require that two axes change places."""
+def transposes_matrices(spec: TransposeSpec) -> bool:
+    """Require that two merged axes are exchanged, as in a matrix transposition."""
     return spec.matrices is not None
 
 
-def turns_few_planes(spec: TransposeSpec) -> bool:
-    """Require a few whole planes, turned in place."""
+def transposes_few_planes(spec: TransposeSpec) -> bool:
+    """Require whole matrices, and scratch memory of at most a quarter of the tensor to transpose them in place."""
     planes = Planes.of(spec) if spec.whole is None else None
     return planes is not None and 4 * planes.scratch(spec.y.dtype) <= spec.y.nbytes
 
 
 def _strided_elements(spec: TransposeSpec) -> int:
-    """Count elements that are not interleaved by named pointers, for the cost model."""
+    """Count elements that are not interleaved by unrolled code, for the cost model."""
     matrices = spec.matrices
     assert matrices is not None
-    return 0 if matrices[2] <= WRITTEN_OUT else spec.y.count
+    return 0 if matrices[2] <= MAX_UNROLLED_PLANES else spec.y.count
 
 
 def _elements_of_many_planes(spec: TransposeSpec) -> int:
-    """Count elements that are not interleaved by named pointers, for the cost model."""
+    """Count elements that are not interleaved by unrolled code, for the cost model."""
     planes = Planes.of(spec)
     assert planes is not None
-    return 0 if planes.planes <= WRITTEN_OUT else spec.y.count
+    return 0 if planes.planes <= MAX_UNROLLED_PLANES else spec.y.count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,7 +259,7 @@ class TransposeSizes(Params):
 
     batch: Annotated[int, "matrices"]
     columns: Annotated[int, "elements of a row of x"]
-    rows: Annotated[int | None, "rows of x, where they are not written out"] = None
+    rows: Annotated[int | None, "rows of x, if the loop over them is not unrolled"] = None
     x_row_stride: Annotated[int | None, "elements from row to row of x, if only some of them are transposed"] = None
 
 
@@ -258,14 +268,16 @@ class TransposeOptions(Options):
     """Template options of a transposition."""
 
     x_t: Annotated[str, "C type of the elements"]
-    inner: Annotated[int, "rows of x that the code writes out, or 0"]
+    inner: Annotated[int, "rows of x if the loop over them is unrolled; 0: a loop"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransposeGatherOptions(TransposeOptions):
     """Template options of a transposition in the order of the output."""
 
-    lanes: Annotated[str, "scattered: 16 of a row at a time; gathered: of eight rows; blocks: four by four; or empty"]
+    lanes: Annotated[
+        str, "scattered: 16 of a row at a time; gathered: of eight rows; blocks: four by four; empty: one by one"
+    ]
 
 
 def _emit_transpose(spec: TransposeSpec, site: Site) -> Call:
@@ -274,7 +286,7 @@ def _emit_transpose(spec: TransposeSpec, site: Site) -> Call:
     assert matrices is not None
     batch, columns, rows = matrices
     dtype = spec.y.dtype
-    few = 1 < rows <= WRITTEN_OUT
+    few = 1 < rows <= MAX_UNROLLED_PLANES
     lanes = "" if few or site.any_size or dtype.nbytes > 1 else _lanes(spec, matrices, site)
     form = str(rows) if few else lanes
     walks = (np.arange(batch) * rows * columns, np.arange(columns), np.arange(rows) * columns)
@@ -318,32 +330,37 @@ def _lanes(spec: TransposeSpec, matrices: tuple[int, int, int], site: Site) -> s
         if 15 * rows < 2**8 and columns >= rows:
             return "scattered"
         return "gathered" if 7 * (spec.whole or columns) < 2**16 else ""
-    min_elements = FEWEST_BY_BLOCKS * (2 if SHORT_LOOPS in site.features else 1)
+    min_elements = MIN_BLOCK_TRANSPOSE_ELEMENTS * (2 if SHORT_LOOPS in site.features else 1)
     large = spec.whole is None and min(columns, rows) >= TRANSPOSE_BLOCK and spec.y.count >= min_elements
     return "blocks" if "dsp" in site.features and large else ""
 
 
 @dataclass(frozen=True)
 class Planes:
-    """Images of few planes that are transposed in place: each plane is `lines` runs of `width` elements.
+    """A transposition in place between planes (channels first) and pixels (channels last).
 
-    `inverse` says that pixels become planes.
+    Each plane is divided into runs of adjacent elements, which are moved as a whole.
     """
 
     batch: int
+    """Images."""
     planes: int
+    """Planes of an image, and elements of a pixel: the smaller size of the matrix."""
     lines: int
+    """Runs of a plane."""
     width: int
+    """Elements of a run."""
     inverse: bool
+    """Whether pixels become planes; else planes become pixels."""
 
-    SHORTEST: ClassVar[int] = 64
-    """Least bytes of a run: each run takes about 60 instructions besides."""
+    MIN_RUN_BYTES: ClassVar[int] = 64
+    """Smallest size of a run, in bytes: each run has an overhead of about 60 instructions."""
 
     @staticmethod
     def of(spec: TransposeSpec) -> Planes | None:
-        """Return the planes of a transposition, with runs of whole words if possible.
+        """Return how to transpose in place, with runs of whole words if possible.
 
-        The result is None if no matrices are transposed.
+        The result is None if the transposition is not one of matrices (TransposeSpec.matrices).
         """
         matrices = spec.matrices
         if matrices is None:
@@ -351,17 +368,17 @@ class Planes:
         batch, columns, rows = matrices
         planes, pixels = min(rows, columns), max(rows, columns)
         nbytes = spec.y.dtype.nbytes
-        widths = [n for n in range(-(-Planes.SHORTEST // nbytes), pixels // 4 + 1) if pixels % n == 0] or [pixels]
+        widths = [n for n in range(-(-Planes.MIN_RUN_BYTES // nbytes), pixels // 4 + 1) if pixels % n == 0] or [pixels]
         width = next((n for n in widths if n * nbytes % 4 == 0), widths[0])
         return Planes(batch, planes, pixels // width, width, columns < rows)
 
     @property
     def runs(self) -> int:
-        """Return the runs of an image."""
+        """Return the number of runs of an image."""
         return self.planes * self.lines
 
     def scratch(self, dtype: DType) -> int:
-        """Return the bytes of working memory: a run of all planes, and a bit for each run."""
+        """Return the bytes of scratch memory: one run of all planes, and a bit for each run."""
         return self.planes * self.width * dtype.nbytes + -(-self.runs // 8)
 
 
@@ -389,7 +406,7 @@ def _emit_in_place(spec: TransposeSpec, site: Site) -> Call:
     """
     planes, dtype = Planes.of(spec), spec.y.dtype
     assert planes is not None
-    few = 1 < planes.planes <= WRITTEN_OUT
+    few = 1 < planes.planes <= MAX_UNROLLED_PLANES
     return site.call(
         {
             "x": site.x,
@@ -406,26 +423,28 @@ def _emit_in_place(spec: TransposeSpec, site: Site) -> Call:
 
 TRANSPOSE = Kernel(
     "transpose",
-    what="matrices turned, element by element in the order of the output; a few planes become pixels side by side",
-    when=(turns_matrices,),
+    what="transposed matrices, element by element in the order of the output",
+    when=(transposes_matrices,),
     emit=_emit_transpose,
     extra=_strided_elements,
     operands=(reads("x", "input"), writes("y", "output")),
     params=(TransposeSizes,),
     options=(TransposeGatherOptions,),
 )
+"""Kernel of matrix transpositions, in the order of the output."""
 TRANSPOSE_INPLACE = Kernel(
     "transpose_inplace",
-    what="a few planes to pixels, or back, where they lie: runs change places, cycle by cycle",
-    when=(turns_few_planes,),
+    what="a few planes to pixels, or back, in place: runs are permuted, then pixels within each run",
+    when=(transposes_few_planes,),
     emit=_emit_in_place,
     extra=_elements_of_many_planes,
     operands=(
         reads("x", "input"),
         writes("y", "output, which may be x"),
         scratch("line", "a run of all planes"),
-        scratch("done", "a bit for each run that has its place", DType.UINT8),
+        scratch("done", "a bit for each run that has reached its place", DType.UINT8),
     ),
     params=(PlanesParams,),
     options=(PlanesOptions,),
 )
+"""Kernel of matrix transpositions in place, for matrices with few rows or few columns."""

@@ -40,7 +40,7 @@ class WindowGeometry(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gaps(Params):
+class DilationParams(Params):
     """Dilation of a window, and channels of a pixel in memory if the layer covers only some of them."""
 
     dilation_height: Annotated[int | None, "rows from tap to tap"] = None
@@ -52,15 +52,20 @@ class Gaps(Params):
 
 @dataclass(frozen=True, eq=False)
 class PoolSpec:
-    """A pool as its kernels take it: x [N, (H,) W, C], windows of `kernel` taps, y."""
+    """A pooling layer as its kernels see it."""
 
     x: TensorType
+    """Type of the input, [N, (H,) W, C]."""
     y: TensorType
+    """Type of the output, [N, (H,) W, C]."""
     window: Window
+    """Strides, dilations and padding."""
     kernel: Shape
+    """Taps of the window along each spatial axis."""
     is_channels_last: bool = True
+    """Whether channels are the last axis of x and y."""
     whole: int | None = None
-    """Channels of a pixel in memory, of x and y, if the layer covers only some of them."""
+    """Channels of a pixel of x and y in memory if the layer covers only some of them; else None."""
 
     @cached_property
     def geometry(self) -> WindowGeometry:
@@ -83,17 +88,21 @@ class PoolSpec:
         return max(self.window.dilations) > 1
 
     @property
-    def gaps(self) -> Gaps:
-        """Return dilation and channels as parameters of a kernel."""
+    def dilation_params(self) -> DilationParams:
+        """Return the kernel parameters of dilated windows, and of pixels with more channels than the layer covers."""
         by_h, by_w = (1, *self.window.dilations)[-2:] if self.is_dilated else (None, None)
-        return Gaps(dilation_height=by_h, dilation_width=by_w, pixel_channels=self.whole)
+        return DilationParams(dilation_height=by_h, dilation_width=by_w, pixel_channels=self.whole)
 
     def is_inside(self, any_size: bool) -> bool:
-        """Return whether no window leaves the input; False if the size of the input may vary."""
+        """Return whether every window is inside the input.
+
+        Args:
+            any_size: Whether sizes are known at run time only; the result is then False.
+        """
         return not (any_size or self.window.leaves(self.x.shape[1:-1], self.kernel))
 
     def overlaps(self) -> list[Overlap]:
-        """Return how far y may overlap x for the traversal pixel by pixel, four channels at a time."""
+        """Return how far y may overlap x in memory for a kernel that computes four channels of a pixel at a time."""
         g, (by_h, by_w) = self.geometry, (1, *self.window.dilations)[-2:]
         rows = first_taps(g.out_height, g.stride_height, g.padding_top, by_h)
         columns = first_taps(g.out_width, g.stride_width, g.padding_left, by_w)
@@ -101,12 +110,12 @@ class PoolSpec:
         return overlap(self.x, self.y, Traversal.pixels(pixels * g.channels, g.channels, block=4))
 
     def variant(self, inside: bool) -> str:
-        """Return the part of the C function's name that tells of the window."""
+        """Return the part of the C function's name that describes the window; `inside`: no window leaves x."""
         return "_".join(["dilated"] * self.is_dilated + ["inside"] * inside + ["some"] * (self.whole is not None))
 
 
 def first_taps(out: int, stride: int, pad: int, dilation: int) -> Array:
-    """Return, by output position along an axis, the first position that its window reads inside the input.
+    """Return the first position inside the input that each output's window reads along an axis, [out].
 
     Args:
         out: Output positions.
@@ -125,7 +134,7 @@ def first_taps(out: int, stride: int, pad: int, dilation: int) -> Array:
 class MaxOptions(Options):
     """Template options of a maximum pool."""
 
-    dilated: Annotated[bool, "whether taps lie apart"]
+    dilated: Annotated[bool, "whether the window is dilated"]
     windows_inside: Annotated[bool, "whether no window leaves x"]
     x_t: Annotated[str, "C type of the elements"]
 
@@ -145,7 +154,7 @@ def _max_pool(name: str, *dtypes: DType, example: str = "") -> Kernel:
         name,
         what="the largest element under each window, channel by channel, four or more channels at a time",
         operands=(reads("x", "input, channels last", *dtypes), writes("y", "output, channels last", *dtypes)),
-        params=(WindowGeometry, Gaps),
+        params=(WindowGeometry, DilationParams),
         options=(MaxOptions,),
         example=example,
     )
@@ -165,7 +174,7 @@ MAX_POOL = {dtype: kernel for kernel in _MAX_POOLS for dtype in kernel.operands[
 
 
 def call_max_pool(node: Node, builder: Builder, pool: PoolSpec) -> None:
-    """Emit the call that finds the largest element under each window.
+    """Emit a maximum pool.
 
     Args:
         node: Node to lower.
@@ -176,7 +185,7 @@ def call_max_pool(node: Node, builder: Builder, pool: PoolSpec) -> None:
     call = Call(
         MAX_POOL[pool.y.dtype],
         {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.output)},
-        [pool.geometry, pool.gaps],
+        [pool.geometry, pool.dilation_params],
         [MaxOptions(dilated=pool.is_dilated, windows_inside=inside, x_t=pool.x.dtype.c)],
         overlaps=pool.overlaps(),
         variant=pool.variant(inside),
@@ -189,7 +198,7 @@ def call_max_pool(node: Node, builder: Builder, pool: PoolSpec) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class CountedPadding(Params):
-    """Parameters of the padding that counts in a mean."""
+    """Parameters of padding whose taps count as zeros in a mean."""
 
     counted_height: Annotated[
         int | None, "rows from the first row above x whose taps count to the last one below x"
@@ -200,14 +209,14 @@ class CountedPadding(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RealMean(Params):
-    """Parameter of a mean of reals."""
+class FloatMean(Params):
+    """Parameter of a mean of floats."""
 
-    scale: Annotated[float | None, "1 / number of taps, if that is always the same"] = None
+    scale: Annotated[float | None, "1 / number of taps, if all windows have the same number"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class CodesMean(Params):
+class QuantizedMean(Params):
     """Parameters that requantize a sum to the quantized mean with one rounding."""
 
     x_zero_point: Annotated[Trained, "zero point of x"]
@@ -221,7 +230,7 @@ class CodesMean(Params):
     ] = None
 
     @staticmethod
-    def of(requantize: Requantizer, x: TensorType, fixed: bool) -> CodesMean:
+    def of(requantize: Requantizer, x: TensorType, fixed: bool) -> QuantizedMean:
         """Return the parameters of a mean of quantized values.
 
         Args:
@@ -231,7 +240,7 @@ class CodesMean(Params):
         """
         multiplier = int(requantize.multiplier[0]) if fixed else None
         offset = Wide(requantize.offset)
-        return CodesMean(
+        return QuantizedMean(
             x_zero_point=x.q.zero_point,
             y_zero_point=requantize.zero_point,
             requantize_offset=offset,
@@ -243,8 +252,8 @@ class CodesMean(Params):
 class AverageOptions(Options):
     """Template options of an average pool."""
 
-    dilated: Annotated[bool, "whether taps lie apart"]
-    divisor: Annotated[str, "fixed: always the same; inside: taps in x; padded: those and taps in the padding"]
+    dilated: Annotated[bool, "whether the window is dilated"]
+    divisor: Annotated[str, "fixed: always the same; inside: number of taps in x; padded: of taps in x and padding"]
     windows_inside: Annotated[bool, "whether no window leaves x"]
 
 
@@ -253,8 +262,8 @@ class PoolSumOptions(Options):
     """Template options of sums of quantized values."""
 
     sums_fit_16_bits: Annotated[bool, "whether sums fit 16 bits"]
-    centered_sums_fit_16_bits: Annotated[bool, "whether sums less their zero points fit 16 bits"]
-    single_block: Annotated[bool, "whether the code has only one block size of channels (SHORT_LOOPS)"]
+    centered_sums_fit_16_bits: Annotated[bool, "whether sums less their zero points fit 16 bits too"]
+    single_block: Annotated[bool, "whether only one block of channels is unrolled (SHORT_LOOPS)"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,13 +271,13 @@ class MeanOptions(Options):
     """Template options of the rounding of sums to means (templates/kernels/average.j2)."""
 
     y_t: Annotated[str, "C type of the means"]
-    low: Annotated[int, "the least code"]
-    high: Annotated[int, "the largest code"]
-    shift: Annotated[int, "bits behind the point of a product"]
-    left_shift: Annotated[int, "bits by which a sum is shifted left, so that products are shifted right by 32"]
-    ties_matter: Annotated[bool, "whether rounding half to even can differ from half up"]
+    low: Annotated[int, "lowest quantized value of y"]
+    high: Annotated[int, "highest quantized value of y"]
+    shift: Annotated[int, "fraction bits of a product"]
+    left_shift: Annotated[int, "left shift of a sum, after which the mean is the high word of its product"]
+    ties_matter: Annotated[bool, "whether rounding half to even matters"]
     uses_upper_word: Annotated[
-        bool, "whether sums times 2^left_shift fit 32 bits, so that the upper word of the product is the result"
+        bool, "whether sums shifted left fit 32 bits, so that the high word of a product is the mean"
     ]
     fits_32_bits: Annotated[bool, "whether results fit 32 bits before they are limited"]
 
@@ -278,7 +287,7 @@ class MeanOptions(Options):
 
         Args:
             requantize: Requantization of sums to means.
-            area: Most elements of a sum.
+            area: Largest number of elements of a sum.
             x: Element type of x.
             y: Element type of the means.
         """
@@ -302,7 +311,7 @@ class MeanOptions(Options):
 
 
 def may_tie(requantize: Requantizer, largest: int) -> bool:
-    """Return whether a sum of at most `largest` can lie exactly between two results.
+    """Return whether the exact mean of some sum of at most `largest` is halfway between two results.
 
     A tie needs enough factors of 2 in the product of the sum and a multiplier.
     """
@@ -317,21 +326,22 @@ AVERAGE_POOL_F32 = Kernel(
         reads("x", "input, channels last", DType.FLOAT32),
         writes("y", "output, channels last", DType.FLOAT32),
     ),
-    params=(WindowGeometry, Gaps, CountedPadding, RealMean),
+    params=(WindowGeometry, DilationParams, CountedPadding, FloatMean),
     options=(AverageOptions,),
 )
+"""Kernel of average pools of floats."""
 
 
 def _average_pool(name: str, dtype: DType) -> Kernel:
     return Kernel(
         name,
-        what="the mean of the codes under each window, channel by channel: exact sums, then one rounding, half to even",
+        what="the mean of the values under each window, channel by channel: exact sums, one rounding, half to even",
         operands=(
             reads("x", "input, channels last", dtype),
             reads("multiplier", "the multiplier for each number of taps, from 1 on", DType.INT32, optional=True),
             writes("y", "output, channels last", DType.INT8, DType.INT16),
         ),
-        params=(WindowGeometry, Gaps, CountedPadding, CodesMean),
+        params=(WindowGeometry, DilationParams, CountedPadding, QuantizedMean),
         options=(AverageOptions, PoolSumOptions, MeanOptions),
     )
 
@@ -345,17 +355,18 @@ AVERAGE_POOL = {
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AverageSpec(PoolSpec):
-    """An average pool.
-
-    `divisor` is as in AverageOptions. `requantize` is None for reals; it has one multiplier for each number of taps, or
-    a single one where the divisor is fixed, to `taps`.
-    """
+    """An average pool as its kernels see it."""
 
     divisor: str
+    """What sums are divided by: fixed, inside or padded (AverageOptions)."""
     requantize: Requantizer | None
+    """Requantization of sums to means: one multiplier for each number of taps, or one if fixed; None for floats."""
     counted: CountedPadding = field(default_factory=CountedPadding)
+    """Padding whose taps count in the divisor."""
     taps: int = 0
+    """Number of taps that count in each window, if the divisor is fixed."""
     counts_padding: bool = False
+    """Whether taps in the padding count."""
 
     @property
     def is_fixed(self) -> bool:
@@ -363,17 +374,17 @@ class AverageSpec(PoolSpec):
         return self.divisor == "fixed"
 
     def variants(self, inside: bool) -> list[str]:
-        """Return the parts of the C function's name."""
+        """Return the parts of the C function's name that describe window and divisor; `inside`: no window leaves x."""
         window = self.variant(inside)
         return [window] * bool(window) + [self.divisor] * (not self.is_fixed)
 
     def options(self, inside: bool) -> AverageOptions:
-        """Return the template options."""
+        """Return the template options; `inside`: no window leaves x."""
         return AverageOptions(dilated=self.is_dilated, divisor=self.divisor, windows_inside=inside)
 
 
 def call_average_pool(node: Node, builder: Builder, pool: AverageSpec) -> None:
-    """Emit the call that computes the mean of the elements under each window.
+    """Emit an average pool.
 
     Args:
         node: Node to lower.
@@ -382,11 +393,11 @@ def call_average_pool(node: Node, builder: Builder, pool: AverageSpec) -> None:
     """
     if pool.requantize is not None:
         return _call_average_of_codes(node, builder, pool, pool.requantize.for_high_word())
-    inside, mean = pool.is_inside(builder.any_size), RealMean(scale=1.0 / pool.taps if pool.is_fixed else None)
+    inside, mean = pool.is_inside(builder.any_size), FloatMean(scale=1.0 / pool.taps if pool.is_fixed else None)
     call = Call(
         AVERAGE_POOL_F32,
         {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.output)},
-        [pool.geometry, pool.gaps, pool.counted, mean],
+        [pool.geometry, pool.dilation_params, pool.counted, mean],
         [pool.options(inside)],
         overlaps=pool.overlaps(),
         variant="_".join(pool.variants(inside)),
@@ -409,7 +420,7 @@ def _call_average_of_codes(node: Node, builder: Builder, pool: AverageSpec, requ
     call = Call(
         AVERAGE_POOL[x],
         operands,
-        [pool.geometry, pool.gaps, pool.counted, CodesMean.of(requantize, pool.x, pool.is_fixed)],
+        [pool.geometry, pool.dilation_params, pool.counted, QuantizedMean.of(requantize, pool.x, pool.is_fixed)],
         [
             pool.options(inside),
             PoolSumOptions(
@@ -436,10 +447,11 @@ class RowSize(Params):
 
 ACCUMULATE_ROWS = Kernel(
     "accumulate_rows_s8",
-    what="adds the codes of pixels, of one row or several, to a sum a channel",
-    operands=(reads("x", "pixels", DType.INT8), updates("acc", "a sum a channel", DType.INT32)),
+    what="adds the values of pixels, of one or several rows, to one sum per channel",
+    operands=(reads("x", "pixels", DType.INT8), updates("acc", "a sum per channel", DType.INT32)),
     params=(RowSize,),
 )
+"""Kernel that adds rows of quantized values to sums by channel, for means that are computed row by row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -452,14 +464,15 @@ class SumsSize(Params):
 
 AVERAGE_OF_SUMS = Kernel(
     "average_of_sums_s8",
-    what="the mean of each channel's codes by their sum: one rounding, half to even",
+    what="the mean of each channel from the sum of its values: one rounding, half to even",
     operands=(
-        reads("acc", "a sum a channel", DType.INT32),
-        writes("y", "a mean a channel", DType.INT8, DType.INT16),
+        reads("acc", "a sum per channel", DType.INT32),
+        writes("y", "a mean per channel", DType.INT8, DType.INT16),
     ),
-    params=(SumsSize, CodesMean),
+    params=(SumsSize, QuantizedMean),
     options=(MeanOptions,),
 )
+"""Kernel that rounds sums by channel to quantized means."""
 
 
 def call_row_sums(node: Node, builder: Builder) -> None:
@@ -478,12 +491,12 @@ def call_mean_of_sums(node: Node, builder: Builder, requantize: Requantizer, cou
         node: Node to lower.
         builder: Builder that receives the instruction.
         requantize: Requantization of sums to means.
-        count: Values of a sum.
+        count: Number of values in each sum.
         x: Type of the values.
     """
     y, requantize = node.output.type, requantize.for_high_word()
     operands = {"acc": builder.buffer(node.input(0)), "y": builder.buffer(node.output)}
-    params = [SumsSize(channels=y.shape[-1], pixels_per_sum=count), CodesMean.of(requantize, x, fixed=True)]
+    params = [SumsSize(channels=y.shape[-1], pixels_per_sum=count), QuantizedMean.of(requantize, x, fixed=True)]
     options = [MeanOptions.of(requantize, count, x.dtype, y.dtype)]
     builder.call(node, Call(AVERAGE_OF_SUMS, operands, params, options))
 
@@ -493,7 +506,7 @@ def call_mean_of_sums(node: Node, builder: Builder, requantize: Requantizer, cou
 
 @dataclass(frozen=True, kw_only=True)
 class PoolPlanes(Params):
-    """Sizes of tensors, channels first."""
+    """Sizes of tensors with channels first."""
 
     planes: Annotated[int, "images times channels"]
     x_plane_size: Annotated[int, "elements of a plane of x"]
@@ -504,11 +517,11 @@ class DirectParams(ByAxis):
     """Parameters that depend on the pool's function and results; members of an axis end with its number."""
 
     counted_before: Annotated[Mapping[str, int], "elements before x whose taps count"] = field(default_factory=dict)
-    counted_end: Annotated[Mapping[str, int], "position behind the last element whose tap counts"] = field(
+    counted_end: Annotated[Mapping[str, int], "index after the last element whose tap counts"] = field(
         default_factory=dict
     )
-    index_stride: Annotated[Mapping[str, int], "difference of flat indices of neighbours along the axis"] = field(
-        default_factory=dict
+    index_stride: Annotated[Mapping[str, int], "difference of the flat indices of adjacent elements along the axis"] = (
+        field(default_factory=dict)
     )
     power: Annotated[Real | None, "p of an Lp norm"] = None
     root: Annotated[Real | None, "1 / p"] = None
@@ -521,9 +534,9 @@ class DirectPoolOptions(Options):
     rank: Annotated[int, "number of axes"]
     function: Annotated[str, "max, average or lp"]
     t: Annotated[str, "C type of the elements"]
-    f: Annotated[str, "suffix of the functions of math.h for that type"]
+    f: Annotated[str, "suffix of the functions of math.h for the type"]
     widens: Annotated[bool, "whether taps in the padding count"]
-    indices: Annotated[bool, "whether positions of maxima are wanted"]
+    indices: Annotated[bool, "whether the positions of maxima are an output"]
     p_norm: Annotated[int, "p, if it is 1 or 2, else 0"]
 
 
@@ -533,11 +546,12 @@ POOL_DIRECT = Kernel(
     operands=(
         reads("x", "input, channels first"),
         writes("y", "output"),
-        writes("indices", "where each maximum lies in x, as if x were flat", DType.INT64, optional=True),
+        writes("indices", "flat index of each maximum in x", DType.INT64, optional=True),
     ),
     params=(PoolPlanes, WindowWalk, DirectParams),
     options=(DirectPoolOptions,),
 )
+"""Kernel of pools that no other kernel computes: any number of axes, channels first, any pooling function."""
 
 
 # ------------------------------------------------------------------------------------------------- unpooling
@@ -545,7 +559,7 @@ POOL_DIRECT = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class UnpoolParams(Params):
-    """Sizes of input and output, as if both were flat."""
+    """Numbers of elements of input and output."""
 
     count: Annotated[int, "elements of x"]
     y_size: Annotated[int, "elements of y"]
@@ -553,7 +567,12 @@ class UnpoolParams(Params):
 
 UNPOOL = Kernel(
     "unpool",
-    what="zeros, but for elements of x at the positions that indices tell; those outside are ignored",
-    operands=(reads("x", "what is placed"), reads("indices", "where it is placed", DType.INT64), writes("y", "output")),
+    what="zeros, and the elements of x at the given flat indices; indices outside y are ignored",
+    operands=(
+        reads("x", "elements to place"),
+        reads("indices", "flat index of each in y", DType.INT64),
+        writes("y", "output"),
+    ),
     params=(UnpoolParams,),
 )
+"""Kernel of MaxUnpool."""

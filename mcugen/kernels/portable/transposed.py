@@ -431,7 +431,7 @@ def few_groups(spec: TransposedSpec) -> bool:
 
 def phases_in_pairs(spec: TransposedSpec) -> bool:
     """Require sums of 24 bits: two int8 weights lie in 16."""
-    return all(dsp_conv.pairs_of_weights(phase) for phase in spec.phases)
+    return all(dsp_conv.fits_packed_pairs(phase) for phase in spec.phases)
 
 
 def _dsp_rows(spec: TransposedSpec) -> _Rows:
@@ -439,12 +439,14 @@ def _dsp_rows(spec: TransposedSpec) -> _Rows:
 
 
 def emit_dsp(spec: TransposedSpec, site: Site) -> Call:
-    """Emit the kernel for the DSP extension, with the weights of dsp_conv.stream phase by phase."""
+    """Emit the kernel for the DSP extension, with the weights of dsp_conv.pack_weights phase by phase."""
     rows, head = _dsp_rows(spec), spec.phases[0]
     streams, pitch = [], max(rows.pitches)
     for phase in spec.phases:
         padded = np.pad(phase.rows, ((0, 0), (0, -phase.depth % 8))).reshape(phase.channels, -1, dsp_conv.GROUP)
-        words = dsp_conv.stream(padded[:, :, dsp_conv.WIDENED], dsp_conv.sums_of(phase, True), 2, True)
+        words = dsp_conv.pack_weights(
+            padded[:, :, dsp_conv.SXTB16_ORDER], dsp_conv.sum_conversion(phase, True), 2, True
+        )
         streams.append(words.reshape(-1))
     shape = ConvShape.of_rows(spec.windows, pitch, head.channels)
     walk = dsp_conv.PixelWalk(
@@ -470,7 +472,7 @@ def emit_dsp(spec: TransposedSpec, site: Site) -> Call:
         **rows.working(site),
     }
     loop = dsp_conv.InnerLoop(x_zero_point=spec.x.q.zero_point, patch_bytes=0, inner_iterations=0)
-    params = [shape.geometry, walk, dsp_conv.sums_of(head, True).params, loop]
+    params = [shape.geometry, walk, dsp_conv.sum_conversion(head, True).params, loop]
     written = dsp_conv.UnrollOptions(x_t=spec.x.dtype.c, unrolled_patch=None, unrolled_steps=0, grouped=False)
     return rows.call(site, operands, params, [dsp_conv.StreamOptions.of(head), Loops.of(site), written])
 
@@ -536,8 +538,8 @@ def _thumb_rows(spec: TransposedSpec) -> _Rows:
 def emit_thumb1(spec: TransposedSpec, site: Site) -> Call:
     """Emit the kernel for Thumb-1, with the weights of six channels side by side, phase by phase."""
     rows, head = _thumb_rows(spec), spec.phases[0]
-    packed, tails = zip(*(scalar_conv.in_sixes(phase) for phase in spec.phases), strict=True)
-    offset, codes = scalar_conv.thumb_codes(spec.requantizer, spec.largest_sum, spec.limits)
+    packed, tails = zip(*(scalar_conv.pack_in_sixes(phase) for phase in spec.phases), strict=True)
+    offset, codes = scalar_conv.thumb1_requantization(spec.requantizer, spec.largest_sum, spec.limits)
     operands = {
         "x": site.x,
         "w": site.const("weights", np.concatenate([part.reshape(-1) for part in packed])),
@@ -584,11 +586,11 @@ CONV_TRANSPOSE_KERNELS: tuple[Kernel, ...] = (
             *(PhaseRows, PhasePatches),
         ),
         optional=(PhasePatches,),
-        without=dsp_conv.UNREAD,
+        without=dsp_conv.UNUSED_GEOMETRY,
         options=(dsp_conv.StreamOptions, Loops, dsp_conv.UnrollOptions, PhaseOptions),
         needs=frozenset({"dsp"}),
         lacks=frozenset({"mve"}) | _BY_VALUE,
-        when=(few_groups, int8_tensors, dsp_conv.high_word, phases_in_pairs),
+        when=(few_groups, int8_tensors, dsp_conv.fits_high_word, phases_in_pairs),
         emit=emit_dsp,
         extra=dsp_steps,
     ),
@@ -601,7 +603,7 @@ CONV_TRANSPOSE_KERNELS: tuple[Kernel, ...] = (
         options=(layer.LoopFlags, layer.Jump, layer.Ragged, layer.Clamped, layer.Shifted, layer.Results, PhaseOptions),
         needs=frozenset({"mve"}),
         lacks=_BY_VALUE,
-        when=(few_groups, layer.int8_requantized),
+        when=(few_groups, layer.is_int8_in_32_bits),
         emit=emit_mve,
         extra=mve_vectors,
     ),
@@ -621,7 +623,7 @@ CONV_TRANSPOSE_KERNELS: tuple[Kernel, ...] = (
         options=(scalar_conv.ThumbOptions, RestOptions, PhaseOptions),
         needs=frozenset({"thumb1"}),
         lacks=_BY_VALUE,
-        when=(dsp_conv.ungrouped, scalar_conv.to_int8, scalar_conv.short_products),
+        when=(dsp_conv.ungrouped, scalar_conv.has_int8_tensors, scalar_conv.fits_32_bit_products),
         emit=emit_thumb1,
         extra=thumb1_steps,
     ),

@@ -40,17 +40,17 @@ from mcugen.lir.program import Buffer, Overlap
 
 
 def filters(spec: ConvSpec) -> bool:
-    """Require one filter a channel."""
+    """Require one filter per channel."""
     return spec.shape.is_depthwise
 
 
 def depthwise(spec: ConvSpec) -> bool:
-    """Require one filter a channel."""
+    """Require one filter per channel, for all channels of a pixel."""
     return spec.shape.is_depthwise and spec.shape.pixel_channels is None
 
 
 def shared_channels(spec: ConvSpec) -> bool:
-    """Require filters of several channels."""
+    """Require a convolution that is not depthwise."""
     return not spec.shape.is_depthwise
 
 
@@ -76,14 +76,14 @@ class DenseSizes(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class RestOptions(Options):
-    """Template option of kernels that compute four channels at a time."""
+    """Template option of kernels that compute several output channels at a time."""
 
-    has_tail_channels: Annotated[bool, "whether channels are left over"]
+    has_tail_channels: Annotated[bool, "whether the last block of channels is partial"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gathering(Params):
-    """Parameters of the im2col step, which gathers a window group by group of channels."""
+    """Parameters of the im2col step, which gathers a window in a patch, one group of channels after the other."""
 
     depth: Annotated[int, "products of a sum: bytes or elements of a patch"]
     groups: Annotated[int, "groups of channels"]
@@ -96,14 +96,14 @@ class Gathering(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class Lines(Params):
-    """Parameters of windows that are read where they lie: a line is a row of the window."""
+    """Parameters of windows that are read in x, without im2col, row by row."""
 
     kernel_row_size: Annotated[int, "adjacent elements of x under one row of the window"]
     kernel_row_gap: Annotated[int, "elements of x from the end of a row of the window to the start of the next row"]
 
     @staticmethod
     def of(shape: ConvShape) -> Lines | None:
-        """Return the parameters, or None if windows leave x or their rows have gaps."""
+        """Return the parameters; None if windows leave x, or the elements of a window row are not adjacent."""
         if not shape.is_inside or shape.groups > 1 or shape.dilation_width > 1 or shape.reads_pixels:
             return None
         line = shape.kernel_width * shape.in_channels
@@ -116,7 +116,7 @@ class Lines(Params):
 class WindowRows(RestOptions):
     """Template options of how windows of a convolution are read."""
 
-    lines: Annotated[bool, "whether they are read where they lie, line by line"]
+    lines: Annotated[bool, "whether windows are read in x, row by row"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,8 +134,8 @@ class Ring(Params):
 class WindowOptions(Options):
     """Template options of a small window, whose taps are unrolled."""
 
-    kernel_height: Annotated[int, "its rows; 0: loops"]
-    kernel_width: Annotated[int, "its columns; 0: loops"]
+    kernel_height: Annotated[int, "rows of the window; 0: not unrolled"]
+    kernel_width: Annotated[int, "columns of the window; 0: not unrolled"]
 
 
 def weighted_call(
@@ -149,7 +149,7 @@ def weighted_call(
     working: tuple[str, int] | None = None,
     variant: str = "",
 ) -> Call:
-    """Return the call of a layer whose weights, bias and multipliers (of integers) are separate operands.
+    """Return the instruction of a layer whose weights, bias and multipliers (of integer layers) are separate operands.
 
     Args:
         spec: The layer.
@@ -158,8 +158,8 @@ def weighted_call(
         params: Parameters besides those of the requantization or clamp.
         option: Template options of the loops.
         overlaps: How far y may overlap x.
-        working: Role of the working memory and its number of elements of the input's type, if any.
-        variant: Name of the variant of the function.
+        working: Role of the scratch memory and its number of elements of the input's type, if any.
+        variant: Part of the C function's name.
     """
     store = store_of(spec)
     operands: dict[str, Buffer] = {"x": site.x, "w": site.const("weights", packed)}
@@ -218,7 +218,7 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     """Emit a convolution: two pixels by four channels at a time.
 
     Loops: pairs of pixels, groups of channels, blocks of four channels, inputs; eight sums in named scalars. Windows
-    are gathered (im2col) unless they can be read where they lie. Weights are packed per group of channels as
+    are gathered (im2col) unless they can be read in place. Weights are packed per group of channels as
     [block][depth][4]; the channels behind the last block follow as [channel][depth].
     """
     shape, weights, depth = spec.shape, spec.weights, spec.depth
@@ -277,12 +277,12 @@ def _padded_width(shape: ConvShape) -> int:
 
 
 def reads_in_place(shape: ConvShape) -> bool:
-    """Return whether no ring buffer is needed: no window leaves x, and its pixels are adjacent."""
+    """Return whether no ring buffer is needed: no window leaves x, and the pixels of x are adjacent."""
     return shape.is_inside and shape.pixel_channels is None
 
 
 def ring_of(shape: ConvShape, direct: bool) -> Ring:
-    """Return the parameters of the ring buffer, or of x if it is read where it lies (`direct`)."""
+    """Return the parameters of the ring buffer, or of x if x is read in place (`direct`)."""
     return Ring(
         row_pixels=shape.in_width if direct else _padded_width(shape),
         reads_in_place=int(direct),
@@ -291,7 +291,7 @@ def ring_of(shape: ConvShape, direct: bool) -> Ring:
 
 
 def ring_size(shape: ConvShape, direct: bool) -> int:
-    """Return the elements of the padded rows under the window; 0 if x is read where it lies (`direct`)."""
+    """Return the number of elements of the ring buffer of padded rows; 0 if x is read in place (`direct`)."""
     return (
         0
         if direct
@@ -316,8 +316,12 @@ def _operands(kind: str, *working: Role) -> tuple[Role, ...]:
     return (
         reads("x", "input, channels last", *codes),
         reads("w", "weights, by blocks of four channels where these are computed together", *stored),
-        reads("bias", "what the sum of each channel starts with", *((_FLOAT,) if is_float else _SUMS)),
-        *(() if is_float else (reads("multiplier", "of sums, by channel", DType.INT32, optional=True),)),
+        reads("bias", "bias of each channel", *((_FLOAT,) if is_float else _SUMS)),
+        *(
+            ()
+            if is_float
+            else (reads("multiplier", "requantization multiplier of each channel", DType.INT32, optional=True),)
+        ),
         writes("y", "output, channels last", *((_FLOAT,) if is_float else _STORED)),
         *working,
     )
@@ -341,8 +345,8 @@ _LACKS: Mapping[str, frozenset[str]] = dict.fromkeys(("s4", "s2", "f16"), frozen
 """Tuning flags that kernels with narrow weights lack: updated weights may need more bits."""
 
 _STORED_SO = {
-    "s4": ", two weights a byte",
-    "s2": ", four weights a byte",
+    "s4": ", two weights per byte",
+    "s2": ", four weights per byte",
     "f16": ", weights of 16 bits, widened as they are read",
 }
 
@@ -366,8 +370,8 @@ def _dense(kind: str) -> Kernel:
     )
 
 
-def nibble_steps(spec: ConvSpec) -> int:
-    """Count instructions on 32-bit CPUs.
+def count_nibble_instructions(spec: ConvSpec) -> int:
+    """Estimate the instructions of the dense kernel for 4-bit weights on 32-bit CPUs.
 
     They are 20 per input of a block of eight channels, 60 per 16 inputs of one, and 7 per input of each remaining
     channel.
@@ -379,9 +383,9 @@ def nibble_steps(spec: ConvSpec) -> int:
 
 _DENSE_NIBBLES = Kernel(
     "dense_s4",
-    what="rows by a matrix, eight channels at a time, two in the halves of a word; two weights a byte",
+    what="rows by a matrix, eight channels at a time, two in the halves of a word; two weights per byte",
     operands=tuple(
-        reads("w", "weights, eight a word", DType.UINT32) if role.name == "w" else role for role in _operands("s4")
+        reads("w", "weights, eight per word", DType.UINT32) if role.name == "w" else role for role in _operands("s4")
     ),
     params=(DenseSizes, Requantization),
     without=frozenset({"x_zero_point", "max_int32_products"}),
@@ -389,7 +393,7 @@ _DENSE_NIBBLES = Kernel(
     when=_TENSORS["s4"],
     lacks=_LACKS["s4"],
     emit=emit_dense_nibbles,
-    extra=nibble_steps,
+    extra=count_nibble_instructions,
     any_size=True,
 )
 
@@ -399,9 +403,9 @@ def _conv(kind: str) -> Kernel:
     params, options = _store(is_float)
     return Kernel(
         f"conv2d_{kind}",
-        what="two pixels by four channels of any convolution; what lies under a window is gathered"
+        what="two pixels by four channels of any convolution; inputs under a window are gathered"
         + _STORED_SO.get(kind, ""),
-        operands=_operands(kind, scratch("patches", "what lies under two windows", optional=True)),
+        operands=_operands(kind, scratch("patches", "inputs under two windows", optional=True)),
         params=(ConvGeometry, Gathering, Lines, params),
         optional=(Gathering, Lines),
         without=frozenset({"kernel_width", *["x_zero_point"] * (kind == "s16")}),
@@ -420,7 +424,7 @@ def _depthwise(kind: str) -> Kernel:
     params, options = _store(is_float)
     return Kernel(
         f"depthwise_{kind}",
-        what="one filter a channel, from a ring of padded rows where windows leave the input"
+        what="one filter per channel, from a ring of padded rows where windows leave the input"
         + _STORED_SO.get(kind, ""),
         operands=_operands(kind, scratch("rows", "a ring of padded rows")),
         params=(ConvGeometry, Ring, params),
@@ -435,10 +439,13 @@ def _depthwise(kind: str) -> Kernel:
 
 
 PORTABLE_DENSE: tuple[Kernel, ...] = tuple(map(_dense, ("f32", "s8", "s16", "s4", "f16")))
+"""Kernels of fully connected layers in C, one for each type of input and weights."""
 
 PORTABLE_DEPTHWISE: tuple[Kernel, ...] = tuple(map(_depthwise, ("f32", "s16", "s8", "s4", "f16")))
+"""Kernels of depthwise convolutions in C, one for each type of input and weights."""
 
 PORTABLE_CONV: tuple[Kernel, ...] = (
     *(replace(kernel, when=(*kernel.when, single_row)) for kernel in map(_dense, ("f32", "s16", "s8", "s4", "f16"))),
     *map(_conv, ("f32", "s16", "s8", "s4", "s2", "f16")),
 )
+"""Kernels of convolutions in C, in order of preference: dense kernels for single pixels, then those of any window."""

@@ -53,8 +53,10 @@ PIXELS_PER_PASS = 6
 DENSE_UNROLL = 4
 """Unroll factor of the loop over the inputs of a dense layer on Thumb-2, in units of four inputs."""
 
-LONGEST_CHUNK = 24
-"""Unroll factor of the loop over a chunk of weights: the largest number of inputs in a chunk."""
+MAX_CHUNK_INPUTS = 24
+"""Largest number of inputs in a chunk of weights, and unroll factor of the loop over a chunk.
+
+A chunk is a part of the weights of an output channel whose sums fit 16 bits (split_into_chunks)."""
 
 UNROLLED_INPUT_HALFWORDS = 9
 """Code size of one unrolled input, in halfwords, on Thumb-1 and on Thumb-2."""
@@ -66,39 +68,39 @@ EXIT_HALFWORDS_THUMB2 = 20
 """Distance from the last unrolled input to the code behind the loop, in halfwords, on Thumb-2."""
 
 CHUNK_COUNT_BITS = 9
-"""Bits of the number of a channel's chunks, which shares a word with the channel's bias on Thumb-2."""
+"""Bits of a channel's number of chunks, which shares a word with the channel's bias on Thumb-2."""
 
-PAIRS = 11
-"""Unroll factor in pairs of inputs where two weights share a byte: one byte holds the jump distance on all of these
-CPUs."""
+MAX_CHUNK_PAIRS = 11
+"""Largest number of pairs of 4-bit weights in a chunk, and unroll factor of the loop over them: on all of these CPUs,
+one byte holds the jump distance into the unrolled code."""
 
-PAIR_BODY = {"thumb1": 19, "thumb2": 21}
+UNROLLED_PAIR_HALFWORDS = {"thumb1": 19, "thumb2": 21}
 """Code size of one unrolled pair, in halfwords, by instruction set."""
 
-LEAVE_PAIRS = PAIRS * PAIR_BODY["thumb1"] + 20
-"""Distance from the first unrolled pair to the code behind the loop, in halfwords, on Thumb-1."""
+EXIT_PAIRS_HALFWORDS = MAX_CHUNK_PAIRS * UNROLLED_PAIR_HALFWORDS["thumb1"] + 20
+"""Distance from the first unrolled pair of 4-bit weights to the code behind the loop, in halfwords, on Thumb-1."""
 
-CHUNK_SUM = 255
+MAX_CHUNK_WEIGHT_SUM = 255
 """Largest sum of weight magnitudes in a chunk: sums of their products with int8 inputs then fit 16 bits."""
 
 
-def to_int8(spec: ConvSpec) -> bool:
-    """Require int8 to int8."""
+def has_int8_tensors(spec: ConvSpec) -> bool:
+    """Require int8 input, weights and output."""
     return all(t.dtype is DType.INT8 for t in (spec.x, spec.w, spec.y)) and spec.y.quant is not None
 
 
-def upper_word(spec: ConvSpec) -> bool:
-    """Require results requantized by the upper word of a product."""
+def fits_upper_word(spec: ConvSpec) -> bool:
+    """Require 32-bit accumulators that are requantized by the upper word of a 64-bit product."""
     return spec.acc is DType.INT32 and spec.high_word.shift == 32
 
 
-def one_group(spec: ConvSpec) -> bool:
-    """Require channels in one group."""
+def has_one_group(spec: ConvSpec) -> bool:
+    """Require one group of channels."""
     return spec.shape.groups == 1
 
 
-def rows_of_pixels(spec: ConvSpec) -> bool:
-    """Require that each pixel of the output reads the one at its place."""
+def is_unstrided_pointwise(spec: ConvSpec) -> bool:
+    """Require a pointwise convolution with stride 1 and one group of channels."""
     shape = spec.shape
     return shape.groups == 1 and shape.reads_pixels and shape.stride_height == shape.stride_width == 1
 
@@ -117,44 +119,53 @@ def _padded(rows: Array, multiple: int, axis: int = 1) -> Array:
     return np.pad(rows, [(0, missing if a == axis else 0) for a in range(rows.ndim)])
 
 
-def conv_mla_steps(spec: ConvSpec) -> int:
-    """Count instructions in assembly: 5 per input of six pixels and a channel, 14 per chunk, 11 to pack an input."""
+def count_mla_instructions(spec: ConvSpec) -> int:
+    """Estimate the instructions on Thumb-2 for int8 weights.
+
+    They are 5 per input of six pixels and an output channel, 14 per chunk, and 11 to pack an input.
+    """
     return _steps_of_chunks(spec, per_weight=5, chunk=14, channel=62, pack=11)
 
 
-def conv_muls_steps(spec: ConvSpec) -> int:
-    """Count instructions in assembly: 9 per input of six pixels and a channel, 22 per chunk, 21 to pack an input."""
+def count_muls_instructions(spec: ConvSpec) -> int:
+    """Estimate the instructions on Thumb-1 for int8 weights.
+
+    They are 9 per input of six pixels and an output channel, 22 per chunk, and 21 to pack an input.
+    """
     return _steps_of_chunks(spec, per_weight=9, chunk=22, channel=190, pack=21)
 
 
-def conv_muls_steps_of_few(spec: ConvSpec, pixels: int) -> int:
-    """Count instructions in assembly for fewer than six pixels: 7 (four pixels) or 5 (two) per input and channel."""
+def count_muls_instructions_of_few(spec: ConvSpec, pixels: int) -> int:
+    """Estimate the instructions on Thumb-1 of kernels that compute fewer than six pixels at a time.
+
+    They are 7 per input and output channel for four pixels, 5 for two.
+    """
     twos = pixels // 2
     return _steps_of_chunks(
         spec, per_weight=3 + 2 * twos, chunk=7 + 5 * twos, channel=22 + 56 * twos, pack=3 + 6 * twos, pixels=pixels
     )
 
 
-def conv_mul_steps(spec: ConvSpec) -> int:
-    """Count instructions on RISC-V.
+def count_mul_instructions(spec: ConvSpec) -> int:
+    """Estimate the instructions on RISC-V for int8 weights.
 
-    They are 10 per input of six pixels and a channel and 23 per chunk in assembly, and 24 in C to pack an input.
+    They are 10 per input of six pixels and an output channel, 23 per chunk, and 24 to pack an input, which C code does.
     """
     return _steps_of_chunks(spec, per_weight=10, chunk=23, channel=90, pack=24)
 
 
-def conv_mla_steps_4(spec: ConvSpec) -> int:
-    """Count instructions with 4-bit weights in assembly: 12 per two inputs of six pixels and a channel."""
+def count_mla_instructions_int4(spec: ConvSpec) -> int:
+    """Estimate the instructions on Thumb-2 for 4-bit weights: 12 per two inputs of six pixels and an output channel."""
     return _steps_of_chunks(spec, per_weight=6, chunk=14, channel=62, pack=11, few_bits=True)
 
 
-def conv_muls_steps_4(spec: ConvSpec) -> int:
-    """Count instructions with 4-bit weights in assembly: 19 per two inputs of six pixels and a channel."""
+def count_muls_instructions_int4(spec: ConvSpec) -> int:
+    """Estimate the instructions on Thumb-1 for 4-bit weights: 19 per two inputs of six pixels and an output channel."""
     return _steps_of_chunks(spec, per_weight=9.5, chunk=24, channel=190, pack=21, few_bits=True)
 
 
-def conv_mul_steps_4(spec: ConvSpec) -> int:
-    """Count instructions with 4-bit weights in assembly: 22 per two inputs of six pixels and a channel."""
+def count_mul_instructions_int4(spec: ConvSpec) -> int:
+    """Estimate the instructions on RISC-V for 4-bit weights: 22 per two inputs of six pixels and an output channel."""
     return _steps_of_chunks(spec, per_weight=11, chunk=23, channel=90, pack=24, few_bits=True)
 
 
@@ -172,19 +183,19 @@ def _steps_of_chunks(
     few_bits: bool = False,
     pixels: int = PIXELS_PER_PASS,
 ) -> int:
-    rows = spec.byte_rows
+    rows = spec.int8_rows
     around = sum(chunk * len(_chunks(row, few_bits)) + channel for row in rows)
     return int(_blocks_of_pixels(spec, pixels) * (per_weight * rows.size + around + pack * spec.depth))
 
 
-def dense_smlal_steps(spec: ConvSpec) -> int:
-    """Count instructions in assembly: 21 per four inputs of four channels."""
+def count_dense_smlal_instructions(spec: ConvSpec) -> int:
+    """Estimate the instructions of a dense layer on Thumb-2: 21 per four inputs of four output channels."""
     rows, channels, depth = _dense_shape(spec)
     return rows * -(-channels // 4) * (21 * depth // 4 + 60)
 
 
-def dense_muls_steps(spec: ConvSpec) -> int:
-    """Count instructions in assembly: 81 per four inputs of six channels."""
+def count_dense_muls_instructions(spec: ConvSpec) -> int:
+    """Estimate the instructions of a dense layer on Thumb-1: 81 per four inputs of six output channels."""
     rows, channels, depth = _dense_shape(spec)
     return rows * -(-channels // 6) * (81 * depth // 4 + 240)
 
@@ -200,7 +211,7 @@ def _blocks_of_pixels(spec: ConvSpec, pixels: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pairs(Params):
+class PixelPairs(Params):
     """Parameters of the im2col step that packs the windows of several pixels into words of two pixels."""
 
     reads_in_place: Annotated[int, "1 if the pixels of x are read in place, without im2col"]
@@ -218,7 +229,7 @@ class OutputCodes(CodeLimits):
 
 @dataclass(frozen=True, kw_only=True)
 class ThumbOffset(Params):
-    """Parameter of requantization by products of 32 bits."""
+    """Parameter of requantization by products of 32 bits on Thumb-1."""
 
     requantize_offset: Annotated[Trained, "zero point of y less the lowest value, plus one half, before the last shift"]
 
@@ -227,31 +238,31 @@ class ThumbOffset(Params):
 class ThumbOptions(Options):
     """Template options of requantization on Thumb-1."""
 
-    piece_bits: Annotated[int, "bits of each of the three pieces of a multiplier"]
-    low: Annotated[int, "the lowest code of y"]
-    high: Annotated[int, "the highest code of y"]
+    piece_bits: Annotated[int, "bits of each of the three pieces into which a multiplier is split"]
+    low: Annotated[int, "lowest quantized value of y"]
+    high: Annotated[int, "highest quantized value of y"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThumbLoop(Options):
     """Template options of the loop over a chunk of weights on Thumb-1."""
 
-    unroll: Annotated[int, "unroll factor of the loop, in inputs"]
-    input_halfwords: Annotated[int, "halfwords of code per input"]
+    unroll: Annotated[int, "inputs for which the loop is unrolled"]
+    input_halfwords: Annotated[int, "halfwords of code of an unrolled input"]
     exit_halfwords: Annotated[int, "halfwords from the first unrolled input to the code behind the loop"]
 
 
-def loop_of(pixels: int) -> ThumbLoop:
-    """Return the loop options for 2, 4 or 6 pixels.
+def thumb1_loop(pixels: int) -> ThumbLoop:
+    """Return the loop options of the Thumb-1 kernel that computes 2, 4 or 6 pixels at a time.
 
     Each word of two pixels adds code to an unrolled step and to the code behind the loop.
     """
     missing = (PIXELS_PER_PASS - pixels) // 2
     size = UNROLLED_INPUT_HALFWORDS - 2 * missing
     return ThumbLoop(
-        unroll=LONGEST_CHUNK,
+        unroll=MAX_CHUNK_INPUTS,
         input_halfwords=size,
-        exit_halfwords=LONGEST_CHUNK * size + EXIT_HALFWORDS_THUMB1 - 5 * missing,
+        exit_halfwords=MAX_CHUNK_INPUTS * size + EXIT_HALFWORDS_THUMB1 - 5 * missing,
     )
 
 
@@ -259,23 +270,23 @@ def loop_of(pixels: int) -> ThumbLoop:
 class ChunkLoop(Options):
     """Template options of the loop over a chunk of weights."""
 
-    max_chunk: Annotated[int, "unroll factor of the loop, in inputs"]
+    max_chunk: Annotated[int, "inputs for which the loop is unrolled"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkCode(Options):
-    """Template options of the code layout of that loop on Thumb-2."""
+    """Template options of the code layout of the loop over a chunk of weights on Thumb-2."""
 
     exit_halfwords: Annotated[int, "halfwords from the last unrolled input to the code behind the loop"]
-    input_halfwords: Annotated[int, "halfwords of code per input"]
+    input_halfwords: Annotated[int, "halfwords of code of an unrolled input"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DenseLoop(Options):
     """Template options of the loop over the inputs of a dense layer on Thumb-2."""
 
-    unroll: Annotated[int, "times four inputs that it writes out"]
+    unroll: Annotated[int, "unroll factor, in units of four inputs"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
 
 
@@ -299,9 +310,9 @@ def _conv_call(
         options: Template options of the loops and the requantization.
         pixels: Output pixels that are computed together.
     """
-    shape, direct = spec.shape, rows_of_pixels(spec)
+    shape, direct = spec.shape, is_unstrided_pointwise(spec)
     runs, taps = (1, shape.kernel_width) if shape.dilation_width == 1 else (shape.kernel_width, 1)
-    pairs = Pairs(
+    pairs = PixelPairs(
         reads_in_place=int(direct), runs_per_kernel_row=runs, taps_per_run=taps, x_zero_point=spec.x.q.zero_point
     )
     tail_bytes = pixels * shape.out_channels if shape.out_height * shape.out_width % pixels else 0
@@ -319,8 +330,8 @@ def _conv_call(
     return site.call(operands, [shape.geometry, params, pairs], options, overlaps=spec.overlaps(order))
 
 
-def chunks(row: Array) -> list[Array]:
-    """Split a row of weights into the longest chunks whose sums of products with int8 fit 16 bits."""
+def split_into_chunks(row: Array) -> list[Array]:
+    """Split the weights of an output channel into the longest chunks whose sums of products with int8 fit 16 bits."""
     ends = _ends_of_chunks(row.astype(np.int16).tobytes())
     return [row[start:end] for start, end in pairwise((0, *ends, len(row)))]
 
@@ -334,7 +345,7 @@ def _ends_of_chunks(row: bytes) -> tuple[int, ...]:
     """
     ends, start, total = [], 0, 0
     for end, size in enumerate(np.abs(np.frombuffer(row, np.int16).astype(int)).tolist()):
-        if total + size > CHUNK_SUM or end - start == LONGEST_CHUNK:
+        if total + size > MAX_CHUNK_WEIGHT_SUM or end - start == MAX_CHUNK_INPUTS:
             ends.append(end)
             start, total = end, 0
         total += size
@@ -347,10 +358,10 @@ def _chunks(row: Array, few_bits: bool) -> list[Array]:
     PAIRS is small enough for the sums of any such chunk to fit 16 bits.
     """
     if not few_bits:
-        return chunks(row)
+        return split_into_chunks(row)
     pairs = np.pad(row, (0, len(row) % 2)).reshape(-1, 2).astype(np.int8)
     joined = (pairs[:, 0] & 15 | pairs[:, 1] << 4).astype(np.int8)
-    return [joined[at : at + PAIRS] for at in range(0, len(joined), PAIRS)]
+    return [joined[at : at + MAX_CHUNK_PAIRS] for at in range(0, len(joined), MAX_CHUNK_PAIRS)]
 
 
 def _stream(row: Array, site: Site, entries: Array, leave: int) -> bytes:
@@ -368,38 +379,40 @@ def _is_packed(site: Site) -> bool:
     return four_bits in site.kernel.when
 
 
-def few_chunks(spec: ConvSpec) -> bool:
-    """Require at most 255 chunks of weights a channel."""
-    rows = spec.byte_rows
+def has_few_chunks(spec: ConvSpec) -> bool:
+    """Require at most 255 chunks of weights per output channel."""
+    rows = spec.int8_rows
     max_row_sum = np.abs(rows.astype(np.int64)).sum(1).max(initial=0)  # Two neighbouring chunks exceed CHUNK_SUM.
-    if 2 * max_row_sum // (CHUNK_SUM + 1) + spec.depth // LONGEST_CHUNK + 1 < 256:
+    if 2 * max_row_sum // (MAX_CHUNK_WEIGHT_SUM + 1) + spec.depth // MAX_CHUNK_INPUTS + 1 < 256:
         return True
-    return all(len(chunks(row)) < 256 for row in rows)
+    return all(len(split_into_chunks(row)) < 256 for row in rows)
 
 
-def short_heads(spec: ConvSpec) -> bool:
-    """Require 32 bits for a channel's bias and its number of chunks, of which nine for this."""
+def fits_head_word(spec: ConvSpec) -> bool:
+    """Require that a channel's bias fits 23 bits and its number of chunks 9 bits, since both share a word."""
     bias = np.abs(spec.folded_bias).max(initial=0)
-    return bias < 2 ** (31 - CHUNK_COUNT_BITS) and all(len(chunks(row)) < 2**CHUNK_COUNT_BITS for row in spec.byte_rows)
+    return bias < 2 ** (31 - CHUNK_COUNT_BITS) and all(
+        len(split_into_chunks(row)) < 2**CHUNK_COUNT_BITS for row in spec.int8_rows
+    )
 
 
-def short_products(spec: ConvSpec) -> bool:
-    """Require results requantized by products of 32 bits."""
-    return piece_of(spec.requantizer, spec.largest_sum, spec.limits[0]) > 0
+def fits_32_bit_products(spec: ConvSpec) -> bool:
+    """Require a requantization that products of 32 bits can compute."""
+    return choose_piece_bits(spec.requantizer, spec.largest_sum, spec.limits[0]) > 0
 
 
-def piece_of(requantize: Requantizer, max_sum: int, low: int) -> int:
-    """Return the bits of the pieces of a multiplier of three pieces, so that no product exceeds 32 bits.
+def choose_piece_bits(requantize: Requantizer, max_sum: int, low: int) -> int:
+    """Choose the size of the three pieces of a multiplier, so that no product exceeds 32 bits.
 
-    One size serves all layers if it can, so that they share their code.
+    9 bits are preferred, so that layers share their code.
 
     Args:
         requantize: The requantization.
-        max_sum: The largest sum.
-        low: The lowest result.
+        max_sum: Upper bound of the magnitude of accumulators.
+        low: The lowest quantized result.
 
     Returns:
-        The bits of a piece, or 0 if none fits.
+        The bits of a piece, or 0 if no size fits.
     """
     if requantize.shift != 31:
         return 0
@@ -420,19 +433,21 @@ def _thumb1(spec: ConvSpec) -> tuple[Array, ThumbOffset, ThumbOptions]:
     """Return the requantization on Thumb-1: [channels, 2] of bias and multiplier, parameters and options."""
     folded, requantize = spec.folded_bias, spec.requantizer
     tails = np.stack([folded, np.broadcast_to(requantize.multiplier, folded.shape)], axis=1).astype(np.int32)
-    return tails, *thumb_codes(requantize, spec.largest_sum, spec.limits)
+    return tails, *thumb1_requantization(requantize, spec.largest_sum, spec.limits)
 
 
-def thumb_codes(requantize: Requantizer, max_sum: int, limits: tuple[int, int]) -> tuple[ThumbOffset, ThumbOptions]:
-    """Return the parameters and options that requantize sums on Thumb-1.
+def thumb1_requantization(
+    requantize: Requantizer, max_sum: int, limits: tuple[int, int]
+) -> tuple[ThumbOffset, ThumbOptions]:
+    """Return the parameters and options that requantize accumulators on Thumb-1.
 
     Args:
         requantize: The requantization.
-        max_sum: The largest sum.
-        limits: Lowest and highest result.
+        max_sum: Upper bound of the magnitude of accumulators.
+        limits: Lowest and highest quantized result.
     """
     low, high = limits
-    piece = piece_of(requantize, max_sum, low)
+    piece = choose_piece_bits(requantize, max_sum, low)
     offset = ThumbOffset(requantize_offset=_offset(requantize, low, requantize.shift - 2 * piece))
     return offset, ThumbOptions(piece_bits=piece, low=low, high=high)
 
@@ -443,14 +458,18 @@ def _codes(spec: ConvSpec) -> OutputCodes:
 
 
 def emit_conv_mla(spec: ConvSpec, site: Site) -> Call:
-    """Emit the convolution for Thumb-2, with weights in chunks whose sums of products fit 16 bits.
+    """Emit a convolution for Thumb-2 (instruction MLA), with weights in chunks whose sums of products fit 16 bits.
 
     The number of a channel's chunks shares a word with its bias.
     """
     few_bits = _is_packed(site)
-    longest, body = (PAIRS, PAIR_BODY["thumb2"]) if few_bits else (LONGEST_CHUNK, UNROLLED_INPUT_HALFWORDS)
+    longest, body = (
+        (MAX_CHUNK_PAIRS, UNROLLED_PAIR_HALFWORDS["thumb2"])
+        if few_bits
+        else (MAX_CHUNK_INPUTS, UNROLLED_INPUT_HALFWORDS)
+    )
     entries = EXIT_HALFWORDS_THUMB2 + body * np.arange(longest + 1)
-    rows = spec.byte_rows
+    rows = spec.int8_rows
     packed = np.frombuffer(b"".join(_stream(row, site, entries, 0) for row in rows), np.uint8)
     heads = spec.folded_bias * 2**CHUNK_COUNT_BITS + [len(_chunks(row, few_bits)) for row in rows]
     tails = _with_common_parts(spec, np.stack([heads, spec.multipliers], axis=1).astype(np.int32))
@@ -462,7 +481,7 @@ def emit_conv_mla(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_conv_muls(spec: ConvSpec, site: Site, pixels: int = PIXELS_PER_PASS) -> Call:
-    """Emit the convolution for Thumb-1, with weights in chunks whose sums of products fit 16 bits.
+    """Emit a convolution for Thumb-1 (instruction MULS), with weights in chunks whose sums of products fit 16 bits.
 
     The number of a channel's chunks is the low byte of its bias word.
 
@@ -471,11 +490,15 @@ def emit_conv_muls(spec: ConvSpec, site: Site, pixels: int = PIXELS_PER_PASS) ->
         site: Operands and CPU features of the call.
         pixels: Pixels that are computed together: 6, 4 or 2.
     """
-    few_bits, loop = _is_packed(site), loop_of(pixels)
+    few_bits, loop = _is_packed(site), thumb1_loop(pixels)
     if few_bits:
-        loop = ThumbLoop(unroll=PAIRS, input_halfwords=PAIR_BODY["thumb1"], exit_halfwords=LEAVE_PAIRS)
+        loop = ThumbLoop(
+            unroll=MAX_CHUNK_PAIRS,
+            input_halfwords=UNROLLED_PAIR_HALFWORDS["thumb1"],
+            exit_halfwords=EXIT_PAIRS_HALFWORDS,
+        )
     tails, params, options = _thumb1(spec)
-    rows = spec.byte_rows
+    rows = spec.int8_rows
     tails[:, 0] = tails[:, 0] * 256 + [len(_chunks(row, few_bits)) for row in rows]
     entries = loop.input_halfwords * np.arange(loop.unroll, -1, -1)
     packed = np.frombuffer(b"".join(_stream(row, site, entries, loop.exit_halfwords) for row in rows), np.uint8)
@@ -483,13 +506,13 @@ def emit_conv_muls(spec: ConvSpec, site: Site, pixels: int = PIXELS_PER_PASS) ->
 
 
 def emit_conv_mul(spec: ConvSpec, site: Site) -> Call:
-    """Emit the convolution for RISC-V, with weights in chunks whose sums of products fit 16 bits.
+    """Emit a convolution for RISC-V (instruction mul), with weights in chunks whose sums of products fit 16 bits.
 
     Each chunk is preceded by its length.
     """
     few_bits = _is_packed(site)
-    longest = PAIRS if few_bits else LONGEST_CHUNK
-    rows = spec.byte_rows
+    longest = MAX_CHUNK_PAIRS if few_bits else MAX_CHUNK_INPUTS
+    rows = spec.int8_rows
     packed = np.frombuffer(b"".join(_stream(row, site, np.arange(longest + 1), 0) for row in rows), np.int8)
     bias, count = spec.folded_bias, np.array([len(_chunks(row, few_bits)) for row in rows])
     whole = (bias * 0x10001 - (count << 15)).astype(np.uint32).view(np.int32)
@@ -499,17 +522,17 @@ def emit_conv_mul(spec: ConvSpec, site: Site) -> Call:
 
 
 def _with_common_parts(spec: ConvSpec, tails: Array) -> Array:
-    """Append the common part of a channel's weights to the requantization constants, if weights have 9 bits."""
+    """Append the offset of each channel's weights to the requantization constants, if weights have 9 bits."""
     if spec.w.dtype is DType.INT8:
         return tails
-    return np.concatenate([tails, spec.common_parts[:, None]], axis=1)
+    return np.concatenate([tails, spec.channel_offsets[:, None]], axis=1)
 
 
 def emit_dense_smlal(spec: ConvSpec, site: Site) -> Call:
-    """Emit the dense layer for Thumb-2, four output channels at a time.
+    """Emit a dense layer for Thumb-2 (instruction SMLAL), four output channels at a time.
 
     A word holds the weights of four channels for one input: channels 0 and 1 in the outer bytes, 2 and 3 in the inner
-    ones; those of channels 0 and 2 plus 128.
+    bytes. Weights of channels 0 and 2 are stored plus 128.
     """
     blocks = _blocks(spec, 4).astype(np.int16)
     packed = (blocks + np.array([128, 0, 128, 0], np.int16))[..., [0, 3, 2, 1]].astype(np.uint8)
@@ -535,19 +558,19 @@ def _words(block: Array) -> Array:
 
 
 def emit_dense_muls(spec: ConvSpec, site: Site) -> Call:
-    """Emit the dense layer for Thumb-1: weights plus 128 as [block][depth][6].
+    """Emit a dense layer for Thumb-1, six output channels at a time: weights plus 128 as [block][depth][6].
 
     Each block also has six biases, then six multipliers.
     """
-    packed, joined = in_sixes(spec)
+    packed, joined = pack_in_sixes(spec)
     params, options = _thumb1(spec)[1:]
     return _dense_call(spec, site, packed, joined, params, [options, WeightLoads.of(spec, site)], block=6)
 
 
 def emit_dense_muls_4(spec: ConvSpec, site: Site) -> Call:
-    """Emit the dense layer for Thumb-1 with 4-bit weights: two per byte, each plus 8, as [block][depth][6]."""
+    """Emit a dense layer for Thumb-1 with 4-bit weights: two per byte, each plus 8, as [block][depth][6]."""
     params, options = _thumb1(spec)[1:]
-    return _dense_call(spec, site, _nibbles_in_sixes(spec), in_sixes(spec)[1], params, [options], block=6)
+    return _dense_call(spec, site, _nibbles_in_sixes(spec), pack_in_sixes(spec)[1], params, [options], block=6)
 
 
 def _nibbles_in_sixes(spec: ConvSpec) -> Array:
@@ -556,8 +579,12 @@ def _nibbles_in_sixes(spec: ConvSpec) -> Array:
     return nibbles(blocks[..., 0::2], blocks[..., 1::2])
 
 
-def in_sixes(spec: ConvSpec) -> tuple[Array, Array]:
-    """Return weights plus 128 as [block][depth][6], and per block six biases, then six multipliers."""
+def pack_in_sixes(spec: ConvSpec) -> tuple[Array, Array]:
+    """Pack the weights and requantization constants of a dense layer for Thumb-1, by blocks of six output channels.
+
+    Returns:
+        Weights plus 128, uint8 [blocks, depth, 6], and biases and multipliers, int32 [blocks, 2, 6].
+    """
     packed = (_blocks(spec, 6).astype(np.int16) + 128).astype(np.uint8)
     return packed, _padded(_thumb1(spec)[0], 6, axis=0).reshape(-1, 6, 2).transpose(0, 2, 1)
 
@@ -568,14 +595,14 @@ def _blocks(spec: ConvSpec, size: int) -> Array:
     return _padded(rows, size, axis=0).reshape(-1, size, rows.shape[1]).transpose(0, 2, 1)
 
 
-def to_int16(spec: ConvSpec) -> bool:
-    """Require int8 to int16, sums in 32 bits."""
+def has_int16_results(spec: ConvSpec) -> bool:
+    """Require int8 input and weights, int16 results, and accumulators of 32 bits."""
     types = (spec.x.dtype, spec.w.dtype, spec.y.dtype)
     return types == (DType.INT8, DType.INT8, DType.INT16) and spec.is_requantized and spec.acc is DType.INT32
 
 
-def to_sums(spec: ConvSpec) -> bool:
-    """Require int8, sums of 32 bits as they are."""
+def has_sum_results(spec: ConvSpec) -> bool:
+    """Require int8 input and weights, and int32 accumulators as the result."""
     return spec.x.dtype is spec.w.dtype is DType.INT8 and spec.is_sums
 
 
@@ -590,11 +617,11 @@ class WideOffset(Params):
 class ShiftOptions(Options):
     """Template option of requantization: the right shift of products."""
 
-    shift: Annotated[int, "of products with the multiplier to the right"]
+    shift: Annotated[int, "right shift of products with the multiplier"]
 
 
 def emit_dense_muls_16(spec: ConvSpec, site: Site) -> Call:
-    """Emit the dense layer for Thumb-1 with int16 results, six channels at a time; sums are requantized in C.
+    """Emit a dense layer for Thumb-1 with int16 results, six channels at a time; accumulators are requantized in C.
 
     Weights are stored plus 128, or, with 4 bits, two per byte, each plus 8.
     """
@@ -614,7 +641,7 @@ def emit_dense_muls_16(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_dense_muls_32(spec: ConvSpec, site: Site) -> Call:
-    """Emit the dense layer for Thumb-1 with int32 results, six channels at a time.
+    """Emit a dense layer for Thumb-1 with int32 results, six channels at a time.
 
     Weights plus 128 are stored as [block][depth][6], with six biases per block.
     """
@@ -653,18 +680,18 @@ def _dense_call(
     )
 
 
-def few_pixels(spec: ConvSpec) -> bool:
-    """Require at most three pixels, half of those that a convolution computes together."""
+def has_few_pixels(spec: ConvSpec) -> bool:
+    """Require at most three output pixels: a convolution computes six together."""
     shape = spec.shape
     return shape.out_height * shape.out_width <= PIXELS_PER_PASS // 2
 
 
-def many_pixels(spec: ConvSpec) -> bool:
-    """Require more than three pixels."""
-    return not few_pixels(spec)
+def has_many_pixels(spec: ConvSpec) -> bool:
+    """Require more than three output pixels."""
+    return not has_few_pixels(spec)
 
 
-def deep(spec: ConvSpec) -> bool:
+def has_four_inputs(spec: ConvSpec) -> bool:
     """Require at least four inputs."""
     return spec.depth >= 4
 
@@ -673,15 +700,15 @@ def _operands(weights: DType, *working: Role, result: DType = DType.INT8) -> tup
     return (
         reads("x", "input, channels last", DType.INT8),
         reads("w", "weights in reading order", weights),
-        reads("tails", "what requantizes, by channel", DType.INT32),
+        reads("tails", "biases and multipliers, by channel", DType.INT32),
         writes("y", "output, channels last", result),
         *working,
     )
 
 
 _WORKING = (
-    scratch("words", "what lies under six windows, two pixels a word", DType.INT32),
-    scratch("copies", "windows as they are copied, or results of pixels beyond the last", DType.INT8),
+    scratch("words", "inputs of six windows, two pixels per word", DType.INT32),
+    scratch("copies", "copied windows, or results of pixels beyond the last one", DType.INT8),
 )
 
 _CONV = "six pixels at a time as three words of two, so that one product serves both pixels of a word"
@@ -696,9 +723,9 @@ _DENSE_SMLAL = Kernel(
     params=(CodeLimits, DenseSizes),
     options=(DenseLoop, RestOptions),
     needs=frozenset({"thumb2"}),
-    when=(to_int8, deep, upper_word),
+    when=(has_int8_tensors, has_four_inputs, fits_upper_word),
     emit=emit_dense_smlal,
-    extra=dense_smlal_steps,
+    extra=count_dense_smlal_instructions,
 )
 
 _DENSE_MULS = Kernel(
@@ -708,9 +735,9 @@ _DENSE_MULS = Kernel(
     params=(ThumbOffset, DenseSizes),
     options=(ThumbOptions, WeightLoads, RestOptions),
     needs=frozenset({"thumb1"}),
-    when=(to_int8, short_products),
+    when=(has_int8_tensors, fits_32_bit_products),
     emit=emit_dense_muls,
-    extra=dense_muls_steps,
+    extra=count_dense_muls_instructions,
 )
 
 _DENSE_MULS_16 = Kernel(
@@ -720,9 +747,9 @@ _DENSE_MULS_16 = Kernel(
     params=(WideOffset, CodeLimits, DenseSizes),
     options=(ShiftOptions, WeightLoads),
     needs=frozenset({"thumb1"}),
-    when=(to_int16,),
+    when=(has_int16_results,),
     emit=emit_dense_muls_16,
-    extra=dense_muls_steps,
+    extra=count_dense_muls_instructions,
 )
 
 _DENSE_MULS_32 = Kernel(
@@ -731,15 +758,15 @@ _DENSE_MULS_32 = Kernel(
     operands=(
         reads("x", "input, channels last", DType.INT8),
         reads("w", "weights in reading order", DType.UINT8),
-        reads("bias", "what sums start with", DType.INT32),
+        reads("bias", "biases, by blocks of channels", DType.INT32),
         writes("y", "output, channels last", DType.INT32),
     ),
     params=(DenseSizes,),
     options=(RestOptions, WeightLoads),
     needs=frozenset({"thumb1"}),
-    when=(to_sums,),
+    when=(has_sum_results,),
     emit=emit_dense_muls_32,
-    extra=dense_muls_steps,
+    extra=count_dense_muls_instructions,
 )
 
 _PIXELS: tuple[Kernel, ...] = (
@@ -747,37 +774,37 @@ _PIXELS: tuple[Kernel, ...] = (
         "conv2d_s8_thumb2",
         what=_CONV,
         operands=_operands(DType.UINT8, *_WORKING),
-        params=(ConvGeometry, OutputCodes, Pairs),
+        params=(ConvGeometry, OutputCodes, PixelPairs),
         options=(ChunkLoop, ChunkCode),
         needs=frozenset({"thumb2"}),
         lacks=_BY_VALUE,
-        when=(to_int8, one_group, upper_word, short_heads),
+        when=(has_int8_tensors, has_one_group, fits_upper_word, fits_head_word),
         emit=emit_conv_mla,
-        extra=conv_mla_steps,
+        extra=count_mla_instructions,
     ),
     Kernel(
         "conv2d_s8_thumb1",
         what=_CONV,
         operands=_operands(DType.UINT8, *_WORKING),
-        params=(ConvGeometry, ThumbOffset, Pairs),
+        params=(ConvGeometry, ThumbOffset, PixelPairs),
         options=(ThumbOptions, ThumbLoop),
         needs=frozenset({"thumb1"}),
         lacks=_BY_VALUE,
-        when=(to_int8, one_group, short_products, few_chunks),
+        when=(has_int8_tensors, has_one_group, fits_32_bit_products, has_few_chunks),
         emit=emit_conv_muls,
-        extra=conv_muls_steps,
+        extra=count_muls_instructions,
     ),
     Kernel(
         "conv2d_s8_rv32",
         what=_CONV,
         operands=_operands(DType.INT8, *_WORKING),
-        params=(ConvGeometry, OutputCodes, Pairs),
+        params=(ConvGeometry, OutputCodes, PixelPairs),
         options=(ChunkLoop,),
         needs=frozenset({"rv32"}),
         lacks=_BY_VALUE,
-        when=(to_int8, one_group, upper_word),
+        when=(has_int8_tensors, has_one_group, fits_upper_word),
         emit=emit_conv_mul,
-        extra=conv_mul_steps,
+        extra=count_mul_instructions,
     ),
 )
 
@@ -785,9 +812,9 @@ _FEW_PIXELS = tuple(
     replace(
         _PIXELS[1],
         name=f"conv2d_s8_thumb1_{pixels}",
-        what=f"{pixels} pixels at a time in the way of six, with {pixels} sixths of the working memory",
+        what=f"{pixels} pixels at a time, with {pixels} sixths of the scratch memory of six",
         emit=partial(emit_conv_muls, pixels=pixels),
-        extra=partial(conv_muls_steps_of_few, pixels=pixels),
+        extra=partial(count_muls_instructions_of_few, pixels=pixels),
     )
     for pixels in (4, 2)
 )
@@ -796,17 +823,21 @@ _PIXELS_9 = tuple(
     replace(
         kernel,
         name=f"{kernel.name}_nine",
-        what=f"{_CONV}; weights of nine bits as bytes, and what a channel's are less times the sum of a pixel's inputs",
-        when=(nine_bits, to_int8_codes, *(holds for holds in kernel.when if holds is not to_int8)),
+        what=f"{_CONV}; nine-bit weights: int8 weights, plus each channel's offset times the sum of a pixel's inputs",
+        when=(nine_bits, to_int8_codes, *(holds for holds in kernel.when if holds is not has_int8_tensors)),
         extra=partial(_with_sums, steps),
         example=uint8_example(16, 16),
     )
-    for kernel, steps in zip(_PIXELS, (conv_mla_steps, conv_muls_steps, conv_mul_steps), strict=True)
+    for kernel, steps in zip(
+        _PIXELS, (count_mla_instructions, count_muls_instructions, count_mul_instructions), strict=True
+    )
 )
 
 _PIXELS_4 = tuple(
     of_four_bits(kernel, extra=extra)
-    for kernel, extra in zip(_PIXELS, (conv_mla_steps_4, conv_muls_steps_4, conv_mul_steps_4), strict=True)
+    for kernel, extra in zip(
+        _PIXELS, (count_mla_instructions_int4, count_muls_instructions_int4, count_mul_instructions_int4), strict=True
+    )
 )
 
 _DENSE_4 = (
@@ -821,18 +852,22 @@ SCALAR_DENSE: tuple[Kernel, ...] = (
     _DENSE_MULS_16,
     _DENSE_MULS_32,
     *_DENSE_4,
-    *(replace(kernel, when=(many_pixels, *kernel.when)) for kernel in (*_PIXELS, *_FEW_PIXELS, *_PIXELS_4, *_PIXELS_9)),
+    *(
+        replace(kernel, when=(has_many_pixels, *kernel.when))
+        for kernel in (*_PIXELS, *_FEW_PIXELS, *_PIXELS_4, *_PIXELS_9)
+    ),
 )
-"""Kernels of dense layers, in order of preference; convolution kernels serve too, as rows are pixels."""
+"""Kernels of dense layers, in order of preference; convolution kernels compute rows as pixels."""
 
 SCALAR_CONV: tuple[Kernel, ...] = (
     *_PIXELS,
     *_FEW_PIXELS,
-    replace(_DENSE_SMLAL, when=(rows_of_pixels, few_pixels, *_DENSE_SMLAL.when)),
-    replace(_DENSE_MULS, when=(rows_of_pixels, *_DENSE_MULS.when)),
-    replace(_DENSE_MULS_32, when=(rows_of_pixels, *_DENSE_MULS_32.when)),
+    replace(_DENSE_SMLAL, when=(is_unstrided_pointwise, has_few_pixels, *_DENSE_SMLAL.when)),
+    replace(_DENSE_MULS, when=(is_unstrided_pointwise, *_DENSE_MULS.when)),
+    replace(_DENSE_MULS_32, when=(is_unstrided_pointwise, *_DENSE_MULS_32.when)),
     *_PIXELS_4,
     *_PIXELS_9,
-    replace(_DENSE_4[0], when=(rows_of_pixels, few_pixels, *_DENSE_4[0].when)),
-    replace(_DENSE_4[1], when=(rows_of_pixels, *_DENSE_4[1].when)),
+    replace(_DENSE_4[0], when=(is_unstrided_pointwise, has_few_pixels, *_DENSE_4[0].when)),
+    replace(_DENSE_4[1], when=(is_unstrided_pointwise, *_DENSE_4[1].when)),
 )
+"""Kernels of convolutions, in order of preference."""
