@@ -72,7 +72,7 @@ from mcugen.quantization.quantize import (
     with_states,
 )
 from mcugen.quantization.rescue import rescue_layers
-from mcugen.quantization.samples import in_own_order, without_strays
+from mcugen.quantization.samples import in_own_order, without_outliers
 from mcugen.quantization.scheme import Scheme
 from mcugen.quantization.scores import with_float_scores
 from mcugen.quantization.synthetic import synthetic_samples
@@ -613,7 +613,7 @@ class Compilation:
         """
         if calibration is None or self.options.states:
             return calibration.inputs if calibration else (), []
-        kept, notes = without_strays(calibration.inputs)
+        kept, notes = without_outliers(calibration.inputs)
         return in_own_order(kept), notes
 
     def _feed(self, endpoints: Sequence[Endpoint]) -> Feed:

@@ -437,7 +437,8 @@ class Search:
         """
         coarse = {**self.fixed, **dict.fromkeys(self._layers, DType.INT4)}
         dtypes_by_share = {
-            self.quantizer.share_of(dtypes): dtypes for dtypes in (coarse, self.quantizer.narrowest(self.fixed))
+            self.quantizer.weight_bytes_share(dtypes): dtypes
+            for dtypes in (coarse, self.quantizer.narrowest(self.fixed))
         }
         refused = dict[float, DoesNotFitError]()
         max_share = 1.0
@@ -480,7 +481,7 @@ class Search:
     def _layers(self) -> list[str]:
         """Return the layers whose weights may have fewer bits."""
         plan = self.quantizer.draft(self.fixed).plan
-        return [n for n in self.quantizer.bearing_few_bits(plan) if n not in self.fixed]
+        return [n for n in self.quantizer.four_bit_candidates(plan) if n not in self.fixed]
 
     def _best_narrowed(self, share: float) -> _Trial:
         """Return the model with a share of weight bytes, by the best of some promising choices of layers."""

@@ -25,9 +25,9 @@ from mcugen.hir.types import DType
 
 
 class Binding(IntEnum):
-    """Precedence of C operators.
+    """Precedence of C operators; a higher value binds more tightly.
 
-    Comparisons, bit operations and shifts do not mix without parentheses: compilers warn about that.
+    Comparisons, bit operations and shifts do not mix without parentheses, because compilers warn about that.
     """
 
     SELECT = 0
@@ -46,13 +46,13 @@ _BINDING |= dict.fromkeys("*/%", Binding.PRODUCT) | dict.fromkeys(("&", "|", "^"
 
 
 def c_text(expression: Expression, outer: Binding = Binding.OR) -> str:
-    """Return the C expression, in parentheses if its precedence is lower than `outer`."""
+    """Return the C text of an expression, in parentheses if its precedence is lower than `outer`."""
     text, binding = _text(expression)
     return text if binding >= outer else f"({text})"
 
 
 def c_value(expression: Expression) -> str:
-    """Return the C expression of a stored value: truth values become the numbers 0 and 1."""
+    """Return the C text of an expression whose value is stored: truth values become the numbers 0 and 1."""
     text = c_text(expression)
     return f"{text} ? 1 : 0" if _is_truth(expression) else text
 

@@ -9,16 +9,16 @@ from mcugen.expressions.nodes import Argument, CallExpression, Constant, Express
 from mcugen.expressions.parts import parts
 
 MAX_UNROLLED_OPERATIONS = 15
-"""Operations of a loop up to which it is unrolled."""
+"""Largest number of operations of a loop body that is unrolled."""
 
 
 def operations(expression: Expression) -> int:
-    """Return the number of operations; a repeated part counts each time."""
+    """Return the number of operations of an expression; a repeated part counts each time."""
     free = (Argument, Constant, Parameter, Shared, Table)
     return sum(not isinstance(part, free) for part in parts(expression))
 
 
 def is_short(expressions: Sequence[Expression]) -> bool:
-    """Whether a loop over them is worth unrolling: few operations, no long function."""
+    """Return whether a loop over these expressions is worth unrolling: few operations and no long functions."""
     calls = [part for e in expressions for part in parts(e) if isinstance(part, CallExpression)]
     return all(c.function.is_quick for c in calls) and sum(map(operations, expressions)) <= MAX_UNROLLED_OPERATIONS

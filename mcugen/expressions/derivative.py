@@ -31,11 +31,15 @@ from mcugen.expressions.nodes import (
 
 
 class NoDerivative(Exception):
-    """Names what has none."""
+    """Raised for a function without a derivative rule; the argument is its name."""
 
 
 def derivative(e: Expression, by: Argument) -> Expression | None:
-    """∂e/∂by; None: it is 0 everywhere. NoDerivative for a function that no rule is written for."""
+    """Return the derivative ∂e/∂by as an expression; None if it is 0 everywhere.
+
+    Raises:
+        NoDerivative: A function has no derivative rule.
+    """
     if e == by:
         return Constant(1, e.dtype)
     if not e.dtype.is_float or isinstance(e, Argument | Constant | Parameter):
@@ -61,7 +65,7 @@ def derivative(e: Expression, by: Argument) -> Expression | None:
 
 
 def substituted(e: Expression, values: Mapping[Expression, Expression]) -> Expression:
-    """Return the expression with some of its parts replaced."""
+    """Return the expression with each part that is a key of `values` replaced."""
     if e in values:
         return values[e]
     if isinstance(e, CallExpression):

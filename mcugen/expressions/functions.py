@@ -16,18 +16,23 @@ from mcugen.hir.types import Array, DType
 
 @dataclass(frozen=True)
 class Function:
-    """A C function. `symbol` is that of integers and float, `double` that of double."""
+    """A function that expressions may call: its C symbols, and its meaning in numpy.
+
+    Attributes:
+        symbol: C name for integer and float arguments (for functions of vectors, the stem of a Helium intrinsic).
+        reference: The same function in numpy; integers come as int64.
+        double: C name for double arguments; empty if it is `symbol`.
+        result: Type of the result; None for that of the arguments.
+        is_quick: Whether it takes only a few instructions.
+        is_monotone: Whether it rises or falls with each argument, whatever the others are.
+    """
 
     symbol: str
     reference: Callable[..., Array] = field(repr=False, compare=False)
-    """The same in numpy: integers come as int64."""
     double: str = ""
     result: DType | None = None
-    """Its type; None: that of the arguments."""
     is_quick: bool = False
-    """Whether it takes a few instructions."""
     is_monotone: bool = False
-    """Whether it rises or falls with each argument, whatever the others."""
 
     def name(self, dtype: DType) -> str:
         """Return the C name for arguments of this type."""
@@ -50,29 +55,53 @@ def _erf(x: Array) -> Array:
 
 
 ABS = _libm("fabs", np.abs, is_quick=True)
+"""Absolute value of a real number."""
 EXP = Function("mcugen_expf", np.exp, "exp", is_monotone=True)
+"""Exponential, by mcugen's own implementation for float."""
 EXPM1 = _libm("expm1", np.expm1, rises=True)
+"""exp(x) - 1, precise near 0."""
 LOG = Function("mcugen_logf", np.log, "log", is_monotone=True)
+"""Natural logarithm, by mcugen's own implementation for float."""
 LOG1P = _libm("log1p", np.log1p, rises=True)
+"""log(1 + x), precise near 0."""
 SQRT = _libm("sqrt", np.sqrt, rises=True)
+"""Square root."""
 FLOOR = _libm("floor", np.floor, rises=True)
+"""Largest whole number that is not above x."""
 CEIL = _libm("ceil", np.ceil, rises=True)
+"""Least whole number that is not below x."""
 RINT = _libm("rint", np.rint, rises=True)
+"""Nearest whole number, halves to even."""
 SIN = _libm("sin", np.sin)
+"""Sine."""
 COS = _libm("cos", np.cos)
+"""Cosine."""
 TAN = _libm("tan", np.tan)
+"""Tangent."""
 ASIN = _libm("asin", np.arcsin, rises=True)
+"""Inverse sine."""
 ACOS = _libm("acos", np.arccos, rises=True)  # it falls
+"""Inverse cosine."""
 ATAN = _libm("atan", np.arctan, rises=True)
+"""Inverse tangent."""
 SINH = _libm("sinh", np.sinh, rises=True)
+"""Hyperbolic sine."""
 COSH = _libm("cosh", np.cosh)
+"""Hyperbolic cosine."""
 TANH = Function("mcugen_tanhf", np.tanh, "tanh", is_monotone=True)
+"""Hyperbolic tangent, by mcugen's own implementation for float."""
 ASINH = _libm("asinh", np.arcsinh, rises=True)
+"""Inverse hyperbolic sine."""
 ACOSH = _libm("acosh", np.arccosh, rises=True)
+"""Inverse hyperbolic cosine."""
 ATANH = _libm("atanh", np.arctanh, rises=True)
+"""Inverse hyperbolic tangent."""
 ERF = _libm("erf", _erf, rises=True)
+"""Error function."""
 FMOD = _libm("fmod", np.fmod)
+"""Remainder of a division, with the sign of the dividend."""
 POW = _libm("pow", np.power)
+"""Power of real numbers."""
 
 
 def _of_reals(name: str, reference: Callable[..., Array]) -> Function:
@@ -98,9 +127,13 @@ def _clamped(x: Array, low: Array, high: Array) -> Array:
 
 
 MAX = _of_reals("max", _at_least)
+"""Larger of two real numbers; NaN in the first one stays."""
 MIN = _of_reals("min", _at_most)
+"""Smaller of two real numbers; NaN in the first one stays."""
 RELU = _of_reals("relu", _positive)
+"""max(x, 0) of a real number; NaN stays."""
 CLAMP_REAL = _of_reals("clamp", _clamped)
+"""A real number x limited to [low, high]; NaN stays."""
 
 
 def _of_codes(name: str, reference: Callable[..., Array], *, is_quick: bool = True) -> Function:
@@ -112,24 +145,31 @@ def _saturated(x: Array) -> Array:
 
 
 CLAMP = _of_codes("clamp", lambda x, low, high: np.minimum(np.maximum(x, low), high))
+"""An int32 x limited to [low, high]."""
 SATURATE = {
     8: _of_codes("saturate8", lambda x: np.clip(x, *DType.INT8.limits)),
     16: _of_codes("saturate16", lambda x: np.clip(x, *DType.INT16.limits)),
 }
+"""An int32 limited to the range of int8 or int16, by the number of bits."""
 SHIFT_RIGHT = _of_codes("shift_right", np.right_shift)
+"""Arithmetic right shift of an int32."""
 SCALE = _of_codes("scale", lambda x, m, zero: (x * m + (zero << 32) + (1 << 31)) >> 32)
+"""Rounded upper word of x · m, plus `zero`: (x · m + (zero << 32) + 2^31) >> 32."""
 REQUANTIZE = _of_codes("requantize", lambda x, m, offset, shift: _saturated((x * m + offset) >> shift), is_quick=False)
+"""(x · m + offset) >> shift in 64 bits, saturated to int32."""
 REQUANTIZE_HIGH = _of_codes("requantize_high", lambda x, m, offset: (x * m + offset) >> 32)
+"""Upper word of x · m + offset, a sum of 64 bits."""
 WEIGHTED_SUM = _of_codes("weighted_sum", lambda x, m, y, n, offset, shift: (x * m + y * n + offset) >> shift)
+"""(x · m + y · n + offset) >> shift in 64 bits."""
 MULTIPLY_HIGH = Function("vmulh", lambda x, m: (x * m) >> 32, result=DType.INT32, is_monotone=True)
-"""Upper word of a 64-bit product. For vectors only."""
+"""Upper word of the 64-bit product x · m. For Helium vectors only."""
 ROUNDED_DOUBLE_PRODUCT = Function(
     "vqrdmlash",
     lambda x, m, zero: _saturated((2 * x * m + (zero << 32) + (1 << 31)) >> 32),
     result=DType.INT32,
     is_monotone=True,
 )
-"""Rounded upper word of a doubled product, plus an offset. For vectors only."""
+"""Rounded upper word of 2 · x · m, plus an offset. For Helium vectors only."""
 INTERPOLATE = Function(
     "mcugen_interpolate",
     lambda low, high, at, bits, shift: (
@@ -137,6 +177,7 @@ INTERPOLATE = Function(
     ),
     result=DType.INT32,
 )
+"""Linear interpolation between two table entries, by the lower `bits` bits of `at`, then a rounding shift."""
 
 
 def _ratio(x: Array, scale: Array, *_: Array) -> Array:
@@ -144,7 +185,7 @@ def _ratio(x: Array, scale: Array, *_: Array) -> Array:
 
 
 RATIO = Function("mcugen_ratio", _ratio, is_quick=True)
-"""x / scale by scale, its inverse and the rest of that: see mcugen.numerics.reciprocal."""
+"""x / scale, rounded as a float division. Arguments: x, scale, and the two parts of 1 / scale (`Reciprocal`)."""
 
 
 def _rounded(x: Array, low: Array, high: Array) -> Array:
@@ -166,36 +207,45 @@ def _code_of(dtype: DType) -> Callable[[Array, Array, Array, Array, Array], Arra
 
 
 ROUND = {8: _of_codes("round8", _code(DType.INT8)), 16: _of_codes("round16", _code(DType.INT16))}
-"""A ratio as a code: rounded half to even, plus a zero point."""
+"""A ratio, rounded half to even, plus a zero point, saturated to int8 or int16, by the number of bits."""
 QUANTIZE_REAL = {
     8: Function("mcugen_quantize8", _code_of(DType.INT8), result=DType.INT32),
     16: Function("mcugen_quantize16", _code_of(DType.INT16), result=DType.INT32),
 }
-"""Quantization of a real number in integer arithmetic on its bits, by the number of result bits."""
+"""Quantization of a float in integer arithmetic on its bits, by the number of result bits.
+
+The scale is given as significand, inverse and exponent (`WholeScale`).
+"""
 QUANTIZE_BY = {
     8: Function("mcugen_quantize_by8", lambda x, scale, zero: _code(DType.INT8)(x / scale, zero), result=DType.INT32),
     16: Function(
         "mcugen_quantize_by16", lambda x, scale, zero: _code(DType.INT16)(x / scale, zero), result=DType.INT32
     ),
 }
-"""Quantization of a real number by a computed scale, by the number of result bits."""
+"""Quantization of a float by a scale and zero point that are computed at run time, by the number of result bits."""
 REAL = Function(
     "mcugen_real",
     lambda v, significand, exponent: v.astype(np.float32) * np.ldexp(np.float32(significand), exponent - 150),
     result=DType.FLOAT32,
 )
-"""A code less its zero point, of at most eight bits, times a scale as QUANTIZE_REAL has it."""
+"""An integer of at most 8 bits (zero point subtracted) times a scale, in integer arithmetic; the result is a float.
+
+The scale is given as significand and exponent (`WholeScale`).
+"""
 FUSED_RATIO = Function(
     "vfma", lambda x, inverse, rest: x / (1 / (inverse.astype(np.float64) + rest)).astype(np.float32)
 )
-"""Exact quotient by multiplications with the inverse. For vectors only, as are the functions that follow."""
+"""Exact x / scale by fused multiplications with the two parts of 1 / scale. For Helium vectors only."""
 NEAREST = Function("vcvtn", lambda x: np.rint(x).astype(np.int64), result=DType.INT32, is_monotone=True)
+"""Nearest int32, halves to even. For Helium vectors only."""
 MAX_NUMBER = Function("vmaxnm", lambda x, y: np.fmax(x, y), is_monotone=True)
-"""The number where the other is NaN."""
+"""Larger of two floats; if one is NaN, the other one. For Helium vectors only."""
 MIN_NUMBER = Function("vminnm", lambda x, y: np.fmin(x, y), is_monotone=True)
+"""Smaller of two floats; if one is NaN, the other one. For Helium vectors only."""
 
 
 SIGMOID = Function("mcugen_sigmoid_four", lambda x: 1 / (1 + np.exp(-x)), is_monotone=True)
+"""Logistic function 1 / (1 + exp(-x)) of four floats. For Helium vectors only."""
 
 
 def _truncated(x: Array, low: Array, high: Array) -> Array:
@@ -206,14 +256,18 @@ def _truncated(x: Array, low: Array, high: Array) -> Array:
 
 
 TRUNCATE = Function("mcugen_truncate", _truncated, result=DType.INT32, is_monotone=True)
+"""A float truncated toward 0 and limited to [low, high] as int32; NaN gives 0."""
 TRUNCATE_64 = Function("mcugen_truncate64", _truncated, result=DType.INT64, is_monotone=True)
+"""A float truncated toward 0 and limited to [low, high] as int64; NaN gives 0."""
 TRUNCATE_DOUBLE = Function("", _truncated, "mcugen_truncate_double", result=DType.INT64, is_monotone=True)
+"""A double truncated toward 0 and limited to [low, high] as int64; NaN gives 0."""
 TRUNCATE_U64 = Function(
     "mcugen_truncate_u64",
     lambda x: _truncated(x, np.asarray(0, np.uint64), np.asarray(2**64 - 1, np.uint64)),
     result=DType.UINT64,
     is_monotone=True,
 )
+"""A real number truncated toward 0 and limited to the range of uint64; NaN gives 0."""
 
 
 def _power(base: Array, exponent: Array) -> Array:
@@ -225,6 +279,7 @@ def _power(base: Array, exponent: Array) -> Array:
 
 
 POWER = Function("mcugen_power", _power, result=DType.UINT64)
+"""Power of integers modulo 2^64; a negative exponent gives 1 / base^n, truncated toward 0."""
 
 
 # --------------------------------------------------------------------------------------------- narrow floats
@@ -233,6 +288,7 @@ _C_NAMES: dict[DType, str] = {DType.FLOAT16: "half"}
 """Names of narrow floats in mcugen.h, where they differ from numpy's."""
 
 NARROW_FLOATS = tuple(dtype for dtype in DType if dtype.is_narrow_float)
+"""Float types of at most 16 bits."""
 
 WIDEN: dict[DType, Function] = {
     dtype: Function(
@@ -240,7 +296,7 @@ WIDEN: dict[DType, Function] = {
     )
     for dtype in NARROW_FLOATS
 }
-"""float32 numbers of narrow ones: exact."""
+"""Exact conversions from narrow floats to float32, by type."""
 
 
 def _narrow(dtype: DType, *, saturates: bool = False, suffix: str = "") -> Function:
@@ -254,7 +310,10 @@ def _narrow(dtype: DType, *, saturates: bool = False, suffix: str = "") -> Funct
 
 
 NARROW: dict[DType, Function] = {dtype: _narrow(dtype) for dtype in NARROW_FLOATS}
-"""The nearest narrow float, ties to even: an infinity, or NaN, where there is none; float4_e2m1's end."""
+"""Conversions from float32 to the nearest narrow float, ties to even, by type.
+
+A number that is too large becomes infinity or NaN; for float4_e2m1, which has neither, the largest number.
+"""
 
 NARROW_SATURATED = NARROW | {
     dtype: _narrow(dtype, saturates=True, suffix="_saturated")
@@ -263,6 +322,7 @@ NARROW_SATURATED = NARROW | {
 """Conversions to narrow floats that turn large numbers and infinities into the largest finite number."""
 
 DOUBLE_TO_HALF = Function("", NARROW[DType.FLOAT16].reference, "mcugen_double_to_half", result=DType.FLOAT16)
+"""Conversion from double to the nearest float16."""
 
 
 def _powers(mode: str, *, saturates: bool) -> Function:
@@ -271,6 +331,10 @@ def _powers(mode: str, *, saturates: bool) -> Function:
 
 
 ROUNDINGS = ("up", "down", "nearest")
+"""Rounding modes of conversions to float8_e8m0, as ONNX names them."""
 
 TO_POWER = {(mode, saturates): _powers(mode, saturates=saturates) for mode in ROUNDINGS for saturates in (False, True)}
-"""float8_e8m0 of magnitudes, by how they are rounded; as ONNX has it, 2^-127 goes up to 2^-126."""
+"""Conversions of magnitudes to float8_e8m0 (powers of 2), by rounding mode and by whether they saturate.
+
+As in ONNX, 2^-127 goes up to 2^-126.
+"""

@@ -28,9 +28,12 @@ from mcugen.hir.types import Array, Bounds, DType
 
 
 def bounds(expression: Expression, arguments: Mapping[str, Bounds]) -> Bounds | None:
-    """Arrays of the least and the greatest values, by those of arguments and tables; None: they may be anything.
+    """Return arrays of the smallest and the largest values of an expression; None if nothing is known.
 
-    Arguments without bounds lie anywhere in their type. The bounds of what is constant are one array twice.
+    Args:
+        expression: The expression.
+        arguments: Bounds of arguments and tables, by name. Arguments without bounds have any value of their type. Both
+            bounds of a constant are one array.
     """
     if isinstance(expression, Argument | Table):
         return _given(expression.dtype, arguments.get(expression.name))
@@ -96,6 +99,7 @@ def _fits(dtype: DType, low: Array, high: Array) -> bool:
 
 
 NUM_BYTE_VALUES = 256
+"""Number of values of a byte, and of entries of a table that is indexed by one."""
 
 
 def _entries_of_codes(table: Array, codes: Bounds | None) -> Bounds | None:

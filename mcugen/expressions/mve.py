@@ -23,7 +23,7 @@ from mcugen.expressions.nodes import (
 from mcugen.hir.types import DType
 
 TYPES = {DType.INT8: "int32x4_t", DType.INT16: "int32x4_t", DType.INT32: "int32x4_t", DType.FLOAT32: "float32x4_t"}
-"""The vector type in which elements are computed with."""
+"""C type of a Helium vector of four elements, by element type; int8 and int16 are widened to int32."""
 
 _ACCESS = {DType.INT8: ("b", "s32"), DType.INT16: ("h", "s32"), DType.INT32: ("w", "s32"), DType.FLOAT32: ("w", "f32")}
 
@@ -47,7 +47,7 @@ def store(dtype: DType, pointer: str, value: str) -> tuple[str, str]:
 
 
 def spread(dtype: DType, value: str) -> str:
-    """One element four times."""
+    """Return the intrinsic that fills all four lanes of a vector with one value."""
     return f"vdupq_n_{_ACCESS[dtype][1]}({value})"
 
 

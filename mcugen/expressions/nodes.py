@@ -20,14 +20,14 @@ Operand = Union["Expression", int, float]
 
 @dataclass(frozen=True)
 class Expression:
-    """One value of type `dtype`.
+    """An expression that computes one value of type `dtype`; immutable and compared by value.
 
-    What it says of itself it finds out once: that depends on all that it is computed from.
+    Its properties depend on all its operands and are computed once.
     """
 
     @cached_property
     def dtype(self) -> DType:
-        """The type of the value."""
+        """Return the type of the value."""
         return _dtype(self)
 
     @cached_property
@@ -39,7 +39,10 @@ class Expression:
 
     @cached_property
     def wraps(self) -> bool:
-        """Whether arithmetic with it is modulo the range of its type; truths and what functions return never do."""
+        """Return whether integer arithmetic with it wraps modulo the range of its type.
+
+        Truth values and results of functions never do.
+        """
         if isinstance(self, Argument):
             return self.type.is_integer and not self.exact
         return not isinstance(self, Compare | CallExpression) and any(operand.wraps for operand in self.operands)
@@ -110,7 +113,7 @@ class Expression:
 
 @dataclass(frozen=True)
 class Constant(Expression):
-    """A number that is the same in all layers."""
+    """A number that is written into the code of a kernel, because all layers have it in common."""
 
     value: float
     type: DType
@@ -118,7 +121,7 @@ class Constant(Expression):
 
 @dataclass(frozen=True)
 class Parameter(Expression):
-    """A number of the layer: code is shared by layers that differ only in it."""
+    """A number of one layer, which is passed at run time: layers that differ only in it share one kernel."""
 
     name: str
     value: float
@@ -127,7 +130,11 @@ class Parameter(Expression):
 
 @dataclass(frozen=True)
 class Argument(Expression):
-    """An element of an input, or an earlier result. Codes are `exact`; elements of integer tensors wrap."""
+    """An element of an input, or an earlier result, by its C name.
+
+    Integer arithmetic with it wraps, unless it is `exact`, as quantized values are: their arithmetic is known not
+    to overflow.
+    """
 
     name: str
     type: DType
@@ -136,7 +143,7 @@ class Argument(Expression):
 
 @dataclass(frozen=True)
 class Table(Expression):
-    """An input that is read at computed places; its type is that of an entry."""
+    """A lookup table: an input that is read at computed indices; its type is that of an entry."""
 
     name: str
     type: DType
@@ -152,7 +159,7 @@ class Entry(Expression):
 
 @dataclass(frozen=True)
 class UnaryExpression(Expression):
-    """Negation, of a sign (-), of bits (~), of a truth (!)."""
+    """A negation: of a number (-), of all bits (~), or of a truth value (!)."""
 
     operator: str
     operand: Expression
@@ -160,7 +167,7 @@ class UnaryExpression(Expression):
 
 @dataclass(frozen=True)
 class BinaryExpression(Expression):
-    """Arithmetic (+ - * / %), bits (& | ^), shifts (<< >>). Integers are divided towards zero."""
+    """Arithmetic (+ - * / %), bit operations (& | ^) or shifts (<< >>); integer division truncates toward 0."""
 
     operator: str
     left: Expression
@@ -169,7 +176,10 @@ class BinaryExpression(Expression):
 
 @dataclass(frozen=True)
 class Compare(Expression):
-    """< <= > >= == !=, of which only the last holds with NaN; && and || of truths."""
+    """A comparison (< <= > >= == !=) or a logical operation (&& ||) of `left` and `right`; the type is bool.
+
+    With NaN, only != is true.
+    """
 
     operator: str
     left: Expression
@@ -178,7 +188,7 @@ class Compare(Expression):
 
 @dataclass(frozen=True)
 class Select(Expression):
-    """One of two values."""
+    """`yes` where the condition holds, else `no`."""
 
     condition: Expression
     yes: Expression
@@ -187,7 +197,7 @@ class Select(Expression):
 
 @dataclass(frozen=True)
 class Convert(Expression):
-    """C's conversion: integers modulo the range, reals (which must fit) cut off, a bool is what is not 0."""
+    """A conversion to type `to` as in C: integers wrap, reals (which must fit) truncate, a bool is x ≠ 0."""
 
     to: DType
     operand: Expression
@@ -195,7 +205,7 @@ class Convert(Expression):
 
 @dataclass(frozen=True)
 class CallExpression(Expression):
-    """A function of the C library or of mcugen.h."""
+    """A call of a function of the C library or of mcugen.h."""
 
     function: Function
     arguments: tuple[Expression, ...]
@@ -203,7 +213,7 @@ class CallExpression(Expression):
 
 @dataclass(frozen=True)
 class Shared(Expression):
-    """A part that stands several times in an expression."""
+    """A part that occurs several times in an expression, and is computed once."""
 
     operand: Expression
 
@@ -230,7 +240,7 @@ def _dtype(e: Expression) -> DType:
 
 
 def joined(*dtypes: DType) -> DType:
-    """C's usual arithmetic conversions; what is narrower than int32 becomes that."""
+    """Return the type of an operation on these types in C: the usual arithmetic conversions, at least int32."""
     order = (DType.FLOAT64, DType.FLOAT32, DType.UINT64, DType.INT64, DType.UINT32)
     return next((dtype for dtype in order if dtype in dtypes), DType.INT32)
 
@@ -241,7 +251,7 @@ def unsigned_of(dtype: DType) -> DType:
 
 
 def as_expression(value: Operand, like: DType) -> Expression:
-    """Return a number as a constant: of the type `like` if that is real, else of C's int."""
+    """Return a number as a constant: of type `like` if that is a float type, else of C's int."""
     if isinstance(value, Expression):
         return value
     return Constant(value, like if like.is_float else DType.INT32)
@@ -262,32 +272,32 @@ def _arithmetic(operator: str, left: Operand, right: Operand) -> Expression:
 
 
 def equal(left: Operand, right: Operand) -> Expression:
-    """Whether both are equal."""
+    """Return the expression that is true if both operands are equal."""
     return Compare("==", *_pair(left, right))
 
 
 def differ(left: Operand, right: Operand) -> Expression:
-    """Whether they are not equal, or one is NaN."""
+    """Return the expression that is true if the operands are not equal, or if one is NaN."""
     return Compare("!=", *_pair(left, right))
 
 
 def is_nan(x: Expression) -> Expression:
-    """Whether it is no number."""
+    """Return the expression that is true if x is NaN."""
     return Compare("!=", x, x)
 
 
 def both(left: Expression, right: Expression) -> Expression:
-    """Whether both hold."""
+    """Return the expression that is true if both operands are."""
     return Compare("&&", left, right)
 
 
 def either(left: Expression, right: Expression) -> Expression:
-    """Whether one holds."""
+    """Return the expression that is true if one operand is."""
     return Compare("||", left, right)
 
 
 def select(condition: Expression, yes: Operand, no: Operand) -> Expression:
-    """`yes` where the condition holds, else `no`."""
+    """Return the expression of `yes` where the condition holds, else `no`."""
     like = next((v.dtype for v in (yes, no) if isinstance(v, Expression)), DType.INT32)
     return Select(condition, as_expression(yes, like), as_expression(no, like))
 

@@ -9,7 +9,7 @@ from mcugen.expressions.nodes import CallExpression, Expression, Parameter, join
 
 
 def parts(expression: Expression) -> Iterator[Expression]:
-    """Yield the expression and all parts of it, as often as they occur in the C text."""
+    """Yield an expression and all its parts, each as often as it occurs in the C text."""
     yield expression
     for operand in expression.operands:
         yield from parts(operand)
@@ -21,6 +21,6 @@ def parameters(expression: Expression) -> set[Parameter]:
 
 
 def headers(expression: Expression) -> set[str]:
-    """Return the headers that declare the called functions."""
+    """Return the C headers that declare the called functions."""
     calls = (part for part in parts(expression) if isinstance(part, CallExpression))
     return {call.function.header(joined(*(a.dtype for a in call.arguments))) for call in calls}

@@ -71,14 +71,15 @@ _COMPARE: Mapping[str, Callable[[Array, Array], Array]] = {
 
 
 def evaluate(expression: Expression, arrays: Mapping[str, Array]) -> Array:
-    """Return the values for arrays of arguments and tables, given by name; they broadcast."""
+    """Return the values of an expression for arrays of arguments and tables by name; arrays broadcast."""
     return Evaluator(expression)(arrays)
 
 
 class Evaluator:
-    """An expression that is evaluated again and again: what its parts compute is found once.
+    """An evaluator of one expression for many inputs.
 
-    Parts that stand several times in it are computed once.
+    What depends only on the expression is prepared once, and parts that occur several times are computed once per
+    input.
     """
 
     def __init__(self, expression: Expression) -> None:
@@ -109,7 +110,7 @@ def _parts(e: Expression, parts: dict[int, Expression]) -> dict[int, Expression]
 
 
 def apply(e: Expression, *operands: Array) -> Array:
-    """Return the values of an expression from the values of its operands, in the types that C computes with."""
+    """Return the values of the topmost operation of `e` for values of its operands, in the types that C uses."""
     return _function(e)(*operands)
 
 
@@ -149,7 +150,7 @@ def _typed(function: Callable[[Array, Array], Array], dtype: np.dtype[Any]) -> C
 
 
 def working(dtype: DType, array: Array) -> Array:
-    """Convert an array of elements of a type to the type that computes them."""
+    """Convert an array of elements of type `dtype` to the numpy type in which they are computed."""
     return array.astype(_working(dtype), copy=False)
 
 

@@ -20,7 +20,9 @@ from mcugen.hir.types import Array, DType, QuantParams, TensorType
 class ComputedSize:
     """A dimension whose length the model computes at run time.
 
-    `high` is the largest length; the int32 scalar `value` holds the length of one inference.
+    Attributes:
+        high: The largest possible length.
+        value: The int32 scalar that holds the length of one inference.
     """
 
     high: int
@@ -29,7 +31,7 @@ class ComputedSize:
 
 @dataclass(frozen=True)
 class Dropped:
-    """Channels removed by pruning, and the multiply-accumulates that they would have taken."""
+    """The result of pruning: the number of removed channels, and their multiply-accumulates per inference."""
 
     channels: int = 0
     macs: int = 0
@@ -71,9 +73,15 @@ class Value:
 
 
 class Node:
-    """One application of an operator. `origin` names the ONNX nodes that it stems from (untrusted text).
+    """One application of an operator in a graph.
 
-    Consecutive nodes with the same `layer` other than 0 are tiles of one layer of the model.
+    Attributes:
+        op: The operator with its attributes.
+        inputs: The operands; None for an absent optional one.
+        outputs: The results.
+        origin: Names of the ONNX nodes that the node stems from (untrusted text).
+        layer: Number of the layer of the model of which this node is a tile; consecutive nodes with equal numbers are
+            tiles of one layer. 0 if the node is no tile.
     """
 
     def __init__(
@@ -97,7 +105,7 @@ class Node:
 
     @property
     def output(self) -> Value:
-        """Return the only output."""
+        """Return the node's only output."""
         (value,) = self.outputs
         return value
 
@@ -109,7 +117,7 @@ class Node:
 
     @property
     def sig(self) -> Signature:
-        """Return the types of inputs and outputs."""
+        """Return the types of the node's inputs and outputs."""
         return Signature(tuple(v.type if v else None for v in self.inputs), tuple(v.type for v in self.outputs))
 
     def set_input(self, index: int, value: Value | None) -> None:
@@ -128,7 +136,7 @@ class Node:
         self.inputs = tuple(inputs)
 
     def release_inputs(self) -> None:
-        """Disconnect all inputs."""
+        """Disconnect all inputs, so that their values no longer list this node as a reader."""
         self.read_at(range(len(self.inputs)), None)
 
     @property
@@ -141,7 +149,7 @@ class Node:
 
 
 class NodeList(Sequence[Node]):
-    """A doubly linked list of nodes. Insertion, removal and lookup take constant time."""
+    """The nodes of a graph as a doubly linked list: insertion, removal and lookup take constant time."""
 
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
         order: list[Node | None] = [None, *nodes, None]
@@ -204,7 +212,7 @@ class NodeList(Sequence[Node]):
 
 
 class Watcher(Protocol):
-    """Receives a call for each change of a graph (see `Graph.watched`)."""
+    """An object that is told about each change of a graph (see `Graph.watched`)."""
 
     def added(self, node: Node) -> None:
         """Handle a node that has just become part of the graph."""
@@ -214,7 +222,10 @@ class Watcher(Protocol):
 
 
 class Graph:
-    """A graph of nodes in topological order. It may be edited while iterating over `list(graph.nodes)`."""
+    """A graph of nodes in topological order, with inputs and outputs.
+
+    It may be edited while iterating over `list(graph.nodes)`.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -282,7 +293,7 @@ class Graph:
         return self._names.take(preferred)
 
     def release_name(self, value: Value) -> None:
-        """Make the name of a value available to other values. The caller is about to remove the value."""
+        """Make the name of a value free for other values. The caller must be about to remove the value."""
         self._names.release(value.name)
 
     def rename(self, value: Value, name: str) -> None:
@@ -304,7 +315,7 @@ class Graph:
         self.output_names.append(name)
 
     def constant(self, name: str, data: Array, quant: QuantParams | None = None, dtype: DType | None = None) -> Value:
-        """Return a new constant.
+        """Add a constant with these elements and return its value.
 
         `dtype` is needed for types that numpy lacks: integers below 8 bits are stored in bytes.
         """
@@ -400,7 +411,7 @@ class Graph:
             self._made.clear()
 
     def is_new(self, node: Node | None) -> bool:
-        """Return whether a node was added since the graph is watched."""
+        """Return whether a node was added since `Graph.watched` began."""
         return node in self._made
 
     @staticmethod
@@ -452,7 +463,7 @@ class Graph:
         return other
 
     def inline(self, body: Graph, inputs: Sequence[Value]) -> list[Value]:
-        """Append the nodes of `body`, reading `inputs` in place of its inputs; return the values of its outputs."""
+        """Append the nodes of `body`, which read `inputs` in place of its inputs, and return its outputs' values."""
         values: dict[Value | None, Value | None] = {None: None, **dict(zip(body.inputs, inputs, strict=True))}
 
         def here(value: Value | None) -> Value | None:
@@ -499,10 +510,10 @@ def _apart(op: Operator) -> Operator:
 
 
 def constant_data(values: Iterable[Value | None]) -> list[Array]:
-    """Return the numbers of those values that are constants."""
+    """Return the elements of those values that are constants."""
     return [value.data for value in values if value is not None and value.data is not None]
 
 
 def retyped(value: Value, **changes: object) -> None:
-    """Change fields of a value's type in place (for example `quant=`)."""
+    """Change fields of a value's type in place, such as `quant`."""
     value.type = replace(value.type, **changes)  # type: ignore[arg-type]

@@ -49,7 +49,13 @@ def evaluate_node(node: Node, arrays: list[Array], reference: Reference | None =
 def evaluate_samples(
     node: Node, samples: Sequence[Sequence[Array]], reference: Reference | None = None
 ) -> list[tuple[Array, ...]]:
-    """Evaluate one node on the inputs of several samples; return the results of each sample."""
+    """Evaluate one node for several samples, and return a tuple of outputs per sample.
+
+    Args:
+        node: Node to evaluate.
+        samples: Arrays of the inputs that are present, per sample.
+        reference: Computes the results instead of the operator's `evaluate`.
+    """
     if reference is not None or not isinstance(node.op, Cell):
         return [evaluate_node(node, list(arrays), reference) for arrays in samples]
     results = node.op.abreast(node.sig, samples)
@@ -83,7 +89,10 @@ def run(
     observe: Observer | None = None,
     references: Mapping[Node, Reference] | None = None,
 ) -> list[Array]:
-    """Compute the graph's outputs from its inputs, both in the graph's order. Operators evaluate their bodies by it."""
+    """Compute the graph's outputs from its inputs, both in the graph's order.
+
+    Operators use it to evaluate their bodies. See `interpret` for the arguments.
+    """
     env: dict[Value, Array] = {
         v: np.asarray(array, v.type.dtype.numpy).reshape(v.type.shape)
         for v, array in zip(graph.inputs, inputs, strict=True)

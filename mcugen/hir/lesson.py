@@ -11,12 +11,18 @@ from mcugen.hir.types import Array
 
 @dataclass(frozen=True)
 class Lesson:
-    """The training interface of a graph.
+    """The inputs and outputs of a graph that exist for on-device training; inference neither reads nor computes them.
 
-    `target` and `rate` name inputs and `loss` names an output, which inference neither reads nor computes. `states`
-    maps each output to the input that it becomes in the next call: weights and the optimizer's state. `layers` names
-    the trained layers; each has an entry in the vector of learning rates. `first` holds initial values of states; other
-    states start as zeros. With `classes` above 0 the target is a class index below `classes`.
+    Attributes:
+        target: Name of the input that holds the expected output.
+        rate: Name of the input that holds the learning rate.
+        loss: Name of the output that holds the loss.
+        states: The input that each output becomes in the next call: weights and the optimizer's state.
+        layers: Names of the trained layers; each has an entry in the vector of learning rates.
+        first: Initial values of states, by input; other states start as zeros.
+        classes: Number of classes if the target is a class index, else 0.
+        what: Description of the loss, for messages.
+        learning: Description of how the states are updated, for messages.
     """
 
     target: str
@@ -27,6 +33,4 @@ class Lesson:
     first: Mapping[str, Array] = field(default_factory=dict)
     classes: int = 0
     what: str = ""
-    """Description of the loss, for messages."""
     learning: str = ""
-    """Description of how the states are updated, for messages."""

@@ -21,7 +21,7 @@ IntegerForm = tuple["Operator", Sequence["Value | None"]]
 
 @dataclass(frozen=True)
 class Signature:
-    """The types that an operator is applied to. An absent optional input is None."""
+    """The types of an operator's inputs and outputs. An absent optional input is None."""
 
     inputs: tuple[TensorType | None, ...]
     outputs: tuple[TensorType, ...]
@@ -43,27 +43,36 @@ class Signature:
 class Channels:
     """The dependence of output channels on input channels, and the operator for fewer channels.
 
-    Channels are indices of the last axis. `sources` has one entry for each input: an array that gives, for each output
-    channel, the only input channel that the output channel depends on, or −1 if it depends on none. The entry is None
-    if the input is read as a whole or not channel by channel. Constants listed in `Operator.weight_axes` have their
-    channels on the axis given there.
+    Channels are indices of the last axis. Constants listed in `Weighted.weight_axes` have their channels on the
+    axis given there.
+
+    Attributes:
+        sources: For each input, an array with the only input channel that each output channel depends on, or −1 if it
+            depends on none. None if the input is read as a whole or not channel by channel.
+        narrowed: Returns the operator for a given number of output channels; its inputs have as many channels.
+        sums: Whether each output channel is a sum over all channels of input 0, weighted by the last axis of input 1.
+        leaves: Whether some of these sums have fewer terms, because a window extends beyond the input.
     """
 
     sources: Sequence[Array | None]
     narrowed: Callable[[int], Operator]
-    """Returns the operator for a given number of output channels; its inputs have as many channels."""
     sums: bool = False
-    """Whether each output channel is a sum over all channels of input 0, weighted by the last axis of input 1."""
     leaves: bool = False
-    """Whether some of these sums have fewer terms, because a window extends beyond the input."""
 
 
 @dataclass(frozen=True)
 class RowWindow:
     """The rows of an input that step r of the output reads: `span` rows from row r · stride − before on, along `axis`.
 
-    Rows outside the input hold `fill` in every column. `sides` columns of `fill` are added before and after each row,
-    on the axis that follows `axis`.
+    Attributes:
+        axis: Axis that counts the rows.
+        span: Number of rows in the window.
+        stride: Number of rows between the windows of successive steps.
+        before: Number of rows above the input that the first window includes.
+        fill: Value of rows and columns outside the input.
+        sides: Number of columns of `fill` before and after each row, on the axis behind `axis`.
+        goes_on: Whether some steps read only a row behind the last row of the input.
+        repeats: Whether rows outside the input repeat the first or last row instead of holding `fill`.
     """
 
     axis: int = 1
@@ -73,9 +82,7 @@ class RowWindow:
     fill: float = 0
     sides: tuple[int, int] = (0, 0)
     goes_on: bool = False
-    """Whether some steps read only a row behind the last row of the input."""
     repeats: bool = False
-    """Whether rows outside the input repeat the first or last row instead of holding `fill`."""
 
     @property
     def leaves(self) -> bool:
@@ -85,11 +92,17 @@ class RowWindow:
 
 @dataclass(frozen=True)
 class RowForm:
-    """A way to compute the next `rows` rows of an output: `op`, applied to the rows in its windows.
+    """A way to compute the next `rows` rows of an output from windows of rows of the inputs.
 
-    `windows` has one entry for each input, None if the input is read as a whole. The stride of a window is the distance
-    between two steps. With `finish`, `op` adds one row of its first input to the sums in its second input (int32,
-    initially 0). Then `finish` computes the output from the sums over all rows.
+    Attributes:
+        op: Operator that is applied to the rows in the windows.
+        windows: The window of each input, whose stride is the distance between two steps; None if the input is read as
+            a whole.
+        axis: Axis that counts the output's rows.
+        finish: Operator that computes the output from sums over all rows. If given, `op` adds one row of its first
+            input to the sums in its second input (int32, initially 0).
+        rows: Number of output rows per step.
+        extends: Whether `op` accepts any number of input rows and returns proportionally more output rows.
     """
 
     op: Operator
@@ -98,15 +111,18 @@ class RowForm:
     finish: Operator | None = None
     rows: int = 1
     extends: bool = False
-    """Whether `op` accepts any number of input rows and returns proportionally more output rows."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A contiguous run of elements of a tensor: those from index `at` on, seen as a tensor of `shape`.
+    """A contiguous run of elements of a tensor, or a column of short contiguous runs.
 
-    With a `pitch`, only the last axis is contiguous, and consecutive rows begin `pitch` elements apart: for example
-    some channels of every pixel.
+    With a `pitch`, only the last axis is contiguous: for example some channels of every pixel.
+
+    Attributes:
+        at: Row-major index of the first element.
+        shape: Shape of the run, seen as a tensor.
+        pitch: Distance in elements between the starts of consecutive rows of the last axis; None if all are contiguous.
     """
 
     at: int
@@ -136,9 +152,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Portion:
-    """One tile of an output: `op`, applied to the runs `reads` of the inputs, computes the run `makes` of the output.
+    """One tile of an output.
 
-    An entry None in `reads` stands for the whole input.
+    Attributes:
+        op: Operator that computes the tile.
+        reads: The run of each input that it reads; None for the whole input.
+        makes: The run of the output that it computes.
     """
 
     op: Operator
@@ -148,9 +167,11 @@ class Portion:
 
 @dataclass(frozen=True)
 class Division:
-    """A way to divide an output into tiles: `length` units, of which each tile takes a range.
+    """A way to divide the computation of an output into independent tiles.
 
-    `portion(start, stop)` returns the tile of the units from `start` to before `stop`.
+    Attributes:
+        length: Number of units, such as rows or groups of channels; each tile takes a range of them.
+        portion: Returns the tile of the units from `start` to before `stop`.
     """
 
     length: int
@@ -163,8 +184,9 @@ def row_axis(shape: Sequence[int]) -> int | None:
 
 
 AT_ONCE = (4, 3, 2, 5, 7, 1)
-"""Numbers of matrix rows to compute at once, in order of preference; the first that divides the number of rows is used.
-Kernels reuse one reading, or packing, of the weights for all these rows.
+"""Numbers of matrix rows to compute at once, in order of preference.
+
+The first one that divides the number of rows is used. Kernels read or pack the weights once for all these rows.
 """
 
 
@@ -194,8 +216,9 @@ def each_row(op: Operator, sig: Signature, by_rows: Sequence[bool], at_once: Seq
 class Operator:
     """An operator with its attributes: immutable and compared by value. Subclasses live in ops/.
 
-    A new operator must define `infer`, `evaluate` and a lowering (see lir/lower.py). Further properties that passes use
-    are traits (mcugen.hir.traits), which an operator declares by inheriting them.
+    A new operator must define `infer`, `evaluate` and a lowering (see lir/lower.py). Further properties that passes
+    use are traits (mcugen.hir.traits), which an operator declares by inheriting them. `mnemonic` is its name in
+    dumps and reports. `moves_data` tells whether it copies elements unchanged, whatever their type.
     """
 
     mnemonic: ClassVar[str] = ""
@@ -210,14 +233,14 @@ class Operator:
 
     @classmethod
     def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """Return the names of operators of this class in dumps, each with the attribute values that it implies."""
+        """Return the mnemonics of operators of this class in dumps, each with the attribute values that it implies."""
         return {cls.mnemonic: {}} if cls.mnemonic else {}
 
     @property
     def bodies(self) -> tuple[Graph, ...]:
-        """Return the graphs that the operator runs.
+        """Return the graphs that the operator contains and runs, such as the body of a loop.
 
-        Passes, checks and dumps visit them; their signatures must not change.
+        Passes, checks and dumps visit them; their inputs' and outputs' types must not change.
         """
         return ()
 
@@ -264,19 +287,24 @@ class Operator:
 
 @dataclass(frozen=True)
 class FunctionFamily(Operator):
-    """Base of operators that compute one of several functions, by whose names dumps and reports call them."""
+    """Base of operators with a `function`, which is one of several; dumps and reports name the operator after it.
+
+    Attributes:
+        spelling: Format of the operator's name, which is then converted to lower case.
+        functions: The possible functions.
+        function: The function of this operator.
+    """
 
     spelling: ClassVar[str] = "{}"
-    """Name of the operator of a function, before its letters become lower case."""
     functions: ClassVar[Collection[str]] = ()
     function: str = field(default="", repr=False)
 
     @property
     def name(self) -> str:
-        """Return the name of the operator of this function."""
+        """Return the name of the operator: `spelling` with its function, in lower case."""
         return self.spelling.format(self.function).lower()
 
     @classmethod
     def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """Return one name for each function."""
+        """Return the operator's mnemonic for each function, with the value of `function` that it implies."""
         return {cls.spelling.format(function).lower(): {"function": function} for function in cls.functions}

@@ -28,19 +28,22 @@ _NUMBER = r"-?(?:\d+(?:\.\d*)?(?:e[+-]?\d+)?|inf|nan)"
 
 
 class MadeArray(np.ndarray[Any, Any]):
-    """An array of pseudo-random numbers seeded by a digest. Arrays computed from it have no digest."""
+    """An array of pseudo-random numbers that stands for a constant of which a dump shows only a digest.
+
+    The digest is the seed. Arrays computed from it have no digest.
+    """
 
     digest: str = ""
 
 
 class MadeScales(tuple[float, ...]):
-    """Scales of pseudo-random numbers seeded by a digest."""
+    """Pseudo-random scales that stand for scales of which a dump shows only a digest, which is the seed."""
 
     digest: str = ""
 
 
 def parse_graph(text: str) -> Graph:
-    """Return the graph that a text describes. The modules of its operators must be imported.
+    """Return the graph that a printed text describes. The modules of its operators must be imported before.
 
     Raises:
         UsageError: The text is not well formed; the message names the line.

@@ -83,7 +83,7 @@ class Clampable:
         raise NotImplementedError
 
     def without_clamp(self) -> Self | None:
-        """Return the operator without its clamp; None if `bounds` knows of no clamp."""
+        """Return the operator without its clamp, if it has one that `bounds` takes into account; else None."""
         return None
 
 
@@ -91,7 +91,10 @@ class Paddable:
     """An operator with a window that may extend beyond its input."""
 
     def padded(self, x: Value, before: Shape, after: Shape) -> Self | None:
-        """Return the operator that itself adds `before` and `after` zeros on each axis of `x`; None if it cannot."""
+        """Return the operator that adds the zeros around `x` by its own padding; None if it cannot.
+
+        `before` and `after` are the numbers of zeros on each axis of `x`.
+        """
         raise NotImplementedError
 
 
@@ -113,7 +116,7 @@ class Permutable:
         raise NotImplementedError
 
     def carried(self, sig: Signature, perm: Permutation) -> Permutation | None:
-        """Return the output's permutation for inputs transposed by `perm`; None if there is none."""
+        """Return the output's permutation if the inputs are transposed by `perm`; None if there is none."""
         return perm
 
 
@@ -141,7 +144,12 @@ class Columnwise:
     """An operator that computes some columns of an image (channels last) from some columns of its first input."""
 
     def some_columns(self, sig: Signature, start: int, stop: int) -> tuple[Operator, int, int] | None:
-        """Return the operator for columns `start` to before `stop`, and the first and end column that it reads."""
+        """Return how to compute only the output columns `start` to before `stop`.
+
+        Returns:
+            The operator, the first input column that it reads, and the column behind the last one; None if that is
+            impossible.
+        """
         raise NotImplementedError
 
 
@@ -162,7 +170,7 @@ class Divisible:
 
 
 class Simplifiable:
-    """An operator that may equal a cheaper value."""
+    """An operator that may be equal to a value that is cheaper to compute."""
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
         """Return a value that equals the only output of `node` and is cheaper to compute; None if there is none."""
@@ -170,7 +178,7 @@ class Simplifiable:
 
 
 class Expressible:
-    """An operator that one ONNX node can express."""
+    """An operator that can be written as one ONNX node."""
 
     prefers_source: ClassVar[bool] = False
     """Whether exports use the model's own nodes instead, if these name the result."""
@@ -191,7 +199,7 @@ class Partial:
         raise NotImplementedError
 
     def computed(self, needed: Sequence[bool]) -> Sequence[bool]:
-        """Return which outputs the operator computes at least if these are needed."""
+        """Return which outputs the operator computes at least, if those in `needed` are needed."""
         return needed
 
 
@@ -208,10 +216,13 @@ class Stepwise:
 
 
 class Widenable:
-    """An operator whose weights take fewer bits in flash than in the computation."""
+    """An operator whose weights may be stored with fewer bits than kernels compute with."""
 
     def widened_bytes(self, sig: Signature) -> int:
-        """Return the bytes of the weights in the computation's type, which is faster; 0 if they must stay narrow."""
+        """Return the bytes of the weights if they are stored in the wider type of the computation, which is faster.
+
+        The result is 0 if they must stay narrow.
+        """
         raise NotImplementedError
 
     def widens_by_parts(self, sig: Signature, features: frozenset[str]) -> bool:
@@ -220,15 +231,15 @@ class Widenable:
 
 
 class Windowed:
-    """An operator that reads windows that may overlap."""
+    """An operator without multiply-accumulates that reads overlapping windows, such as a pool."""
 
     def reads(self, sig: Signature) -> int:
-        """Return the elements under all windows, padding included, of an operator without multiply-accumulates."""
+        """Return the number of elements under all windows, padding included."""
         raise NotImplementedError
 
 
 class Cell:
-    """An operator whose integer form consists of several nodes with internal quantized tensors between them.
+    """A recurrent operator whose integer form consists of several nodes with internal quantized tensors between them.
 
     `matrices` are the indices of the constant inputs that hold weights.
     """
@@ -242,39 +253,45 @@ class Cell:
     def abreast(
         self, sig: Signature, samples: Sequence[Sequence[Array]]
     ) -> Iterator[tuple[tuple[Array, ...], Mapping[str, Array]]]:
-        """Yield results and internal tensors of each sample; samples are computed together where that is faster."""
+        """Yield, for each sample, the results and the internal tensors by role.
+
+        Samples are computed together where that is faster.
+        """
         raise NotImplementedError
 
     def can_expand(self, node: Node) -> bool:
-        """Return whether this node has such an integer form."""
+        """Return whether this node can be written as integer nodes."""
         raise NotImplementedError
 
     def alike(self, node: Node) -> list[Value]:
-        """Return the outputs that must share one scale."""
+        """Return the outputs that must share one scale, since they hold the same state."""
         raise NotImplementedError
 
 
 class Saturating:
-    """An operator that flattens near the ends of its range, which hides errors: accuracy is judged at its input."""
+    """An operator that is flat near the ends of its range and so hides errors: accuracy is measured at its input."""
 
     @property
     def saturates(self) -> bool:
-        """Return whether this instance flattens."""
+        """Return whether this instance is flat near the ends of its range."""
         return True
 
 
 def weight_axes(op: Operator) -> Mapping[int, int]:
-    """Return the constant inputs that hold weights, each with the axis of its scales; empty for other operators."""
+    """Return the indices of constant inputs that hold weights, each with the axis of its scales.
+
+    The result is empty for operators without weights.
+    """
     return op.weight_axes if isinstance(op, Weighted) else {}
 
 
 def takes_groups(op: Operator) -> bool:
-    """Return whether groups of input channels may have their own scales."""
+    """Return whether groups of an operator's input channels may have their own weight scales."""
     return isinstance(op, Weighted) and op.takes_groups
 
 
 def bias_input(op: Operator) -> int | None:
-    """Return the index of the constant input that is added to the accumulators; None if there is none."""
+    """Return the index of the constant input that is added to the accumulators; None if the operator has none."""
     return op.bias_input if isinstance(op, Weighted) else None
 
 
@@ -348,12 +365,15 @@ def each_for_itself(form: RowForm, sig: Signature) -> Sequence[Division]:
 
 
 def run_along(shape: Shape, axis: int, start: int, stop: int) -> Run:
-    """Return the entries `start` to before `stop` along `axis`. All axes before `axis` must have length 1."""
+    """Return the run of a tensor of this shape with the entries `start` to before `stop` along `axis`.
+
+    All axes before `axis` must have length 1.
+    """
     return Run(start * math.prod(shape[axis + 1 :]), (*shape[:axis], stop - start, *shape[axis + 1 :]))
 
 
 def clamp_of(op: Operator) -> tuple[float, float] | None:
-    """Return the limits that the result is clamped to; None if there are none."""
+    """Return the limits that an operator clamps its result to; None if it does not clamp."""
     return op.clamp if isinstance(op, Clampable) else None
 
 

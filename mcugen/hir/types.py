@@ -22,7 +22,7 @@ Bounds = tuple[Array, Array]
 
 
 class DType(Enum):
-    """Element types. The value is numpy's name of the type."""
+    """An element type; the enum value is numpy's name of the type."""
 
     FLOAT32 = "float32"
     FLOAT64 = "float64"
@@ -88,7 +88,7 @@ class DType(Enum):
 
     @cached_property
     def is_integer(self) -> bool:
-        """Return whether elements are integers; bool is no integer type."""
+        """Return whether elements are integers; bool does not count."""
         return not (self.is_float or self.is_narrow_float or self is DType.BOOL)
 
     @cached_property
@@ -110,7 +110,7 @@ def _of_numpy(dtype: np.dtype[Any]) -> DType:
 
 
 def as_stored(array: Array) -> Array:
-    """Return the elements as C stores them: narrow floats as their bits."""
+    """Return the elements as C stores them: narrow floats as integers that hold their bits."""
     return array.view(f"u{array.itemsize}") if DType.of(array).is_narrow_float else array
 
 
@@ -124,7 +124,10 @@ def are_halves(array: Array) -> bool:
 class QuantParams:
     """Affine quantization: real = scale · (q − zero_point).
 
-    `scale` has one entry (per tensor, `axis` is None) or one for each index of dimension `axis` (per channel).
+    Attributes:
+        scale: One number if the whole tensor has one scale, else one for each index of `axis` (per channel).
+        zero_point: The quantized value that represents 0.
+        axis: Axis of per-channel scales; None for one scale.
     """
 
     scale: tuple[float, ...]
@@ -142,7 +145,7 @@ class QuantParams:
 
 
 class Layout(Enum):
-    """The dimension of a spatial tensor that holds the channels."""
+    """The axis of a tensor that holds the channels: the second one, the last one, or none that is known."""
 
     NONE = ""
     CHANNELS_FIRST = "NCHW"
@@ -187,7 +190,7 @@ class TensorType:
         return replace(self, shape=shape, layout=layout)
 
     def with_quant(self, quant: QuantParams | None) -> TensorType:
-        """Return the type with other quantization parameters."""
+        """Return the type with other quantization parameters, or with none."""
         return replace(self, quant=quant)
 
     def as_float(self) -> TensorType:
@@ -201,7 +204,7 @@ class TensorType:
 
 
 def required(inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
-    """Return the types of inputs of which none may be absent."""
+    """Return the types of inputs, all of which must be present."""
     types = tuple(tensor_type for tensor_type in inputs if tensor_type is not None)
     assert len(types) == len(inputs)
     return types

@@ -15,10 +15,10 @@ Facts = tuple[object, ...]
 
 
 class Verifier:
-    """Verifies one graph repeatedly while passes change it.
+    """A checker of HIR invariants for one graph, which it can verify again and again while passes change it.
 
-    A node's operator, operands, types and constants are immutable objects that can only be replaced. A node is verified
-    again only if one of them is another object than before. The verifier trusts no statement of a pass.
+    A node's operator, operands, types and constants are immutable objects that can only be replaced. A node is
+    verified again only if one of them is another object than before. The verifier trusts no statement of a pass.
     """
 
     def __init__(self) -> None:

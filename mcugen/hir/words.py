@@ -12,7 +12,10 @@ Fields = Mapping[str, object]
 
 
 class Words:
-    """Maps names to operators. An operator whose name is not unique has the name of its class."""
+    """A map from mnemonics of the textual IR to operators.
+
+    If two operators share a mnemonic, the second one has the name of its class instead.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[type[Operator], Fields]] = {}
@@ -22,21 +25,21 @@ class Words:
                 self._known.setdefault(word, (family, implied))
 
     def of(self, op: Operator) -> tuple[str, Fields]:
-        """Return the name of an operator, and the attribute values that the name implies."""
+        """Return the mnemonic of an operator, and the attribute values that the mnemonic implies."""
         family, implied = self._known.get(op.name, (None, {}))
         if family is type(op) and all(getattr(op, key) == value for key, value in implied.items()):
             return op.name, implied
         return type(op).__name__, {}
 
     def made(self, word: str, attributes: Fields) -> Operator | None:
-        """Return the operator with this name and these attributes; None if the name or an attribute is unknown."""
+        """Return the operator with this mnemonic and these attributes; None if one of them is unknown."""
         family, implied = self._known.get(word, (None, {}))
         if family is None or not attributes.keys() <= {f.name for f in fields(family)} - implied.keys():
             return None
         return family(**implied, **attributes)
 
     def family(self, word: str) -> type[Operator] | None:
-        """Return the operator class that a name stands for; None if the name is unknown."""
+        """Return the operator class that a mnemonic stands for; None if it is unknown."""
         return self._known.get(word, (None, {}))[0]
 
     def __iter__(self) -> Iterator[str]:

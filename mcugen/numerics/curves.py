@@ -22,10 +22,10 @@ Scalar = Callable[[Param], Parameter]
 """Turns a number into a parameter of the kernel."""
 
 INT8_TABLE_ORDER = np.arange(256).astype(np.uint8).view(np.int8)
-"""All int8 codes in the order of tables, whose entries are indexed by a code's byte as an unsigned number."""
+"""All int8 values in the order of table entries, which are indexed by the value as an unsigned byte."""
 
 CODES = np.arange(-(2**15), 2**15 + 1)
-"""All int16 codes, and the end of the last segment."""
+"""All int16 values, and 2^15, the end of the last segment."""
 
 _STRAIGHT = 1 / 32
 """Largest difference, in codes, of a function from a line: float32 rounding explains that much."""
@@ -45,7 +45,7 @@ _BEYOND = 4
 
 @dataclass(frozen=True)
 class Line:
-    """A line in 64 bits: q = clamp((x · slope + offset) >> shift, low, high), one rounding, half up."""
+    """A line in 64-bit arithmetic: q = clamp((x · slope + offset) >> shift, low, high), rounded once, half up."""
 
     slope: int
     offset: int
@@ -65,13 +65,13 @@ class Line:
 
     @staticmethod
     def requantization(x: TensorType, y: TensorType) -> Line:
-        """Return the line that converts codes of type `x` to the codes of the same reals in type `y`."""
+        """Return the line that converts integers of quantized type `x` to those of equal reals in type `y`."""
         ratio = min(x.q.scale[0] / y.q.scale[0], 2.0**29)
         return Line.of(ratio, y.q.zero_point - ratio * x.q.zero_point, *y.dtype.limits)
 
     @staticmethod
     def through(values: Array, dtype: DType) -> Line | None:
-        """Return the line, limited at both ends, with values[i] (real) at CODES[i]; None without such a line."""
+        """Return the clamped line with the real value values[i] at the int16 value CODES[i]; None if there is none."""
         y = np.clip(values, *dtype.limits)
         low, high = y.min(), y.max()
         inside = np.flatnonzero((y > low) & (y < high))
@@ -85,7 +85,7 @@ class Line:
         return Line.of(slope, constant, round(low), round(high))
 
     def expression(self, x: Expression, scalar: Scalar) -> Expression:
-        """Return the line at `x`, an int32."""
+        """Return the expression of the line for an int32 `x`; `scalar` makes kernel parameters of numbers."""
         up = 32 - self.shift  # where there is room for it, the upper word of 64 bits is the result
         fits = 2**15 * abs(self.slope) + abs(self.offset) < 2 ** (63 - up)
         if up <= 15 and fits:
@@ -96,7 +96,7 @@ class Line:
 
 
 def limited(value: Expression, low: int, high: int, scalar: Scalar) -> Expression:
-    """Return an int32 limited to [low, high]."""
+    """Return the expression of an int32 limited to [low, high]."""
     for bits in (8, 16):
         if (low, high) == DType(f"int{bits}").limits:
             return call(SATURATE[bits], value)
@@ -105,10 +105,11 @@ def limited(value: Expression, low: int, high: int, scalar: Scalar) -> Expressio
 
 @dataclass(frozen=True)
 class Segments:
-    """Interpolation of a table: q = clamp((t[i] · 2^bits + (t[i + 1] − t[i]) · rest + 2^(shift−1)) >> shift).
+    """Linear interpolation in a table: q = clamp((t[i] · 2^bits + (t[i + 1] − t[i]) · rest + 2^(shift−1)) >> shift).
 
-    i = (x + 2^15) >> bits, and `rest` are the bits below. Entries are in units of 2^(bits − shift) codes. All
-    intermediate results fit int32.
+    The index is i = (x + 2^15) >> bits, and `rest` are the lower `bits` bits. Entries are in units of 2^(bits −
+    shift) output steps. All intermediate results fit in int32. If `within`, no result exceeds the limits `low` and
+    `high`.
     """
 
     bits: int
@@ -116,10 +117,9 @@ class Segments:
     low: int
     high: int
     within: bool = False
-    """Whether all lines stay between the limits, so that nothing needs to be clamped."""
 
     def expression(self, x: Expression, table: Expression, scalar: Scalar) -> Expression:
-        """Return the function at `x`, an int16."""
+        """Return the expression of the function for an int16 `x`."""
         bits, shift = scalar(self.bits), scalar(self.shift)
         at = Shared(x + 32768)
         start, end = Entry(table, at >> bits), Entry(table, (at >> bits) + 1)
@@ -127,7 +127,7 @@ class Segments:
         return value if self.within else limited(value, self.low, self.high, scalar)
 
     def vector(self, x: Expression, table: Expression, scalar: Scalar) -> Expression:
-        """Return the function of four elements by Helium: two gathers, one multiplication."""
+        """Return the Helium expression of the function for four elements: two gathers, one multiplication."""
         at = x + 32768
         start, end = Entry(table, at >> self.bits), Entry(table, (at >> self.bits) + 1)
         rise = (end - start) * (at & ((1 << self.bits) - 1))
@@ -138,11 +138,12 @@ class Segments:
 # ------------------------------------------------------------------------------------ one table for tanh and sigmoid
 
 TANH_ENTRIES = 512
+"""Number of entries of TANH_TABLE."""
 TANH_STEP = 1 / 48
-"""Distance of the table's arguments.
+"""Distance between the arguments of successive entries of TANH_TABLE.
 
-The table ends at ±5.32, where tanh is ±32766 · 2^-15; the factor of an argument is a whole number for every scale
-that is a power of two.
+The table ends at ±5.32, where tanh is ±32766 · 2^-15. The factor of an argument is an integer for every scale that is a
+power of two.
 """
 
 _ARGUMENTS = (np.arange(TANH_ENTRIES) - (TANH_ENTRIES - 1) / 2) * TANH_STEP
@@ -180,7 +181,7 @@ Only int16 outputs with a scale below 2^-17 reach it; their error of 8 codes is 
 
 @dataclass(frozen=True)
 class ShortLine:
-    """A line in 32 bits for an int16 x: q = clamp((x · slope + offset) >> shift, low, high)."""
+    """A line in 32-bit arithmetic for an int16 x: q = clamp((x · slope + offset) >> shift, low, high)."""
 
     slope: int
     offset: int
@@ -190,7 +191,7 @@ class ShortLine:
 
     @staticmethod
     def of(slope: float, zero_point: int, dtype: DType) -> ShortLine | None:
-        """Return the line q = round(slope · x) + zero_point; None where 32 bits have no room for it."""
+        """Return the line q = round(slope · x) + zero_point; None if it does not fit in 32-bit arithmetic."""
         fraction, exponent = math.frexp(slope)
         shift = (1 if fraction == 1 / 2 else 15) - exponent  # a power of two is a factor of 1
         factor = round(slope * 2.0**shift)
@@ -199,11 +200,11 @@ class ShortLine:
         return ShortLine(factor, offset, shift, *dtype.limits) if 2**15 * factor + abs(offset) < 2**31 else None
 
     def expression(self, x: Expression, scalar: Scalar) -> Expression:
-        """Return the line at `x`, an int32."""
+        """Return the expression of the line for an int32 `x`."""
         return limited(self._sum(x, scalar), self.low, self.high, scalar)
 
     def vector(self, x: Expression, scalar: Scalar) -> Expression:
-        """Return the line of four elements by Helium."""
+        """Return the Helium expression of the line for four elements at once."""
         return call(CLAMP, self._sum(x, scalar), scalar(self.low), scalar(self.high))
 
     def _sum(self, x: Expression, scalar: Scalar) -> Expression:
@@ -213,11 +214,12 @@ class ShortLine:
 
 @dataclass(frozen=True)
 class SharedTanh:
-    """Interpolation of TANH_TABLE: tanh(x), or the sigmoid (1 + tanh(x / 2)) / 2, in units of 2^-15, then by a line.
+    """tanh(x), or the sigmoid (1 + tanh(x / 2)) / 2, by interpolation in TANH_TABLE, which all layers share.
 
-    at = x · factor + _MIDDLE for x limited to ±reach; start and end are the entries at the index at >> 22 and after it,
-    and `rest` is the upper 16 of the 22 bits below. tanh is (start · 2^16 + (end − start) · rest + 2^15) >> 16, and the
-    sigmoid 2^14 more than (start · 2^16 + (end − start) · rest + 2^16) >> 17.
+    The result has units of 2^-15; `line` (if not None) then maps it to the output. The position in the table is at
+    = x · factor + _MIDDLE, for x limited to ±`reach`. With the entries `start` and `end` at index at >> 22 and the
+    next one, and `rest` the upper 16 of the 22 bits below, tanh is (start · 2^16 + (end − start) · rest + 2^15) >>
+    16, and the sigmoid is 2^14 + ((start · 2^16 + (end − start) · rest + 2^16) >> 17).
     """
 
     factor: int
@@ -227,7 +229,10 @@ class SharedTanh:
 
     @staticmethod
     def of(function: str, x: QuantParams, out: TensorType) -> SharedTanh | None:
-        """Return how to read the table for codes of these types; None for other functions and inexact factors."""
+        """Return how `function` reads the table for these input and output types.
+
+        Return None if the function is neither tanh nor sigmoid, or if the factor is not exact.
+        """
         is_exact = math.frexp(x.scale[0])[0] == 1 / 2 and _FINEST_SCALE <= x.scale[0] <= _COARSEST_SCALE
         if function not in ("tanh", "sigmoid") or x.zero_point or not is_exact:
             return None
@@ -240,7 +245,7 @@ class SharedTanh:
         return None if line is None else SharedTanh(factor, reach, is_sigmoid, line)
 
     def is_near(self, exact: Array, dtype: DType) -> bool:
-        """Return whether the table gives exact[i] (real) for CODES[i] well enough."""
+        """Return whether the shared table approximates the real value exact[i] at CODES[i] well enough for `dtype`."""
         inputs = {"x": CODES[:-1], "table": TANH_TABLE}
         arguments = Argument("x", DType.INT16, exact=True), Table("table", DType.INT16)
         actual = evaluate(self.expression(*arguments, _constant), inputs)
@@ -248,14 +253,14 @@ class SharedTanh:
         return bool(error <= 1 / 2 + _SHARED_WORST[dtype])
 
     def expression(self, x: Expression, table: Expression, scalar: Scalar) -> Expression:
-        """Return the function at `x`, an int16."""
+        """Return the expression of the function for an int16 `x`."""
         at = self._place(x if self.reach == 2**15 else limited(x, -self.reach, self.reach, scalar), scalar)
         start, end = Entry(table, at >> _PLACE_BITS), Entry(table, (at >> _PLACE_BITS) + 1)
         value = self._placed(call(INTERPOLATE, start, end, at >> (_PLACE_BITS - 16), 16, self._shift))
         return value if self.line is None else self.line.expression(value, scalar)
 
     def vector(self, x: Expression, table: Expression, scalar: Scalar) -> Expression:
-        """Return the function of four elements by Helium."""
+        """Return the Helium expression of the function for four elements."""
         at = self._place(x if self.reach == 2**15 else call(CLAMP, x, *map(scalar, (-self.reach, self.reach))), scalar)
         start, end = Entry(table, at >> _PLACE_BITS), Entry(table, (at >> _PLACE_BITS) + 1)
         rise = (end - start) * ((at >> (_PLACE_BITS - 16)) & 0xFFFF)
@@ -281,7 +286,9 @@ def _constant(value: Param) -> Parameter:
 
 
 def interpolation(values: Array, dtype: DType) -> tuple[Segments, Array] | None:
-    """Return the smallest table that gives values[i] (real) for CODES[i] within the goal, else the most accurate one.
+    """Find the smallest table that approximates the real values values[i] at the int16 values CODES[i].
+
+    If no table is good enough, the most accurate one is returned.
 
     Returns:
         How to interpolate the table, and its entries; None if the error of every table exceeds _WORST.

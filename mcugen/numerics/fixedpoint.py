@@ -16,10 +16,10 @@ Range = tuple[float, float]
 """Limits (low, high) to which real values are clamped."""
 
 LONGEST_SUM = 2**43
-"""Upper bound of accumulators: below it float64 is exact, and products with multipliers fit 64 bits."""
+"""Limit of the magnitude of accumulators: below it, float64 is exact and products with multipliers fit in 64 bits."""
 
 PLAIN_SHIFT = 31
-"""Fraction bits of multipliers where no scale is 1 or above."""
+"""Right shift (fraction bits) of requantization multipliers if all scales are below 1."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,15 @@ class Requantizer:
     def of(scale: Array | float, zero_point: int, ties_to_even: bool = False, sums: Array | None = None) -> Requantizer:
         """Return the requantizer for real factors `scale` (accumulator unit ÷ output unit).
 
-        Factors are limited where every accumulator but 0 saturates: at 2^29, or at 2^17 if `sums` is given.
+        Factors are limited to 2^29, or to 2^17 if `sums` is given: beyond that, every accumulator except 0
+        saturates.
 
         Args:
-            scale: One factor, or one a channel.
+            scale: One factor, or one per channel.
             zero_point: The zero point of the output.
             ties_to_even: Whether ties round to even instead of up.
             sums: The largest magnitude of the accumulators by channel, below LONGEST_SUM. With it, multipliers get as
-                many of their 31 bits as 64-bit products have room for.
+                many of their 31 bits as fit in 64-bit products.
         """
         scales = np.minimum(np.atleast_1d(np.asarray(scale, np.float64)), 2.0**29 if sums is None else 2.0**17)
         largest = scales.max() if sums is None else max(scales.max(), (scales * sums).max() / 2**31)
@@ -59,7 +60,7 @@ class Requantizer:
 
     @property
     def offset(self) -> int:
-        """Zero point and rounding, in units of accumulator · multiplier (int64)."""
+        """Return zero point and rounding term, in units of accumulator · multiplier (int64)."""
         return (self.zero_point << self.shift) + (1 << (self.shift - 1))
 
     def __call__(self, acc: Array, low: int = -128, high: int = 127) -> Array:
@@ -73,7 +74,10 @@ class Requantizer:
         return q
 
     def for_high_word(self) -> Requantizer:
-        """Return an equal requantizer with shift 32 if possible, so that a 32-bit CPU just takes the upper word."""
+        """Return an equal requantizer with shift 32, so that a 32-bit CPU takes just the upper word of the product.
+
+        If there is none, the requantizer itself is returned.
+        """
         if self.shift == 31 and int(self.multiplier.max()) < 2**30:
             return replace(self, multiplier=self.multiplier * 2, shift=32)
         return self
@@ -87,12 +91,15 @@ def is_quantized(tensor: TensorType | None) -> bool:
 
 
 def largest_code(dtype: DType) -> int:
-    """Return the largest magnitude of q − zero point, rounded up to a power of two; int16 has zero point 0."""
+    """Return the largest magnitude of q − zero_point for a quantized type, rounded up to a power of two.
+
+    int16 has zero point 0.
+    """
     return 2**15 if dtype is DType.INT16 else 2**8
 
 
 def same_codes(x: TensorType, y: TensorType) -> bool:
-    """Return whether equal integers of both types stand for the same reals."""
+    """Return whether equal integers of two quantized types represent the same reals."""
     return (x.quant, x.dtype) == (y.quant, y.dtype)
 
 
@@ -102,8 +109,8 @@ def quantize(real: Array, quant: QuantParams, dtype: DType) -> Array:
     return q
 
 
-def through(real: Array, quant: QuantParams, dtype: DType) -> Array:
-    """Return reals after quantization: `dequantize` of `quantize`, without the integers in between."""
+def fake_quantize(real: Array, quant: QuantParams, dtype: DType) -> Array:
+    """Return real values rounded and saturated by a quantization: `dequantize` of `quantize`."""
     scale = broadcast_scale(quant, real.ndim).astype(np.float32)
     stored: Array = _steps(real, quant, dtype).astype(np.float32, copy=False) * scale
     return stored
@@ -129,7 +136,7 @@ def dequantize(q: Array, quant: QuantParams) -> Array:
 
 
 def broadcast_scale(quant: QuantParams, rank: int) -> Array:
-    """Return the scales shaped to broadcast against a tensor of that rank."""
+    """Return the scales in a shape that broadcasts to a tensor of this rank."""
     if quant.axis is None:
         return quant.scales.reshape(())
     shape = [1] * rank
@@ -138,7 +145,7 @@ def broadcast_scale(quant: QuantParams, rank: int) -> Array:
 
 
 def clamp_range(clamp: Range | None, quant: QuantParams, dtype: DType) -> tuple[int, int]:
-    """Return the integer range of a tensor whose real values are clamped to `clamp`."""
+    """Return the smallest and the largest integer of a quantized tensor whose real values are clamped to `clamp`."""
     limits = np.iinfo(dtype.numpy)
     if clamp is None:
         return int(limits.min), int(limits.max)
@@ -147,12 +154,13 @@ def clamp_range(clamp: Range | None, quant: QuantParams, dtype: DType) -> tuple[
 
 
 def inverse_sqrt(square: Array) -> tuple[Int64Array, Int64Array]:
-    """Return root and half with 1 / √square ≈ root · 2^(half − 62), for whole numbers 0 < square < 2^62.
+    """Return root and half with 1 / √square ≈ root · 2^(half − 62), for integers 0 < square < 2^62.
 
-    root < 2^31, and half > 0; both are 0 for a square of 0.
+    root is below 2^31 and half above 0; both are 0 for square 0.
 
-    The leading bits m of square · 4^half, 2^30 ≤ m < 2^32, stand for M = m / 2^32. A line approximates 1 / √M within
-    9 %, and each of four steps of Newton's method, R ← R · (3 − M · R²) / 2, squares the error, down to some 2^-27.
+    The leading bits m of square · 4^half, 2^30 ≤ m < 2^32, stand for M = m / 2^32. A line approximates 1 / √M
+    within 9 %, and each of four steps of Newton's method, R ← R · (3 − M · R²) / 2, squares the error, down to some
+    2^-27.
     """
     half = np.zeros(square.shape, np.int64)
     wide = square.astype(np.int64)

@@ -83,7 +83,7 @@ class FixedNormalize:
         )
 
     def normalized(self, x: Array, axes: tuple[int, ...]) -> Array:
-        """Return v of x, an int64 array, with statistics over `axes`."""
+        """Return the normalized v of x, an int64 array, with statistics over `axes`."""
         total = x.sum(axes, keepdims=True) * self.centered
         spread = self.count * (x * x).sum(axes, keepdims=True) - total * total
         root, half = inverse_sqrt(np.where(spread == 0, 0, (spread << self.fraction) + self.epsilon))
@@ -93,12 +93,12 @@ class FixedNormalize:
         return result
 
     def finish(self, v: Array, dtype: DType) -> Array:
-        """Return q of v, of integer type `dtype`."""
+        """Return the output q of the normalized v, as integers of type `dtype`."""
         q: Array = np.clip(((v * self.gain >> 32) + self.bias) >> self.bits, *dtype.limits).astype(dtype.numpy)
         return q
 
 
 def span(x: TensorType) -> int:
-    """Return the largest difference of two elements of an integer tensor."""
+    """Return the largest possible difference of two elements of an integer tensor."""
     low, high = x.dtype.limits
     return high - low

@@ -34,7 +34,7 @@ _MIN_SCALE = 2.0**-60
 
 @dataclass(frozen=True)
 class Reciprocal:
-    """The number 1 / scale as the sum of two positive floats; the second adds some 24 bits to the first."""
+    """The number 1 / scale as the sum of two positive floats: `inverse`, and `rest` with some 24 further bits."""
 
     inverse: float
     rest: float
@@ -42,7 +42,10 @@ class Reciprocal:
     @staticmethod
     @lru_cache(maxsize=256)
     def of(scale: float, max_code: int) -> Reciprocal | None:
-        """Return the reciprocal that quantizes as the division does, for codes up to `max_code`; None without one."""
+        """Return a reciprocal that quantizes exactly as the division by `scale` does; None if there is none.
+
+        `max_code` is the largest magnitude of the quantized values.
+        """
         divisor = np.float32(scale)
         if not _MIN_SCALE < divisor < 1 / _MIN_SCALE:
             return None
@@ -55,7 +58,7 @@ class Reciprocal:
         return next((candidate for candidate in candidates if candidate._agrees(divisor, max_code)), None)
 
     def ratio(self, x: Array) -> Array:
-        """Return f(x) of float32, as a CPU with fused multiply-add computes it."""
+        """Return x / scale in float32 as a CPU with fused multiply-add computes it with this reciprocal."""
         x64 = x.astype(np.float64)
         high, low = x64 * self.inverse, (x * np.float32(self.rest)).astype(np.float64)
         return _rounded_sum(high, low)
@@ -83,7 +86,7 @@ def _rounded_sum(high: Array, low: Array) -> Array:
 
 @dataclass(frozen=True)
 class WholeScale:
-    """A scale in whole numbers: significand · 2^(exponent − 150), with 24 bits; `inverse` is 2^54 / significand."""
+    """A scale in integers: significand · 2^(exponent − 150), with 24 bits; `inverse` is 2^54 / significand."""
 
     significand: int
     inverse: int
@@ -91,7 +94,7 @@ class WholeScale:
 
     @staticmethod
     def of(scale: float) -> WholeScale | None:
-        """Return the scale as whole numbers; None for scales whose codes need floats out of range."""
+        """Return a scale in integers; None if the scale is so large or small that floats would overflow."""
         fraction, exponent = math.frexp(np.float32(scale))
         if not -100 < exponent < 100:
             return None

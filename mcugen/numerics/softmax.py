@@ -15,7 +15,7 @@ from mcugen.numerics.fixedpoint import is_quantized
 
 @dataclass(frozen=True)
 class FixedExp:
-    """Exponentials e = exp(−scale · d) · 2^bits for d = max − x[k] ≥ 0 along a row, so that Σ e ≤ 2^31.
+    """Tables of e = exp(−scale · d) · 2^bits for d = max − x[k] ≥ 0 along a row; the sum of a row is at most 2^31.
 
     For int8, e = low[d]. For int16, e = (high[d >> 8] · low[d & 255] + 2^31) >> 32, with high in units of 2^−30.
     """
@@ -51,11 +51,11 @@ def _whole(reals: Array) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class FixedSoftmax:
-    """A softmax in integers, one rounding, half up.
+    """A softmax in integers, rounded once, half up.
 
-    e[k] = exp(scale_in · (x[k] − max)) · 2^bits by tables; Σ e ≤ 2^31.
-    r = ⌊numerator · 2^bits / Σ e⌋ < 2^31, with numerator = 2^(shift − bits) / scale_out of 31 bits.
-    q = clamp((e[k] · r + (zero_point << shift) + 2^(shift−1)) >> shift).
+    e[k] = exp(scale_in · (x[k] − max)) · 2^bits comes from tables (`exp`); Σ e ≤ 2^31. r = ⌊numerator · 2^bits / Σ
+    e⌋ < 2^31, with a numerator = 2^(shift − bits) / scale_out of 31 bits. q = clamp((e[k] · r + (zero_point <<
+    shift) + 2^(shift−1)) >> shift).
     """
 
     exp: FixedExp
@@ -87,7 +87,7 @@ class FixedSoftmax:
 
     @property
     def offset(self) -> int:
-        """Zero point and rounding, in units of 2^-shift codes."""
+        """Return zero point and rounding term, in units of 2^-shift output steps."""
         return (self.zero_point << self.shift) + (1 << (self.shift - 1))
 
     def __call__(self, x: Array, axis: int, visible: Array | None = None) -> Array:
@@ -99,7 +99,7 @@ class FixedSoftmax:
 
 
 SOFTMAX_LOG_BITS = 20
-"""Fraction bits of logarithms."""
+"""Number of fraction bits of the logarithms in FixedLogSoftmax."""
 
 _LONGEST = 4096
 """Largest number of elements of a row: longer rows lose precision in the sum."""
@@ -121,10 +121,11 @@ def fixed_log2(v: Array) -> Array:
 
 @dataclass(frozen=True)
 class FixedLogSoftmax:
-    """The logarithm of a softmax in integers, one rounding, half up.
+    """The logarithm of a softmax in integers, rounded once, half up.
 
-    l = ((log2(Σ e) − bits · 2^20) · unit) >> unit_shift, with a unit of 31 bits: the logarithm, in codes · 2^shift.
-    q = clamp(((x[k] − max) · slope − l + (zero_point << shift) + 2^(shift−1)) >> shift).
+    With e from `exp`, l = ((log2(Σ e) − bits · 2^20) · unit) >> unit_shift is the logarithm of the sum in output
+    steps · 2^shift, with a unit of 31 bits. q = clamp(((x[k] − max) · slope − l + (zero_point << shift) +
+    2^(shift−1)) >> shift).
     """
 
     exp: FixedExp
@@ -155,7 +156,7 @@ class FixedLogSoftmax:
 
     @property
     def offset(self) -> int:
-        """Zero point and rounding, in units of 2^-shift codes."""
+        """Return zero point and rounding term, in units of 2^-shift output steps."""
         return (self.zero_point << self.shift) + (1 << (self.shift - 1))
 
     def __call__(self, x: Array, axis: int) -> Array:

@@ -19,10 +19,10 @@ def exact_product(a: Array, b: Array) -> Array:
 
 
 def real_product(a: Array, b: Array) -> Array:
-    """Return the product of matrices of one type; float32 is summed in float64 and rounded once.
+    """Return the product of matrices of one float type; float32 is summed in float64 and rounded once.
 
-    The last bits of float32 sums depend on the BLAS kernel of each CPU, which is enough to move codes and biases of
-    models that are quantized by them.
+    The last bits of float32 sums depend on the BLAS kernel of each CPU, which can change the quantized values of a
+    model that is quantized by them.
     """
     if a.dtype != np.float32:
         return a @ b
@@ -30,8 +30,8 @@ def real_product(a: Array, b: Array) -> Array:
     return product
 
 
-def farthest(x: TensorType) -> int:
-    """Return the largest magnitude of a code less its zero point."""
+def max_offset_magnitude(x: TensorType) -> int:
+    """Return the largest magnitude of q − zero_point for a quantized tensor."""
     low, high = x.dtype.limits
     return max(high - x.q.zero_point, x.q.zero_point - low)
 
@@ -39,34 +39,34 @@ def farthest(x: TensorType) -> int:
 def largest_sums(x: TensorType, weights: Array, bias: Array) -> Array:
     """Return an upper bound of the accumulator's magnitude at all times, by output channel (axis 0 of the weights)."""
     rows = np.abs(weights.astype(np.int64)).reshape(len(weights), -1)
-    sums: Array = rows.sum(1) * farthest(x) + np.abs(bias.astype(np.int64))
+    sums: Array = rows.sum(1) * max_offset_magnitude(x) + np.abs(bias.astype(np.int64))
     return sums
 
 
 def product_sums(sig: Signature) -> Array:
-    """Return an upper bound of the accumulators' magnitudes of a product of two activations (one number)."""
+    """Return an upper bound of the accumulators' magnitude for a product of two activations (one element)."""
     a, b = sig.input(0), sig.input(1)
-    return np.asarray([a.shape[-1] * farthest(a) * farthest(b)], np.int64)
+    return np.asarray([a.shape[-1] * max_offset_magnitude(a) * max_offset_magnitude(b)], np.int64)
 
 
 def sum_dtype(sums: Array) -> DType:
-    """Return the type of accumulators that stay within `sums`."""
+    """Return the type of accumulators whose magnitudes are at most `sums`: int32 or int64."""
     return DType.INT32 if sums.max(initial=0) < 2**31 else DType.INT64
 
 
-def most_sum(sig: Signature) -> int:
-    """Return the bound that sums must stay below: 2^31 if they are the result itself, in int32, else LONGEST_SUM."""
+def accumulator_limit(sig: Signature) -> int:
+    """Return the limit of a layer's accumulators: 2^31 if the output is int32, else LONGEST_SUM."""
     return 2**31 if sig.output.dtype is DType.INT32 else LONGEST_SUM
 
 
 SMALL_SUM = 2**25
-"""Upper bound of sums whose product with a multiplier of 31 fraction bits is off by less than 2^-7 of a code."""
+"""Limit of sums whose product with a multiplier of 31 fraction bits is off by less than 2^-7 output steps."""
 
 
 def finish(
     acc: Array, sig: Signature, clamp: Range | None, sums: Array, factor: float = 1.0, *, by_weights: bool = True
 ) -> Array:
-    """Return the output of accumulators: requantized and clamped, or as they are for outputs of int32 and int64.
+    """Return the output for accumulators: requantized and clamped; unchanged for outputs of int32 and int64.
 
     Args:
         acc: The accumulators, channels last.

@@ -13,7 +13,7 @@ from mcugen.hir.types import Array, Shape
 
 
 def both(values: Sequence[int], missing: int) -> tuple[int, int]:
-    """Return numbers for the vertical and the horizontal axis; `missing` stands for the vertical one of one axis."""
+    """Return numbers for the vertical and the horizontal axis; if there is only one axis, `missing` and its number."""
     return (missing, values[0]) if len(values) == 1 else (values[0], values[1])
 
 
@@ -33,7 +33,7 @@ def pad(x: Array, widths: Sequence[tuple[int, int]], fill: float) -> Array:
 class Window:
     """The strides, padding and dilations of a kernel that slides over spatial axes, for convolution and pooling.
 
-    Each field has one entry an axis.
+    Each field has one entry per spatial axis; `before` and `after` are the padding.
     """
 
     strides: tuple[int, ...]
@@ -46,7 +46,7 @@ class Window:
         return "(" + " ".join(f"{name} {'x'.join(map(str, row))}" for name, row in rows) + ")"
 
     def output(self, space: Shape, kernel: Shape) -> Shape:
-        """Return the output sizes (rounded down)."""
+        """Return the output's spatial sizes, rounded down, for an input of sizes `space`."""
         rows = zip(space, kernel, self.strides, self.before, self.after, self.dilations, strict=True)
         return tuple((n + b + a - d * (k - 1) - 1) // s + 1 for n, k, s, b, a, d in rows)
 
@@ -57,7 +57,10 @@ class Window:
         return replace(self, before=grown[0], after=grown[1])
 
     def leaves(self, space: Shape, kernel: Shape) -> bool:
-        """Return whether the window reaches beyond the input somewhere."""
+        """Return whether the window reaches beyond the input somewhere.
+
+        `space` are the input's spatial sizes, `kernel` the kernel's.
+        """
         rows = zip(space, kernel, self.strides, self.before, self.output(space, kernel), self.dilations, strict=True)
         return any(b or (out - 1) * s + d * (k - 1) >= n for n, k, s, b, out, d in rows)
 
@@ -77,7 +80,7 @@ class Window:
         return RowWindow(1 + axis, self.dilations[axis] * (taps - 1) + 1, self.strides[axis], self.before[axis], fill)
 
     def of_one_row(self, axis: int = 0) -> Window:
-        """Return the window of one position on an axis, where padding has become rows of the input."""
+        """Return the window without padding along an axis, because padding rows are part of the input rows."""
         before, after = (tuple(0 if a == axis else n for a, n in enumerate(ns)) for ns in (self.before, self.after))
         return replace(self, before=before, after=after)
 
@@ -103,11 +106,11 @@ class Window:
         return replace(self, before=tuple(before), after=tuple(after)), max(low, 0), min(high, size)
 
     def upright(self) -> Window:
-        """Return the window of a line with its axis first, and another axis behind it."""
+        """Return the window with its last axis first; a 1-D window becomes a 2-D window of width 1."""
         axes = ((self.strides, 1), (self.before, 0), (self.after, 0), (self.dilations, 1))
         return Window(*((row[-1], *(row[:-1] or (none,))) for row, none in axes))
 
     @property
     def sides(self) -> tuple[int, int]:
-        """The padding of the second axis, or (0, 0) without one."""
+        """Return the padding before and after the second axis (columns); (0, 0) if there is only one axis."""
         return (self.before[1], self.after[1]) if len(self.before) > 1 else (0, 0)

@@ -23,20 +23,23 @@ from mcugen.ops.pointwise import clamped
 
 @dataclass(frozen=True)
 class Affine(Clampable, Elementwise):
-    """Sums and products of x with constants that broadcast to x, in the order of `steps`; the result is clamped.
+    """y = x, multiplied by and added to constants that broadcast to x; then clamped.
 
-    The order decides the precision of reals: x · scale + shift loses what (x − mean) · scale keeps where x is close to
-    a large mean.
+    The order of `steps` decides the precision in float: x · scale + shift loses what (x − mean) · scale keeps where
+    x is close to a large mean.
+
+    Attributes:
+        steps: "Mul" or "Add" for each constant operand.
+        clamp: Limits of the result; None for no clamp.
     """
 
     mnemonic: ClassVar[str] = "affine"
     real_inputs: ClassVar[frozenset[int]] = frozenset({1, 2, 3})
     steps: tuple[str, ...] = ("Mul", "Add")
-    """`Mul` or `Add`, one for each constant operand."""
     clamp: Range | None = None
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Build the sums and products in their order."""
+        """Return the expression of the sums and products in the order of `steps`."""
         y, *constants = args
         for step, constant in zip(self.steps, constants, strict=True):
             y = y + constant if step == "Add" else y * constant
@@ -47,7 +50,7 @@ class Affine(Clampable, Elementwise):
         return None if self.clamp else replace(self, clamp=(low, high))
 
     def line(self, constants: Sequence[Array]) -> tuple[Array, Array]:
-        """Return scale and shift of the line x · scale + shift, in float64."""
+        """Merge all steps into one line x · scale + shift, and return scale and shift in float64."""
         scale, shift = np.ones(()), np.zeros(())
         for step, constant in zip(self.steps, constants, strict=True):
             number = constant.astype(np.float64)
@@ -55,7 +58,7 @@ class Affine(Clampable, Elementwise):
         return scale, shift
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return one factor and one sum by channel: what is constant is computed in float64, and rounded once."""
+        """Return the integer form: one multiplier and one offset per channel, computed in float64 and rounded once."""
         constants = constant_data(inputs[1:])
         if len(constants) < len(self.steps):
             return None

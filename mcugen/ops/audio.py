@@ -21,16 +21,17 @@ from mcugen.ops.movement import Reshape, Transpose, inverse, normalize_axis, res
 from mcugen.ops.onnx_node import FLOATS, KNOWN_AT_COMPILE_TIME_TEXT, OnnxNode, Refusal, onnx_operator
 
 MAX_LENGTH = 1 << 18
-"""Longest transform: its table of factors would fit no microcontroller beyond."""
+"""Largest number of points of a DFT: beyond it, the table of twiddle factors fits no microcontroller."""
 
 
 @dataclass(frozen=True)
 class Dft(Operator):
-    """y[b, f, k] = Σ_j window[j] · x[b, f · step + j] · exp(∓2πijk / length), the inverse divided by `length`.
+    """y[b, f, k] = Σ_j window[j] · x[b, f · step + j] · exp(∓2πijk / length); the inverse is divided by `length`.
 
-    x is [batch, samples, 1 or 2]: real, or real and imaginary parts; samples beyond its end are 0. `form` says what
-    y is: "full" [batch, frames, length, 2]; "half" its first length / 2 + 1 (of real x); "real" [batch, frames,
-    length, 1], where x holds just the first length / 2 + 1 of a spectrum with symmetry. The window is optional.
+    x is [batch, samples, 1] if real, or [batch, samples, 2] with real and imaginary parts; samples beyond its end
+    are 0. The window is an optional second input. `form` decides the shape of y: "full" is [batch, frames, length,
+    2]; "half" has only the first length / 2 + 1 bins (x is real); "real" is [batch, frames, length, 1], and x holds
+    the first length / 2 + 1 bins of a conjugate-symmetric spectrum.
     """
 
     mnemonic: ClassVar[str] = "dft"
@@ -45,7 +46,7 @@ class Dft(Operator):
         return self.length // 2 + 1 if self.form == "half" else self.length
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """See `form`."""
+        """Return the type of the frames, whose last two axes depend on `form`."""
         x, window = (*inputs, None)[:2]
         assert x is not None
         if x.rank != 3 or x.shape[2] not in (1, 2) or (window is not None and window.shape != (self.length,)):
@@ -54,7 +55,7 @@ class Dft(Operator):
         return (TensorType((x.shape[0], self.frames, self._bins, 1 if self.form == "real" else 2), x.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy's transform of each frame, in float64."""
+        """Compute each frame by numpy's FFT in float64."""
         x = arrays[0].astype(np.float64)
         signal = x[..., 0] + (1j * x[..., 1] if x.shape[2] == 2 else 0)
         padded = np.pad(signal, ((0, 0), (0, self._read)))
@@ -67,7 +68,7 @@ class Dft(Operator):
         return (np.stack([y.real, y.imag], -1).astype(arrays[0].dtype),)
 
     def macs(self, sig: Signature) -> int:
-        """Real multiplications of the factors."""
+        """Return the real multiplications by twiddle factors in all frames."""
         _, points, odd = self._plan(sig.input(0))
         return 2 * sig.input(0).shape[0] * self.frames * points * (odd - 1 + (points // odd).bit_length() - 1)
 
@@ -83,7 +84,7 @@ class Dft(Operator):
         return packed, points, points // (points & -points)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Frame by frame, each within its own part of y."""
+        """Lower to a kernel that transforms one frame after the other; each uses its part of y as working memory."""
         x, has_window = node.input(0).type, len(node.inputs) > 1 and node.inputs[1] is not None
         packed, points, odd = self._plan(x)
         params = DftParams(

@@ -22,7 +22,7 @@ from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 @dataclass(frozen=True)
 class BitCast(Simplifiable, Operator):
-    """The bytes of x as elements of another type of the same width."""
+    """The bytes of x, reinterpreted as elements of another type of the same width."""
 
     mnemonic: ClassVar[str] = "bitcast"
     to: DType = DType.FLOAT32
@@ -36,7 +36,7 @@ class BitCast(Simplifiable, Operator):
         return (TensorType(x.shape, self.to),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy.ndarray.view."""
+        """Reinterpret the bytes by numpy.ndarray.view."""
         return (arrays[0].view(self.to.numpy),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
@@ -44,7 +44,7 @@ class BitCast(Simplifiable, Operator):
         return node.input(0) if node.input(0).type.dtype is self.to else None
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """One memcpy."""
+        """Lower to one memcpy."""
         x, y = builder.buffer(node.input(0)), builder.buffer(node.output)
         builder.call(node, Call(BITCAST, {"x": x, "y": y}, [Bytes(x_bytes=y.nbytes)]))
 

@@ -19,9 +19,9 @@ from mcugen.lir.program import Control
 
 @dataclass(frozen=True)
 class Branches(Operator):
-    """Two graphs, of which neither reads what the other makes: the first core computes one, the second the other.
+    """Two independent graphs that two cores compute in parallel: the first core one, the second core the other.
 
-    Inputs are those of the first graph, then those of the second, and so are outputs.
+    The inputs are those of the first graph, then those of the second; so are the outputs.
     """
 
     mnemonic: ClassVar[str] = "branches"
@@ -41,16 +41,16 @@ class Branches(Operator):
         return tuple(value.type for body in self.bodies for value in body.outputs)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """One graph, then the other."""
+        """Interpret the first graph, then the second."""
         count = len(self.first.inputs)
         return (*run(self.first, list(arrays[:count])), *run(self.second, list(arrays[count:])))
 
     def macs(self, sig: Signature) -> int:
-        """Return the sum over both branches."""
+        """Return the sum of the multiply-accumulates of both graphs."""
         return sum(node.op.macs(node.sig) for body in self.bodies for node in body.nodes)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Emit a fork/join block with two sides."""
+        """Emit a fork/join block: one side for each graph."""
         outer_inputs = iter(node.inputs)
         for body in self.bodies:
             for formal, value in zip(body.inputs, outer_inputs, strict=False):

@@ -23,7 +23,7 @@ from mcugen.ops.onnx_node import OnnxNode
 from mcugen.ops.pointwise import Binary, argument_of, operands_of
 
 CELL_MARKER_OPERATOR = "Tanh"
-"""ONNX's operator that each of these cells has."""
+"""ONNX operator that every recurrent cell contains; models without it are not searched for cells."""
 
 _DEEPEST = 40
 """Sums of sums that are read."""
@@ -37,29 +37,36 @@ _WIDEST = 2048
 
 @dataclass(frozen=True)
 class RecurrentCell:
-    """A layer of one direction: W and R [gates · hidden, …], B (those of W, then those of R), and its states."""
+    """The operator and the weights of a recurrent layer in one direction, as recognized in a graph.
+
+    Attributes:
+        op: ONNX operator: "RNN", "GRU" or "LSTM".
+        w: Weights of the input, [gates · hidden, depth].
+        r: Weights of the hidden state, [gates · hidden, hidden].
+        b: Biases of w, then biases of r.
+        states: Order of h (and c) among the states that were given to `cell_of`.
+        is_linear: Whether a GRU has linear_before_reset.
+    """
 
     op: str
     w: Array
     r: Array
     b: Array
     states: tuple[int, ...]
-    """Numbers of h and c among the loop's."""
     is_linear: bool = False
-    """Of a GRU: whether R's product is scaled, not h."""
 
     @property
     def constants(self) -> list[Array]:
-        """W, R and B as ONNX has them."""
+        """Return W, R and B with a leading axis of directions, as inputs of the ONNX node."""
         return [array[None].astype(np.float32) for array in (self.w, self.r, self.b)]
 
     def attributes(self, backwards: bool) -> dict[str, Any]:
-        """Return the attributes of the ONNX node."""
+        """Return the attributes of the ONNX node for this cell."""
         onnx_attributes = {"hidden_size": self.r.shape[1], "direction": "reverse" if backwards else "forward"}
         return onnx_attributes | ({"linear_before_reset": int(self.is_linear)} if self.op == "GRU" else {})
 
     def is_same(self, other: RecurrentCell) -> bool:
-        """Whether it is a step of the same layer."""
+        """Return whether both have equal operators and weights, so that they can be steps of one layer."""
         arrays = zip((self.w, self.r, self.b), (other.w, other.r, other.b), strict=True)
         alike = (self.op, self.states, self.is_linear) == (other.op, other.states, other.is_linear)
         return alike and all(np.array_equal(a, b) for a, b in arrays)
@@ -67,7 +74,14 @@ class RecurrentCell:
 
 @dataclass(frozen=True)
 class CellStep:
-    """One time step of a recurrent layer: its input, and its states (h, and c of an LSTM) before and after the step."""
+    """One time step of a recurrent layer.
+
+    Attributes:
+        found: The recurrent cell.
+        x: The input of the step.
+        before: The states before the step: h, and also c for an LSTM.
+        after: The states after the step.
+    """
 
     found: RecurrentCell
     x: Value
@@ -77,7 +91,12 @@ class CellStep:
 
 @dataclass(frozen=True)
 class AffineSum:
-    """Σ value · matrix + bias: matrices [size of the value, n] by value, which are rows, and n numbers."""
+    """A value written as Σ x · M + bias over several tensors x, whose rows are multiplied by constant matrices.
+
+    Attributes:
+        matrices: The matrix M [size of the last axis of x, n], by tensor x.
+        bias: The constant term, [n].
+    """
 
     matrices: Mapping[Value, Array]
     bias: Array
@@ -89,7 +108,7 @@ class AffineSum:
         return AffineSum({**self.matrices, **theirs, **both}, self.bias + sign * other.bias)
 
     def times(self, matrix: Array) -> AffineSum:
-        """Return the product with a matrix [n, m]."""
+        """Return the product with a matrix [n, m] from the right."""
         return AffineSum({v: m @ matrix for v, m in self.matrices.items()}, self.bias @ matrix)
 
     def part(self, begin: int, size: int) -> AffineSum:
@@ -115,9 +134,9 @@ def cell_of(x: Value, states: Sequence[Value], after: Sequence[Value]) -> Recurr
 
 
 def steps_to(new: Value, is_read: Callable[[Value], object]) -> Iterator[CellStep]:
-    """Yield the time steps after which `new` can be the state h, whatever h was before.
+    """Yield the recurrent time steps that compute `new` as their next state h.
 
-    Only steps whose input `is_read` accepts are returned.
+    `is_read` tells whether a tensor may be the input x of a step.
     """
     for states, after, gate in (*_lstm_states(new), *_gru_states(new), *_rnn_states(new)):
         terms = _terms(gate, {v for v in states if v is not None})
@@ -163,10 +182,16 @@ def _blends(new: Value) -> Iterator[tuple[Value, Value, Value]]:
                 yield gate, a.producer.input(0), fresh
 
 
-def hoisted(cell: RecurrentCell, whole: Value, axis: int) -> tuple[RecurrentCell, Value]:
-    """Return the cell with the input projection of all steps merged into its weights, and the projection's input.
+def hoist_projection(cell: RecurrentCell, whole: Value, axis: int) -> tuple[RecurrentCell, Value]:
+    """Merge an input projection that a loop's body or its surroundings compute for all steps into the cell's weights.
 
-    Return the arguments unchanged if the merge is impossible.
+    Args:
+        cell: The recurrent cell.
+        whole: Input of all steps, which may be a projection of another tensor.
+        axis: Axis of steps in `whole`.
+
+    Returns:
+        The cell with merged weights and the tensor that is projected; the arguments if they cannot be merged.
     """
     total = _Sums()(whole)
     takes_rows = np.array_equal(cell.w.sum(0), np.ones(cell.w.shape[1])) and (cell.w != 0).sum() == len(cell.w)
@@ -182,9 +207,17 @@ def hoisted(cell: RecurrentCell, whole: Value, axis: int) -> tuple[RecurrentCell
 def compose_layer(
     node: OnnxNode, cell: RecurrentCell, x: Value, initial: Sequence[Value], backwards: bool
 ) -> list[Value]:
-    """All h, the last h, the last c, as loops have them: without an axis of directions.
+    """Add an ONNX RNN, GRU or LSTM node for a cell, and return its results without an axis of directions.
 
-    x is [steps, batch, depth]; `initial` are h and c.
+    Args:
+        node: Node in whose place the layer is imported.
+        cell: Operator and weights.
+        x: Input, [steps, batch, depth].
+        initial: Initial h, and c of an LSTM, [batch, hidden].
+        backwards: Whether the layer goes from the last step to the first.
+
+    Returns:
+        All h, the last h, and the last c of an LSTM.
     """
     batch, size = initial[0].type.shape
     firsts: list[Value | None] = []

@@ -40,17 +40,18 @@ from mcugen.ops.movement import Concat, Reshape, Slice
 from mcugen.ops.onnx_node import Body, BodyRefusal, OnnxNode, Refusal, not_constant, onnx_operator
 
 STEP_COUNTER_TYPE = TensorType((), DType.INT64)
+"""Type of a loop's step number: an int64 scalar."""
 
 T = TypeVar("T")
 
 
 def plain(type_: TensorType) -> TensorType:
-    """Return the type without quantization and layout: bodies neither assume nor fix them."""
+    """Return the type without quantization and layout, which bodies of loops and branches do not depend on."""
     return replace(type_, quant=None, layout=Layout.NONE)
 
 
 def work(graph: Graph) -> int:
-    """Operators that one run of `graph` computes, those of loops as often as these have steps."""
+    """Return the number of operators that one run of `graph` computes; those of a loop count once per step."""
     return sum(1 + node.op.work if isinstance(node.op, Branch | Repeat) else 1 for node in graph.nodes)
 
 
@@ -70,7 +71,10 @@ def _require_types(name: str, formal: Sequence[Value], actual: Sequence[TensorTy
 
 @dataclass(frozen=True)
 class Branch(Operator):
-    """Computes `then` if the first input is true, else `otherwise`; the other inputs are those of both, in a row."""
+    """Compute graph `then` if the first input is true, else graph `otherwise`.
+
+    The other inputs are those of `then`, followed by those of `otherwise`.
+    """
 
     mnemonic: ClassVar[str] = "branch"
     then: Graph = field(repr=False)
@@ -83,7 +87,7 @@ class Branch(Operator):
 
     @property
     def work(self) -> int:
-        """Operators that it may run."""
+        """Return the largest number of operators that one of the branches runs."""
         return max(work(body) for body in self.bodies)
 
     def _split(self, items: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
@@ -98,7 +102,7 @@ class Branch(Operator):
         return tuple(plain(v.type) for v in self.then.outputs)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """One of both."""
+        """Interpret the graph that the condition selects."""
         branch = 0 if arrays[0].any() else 1
         return tuple(run(self.bodies[branch], self._split(arrays)[branch]))
 
@@ -131,7 +135,7 @@ def _bind(formal: Sequence[Value], actual: Sequence[Value | None], builder: Buil
 
 @dataclass(frozen=True)
 class Walk:
-    """A tensor of which each step reads or writes one part: along which axis, and from which end."""
+    """A tensor of which each step of a loop reads or writes one slice along `axis`, from the end if `backwards`."""
 
     axis: int = 0
     backwards: bool = False
@@ -140,7 +144,7 @@ class Walk:
         return f"axis {self.axis}{' backwards' * self.backwards}"
 
     def part(self, whole: Shape) -> Shape:
-        """Return the shape of one step's slice."""
+        """Return the shape of one step's slice of a tensor of shape `whole`, without the axis."""
         return whole[: self.axis] + whole[self.axis + 1 :]
 
     def whole(self, part: Shape, steps: int) -> Shape:
@@ -154,12 +158,13 @@ class Walk:
 
 @dataclass(frozen=True)
 class Repeat(HasKernels, Partial, Stepwise, Operator):
-    """Runs `body` `steps` times.
+    """A loop that runs `body` `steps` times.
 
-    Inputs: the first condition (if `conditional`: the loop ends once it is false), the first values of `states`
-    tensors that go from step to step, tensors of which each step sees a part (`taken`), tensors that all steps see.
-    The body reads its step's number, the states, the parts, and what all steps see; it gives the next condition, the
-    next states, and parts of the tensors that are `stacked`. Outputs: the last states, the stacked tensors.
+    Inputs of the node: the first condition (only if `conditional`), the initial values of the `states`, the tensors
+    of which each step reads one slice (`taken`), and tensors that all steps read as a whole. Inputs of the body:
+    the step number, the states, the slices, and the whole tensors. Outputs of the body: the next condition, the
+    next states, and one slice of each tensor in `stacked`. Outputs of the node: the final states and the stacked
+    tensors. A conditional loop ends once the condition is false.
     """
 
     mnemonic: ClassVar[str] = "repeat"
@@ -172,12 +177,12 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
 
     @property
     def bodies(self) -> tuple[Graph, ...]:
-        """The body."""
+        """Return the loop's body, as the only entry."""
         return (self.body,)
 
     @property
     def work(self) -> int:
-        """Operators that it runs in all."""
+        """Return the number of operators that all steps run."""
         return self.steps * work(self.body)
 
     def _split(self, items: Sequence[T]) -> tuple[Sequence[T], Sequence[T], Sequence[T], Sequence[T]]:
@@ -188,7 +193,7 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
         return items[:first], items[first:second], items[second:third], items[third:]
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """States keep their types; stacked tensors get an axis."""
+        """Return the types of the final states, and of stacked tensors, which get an axis of steps."""
         _, states, scan_inputs, seen = self._split(inputs)
         parts = [
             None if t is None else plain(t.with_shape(w.part(t.shape)))
@@ -206,7 +211,7 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
         return items[:first], items[first:second], items[second:]
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Step by step."""
+        """Interpret the body step by step."""
         cond, states, scan_inputs, seen = self._split(arrays)
         rows: list[Sequence[Array]] = []
         for step in range(self.steps):
@@ -243,7 +248,7 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
         return lstm_step(self.body) if self.stacked in ((), self.taken) else None
 
     def computed(self, needed: Sequence[bool]) -> Sequence[bool]:
-        """All states: steps read them."""
+        """Return that all final states are computed, since steps read them; stacked outputs only if needed."""
         return [index < self.states or is_needed for index, is_needed in enumerate(needed)]
 
     def keeping(self, needed: Sequence[bool]) -> Repeat:

@@ -40,18 +40,18 @@ from mcugen.numerics.window import Window
 from mcugen.ops.movement import Permuted, reshaped, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary
-from mcugen.ops.spatial import CHANNEL_SHARD_MULTIPLE, Spatial, some_lanes, window_of
+from mcugen.ops.spatial import CHANNEL_SHARD_MULTIPLE, Spatial, shard_channels, window_of
 from mcugen.ops.weighted import by_output_channels, have_channels_alone, integer_weights, rounds_by_channel
 
 
 def unfold(window: Window, groups: int, x: Array, kernel: Shape) -> Array:
-    """Channels last: the inputs of each output position as [groups, positions, C/groups · taps]."""
+    """Return the im2col matrices of a channels-last array, [groups, positions, C/groups · taps]."""
     patches = window.patches(x, kernel, 0)
     return patches.reshape(math.prod(patches.shape[: x.ndim - 1]), groups, -1).transpose(1, 0, 2)
 
 
 def correlate(window: Window, groups: int, x: Array, w: Array) -> Array:
-    """Channels last, without bias: floats rounded once, integers exactly."""
+    """Compute a convolution of channels-last arrays without bias; floats are rounded once, integers are exact."""
     kernel = w.shape[1:-1]
     sums = _products(unfold(window, groups, x, kernel), w)
     return sums.reshape(x.shape[0], *window.output(x.shape[1:-1], kernel), len(w))
@@ -80,10 +80,15 @@ class Conv(
     Expressible,
     Spatial,
 ):
-    """Correlation (ONNX Conv), clamped. Inputs x, weights, optional bias.
+    """Convolution (ONNX Conv, which is a correlation), clamped. Inputs x, constant weights w, optional bias [O].
 
-    Channels first: x [N, C, *space], w [O, C/groups, *kernel]; channels last: x [N, *space, C],
-    w [O, *kernel, C/groups].
+    Channels first: x [N, C, *space], w [O, C/groups, *kernel]; channels last: x [N, *space, C], w [O, *kernel,
+    C/groups].
+
+    Attributes:
+        groups: Number of groups of channels, as in ONNX.
+        clamp: Limits of the result; None for no clamp.
+        whole: In a shard that computes some output channels, the number of channels of a pixel in memory; else None.
     """
 
     mnemonic: ClassVar[str] = "conv"
@@ -93,10 +98,9 @@ class Conv(
     groups: int = 1
     clamp: Range | None = None
     whole: int | None = None
-    """Channels of pixels in memory, of which these are some (of a portion for one of two cores)."""
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Output size by the window."""
+        """Return the output's type; its size follows from the window."""
         x, w = required(inputs[:2])
         xs, ws = self._last(x), self._last(w)
         if x.rank != w.rank or xs[-1] != ws[-1] * self.groups or ws[0] % self.groups:
@@ -109,7 +113,7 @@ class Conv(
         return (TensorType(shape, DType.INT32 if x.quant else DType.FLOAT32, layout=layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """im2col and a product: float32, or exact integers."""
+        """Compute im2col and a matrix product, in float32 or in exact integers."""
         x, w = arrays[:2]
         bias = arrays[2] if len(arrays) > 2 else np.zeros(1, x.dtype)
         quant = sig.input(0).quant
@@ -159,22 +163,22 @@ class Conv(
         return None
 
     def unfolded(self, sig: Signature, x: Array) -> Array | None:
-        """im2col, of channels first."""
+        """Return the im2col matrix of channels-first x."""
         if self.is_channels_last:
             return None
         return unfold(self.window, self.groups, x.transpose(to_channels_last(x.ndim)), sig.input(1).shape[2:])
 
     def macs(self, sig: Signature) -> int:
-        """Return outputs · kernel size · channels of a group."""
+        """Return the multiply-accumulates: outputs · kernel size · input channels of a group."""
         return sig.output.count * math.prod(sig.input(1).shape[1:])
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """int8 or int16 with symmetric weights."""
+        """Return the integer form for int8 or int16 tensors with symmetric weights."""
         form = integer_weights(graph, sig, inputs)
         return None if form is None else (self, form)
 
     def padded(self, x: Value, before: Shape, after: Shape) -> Self | None:
-        """Zeros add nothing."""
+        """Return the convolution with a larger padding, which takes the place of zeros around x."""
         space = self._around(before, after)
         return replace(self, window=self.window.padded(*space)) if space else None
 
@@ -187,7 +191,7 @@ class Conv(
         return replace(self, clamp=None) if self.clamp else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """Conv."""
+        """Return ONNX Conv with the attributes of the window."""
         w = self.window
         return (
             "Conv",
@@ -221,11 +225,11 @@ class Conv(
         return RowForm(replace(self, window=window), (rows, *(None,) * (len(sig.inputs) - 1)), rows.axis, extends=True)
 
     def some_columns(self, sig: Signature, start: int, stop: int) -> tuple[Operator, int, int] | None:
-        """Return the convolution of these columns, with the padding that they reach."""
+        """Return the convolution of some output columns, with the padding that their windows reach."""
         return self._columns(sig, sig.input(1).shape[1:-1], start, stop)
 
     def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-        """Return divisions by pixels, by output channels of one pixel, by depthwise channels, or by rows."""
+        """Return the ways to divide the output: by rows or pixels, or by output or depthwise channels."""
         x, w = sig.input(0), sig.input(1)
         if not self.is_channels_last or x.shape[0] != 1 or inputs[1] is None or inputs[1].data is None:
             return ()
@@ -242,7 +246,7 @@ class Conv(
         return (*lanes, self._bands(sig, kernel), *self._upright(sig))
 
     def has_channels_alone(self, sig: Signature, inputs: Sequence[Value | None]) -> bool:
-        """Return whether a range of output channels is a layer: each output channel must read all input channels."""
+        """Return whether a range of output channels is itself a layer, as it is without groups."""
         return self.is_channels_last and self.groups == 1 and self.whole is None and have_channels_alone(sig, inputs)
 
     def _upright(self, sig: Signature) -> Sequence[Division]:
@@ -272,7 +276,7 @@ class Conv(
 
         def portion(start: int, stop: int) -> Portion:
             first, count = start * CHANNEL_SHARD_MULTIPLE, (stop - start) * CHANNEL_SHARD_MULTIPLE
-            reads, makes = (some_lanes(t, start, stop) for t in (x, out))
+            reads, makes = (shard_channels(t, start, stop) for t in (x, out))
             weights = run_along((self.groups, *w.shape[1:]), 0, first, first + count)
             op = replace(self, groups=count, whole=self.groups)
             return Portion(op, (reads, weights, Run(first, (count,)))[: len(sig.inputs)], makes)
@@ -310,14 +314,17 @@ class Conv(
 
 @dataclass(frozen=True)
 class DirectConv(Conv):
-    """A channels-first convolution in float32 or float64, with any number of spatial axes; weights may be computed."""
+    """A channels-first convolution in float32 or float64 with any number of spatial axes; weights may be computed.
+
+    It may also have quantized inputs; its kernel is a plain loop.
+    """
 
     mnemonic: ClassVar[str] = "direct_conv"
     kernels: ClassVar[tuple[Kernel, ...]] = ()
 
     @property
     def wants_channels_last(self) -> bool:
-        """Written for channels-first tensors."""
+        """Return False: the kernel is written for channels-first tensors."""
         return False
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
@@ -327,20 +334,20 @@ class DirectConv(Conv):
         return (replace(out, dtype=inputs[0].dtype),)
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Stays as it is."""
+        """Return None: the operator has no channels-last form."""
         return None
 
     def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-        """Stays whole."""
+        """Return no divisions: one core computes the whole layer."""
         return ()
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """int8 or int16 with constant symmetric weights."""
+        """Return the integer form for int8 or int16 tensors with constant symmetric weights."""
         form = integer_weights(graph, sig, inputs) if is_quantized(sig.output) else None
         return None if form is None else (self, form)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Any type of float; codes."""
+        """Lower to plain loops for floats of any width or for quantized tensors."""
         x, w, out = node.input(0).type, node.input(1).type, node.output.type
         operands: dict[str, Buffer] = {}
         how = Arithmetic.of_reals(out.dtype, self.clamp)
@@ -357,9 +364,9 @@ class DirectConv(Conv):
 
 @dataclass(frozen=True)
 class IntegerConv(Spatial):
-    """y = Σ (x − x_zero)(w − w_zero), int32 (ONNX ConvInteger): channels first; padding adds nothing.
+    """y = Σ (x − x_zero)(w − w_zero) in int32 (ONNX ConvInteger), channels first; padding adds nothing.
 
-    Inputs x, w, x_zero (one element), w_zero (one element, or one an output channel).
+    The inputs are x, w, x_zero (one element) and w_zero (one element, or one per output channel).
     """
 
     mnemonic: ClassVar[str] = "integer_conv"
@@ -367,7 +374,7 @@ class IntegerConv(Spatial):
 
     @property
     def wants_channels_last(self) -> bool:
-        """Written for channels-first tensors."""
+        """Return False: the kernel is written for channels-first tensors."""
         return False
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
@@ -376,11 +383,11 @@ class IntegerConv(Spatial):
         return (replace(out, dtype=DType.INT32),)
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Stays as it is."""
+        """Return None: the operator has no channels-last form."""
         return None
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Exact; sums wrap."""
+        """Compute exact integer sums, which wrap like int32."""
         x, w, x_zero, w_zero = (a.astype(np.int64) for a in arrays)
         x, w = x - x_zero.reshape(-1)[0], w - w_zero.reshape(-1, *[1] * (w.ndim - 1))
         perm = to_channels_last(x.ndim)
@@ -388,11 +395,11 @@ class IntegerConv(Spatial):
         return (y.transpose(np.argsort(perm)).astype(np.int32),)
 
     def macs(self, sig: Signature) -> int:
-        """Return outputs · kernel size · channels of a group."""
+        """Return the multiply-accumulates: outputs · kernel size · input channels of a group."""
         return sig.output.count * math.prod(sig.input(1).shape[1:])
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """32-bit sums."""
+        """Lower to plain loops with 32-bit sums."""
         types = (node.input(0).type, node.input(1).type, node.output.type)
         operands = builder.operands(node, "x", "w", "x_zero_point", "w_zero_point")
         how = Arithmetic.of_integers(node.input(3).type.count)
@@ -425,7 +432,7 @@ def _import_conv(node: OnnxNode) -> list[Value]:
 
 
 def conv_window(node: OnnxNode) -> Window:
-    """Return the window of an ONNX convolution; its kernel size is that of the weights."""
+    """Return the window of an ONNX convolution, whose kernel size is that of the weights."""
     x, w = node.input(0).type, node.input(1).type
     kernel = w.shape[2:]
     if x.rank < 3 or x.rank != w.rank:
@@ -438,7 +445,7 @@ def conv_window(node: OnnxNode) -> Window:
 
 
 def has_fast_kernel(node: OnnxNode) -> bool:
-    """Whether the kernels with constant weights may take a convolution: one or two spatial axes."""
+    """Return whether the kernels for constant weights support a convolution: one or two spatial axes."""
     return node.input(0).type.rank in (3, 4) and _is_fixed(node.input(1))
 
 

@@ -37,9 +37,10 @@ _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 @dataclass(frozen=True)
 class Scatter(Operator):
-    """Base: input position i and tap k meet at output position i · stride − pad + k · dilation, where that exists.
+    """Base of operators that add input positions, spread by a window, to an output (channels first).
 
-    `space` are the output's spatial sizes. Channels first.
+    Input position i and kernel tap k contribute to output position i · stride − pad + k · dilation, where that
+    exists. `space` are the output's spatial sizes.
     """
 
     window: Window
@@ -71,7 +72,10 @@ class Scatter(Operator):
 
 @dataclass(frozen=True)
 class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable, Scatter):
-    """The gradient of a convolution, clamped: x [N, C, *space], w [C, O/groups, *kernel], optional bias [O]."""
+    """Transposed convolution (the gradient of a convolution), clamped.
+
+    Inputs x [N, C, *space], w [C, O/groups, *kernel], optional bias [O].
+    """
 
     mnemonic: ClassVar[str] = "conv_transpose"
     weight_axes: ClassVar[Mapping[int, int]] = {1: 1}
@@ -80,7 +84,7 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
     clamp: Range | None = None
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """O channels of the given space."""
+        """Return the output's type: O channels, with the spatial sizes `space`."""
         x, w = required(inputs[:2])
         bias = inputs[2] if len(inputs) > 2 else None
         channels = w.shape[1] * self.groups
@@ -108,11 +112,11 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
         return (y if self.clamp is None else np.clip(y, *self.clamp).astype(x.dtype),)
 
     def macs(self, sig: Signature) -> int:
-        """Return inputs · kernel size · output channels of a group."""
+        """Return the multiply-accumulates: inputs · kernel size · output channels of a group."""
         return sig.input(0).count * math.prod(sig.input(1).shape[1:])
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Return, for stride 1, the convolution with the flipped kernel, for which there are more kernels."""
+        """Return, for stride 1, the equal convolution with the flipped kernel, which has faster kernels."""
         x, w = node.input(0), node.input(1)
         if any(s != 1 for s in self.window.strides) or x.type.dtype is not DType.FLOAT32:
             return None
@@ -147,7 +151,10 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
         return graph.add(source.op, [turned], source.origin, before=node).output
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """int8 or int16, with one or two spatial axes and symmetric weights, which lie by output channel there."""
+        """Return the integer form for int8 or int16, one or two spatial axes and symmetric weights.
+
+        The integer form stores the weights by output channel.
+        """
         x, w = inputs[0], inputs[1]
         if x is None or w is None or x.type.rank > 4 or w.data is None or not is_quantized(sig.output):
             return None
@@ -169,7 +176,7 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
         return None if self.clamp else replace(self, clamp=(low, high))
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """ConvTranspose, its padding at the end as its output's size has it."""
+        """Return ONNX ConvTranspose; its padding at the end follows from the output's size."""
         w = self.window
         rows = zip(sig.input(0).shape[2:], sig.input(1).shape[2:], w.strides, w.dilations, w.before, strict=True)
         full = [(n - 1) * s + (k - 1) * d + 1 - b for n, k, s, d, b in rows]
@@ -184,7 +191,7 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
         return "ConvTranspose", attributes, ()
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Row by row."""
+        """Lower to plain loops over rows of the output."""
         x, w = node.input(0).type, node.input(1).type
         operands = builder.operands(node, "x", "w", "bias")
         channels = ChannelGroups(
@@ -199,9 +206,9 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
 
 @dataclass(frozen=True)
 class IntegerConvTranspose(Scatter):
-    """Sums of int16 by int8 weights, which may be computed, as int32: x [N, C, *space], w [C, O/groups, *kernel].
+    """Transposed convolution with exact int32 sums: x int16 [N, C, *space], w int8 [C, O/groups, *kernel].
 
-    The caller knows that they fit 32 bits.
+    The weights may be computed. The caller must know that the sums fit in 32 bits.
     """
 
     mnemonic: ClassVar[str] = "integer_conv_transpose"
@@ -213,12 +220,12 @@ class IntegerConvTranspose(Scatter):
         return (replace(out, dtype=DType.INT32),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Exact."""
+        """Compute exact integer sums."""
         (y,) = ConvTranspose(self.window, self.space, self.groups).evaluate(sig, *(a.astype(np.int64) for a in arrays))
         return (y.astype(np.int32),)
 
     def macs(self, sig: Signature) -> int:
-        """Return inputs · kernel size · output channels of a group."""
+        """Return the multiply-accumulates: inputs · kernel size · output channels of a group."""
         return sig.input(0).count * math.prod(sig.input(1).shape[1:])
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -233,16 +240,17 @@ class IntegerConvTranspose(Scatter):
 
 
 def swap_channels(weights: Array, groups: int) -> Array:
-    """[C, O/groups, *kernel] → [O, C/groups, *kernel]."""
+    """Return weights [C, O/groups, *kernel] as [O, C/groups, *kernel]."""
     grouped = weights.reshape(groups, -1, *weights.shape[1:]).swapaxes(1, 2)
     return np.ascontiguousarray(grouped.reshape(-1, *grouped.shape[2:]))
 
 
 @dataclass(frozen=True)
 class TransposedConv(HasKernels, Rowwise, Spatial):
-    """ConvTranspose of codes: x, symmetric weights [O, C/groups, *kernel] (or [O, *kernel, C/groups]), int32 bias.
+    """Transposed convolution of quantized x, with symmetric weights and an int32 bias.
 
-    Each output pixel gathers the input pixels that meet there; `window.after` is of no meaning.
+    Weights are [O, C/groups, *kernel], or [O, *kernel, C/groups] if channels last. Each output pixel gathers the
+    input pixels that contribute to it. `window.after` is not used.
     """
 
     mnemonic: ClassVar[str] = "conv_transpose"
@@ -252,7 +260,7 @@ class TransposedConv(HasKernels, Rowwise, Spatial):
     clamp: Range | None = None
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """O channels of the given space."""
+        """Return the output's type: O channels, with the spatial sizes `space`."""
         x, w = required(inputs[:2])
         if self._last(x)[-1] != self._last(w)[-1] * self.groups:
             raise ModelError("conv_transpose: channels must match", f"{x.shape} by {w.shape}", "repair the model")
@@ -262,7 +270,7 @@ class TransposedConv(HasKernels, Rowwise, Spatial):
         return (TensorType((x.shape[0], channels, *self.space), DType.INT32, layout=Layout.CHANNELS_FIRST),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Exact sums, requantized."""
+        """Compute exact sums and requantize them."""
         perm = to_channels_last(arrays[0].ndim)
         x, w = (a.astype(np.int64) for a in arrays[:2])
         if self.is_channels_last:
@@ -273,7 +281,7 @@ class TransposedConv(HasKernels, Rowwise, Spatial):
         return (y if self.is_channels_last else y.transpose(inverse(perm)),)
 
     def macs(self, sig: Signature) -> int:
-        """Return inputs · kernel size · output channels of a group."""
+        """Return the multiply-accumulates: inputs · kernel size · output channels of a group."""
         w = sig.input(1)
         return sig.input(0).count * w.count // self._last(w)[-1] // self.groups
 
@@ -298,13 +306,13 @@ class TransposedConv(HasKernels, Rowwise, Spatial):
         return TransposedSpec.of(node, self.window, self.groups, self.clamp)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Two spatial axes always."""
+        """Lower to the first kernel that fits; one spatial axis becomes two."""
         builder.lower(self.kernels, node)
 
 
 @dataclass(frozen=True)
 class FoldColumns(Scatter):
-    """Sums overlapping blocks: x [N, C, taps, positions] → y [N, C, *space]; what im2col spreads, added up."""
+    """y [N, C, *space] = the sum of overlapping blocks x [N, C, taps, positions]: the reverse of im2col (col2im)."""
 
     mnemonic: ClassVar[str] = "fold_columns"
     kernel: Shape = ()
@@ -325,7 +333,7 @@ class FoldColumns(Scatter):
         return (TensorType((*x.shape[:2], *self.space), x.dtype, layout=Layout.CHANNELS_FIRST),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Tap by tap."""
+        """Add the blocks, one kernel tap after the other."""
         (x,) = arrays
         positions = self._positions
         taps = itertools.product(*map(range, self.kernel))

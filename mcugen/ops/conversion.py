@@ -33,20 +33,24 @@ def cast(x: Array, dtype: DType) -> Array:
 
 
 def is_narrow(dtype: DType) -> bool:
-    """Whether the type has fewer bits than the byte that holds it."""
+    """Return whether the type has fewer than 8 bits, such as int4."""
     return dtype.is_integer and dtype.limits[1] < 127
 
 
 @dataclass(frozen=True)
 class Cast(Simplifiable, Elementwise):
-    """Conversion to another element type: float to integer truncates and saturates, integers wrap, floats round."""
+    """Conversion to element type `to`: float to integer truncates and saturates, integers wrap, floats round.
+
+    Attributes:
+        to: The new element type.
+        saturate: For float8: whether numbers that are too large become the largest finite one.
+        rounding: For float8_e8m0: "up", "down" or "nearest".
+    """
 
     mnemonic: ClassVar[str] = "cast"
     to: DType = DType.FLOAT32
     saturate: bool = True
-    """Of float8: whether large numbers become the last finite one."""
     rounding: str = "up"
-    """Of float8_e8m0: up, down, nearest."""
 
     def result_dtype(self, *dtypes: DType) -> DType:
         """Return the target type."""
@@ -71,7 +75,7 @@ class Cast(Simplifiable, Elementwise):
         return inner.input(0) if self.to.is_narrow_float and inner.input(0).type.dtype is self.to else None
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """C's conversion, through helpers for narrow floats and from real to integer."""
+        """Return C's conversion, or helper calls for narrow floats and from float to integer."""
         (x,) = args
         if x.dtype.is_narrow_float:
             x = call(fn.WIDEN[x.dtype], x)
@@ -106,18 +110,19 @@ SIGNED_COUNTERPART = {DType.UINT8: DType.INT8, DType.UINT16: DType.INT16}
 """Signed counterpart of each unsigned quantized type."""
 
 OTHER_SIGNEDNESS = {**SIGNED_COUNTERPART, **{signed: unsigned for unsigned, signed in SIGNED_COUNTERPART.items()}}
+"""Signed type of each unsigned quantized type, and unsigned type of each signed one."""
 
 
 def half(dtype: DType) -> int:
-    """Half the number of codes."""
+    """Return half the number of values of a quantized type, such as 128 for int8."""
     return int(2 ** (8 * dtype.numpy.itemsize - 1))
 
 
 @dataclass(frozen=True)
 class FlipSign(Simplifiable, Elementwise):
-    """Unsigned ↔ signed codes (8 or 16 bits) with the zero point moved by half their number: the top bit inverted.
+    """Convert between unsigned and signed quantized values (8 or 16 bits) of equal reals by inverting the top bit.
 
-    uint8 models become int8 with it.
+    The zero point moves by 128 or 32,768. uint8 models become int8 models with it.
     """
 
     mnemonic: ClassVar[str] = "flip_sign"
@@ -165,14 +170,15 @@ def _moving_flipped(op: Operator, x: TensorType, flipped: TensorType) -> Operato
 
 @dataclass(frozen=True)
 class Quantize(Simplifiable, Elementwise):
-    """q = saturate(round_half_even(x / scale) + zero_point); scale and zero point are the output's type."""
+    """q = saturate(round_half_even(x / scale) + zero_point), with scale and zero point from the output's type."""
 
     mnemonic: ClassVar[str] = "quantize"
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Quantize(Dequantize(q)) → q in its new parameters; Quantize(Reshape(x)) → Reshape(Quantize(x)).
+        """Rewrite Quantize(Dequantize(q)) → Requantize(q), and Quantize(Reshape(x)) → Reshape(Quantize(x)).
 
-        The second brings it beside the operator before, for convert_qdq to find.
+        The second rewrite brings the Quantize next to the operator that computes x, where convert_qdq looks for
+        it.
         """
         mover = node.input(0).producer
         if mover is None:
@@ -186,7 +192,7 @@ class Quantize(Simplifiable, Elementwise):
         return graph.add(mover.op, [q.output], mover.origin, types=[out], before=node).output
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """int8 unless the node's type says otherwise."""
+        """Return int8; the node's output type overrides it."""
         return DType.INT8
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -204,7 +210,7 @@ class Quantize(Simplifiable, Elementwise):
         return Convert(dtype, call(fn.ROUND[bits], _ratio(x, sig.output, scalar), scalar(zero)))
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Many at a time, or a loop of the formula."""
+        """Lower to a block kernel, or to a loop of the expression."""
         if not emit_codes(node, builder, node.output.type):
             super().lower(node, builder)
 
@@ -236,7 +242,10 @@ def _most(out: TensorType) -> int:
 
 @dataclass(frozen=True)
 class QuantizeBy(Elementwise):
-    """q = saturate(round_half_even(x / scale) + zero point), both of which are computed; NaN gives the lowest code."""
+    """q = saturate(round_half_even(x / scale) + zero_point), with scale and zero point computed at run time.
+
+    They are the second and third input. NaN gives the lowest quantized value.
+    """
 
     mnemonic: ClassVar[str] = "quantize_by"
     to: DType = DType.INT8
@@ -257,12 +266,12 @@ class QuantizeBy(Elementwise):
 
 @dataclass(frozen=True)
 class Dequantize(Elementwise):
-    """x = (q − zero_point) · scale; scale and zero point are the input's type."""
+    """x = (q − zero_point) · scale, with scale and zero point from the input's type."""
 
     mnemonic: ClassVar[str] = "dequantize"
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """float32."""
+        """Return float32."""
         return DType.FLOAT32
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -270,7 +279,7 @@ class Dequantize(Elementwise):
         return (dequantize(arrays[0], sig.input(0).q),)
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Subtraction in int32, one multiplication: of whole numbers where the CPU has no floats and they have room."""
+        """Return a subtraction in int32 and one multiplication, in integers if the CPU has no FPU and they fit."""
         quant = sig.input(0).q
         centered = args[0] - scalar(quant.zero_point)
         whole = None if "fpu" in scalar.features else WholeScale.of(quant.scale[0])
@@ -279,12 +288,12 @@ class Dequantize(Elementwise):
         return Convert(DType.FLOAT32, centered) * scalar(float(quant.scale[0]))
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Many at a time, or a loop of the formula."""
+        """Lower to a block kernel, or to a loop of the expression."""
         if not emit_codes(node, builder, node.input(0).type):
             super().lower(node, builder)
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
-        """Conversion, and a multiplication."""
+        """Return a conversion of integer vectors to float, and a multiplication."""
         quant = sig.input(0).q
         if sig.input(0).dtype not in (DType.INT8, DType.INT16) or len(quant.scale) > 1:
             return None
@@ -293,16 +302,16 @@ class Dequantize(Elementwise):
 
 @dataclass(frozen=True)
 class Requantize(Elementwise):
-    """int8 tensor → the same reals in other quantization parameters."""
+    """Convert an int8 tensor to other quantization parameters, with equal real values but for rounding."""
 
     mnemonic: ClassVar[str] = "requantize"
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """int8."""
+        """Return int8."""
         return DType.INT8
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Dequantize, quantize; of reals (while its table is made) nothing."""
+        """Dequantize and quantize again; return real arrays unchanged, as needed while its table is computed."""
         if sig.input(0).quant is None:
             return (arrays[0],)
         return (quantize(dequantize(arrays[0], sig.input(0).q), sig.output.q, sig.output.dtype),)

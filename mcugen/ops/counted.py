@@ -18,12 +18,18 @@ from mcugen.ops.conversion import Cast
 from mcugen.ops.gather import Gather
 
 MAX_EVALUATED_OPERATORS = 50_000
-"""Operators of all steps that are computed to know them, at some 10 µs each."""
+"""Largest number of operators, over all steps, that are evaluated to know a loop's counters (10 µs each)."""
 
 
 @dataclass(frozen=True)
 class State:
-    """A loop state: the value that the body reads, its initial value if known, and the value of the next step."""
+    """A state that a loop carries from step to step.
+
+    Attributes:
+        read: The value that the body reads.
+        first: The initial elements; None if they are not known at compile time.
+        after: The value that the body computes for the next step.
+    """
 
     read: Value
     first: Array | None
@@ -32,7 +38,13 @@ class State:
 
 @dataclass(frozen=True)
 class Counted:
-    """Steps that run, and by counter, as the body reads it, its last value; those in `steps` are the step's number."""
+    """The number of steps of a loop, and the values of its counters, all computed at compile time.
+
+    Attributes:
+        steps: The number of steps that run.
+        last: The final value of each counter, by the value that the body reads.
+        numbers: Counters that equal the step number in each step.
+    """
 
     steps: int
     last: Mapping[Value, Array]
@@ -40,7 +52,7 @@ class Counted:
 
 
 def counted(graph: Graph, step: Value, states: Iterable[State], cond: Value | None, max_steps: int) -> Counted | None:
-    """Return the number of steps of a loop body, and its values by step.
+    """Compute the number of steps of a loop body and the values of its counters at compile time.
 
     Args:
         graph: Body of the loop.
@@ -50,7 +62,7 @@ def counted(graph: Graph, step: Value, states: Iterable[State], cond: Value | No
         max_steps: Upper bound of the number of steps.
 
     Returns:
-        None if the condition depends on more than the step number.
+        The counters; None if the condition depends on more than the step number, or if that takes too many operators.
     """
     counters = [s for s in states if s.first is not None and s.first.size == 1]
     while True:

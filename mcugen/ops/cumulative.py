@@ -29,7 +29,10 @@ _TYPES = (DType.FLOAT32, DType.FLOAT64, DType.INT32, DType.INT64, DType.UINT32, 
 
 @dataclass(frozen=True)
 class Cumulative(FunctionFamily, Permutable):
-    """y[k] = x[0] ∘ … ∘ x[k] along `axis`; `exclusive`: without x[k]; `reverse`: from the end. Integers wrap."""
+    """y[k] = x[0] ∘ … ∘ x[k] along `axis`, where ∘ is the function, such as a sum. Integers wrap.
+
+    `exclusive` leaves out x[k]; `reverse` goes from the end to the start.
+    """
 
     functions: ClassVar[Collection[str]] = _FUNCTIONS
     axis: int = 0
@@ -42,7 +45,7 @@ class Cumulative(FunctionFamily, Permutable):
         return (TensorType(x.shape, x.dtype, layout=x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy.ufunc.accumulate, shifted by one if exclusive."""
+        """Accumulate by numpy.ufunc.accumulate, shifted by one element if `exclusive`."""
         function = _FUNCTIONS[self.function]
         x = np.moveaxis(arrays[0], self.axis, 0)
         x = x[::-1] if self.reverse else x
@@ -56,7 +59,7 @@ class Cumulative(FunctionFamily, Permutable):
         return Cumulative(self.function, perm.index(self.axis), self.exclusive, self.reverse), (perm,)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """One accumulator per row."""
+        """Lower to a loop over rows with one accumulator."""
         dtype = node.output.type.dtype
         operator, start = _C[self.function]
         options = CumulativeOptions(

@@ -42,7 +42,10 @@ _SIZE = TensorType((1,), DType.INT32)
 
 @dataclass(frozen=True)
 class Dynamic(Operator):
-    """Base: results of an assumed `size` along one axis; the last output is the actual one."""
+    """Base of operators whose output size depends on data: the output has an assumed `size` along one axis.
+
+    The last output is the actual size.
+    """
 
     size: int = 0
 
@@ -83,12 +86,12 @@ class NonZero(Dynamic):
     mnemonic: ClassVar[str] = "nonzero"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """One row a dimension."""
+        """Return one row of indices per dimension of x, and the actual number of indices."""
         (x,) = required(inputs)
         return TensorType((x.rank, self.size), DType.INT64), _SIZE
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy.nonzero."""
+        """Find the indices by numpy.nonzero."""
         positions = np.stack(np.nonzero(arrays[0]))
         return self._sized(sig, positions.astype(np.int64), size=positions.shape[1])
 
@@ -120,18 +123,18 @@ class Compress(Dynamic):
     axis: int = 0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the input's type with a shorter axis, and the size."""
+        """Return the input's type with `size` entries along the axis, and the type of the actual size."""
         (x,) = required(inputs[:1])
         return x.with_shape((*x.shape[: self.axis], self.size, *x.shape[self.axis + 1 :])), _SIZE
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy.compress."""
+        """Select the entries by numpy.compress."""
         x, condition = arrays
         kept = np.compress(condition.reshape(-1)[: x.shape[self.axis]], x, self.axis)
         return self._sized(sig, kept, size=kept.shape[self.axis])
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Entry by entry."""
+        """Lower to a kernel that copies entry by entry."""
         x, depth = node.input(0).type, node.input(0).type.shape[self.axis]
         inner = math.prod(x.shape[self.axis + 1 :])
         params = CompressParams(
@@ -165,10 +168,10 @@ _UNIQUE = ("y", "indices", "inverse", "counts")
 
 @dataclass(frozen=True)
 class Unique(Dynamic):
-    """The different entries of x along `axis`, where each is first, which of them each entry is, and how often.
+    """The distinct entries of x along `axis`, their first index, the index of each entry among them, and their counts.
 
-    Sorted, or in the order of appearance. `wanted` says which of the four results there are. NaNs are equal, and
-    come last.
+    They are sorted, or in the order of appearance. `wanted` tells which of these four results are outputs. NaNs
+    count as equal and come last.
     """
 
     mnemonic: ClassVar[str] = "unique"
@@ -180,7 +183,7 @@ class Unique(Dynamic):
         return [r for r, is_wanted in zip(results, self.wanted, strict=True) if is_wanted]
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the input's type with a shorter axis, the wanted int64 vectors, and the size."""
+        """Return the input's type with `size` entries, the wanted int64 vectors, and the type of the actual size."""
         (x,) = required(inputs)
         shape = (*x.shape[: self.axis], self.size, *x.shape[self.axis + 1 :])
         lengths = (self.size, x.shape[self.axis], self.size)
@@ -188,7 +191,7 @@ class Unique(Dynamic):
         return (*(t for t, is_wanted in zip(types, self.wanted, strict=True) if is_wanted), _SIZE)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy.unique, reordered if need be."""
+        """Compute by numpy.unique, and reorder the results if they are not sorted."""
         (x,) = arrays
         y, first, inverse, counts = np.unique(x, True, True, True, axis=self.axis if x.ndim > 1 else None)
         order = np.arange(len(first)) if self.is_sorted else np.argsort(first)
@@ -226,21 +229,22 @@ def _import_unique(node: OnnxNode) -> list[Value]:
 
 @dataclass(frozen=True)
 class NonMaxSuppression(Dynamic):
-    """Rows (batch, class, box) of the boxes that overlap no better one of their class by more than a threshold.
+    """Rows (batch, class, box) of the boxes that overlap no better box of their class by more than a threshold.
 
-    Inputs: boxes [B, N, 4] (two corners, or centre and extent), scores [B, C, N]; one-element tensors: the most
-    boxes of a class, the threshold of overlap (intersection over union) and, optional, that of the score.
+    Inputs are boxes [B, N, 4] (two corners, or centre and size if `is_centered`) and scores [B, C, N], then tensors
+    of one element: the largest number of boxes of a class, the overlap threshold (intersection over union) and,
+    optionally, the score threshold.
     """
 
     mnemonic: ClassVar[str] = "nonmaxsuppression"
     is_centered: bool = False
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Three indices a row."""
+        """Return rows of three indices, and the actual number of rows."""
         return TensorType((self.size, 3), DType.INT64), _SIZE
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Class by class, the best of those left again and again."""
+        """Select, class by class, the best remaining box again and again."""
         boxes, scores, max_boxes, overlap = arrays[:4]
         low = float(arrays[4].reshape(-1)[0]) if len(arrays) > 4 else -math.inf
         corners = _corners(boxes, self.is_centered)

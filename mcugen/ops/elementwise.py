@@ -30,17 +30,20 @@ from mcugen.ops.onnx_node import OnnxNode
 
 @dataclass(frozen=True)
 class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
-    """y[i] = f(x0[i], x1[i], …) with numpy broadcasting; inputs have equal rank or one element."""
+    """y[i] = f(x0[i], x1[i], …) with numpy broadcasting; inputs have equal rank or one element.
+
+    `tables` are the indices of inputs that are lookup tables.
+    """
 
     tables: ClassVar[frozenset[int]] = frozenset()
     """Inputs that are read as a whole (look-up tables), not element by element."""
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """Element type of the result."""
+        """Return the element type of the result for the element types of the inputs."""
         return dtypes[0]
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Broadcast shape; see ONNX "Broadcasting"."""
+        """Return the broadcast shape in the result's element type."""
         present = [t for i, t in enumerate(inputs) if t is not None and i not in self.tables]
         try:
             shape = np.broadcast_shapes(*(t.shape for t in present))
@@ -52,7 +55,13 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         return (TensorType(tuple(shape), self.result_dtype(*(t.dtype for t in present)), layout=layout),)
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """One element of type `sig.output.dtype`; `args` are elements of the inputs, or tables."""
+        """Return the expression of one element of the result, of type `sig.output.dtype`.
+
+        Args:
+            sig: Types of inputs and output.
+            args: Elements of the inputs, or tables for the indices in `tables`.
+            scalar: Makes a kernel parameter of a number.
+        """
         raise NotImplementedError
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -66,17 +75,17 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         return None
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """One loop of one step."""
+        """Lower to a loop with one step."""
         inputs = tuple(range(len(node.inputs)))
         step = Step(self, inputs, node.output.type.dtype, node.output.type.quant)
         _emit_steps(node, (step,), builder)
 
     def stands_alone(self, sig: Signature) -> bool:
-        """Whether CPUs may have a kernel for it that is faster than a part of a loop."""
+        """Return whether it stays out of stacks, because some CPUs have a faster kernel for it alone."""
         return False
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
-        """Elementwise operators commute with transpositions."""
+        """Return the operator itself with permuted inputs: it commutes with transpositions."""
         if any(t is not None and t.rank not in (0, len(perm)) and t.count > 1 for t in self._elements(sig)):
             return None
         return self, tuple(
@@ -85,7 +94,10 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         )
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Row by row, where no operand has other rows than the result; what has one, or none, all rows read."""
+        """Return the row form if all operands that vary along the axis of rows have as many rows as the result.
+
+        An operand that does not vary along that axis is read as a whole.
+        """
         out, axis = sig.output, row_axis(sig.output.shape)
         if axis is None:
             return None
@@ -131,7 +143,7 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         return ((low, high),)
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Channel by channel; operands that are spread over all channels are read as a whole."""
+        """Return that channels are separate; operands that broadcast over channels are read as a whole."""
         if not sig.output.rank:
             return None
         count = sig.output.shape[-1]
@@ -159,7 +171,7 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
 
 
 def real_data(value: Value) -> Array:
-    """Return the real numbers that a constant represents."""
+    """Return a constant's elements as real numbers, dequantized if it is quantized."""
     assert value.data is not None
     return value.data if value.type.quant is None else dequantize(value.data, value.type.quant)
 
@@ -190,20 +202,26 @@ def _tanh_table(graph: Graph) -> Value:
 
 @dataclass(frozen=True)
 class Linear(Elementwise):
-    """y = clamp(slope · x + constant) for integers x: what is straight of one int16 tensor. `of` names the function."""
+    """y = clamp(slope · x + constant) in integers: an exactly linear function of one int16 tensor.
+
+    `of` is the name of the function, `line` has the constants.
+    """
 
     mnemonic: ClassVar[str] = "linear"
     of: str
     line: Line
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """One multiplication."""
+        """Return one multiplication, with rounding and clamp."""
         return Convert(sig.output.dtype, self.line.expression(args[0], scalar))
 
 
 @dataclass(frozen=True)
 class Interpolate(HasKernels, Elementwise):
-    """y = a line between two entries of a table, for int16 x: any smooth function of it. `of` names the function."""
+    """y = linear interpolation between two entries of a table, for int16 x: any smooth function of x.
+
+    `of` is the name of the function that it approximates, `segments` says how the table is read.
+    """
 
     mnemonic: ClassVar[str] = "interpolate"
     tables: ClassVar[frozenset[int]] = frozenset({1})
@@ -216,17 +234,17 @@ class Interpolate(HasKernels, Elementwise):
         return CurveSpec(self.of, node.sig.input(0), node.sig.output, table is not None and table.is_constant)
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Two loads, one multiplication."""
+        """Return two table loads and one multiplication."""
         return Convert(sig.output.dtype, self.segments.expression(args[0], args[1], scalar))
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
-        """Two gathers, one multiplication."""
+        """Return two gathers and one multiplication for vectors."""
         return self.segments.vector(args[0], args[1], scalar)
 
 
 @dataclass(frozen=True)
 class Lookup(Elementwise):
-    """y = table[x & 255] for int8 x: any function of one int8 tensor. `of` names the function."""
+    """y = table[x & 255] for int8 x: any function of one int8 tensor. `of` is the name of the function."""
 
     mnemonic: ClassVar[str] = "lookup"
     tables: ClassVar[frozenset[int]] = frozenset({1})
@@ -237,17 +255,21 @@ class Lookup(Elementwise):
         return DType.INT8
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Indexing by the byte, which is loaded so."""
+        """Return the table entry indexed by x as an unsigned byte."""
         return Entry(args[1], Convert(DType.UINT8, args[0]))
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
-        """Gathering."""
+        """Return a gather from the table."""
         return Entry(args[1], args[0] & 255)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One operator of a stack. `args` index the stack's inputs, then earlier steps."""
+    """One operator of a stack.
+
+    `args` are indices of its operands: first the stack's inputs, then the results of earlier steps. `dtype` and
+    `quant` describe the result.
+    """
 
     op: Elementwise
     args: tuple[int, ...]
@@ -260,19 +282,22 @@ class Step:
 
 @dataclass(frozen=True)
 class Stack(Elementwise):
-    """Consecutive elementwise operators as one loop (Glow's operator stacking); the last step is the result."""
+    """Consecutive elementwise operators that one loop computes (operator stacking, as in Glow).
+
+    The last step is the result. `table_inputs` are the indices of inputs that some step reads as a table.
+    """
 
     steps: tuple[Step, ...] = ()
     table_inputs: frozenset[int] = field(default=frozenset(), repr=False)
 
     @property
     def name(self) -> str:
-        """The steps' names in a row."""
+        """Return the names of the steps, joined."""
         return "+".join(step.op.name for step in self.steps)
 
     @property
     def tables(self) -> frozenset[int]:  # type: ignore[override]
-        """Inputs that some step reads as a table."""
+        """Return the indices of inputs that some step reads as a table."""
         return self.table_inputs
 
     def result_dtype(self, *dtypes: DType) -> DType:
@@ -280,7 +305,7 @@ class Stack(Elementwise):
         return self.steps[-1].dtype
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Step by step."""
+        """Evaluate step by step."""
         env = list(arrays)
         for step, inner in self.signatures(sig):
             (result,) = step.op.evaluate(inner, *(env[a] for a in step.args))
@@ -288,7 +313,7 @@ class Stack(Elementwise):
         return (env[-1],)
 
     def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:
-        """Step by step."""
+        """Return the bounds of the result, computed step by step."""
         env = list(inputs)
         for step, inner in self.signatures(sig):
             env.extend(step.op.bounds(inner, *(env[a] for a in step.args)))
@@ -304,7 +329,7 @@ class Stack(Elementwise):
             yield step, Signature(args, (types[-1],))
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """One loop."""
+        """Lower to one loop that computes all steps."""
         _emit_steps(node, self.steps, builder)
 
 
@@ -360,7 +385,7 @@ def _vectors(node: Node, steps: Sequence[Step], tables: frozenset[int], scalar: 
 
 
 def emit_elementwise(node: OnnxNode, op: Elementwise, *inputs: Value, suffix: str = "") -> Value:
-    """Add an elementwise node after reshaping its inputs to one rank."""
+    """Add an elementwise node after reshaping its inputs to one rank, and return its output."""
     rank = max(v.type.rank for v in inputs)
     aligned = [
         v

@@ -23,10 +23,13 @@ from mcugen.lir.program import MOVE, WORD, Access, Buffer, Control, Instr, Lanes
 
 @dataclass(frozen=True)
 class Share:
-    """A portion of a layer as one core computes it.
+    """The part of a layer that one core computes in one stage of a fork.
 
-    `reads` are, by input of the body, the number of the layer's input and the run of it that is read (None: all of it);
-    `makes` is the run of the output. What is made `aside` is copied to its place once the whole layer is done.
+    Attributes:
+        body: The layer as a graph that reads parts of the layer's inputs and computes a part of its output.
+        reads: For each input of the body, the index of the layer's input and the run that is read (None: all of it).
+        makes: The run of the layer's output that is computed.
+        aside: Whether the result is first kept in its own buffer, and copied once the whole layer is done.
     """
 
     body: Graph = field(repr=False)
@@ -39,8 +42,9 @@ class Share:
 class Forked(Operator):
     """One layer whose tiles two cores compute in parallel, in one or several stages with a barrier behind each.
 
-    The first core computes a stage that has one share. The inputs are those of the layer without constants; `output` is
-    the type of the layer's output.
+    Attributes:
+        stages: The shares of each stage: one per core, or a single share, which the first core computes.
+        output: The type of the layer's output.
     """
 
     mnemonic: ClassVar[str] = "forked"
@@ -49,12 +53,12 @@ class Forked(Operator):
 
     @property
     def shares(self) -> list[Share]:
-        """Return the shares of all stages."""
+        """Return the parts of the layer that the cores compute, stage by stage."""
         return [share for stage in self.stages for share in stage]
 
     @property
     def bodies(self) -> tuple[Graph, ...]:
-        """Return the graphs of the shares."""
+        """Return the graph of each share."""
         return tuple(share.body for share in self.shares)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
@@ -68,7 +72,7 @@ class Forked(Operator):
         return (self.output,)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Portion by portion."""
+        """Interpret the graph of each share, and assemble the output."""
         output = np.empty(self.output.count, self.output.dtype.numpy)
         for share in self.shares:
             flat = (arrays[i].reshape(-1)[part.elements if part else slice(None)] for i, part in share.reads)
@@ -84,7 +88,7 @@ class Forked(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """Emit a fork/join block for each stage.
 
-        Shares read and write parts of the layer's tensors, except for parts that are copied.
+        Shares read and write the layer's own buffers, except for parts that must be copied.
         """
         for share in self.shares:
             if share.makes.pitch is not None:
@@ -185,10 +189,15 @@ Stages = Sequence[tuple[Cut, ...]]
 
 
 def forked(node: Node, division: Division, stages: Stages) -> Forked | None:
-    """Return the layer divided into these units, or None if the division is impossible.
+    """Return the layer divided over two cores by a division, or None if that is impossible.
 
-    It is impossible if a share is empty, or if a share's part of a tensor does not begin at a word boundary. A part of
-    the output may begin anywhere if the share writes to a buffer of its own.
+    It is impossible if a share is empty, or if a share's part of a tensor does not begin at a word boundary. A part
+    of the output may begin anywhere if the share writes to its own buffer.
+
+    Args:
+        node: The layer.
+        division: The way to divide the output into units.
+        stages: The ranges of units that the cores compute in each stage.
     """
     cuts = [cut for stage in stages for cut in stage]
     if any(start >= stop for start, stop, _ in cuts):

@@ -54,14 +54,21 @@ from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 
 def positions(indices: Array, depth: int) -> Array:
-    """mcugen_index: negative indices count from the end; limited to `depth` elements."""
+    """Return indices as the C function mcugen_index does: negative ones count from the end; all are clamped.
+
+    `depth` is the number of elements of the axis.
+    """
     wide = indices.astype(np.int64)
     clipped: Array = np.clip(np.where(wide < 0, wide + depth, wide), 0, depth - 1)
     return clipped
 
 
 def require_elements(name: str, depth: int, indices: TensorType) -> None:
-    """ModelError where there is nothing that an index could mean."""
+    """Check that an axis with `depth` elements is not empty if there are indices.
+
+    Raises:
+        ModelError: There are indices, but no elements to choose from.
+    """
     if indices.count and not depth:
         raise ModelError(f"{name}: indices need something to choose from", "an axis of size 0", "repair the model")
 
@@ -78,14 +85,20 @@ def require_integers(node: OnnxNode, index: int) -> Value:
 
 
 def index_type(depth: int) -> type[np.integer[Any]]:
-    """Return the smallest type of constant indices into `depth` elements."""
+    """Return the smallest integer type for constant indices of an axis with `depth` elements."""
     return np.uint8 if depth <= 2**8 else np.uint16 if depth <= 2**16 else np.int32
 
 
 def checked_indices(node: OnnxNode, indices: Value, depths: Sequence[int]) -> Value:
-    """Constant indices without negative ones, in a small type; the last axis holds one for each of `depths`.
+    """Return constant indices without negative ones, in the smallest type; computed indices are returned unchanged.
 
-    Refusal where one is out of range. Computed indices stay as they are.
+    Args:
+        node: Node that is imported.
+        indices: The indices; their last axis has one index for each of `depths`.
+        depths: Sizes of the axes that are indexed.
+
+    Raises:
+        Refusal: An index is out of range.
     """
     if indices.data is None or not indices.type.count:
         return indices
@@ -100,7 +113,7 @@ def checked_indices(node: OnnxNode, indices: Value, depths: Sequence[int]) -> Va
 
 @dataclass(frozen=True)
 class Taking(Movement):
-    """Base: elements of input 0 at places that input 1, integers, tells."""
+    """Base of operators that copy elements of input 0 at the positions in input 1 (integers)."""
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """Return the operator itself if input and output have the same quantization."""
@@ -144,7 +157,10 @@ def _lies_within(index: Value, depths: Shape) -> bool:
 
 @dataclass(frozen=True)
 class Gather(Permutable, Simplifiable, Taking):
-    """y[o, j, i] = x[o, index[j], i], o before `axis` and i behind it; j may stand for many axes or none."""
+    """y[o, j, i] = x[o, index[j], i], with o for the axes before `axis` and i for those behind it.
+
+    j stands for all axes of the indices, of which there may be none.
+    """
 
     mnemonic: ClassVar[str] = "gather"
     axis: int = 0
@@ -157,12 +173,12 @@ class Gather(Permutable, Simplifiable, Taking):
         return (x.with_shape(shape, x.layout if index.rank == 1 else Layout.NONE),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy.take."""
+        """Gather by numpy.take."""
         x, index = arrays
         return (np.take(x, positions(index, x.shape[self.axis]), self.axis),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Gather(Dequantize(table), index) → Dequantize(Gather(table, index)): quantized tables stay so."""
+        """Rewrite Gather(Dequantize(table), index) → Dequantize(Gather(table, index)), to keep tables quantized."""
         source = node.input(0).producer
         if source is None or not isinstance(source.op, Dequantize):
             return None
@@ -174,7 +190,7 @@ class Gather(Permutable, Simplifiable, Taking):
         return graph.add(source.op, [gathered.output], source.origin, types=types, before=node).output
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Axes change places, where the indices are one of them."""
+        """Return the operator along the permuted axis, if the indices have one axis."""
         return (Gather(perm.index(self.axis)), (perm, None)) if sig.input(1).rank == 1 else None
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -185,7 +201,7 @@ class Gather(Permutable, Simplifiable, Taking):
 
 @dataclass(frozen=True)
 class GatherND(Taking):
-    """y[b, j] = x[b, index[b, j, 0], index[b, j, 1], …], b standing for `batch` axes."""
+    """y[b, j] = x[b, index[b, j, 0], index[b, j, 1], …], with b for the first `batch` axes."""
 
     mnemonic: ClassVar[str] = "gather_nd"
     batch: int = 0
@@ -195,7 +211,7 @@ class GatherND(Taking):
         return x.shape[self.batch : self.batch + index.shape[-1]]
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Axes of the indices but the last, then those of x that are not indexed."""
+        """Return the axes of the indices without the last one, then the axes of x that are not indexed."""
         x, index = required(inputs)
         depths, batch = self._depths(x, index), self.batch
         fits = 0 <= batch < index.rank and x.shape[:batch] == index.shape[:batch] and len(depths) > 0
@@ -206,7 +222,7 @@ class GatherND(Taking):
         return (x.with_shape((*index.shape[:-1], *x.shape[batch + len(depths) :])),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Gather runs at flat positions."""
+        """Gather contiguous runs of x at row-major positions."""
         x, index = arrays
         depths = self._depths(sig.input(0), sig.input(1))
         outer = math.prod(x.shape[: self.batch])
@@ -215,7 +231,7 @@ class GatherND(Taking):
         return (runs[np.arange(outer)[:, None], flat].reshape(sig.output.shape),)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Other indices for every batch."""
+        """Lower to a gather with separate indices for each batch element."""
         x = node.input(0).type
         depths = self._depths(x, node.input(1).type)
         run = math.prod(x.shape[self.batch + len(depths) :])
@@ -223,7 +239,10 @@ class GatherND(Taking):
 
 
 def flat_positions(index: Array, depths: Shape) -> Array:
-    """Row-major positions that the last axis of `index` describes; shape of `index` without it."""
+    """Return the row-major positions that the last axis of `index` describes, without that axis.
+
+    `depths` are the sizes of the indexed axes.
+    """
     strides = dense_strides(depths)
     parts = [positions(index[..., d], depth) * strides[d] for d, depth in enumerate(depths)]
     total: Array = np.sum(parts, axis=0)
@@ -232,7 +251,7 @@ def flat_positions(index: Array, depths: Shape) -> Array:
 
 @dataclass(frozen=True)
 class GatherElements(Permutable, Taking):
-    """y[o, k, i] = x[o, index[o, k, i], i]: x and the indices have equal shapes but for `axis`."""
+    """y[o, k, i] = x[o, index[o, k, i], i]; x and the indices have equal shapes except along `axis`."""
 
     mnemonic: ClassVar[str] = "gather_elements"
     axis: int = 0
@@ -248,16 +267,16 @@ class GatherElements(Permutable, Taking):
         return (x.with_shape(index.shape, x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy.take_along_axis."""
+        """Gather by numpy.take_along_axis."""
         x, index = arrays
         return (np.take_along_axis(x, positions(index, x.shape[self.axis]), self.axis),)
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Axes change places."""
+        """Return the operator along the permuted axis."""
         return GatherElements(perm.index(self.axis)), (perm, perm)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Element by element."""
+        """Lower to a kernel that gathers element by element."""
         x, index = node.input(0), node.input(1)
         call = Call(
             GATHER_ELEMENTS,
@@ -270,7 +289,10 @@ class GatherElements(Permutable, Taking):
 
 @dataclass(frozen=True)
 class ReverseSequence(Taking):
-    """y[t, b] = x[n − 1 − t, b] for t < n = length[b], else x[t, b]; `times` and `batches` are axes 0 and 1."""
+    """y[t, b] = x[n − 1 − t, b] for t < n = length[b], else x[t, b].
+
+    `times` is the axis of t, 0 or 1; the other of these axes is that of b.
+    """
 
     mnemonic: ClassVar[str] = "reverse_sequence"
     times: int = 0
@@ -284,7 +306,7 @@ class ReverseSequence(Taking):
         return (x,)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """One batch after the other."""
+        """Reverse the sequences of the batch one after the other."""
         x = np.moveaxis(arrays[0], self.times, 0)
         y = x.copy()
         for batch, length in enumerate(np.clip(arrays[1].astype(np.int64), 0, len(x))):
@@ -292,7 +314,7 @@ class ReverseSequence(Taking):
         return (np.moveaxis(y, 0, self.times),)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to a kernel that moves runs of the axes behind time and batch."""
+        """Lower to a kernel that moves contiguous runs of the axes behind time and batch."""
         x = node.input(0).type
         run = math.prod(x.shape[2:])
         strides = (x.shape[1] * run, run)
@@ -309,7 +331,10 @@ class ReverseSequence(Taking):
 
 @dataclass(frozen=True)
 class SliceAt(Operator):
-    """y[i] = x[starts[n] + i·steps[n]] on axis axes[n]: all three are inputs, `sizes` those of the result."""
+    """A slice at run-time positions: y[i] = x[starts[n] + i·steps[n]] on axis axes[n].
+
+    Starts, axes and steps are inputs; `sizes` is the shape of the result.
+    """
 
     mnemonic: ClassVar[str] = "slice_at"
     sizes: Shape = ()
@@ -325,7 +350,7 @@ class SliceAt(Operator):
         return (TensorType(self.sizes, x.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Indexing by ranges that are limited to the tensor."""
+        """Index by ranges that are clamped to the tensor."""
         x, starts, axes, steps = arrays
         index = [np.arange(size) for size in self.sizes]
         for start, axis, step in zip(
@@ -337,7 +362,7 @@ class SliceAt(Operator):
         return (x[np.ix_(*index)],)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Loops over all axes."""
+        """Lower to nested loops over all axes."""
         x = node.input(0).type
         axes = SlicedAxes(
             size=numbered("size", x.shape),
@@ -354,7 +379,7 @@ class SliceAt(Operator):
 
 
 def emit_taken(node: OnnxNode, x: Value, axis: int, indices: Value, suffix: str = "") -> Value:
-    """Add a Gather, or a Slice where the constant indices are evenly spaced."""
+    """Add a Gather along `axis`, or a Slice if the constant indices are evenly spaced; return its output."""
     indices = checked_indices(node, indices, x.type.shape[axis : axis + 1])
     flat = [] if indices.data is None else [int(i) for i in indices.data.reshape(-1)]
     step = flat[1] - flat[0] if len(flat) > 1 else 1

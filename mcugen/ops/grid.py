@@ -42,9 +42,10 @@ _SLOPE = -0.75
 
 @dataclass(frozen=True)
 class GridSample(Operator):
-    """y[n, c, p...] = x[n, c] at grid[n, p...], whose last axis holds a position: last spatial axis first, in [−1, 1].
+    """y[n, c, p...] = x[n, c] sampled at the position grid[n, p...].
 
-    −1 and 1 are the centres of the outermost elements (`align`) or their outer edges. Beyond them lie zeros, the
+    The last axis of the grid holds a position, last spatial axis first, in [−1, 1]. The ends −1 and 1 are the
+    centres of the outermost elements if `align`, else their outer edges. Outside, `padding` decides: zeros, the
     element on the border, or the reflected tensor.
     """
 
@@ -61,7 +62,7 @@ class GridSample(Operator):
         return (TensorType((*x.shape[:2], *grid.shape[1:-1]), x.dtype, layout=Layout.CHANNELS_FIRST),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Tap by tap."""
+        """Sum the weighted neighbours of each position, one neighbour after the other."""
         x, grid = arrays[0], arrays[1].astype(arrays[0].dtype)
         batch, rank = np.arange(len(x)), x.ndim - 2
         points = grid.reshape(len(x), -1, rank)
@@ -159,11 +160,11 @@ def _cubic(t: Array) -> list[Array]:
 
 @dataclass(frozen=True)
 class DeformConv(Operator):
-    """A convolution of images whose taps are moved by computed offsets, and weighted by a mask.
+    """A 2-D convolution whose kernel taps are moved by computed offsets and weighted by a computed mask.
 
-    Inputs x [N, C, H, W], w [O, C/groups, kh, kw], offset [N, 2 · offset_groups · kh · kw, oh, ow] (rows before columns
-    for each tap), optional bias [O], optional mask [N, offset_groups · kh · kw, oh, ow]. Between elements x is
-    interpolated linearly, outside it is 0.
+    Inputs x [N, C, H, W], w [O, C/groups, kh, kw], offset [N, 2 · offset_groups · kh · kw, oh, ow] (row offset
+    before column offset for each tap), optional bias [O], optional mask [N, offset_groups · kh · kw, oh, ow].
+    Between elements x is interpolated linearly; outside, x is 0.
     """
 
     mnemonic: ClassVar[str] = "deform_conv"
@@ -202,7 +203,7 @@ class DeformConv(Operator):
         return bias, mask
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Patches at moved positions, and a product."""
+        """Compute the im2col matrix at the moved positions, and a matrix product."""
         x, w, offset = arrays[:3]
         bias, mask = self._split(sig, arrays)
         count, channels, kernel, space = len(x), x.shape[1], w.shape[2:], sig.output.shape[2:]
@@ -228,11 +229,11 @@ class DeformConv(Operator):
         return origin
 
     def macs(self, sig: Signature) -> int:
-        """Return outputs · kernel size · channels of a group."""
+        """Return the multiply-accumulates: outputs · kernel size · input channels of a group."""
         return sig.output.count * math.prod(sig.input(1).shape[1:])
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """For each output pixel, the moved patch is gathered once for all filters."""
+        """Lower to a kernel that gathers the moved patch of each output pixel once for all filters."""
         x, w, y = node.input(0).type, node.input(1).type, node.output.type
         input_buffers = builder.operands(node, "x", "w", "offset", "bias", "mask", outputs=())
         depth = math.prod(w.shape[1:])

@@ -32,7 +32,7 @@ class Inverse(Operator):
         return (TensorType(x.shape, x.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy.linalg.inv; NaN for matrices without an inverse, of which the generated code gives what it may."""
+        """Invert by numpy.linalg.inv; NaN for singular matrices, for which generated code may give any numbers."""
         x = arrays[0]
         y = np.full_like(x, np.nan)
         for index in np.ndindex(x.shape[:-2]):
@@ -43,7 +43,7 @@ class Inverse(Operator):
         return (y,)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Each matrix is eliminated in a copy, and the unit matrix with it."""
+        """Lower to a kernel that eliminates each matrix in a copy, together with the unit matrix."""
         x = node.input(0).type
         size = x.shape[-1]
         call = Call(

@@ -31,10 +31,11 @@ LARGEST = 127
 
 @dataclass(frozen=True)
 class Descend(Operator):
-    """y = w − a·b: a step down a gradient which is a product, and which is nowhere kept.
+    """A gradient step y = w − a·b, where the gradient is a product that is never stored as a whole.
 
-    w is [C, …], a is [C, P], and b [P, the rest of w], all float32; elements whose step is no finite number stay. Or w
-    is int8 codes, and there is a dither (float32 [1], from 0 to 1): y = clamp(⌊w − a·b + dither⌋).
+    w is [C, …], a is [C, P], and b is [P, product of the other axes of w], all float32; elements whose step is NaN
+    or infinite keep their value. Or w is int8, and a fourth input is a dither (float32 [1], from 0 to 1) for
+    stochastic rounding: y = clamp(⌊w − a·b + dither⌋).
     """
 
     mnemonic: ClassVar[str] = "descend"
@@ -56,7 +57,7 @@ class Descend(Operator):
             return (np.where(np.isfinite(moved), moved, w).astype(w.dtype),)
 
     def macs(self, sig: Signature) -> int:
-        """w · P."""
+        """Return the multiply-accumulates: elements of w · P."""
         return sig.output.count * sig.input(1).shape[1]
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -75,10 +76,11 @@ STEP_BITS, MAX_CODE_STEP = 20, 2**30
 
 @dataclass(frozen=True)
 class DescendCodes(Operator):
-    """y = clamp(⌊w − gain · a·(b − zero)ᵀ · 2^-20 + fraction · 2^-20⌋): a step by a product of codes, nowhere kept.
+    """A gradient step on int8 weights in integers: y = clamp(⌊w − gain · a·(b − zero)ᵀ · 2^-20 + fraction · 2^-20⌋).
 
-    w is int8 [C, …], a int16 [C, P], b int8 [the rest of w, P], whose sums have 32 bits; gain, float32 [C, 1], is
-    finite; fraction is one int32 from 0 to 2^20. Each sum, times its gain, is rounded once.
+    The gradient is a product that is never stored as a whole. w is int8 [C, …], a int16 [C, P], and b int8 [product
+    of the other axes of w, P]; their sums fit in 32 bits. gain, float32 [C, 1], is finite; fraction is one int32
+    from 0 to 2^20 for stochastic rounding. Each sum times its gain is rounded once.
     """
 
     mnemonic: ClassVar[str] = "descend_codes"
@@ -102,7 +104,7 @@ class DescendCodes(Operator):
         return (np.clip(moved, -LARGEST, LARGEST).astype(np.int8).reshape(w.shape),)
 
     def macs(self, sig: Signature) -> int:
-        """w · P."""
+        """Return the multiply-accumulates: elements of w · P."""
         return sig.output.count * sig.input(1).shape[1]
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -118,7 +120,7 @@ class DescendCodes(Operator):
 
 @dataclass(frozen=True)
 class CodedProduct(Operator):
-    """y[m, n] = Σ_k x[m, k] · w[k, n] in float32, w being int8 codes that are learned."""
+    """y[m, n] = Σ_k x[m, k] · w[k, n] in float32, where w are trainable int8 weights without a scale."""
 
     mnemonic: ClassVar[str] = "coded_product"
 
@@ -135,11 +137,11 @@ class CodedProduct(Operator):
         return (real_product(x, w.astype(np.float32)),)
 
     def macs(self, sig: Signature) -> int:
-        """M · N · K."""
+        """Return the multiply-accumulates: M · N · K."""
         return sig.output.count * sig.input(0).shape[1]
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Codes as they lie."""
+        """Lower to a kernel that reads the int8 weights directly."""
         operands = builder.operands(node, "x", "w")
         (rows, depth), channels = node.input(0).type.shape, node.input(1).type.shape[1]
         params = [DenseSizes(rows=rows, depth=depth, out_channels=channels)]

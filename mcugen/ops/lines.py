@@ -29,7 +29,10 @@ _FEWEST = 14
 
 @dataclass(frozen=True)
 class FixedAffine(Clampable, Elementwise):
-    """q = clamp((x · factor + start) >> bits) for codes x and constants by channel."""
+    """q = clamp((x · factor + start) >> bits) for quantized x, with integer constants per channel.
+
+    The factor and start are inputs 1 and 2.
+    """
 
     mnemonic: ClassVar[str] = "affine"
     bits: int = 0
@@ -37,7 +40,7 @@ class FixedAffine(Clampable, Elementwise):
 
     @classmethod
     def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """Return no names: the operator prints by its class, since its name is that of the real form."""
+        """Return no mnemonics: dumps print the class name, because the mnemonic is that of the float form."""
         return {}
 
     def without_clamp(self) -> Self | None:
@@ -45,14 +48,14 @@ class FixedAffine(Clampable, Elementwise):
         return replace(self, clamp=None) if self.clamp else None
 
     def stands_alone(self, sig: Signature) -> bool:
-        """Return whether to keep an int8 line out of loops with sums.
+        """Return whether to keep an int8 operator of this kind out of stacks with sums.
 
         Its constants would not stay in registers there.
         """
         return sig.input(0).dtype is sig.output.dtype is DType.INT8
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Return the expression, in 32 bits if the constants fit."""
+        """Return the expression, in 32-bit arithmetic if the constants fit."""
         x, factor, start = args
         low, high = clamp_range(self.clamp, sig.output.q, sig.output.dtype)
         if sig.input(2).dtype is DType.INT64:
@@ -76,7 +79,7 @@ class FixedAffine(Clampable, Elementwise):
 
 @dataclass(frozen=True)
 class FixedPRelu(Elementwise):
-    """q = clamp((d · (slope if d < 0 else factor) + start) >> bits) for d = x − zero point: slopes are by channel."""
+    """q = clamp((d · (slope if d < 0 else factor) + start) >> bits) for d = x − zero point; slopes are per channel."""
 
     mnemonic: ClassVar[str] = "prelu"
     bits: int = 0
@@ -84,23 +87,23 @@ class FixedPRelu(Elementwise):
 
     @classmethod
     def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """Return no names: the operator prints by its class, since its name is that of the real form."""
+        """Return no mnemonics: dumps print the class name, because the mnemonic is that of the float form."""
         return {}
 
     def stands_alone(self, sig: Signature) -> bool:
-        """Return whether to keep an int8 line out of loops with sums.
+        """Return whether to keep an int8 operator of this kind out of stacks with sums.
 
         Its constants would not stay in registers there.
         """
         return sig.input(0).dtype is sig.output.dtype is DType.INT8
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """One loop; of many pixels by a table a channel."""
+        """Lower to a loop; for many pixels, to a table of 256 values per channel."""
         if not emit_prelu(node, builder, self.factor, _start(node.sig, self.bits), self.bits):
             super().lower(node, builder)
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """One product in 32 bits."""
+        """Return the expression with one product in 32-bit arithmetic, and its rounding and clamp."""
         out = sig.output
         return Convert(out.dtype, limited(self._sum(sig, args, scalar), *out.dtype.limits, scalar))
 
@@ -118,9 +121,16 @@ class FixedPRelu(Elementwise):
 def affine_form(
     op: Elementwise, graph: Graph, sig: Signature, x: Value | None, scale: Array, shift: Array, clamp: Range | None
 ) -> IntegerForm | None:
-    """Return the integer form of x · scale + shift, or None if the scales are too far apart.
+    """Return the integer form of x · scale + shift, or None if the scales of the channels are too far apart.
 
-    `scale` and `shift` are real constants that broadcast to the quantized tensor x.
+    Args:
+        op: The float operator that is replaced.
+        graph: Graph to which constants are added.
+        sig: Types that the integer operator reads and writes.
+        x: Quantized input.
+        scale: Real factors that broadcast to x.
+        shift: Real terms that broadcast to x.
+        clamp: Limits of the real result; None for no clamp.
     """
     tensor, out = sig.input(0), sig.output
     if not is_quantized(tensor) or not is_quantized(out):

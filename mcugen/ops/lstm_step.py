@@ -14,10 +14,10 @@ from mcugen.ops.movement import Slice
 from mcugen.ops.pointwise import Binary
 
 INPUT_GATE, OUTPUT_GATE, FORGET_GATE, CELL_GATE = range(4)
-"""Gates in the order of the rows of the weights."""
+"""Indices of the gates (input, output, forget, cell) in the rows of ONNX LSTM's weights."""
 
 GATE_QUANT = QuantParams((2.0**-15,), 0)
-"""Quantization of results of sigmoid and tanh."""
+"""Quantization of the results of sigmoid and tanh: int16 with scale 2⁻¹⁵."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ Term = tuple[object, ...]
 
 
 def lstm_step(body: Graph) -> LstmStep | None:
-    """Return the LSTM step that a loop body computes; None if it computes something else.
+    """Match a loop body against a quantized LSTM step; return its parts, or None if it computes something else.
 
     The body reads its step number, h, c and x, and returns h, c and optionally h again: i, o, f = σ(sums), g =
     tanh(sums), c' = f · c + i · g, h' = o · tanh(c'), with h and x in int8.

@@ -33,7 +33,15 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel, Site
 from mcugen.lir.spec import HasKernels
 from mcugen.numerics.fixedpoint import Range, is_quantized
-from mcugen.numerics.sums import exact_product, finish, largest_sums, layer_bounds, most_sum, product_sums, real_product
+from mcugen.numerics.sums import (
+    accumulator_limit,
+    exact_product,
+    finish,
+    largest_sums,
+    layer_bounds,
+    product_sums,
+    real_product,
+)
 from mcugen.ops.conversion import Cast, cast
 from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.movement import Expand, Reshape, Slice, Transpose, reshaped
@@ -48,7 +56,7 @@ from mcugen.ops.weighted import by_output_channels, have_channels_alone, integer
 
 @dataclass(frozen=True)
 class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, Divisible, Expressible, Operator):
-    """y[…, n] = clamp(bias[n] + Σ_k w[n, k] · x[…, k]); w constant of shape [N, K], bias optional."""
+    """y[…, n] = clamp(bias[n] + Σ_k w[n, k] · x[…, k]), with constant w [N, K] and an optional bias."""
 
     mnemonic: ClassVar[str] = "dense"
     kernels: ClassVar[tuple[Kernel, ...]] = kernels.DENSE_KERNELS
@@ -65,7 +73,7 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         return (TensorType((*x.shape[:-1], w.shape[0]), DType.INT32 if x.quant else DType.FLOAT32),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """float32 product, or exact integers."""
+        """Compute the product in float32 or in exact integers."""
         x, w = arrays[:2]
         bias = arrays[2] if len(arrays) > 2 else np.zeros(1, x.dtype)
         if sig.input(0).quant is None:
@@ -101,11 +109,11 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         return x.reshape(1, -1, x.shape[-1])
 
     def macs(self, sig: Signature) -> int:
-        """rows · N · K."""
+        """Return the multiply-accumulates: rows · N · K."""
         return sig.output.count * sig.input(1).shape[1]
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """int8 or int16 with symmetric weights."""
+        """Return the integer form for int8 or int16 tensors with symmetric weights."""
         form = integer_weights(graph, sig, inputs)
         return packed_form(graph, sig, inputs, self.clamp) if form is None else (self, form)
 
@@ -118,11 +126,11 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         return type(self)() if self.clamp else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """Gemm of a matrix."""
+        """Return ONNX Gemm for a matrix x; None for other ranks."""
         return ("Gemm", {"transB": 1}, ()) if sig.input(0).rank == 2 else None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Each for itself."""
+        """Return the row form, in which each row of x gives one row of y."""
         return each_row(self, sig, [i == 0 for i in range(len(sig.inputs))])
 
     def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
@@ -133,7 +141,7 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         return () if form is None else each_for_itself(form, sig)
 
     def has_channels_alone(self, sig: Signature, inputs: Sequence[Value | None]) -> bool:
-        """All of them."""
+        """Return whether a range of output channels is itself a layer: weights and biases are constant."""
         return have_channels_alone(sig, inputs)
 
     def spec(self, node: Node) -> ConvSpec:
@@ -157,11 +165,11 @@ class DirectDense(Dense):
     kernels: ClassVar[tuple[Kernel, ...]] = ()
 
     def channels(self, sig: Signature) -> Channels | None:
-        """All of them are computed."""
+        """Return None: the layer is not split by channels, because its weights may change."""
         return None
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Stays real."""
+        """Return None: the layer has no integer form."""
         return None
 
     def with_clamp(self, low: float, high: float) -> Self | None:
@@ -169,19 +177,19 @@ class DirectDense(Dense):
         return None
 
     def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-        """Stays whole."""
+        """Return no divisions: one core computes the whole layer."""
         return ()
 
     def has_channels_alone(self, sig: Signature, inputs: Sequence[Value | None]) -> bool:
-        """Stays whole."""
+        """Return False: the layer is not split by output channels."""
         return False
 
     def spec(self, node: Node) -> Node:  # type: ignore[override]
-        """There is no choice."""
+        """Return the node itself: there is only one kernel to choose."""
         return node
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Weights as they lie."""
+        """Lower to a kernel that reads the weights in their ONNX layout."""
         operands = builder.operands(node, "x", "w", "bias")
         channels, depth = node.input(1).type.shape
         builder.call(node, dense_call(operands, node.output.type.count // channels, depth, channels))
@@ -189,7 +197,7 @@ class DirectDense(Dense):
 
 @dataclass(frozen=True)
 class CodedDense(Operator):
-    """y[…, n] = bias[n] + scale[n] · Σ_k w[n, k] · x[…, k] in float32, w being int8 codes that are learned."""
+    """y[…, n] = bias[n] + scale[n] · Σ_k w[n, k] · x[…, k] in float32, where w are trainable int8 weights."""
 
     mnemonic: ClassVar[str] = "coded_dense"
 
@@ -206,11 +214,11 @@ class CodedDense(Operator):
         return (real_product(x, w.T.astype(np.float32)) * scale + bias,)
 
     def macs(self, sig: Signature) -> int:
-        """rows · N · K."""
+        """Return the multiply-accumulates: rows · N · K."""
         return sig.output.count * sig.input(1).shape[1]
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Codes as they lie."""
+        """Lower to a kernel that reads the int8 weights directly."""
         operands = builder.operands(node, "x", "w", "scale", "bias")
         channels, depth = node.input(1).type.shape
         builder.call(node, dense_call(operands, node.output.type.count // channels, depth, channels))
@@ -221,9 +229,9 @@ class CodedDense(Operator):
 
 @dataclass(frozen=True)
 class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
-    """y[b, m, n] = factor · Σ_k a[b, m, k] · b[b, k, n]: both operands computed; equal batch axes.
+    """y[b, m, n] = factor · Σ_k a[b, m, k] · b[b, k, n], where both operands are computed and have equal batch axes.
 
-    Only products of reals have a factor other than 1: it is part of the one rounding of quantized ones.
+    A factor other than 1 is possible in float only: in integers it is part of the requantization.
     """
 
     mnemonic: ClassVar[str] = "matmul"
@@ -231,14 +239,14 @@ class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
     kernels: ClassVar[tuple[Kernel, ...]] = MATMUL
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Product of the last two axes."""
+        """Return the batch axes followed by M and N."""
         a, b = required(inputs)
         if a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
             raise ModelError("matmul: shapes must agree", f"{a.shape} by {b.shape}", "repair the model")
         return (TensorType((*a.shape[:-1], b.shape[-1]), DType.INT32 if a.quant else a.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Product of floats or of wrapping integers, or exact integers."""
+        """Compute the product in floats, in wrapping integers, or in exact integers for quantized operands."""
         a, b = arrays
         if sig.input(0).quant is None:
             product = real_product(a, b)
@@ -248,17 +256,20 @@ class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
         return (finish(acc, sig, None, product_sums(sig), self.factor, by_weights=False),)
 
     def macs(self, sig: Signature) -> int:
-        """batch · M · N · K."""
+        """Return the multiply-accumulates: batch · M · N · K."""
         return sig.output.count * sig.input(0).shape[-1]
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """int8 or int16, per-tensor; sums that stay as they are have no factor."""
+        """Return the integer form for int8 or int16 operands with one scale per tensor.
+
+        A result in int32 sums must have factor 1.
+        """
         if not all(map(is_quantized, sig.inputs)) or (sig.output.dtype is DType.INT32 and self.factor != 1):
             return None
-        return (self, inputs) if product_sums(sig).max() < most_sum(sig) else None
+        return (self, inputs) if product_sums(sig).max() < accumulator_limit(sig) else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """MatMul."""
+        """Return ONNX MatMul; None if the product has a factor."""
         return ("MatMul", {}, ()) if self.factor == 1 else None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
@@ -267,7 +278,7 @@ class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
         return None if axis is None else each_row(self, sig, [True, axis < sig.output.rank - 2])
 
     def spec(self, node: Node) -> MatMulSpec:
-        """Types and factor."""
+        """Return the kernel specification: the tensor types, and the factor that scales the product."""
         return MatMulSpec(node.input(0).type, node.input(1).type, node.output.type, self.factor)
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -279,7 +290,7 @@ class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
 
 
 def emit_matmul(node: OnnxNode, a: Value, b: Value, suffix: str = "") -> Value:
-    """MatMul with numpy's rules for vectors and batch broadcasting."""
+    """Add a MatMul with numpy's rules for vectors and batch broadcasting; return its output."""
     squeeze = tuple(v.type.rank == 1 for v in (a, b))
     if squeeze[0]:
         a = node.emit(Reshape((1, *a.type.shape)), a, suffix="row")
@@ -518,11 +529,11 @@ class Det(Operator):
         return (TensorType(x.shape[:-2], x.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy.linalg.det."""
+        """Compute by numpy.linalg.det."""
         return (np.asarray(np.linalg.det(arrays[0]), arrays[0].dtype),)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Each matrix is eliminated in a copy."""
+        """Lower to a kernel that eliminates each matrix in a copy."""
         x, site = node.input(0).type, Site(builder, node, DET)
         n = x.shape[-1]
         operands = {"x": site.x, "y": site.y, "m": site.scratch("matrix", x.dtype, n * n)}

@@ -64,7 +64,7 @@ def inverse(perm: Permutation) -> Permutation:
 
 @dataclass(frozen=True)
 class Movement(Quantizable, Operator):
-    """Base: one output with the element type and quantization of the first input."""
+    """Base of data movements: one output with the element type and quantization of the first input."""
 
     moves_data: ClassVar[bool] = True
 
@@ -79,13 +79,13 @@ class Movement(Quantizable, Operator):
 
 @dataclass(frozen=True)
 class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movement):
-    """A reshape: the elements in row-major order under another shape. It costs nothing."""
+    """A reshape: the same elements in row-major order under another shape. It costs no instruction."""
 
     mnemonic: ClassVar[str] = "reshape"
     shape: Shape = ()
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Equal element counts."""
+        """Return the type with the new shape, which must have as many elements."""
         (x,) = required(inputs)
         if x.count != math.prod(self.shape) or min(self.shape, default=0) < 0:
             raise ModelError("reshape: element counts must be equal", f"{x.shape} to {self.shape}", "repair the model")
@@ -101,7 +101,7 @@ class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movem
         return None if axis is None else replace(x.quant, axis=axis)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy.reshape."""
+        """Reshape by numpy.reshape."""
         return (arrays[0].reshape(self.shape),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
@@ -120,7 +120,7 @@ class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movem
         return None if order is None else (replace(self, shape=tuple(self.shape[a] for a in perm)), (order,))
 
     def carried(self, sig: Signature, perm: Permutation) -> Permutation | None:
-        """Run by run."""
+        """Return the output's permutation if axes that are split or merged stay together under `perm`."""
         return _in_runs(perm, _runs(sig.input(0).shape, self.shape))
 
     def by_rows(self, sig: Signature) -> RowForm | None:
@@ -138,23 +138,23 @@ class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movem
         return RowForm(band, (RowWindow(source, span=span, stride=span),), target, rows=rows)
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return the input's channels, repeated if the result has a multiple of them."""
+        """Return that channels are those of the input, repeated if the result has a multiple of them."""
         x = sig.input(0).shape
         if not x or not self.shape or not x[-1] or self.shape[-1] % x[-1]:
             return None
         return Channels((np.arange(self.shape[-1]) % x[-1],), lambda count: Reshape((*self.shape[:-1], count)))
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """Reshape to these sizes."""
+        """Return ONNX Reshape."""
         return "Reshape", {}, [np.asarray(self.shape, np.int64)]
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """No instruction: the same buffer."""
+        """Emit no instruction: the output uses the input's buffer."""
         builder.alias(node.output, node.input(0))
 
 
 def reshaped(node: OnnxNode, value: Value, shape: Shape, suffix: str = "") -> Value:
-    """`value` in another shape; constants are reshaped at once."""
+    """Return `value` in another shape: a constant is reshaped at compile time, else a Reshape node is added."""
     if value.type.count != math.prod(shape):
         shapes = f"{value.type.shape} of '{value.name}' for {shape}"
         raise Refusal(f"{node.op_type}: an input must have another number of elements", shapes, "repair the model")
@@ -204,16 +204,20 @@ def _in_runs(order: Permutation, runs: Sequence[tuple[range, range]]) -> Permuta
 
 @dataclass(frozen=True)
 class Transpose(HasKernels, Rowwise, Divisible, Simplifiable, Expressible, Movement):
-    """y[i_perm[0], i_perm[1], …] = x[i_0, i_1, …] (ONNX Transpose)."""
+    """y[i_perm[0], i_perm[1], …] = x[i_0, i_1, …] (ONNX Transpose).
+
+    Attributes:
+        perm: The axis of x that becomes each axis of y.
+        whole: In a shard that transposes some columns of a matrix, the elements from row to row in memory; else None.
+    """
 
     mnemonic: ClassVar[str] = "transpose"
     perm: Permutation = ()
     whole: int | None = field(default=None, kw_only=True)
-    """Elements from row to row of a matrix, where only some of its columns are turned."""
     kernels: ClassVar[tuple[Kernel, ...]] = (TRANSPOSE, TRANSPOSE_INPLACE)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Permuted shape; per-channel axes follow."""
+        """Return the permuted shape; the axis of per-channel scales is permuted, too."""
         (x,) = required(inputs)
         if sorted(self.perm) != list(range(x.rank)):
             raise ModelError("transpose: perm must name every axis once", f"{self.perm} of rank {x.rank}", "repair it")
@@ -224,7 +228,7 @@ class Transpose(HasKernels, Rowwise, Divisible, Simplifiable, Expressible, Movem
         return (replace(x, shape=shape, quant=quant, layout=_turned(x.layout, self.perm)),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy.transpose."""
+        """Transpose by numpy.transpose."""
         return (arrays[0].transpose(self.perm),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
@@ -244,14 +248,14 @@ class Transpose(HasKernels, Rowwise, Divisible, Simplifiable, Expressible, Movem
         return None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Rows of one image: of the axis that becomes the second, or the third where the image has one line."""
+        """Return the row form of one image: an output row comes from the axis of x that becomes the axis of rows."""
         axis = row_axis(sig.output.shape)
         if axis is None or len(self.perm) < 3 or self.perm[0] != 0 or sig.output.shape[0] != 1:
             return None
         return RowForm(self, (RowWindow(self.perm[axis]),), axis)
 
     def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-        """Return the division of one matrix by columns, with portions of whole words."""
+        """Return the division of one matrix by columns, in parts of whole words."""
         batch, columns, rows = TransposeSpec(sig.input(0), sig.output, self.perm).matrices or (0, 0, 0)
         together = max(WORD // sig.output.dtype.nbytes, 1)
         if batch != 1 or columns % together:
@@ -265,7 +269,7 @@ class Transpose(HasKernels, Rowwise, Divisible, Simplifiable, Expressible, Movem
         return (Division(columns // together, portion),)
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """Transpose."""
+        """Return ONNX Transpose."""
         return "Transpose", {"perm": list(self.perm)}, ()
 
     def spec(self, node: Node) -> TransposeSpec:
@@ -273,7 +277,7 @@ class Transpose(HasKernels, Rowwise, Divisible, Simplifiable, Expressible, Movem
         return TransposeSpec(node.input(0).type, node.output.type, self.perm, self.whole)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Two merged axes that change places, or a strided copy."""
+        """Lower to a swap of two merged axes, or to a strided copy."""
         if not builder.any_size and transposes_matrices(self.spec(node)):
             builder.lower(self.kernels, node)
         else:
@@ -296,13 +300,16 @@ def _turned(layout: Layout, perm: Permutation) -> Layout:
 
 
 def to_channels_last(rank: int) -> Permutation:
-    """NCHW → NHWC for any number of spatial axes."""
+    """Return the permutation from NCHW to NHWC for a tensor of `rank` axes."""
     return (0, *range(2, rank), 1)
 
 
 @dataclass(frozen=True)
 class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movement):
-    """y[i] = x[start + i·step] per axis; steps may be negative."""
+    """y[i] = x[start + i · step] on each axis; steps may be negative.
+
+    `starts`, `sizes` and `steps` have one entry per axis; `sizes` is the shape of y.
+    """
 
     mnemonic: ClassVar[str] = "slice"
     prefers_source: ClassVar[bool] = True  # a Split is one node with many results
@@ -316,7 +323,7 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
         return (x.with_shape(self.sizes, x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Indexing by ranges."""
+        """Index by ranges."""
         index = [s + np.arange(n) * k for s, n, k in zip(self.starts, self.sizes, self.steps, strict=True)]
         return (arrays[0][np.ix_(*index)],)
 
@@ -335,12 +342,12 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
         return node.input(0) if all(s >= 0 for s in self.steps) else None
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Axes change places."""
+        """Return the slice of the permuted axes."""
         turned = [tuple(row[a] for a in perm) for row in (self.starts, self.sizes, self.steps)]
         return Slice(*turned), (perm,)
 
     def channels(self, sig: Signature) -> Channels | None:
-        """All, of part of the positions."""
+        """Return that channels are separate, if the channel axis stays whole."""
         count = sig.input(0).shape[-1:]
         if self.sizes[-1:] != count or self.steps[-1:] != (1,):
             return None
@@ -355,13 +362,13 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
         return RowForm(Slice(*rows), (window,))
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """Slice; an end before the first element is one that ONNX takes for that."""
+        """Return ONNX Slice; a reversed slice down to the first element has an end far below 0."""
         ends = [s + n * k for s, n, k in zip(self.starts, self.sizes, self.steps, strict=True)]
         ends = [e if e >= 0 else np.iinfo(np.int64).min for e in ends]
         return "Slice", {}, [np.asarray(row, np.int64) for row in (self.starts, ends, range(len(ends)), self.steps)]
 
     def is_run(self, x: TensorType) -> bool:
-        """Whether its elements lie together: then they may stay where they are."""
+        """Return whether the slice's elements are contiguous in x, so that they need not be copied."""
         loops = CopyLoops.of(self.sizes, self._side(x).strides, dense_strides(self.sizes))
         return loops.run is not None and not loops.outer
 
@@ -377,7 +384,7 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
 
 @dataclass(frozen=True)
 class Expand(Permutable, Simplifiable, Movement):
-    """Broadcasting to `shape` (of the input's rank)."""
+    """Broadcast x to `shape`, which has the rank of x."""
 
     mnemonic: ClassVar[str] = "expand"
     shape: Shape = ()
@@ -391,7 +398,7 @@ class Expand(Permutable, Simplifiable, Movement):
         return (x.with_shape(self.shape, x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy.broadcast_to."""
+        """Broadcast by numpy.broadcast_to."""
         return (np.broadcast_to(arrays[0], self.shape),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
@@ -399,7 +406,7 @@ class Expand(Permutable, Simplifiable, Movement):
         return node.input(0) if node.input(0).type.shape == self.shape else None
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Axes change places."""
+        """Return the expansion to the permuted shape."""
         return Expand(tuple(self.shape[a] for a in perm)), (perm,)
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -410,9 +417,9 @@ class Expand(Permutable, Simplifiable, Movement):
 
 
 def run_of(value: Value) -> tuple[Value, int]:
-    """Return the tensor of which a value is a contiguous run, and the run's first element.
+    """Return the tensor of which a value is a contiguous part, and the index of the part's first element.
 
-    A value that is no such run is a run of itself from element 0 on.
+    A value that is no part of another tensor is returned itself, with index 0.
     """
     node = _unshaped(value).producer
     if node is None or not isinstance(node.op, Slice):
@@ -439,13 +446,13 @@ def _unshaped(value: Value) -> Value:
 
 @dataclass(frozen=True)
 class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movement):
-    """Joins tensors along one axis."""
+    """Concatenate tensors along `axis`."""
 
     mnemonic: ClassVar[str] = "concat"
     axis: int = 0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Equal shapes but for the axis."""
+        """Return the type with the summed axis; other axes must be equal."""
         types = [t for t in inputs if t is not None]
         rests = {(t.dtype, t.shape[: self.axis], t.shape[self.axis + 1 :]) for t in types}
         if len(rests) != 1:
@@ -456,7 +463,7 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
         return (types[0].with_shape(tuple(shape), types[0].layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy.concatenate."""
+        """Concatenate by numpy.concatenate."""
         return (np.concatenate(arrays, self.axis),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
@@ -480,11 +487,11 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
         )
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """Concat."""
+        """Return ONNX Concat."""
         return "Concat", {"axis": self.axis}, ()
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return the channels of the parts."""
+        """Return that the channels are those of the parts, one after the other."""
         all_of, last = np.arange(sig.output.shape[-1]), sig.output.rank - 1
         if self.axis != last:
             return Channels((all_of,) * len(sig.inputs), lambda _: self)
@@ -508,7 +515,10 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
         return ConcatSpec(parts, node.output.type, self.axis)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """One strided copy a part; the first may spread out in place, which saves most where it is the largest."""
+        """Lower to one strided copy per part.
+
+        The first part may be spread out in place, which saves most memory where it is the largest.
+        """
         target = dense_strides(node.output.type.shape)
         parts = [node.input(index) for index in range(len(node.inputs))]
         starts = np.cumsum([0, *(part.type.shape[self.axis] for part in parts)]) * target[self.axis]
@@ -523,42 +533,45 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
 
 @dataclass(frozen=True)
 class Surrounding(Permutable, Simplifiable, Movement):
-    """Base: surrounds a tensor with further elements."""
+    """Base of operators that surround a tensor with further elements.
+
+    `before` and `after` are the numbers of elements added on each axis.
+    """
 
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Every axis grows."""
+        """Return the type with longer axes."""
         (x,) = required(inputs)
         shape = tuple(b + n + a for b, n, a in zip(self.before, x.shape, self.after, strict=True))
         return (x.with_shape(shape, x.layout),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Remove a padding of nothing."""
+        """Remove a padding that adds no element."""
         return None if any(self.before + self.after) else node.input(0)
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Axes change places."""
+        """Return the padding of the permuted axes."""
         before, after = (tuple(row[a] for a in perm) for row in (self.before, self.after))
         return replace(self, before=before, after=after), (perm,)
 
 
 @dataclass(frozen=True)
 class Pad(HasKernels, Channelwise, Rowwise, Surrounding):
-    """Surrounds a tensor with a constant; `value` is real, in the tensor's own unit."""
+    """Surround a tensor with a constant; `value` is a real number if the tensor is quantized."""
 
     mnemonic: ClassVar[str] = "pad"
     value: float = 0.0
 
     def stored(self, x: TensorType) -> Array:
-        """Return the constant as an element of a tensor's type."""
+        """Return the padding value as an element of a tensor's type, quantized if the type is."""
         if x.quant is not None:
             return quantize(np.asarray([self.value]), x.quant, x.dtype)
         return np.asarray([self.value]).astype(x.dtype.numpy)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy.pad with a constant."""
+        """Pad by numpy.pad."""
         widths = list(zip(self.before, self.after, strict=True))
         return (np.pad(arrays[0], widths, constant_values=self.stored(sig.input(0))[0]),)
 
@@ -572,7 +585,7 @@ class Pad(HasKernels, Channelwise, Rowwise, Surrounding):
         return RowForm(Pad(before, after, self.value), (window,))
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Around positions, not channels."""
+        """Return that channels are separate, if only other axes are padded."""
         is_around = any(self.before[-1:] + self.after[-1:]) or not sig.output.rank
         return None if is_around else Channels((np.arange(sig.output.shape[-1]),), lambda _: self)
 
@@ -582,7 +595,7 @@ class Pad(HasKernels, Channelwise, Rowwise, Surrounding):
         return PadSpec(x, self.before, self.after, self.stored(x)[0].item())
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Fill, then a strided copy into the middle."""
+        """Lower to a fill, then a strided copy into the middle."""
         x, y = node.input(0).type, node.output.type
         emit_fill(node, builder, builder.buffer(node.output), self.stored(x))
         target = dense_strides(y.shape)
@@ -604,14 +617,21 @@ def normalize_axis(node: OnnxNode, axis: int, rank: int) -> int:
 
 
 def normalize_axes(node: OnnxNode, axes: Sequence[int], rank: int) -> list[int]:
-    """Non-negative axes in the given order; Refusal where one is outside the rank or named twice."""
+    """Return axes as non-negative indices, in the given order.
+
+    Raises:
+        Refusal: An axis is outside the rank, or occurs twice.
+    """
     normalized = [normalize_axis(node, int(axis), rank) for axis in axes]
     node.require(len(set(normalized)) == len(normalized), "every axis must be named once", f"{list(axes)}")
     return normalized
 
 
 def decided_shape(node: OnnxNode, *indices: int) -> Shape | None:
-    """Return the first output's declared shape if one of these inputs, which determine it, is computed; else None."""
+    """Return the first output's declared shape if one of these inputs, which determine it, is computed.
+
+    Otherwise return None.
+    """
     computed = any(node.has(i) and not node.input(i).is_constant for i in indices)
     declared = node.declared[0] if computed and node.declared else None
     return None if declared is None or min(declared.shape, default=0) < 0 else declared.shape
@@ -748,7 +768,7 @@ def _import_expand(node: OnnxNode) -> list[Value]:
 
 
 def emit_expanded(node: OnnxNode, x: Value, shape: Shape) -> Value:
-    """Broadcast `x` to `shape`, with which it must be compatible."""
+    """Broadcast `x` to `shape`, with which it must be compatible, and return the result."""
     return node.emit(Expand(tuple(shape)), reshaped(node, x, (1,) * (len(shape) - x.type.rank) + x.type.shape))
 
 

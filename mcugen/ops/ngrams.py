@@ -22,10 +22,11 @@ from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 @dataclass(frozen=True)
 class Ngrams(Operator):
-    """y[row][columns[g]] += how often n-gram g stands in row, its items up to `skips` items apart; then weighted.
+    """y[row][columns[g]] = the number of times that n-gram g occurs in a row of x, optionally weighted.
 
-    x is [rows, items]. `grams` are sorted by length; one of length 1 has no items to skip between. `binary` counts
-    at most 1. The optional second input are weights, one a column of y.
+    x is [rows, items]. The items of an n-gram may be up to `skips` items apart. `grams` are sorted by length. With
+    `binary`, a count is at most 1. The optional second input holds one weight per column of y; `width` is their
+    number.
     """
 
     mnemonic: ClassVar[str] = "ngrams"
@@ -36,7 +37,7 @@ class Ngrams(Operator):
     binary: bool = False
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """One row of `width` columns for each."""
+        """Return the type [rows, width]."""
         (x,) = required(inputs[:1])
         return (TensorType((x.shape[0], self.width)),)
 
@@ -54,7 +55,7 @@ class Ngrams(Operator):
         return (y * weights[0] if weights else y,)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """All grams' items in a row; the lengths as (end of the grams of this length) by length."""
+        """Lower to a kernel with two tables: the items of all n-grams, and the end of the n-grams of each length."""
         x = node.input(0).type
         longest = max(map(len, self.grams), default=0)
         counts = [sum(len(g) <= n for g in self.grams) for n in range(1, longest + 1)]

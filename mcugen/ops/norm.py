@@ -37,10 +37,10 @@ def _as_real(graph: Graph, value: Value | None) -> Value | None:
 
 @dataclass(frozen=True)
 class Normalize(Quantizable, Permutable, Rowwise, Operator):
-    """y = (x − mean) / √(variance + epsilon) · scale + bias; mean and variance over `axes`, scale and bias broadcast.
+    """y = (x − mean) / √(variance + epsilon) · scale + bias, with mean and variance over `axes`.
 
-    `groups` = (axis, count): the statistics take in each of `count` equal parts of that axis, too.
-    Not `centered`: without the mean, y = x / √(mean of x² + epsilon) · scale + bias.
+    Scale and bias broadcast to x. With `groups` = (axis, count), each of `count` equal parts of that axis has its
+    own statistics, too. Without `centered`, y = x / √(mean of x² + epsilon) · scale + bias.
     """
 
     mnemonic: ClassVar[str] = "normalize"
@@ -69,7 +69,7 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         return (TensorType(x.shape, x.dtype, layout=x.layout),)
 
     def view(self, shape: Shape) -> tuple[Shape, tuple[int, ...]]:
-        """`shape` with the grouped axis in two (groups, part), and the axes of the statistics there."""
+        """Return `shape` with the grouped axis split in two (groups, part), and the axes of the statistics in it."""
         if self.groups is None:
             return shape, self.axes
         axis, count = self.groups
@@ -77,7 +77,7 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         return parted, tuple(sorted([axis + 1, *(a + (a > axis) for a in self.axes)]))
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute the formula in float64; integers by FixedNormalize."""
+        """Compute the formula in float64; for quantized x by FixedNormalize."""
         shape, axes = self.view(sig.input(0).shape)
         if sig.output.quant is not None:
             fixed = self._fixed(sig, arrays[1:])
@@ -99,7 +99,7 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         return Normalize(axes, self.epsilon, groups, self.centered), (perm,) * len(sig.inputs)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """int8 or int16 with constant scale and bias, which stay reals here."""
+        """Return the integer form for int8 or int16 tensors with constant scale and bias, which stay real."""
         affine = [_as_real(graph, v) for v in inputs[1:]]
         if any(v is not None and v.data is None for v in affine):
             return None
@@ -120,7 +120,7 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         return FixedNormalize.of(sig, rows, self.epsilon, self.centered, *self._affine(sig, arrays))
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Loops over rows of equal statistics around loops within them; the result may overwrite the input."""
+        """Lower to loops over rows of equal statistics; the result may overwrite the input."""
         x, y = node.input(0).type, node.output.type
         if y.quant is None:
             indices_by_role = {"x": 0} | {
@@ -150,10 +150,10 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
 
 @dataclass(frozen=True)
 class BatchNormalize(Operator):
-    """y = (x − mean) / √(variance + epsilon) · scale + bias, all of them by channel (axis 1).
+    """y = (x − mean) / √(variance + epsilon) · scale + bias, all per channel (axis 1).
 
-    It stands for itself only until it is known which statistics change where a model learns (mcugen.training):
-    elsewhere the arithmetic stands in its place from the start.
+    The operator exists only in models that are trained on the device, until mcugen.training knows which statistics
+    change. In other models, arithmetic operators take its place at import.
     """
 
     mnemonic: ClassVar[str] = "batch_normalize"
@@ -267,7 +267,7 @@ def _import_lp(node: OnnxNode) -> list[Value]:
 
 
 LARGE_MEAN = 4.0
-"""Standard deviations from which on a mean is subtracted before a batch normalization scales."""
+"""Mean, in standard deviations, from which on it is subtracted before a batch normalization scales, for precision."""
 
 
 @onnx_operator("BatchNormalization", types=FLOATS, kernels=("elementwise", "normalize", "reduce"))

@@ -26,7 +26,7 @@ class Refusal(McugenError):
 
 
 class BodyRefusal(Refusal):
-    """A body of which some nodes cannot be compiled; `reasons` name them, `remedy` is what helps besides."""
+    """Raised if a body has nodes that cannot be compiled; `reasons` name them."""
 
     def __init__(self, reasons: Sequence[str], remedy: str = "") -> None:
         remedy = "; or ".join(filter(None, ["see their lines", remedy]))
@@ -35,7 +35,7 @@ class BodyRefusal(Refusal):
 
     @property
     def wants_constants(self) -> bool:
-        """Whether the body might do if more were known of it at compile time."""
+        """Return whether the body could be compiled if more values were known at compile time."""
         return any(BIND in reason for reason in self.reasons)
 
 
@@ -43,15 +43,15 @@ Capture = Callable[[Value], Value]
 
 
 class Body(Protocol):
-    """A graph attribute (of If, Loop, Scan), to be imported where the operator wants it."""
+    """A graph attribute (of If, Loop, Scan) that can be imported into a graph, once or several times."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the formal inputs."""
+        """Return the names of the body's formal inputs."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Names of the results."""
+        """Return the names of the body's results."""
 
     def import_into(
         self, graph: Graph, inputs: Sequence[Value], place: str, capture: Capture | None = None
@@ -75,7 +75,7 @@ Operand = Value | Array | np.generic | None
 
 
 class Composition(Protocol):
-    """Imports standard operators in the place of a node that is composed of them."""
+    """Callback that imports standard operators in place of a node that is composed of them."""
 
     def __call__(
         self, op_type: str, inputs: Sequence[Operand], outputs: int, domain: str, **attributes: object
@@ -89,10 +89,24 @@ class Composition(Protocol):
 
 @dataclass
 class OnnxNode:
-    """One node: operator, inputs as HIR values (None where absent), attributes as Python values.
+    """An ONNX node as its importer sees it; importers add nodes to `graph` and return the outputs.
 
-    Inputs of ONNX type float16 or bfloat16 come as float32, unless the operator is registered with
-    `keeps_halves`; `dtypes` tells what they are in ONNX.
+    Inputs of type float16 or bfloat16 come as float32, unless the operator is registered with `keeps_halves`.
+
+    Attributes:
+        graph: The HIR graph to which importers add nodes.
+        domain: Operator domain; "" for ONNX's own.
+        op_type: ONNX operator.
+        name: Name of the node; may be empty.
+        inputs: The inputs as HIR values; None if absent.
+        outputs: Names of the outputs; "" if unused.
+        attributes: Attributes as Python values.
+        opset: Version of the operator set of `domain`.
+        dtypes: ONNX element types of the inputs.
+        declared: Complete output types by ONNX's shape inference, for results whose shape depends on values.
+        texts: The strings of each input that is a constant list of strings (`takes_strings`); its value holds indices.
+        named: Returns the tensor of this name, for operators that name tensors that they do not read.
+        composition: Imports other ONNX operators in place of this node.
     """
 
     graph: Graph
@@ -103,23 +117,22 @@ class OnnxNode:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
     opset: int
-    """Version of the operator set of `domain`."""
     dtypes: tuple[DType | None, ...] = ()
-    """ONNX element types of the inputs."""
     declared: tuple[TensorType | None, ...] = ()
-    """Output types by ONNX's shape inference, where they are complete: for results that depend on values."""
     texts: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """By input index: the strings of which the input's value holds the positions (`takes_strings`)."""
     named: Callable[[str], Value | None] = lambda _: None
-    """The tensors of the graph so far, by name: for operators that name what they do not read."""
     composition: Composition | None = None
 
     def has(self, index: int) -> bool:
-        """Whether input `index` is given."""
+        """Return whether input `index` is present."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def input(self, index: int) -> Value:
-        """Input `index`; Refusal if it is absent."""
+        """Return input `index`.
+
+        Raises:
+            Refusal: The input is absent.
+        """
         if not self.has(index):
             raise Refusal(f"{self.op_type}: input {index} must be given", "it is absent", "repair the export")
         value = self.inputs[index]
@@ -167,7 +180,7 @@ class OnnxNode:
         raise Refusal(f"{self.op_type}: attribute {key} must be {kind}", str(value)[:80], "repair the model")
 
     def const(self, index: int, what: str) -> Array:
-        """Return the elements of a constant input.
+        """Return the elements of a constant input; `what` names the input in messages.
 
         Raises:
             Refusal: The input is not known at compile time.
@@ -178,21 +191,24 @@ class OnnxNode:
         return value.data
 
     def param(self, key: str, index: int) -> Array | None:
-        """Return a parameter that is an attribute in old opsets and constant input `index` in new ones, or None."""
+        """Return a parameter that is attribute `key` in old opsets and constant input `index` in new ones.
+
+        Return None if both are absent.
+        """
         if self.has(index):
             return self.const(index, key)
         attribute = self.attributes.get(key)
         return None if attribute is None else np.asarray(attribute)
 
     def ints(self, key: str, index: int) -> list[int] | None:
-        """`param` as a list of Python ints."""
+        """Return attribute `key`, or constant input `index`, as a list of ints; None if both are absent."""
         values = self.param(key, index)
         if values is not None and values.size and values.dtype.kind not in "biu":
             self._refuse_kind(key, "an integer in each place", values.reshape(-1)[:8])
         return None if values is None else [int(v) for v in values.reshape(-1)]
 
     def whole(self, index: int, what: str) -> int:
-        """Return the single element of a constant input as an integer."""
+        """Return the single element of constant input `index` as an integer; `what` names it in messages."""
         array = self.const(index, what)
         if array.size != 1 or not np.isfinite(array).all():
             elements = ", ".join(str(v) for v in array.reshape(-1)[:8].tolist())
@@ -217,7 +233,11 @@ class OnnxNode:
             raise Refusal(f"{self.op_type}: {rule}", actual, remedy)
 
     def require_dtype(self, value: Value, *allowed: DType) -> None:
-        """Refuses element types that no kernel is written for."""
+        """Check that a value has one of the allowed element types.
+
+        Raises:
+            Refusal: No kernel supports the element type.
+        """
         if value.type.dtype not in allowed:
             names = ", ".join(dtype.value for dtype in allowed)
             raise Refusal(
@@ -231,7 +251,7 @@ class OnnxNode:
         return self.graph.add(op, inputs, origin, names=[name], types=types).output
 
     def emit_all(self, op: Operator, inputs: Sequence[Value | None], names: Sequence[str]) -> tuple[Value, ...]:
-        """Add a node with several outputs, called `names`."""
+        """Add a node with several outputs, called `names`, and return them."""
         return self.graph.add(op, inputs, (self.name or names[0],), names=names).outputs
 
     def call(self, op_type: str, *inputs: Operand, domain: str = "", **attributes: object) -> Value:
@@ -244,12 +264,12 @@ class OnnxNode:
     def calls(
         self, op_type: str, inputs: Sequence[Operand], outputs: int, domain: str = "", **attributes: object
     ) -> tuple[Value, ...]:
-        """`call` for an operator of several results."""
+        """Add another ONNX operator in place of this node, as `call` does, and return its several results."""
         assert self.composition is not None
         return self.composition(op_type, inputs, outputs, domain, **attributes)
 
     def constant(self, suffix: str, data: Array, quant: QuantParams | None = None) -> Value:
-        """Add a constant named after this node."""
+        """Add a constant named after this node's first output and `suffix`."""
         return self.graph.constant(f"{self.outputs[0]}.{suffix}", data, quant)
 
 
@@ -267,7 +287,10 @@ def _kind(default: object) -> str:
 
 
 def not_constant(rule: str, value: Value, also: str = "") -> Refusal:
-    """Return the refusal of a value known only at run time; the message names the inputs that it depends on."""
+    """Return the error for a value that is known only at run time; it names the inputs that it depends on.
+
+    `rule` is the violated rule, `also` is appended to the explanation.
+    """
     sources = sorted(v.name for v in _sources(value))
     if sources == [value.name]:
         origin = f"'{value.name}' is an input"
@@ -277,6 +300,7 @@ def not_constant(rule: str, value: Value, also: str = "") -> Refusal:
 
 
 BIND = "fix it at compile time: "
+"""Start of the hint to give a value at compile time; options follow."""
 
 
 def _sources(value: Value) -> set[Value]:
@@ -297,11 +321,17 @@ Importer = Callable[[OnnxNode], Sequence[Value | None]]
 AnyImporter = TypeVar("AnyImporter", bound=Importer)
 
 FLOAT = (DType.FLOAT32,)
+"""Element types that are float32, for operators without a float64 kernel."""
 FLOATS = (DType.FLOAT32, DType.FLOAT64)
+"""Element types of floats that kernels compute in."""
 SIGNED = (DType.INT8, DType.INT16, DType.INT32, DType.INT64)
+"""Element types of signed integers."""
 UNSIGNED = (DType.UINT8, DType.UINT16, DType.UINT32, DType.UINT64)
+"""Element types of unsigned integers."""
 INTEGERS = (*SIGNED, *UNSIGNED)
+"""Element types of integers, signed and unsigned."""
 NUMBERS = (*FLOATS, *INTEGERS)
+"""Element types of floats and integers."""
 
 
 NO_CODE_TEXT = "none: the same bytes"
@@ -312,27 +342,26 @@ COMPOSED_TEXT = "by ONNX operators"
 """Shown in place of kernels for operators that importers compose of other operators (`OnnxNode.call`)."""
 
 MICROSOFT = "com.microsoft"
-"""The domain of what ONNX Runtime adds to ONNX."""
+"""Domain of the operators that ONNX Runtime adds to ONNX."""
 
 
 @dataclass(frozen=True)
 class Support:
-    """The supported part of an operator. The importer holds it, and `mcugen operators` prints it."""
+    """The part of an ONNX operator that mcugen supports; `mcugen operators` prints it.
+
+    Attributes:
+        types: Supported element types; () for all that ONNX allows and C has. float32 includes 16-bit floats.
+        kernels: Templates that compute the operator, in order of preference.
+        limits: What is not supported, in a few words.
+        keeps_halves: Whether 16-bit floats are passed to the importer as they are stored.
+        takes_strings: Whether a constant list of strings is passed as int64 indices into the list.
+    """
 
     types: tuple[DType, ...] = ()
-    """Element types of the data; () for all types that ONNX allows and C has.
-
-    float32 includes the 16-bit floats, which are computed as float32. The data are of the type parameter of the
-    schema's output, or else of the first input.
-    """
     kernels: tuple[str, ...] = ()
-    """Templates that compute it, in order of preference."""
     limits: str = ""
-    """What is refused, in a few words."""
     keeps_halves: bool = False
-    """It takes 16-bit floats as they are stored."""
     takes_strings: bool = False
-    """It takes a constant list of strings (class names), as int64 positions in the list."""
 
 
 Key = tuple[str, str]
@@ -341,19 +370,22 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Registry:
-    """The operators that a compilation knows: those of mcugen, or these and a user's own (mcugen.driver.plugins)."""
+    """The operators that a compilation knows: mcugen's own, or these and a plug-in's (mcugen.driver.plugins).
+
+    Attributes:
+        importers: By domain and operator, the function that adds HIR nodes and returns the outputs (None if absent).
+        support: By domain and operator, what is supported of it.
+        left_out: By domain and operator, why mcugen does not compile an operator that other tools compile.
+        templates: Folders with the C templates of plug-ins.
+    """
 
     importers: dict[Key, Importer] = field(default_factory=dict)
-    """The function that adds an operator's HIR nodes and returns its outputs, None for absent ones."""
     support: dict[Key, Support] = field(default_factory=dict)
-    """What is supported of it."""
     left_out: dict[Key, str] = field(default_factory=dict)
-    """Why mcugen does not compile it, though others do."""
     templates: tuple[Path, ...] = ()
-    """Folders of further templates."""
 
     def copy(self) -> Registry:
-        """One to add to."""
+        """Return a copy to which a plug-in can add operators."""
         return Registry(dict(self.importers), dict(self.support), dict(self.left_out), self.templates)
 
 
@@ -374,7 +406,7 @@ def registering(registry: Registry) -> Iterator[None]:
 
 
 def leave_out(reason: str, *op_types: str, domain: str = "") -> None:
-    """Record why operators are not compiled; the refusal and docs/operators.md show the reason."""
+    """Record why operators are not supported; the error message and docs/operators.md show the reason."""
     _OPEN.get().left_out.update({(domain, op_type): reason for op_type in op_types})
 
 

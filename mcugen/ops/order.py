@@ -21,7 +21,7 @@ from mcugen.ops.onnx_node import NUMBERS, OnnxNode, onnx_operator
 
 @dataclass(frozen=True)
 class TopK(Operator):
-    """The k largest (or smallest) elements along `axis` in order, and their indices; of equal ones the first first."""
+    """The k largest (or smallest) elements along `axis` in order, and their indices. Ties are ordered by index."""
 
     mnemonic: ClassVar[str] = "top_k"
     moves_data: ClassVar[bool] = True
@@ -30,7 +30,7 @@ class TopK(Operator):
     largest: bool = True
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """k in the axis's place; indices are int64, as in ONNX."""
+        """Return types with k elements along the axis: the values, and their int64 indices."""
         (x,) = required(inputs)
         shape = (*x.shape[: self.axis], self.k, *x.shape[self.axis + 1 :])
         return replace(x, shape=shape), TensorType(shape, DType.INT64, layout=x.layout)

@@ -46,42 +46,47 @@ from mcugen.numerics.sums import real_product
 from mcugen.ops.conversion import Dequantize
 
 MIN_PACKED_SAVED_BYTES = 512
-"""Bytes of floats that packed weights must save: the kernel's code takes some hundreds itself."""
+"""Smallest number of bytes that packed weights must save against float32 to be worth their kernel's code."""
 
 
 @dataclass(frozen=True)
 class DequantizeBlocks(Operator):
-    """w = codes · scales of constants [N, K] or [K, N], a scale a `block` along `axis`; zero points taken off."""
+    """w = (q − zero_point) · scale for constants [N, K] or [K, N], with one scale per block.
+
+    A block is `block` consecutive elements along `axis`. The integers in the graph have zero points already
+    subtracted.
+    """
 
     mnemonic: ClassVar[str] = "dequantize_blocks"
     axis: int = 0
     block: int = 1
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """float32 of the codes' shape."""
+        """Return float32 in the shape of the integers."""
         (codes,) = required(inputs[:1])
         return (TensorType(codes.shape),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """Dequantize as ONNX defines it."""
         codes, scales = arrays
-        return (codes.astype(np.float32) * spread(scales, self.axis, self.block, codes.shape[self.axis]),)
+        return (codes.astype(np.float32) * repeat_scales(scales, self.axis, self.block, codes.shape[self.axis]),)
 
     def turned(self) -> DequantizeBlocks:
         """Return the operator for transposed matrices."""
         return replace(self, axis=1 - self.axis)
 
 
-def spread(scales: Array, axis: int, block: int, size: int) -> Array:
-    """Each scale for all elements of its block."""
+def repeat_scales(scales: Array, axis: int, block: int, size: int) -> Array:
+    """Repeat each scale for the elements of its block, so that `size` scales are along `axis`."""
     return scales.take(np.arange(size) // block, axis)
 
 
 @dataclass(frozen=True)
 class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
-    """y[…, n] = clamp(bias[n] + Σ_g scale[n, g] · Σ_k w[n, k] · x[…, k]), k of group g; bias optional.
+    """y[…, n] = clamp(bias[n] + Σ_g scale[n, g] · Σ_{k in group g} w[n, k] · x[…, k]), with an optional bias.
 
-    Weights w [N, K] are constant whole numbers, zero points taken off; scales [N, G] and bias are reals.
+    The weights w [N, K] are constant integers of a few bits, with zero points subtracted; the scales [N, G] and the
+    bias are real. `group` is the number of inputs that share a scale.
     """
 
     mnemonic: ClassVar[str] = "packed_dense"
@@ -97,11 +102,11 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         return (TensorType((*x.shape[:-1], w.shape[0])),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Reals, or exact sums of codes by group."""
+        """Return the float product; for quantized x, exact integer sums of each group, scaled and added."""
         x, codes, scales = arrays[:3]
         bias = arrays[3] if len(arrays) > 3 else np.zeros(len(codes), np.float32)
         if sig.input(0).quant is None:
-            weights = codes.astype(np.float32) * spread(scales, 1, self.group, codes.shape[1])
+            weights = codes.astype(np.float32) * repeat_scales(scales, 1, self.group, codes.shape[1])
             real = real_product(x, weights.T) + bias
             return (self._clamped(real),)
         sums = self._sums(x.astype(np.int64) - sig.input(0).q.zero_point, codes)
@@ -127,7 +132,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         return GroupRequantizer.of(factors, bias.astype(np.float64) / unit, sig.output.q.zero_point, sums)
 
     def macs(self, sig: Signature) -> int:
-        """rows · N · K."""
+        """Return the multiply-accumulates: rows · N · K."""
         return sig.output.count * sig.input(1).shape[1]
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
@@ -141,7 +146,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         return self, inputs
 
     def takes(self, x: Value, codes: Value) -> bool:
-        """Whether x is of codes, and 32 bits hold the sums of a group."""
+        """Return whether x is quantized, and int32 holds the sums of products of a group."""
         return (
             is_quantized(x.type)
             and codes.data is not None
@@ -153,7 +158,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         return None if self.clamp else replace(self, clamp=(low, high))
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Each for itself."""
+        """Return the row form, in which each row of x gives one row of y."""
         return each_row(self, sig, [i == 0 for i in range(len(sig.inputs))])
 
     def widened_bytes(self, sig: Signature) -> int:
@@ -161,7 +166,10 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         return 4 * sig.input(1).count if sig.input(0).quant is None else 0
 
     def widens_by_parts(self, sig: Signature, features: frozenset[str]) -> bool:
-        """For rows that share what is widened: on a Cortex-M4 0.3 instructions a product of 64 are added to 1.1."""
+        """Return whether there are enough rows to share widened weights, so that widening them by blocks is cheap.
+
+        On a Cortex-M4 widening adds 0.3 instructions to the 1.1 of each product.
+        """
         rows = sig.output.count // sig.output.shape[-1]
         return rows >= TILE_ROWS and sig.input(0).quant is None and DENSE_PACKED_TILE.needs <= features
 
@@ -235,7 +243,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         """Lower to a dense layer with float32 weights, which take at least four times the flash."""
         x, w = node.sig.input(0), TensorType(node.sig.input(1).shape)
         codes, scales, *more = _constants(node)
-        weights = codes.astype(np.float32) * spread(scales, 1, self.group, codes.shape[1])
+        weights = codes.astype(np.float32) * repeat_scales(scales, 1, self.group, codes.shape[1])
         channels, depth = codes.shape
         shape = ConvShape.of_rows(node.output.type.count // channels, depth, channels)
         spec = ConvSpec(x, w, node.output.type, weights, more[0] if more else None, self.clamp, shape)
@@ -285,8 +293,8 @@ def _units(sig: Signature, scales: Array) -> Array:
     return units
 
 
-def packs(codes: Array, group: int) -> bool:
-    """Whether packed weights save enough beside floats."""
+def is_worth_packing(codes: Array, group: int) -> bool:
+    """Return whether packed weights save at least MIN_PACKED_SAVED_BYTES against float32 weights."""
     packed = Packed.of(codes, group)
     scales = len(codes) * -(-codes.shape[1] // group)
     return packed is not None and (4 * codes.size - packed.nbytes - 4 * scales >= MIN_PACKED_SAVED_BYTES)
@@ -304,9 +312,10 @@ def packed_form(
 
 
 def packed_operands(graph: Graph, inputs: Sequence[Value | None]) -> tuple[int, list[Value]] | None:
-    """Group, codes, scales [N, G], and bias of a layer whose weights are dequantized constants [N, K] (or [N, K, 1…]).
+    """Return the group size, and the weights, scales [N, G] and bias, of a layer with dequantized constant weights.
 
-    None: they are no such, or save nothing.
+    The weights must be [N, K] or [N, K, 1…]. Return None if they are not dequantized constants, or if packing saves
+    too little.
     """
     weights, bias = inputs[1], inputs[2] if len(inputs) > 2 else None
     source = None if weights is None else weights.producer
@@ -324,7 +333,7 @@ def packed_operands(graph: Graph, inputs: Sequence[Value | None]) -> tuple[int, 
     else:
         return None
     assert scales is not None
-    if np.abs(codes).max(initial=0) >= 2**15 or not packs(codes, group):
+    if np.abs(codes).max(initial=0) >= 2**15 or not is_worth_packing(codes, group):
         return None
     name = stored.name
     operands = [graph.constant(f"{name}.packed", codes.astype(np.int16)), graph.constant(f"{name}.scales", scales)]

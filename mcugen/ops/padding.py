@@ -31,31 +31,34 @@ _LARGEST_AXIS = 1 << 24
 
 @dataclass(frozen=True)
 class PadWith(Permutable, Operator):
-    """Surrounds a tensor with the only element of input 1, of the same type."""
+    """Surround a tensor with the only element of input 1, which is computed at run time.
+
+    `before` and `after` are the numbers of elements added on each axis.
+    """
 
     mnemonic: ClassVar[str] = "pad_with"
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Every axis grows."""
+        """Return the type with longer axes."""
         (x,) = required(inputs[:1])
         shape = tuple(b + n + a for b, n, a in zip(self.before, x.shape, self.after, strict=True))
         return (TensorType(shape, x.dtype, layout=x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy.pad with a constant."""
+        """Pad by numpy.pad."""
         x, value = arrays
         widths = list(zip(self.before, self.after, strict=True))
         return (np.pad(x, widths, constant_values=value.reshape(-1)[0]),)
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Axes change places."""
+        """Return the padding with its entries per axis permuted."""
         rows = [tuple(row[a] for a in perm) for row in (self.before, self.after)]
         return PadWith(rows[0], rows[1]), (perm, None)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Fill, then a strided copy into the middle."""
+        """Lower to a fill, then a strided copy into the middle."""
         x, y = node.input(0).type, builder.buffer(node.output)
         call = Call(
             FILL_WITH, {"value": builder.buffer(node.input(1)), "y": y}, [Count(count=y.count)], variant=x.dtype.tag
@@ -68,13 +71,13 @@ class PadWith(Permutable, Operator):
 
 @dataclass(frozen=True)
 class Extend(Surrounding):
-    """Surrounds a tensor with its own elements: mirrored, the nearest, or from the other end."""
+    """Surround a tensor with its own elements: mirrored, the nearest one, or those of the other end (`mode`)."""
 
     mnemonic: ClassVar[str] = "extend"
     mode: str = "edge"
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy.pad."""
+        """Pad by numpy.pad."""
         widths = list(zip(self.before, self.after, strict=True))
         return (np.pad(arrays[0], widths, mode=self.mode),)  # type: ignore[call-overload]
 

@@ -39,7 +39,7 @@ _LARGEST_TABLE = 1 << 24
 
 @dataclass(frozen=True)
 class Zeros(Operator):
-    """y = 0, which others add to. A constant would take as much flash."""
+    """A tensor of zeros that other nodes add to; a constant would take its size in flash."""
 
     mnemonic: ClassVar[str] = "zeros"
     shape: Shape = ()
@@ -50,7 +50,7 @@ class Zeros(Operator):
         return (TensorType(self.shape, self.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy.zeros."""
+        """Return numpy.zeros."""
         return (np.zeros(self.shape, self.dtype.numpy),)
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -83,7 +83,7 @@ class Trilu(Operator):
         return (np.where(distance >= diagonal if self.upper else distance <= diagonal, x, np.zeros_like(x)),)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """One loop over the elements."""
+        """Lower to one loop over the elements."""
         x = node.input(0).type
         rows, columns = x.shape[-2:]
         operands = builder.operands(node, "x", "k")
@@ -96,7 +96,10 @@ class Trilu(Operator):
 
 @dataclass(frozen=True)
 class OneHot(Operator):
-    """y[o, d, i] = values[index[o, i] == d], d on `axis`; negative indices count from the end, others are nowhere."""
+    """y[o, d, i] = values[1] if index[o, i] = d, else values[0], with d along `axis`.
+
+    Negative indices count from the end; other indices outside give values[0] everywhere.
+    """
 
     mnemonic: ClassVar[str] = "one_hot"
     depth: int = 0
@@ -111,7 +114,7 @@ class OneHot(Operator):
         return (TensorType((*index.shape[: self.axis], self.depth, *index.shape[self.axis :]), values.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Comparison with all positions."""
+        """Compare the indices with all positions."""
         index, values = arrays
         place = np.expand_dims(index, self.axis)
         if place.dtype.kind != "u":
@@ -121,7 +124,7 @@ class OneHot(Operator):
         return (values[(place == steps).astype(np.int64)],)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """One loop over the result."""
+        """Lower to one loop over the result."""
         index, dtype = node.input(0).type, node.input(0).type.dtype
         wide = dtype.c if dtype.is_float else "int64_t" if dtype.limits[0] else "uint64_t"
         number = f"({wide})d"
@@ -150,12 +153,12 @@ class Range(Operator):
         return (TensorType((self.count,), start.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Arithmetic in the element type."""
+        """Compute in the element type, by numpy."""
         start, delta = (a.reshape(()) for a in arrays)
         return (start + np.arange(self.count).astype(start.dtype) * delta,)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """One loop."""
+        """Lower to one loop."""
         dtype = node.output.type.dtype
         operands = builder.operands(node, "start", "delta")
         wide = dtype.c if dtype.is_float else "uint64_t" if dtype.nbytes == 8 else "uint32_t"

@@ -86,15 +86,17 @@ def clamped_vector(x: Expression, clamp: Range | None, scalar: Scalars) -> Expre
 
 @dataclass(frozen=True)
 class Clamp(Elementwise):
-    """y = min(max(x, low), high): Relu, Relu6 and Clip."""
+    """y = min(max(x, low), high): ONNX's Relu, Clip and similar.
+
+    For integer x, `low` and `high` are ints, whose range may exceed what float represents exactly.
+    """
 
     mnemonic: ClassVar[str] = "clamp"
     low: float = -math.inf
-    """A whole number (int) for integers, whose range may exceed that of float."""
     high: float = math.inf
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Comparison and selection."""
+        """Return two comparisons and selections."""
         (x,), dtype = args, sig.output.dtype
         if dtype.is_float:
             return clamped(x, (self.low, self.high), scalar)
@@ -111,25 +113,30 @@ class Clamp(Elementwise):
         return Convert(dtype, select(x < low, low, select(x > high, high, x)))
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
-        """Two comparisons of four reals; codes are limited by the expression."""
+        """Return two comparisons of float vectors; None for quantized tensors, which `expression` handles."""
         return clamped_vector(args[0], (self.low, self.high), scalar) if sig.output.dtype is DType.FLOAT32 else None
 
 
 @dataclass(frozen=True)
 class PointwiseFunction:
-    """One row of the table of functions: the expression of operands and attributes, and the types that it is for."""
+    """A function of one or two operands in the tables UNARY_FUNCTIONS and BINARY_FUNCTIONS.
+
+    Attributes:
+        build: Returns the expression for the operands' elements and the attributes.
+        floats: Whether it exists for floats.
+        integers: Whether it exists for integers, and for bool where ONNX allows that.
+        tests: Whether the result is a bool.
+        vector: Returns the expression for vectors of four float32 (Helium); None if there is none.
+    """
 
     build: Callable[..., Expression]
     floats: bool = True
     integers: bool = False
-    """Whether it is one of integers, and of bool where ONNX has that."""
     tests: bool = False
-    """Whether the result is a bool."""
     vector: Callable[..., Expression] | None = None
-    """The expression of four float32 by Helium, if there is one."""
 
     def takes(self, dtype: DType) -> bool:
-        """Whether operands may be of that type."""
+        """Return whether operands may have this type."""
         return self.floats if dtype.is_float else self.integers
 
 
@@ -260,6 +267,7 @@ UNARY_FUNCTIONS: dict[str, PointwiseFunction] = {
     "IsNaN": PointwiseFunction(is_nan, tests=True),
     "IsInf": PointwiseFunction(_is_infinite, tests=True),
 }
+"""Functions of one operand, by ONNX operator: their expressions and the types that they are for."""
 
 _ALPHA_BETA = {
     "LeakyRelu": (("alpha", 0.01),),
@@ -276,7 +284,7 @@ _ALPHA_BETA = {
 
 @dataclass(frozen=True)
 class Unary(FunctionFamily, Saturating, Elementwise):
-    """y = f(x), f a row of UNARY_FUNCTIONS, with up to two attributes (a, b)."""
+    """y = f(x), where `function` is a key of UNARY_FUNCTIONS, with up to two attributes (`constants`)."""
 
     functions: ClassVar[Collection[str]] = UNARY_FUNCTIONS
     constants: tuple[float, ...] = ()
@@ -402,6 +410,7 @@ BINARY_FUNCTIONS: dict[str, PointwiseFunction] = {
     "ShiftLeft": _of_integers(_shifted_left),
     "ShiftRight": _of_integers(_shifted_right),
 }
+"""Functions of two operands, by ONNX operator: their expressions and the types that they are for."""
 _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
 _SUM_SIGNS = {"Add": (1, 1), "Sub": (1, -1)}
 
@@ -414,11 +423,11 @@ def _reduced(terms: tuple[int, ...], shift: int) -> tuple[tuple[int, ...], int]:
 
 @dataclass(frozen=True)
 class FixedSum:
-    """q = (x·m0 + y·m1 + offset) >> shift: the sum of two quantized tensors, one rounding, half up.
+    """q = (x · m0 + y · m1 + offset) >> shift: the sum of two quantized tensors, with one rounding, half up.
 
-    Of int8 tensors in 32 bits: the shift is the largest for which no intermediate exceeds 2^30 (libraries double it);
-    the factors then carry some 20 bits. Where a tensor is int16 it is `wide`: 64 bits, and factors of 31, unless
-    scales that differ by powers of two make do with less.
+    For int8 tensors everything fits in 32 bits: `shift` is the largest for which no intermediate exceeds 2^30, and
+    the `factors` m0, m1 have some 20 bits. If a tensor is int16, the sum is `wide`: 64 bits and factors of 31 bits,
+    unless smaller ones are exact.
     """
 
     factors: tuple[int, int]
@@ -428,7 +437,14 @@ class FixedSum:
 
     @staticmethod
     def of(x: TensorType, y: TensorType, out: TensorType, signs: tuple[int, int]) -> FixedSum | None:
-        """For these types, or None where the inputs' unit is so much coarser that 8 bits of factor are lost."""
+        """Return the fixed-point sum for these types; None if the factors would have too few bits.
+
+        Args:
+            x: Type of the first operand.
+            y: Type of the second operand.
+            out: Type of the result.
+            signs: Factor 1 or −1 of each operand.
+        """
         ratios = [sign * t.q.scale[0] / out.q.scale[0] for sign, t in zip(signs, (x, y), strict=True)]
         wide = any(t.dtype is DType.INT16 for t in (x, y, out))
         codes, room, max_shift, min_shift = (65536, 2**47, 32, 16) if wide else (256, 2**30 - 1, 30, 13)
@@ -499,13 +515,16 @@ _SELECTIONS: Mapping[str, Callable[[Expression, Expression], Expression]] = {
 
 @dataclass(frozen=True)
 class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
-    """y = f(x0, x1), f a row of BINARY_FUNCTIONS; the real result may be clamped. On codes: see integer()."""
+    """y = f(x0, x1), where `function` is a key of BINARY_FUNCTIONS; the real result may be clamped.
+
+    For quantized tensors see `integer`.
+    """
 
     functions: ClassVar[Collection[str]] = BINARY_FUNCTIONS
     clamp: Range | None = None
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """bool for comparisons."""
+        """Return bool for comparisons, else the type of the operands."""
         return DType.BOOL if BINARY_FUNCTIONS[self.function].tests else dtypes[0]
 
     def fixed_sum(self, sig: Signature) -> FixedSum | None:
@@ -525,7 +544,7 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
         return spec
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """One loop; sums and products of int8 tensors, and sums of int16 ones, have kernels of their own."""
+        """Lower to one loop; products of int8 tensors, and sums of int8 or int16 ones, have their own kernels."""
         if not self._emit_int8(node, builder) and not self._emit_int16(node, builder):
             super().lower(node, builder)
 
@@ -620,7 +639,7 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
         return select(x_real < 0, value, _rescaled(x, sig.input(0), sig.output, scalar))
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """x + 0, x − 0, x · 1 and x / 1 are x (−0 may keep its sign)."""
+        """Return x for x + 0, x − 0, x · 1 and x / 1 (the sign of −0 may change)."""
         neutral = _NEUTRAL.get(self.function)
         if neutral is None or self.clamp is not None or node.output.type.quant is not None:
             return None
@@ -661,7 +680,7 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
         return affine_form(self, graph, turned, inputs[x], *line, self.clamp) if line else None
 
     def line(self, constant: Array, at: int) -> tuple[Array, Array] | None:
-        """Scale and shift where it computes x · scale + shift, with a constant operand at that place."""
+        """Return scale and shift if the function is x · scale + shift with the constant as operand `at`; else None."""
         number, zero = constant.astype(np.float64), np.zeros(constant.shape)
         match self.function, at:
             case "Mul", _:
@@ -675,7 +694,7 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
         return None
 
     def with_clamp(self, low: float, high: float) -> Self | None:
-        """Arithmetic results can be clamped in passing."""
+        """Return the operator with a clamp if it computes arithmetic; None for other functions."""
         if self.clamp is not None or self.function not in ("Add", "Sub", "Mul", "Div"):
             return None
         return type(self)(self.function, (low, high))
@@ -685,7 +704,7 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
         return replace(self, clamp=None) if self.clamp else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """Arithmetic on reals; other functions are ONNX's in parts only."""
+        """Return the ONNX operator for arithmetic in floats; None for other functions."""
         arithmetic = self.function in ("Add", "Sub", "Mul", "Div") and sig.output.dtype is DType.FLOAT32
         return (self.function, {}, ()) if arithmetic else None
 
@@ -803,7 +822,7 @@ def _require_one_dtype(node: OnnxNode, values: Sequence[Value]) -> None:
 
 
 INTERNAL_FUNCTIONS = {"FiniteOrZero", "GeluTanh", "Fmod", "ShiftLeft", "ShiftRight"}
-"""Rows that are no ONNX operator, but what importers make of one."""
+"""Functions that are not ONNX operators: importers compose ONNX operators of them."""
 _SPECIAL = {*INTERNAL_FUNCTIONS, "PRelu", "Shrink", "Pow", "Mod"}
 """Rows that the importers below, one for all, are not for."""
 
@@ -948,7 +967,7 @@ def _import_where(node: OnnxNode) -> list[Value]:
 
 
 def argument_of(value: Value, function: str) -> Value | None:
-    """x where the value is the function of x (a row of UNARY_FUNCTIONS), alone."""
+    """Return x if the value is computed as `function`(x), a function of UNARY_FUNCTIONS; else None."""
     node = value.producer
     return node.input(0) if node is not None and node.op == Unary(function) else None
 

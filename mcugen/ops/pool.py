@@ -51,7 +51,7 @@ from mcugen.ops.movement import Pad, Permuted, Reshape, Slice, inverse, to_chann
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary
 from mcugen.ops.reduce import emit_reduce
-from mcugen.ops.spatial import CHANNEL_SHARD_MULTIPLE, Spatial, check_reach, some_lanes, window_of
+from mcugen.ops.spatial import CHANNEL_SHARD_MULTIPLE, Spatial, check_reach, shard_channels, window_of
 
 _MAX_TYPES = (DType.FLOAT32, DType.INT8, DType.UINT8)  # of ONNX; int16 comes by quantization
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
@@ -59,21 +59,24 @@ _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 @dataclass(frozen=True)
 class Pool(HasKernels, Channelwise, Windowed, Spatial):
-    """A function of the elements under a sliding window, channel by channel; padding is never an element.
+    """Base of functions of the elements under a sliding window, channel by channel.
 
-    Every window meets the input.
+    Padding is not an element, and every window contains an element of the input.
+
+    Attributes:
+        kernel: Spatial sizes of the window.
+        whole: In a shard that computes some channels, the number of channels of a pixel in memory; else None.
     """
 
     kernel: Shape = ()
     whole: int | None = field(default=None, kw_only=True)
-    """Channels of a pixel in memory, where the pool is of some of them."""
 
     def reads(self, sig: Signature) -> int:
         """Return the number of elements under all windows, padding included."""
         return sig.output.count * math.prod(self.kernel)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Output size by the window; element type and quantization of the input."""
+        """Return the output's type: its size follows from the window, element type and quantization from the input."""
         (x,) = required(inputs)
         batch, *space, channels = self._last(x)
         if len(space) != len(self.kernel):
@@ -90,7 +93,7 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
         return (replace(x, shape=shape, layout=layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """On channels-last arrays."""
+        """Evaluate on channels-last arrays."""
         (x,) = arrays
         if self.is_channels_last:
             return (self._pool(sig, x),)
@@ -102,7 +105,7 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
         raise NotImplementedError
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Channel by channel."""
+        """Return that channels are separate."""
         return Channels((np.arange(sig.input(0).shape[-1]),), lambda _: self) if self.is_channels_last else None
 
     def _wider(self, x: Value, before: Shape, after: Shape) -> Self | None:
@@ -137,14 +140,14 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
         x, y = node.input(0).type, node.output.type
         return PoolSpec(x, y, self.window, self.kernel, self.is_channels_last, self.whole)
 
-    def lanes(self, sig: Signature) -> list[Division]:
+    def channel_divisions(self, sig: Signature) -> list[Division]:
         """Return the division by channels, if there are enough."""
         channels = sig.output.shape[-1]
         if not self.is_channels_last or channels < 2 * CHANNEL_SHARD_MULTIPLE or channels % CHANNEL_SHARD_MULTIPLE:
             return []
 
         def portion(start: int, stop: int) -> Portion:
-            reads, makes = (some_lanes(t, start, stop) for t in (sig.input(0), sig.output))
+            reads, makes = (shard_channels(t, start, stop) for t in (sig.input(0), sig.output))
             return Portion(replace(self, whole=channels), (reads,), makes)
 
         return [Division(channels // CHANNEL_SHARD_MULTIPLE, portion)]
@@ -152,7 +155,7 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
 
 @dataclass(frozen=True)
 class MaxPool(Quantizable, Rowwise, Columnwise, Divisible, Paddable, Pool):
-    """y = largest element under the window, which needs no arithmetic: any order-preserving element type."""
+    """y = the largest element under the window, for any element type whose order is that of the reals."""
 
     mnemonic: ClassVar[str] = "max_pool"
     moves_data: ClassVar[bool] = True
@@ -172,7 +175,7 @@ class MaxPool(Quantizable, Rowwise, Columnwise, Divisible, Paddable, Pool):
         return (self, inputs) if same_codes(sig.input(0), sig.output) else None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Rows outside are below all others."""
+        """Return the row form; rows outside the image hold the lowest value."""
         dtype = sig.output.dtype
         return self._rows(sig, -math.inf if dtype.is_float else dtype.limits[0])
 
@@ -182,23 +185,31 @@ class MaxPool(Quantizable, Rowwise, Columnwise, Divisible, Paddable, Pool):
 
     def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
         """Return the divisions by rows and by channels."""
-        return (*([self._bands(sig, self.kernel)] if self.by_rows(sig) else []), *self.lanes(sig))
+        return (*([self._bands(sig, self.kernel)] if self.by_rows(sig) else []), *self.channel_divisions(sig))
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Four channels at a time."""
+        """Lower to a kernel that computes four channels at a time."""
         call_max_pool(node, builder, self.spec(node))
 
 
 @dataclass(frozen=True)
 class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
-    """y = sum of the elements under the window ÷ number of taps in the input and the padding that counts."""
+    """y = sum of the elements under the window ÷ number of counted kernel taps.
+
+    Taps in the input count, and taps in the first `counted_before` and `counted_after` padding elements of each
+    axis. `most` is set in shards of a pool whose windows have different counts: the largest count of the whole
+    pool.
+
+    Attributes:
+        counted_after: Padding per spatial axis whose taps count (as zeros); less than the window's with ONNX's
+            ceil_mode.
+        most: Largest number of counted taps of a window, in a shard of a pool whose windows have different ones.
+    """
 
     mnemonic: ClassVar[str] = "average_pool"
     counted_before: Shape = ()
     counted_after: Shape = ()
-    """Padding per spatial axis whose taps are counted (as zeros); less than the window's under ceil_mode."""
     most: int = field(default=0, kw_only=True)
-    """Of a portion of a pool whose windows have different numbers of taps, the largest of these."""
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the output type without quantization: a mean has its own scale."""
@@ -242,10 +253,10 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
         return limited.astype(sig.output.dtype.numpy)
 
     def padded(self, x: Value, before: Shape, after: Shape) -> Self | None:
-        """Return the pool whose window takes in zeros around `x`, which are elements and therefore count.
+        """Return the pool with a larger padding of zeros, which count as elements.
 
-        Padding of the pool's own that does not count would lie outside of these zeros. Kernels count from where the
-        window begins, so that there must be none before the input.
+        Padding of the pool's own that does not count would lie outside of these zeros. There must be none
+        before the input, because kernels count from the start of the window. Return None if it is not possible.
         """
         space, op = self._around(before, after), self._wider(x, before, after)
         if space is None or op is None:
@@ -268,7 +279,7 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
     def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
         """Return the divisions by rows and by channels."""
         if not self.is_channels_last or sig.input(0).shape[0] != 1:
-            return self.lanes(sig)
+            return self.channel_divisions(sig)
         counts = self._counts(sig)
         varies = any((c != c[0]).any() for c in counts)
         max_count = math.prod(int(c.max()) for c in counts) if varies else 0
@@ -283,7 +294,7 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
             after = tuple(map(min, self.counted_after, window.after))
             return replace(part, op=replace(part.op, counted_before=before, counted_after=after))
 
-        return (Division(bands.length, portion), *self.lanes(sig))
+        return (Division(bands.length, portion), *self.channel_divisions(sig))
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """Return the integer form, with an exact int32 sum."""
@@ -317,7 +328,7 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
         )
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Four channels at a time."""
+        """Lower to a kernel that computes four channels at a time."""
         call_average_pool(node, builder, self.spec(node))
 
 
@@ -334,11 +345,11 @@ def _is_positive(x: Value) -> bool:
 
 @dataclass(frozen=True)
 class DirectPool(FunctionFamily, Pool):
-    """A pool in any number of spatial dimensions and any element type, channels first.
+    """A channels-first pool with any number of spatial axes and any element type, computed by a plain loop.
 
-    `function` is max, average or lp: (Σ |x|^p)^(1/p). Averages divide by the taps in the input widened by `counted`.
-    With `order` the second output holds the position of each maximum in x, as if x were flat: rows first ("row"),
-    or, within each channel, the first spatial axis first ("column").
+    `function` is max, average or lp, which is (Σ |x|^p)^(1/p). Averages divide by the number of taps in the input
+    extended by `counted` elements (before, after). With `order`, the second output is the row-major position of
+    each maximum in x ("row"), or, within each channel, the position in column-major order ("column").
     """
 
     spelling: ClassVar[str] = "direct_{}_pool"
@@ -349,16 +360,16 @@ class DirectPool(FunctionFamily, Pool):
 
     @property
     def moves_data(self) -> bool:  # type: ignore[override]
-        """Whether each result is an element of the input."""
+        """Return whether each result is an element of the input, as it is for a maximum."""
         return self.function == "max"
 
     @property
     def wants_channels_last(self) -> bool:
-        """Written for channels-first tensors."""
+        """Return False: the kernel is written for channels-first tensors."""
         return False
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Stays as it is."""
+        """Return None: the operator has no channels-last form."""
         return None
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
@@ -368,7 +379,7 @@ class DirectPool(FunctionFamily, Pool):
         return (out, replace(out, dtype=DType.INT64, quant=None)) if self.order else (out,)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """On patches [N, *out, C, taps]."""
+        """Reduce patches [N, *out, C, taps]."""
         x = arrays[0].transpose(to_channels_last(arrays[0].ndim))
         inside = self._patches(np.ones(x.shape, np.bool_))
         patches = self._patches(x)
@@ -408,7 +419,7 @@ class DirectPool(FunctionFamily, Pool):
         return index.reshape(planes).transpose(0, 1, *range(len(shape) - 1, 1, -1))
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Bounds are found once a window and axis."""
+        """Lower to a kernel that computes the bounds once per window and axis."""
         x, y = node.input(0).type, node.outputs[0].type
         space, rank = x.shape[2:], len(self.kernel)
         operands = builder.operands(node, "x")
@@ -475,7 +486,7 @@ class DirectPool(FunctionFamily, Pool):
 
 @dataclass(frozen=True)
 class Unpool(Operator):
-    """y = zeros, but for y[indices[i]] = x[i], as if both were flat; indices outside are ignored."""
+    """y = zeros, except y[indices[i]] = x[i], with x and y seen as flat arrays; indices outside are ignored."""
 
     mnemonic: ClassVar[str] = "unpool"
     shape: Shape = ()
@@ -497,7 +508,7 @@ class Unpool(Operator):
         return (y.reshape(self.shape),)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Zeros first."""
+        """Lower to a fill with zeros and a loop that writes the elements."""
         x, y = node.input(0).type, node.output.type
         operands = builder.operands(node, "x", "indices")
         sizes = UnpoolParams(count=x.count, y_size=y.count)

@@ -32,7 +32,7 @@ from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.matmul import emit_matmul
 from mcugen.ops.movement import Expand, Pad, Reshape, Slice, normalize_axis, reshaped
 from mcugen.ops.onnx_node import BUILT_IN, MICROSOFT, OnnxNode, Refusal, onnx_operator
-from mcugen.ops.packed import DequantizeBlocks, spread
+from mcugen.ops.packed import DequantizeBlocks, repeat_scales
 from mcugen.ops.padding import PadWith
 from mcugen.ops.pointwise import Binary, Clamp, Unary, Where
 from mcugen.ops.weighted import fits_int16
@@ -81,7 +81,10 @@ def _quant(scale: Array, zero_point: int, axis: int, rank: int) -> QuantParams:
 
 
 def emit_quantize(node: OnnxNode, real: Value, scale_at: int, suffix: str = "", default: DType = DType.UINT8) -> Value:
-    """QuantizeLinear by the scale and zero point at inputs `scale_at`, `scale_at + 1`; `default` if nothing tells."""
+    """Add a QuantizeLinear with the scale and zero point at inputs `scale_at` and `scale_at` + 1.
+
+    `default` is the type if no zero point is given.
+    """
     dtype = _quantized_dtype(node, scale_at, default)
     fits = _is_known(node, scale_at, whole=True) and real.type.dtype is DType.FLOAT32
     if fits and is_narrow(dtype):
@@ -135,7 +138,7 @@ def _code_dtype(node: OnnxNode, index: int) -> DType:
 
 
 def emit_dequantize(node: OnnxNode, q: Value, scale_at: int, suffix: str = "", axis: int = 0) -> Value:
-    """DequantizeLinear of `q` by the scale and zero point at inputs `scale_at`, `scale_at + 1`."""
+    """Add a DequantizeLinear of `q` with the scale and zero point at inputs `scale_at` and `scale_at` + 1."""
     if q.type.dtype is DType.FLOAT32:  # narrow floats, widened
         return _emit_plain_dequantize(node, q, scale_at, suffix, axis)
     q = _before_narrowing(q)
@@ -178,7 +181,7 @@ def _constant_blocks(
     shape = tuple(-(-size // block) if a == axis else size for a, size in enumerate(q.type.shape))
     if scale.shape != shape or zero.shape not in ((), shape) or not (np.isfinite(scale) & (scale > 0)).all():
         return None
-    zeros = spread(zero, axis, block, q.type.shape[axis]) if zero.ndim else zero
+    zeros = repeat_scales(zero, axis, block, q.type.shape[axis]) if zero.ndim else zero
     codes = q.data.astype(np.int64) - zeros.astype(np.int64)
     if not fits_int16(codes):
         return None
@@ -294,7 +297,13 @@ def _may_assume(value: Value, quant: QuantParams) -> bool:
 
 
 def assume_quant(value: Value, quant: QuantParams, node: OnnxNode) -> None:
-    """Learns the scale of an integer tensor from its reader, through the data movements before it."""
+    """Give an integer tensor the scale and zero point with which a node reads it.
+
+    They also apply to the tensors that it was moved from.
+
+    Raises:
+        Refusal: The tensor has another scale or zero point.
+    """
     if value.type.quant == quant:
         return
     if value.type.quant is not None:
@@ -314,9 +323,9 @@ def assume_quant(value: Value, quant: QuantParams, node: OnnxNode) -> None:
 
 
 def learn_quant(value: Value) -> None:
-    """Tells a uint8 input or output of a model by its type which reals it stands for, as far as that is known.
+    """Set the quantization of a uint8 model input or output, if it follows from the int8 tensors next to it.
 
-    Also what it is moved to or from, on the way to the int8 tensors that all else reads.
+    The tensors between, from or to which it is only moved, get the same quantization.
     """
     moved, flipped = [value], set[Value]()
     for tensor in moved:
@@ -366,7 +375,14 @@ def _import_dequantize(node: OnnxNode) -> list[Value]:
 
 
 def as_float(node: OnnxNode, op_type: str, inputs: Sequence[Value | None], **attributes: object) -> Value:
-    """Import the float operator with the node's attributes, and the given ones, on dequantized inputs."""
+    """Import the float operator `op_type` in place of a quantized one.
+
+    Args:
+        node: The quantized node, whose attributes are used, too.
+        op_type: ONNX operator.
+        inputs: Dequantized inputs.
+        attributes: Further attributes.
+    """
     inner = OnnxNode(
         node.graph,
         "",
@@ -383,7 +399,7 @@ def as_float(node: OnnxNode, op_type: str, inputs: Sequence[Value | None], **att
 
 
 def products_bias(node: OnnxNode, bias: Value, x_scale: Value, w_scale: Value, axis: int = 0) -> Value:
-    """Return an int32 bias, whose scale is by definition the product of input and weight scale."""
+    """Return a dequantized int32 bias; its scale is the input scale times the weight scale."""
     if x_scale.data is None or w_scale.data is None:
         unit = emit_elementwise(node, Binary("Mul"), x_scale, w_scale, suffix="bias.scale")
         return emit_elementwise(node, Binary("Mul"), _as_real(node, bias, "bias"), unit, suffix="bias")

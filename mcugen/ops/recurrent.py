@@ -46,9 +46,11 @@ from mcugen.ops.pointwise import UNARY_FUNCTIONS
 
 @dataclass(frozen=True)
 class ActivationFunction:
-    """One row of the table of activation functions: the expression of x, alpha and beta, as far as it has these.
+    """An activation function of recurrent layers.
 
-    `defaults` are ONNX's of alpha and beta, as many as the function has; NaN if one must be given.
+    Attributes:
+        build: Returns the expression of x and, if the function has them, alpha and beta.
+        defaults: ONNX's default for alpha and beta, as many as the function has; NaN if it must be given.
     """
 
     build: Callable[..., Expression]
@@ -68,11 +70,12 @@ FUNCTIONS: dict[str, ActivationFunction] = {
     "Softsign": ActivationFunction(UNARY_FUNCTIONS["Softsign"].build),
     "Softplus": ActivationFunction(UNARY_FUNCTIONS["Softplus"].build),
 }
+"""Activation functions of recurrent layers, by ONNX name."""
 
 
 @dataclass(frozen=True)
 class Activation:
-    """A row of FUNCTIONS with its parameters."""
+    """An activation function of a recurrent layer: a key of FUNCTIONS, with its parameters alpha and beta."""
 
     function: str
     alpha: float = 0.0
@@ -91,7 +94,7 @@ class Activation:
         return FUNCTIONS[self.function].build(x, *(Parameter(f"p->{name}", v, x.dtype) for name, v in params.items()))
 
     def params(self, role: str, dtype: DType) -> dict[str, float]:
-        """Return the kernel parameters of the activation in this role."""
+        """Return the kernel parameters of the activation, named after its role in the kernel."""
         count = len(FUNCTIONS[self.function].defaults)
         return {
             f"{role}_{letter}": real_param(value, dtype)
@@ -108,10 +111,10 @@ def _of_x(activation: Activation, dtype: DType) -> Evaluator:
 # -------------------------------------------------------------------------------------------------- operator
 
 X, W, R, B, LENS, H0, C0, P = range(8)
+"""Indices of the inputs, as ONNX's LSTM has them: x, weights, biases, sequence lengths, first states, peepholes."""
 
 MAX_BATCH_ELEMENTS = 2**22
-"""Elements of what all steps of several samples compute at a time."""
-"""Inputs, as ONNX's LSTM has them."""
+"""Largest number of elements that all steps of a batch of samples compute, when samples are evaluated together."""
 
 STATE_ROLES = {"h": "hidden", "c": "cell"}
 """Role of each state among the internal tensors of a step."""
@@ -124,7 +127,14 @@ _RESULT_ROLES = {"Y": "y", "Y_h": "h", "Y_c": "c"}
 
 
 class Weights(NamedTuple):
-    """Weights of one direction: rows of W and R, both biases concatenated, peepholes (i, o, f)."""
+    """Weights of one direction of a recurrent layer.
+
+    Attributes:
+        w: Rows of W, [gates · hidden, depth].
+        r: Rows of R, [gates · hidden, hidden].
+        b: Biases of W, then of R, [2 · gates · hidden]; None if there are none.
+        p: Peepholes of i, o and f, [3 · hidden]; None if there are none.
+    """
 
     w: Array
     r: Array
@@ -143,6 +153,13 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
 
     A sequence is computed up to its own length (clamped to 0 … steps), backwards from there in reverse; Y is 0
     beyond it. Y_h and Y_c are the state after the last step; as in ONNX Runtime, 0 for a sequence of length 0.
+
+    Attributes:
+        activations: The activation functions of each direction, in the order of `roles`.
+        backwards: Whether each direction runs from the last step to the first.
+        results: The outputs, out of Y, Y_h and Y_c.
+        clip: Limit of the magnitude of what the gates' activation functions read (not h(c) of an LSTM).
+        batch_first: Whether the batch axis comes before steps and directions.
     """
 
     matrices: ClassVar[tuple[int, ...]] = (W, R)
@@ -153,16 +170,13 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
     """What the kernel calls a direction's activations."""
 
     activations: tuple[tuple[Activation, ...], ...] = ()
-    """Of each direction."""
     backwards: tuple[bool, ...] = (False,)
-    """Of each direction: whether it runs from the end."""
     results: tuple[str, ...] = ("Y", "Y_h")
     clip: float = math.inf
-    """Bounds what goes into the gates' activations; h(c) of LSTM is no gate."""
     batch_first: bool = False
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """All shapes follow from those of x and r."""
+        """Return the types of the `results`; all shapes follow from those of x and r."""
         x, r = inputs[X], inputs[R]
         if x is None or r is None or x.rank != 3 or r.rank != 3:
             raise ModelError(f"{self.name}: X and R must have three dimensions", f"{x} and {r}", "repair the model")
@@ -205,7 +219,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         return (0 if self.backwards[0] else sizes.steps - 1) * count, count
 
     def last_state(self, node: Node, graph: Graph, output: Value) -> Value:
-        """Y_h, which it gives from now on."""
+        """Return output Y_h, which is added to the node if it is missing."""
         if "Y_h" in self.results:
             return node.outputs[self.results.index("Y_h")]
         return self._with_result(node, graph, "Y_h").outputs[-1]
@@ -231,7 +245,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
     # ------------------------------------------------------------------------------------------- reference
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Step by step, all sequences at once."""
+        """Compute step by step, all sequences of the batch at once."""
         return self._found(sig, arrays)[0]
 
     def internals(self, sig: Signature, *arrays: Array) -> Mapping[str, Array]:
@@ -244,7 +258,10 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
     def abreast(
         self, sig: Signature, samples: Sequence[Sequence[Array]]
     ) -> Iterator[tuple[tuple[Array, ...], Mapping[str, Array]]]:
-        """Compute samples as sequences of one batch if they share weights and have full length; else one by one."""
+        """Yield results and internal tensors of each sample.
+
+        Samples with equal weights and full sequence length are computed together, as sequences of one batch.
+        """
         places = [i for i, t in enumerate(sig.inputs) if t is not None]
         shared = [k for k, i in enumerate(places) if i not in (X, H0, C0)]
         if LENS in places or any(sample[k] is not samples[0][k] for sample in samples for k in shared):
@@ -354,7 +371,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         return activation(values if math.isinf(self.clip) else np.clip(values, -self.clip, self.clip))
 
     def summed_bias(self, bias: Array) -> Array:
-        """Biases […, 2 · gates · hidden] → what the elements of `gates` in the kernel start from."""
+        """Return the initial values of the gates' sums, from biases […, 2 · gates · hidden]."""
         w, r = np.split(bias, 2, axis=-1)
         total: Array = w + r
         return total
@@ -362,7 +379,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
     # -------------------------------------------------------------------------------------------- lowering
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """One instruction a direction, all into the same results."""
+        """Lower to one instruction per direction; all write to the same results."""
         layer = self._layer(node, builder)
         for d in range(layer.sizes.directions):
             functions = self._functions(d, layer.x.dtype)
@@ -447,7 +464,7 @@ def _are_constant(node: Node) -> bool:
 
 @dataclass(frozen=True)
 class Rnn(Recurrent):
-    """h' = f(W x + R h + Wb + Rb)."""
+    """A simple recurrent layer (ONNX RNN): h' = f(W x + R h + Wb + Rb)."""
 
     mnemonic: ClassVar[str] = "rnn"
     standard: ClassVar[tuple[str, ...]] = ("Tanh",)
@@ -463,9 +480,10 @@ class Rnn(Recurrent):
 
 @dataclass(frozen=True)
 class Lstm(Recurrent):
-    """i, o, f = f(W x + R h + Wb + Rb + p · c); g = g(…); c' = f · c + i · g; h' = o · h(c').
+    """A long short-term memory (ONNX LSTM).
 
-    The output gate's peephole sees c'. `coupled` (ONNX's input_forget): f = 1 - i.
+    i, o, f = f(W x + R h + Wb + Rb + p · c); g = g(…); c' = f · c + i · g; h' = o · h(c'). The output gate's
+    peephole sees c'. With `coupled` (ONNX's input_forget), f = 1 − i.
     """
 
     mnemonic: ClassVar[str] = "lstm"
@@ -492,7 +510,7 @@ class Lstm(Recurrent):
         return {**sums, "cell": new, "hidden": self._gate(o + peep_o * new, f) * k(new)}
 
     def options(self, layer: RecurrentLayer, functions: DirectionActivations) -> list[Options]:
-        """Gates and cells besides."""
+        """Return the template options, including those of gates and cells."""
         own = LstmOptions(
             g=functions.texts["g"],
             k=functions.texts["k"],
@@ -506,9 +524,10 @@ class Lstm(Recurrent):
 
 @dataclass(frozen=True)
 class Gru(Recurrent):
-    """z, r = f(W x + R h + Wb + Rb); g = g(Wh x + Rh (r · h) + Rbh + Wbh); h' = (1 - z) · g + z · h.
+    """A gated recurrent unit (ONNX GRU).
 
-    With `linear` (ONNX's linear_before_reset): g = g(Wh x + r · (Rh h + Rbh) + Wbh).
+    z, r = f(W x + R h + Wb + Rb); g = g(Wh x + Rh (r · h) + Rbh + Wbh); h' = (1 − z) · g + z · h. With `linear`
+    (ONNX's linear_before_reset), g = g(Wh x + r · (Rh h + Rbh) + Wbh).
     """
 
     mnemonic: ClassVar[str] = "gru"
@@ -557,11 +576,14 @@ class Gru(Recurrent):
 
     @property
     def rows(self) -> Gates:
-        """The hidden gate's product is one of its own, and Rh h + Rbh is kept where that is scaled by r."""
+        """Return how the rows of the weights are grouped: the hidden gate's product with h is separate.
+
+        Rh h + Rbh is kept if r scales it.
+        """
         return Gates(3, (2, 1), 4 if self.linear else 3)
 
     def options(self, layer: RecurrentLayer, functions: DirectionActivations) -> list[Options]:
-        """Return the template options, with those of the hidden gate."""
+        """Return the template options, including those of the hidden gate."""
         own = GruOptions(g=functions.texts["g"], one=real_text("1.0", layer.x.dtype), linear=self.linear)
         return [*super().options(layer, functions), own]
 

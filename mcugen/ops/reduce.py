@@ -51,17 +51,22 @@ _INTEGERS = tuple(dtype for dtype in DType if dtype.is_integer)
 
 @dataclass(frozen=True)
 class Reduction:
-    """One row of the table of reductions: numpy reference; C text of the first and of each further step.
+    """A function of `Reduce`.
 
-    `start` "" means the first element. Integer sums and products wrap: they are unsigned in C. Of floats, extremes
-    are NaN where one element is, as in numpy.
+    Integer sums and products wrap. Extremes of floats are NaN if an element is NaN, as in numpy.
+
+    Attributes:
+        reference: The function in numpy, of an array and axes.
+        start: C expression of the initial value; "" to start with the first element.
+        step: C statement that adds one element to a result of floats.
+        ints: C statement that adds one element to a result of integers or bool; "" if the function has none.
+        wraps: Whether integers are added as unsigned numbers in C.
     """
 
     reference: Callable[[Array, tuple[int, ...]], Array]
     start: str
     step: str
     ints: str = ""
-    """Each further step of integers (and bool); "" where there is none."""
     wraps: bool = False
 
 
@@ -106,6 +111,7 @@ REDUCTIONS: dict[str, Reduction] = {
     ),
     "l1": Reduction(lambda x, a: np.abs(x).sum(a, keepdims=True), "0", "acc += fabs{f}(v)"),
 }
+"""The functions of `Reduce`, by name."""
 
 _SUMS = ("mean", "sum")
 _EXTREMES = ("max", "min")
@@ -121,11 +127,11 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
 
     @property
     def moves_data(self) -> bool:  # type: ignore[override]
-        """Whether each result is an element of the input."""
+        """Return whether each result is an element of the input, as it is for minimum and maximum."""
         return self.function in _EXTREMES
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Reduced axes become 1; extremes keep their codes."""
+        """Return the type with length 1 along the reduced axes; minimum and maximum keep the quantization."""
         (x,) = required(inputs)
         shape = tuple(1 if axis in self.axes else size for axis, size in enumerate(x.shape))
         quant = x.quant if self.moves_data and x.quant is not None and x.quant.axis is None else None
@@ -161,7 +167,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
 
     @property
     def rises(self) -> bool:
-        """Sums and extremes."""
+        """Return whether the function is a sum, a mean or an extreme, which are non-decreasing."""
         return self.function in _SUMS + _EXTREMES
 
     def channels(self, sig: Signature) -> Channels | None:
@@ -170,7 +176,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return None if last < 0 or last in self.axes else Channels((np.arange(sig.output.shape[last]),), lambda _: self)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Mean and sum that fit 32 bits; extremes where the scale stays."""
+        """Return the integer form of a mean or sum that fits 32 bits, or of an extreme if the scale stays."""
         x = sig.input(0)
         if self.moves_data:
             return (self, inputs) if same_codes(x, sig.output) else None
@@ -198,7 +204,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return Reduce(self.function, tuple(sorted(perm.index(axis) for axis in self.axes))), (perm,)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Loops over kept dimensions around loops over reduced ones."""
+        """Lower to loops over kept axes around loops over reduced axes."""
         x, y = node.input(0).type, node.output.type
         if not builder.any_size:
             if x.dtype is DType.INT8 and (average := self.spec(node)) is not None:
@@ -234,11 +240,11 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         builder.call(node, call)
 
     def is_pool(self, sig: Signature) -> bool:
-        """Whether it is a mean of int8 images."""
+        """Return whether this is the mean of int8 images, for which there are pool kernels."""
         return sig.input(0).dtype is DType.INT8 and self.is_mean_of_images(sig)
 
     def is_mean_of_images(self, sig: Signature) -> bool:
-        """Whether it is the mean of codes in rows over whole images: an average pool."""
+        """Return whether this is a quantized mean over all pixels of images: an average pool."""
         return self.function == "mean" and self._images(sig) is not None and self._requantizer(sig) is not None
 
     def _images(self, sig: Signature) -> Shape | None:
@@ -307,17 +313,20 @@ def _accumulator(dtype: DType, row: Reduction, widest: bool) -> str:
 
 @dataclass(frozen=True)
 class RowSums(Operator):
-    """Inputs: one row of an image, channels last, and int32 sums by channel. y = sums + those of the row's codes."""
+    """Running sums of an image by channel: y = sums + the sum of one more row.
+
+    The inputs are the quantized row (channels last) and the int32 sums by channel.
+    """
 
     mnemonic: ClassVar[str] = "row_sums"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """int32, by channel."""
+        """Return int32 sums by channel."""
         (x,) = required(inputs[:1])
         return (TensorType((*(1,) * (x.rank - 1), x.shape[-1]), DType.INT32),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Exact."""
+        """Compute exact int32 sums."""
         x, sums = arrays
         return (sums + x.sum(tuple(range(x.ndim - 1)), dtype=np.int32, keepdims=True),)
 
@@ -328,7 +337,10 @@ class RowSums(Operator):
 
 @dataclass(frozen=True)
 class MeanOfSums(Operator):
-    """The mean of an image x whose codes' sums are known by channel: as `mean` computes it."""
+    """The mean of a quantized image x, computed from its sums per channel.
+
+    `mean` is the reduction that it replaces, `x` is the type of the image.
+    """
 
     mnemonic: ClassVar[str] = "mean_of_sums"
     mean: Reduce = field(default_factory=Reduce, repr=False)
@@ -339,7 +351,7 @@ class MeanOfSums(Operator):
         return self.mean.infer(self.x)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """One rounding."""
+        """Requantize the sums, with one rounding."""
         total = arrays[0].astype(np.int64) - self.mean._count(self.x) * self.x.q.zero_point
         requantize = self._requantizer(sig)
         return (requantize(total, *sig.output.dtype.limits).astype(sig.output.dtype.numpy),)
@@ -350,7 +362,7 @@ class MeanOfSums(Operator):
         return requantize
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Element by element."""
+        """Lower to a loop over the channels."""
         call_mean_of_sums(node, builder, self._requantizer(node.sig), self.mean._count(self.x), self.x)
 
 
@@ -359,29 +371,31 @@ class MeanOfSums(Operator):
 
 @dataclass(frozen=True)
 class Arg(Permutable, Simplifiable, FunctionFamily):
-    """y = index of the largest (or smallest) element along `axis`, which stays as a dimension of size 1."""
+    """y = index of the largest (or smallest) element along `axis`, which stays as an axis of size 1.
+
+    On ties, the first index is returned, or the last one if `last`.
+    """
 
     spelling: ClassVar[str] = "arg_{}"
     functions: ClassVar[Collection[str]] = ("max", "min")
     axis: int = 0
     last: bool = False
-    """Whether the last of several equal elements is meant, not the first."""
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """int64, as in ONNX."""
+        """Return int64 indices with one element along the axis."""
         (x,) = required(inputs)
         shape = (*x.shape[: self.axis], 1, *x.shape[self.axis + 1 :])
         return (TensorType(shape, DType.INT64, layout=x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy.argmax or numpy.argmin."""
+        """Compute by numpy.argmax or numpy.argmin."""
         x = np.flip(arrays[0], self.axis) if self.last else arrays[0]
         find = np.argmax if self.function == "max" else np.argmin
         index = find(x, self.axis, keepdims=True)
         return (x.shape[self.axis] - 1 - index if self.last else index,)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Dequantizing keeps the order: the integers will do."""
+        """Rewrite Arg(Dequantize(q)) → Arg(q), since dequantization keeps the order."""
         source = node.input(0).producer
         if source is None or not isinstance(source.op, Dequantize) or source.input(0).type.q.axis is not None:
             return None
@@ -392,7 +406,7 @@ class Arg(Permutable, Simplifiable, FunctionFamily):
         return Arg(self.function, perm.index(self.axis), self.last), (perm,)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Rows of `depth` elements, `inner` apart."""
+        """Lower to a kernel that reduces rows of `depth` elements, which have a stride of `inner` elements."""
         x, y, walk = node.input(0), node.output, AxisWalk.of(node.input(0).type.shape, self.axis)
         beats = (">" if self.function == "max" else "<") + ("=" if self.last else "")
         call = Call(
@@ -410,7 +424,7 @@ class Arg(Permutable, Simplifiable, FunctionFamily):
 
 
 def emit_reduce(node: OnnxNode, x: Value, function: str, axes: Sequence[int], suffix: str = "") -> Value:
-    """Add a reduction that keeps dimensions."""
+    """Add a reduction that keeps reduced axes with length 1, and return its output."""
     row = REDUCTIONS[function]
     bools = (DType.BOOL,) if function in _EXTREMES else ()
     node.require_dtype(x, DType.FLOAT32, DType.FLOAT64, *(_INTEGERS + bools if row.ints else ()))

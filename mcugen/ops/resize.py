@@ -59,7 +59,7 @@ def _index_table(entries: Sequence[int]) -> Array:
 
 @dataclass(frozen=True)
 class ResizeNearest(Permutable, Rowwise, Simplifiable, Movement):
-    """y[i0, i1, …] = x[indices[0][i0], indices[1][i1], …]; None where an axis stays as it is."""
+    """y[i0, i1, …] = x[indices[0][i0], indices[1][i1], …]; `indices` has None for every axis that stays."""
 
     mnemonic: ClassVar[str] = "resize_nearest"
     indices: tuple[tuple[int, ...] | None, ...] = ()
@@ -67,18 +67,18 @@ class ResizeNearest(Permutable, Rowwise, Simplifiable, Movement):
 
     @property
     def wants_channels_last(self) -> bool:
-        """Pixels are then copied whole."""
+        """Return True for channels first: channels last copies whole pixels."""
         changed = [axis for axis, row in enumerate(self.indices) if row is not None]
         return not self.is_channels_last and _changes_space(len(self.indices), changed)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return a shape as long as the index tables."""
+        """Return the type whose axes are as long as their indices."""
         (x,) = required(inputs)
         shape = tuple(n if row is None else len(row) for n, row in zip(x.shape, self.indices, strict=True))
         return (x.with_shape(shape, x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Indexing."""
+        """Index along each axis."""
         shape = arrays[0].shape
         return (arrays[0][np.ix_(*(range(n) if r is None else r for n, r in zip(shape, self.indices, strict=True)))],)
 
@@ -155,9 +155,9 @@ class ResizeNearest(Permutable, Rowwise, Simplifiable, Movement):
 
 @dataclass(frozen=True)
 class Taps:
-    """Interpolation along one axis: y[i] = x[low[i]] · (1 − weight[i]) + x[low[i] + 1] · weight[i].
+    """Linear interpolation along one axis: y[i] = x[low[i]] · (1 − weight[i]) + x[low[i] + 1] · weight[i].
 
-    Where the input has a single element it stands for both neighbours.
+    If the input has a single element, it is both neighbours.
     """
 
     low: tuple[int, ...]
@@ -165,13 +165,13 @@ class Taps:
 
     @staticmethod
     def at(positions: Array, size: int) -> Taps:
-        """For input positions, clamped to the axis."""
+        """Return the taps for input positions, which are clamped to an axis of `size` elements."""
         inside = np.clip(positions, 0, size - 1).astype(np.float32)
         low = np.clip(np.floor(inside), 0, max(size - 2, 0)).astype(np.int64)
         return Taps(tuple(low.tolist()), tuple((inside - low.astype(np.float32)).tolist()))
 
     def fixed(self, bits: int) -> Array:
-        """Weights with that many bits of fraction."""
+        """Return the weights as fixed-point numbers with this many fraction bits."""
         weights: Array = np.rint(np.asarray(self.weight) * 2**bits).astype(np.uint16 if bits < 16 else np.int32)
         return weights
 
@@ -187,10 +187,10 @@ _LANE_BITS = 15
 """Fraction bits of weights of int8 tensors."""
 
 CODES_PER_WORD = 4
-"""Codes of a word."""
+"""Number of int8 values in a 32-bit word."""
 
 MAX_GATHERED_CHANNELS = 4
-"""Channels of pixels that Helium takes one by one: of more, vectors of pixels take fewer cycles, by estimate."""
+"""Largest number of channels for which Helium gathers neighbours pixel by pixel, by estimate of cycles."""
 
 
 def _element_by_element(walk: LinearWalk) -> LinearWalk:
@@ -249,7 +249,7 @@ def _steps(taps: Taps, size: int, bits: int) -> tuple[RowWindow, Taps] | None:
 
 @dataclass(frozen=True)
 class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
-    """Linear interpolation along the one or two axes that have taps; None where an axis stays as it is."""
+    """Linear interpolation along one or two axes; `taps` has None for every axis that stays as it is."""
 
     mnemonic: ClassVar[str] = "resize_linear"
     taps: tuple[Taps | None, ...] = ()
@@ -261,17 +261,17 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
 
     @property
     def wants_channels_last(self) -> bool:
-        """Neighbours and weights are then found once a pixel."""
+        """Return True for channels first: channels last needs neighbours and weights only once per pixel."""
         return not self.is_channels_last and _changes_space(len(self.taps), self._axes)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return a shape as long as the tables of taps."""
+        """Return the type whose axes are as long as their taps."""
         (x,) = required(inputs)
         shape = tuple(n if taps is None else len(taps.low) for n, taps in zip(x.shape, self.taps, strict=True))
         return (TensorType(shape, x.dtype, layout=x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Axis by axis in float32; in fixed point all neighbours at once."""
+        """Interpolate axis by axis in float32; in fixed point with all neighbours at once."""
         (x,) = arrays
         if sig.output.quant is not None:
             return (self._evaluate_fixed(sig, x.astype(np.int64)),)
@@ -336,7 +336,10 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         return RowForm(replace(self, taps=(None, taps, *self.taps[2:])), (window,), rows=len(taps.low))
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """[outer][a][middle][b][inner] with axes a and b interpolated; with one axis just [outer][b][inner]."""
+        """Lower to loops over [outer][a][middle][b][inner] with interpolated axes a and b.
+
+        With one axis, the tensor is seen as [outer][b][inner].
+        """
         x, y, axes = node.input(0).type, node.output.type, self._axes
         walk = self._walk(x.shape, y.shape)
         pair = len(axes) == 2
@@ -476,7 +479,7 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
 
 @dataclass(frozen=True)
 class Resample(Permutable, Operator):
-    """Along one axis y[j] = Σ_k weights[j][k] · x[start[j] + k]: any interpolation axis by axis."""
+    """Any interpolation along one axis: y[j] = Σ_k weights[j][k] · x[start[j] + k]."""
 
     mnemonic: ClassVar[str] = "resample"
     axis: int = 0
@@ -484,7 +487,7 @@ class Resample(Permutable, Operator):
     weights: tuple[tuple[float, ...], ...] = ()
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return a shape as long as the table."""
+        """Return the type with as many elements along the axis as `start` has."""
         (x,) = required(inputs)
         shape = (*x.shape[: self.axis], len(self.start), *x.shape[self.axis + 1 :])
         return (TensorType(shape, x.dtype, layout=x.layout),)
@@ -505,11 +508,11 @@ class Resample(Permutable, Operator):
         return replace(self, axis=perm.index(self.axis)), (perm,)
 
     def macs(self, sig: Signature) -> int:
-        """Return outputs · taps."""
+        """Return the multiply-accumulates: outputs · taps."""
         return sig.output.count * len(self.weights[0])
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """[outer][axis][inner]."""
+        """Lower to loops over a tensor seen as [outer][axis][inner]."""
         x, y = node.input(0).type, node.output.type
         walk, name = AxisWalk.of(x.shape, self.axis), node.output.name
         operands = {
@@ -589,10 +592,16 @@ _LARGEST = 2**22
 
 @dataclass(frozen=True)
 class ResizedAxis:
-    """One axis to resize: elements before and after, the ratio that the model gives, and what part is wanted.
+    """An axis that is resized. Its methods return the input position of each output, by ONNX's coordinate modes.
 
-    The methods give the positions of the outputs in the input, rounded where onnxruntime rounds: at halves and
-    whole numbers that decides which neighbour is nearest.
+    Positions are rounded as in ONNX Runtime, because at halves and integers that decides which neighbour is
+    nearest.
+
+    Attributes:
+        size: Number of input elements.
+        out: Number of output elements.
+        scale: Ratio of output to input, as the model gives it.
+        roi: Region of interest as start and end, relative to the axis (for tf_crop_and_resize).
     """
 
     size: int
@@ -601,12 +610,12 @@ class ResizedAxis:
     roi: tuple[float, float] = (0.0, 1.0)
 
     def half_pixel(self) -> Array:
-        """(i + ½) / scale − ½ in float32."""
+        """Return the positions (i + ½) / scale − ½ in float32."""
         half = np.float32(0.5)
         return (np.arange(self.out, dtype=np.float32) + half) / np.float32(self.scale) - half
 
     def tf_half_pixel_for_nn(self) -> Array:
-        """(i + ½) / scale in float32: what opset 11 had beside the others for TensorFlow's nearest neighbours."""
+        """Return the positions (i + ½) / scale in float32: a mode that only opset 11 has."""
         return (np.arange(self.out, dtype=np.float32) + np.float32(0.5)) / np.float32(self.scale)
 
     def pytorch_half_pixel(self) -> Array:
@@ -614,18 +623,21 @@ class ResizedAxis:
         return self.half_pixel() if self.out > 1 else np.zeros(1, np.float32)
 
     def align_corners(self) -> Array:
-        """First onto first, last onto last of a length that a scale may make fractional."""
+        """Return positions that map the first output to the first input, and the last to the last.
+
+        The output length may be fractional because of the scale.
+        """
         length = self.size * self.scale
         steps = (self.out if abs(length - self.out) < 1e-3 else length) - 1
         at = np.arange(self.out, dtype=np.float32) * np.float32(self.size - 1)
         return at / np.float32(steps) if self.out > 1 else at
 
     def asymmetric(self) -> Array:
-        """i / scale in float32."""
+        """Return the positions i / scale in float32."""
         return np.arange(self.out, dtype=np.float32) / np.float32(self.scale)
 
     def half_pixel_symmetric(self) -> Array:
-        """half_pixel about the middle, whatever rounding did to the size."""
+        """Return half-pixel positions that are symmetric, even if the output size was rounded."""
         scale, one = np.float32(self.scale), np.float32(1)
         adjustment = np.float32(self.out) / (scale * np.float32(self.size))
         offset = np.float32(self.size) / np.float32(2) * (one - adjustment)

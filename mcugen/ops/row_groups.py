@@ -62,24 +62,24 @@ class _Unit:
 
 
 MAX_WINDOW_CASES = 4
-"""Largest number of cases of a layer.
+"""Largest number of cases of a layer in a group that is computed row by row.
 
-Each distance of its windows from the newest rows is a case with its own calls.
+A case is a distance between the layer's windows and the newest rows of its inputs; each case has its own calls in C.
 """
 
 MAX_GROUP_ENDS = 3
-"""Inputs of a group, and outputs."""
+"""Largest number of inputs, and of outputs, of a group of layers that is computed row by row."""
 
 
 def group_of(
     nodes: Sequence[Node], kept: Collection[Value] = (), *, is_narrow: bool = False, pairs: Collection[str] = ()
 ) -> Streamed | None:
-    """Return the group of these consecutive nodes, or None if there is none; see RowGroups."""
+    """Return the row-by-row group of these consecutive nodes; None if they cannot form one. See RowGroups."""
     return RowGroups(nodes, kept, is_narrow=is_narrow, pairs=pairs).group(0, len(nodes))
 
 
-def by_twos(form: RowForm, output: TensorType) -> RowForm:
-    """Return the form that computes twice as many rows at once, or the form itself if that is impossible."""
+def two_rows_per_step(form: RowForm, output: TensorType) -> RowForm:
+    """Return the row form that computes twice as many rows per step; `form` itself if that is impossible."""
     if not form.extends or output.shape[form.axis] % (2 * form.rows):
         return form
     windows = [w and replace(w, span=w.span + w.stride, stride=2 * w.stride) for w in form.windows]
@@ -87,7 +87,11 @@ def by_twos(form: RowForm, output: TensorType) -> RowForm:
 
 
 def ends_of(nodes: Sequence[Node], kept: Collection[Value]) -> tuple[list[Value], list[Value]]:
-    """Return the values that nodes read from others, and their values that others read or that are in `kept`."""
+    """Return the inputs and the outputs of a set of nodes.
+
+    Inputs are the values that other nodes compute. Outputs are the values that other nodes read or that are in
+    `kept`.
+    """
     produced = dict.fromkeys(v for node in nodes for v in node.outputs)
     read = dict.fromkeys(v for node in nodes for v in node.inputs if v is not None and not v.is_constant)
     inside = set(nodes)
@@ -95,12 +99,12 @@ def ends_of(nodes: Sequence[Node], kept: Collection[Value]) -> tuple[list[Value]
 
 
 class RowGroups:
-    """The groups of consecutive nodes in a list, with cached intermediate results.
+    """Finds groups of consecutive nodes that can be computed row by row, with cached intermediate results.
 
     The inputs of a group are the values that its nodes read from other nodes. Its outputs are the values that other
-    nodes read, or that are in `kept`. All readers of a tensor must pad it with the same values. A tensor that is read
-    as a whole must be computed before the group. With `is_narrow`, rows have no padding columns (Rowwise). Outputs
-    named in `pairs` are computed two rows at a time if their number of rows allows it.
+    nodes read, or that are in `kept`. All readers of a tensor must pad it with the same values. A tensor that is
+    read as a whole must be computed before the group. With `is_narrow`, rows have no padding columns (Rowwise).
+    Outputs named in `pairs` are computed two rows at a time if their number of rows allows it.
     """
 
     def __init__(
@@ -126,10 +130,12 @@ class RowGroups:
 
     def _form(self, node: Node) -> RowForm | None:
         form = row_form(node.op, node.sig, is_narrow=self._is_narrow)
-        return by_twos(form, node.output.type) if form is not None and node.output.name in self._pairs else form
+        return (
+            two_rows_per_step(form, node.output.type) if form is not None and node.output.name in self._pairs else form
+        )
 
     def group(self, first: int, end: int) -> Streamed | None:
-        """Return the group of the nodes from `first` to before `end`, or None if there is none."""
+        """Return the row-by-row group of the nodes `first` to before `end`; None if they cannot form one."""
         forms, units = self.forms[first:end], self._units_of(first, end)
         if units is None or any(f is None or (f.finish and f is not forms[-1]) for f in forms):
             return None

@@ -42,9 +42,13 @@ from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 @dataclass(frozen=True)
 class ScatterReduction:
-    """A way to combine an update with the element it replaces.
+    """A way to combine an update with the element that it replaces.
 
-    It holds the numpy function, and C statements for floats, integers (u is the unsigned type) and bools.
+    Attributes:
+        reference: The numpy function; None to overwrite.
+        real: C statement for floats that combines *to with *from.
+        integer: C statement for integers; {t} is the type, {u} its unsigned type.
+        boolean: C statement for bools.
     """
 
     reference: Callable[..., Any] | None
@@ -53,14 +57,14 @@ class ScatterReduction:
     boolean: str
 
     def step(self, dtype: DType) -> str:
-        """Return the C statement that combines *to with *from."""
+        """Return the C statement that combines *to with *from for an element type."""
         text = self.real if dtype.is_float or dtype.is_narrow_float else self.boolean
         if dtype.is_integer:
             text = self.integer
         return text.format(t=dtype.c, u="uint64_t" if dtype.nbytes == 8 else "uint32_t")
 
     def apply(self, flat: Array, index: Array, updates: Array) -> None:
-        """flat[index] = flat[index] ∘ updates, one after the other."""
+        """Combine updates with the elements of `flat` at `index` in place, one after the other."""
         if self.reference is None:
             flat[index] = updates
         else:
@@ -87,6 +91,7 @@ SCATTER_REDUCTIONS = {
         "*to = (uint8_t)(*to & *from);",
     ),
 }
+"""Ways to combine an update with the element that it replaces, by ONNX's attribute `reduction`."""
 
 
 def _types(inputs: tuple[TensorType | None, ...]) -> tuple[TensorType, TensorType, TensorType]:
@@ -109,7 +114,10 @@ def _call(
 
 @dataclass(frozen=True)
 class ScatterElements(Operator):
-    """y = x; y[.., index[i], ..] ∘= updates[i], the index in the place of `axis`, for all i in order."""
+    """y = x, then y[.., index[i], ..] ∘= updates[i] for all i in order, with the index along `axis`.
+
+    ∘ is the `reduction`.
+    """
 
     mnemonic: ClassVar[str] = "scatter_elements"
     axis: int = 0
@@ -128,7 +136,7 @@ class ScatterElements(Operator):
         return (TensorType(x.shape, x.dtype, layout=x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Flat positions, one after the other."""
+        """Combine the updates one after the other, at row-major positions."""
         x, index, updates = arrays
         y = x.copy()
         grid: list[Array] = list(np.indices(index.shape))
@@ -139,7 +147,7 @@ class ScatterElements(Operator):
         return (y,)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Loops over the indices."""
+        """Lower to loops over the indices."""
         x, index = node.input(0).type, node.input(1).type
         strides = dense_strides(x.shape)
         params = ScatterElementsParams(x_size=x.count, axis_size=x.shape[self.axis], stride=strides[self.axis])
@@ -153,15 +161,15 @@ class ScatterElements(Operator):
 
 
 MIN_CONCAT_SHARE = 1 / 16
-"""Share of a tensor that must be written for a Concat of its parts to replace the scatter.
+"""Smallest share of a tensor that a scatter must write to be replaced by a Concat of slices.
 
-A scatter of less may be faster in place.
+A smaller scatter may be faster in place.
 """
 
 
 @dataclass(frozen=True)
 class ScatterND(Simplifiable, Operator):
-    """y = x; y[index[j, 0], index[j, 1], …] ∘= updates[j] for all j in order."""
+    """y = x, then y[index[j, 0], index[j, 1], …] ∘= updates[j] for all j in order; ∘ is the `reduction`."""
 
     mnemonic: ClassVar[str] = "scatter_nd"
     reduction: str = "none"
@@ -178,7 +186,7 @@ class ScatterND(Simplifiable, Operator):
         return (TensorType(x.shape, x.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Combine runs at flat positions, one after another."""
+        """Combine contiguous runs, one after the other."""
         x, index, updates = arrays
         y = x.copy()
         depths = x.shape[: index.shape[-1]]
@@ -187,7 +195,7 @@ class ScatterND(Simplifiable, Operator):
         return (y,)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Parts that are joined where known indices tell a box, as exporters write x[:, 2:4] = updates."""
+        """Rewrite a scatter to a box, as exporters write x[:, 2:4] = updates, to a Concat of slices."""
         x, updates = node.input(0), node.input(2)
         index = node.input(1).data
         box = _box(index, x.type.shape) if self.reduction == "none" and index is not None else None
@@ -249,7 +257,7 @@ def _with_part(graph: Graph, node: Node, x: Value, part: Value, box: Sequence[tu
 
 @dataclass(frozen=True)
 class TensorScatter(Operator):
-    """y = x; y[b, m, first[b] + s] = updates[b, m, s], s on `axis`, around the end if `circular`."""
+    """y = x, then y[b, m, first[b] + s] = updates[b, m, s], with s along `axis`; `circular` wraps at the end."""
 
     mnemonic: ClassVar[str] = "tensor_scatter"
     axis: int = 1
@@ -266,7 +274,7 @@ class TensorScatter(Operator):
         return (TensorType(x.shape, x.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """One sample after the other."""
+        """Write one sample after the other."""
         x, first, updates = arrays
         y = x.copy()
         depth, count = x.shape[self.axis], updates.shape[self.axis]
@@ -277,7 +285,7 @@ class TensorScatter(Operator):
         return (y,)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to a kernel that copies runs of the axes behind the scattered one."""
+        """Lower to a kernel that copies contiguous runs of the axes behind `axis`."""
         x, updates = node.input(0).type, node.input(2).type
         params = TensorScatterParams(
             x_size=x.count,

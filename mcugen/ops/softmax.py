@@ -22,10 +22,10 @@ from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 
 @dataclass(frozen=True)
 class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifiable, Operator):
-    """y = exp(x − max) / Σ exp(x − max) along `axis`, or its logarithm.
+    """y = exp(x − max) / Σ exp(x − max) along `axis`, or its logarithm if `log`.
 
-    The softmax along the last axis may have a constant mask, bools whose shape is x's but for leading axes of
-    length 1: what it hides counts as −∞.
+    A softmax along the last axis may have a constant mask as second input: bools in the shape of x, except for
+    leading axes of length 1. Elements that it hides count as −∞.
     """
 
     axis: int = 0
@@ -33,16 +33,16 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifi
 
     @classmethod
     def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """Two names."""
+        """Return the mnemonics softmax and log_softmax with the value of `log`."""
         return {"softmax": {"log": False}, "log_softmax": {"log": True}}
 
     @property
     def name(self) -> str:
-        """softmax or log_softmax."""
+        """Return the name: softmax or log_softmax."""
         return "log_softmax" if self.log else "softmax"
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Along an axis behind that of rows, without a mask."""
+        """Return the row form if the axis is behind that of rows and there is no mask."""
         axis = row_axis(sig.output.shape)
         return None if axis is None or self.axis <= axis or len(sig.inputs) > 1 else each_row(self, sig, [True])
 
@@ -52,7 +52,7 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifi
         return (TensorType(x.shape, x.dtype, layout=x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute the softmax in the type of the reals, or in fixed point."""
+        """Compute the softmax in the input's float type, or in fixed point."""
         x, visible = arrays[0], arrays[1] if len(arrays) > 1 else None
         fixed = self._fixed(sig) if sig.output.quant is not None else None
         if isinstance(fixed, FixedSoftmax):
@@ -99,7 +99,7 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifi
         return SoftmaxSpec(node.input(0).type, node.output.type, self.axis, self.log, mask)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Row by row."""
+        """Lower to a kernel that computes row by row."""
         call_softmax(node, builder, self.spec(node))
 
 

@@ -18,15 +18,15 @@ _FARTHEST = 2**24
 """Strides, dilations and paddings from there on are refused: positions must fit 32 bits."""
 
 MAX_AXIS_TAPS = 2**24
-"""Along one axis, of all windows."""
+"""Largest number of kernel taps of all windows together along one axis."""
 
 
 CHANNEL_SHARD_MULTIPLE = 4
-"""Channels that portions by channels have a multiple of: whole words, which kernels load at once."""
+"""Number of channels that each channel shard is a multiple of, so that kernels can load whole 32-bit words."""
 
 
-def some_lanes(t: TensorType, start: int, stop: int) -> Run:
-    """Return the channels of a shard for all pixels of a channels-last tensor.
+def shard_channels(t: TensorType, start: int, stop: int) -> Run:
+    """Return the run of a channels-last tensor with the channels of a shard, for all pixels.
 
     `start` and `stop` are in units of CHANNEL_SHARD_MULTIPLE channels.
     """
@@ -35,9 +35,9 @@ def some_lanes(t: TensorType, start: int, stop: int) -> Run:
 
 @dataclass(frozen=True)
 class Spatial(Permutable, Operator):
-    """An operator with a window. Channels first: x [N, C, *space]; channels last: x [N, *space, C].
+    """Base of operators with a sliding window. Channels first: x [N, C, *space]; channels last: x [N, *space, C].
 
-    Weights, where there are any, are [O, C, *kernel] or [O, *kernel, C] likewise.
+    Weights, if there are any, are [O, C, *kernel] or [O, *kernel, C].
     """
 
     window: Window
@@ -45,7 +45,7 @@ class Spatial(Permutable, Operator):
 
     @property
     def wants_channels_last(self) -> bool:
-        """Kernels exist for channels-last tensors."""
+        """Return whether this is the channels-first form, because kernels exist for channels-last tensors."""
         return not self.is_channels_last
 
     def _last(self, t: TensorType) -> Shape:
@@ -94,7 +94,10 @@ class Spatial(Permutable, Operator):
 
 
 def window_of(node: OnnxNode, space: Shape, kernel: Shape) -> Window:
-    """Return the window that the attributes strides, pads, auto_pad and dilations describe."""
+    """Return the window that the attributes strides, pads, auto_pad and dilations describe.
+
+    `space` are the input's spatial sizes, `kernel` are the kernel's.
+    """
     rank = len(kernel)
     strides = tuple(node.integers("strides") or (1,) * rank)
     dilations = tuple(node.integers("dilations") or (1,) * rank)
@@ -118,7 +121,11 @@ def window_of(node: OnnxNode, space: Shape, kernel: Shape) -> Window:
 
 
 def check_reach(node: OnnxNode, entries: Sequence[int]) -> None:
-    """ModelError where a stride, dilation or padding is negative or absurdly large."""
+    """Check strides, dilations and paddings.
+
+    Raises:
+        ModelError: A number is negative or absurdly large.
+    """
     if entries and not 0 <= min(entries) <= max(entries) < _FARTHEST:
         entry_range = f"{min(entries)} to {max(entries)}"
         raise ModelError(

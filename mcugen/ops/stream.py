@@ -40,10 +40,15 @@ from mcugen.numerics.window import pad
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of a group. `reads` name tensors: the group's sources come first, then the output of each layer.
+    """One layer of a group that is computed row by row.
 
-    `body` computes the next `rows` output rows of the windows that it `reads`; a layer that `adds` has sums as its last
-    input, and gives the new ones.
+    Attributes:
+        body: Graph that computes the next `rows` output rows from the windows in `reads`.
+        reads: Index of each tensor that is read row by row, with its window. The group's sources come first, then the
+            outputs of the layers.
+        adds: Whether the body adds rows to sums: its last input are the sums so far, its output the new ones.
+        rows: Number of output rows per step.
+        wholes: Inputs that are read as a whole, counted from the group's first such input.
     """
 
     body: Graph = field(repr=False)
@@ -51,14 +56,17 @@ class Layer:
     adds: bool = False
     rows: int = 1
     wholes: tuple[int, ...] = ()
-    """What it reads all of, behind the rows: inputs of the group, counted from its first one that comes as a whole."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a tensor: their number, the axis that counts them, the type of one.
+    """The rows of a tensor that is computed row by row.
 
-    In memory, columns are added to each row at both `sides`.
+    Attributes:
+        height: Number of rows.
+        axis: Axis that counts them.
+        row: Type of one row.
+        sides: Number of padding columns before and after each row in memory.
     """
 
     height: int
@@ -73,35 +81,35 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of one row."""
+        """Return the bytes of one row without padding columns."""
         return self.row.count * self.row.dtype.nbytes
 
     @property
     def in_memory(self) -> TensorType:
-        """A row with its sides."""
+        """Return the type of a row with its padding columns."""
         return band_type(self.row, self.axis, 1, self.sides)
 
     @property
     def pitch(self) -> int:
-        """Bytes of a row with its sides."""
+        """Return the bytes of one row in memory, with padding columns."""
         return self.in_memory.count * self.row.dtype.nbytes
 
     def margin(self, sides: tuple[int, int] = (0, 0)) -> int:
-        """Bytes of a row with its sides before those of one with fewer."""
+        """Return the bytes between the start of a row in memory and the start that a reader with fewer `sides` uses."""
         return (self.sides[0] - sides[0]) * self.column if any(self.sides) else 0
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the elements of a row lie together in the whole tensor."""
+        """Return whether the elements of a row are contiguous in the whole tensor."""
         return math.prod(self.row.shape[: self.axis]) == 1
 
     @property
     def column(self) -> int:
-        """Bytes of one column."""
+        """Return the bytes of one column of a row."""
         return self.nbytes // self.row.shape[self.axis + 1]
 
     def padded(self, row: Array, fill: float) -> Array:
-        """Return a row with its side columns."""
+        """Return a row with padding columns that hold `fill`."""
         widths = [(0, 0)] * row.ndim
         if any(self.sides):
             widths[self.axis + 1] = self.sides
@@ -109,7 +117,7 @@ class Rows:
 
 
 def band_type(whole: TensorType, axis: int, rows: int, sides: tuple[int, int] = (0, 0)) -> TensorType:
-    """Return the type of some rows of a tensor, with side columns."""
+    """Return the type of `rows` rows of a tensor along `axis`, with padding columns at both `sides`."""
     shape = [*whole.shape[:axis], rows, *whole.shape[axis + 1 :]]
     if any(sides):
         shape[axis + 1] += sum(sides)
@@ -117,9 +125,12 @@ def band_type(whole: TensorType, axis: int, rows: int, sides: tuple[int, int] = 
 
 
 class Event(NamedTuple):
-    """The next rows of a tensor are made, if `is_row`; if not, they lie outside: those of its end, or a fill.
+    """One event of a schedule: the next rows of a tensor are computed or, behind its end, filled.
 
-    `lags`, by read of its layer: how many rows back, from the newest one, the first row lies that it reads.
+    Attributes:
+        tensor: Index of the tensor.
+        is_row: Whether rows are computed; else rows outside the tensor are filled, or repeat the last row.
+        lags: For each read of the tensor's layer, the distance from the newest row back to the first row of the window.
     """
 
     tensor: int
@@ -128,16 +139,17 @@ class Event(NamedTuple):
 
 
 class RowDependencies(NamedTuple):
-    """The fields of a layer that determine when its rows can be computed; see Layer."""
+    """The fields of a `Layer` that determine when its rows can be computed."""
 
     reads: tuple[tuple[int, RowWindow], ...]
     rows: int
 
 
 class Schedule:
-    """When which rows of which tensor are made: none before somebody reads them.
+    """The order in which the rows of a group's tensors are computed, each as late as possible.
 
-    Tensors below `sources` have no layer. All `results` come at one pace.
+    Tensors are numbered: the first `sources` ones are inputs, the others are outputs of `layers`. All `results`
+    advance at the same relative speed. `heights` are the numbers of rows; `events` is the schedule.
     """
 
     def __init__(
@@ -165,7 +177,7 @@ class Schedule:
         return self._reads[tensor]
 
     def repeats(self, tensor: int) -> bool:
-        """Whether rows beyond the ends are those of the ends."""
+        """Return whether rows outside a tensor repeat its first or last row, instead of holding a fill value."""
         return tensor in self._repeated
 
     def step(self, tensor: int) -> int:
@@ -173,11 +185,14 @@ class Schedule:
         return self._steps[tensor]
 
     def starts(self, event: Event) -> list[int]:
-        """Return, for each read of the event's layer, the row of the tensor's buffer at which the window begins."""
+        """Return, for each read of the event's layer, the row of the line buffer at which the window begins."""
         return [self.windows[t] - lag for (t, _), lag in zip(self.reads(event.tensor), event.lags, strict=True)]
 
     def progress(self, result: int, source: int) -> list[tuple[int, int]]:
-        """At each event of a result before the last row of a source: how many rows of both there are then."""
+        """Return how many rows of a result and of a source are finished at each event of the result.
+
+        Events after the last row of the source are left out.
+        """
         if (result, source) not in self._progress:
             got, put, row_counts = 0, 0, []
             for tensor, is_row, _ in self.events:
@@ -196,7 +211,7 @@ class Schedule:
 
     @cached_property
     def read_before_made(self) -> frozenset[int]:
-        """Tensors whose padding above is read before they have a row."""
+        """Return the tensors whose upper padding is read before their first row is computed."""
         begun: set[int] = set()
         early_reads: set[int] = set()
         for event in self.events:
@@ -207,7 +222,7 @@ class Schedule:
 
     @cached_property
     def cases(self) -> list[Event]:
-        """The different events, in order of first appearance."""
+        """Return the distinct events, in order of first appearance."""
         return list(dict.fromkeys(self.events))
 
     @cached_property
@@ -241,10 +256,15 @@ _schedule = lru_cache(maxsize=4096)(Schedule)
 
 @dataclass(frozen=True)
 class Streamed(Operator):
-    """A group of layers that is computed row by row. `tensors` are the sources (its inputs), then each layer's output.
+    """A group of layers that is computed row by row, with line buffers between the layers.
 
-    `results` are the tensors that others read, `outputs` their types as a whole. `from_caller`: the first input is one
-    of the model, and the caller hands over its rows; it takes no memory.
+    Attributes:
+        layers: The layers in order.
+        tensors: The rows of each tensor: the inputs that are read row by row (sources), then each layer's output.
+        results: Indices of the tensors that are outputs.
+        outputs: Types of the whole outputs.
+        from_caller: Whether the first input is an input of the model whose rows the caller hands over one by one.
+        wholes: Positions, among all values that the layers read, of those read as a whole; these are the last inputs.
     """
 
     mnemonic: ClassVar[str] = "streamed"
@@ -254,32 +274,31 @@ class Streamed(Operator):
     outputs: tuple[TensorType, ...] = field(repr=False)
     from_caller: bool = False
     wholes: tuple[int, ...] = ()
-    """Of what the layers read of others, in their order, what they read as a whole: inputs that come last."""
 
     def ordered(self, read: Sequence[Value]) -> list[Value]:
-        """Return the values that the layers read from others, in the order of the group's inputs."""
+        """Return the values that the layers read from other nodes, in the order of the group's inputs."""
         rows = [value for i, value in enumerate(read) if i not in self.wholes]
         return [*rows, *(read[i] for i in self.wholes)]
 
     @property
     def sources(self) -> int:
-        """The number of inputs that are read by rows."""
+        """Return the number of inputs that are read row by row."""
         return len(self.tensors) - len(self.layers)
 
     @property
     def bodies(self) -> tuple[Graph, ...]:
-        """One a layer."""
+        """Return the graph of each layer."""
         return tuple(layer.body for layer in self.layers)
 
     @property
     def repeats(self) -> tuple[int, ...]:
-        """The steps."""
+        """Return the number of steps of each layer."""
         rows = zip(self.tensors[self.sources :], self.layers, strict=True)
         return tuple(tensor.height // layer.rows for tensor, layer in rows)
 
     @property
     def adds(self) -> bool:
-        """Whether its only result are sums of rows."""
+        """Return whether the only result are sums of rows."""
         return self.layers[-1].adds
 
     @cached_property
@@ -289,7 +308,7 @@ class Streamed(Operator):
         return _schedule(tuple(t.height for t in self.tensors), paces, self.sources, self.results)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the types that the layers have one by one."""
+        """Return the types of the whole outputs."""
         for x, rows in zip(inputs, self.tensors, strict=False):
             same = x is not None and band_type(x, rows.axis, 1).shape == rows.row.shape
             if x is None or not same or x.shape[rows.axis] != rows.height:
@@ -305,7 +324,7 @@ class Streamed(Operator):
         )
 
     def fill(self, tensor: int) -> float:
-        """Return the value of rows outside a tensor."""
+        """Return the value of rows outside a tensor, and of its padding columns."""
         return next((w.fill for layer in self.layers for t, w in layer.reads if t == tensor and w.leaves), 0)
 
     # -------------------------------------------------------------------------------------------- reference
@@ -359,7 +378,7 @@ class Streamed(Operator):
     # --------------------------------------------------------------------------------------------- lowering
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to a loop over the schedule's events."""
+        """Lower to a loop over the events of the schedule."""
         with builder.one_layer():
             _Lowering(self, node, builder).emit()
 

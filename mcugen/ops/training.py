@@ -16,14 +16,14 @@ from mcugen.hir.types import DType
 from mcugen.ops.onnx_node import COMPOSED_TEXT, FLOATS, OnnxNode, Operand, Refusal, onnx_operator
 
 TRAINING = "ai.onnx.preview.training"
-"""The domain of ONNX's operators for training."""
+"""Domain of ONNX's operators for training."""
 
 _RATE, _COUNT, _TENSORS = 0, 1, 2
 """Inputs: the learning rate R, how often was updated T, then X, G and what is remembered, each of all tensors."""
 
 
 class Formula:
-    """Arithmetic in the place of a node: each function is one ONNX operator, numbers are of the tensors' type."""
+    """A helper that adds arithmetic ONNX operators in place of an optimizer node; numbers get the tensors' type."""
 
     def __init__(self, node: OnnxNode) -> None:
         self._node = node
@@ -49,7 +49,7 @@ class Formula:
         return self._node.call("Cast", self._node.input(_COUNT), to=helper.np_dtype_to_tensor_dtype(self._dtype))
 
     def updated_before(self, yes: Operand | float, no: Operand | float) -> Value:
-        """`yes` unless this is the first update (T = 0)."""
+        """Return `yes` if the model was updated before (T > 0), else `no`, selected at run time."""
         began = self._node.call("Greater", self._node.input(_COUNT), np.zeros((), np.int64))
         return self._node.call("Where", began, self._operand(yes), self._operand(no))
 

@@ -34,11 +34,19 @@ _MAX_BIN_SAMPLES = 1024
 
 @dataclass(frozen=True)
 class RoiAlign(Operator):
-    """y[r, c, i, j] = average or maximum of x[batch[r], c] at samples within bin (i, j) of region r.
+    """y[r, c, i, j] = the average or maximum of x[batch[r], c] at sample points in bin (i, j) of region r.
 
-    Inputs x [N, C, H, W], rois [R, 4] as x1, y1, x2, y2, batch [R]. Between elements x is interpolated linearly; of a
-    maximum it is the largest of the four weighted neighbours, as in ONNX. `samples` a side and bin; 0: one an element.
-    A batch outside N is the nearest one inside.
+    The inputs are x [N, C, H, W], rois [R, 4] with rows (x1, y1, x2, y2), and batch [R]. Between elements x is
+    interpolated linearly; a maximum takes the largest of the four weighted neighbours, as in ONNX. A batch outside
+    N is clamped.
+
+    Attributes:
+        height: Number of bins per column of a region.
+        width: Number of bins per row of a region.
+        samples: Number of sample points per side of a bin; 0 for one per element.
+        scale: Factor from coordinates of regions to those of x.
+        half_pixel: Whether coordinates are shifted by half an element.
+        takes_max: Whether y is the maximum instead of the average.
     """
 
     mnemonic: ClassVar[str] = "roi_align"
@@ -50,7 +58,7 @@ class RoiAlign(Operator):
     takes_max: bool = False
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """One image of bins a region and channel."""
+        """Return the type [regions, channels, height, width]."""
         x, rois, batch = required(inputs)
         if x.rank != 4 or rois.rank != 2 or rois.shape[1] != 4 or batch.shape != rois.shape[:1]:
             shapes = f"{x.shape}, {rois.shape}, {batch.shape}"
@@ -59,7 +67,7 @@ class RoiAlign(Operator):
         return (TensorType(shape, x.dtype, layout=Layout.CHANNELS_FIRST),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Region by region."""
+        """Sample one region after the other."""
         x, rois, batch = arrays
         y = np.zeros(sig.output.shape, x.dtype)
         for r, (roi, image) in enumerate(zip(rois.astype(x.dtype), batch, strict=True)):
@@ -110,7 +118,7 @@ class RoiAlign(Operator):
         return total if self.takes_max else total / plane.dtype.type(max(len(rows) * len(columns), 1))
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Sample by sample."""
+        """Lower to a loop over the sample points."""
         x = node.input(0).type
         operands = builder.operands(node, "x", "rois", "images")
         params = [
@@ -152,10 +160,10 @@ def _neighbours(at: Array, size: int) -> tuple[int, int, Array]:
 
 @dataclass(frozen=True)
 class MaxRoiPool(Operator):
-    """y[r, c, i, j] = largest element of x[batch, c] in bin (i, j) of region r; 0 where the bin is empty.
+    """y[r, c, i, j] = the largest element of x[batch, c] in bin (i, j) of region r; 0 if the bin is empty.
 
-    Inputs x [N, C, H, W], rois [R, 5] as batch, x1, y1, x2, y2, scaled and rounded. A batch outside N is the nearest
-    one inside.
+    The inputs are x [N, C, H, W] and rois [R, 5] with rows (batch, x1, y1, x2, y2), which are scaled and rounded. A
+    batch outside N is clamped. Each region has `height` × `width` bins.
     """
 
     mnemonic: ClassVar[str] = "max_roi_pool"
@@ -164,7 +172,7 @@ class MaxRoiPool(Operator):
     scale: float = 1.0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """One image of bins a region and channel."""
+        """Return the type [regions, channels, height, width]."""
         x, rois = required(inputs)
         if x.rank != 4 or rois.rank != 2 or rois.shape[1] != 5:
             raise ModelError("max_roi_pool: regions must be five numbers", f"{x.shape}, {rois.shape}", "repair it")
@@ -172,7 +180,7 @@ class MaxRoiPool(Operator):
         return (TensorType(shape, x.dtype, layout=Layout.CHANNELS_FIRST),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Region by region."""
+        """Pool one region after the other."""
         x, rois = arrays
         y = np.zeros(sig.output.shape, x.dtype)
         for r, roi in enumerate(rois):
@@ -196,7 +204,7 @@ class MaxRoiPool(Operator):
         return [(min(max(a, 0), size), min(max(b, 0), size)) for a, b in edges]
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Element by element."""
+        """Lower to a loop over the elements of y."""
         x = node.input(0).type
         operands = builder.operands(node, "x", "rois")
         scale = RegionScale(scale=real_param(self.scale, x.dtype))

@@ -11,17 +11,18 @@ from mcugen.hir.graph import Graph, Value
 from mcugen.hir.operator import Division, Operator, Portion, Run, Signature
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.numerics.fixedpoint import LONGEST_SUM, PLAIN_SHIFT, dequantize, is_quantized, largest_code
-from mcugen.numerics.sums import largest_sums, most_sum, requantizer, sum_dtype
+from mcugen.numerics.sums import accumulator_limit, largest_sums, requantizer, sum_dtype
 
 MAX_BIAS_ERROR = 0.5
-"""Steps of the output's scale by which a rounded bias may move a result: with the rounding of the result, one step."""
+"""Largest error of a rounded bias, in units of the output's scale: with the result's own rounding, one unit."""
 
 
 def integer_weights(graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> list[Value | None] | None:
     """Return input, symmetric integer weights (output channels on axis 0) and integer bias of a weighted layer.
 
-    None where the layer has no integer form: weights not quantized, wrong axis, sums too long, a bias that the unit of
-    the sums is too coarse for, or int16 weights that leave the 16 bits when their zero point is subtracted.
+    Return None if the layer has no integer form: the weights are not quantized or quantized along another axis, the
+    sums are too long, the bias is too fine for the scale of the sums, or int16 weights overflow when their zero
+    point is subtracted.
     """
     x, w, bias = (*inputs, None)[:3]
     assert x is not None and w is not None
@@ -43,7 +44,7 @@ def integer_weights(graph: Graph, sig: Signature, inputs: Sequence[Value | None]
     if b is None:
         return None
     quant = QuantParams(tuple(map(float, scales if wq.axis is not None else scales[:1])), 0, wq.axis)
-    if largest_sums(x.type, data, b).max(initial=0) >= most_sum(sig):
+    if largest_sums(x.type, data, b).max(initial=0) >= accumulator_limit(sig):
         return None
     lowest = -128 if sig.output.dtype is DType.INT32 else -127  # kernels that make codes need the sign to turn
     storage_dtype = np.int8 if data.min(initial=0) >= lowest and data.max(initial=0) < 128 else np.int16
@@ -59,7 +60,10 @@ def fits_int16(data: Array) -> bool:
 
 
 def by_output_channels(op: Operator, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-    """Return the division by outputs of a layer with one result vector and separate weights (axis 0) an output."""
+    """Return the division by output channels of a layer with one result vector and separate weights per output.
+
+    The weights of an output are at one index of axis 0. There is no division if the shards would round differently.
+    """
     weights = inputs[1].data if inputs[1] is not None else None
     assert weights is not None
     weights_per_output, shape, out = weights[0].size, weights.shape, sig.output.shape
@@ -72,13 +76,19 @@ def by_output_channels(op: Operator, sig: Signature, inputs: Sequence[Value | No
 
 
 def have_channels_alone(sig: Signature, inputs: Sequence[Value | None]) -> bool:
-    """Whether output channels of a sum of all inputs are each for itself, as all weights and biases are constant."""
+    """Return whether a range of output channels of a fully connected sum is itself a layer with equal results.
+
+    All weights and biases must be constant.
+    """
     is_constant = all(value is None or value.data is not None for value in inputs[1:])
     return is_constant and rounds_by_channel(sig, inputs)
 
 
 def rounds_by_channel(sig: Signature, inputs: Sequence[Value | None]) -> bool:
-    """Whether some output channels alone round as all do: the scale that is largest must not tell how."""
+    """Return whether a subset of output channels rounds as in the whole layer.
+
+    It does if the requantization shift does not depend on the largest scale of all channels.
+    """
     weights, bias = (v.data if v is not None else None for v in (*inputs, None)[1:3])
     assert weights is not None
     if not is_quantized(sig.output):

@@ -27,10 +27,9 @@ _LARGEST = 2**31 - 128
 
 @dataclass(frozen=True)
 class Cut(Elementwise):
-    """y = min(max((⌊x⌋ · multiplier + offset) >> shift, low), high) of whole x; of real x, 0 ≤ low.
+    """y = min(max((⌊x⌋ · multiplier + offset) >> shift, low), high) for integer x; for real x, `low` must be ≥ 0.
 
-    Without a multiplier it is ⌊x⌋ itself that is limited.
-    As int32, or as codes of scale 1.
+    Without a multiplier, y is ⌊x⌋ clamped. The result is int32, or quantized with scale 1.
     """
 
     mnemonic: ClassVar[str] = "cut"
@@ -41,11 +40,11 @@ class Cut(Elementwise):
     shift: int = 0
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """int32 unless the node's type says otherwise."""
+        """Return int32; the node's output type overrides it."""
         return DType.INT32
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Below 0 it does not matter that reals are cut off towards it; codes get their zero point with the product."""
+        """Return the multiplication, shift and clamp; the zero point of a quantized result is part of the offset."""
         out = sig.output
         zero = 0 if out.quant is None else out.q.zero_point
         (x,) = args
@@ -66,11 +65,10 @@ class Cut(Elementwise):
 
 
 def cut(numerator: int, denominator: int, low: int, high: int) -> Cut | None:
-    """y = min(max(⌊⌊x⌋ · numerator / denominator⌋, low), high) for every whole x and, if low ≥ 0, real one.
+    """Return the operator that computes min(max(⌊⌊x⌋ · numerator / denominator⌋, low), high) exactly.
 
-    None: no multiplier does.
-
-    As with division by multiplication (Granlund and Montgomery 1994), right if each code begins where it should.
+    It is exact for every integer x and, if low ≥ 0, for every real x, as division by multiplication is (Granlund
+    and Montgomery 1994). Return None if no multiplier is exact.
     """
     if low >= high or -(-max(high, -low) * denominator // numerator) > _LARGEST:
         return None
@@ -89,10 +87,10 @@ def cut(numerator: int, denominator: int, low: int, high: int) -> Cut | None:
 
 @dataclass(frozen=True)
 class ChannelCut(Elementwise):
-    """y = min(max((x · multiplier + 2³² · above + below) >> shift, low), high) of int32 x.
+    """y = min(max((x · multiplier + 2³² · above + below) >> shift, low), high) for int32 x, with constants per channel.
 
-    Constants that broadcast to x: int32 multipliers and words above, uint32 words below. Of type int32, or codes of
-    scale 1.
+    The constants broadcast to x: int32 multipliers, int32 upper words and uint32 lower words of the offset. The
+    result is int32, or quantized with scale 1.
     """
 
     mnemonic: ClassVar[str] = "channel_cut"
@@ -101,11 +99,11 @@ class ChannelCut(Elementwise):
     shift: int = _WORD
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """int32 unless the node's type says otherwise."""
+        """Return int32; the node's output type overrides it."""
         return DType.INT32
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Half of the product's bits are not shifted."""
+        """Return the upper word of a 64-bit product, shifted and clamped."""
         out = sig.output
         zero = 0 if out.quant is None else out.q.zero_point
         x, multiplier, above, below = args
@@ -118,7 +116,7 @@ class ChannelCut(Elementwise):
 
 @dataclass(frozen=True)
 class Steps:
-    """(x · multiplier + offset) >> shift, one multiplier and offset for each of several functions."""
+    """(x · multiplier + offset) >> shift, with one multiplier and offset for each of several functions."""
 
     multipliers: npt.NDArray[np.int64]
     offsets: npt.NDArray[np.int64]
@@ -136,9 +134,10 @@ _ROUNDS = 64
 
 
 def steps(function: Callable[[Array], Array], shape: tuple[int, ...], low: int, high: int) -> Steps | None:
-    """Return non-decreasing functions of int32 as one multiplication and shift each; None if no multipliers are exact.
+    """Express non-decreasing functions of int32 as one multiplication and shift each.
 
-    The result is exact if each quantized value begins where it should.
+    The result is exact: each result value begins at the same x as in the function. Return None if no multipliers
+    are exact.
 
     Args:
         function: Maps an array of shape (high − low, *shape), in which equal positions of `shape` are one function.

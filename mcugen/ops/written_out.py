@@ -14,11 +14,11 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import evaluate_node
 from mcugen.hir.types import Array
-from mcugen.ops.cells import CellStep, RecurrentCell, hoisted, steps_to
+from mcugen.ops.cells import CellStep, RecurrentCell, hoist_projection, steps_to
 from mcugen.ops.movement import Reshape, Slice
 
 MIN_ROLLED_STEPS = 4
-"""Steps that are worth a layer."""
+"""Smallest number of unrolled steps that are replaced by a recurrent layer."""
 _MAX_COMPARED_NODES = 200
 """Largest number of nodes of a step that is evaluated for comparison."""
 _SAMPLES = 4
@@ -27,7 +27,7 @@ _TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class TensorPart:
-    """One of the parts of a tensor along an axis."""
+    """The slice of tensor `whole` at position `index` of `axis`."""
 
     whole: Value
     axis: int
@@ -39,33 +39,38 @@ class TensorPart:
         return self.whole.type.count // self.whole.type.shape[self.axis]
 
     def moved(self, by: int) -> TensorPart:
-        """Another part of it."""
+        """Return the slice `by` positions further along the axis."""
         return replace(self, index=self.index + by)
 
 
 @dataclass(frozen=True)
-class WrittenOut:
-    """A layer: what it reads, which parts of that from where to where, its first states, and what its steps gave."""
+class UnrolledLayer:
+    """A recurrent layer whose time steps were unrolled in the model.
+
+    Attributes:
+        found: The recurrent cell that all steps share.
+        first: The slice of the input that the first step reads.
+        stride: Distance between the slices of successive steps: 1, or −1 for a backward layer.
+        initial: Initial h, and c of an LSTM; None stands for zeros.
+        outputs: h after each step.
+        cell: c after the last step; None if the layer has no c.
+    """
 
     found: RecurrentCell
     first: TensorPart
     stride: int
-    """From one part to the next: 1 or -1."""
     initial: tuple[Value | None, ...]
-    """h, and c of an LSTM; None where they are zeros."""
     outputs: tuple[Value, ...]
-    """h after each step."""
     cell: Value | None
-    """c after the last."""
 
     @property
     def batch(self) -> int:
-        """Sequences side by side."""
+        """Return the number of sequences that are computed side by side."""
         return self.first.count // int(self.found.w.shape[1])
 
 
-def layers_written_out(graph: Graph) -> list[WrittenOut]:
-    """Return the unrolled recurrent layers of which none reads another's result."""
+def unrolled_layers(graph: Graph) -> list[UnrolledLayer]:
+    """Return the unrolled recurrent layers of a graph; none of them reads another's result."""
     return [_layer(chain) for chain in _chains(graph) if len(chain) >= MIN_ROLLED_STEPS]
 
 
@@ -113,7 +118,7 @@ def _goes_on(graph: Graph, chain: Sequence[_Link], link: _Link) -> bool:
 
 
 def part_of(value: Value) -> TensorPart | None:
-    """Return the tensor and index of which a value is one slice along an axis, axes of length 1 aside; else None."""
+    """Return the slice of one position along an axis that a value is, ignoring axes of length 1; None if it is none."""
     node = value.producer
     while node is not None and isinstance(node.op, Reshape) and _alike(node.output, node.input(0)):
         node = node.input(0).producer
@@ -131,7 +136,7 @@ def _alike(a: Value, b: Value) -> bool:
     return left == right
 
 
-def _layer(chain: Sequence[_Link]) -> WrittenOut:
+def _layer(chain: Sequence[_Link]) -> UnrolledLayer:
     first, second = chain[0], chain[1]
     stride = second.part.index - first.part.index
     initial: tuple[Value | None, ...] = first.step.before
@@ -142,9 +147,9 @@ def _layer(chain: Sequence[_Link]) -> WrittenOut:
     if 0 <= earlier.index < size and _starts(first, earlier):
         outputs.insert(0, first.step.before[0])
         initial, begin = (None,) * len(initial), earlier
-    cell, whole = hoisted(first.step.found, begin.whole, begin.axis)
+    cell, whole = hoist_projection(first.step.found, begin.whole, begin.axis)
     initial = tuple(v if v is None or v.data is None or v.data.any() else None for v in initial)
-    return WrittenOut(
+    return UnrolledLayer(
         cell,
         replace(begin, whole=whole),
         stride,

@@ -16,9 +16,10 @@ from mcugen.numerics.fixedpoint import clamp_range
 
 
 def bounds_of(graph: Graph) -> dict[Value, Bounds]:
-    """Return the bounds of each quantized tensor; padding, rounding and saturation are included.
+    """Return the smallest and the largest possible value of each element of each quantized tensor.
 
-    The bounds are exact for sums of independent inputs.
+    The bounds hold for the stored integers, and include padding, rounding and saturation. They are exact for sums
+    of independent inputs.
     """
     bounds_by_value = {value: _limits(value.type) for value in graph.inputs if value.type.quant is not None}
     for node in graph.nodes:
@@ -29,7 +30,7 @@ def bounds_of(graph: Graph) -> dict[Value, Bounds]:
 
 
 def drop_clamps(graph: Graph) -> bool:
-    """Drop each clamp of quantized values that no element reaches; the saturation of the integer type remains."""
+    """Drop each clamp of quantized values that no element can reach; saturation to the integer type remains."""
     clampable = [(node, node.op.without_clamp()) for node in graph.nodes if isinstance(node.op, Clampable)]
     clamped = [(node, op) for node, op in clampable if op is not None and _is_narrow(node)]
     bounds_by_value = bounds_of(graph) if clamped and not graph.shapes_vary else {}

@@ -80,7 +80,7 @@ def _less_mean(shift: Value, scale: Value) -> Iterator[tuple[Value, Value | None
 
 @pattern(Reshape)
 def recognize_groups(graph: Graph, node: Node) -> Outcome:
-    """Reshape(Normalize(Reshape(x))) → Normalize by groups of channels, with the scale and the bias behind it."""
+    """Reshape(Normalize(Reshape(x))) → Normalize by groups of channels, with the scale and bias behind it."""
     inner, x = node.input(0).producer, _reshaped(node.input(0).producer)
     if inner is None or x is None or not isinstance(inner.op, Normalize) or x.type.shape != node.output.type.shape:
         return False
@@ -202,9 +202,10 @@ def _aligned(graph: Graph, value: Value, data: Array, rank: int) -> Value:
 
 @pattern(Binary)
 def recognize_affine(graph: Graph, node: Node) -> Outcome:
-    """x · c + d, (x + d) · c and longer chains with constants, one number a channel or so → Affine.
+    """x · c + d, (x + d) · c and longer chains with constants that broadcast, such as one per channel → Affine.
 
-    Integers are rounded once, then. Reals may lose nothing to speak of: see `_Chain`.
+    In integers the chain is then rounded once. In floats the rewrite happens only if precision stays nearly the
+    same (see `_Chain`).
     """
     inner = _inner(graph, node)
     before = None if inner is None else _chain(inner)
@@ -287,7 +288,7 @@ class _Chain:
 
 
 MAX_ROUNDING = 2.0
-"""Largest ratio of the rounding error of a constant to the error of the product that the constant replaces."""
+"""Largest allowed rounding error of a merged constant, relative to the rounding error of the product it replaces."""
 
 
 def _inner(graph: Graph, node: Node) -> Node | None:
@@ -346,32 +347,32 @@ def _shaped(graph: Graph, node: Node, name: str, numbers: Array) -> Value:
 
 @pattern(Softmax)
 def recognize_mask(graph: Graph, node: Node) -> Outcome:
-    """Softmax(x + m) → Softmax(x + m', visible): what a constant m hides for sure is not added.
+    """Softmax(x + m) → Softmax(x + m', visible): elements that a constant mask m certainly hides are not added.
 
-    An element is hidden if its exponential is 0 in float32 whatever x is: it is less than the largest of its row by
-    UNDERFLOW at least. So −∞ hides; finite numbers do where x is bounded (`Magnitudes`), as by codes or by a
-    normalization before the scores. Softmax(visible ? x : c) likewise. The range of the sum would leave no codes for
-    anything else.
+    An element is hidden if its exponential is 0 in float32 whatever x is: it is less than the largest element of
+    its row by UNDERFLOW or more. −∞ always hides; finite numbers do if x is bounded (`Magnitudes`), for example by
+    quantization or by a normalization before the scores. Softmax(visible ? x : c) is rewritten likewise. Without
+    the rewrite, the range of the sum would leave no quantization levels for visible elements.
     """
     return _hide(graph, node, _proven)
 
 
 @pattern(Softmax)
 def assume_mask(graph: Graph, node: Node) -> Outcome:
-    """Softmax(x + m) → Softmax(x + m', visible): −10⁴ and less in a constant m hide.
+    """Softmax(x + m) → Softmax(x + m', visible): elements of a constant mask m that are −10⁴ or less hide.
 
-    For decisions about a network before it is quantized: scores become codes then, which limit them. `recognize_mask`
-    proves it of the quantized network, or leaves what the model says.
+    The rewrite is used for decisions about a network before it is quantized, when scores are not bounded yet.
+    `recognize_mask` later proves it for the quantized network, or leaves the addition as it is.
     """
     return _hide(graph, node, _assumed)
 
 
 UNDERFLOW = 104.0
-"""Difference of exponents from which exponentials vanish: exp(-104) is less than half of the least positive float32."""
+"""Difference of two exponents from which exp(-difference) is 0 in float32: less than half the least number."""
 MASK_ROUNDING = 2.0**-20
-"""Relative error that float32 may add to the difference of two masks when scores are added to the masks."""
+"""Relative rounding error of float32 that is assumed for the difference of two mask elements plus scores."""
 MAX_HIDING_MASK = -1e4
-"""Largest number of a mask that is assumed to hide: exporters add this or less to what attention must not see."""
+"""Largest mask element that is assumed to hide a position: exporters add this or less to hidden scores."""
 
 Hiding = Callable[[Value, Array, Array], Array]
 """Returns where a mask hides, given the scores, the mask, and the largest number of each of its rows."""

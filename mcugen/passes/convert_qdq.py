@@ -27,7 +27,10 @@ from mcugen.passes.simplify import simplify
 
 @pattern()
 def move_as_stored(graph: Graph, node: Node) -> Outcome:
-    """Movement(Dequantize(x)) → Dequantize(Movement(x)): data move as they are stored, and the next layer sees them."""
+    """Movement(Dequantize(x)) → Dequantize(Movement(x)): data are moved in quantized form.
+
+    The next layer then reads the Dequantize directly, and can become an integer layer.
+    """
     source = node.input(0).producer if node.op.moves_data and len(node.inputs) == 1 else None
     if source is None or not isinstance(source.op, Dequantize) or source.input(0).is_constant:
         return False
@@ -59,10 +62,10 @@ def _read_instead(graph: Graph, real: Value, codes: Value, source: Node, before:
 
 @pattern()
 def convert_qdq(graph: Graph, node: Node) -> Outcome:
-    """Quantize(f(Dequantize(x), …)) → f on integers, as the operator itself knows (`Operator.integer`).
+    """Quantize(f(Dequantize(x), …)) → f on integers, if the operator has an integer form (`Quantizable.integer`).
 
-    If the result is stored in several types, each type gets an operator of its own: converting one quantized result to
-    a finer or wider type would lose precision.
+    If the result is stored in several types, each type gets its own operator: converting one quantized result to a
+    finer or wider type would lose precision.
     """
     if isinstance(node.op, Quantize | Dequantize) or len(node.outputs) != 1:
         return False
@@ -107,10 +110,10 @@ def _signature(inputs: Sequence[Value | None], out: TensorType) -> Signature:
 
 @pattern()
 def keep_sums(graph: Graph, node: Node) -> Outcome:
-    """dense(Dequantize(x), Dequantize(w), b) → Cast(Σ x·w) · unit + b: a real result comes from exact sums of codes.
+    """dense(Dequantize(x), Dequantize(w), b) → Cast(Σ x·w) · unit + b: a float result computed from exact integer sums.
 
-    So a last layer whose result is not quantized does not become a float layer with float weights. This also applies to
-    a convolution whose result is added to another tensor before it is quantized.
+    So a last layer whose result is not quantized keeps integer weights. This also applies to a convolution whose
+    result is added to another tensor before it is quantized.
     """
     return isinstance(node.op, (Conv, Dense)) and _from_sums(graph, node, node.op)
 

@@ -12,7 +12,7 @@ from mcugen.ops.matmul import Dense
 
 
 def round_weights(graph: Graph) -> bool:
-    """Constant float32 weights → the nearest float16 numbers; those with elements too large for them stay."""
+    """Constant float32 weights → the nearest float16 numbers; weights with elements too large for float16 stay."""
     if not graph.float16_weights:
         return False
     changed = [_round(graph, node) for node in graph.nodes if isinstance(node.op, Conv | Dense)]

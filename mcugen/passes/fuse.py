@@ -71,7 +71,7 @@ def _transposed_constant(graph: Graph, node: Node, value: Value) -> Value:
 
 @pattern(MatMul)
 def fold_scale(graph: Graph, node: Node) -> Outcome:
-    """(p · a) b and p · (a b) → a product with factor p, for positive constant scalars p: the scale of an attention."""
+    """(p · a) b and p · (a b) → MatMul(a, b) with factor p, for positive constant scalars p, as in attention."""
     if not node.output.type.dtype.is_float:
         return False
     after = graph.only_user(node.output)
@@ -116,7 +116,7 @@ def _scaling(node: Node) -> tuple[Value, float] | None:
 
 @pattern(Dense)
 def sink_reshape(graph: Graph, node: Node) -> Outcome:
-    """f(Reshape(Dense(x))) → Reshape(f(Dense(x))) where f knows just the last axis: bias and activation of each row.
+    """f(Reshape(Dense(x))) → Reshape(f(Dense(x))) if f depends on the last axis only, as bias and activation do.
 
     A matrix product over more than two axes is a Dense layer on the rows of all leading axes, between two reshapes.
     """
@@ -182,7 +182,7 @@ def _is_constant(value: Value) -> bool:
 
 @pattern(Binary, Clamp)
 def sink_concat(graph: Graph, node: Node) -> Outcome:
-    """f(Concat(a, b)) → Concat(f(a), f(b)) for an activation, or a constant per channel, that layers take in."""
+    """f(Concat(a, b)) → Concat(f(a), f(b)) if f is an activation, or a constant per channel, that layers absorb."""
     position = next((i for i, v in enumerate(node.inputs) if v is not None and _is_joined(v)), None)
     if position is None or node.output.type.dtype is not DType.FLOAT32:
         return False
@@ -247,8 +247,8 @@ def _split(graph: Graph, constant: Value, concat: Node) -> list[Value]:
 def fold_affine(graph: Graph, node: Node) -> Outcome:
     """Conv, ConvTranspose or Dense, then a constant per channel → the layer with other weights and bias.
 
-    Add: (w·x + b) + c → w·x + (b + c).   Mul: (w·x + b) · c → (c·w)·x + c·b.   Sub and Div likewise.
-    Batch normalization is such a pair.
+    Add: (w·x + b) + c → w·x + (b + c).   Mul: (w·x + b) · c → (c·w)·x + c·b.   Sub and Div are treated alike. Batch
+    normalization is such a Mul and Add.
     """
     layer = next((p for v in node.inputs if (p := _layer(v)) is not None), None)
     if layer is None or not isinstance(node.op, Binary) or layer.output.type.dtype is not DType.FLOAT32:
@@ -389,7 +389,7 @@ def _reshaped(graph: Graph, value: Value, shape: Shape, before: Node) -> Value:
 
 @pattern(Clamp)
 def fold_clamp(graph: Graph, node: Node) -> Outcome:
-    """Clamp(layer) → layer that clamps: Relu, Relu6 and Clip vanish."""
+    """Clamp(layer(x)) → layer(x) with a clamp of its own: Relu, Relu6 and Clip cost nothing."""
     source, clamp = node.input(0).producer, node.op
     if source is None or not isinstance(clamp, Clamp) or node.output.type.dtype is not DType.FLOAT32:
         return False
@@ -405,7 +405,7 @@ def fold_clamp(graph: Graph, node: Node) -> Outcome:
 
 @pattern(MatMul)
 def fold_transpose_into_row(graph: Graph, node: Node) -> Outcome:
-    """MatMul(x, Wᵀ) of one row of float32 → DirectDense(x, W): W is read as it lies."""
+    """MatMul(x, Wᵀ) of one row of float32 → DirectDense(x, W), which reads W without a transposition."""
     x, turn = node.input(0), node.input(1).producer
     if turn is None or not isinstance(turn.op, Transpose) or node.output.type.dtype is not DType.FLOAT32:
         return False

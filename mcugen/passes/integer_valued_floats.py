@@ -43,7 +43,7 @@ _SLACK = 2.0**-20
 
 @dataclass(frozen=True)
 class ValueRange:
-    """The limits of a tensor's elements, and whether they are whole numbers."""
+    """The range of a tensor's elements, and whether all of them are known to be integers (`is_whole`)."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -52,9 +52,10 @@ class ValueRange:
 
 @pattern(Conv, Dense)
 def keep_codes(graph: Graph, node: Node) -> Outcome:
-    """layer(x, whole weights) of whole x → layer(Dequantize(Quantize(x)), Dequantize(weights)), of scale 1.
+    """layer(x, integer weights), x integer-valued → layer(Dequantize(Quantize(x)), Dequantize(weights)), scale 1.
 
-    The operators that compute x must prove that it is whole, and that it fits int8 or int16.
+    It applies if the operators that compute the float x prove that x is always an integer and fits int8 or int16.
+    The layer can then become an integer layer.
     """
     weights, x = _codes_of(node.input(1)), _source(node.input(0))
     if weights is None:
@@ -195,10 +196,10 @@ _ENDS: Mapping[str, Callable[[float, float], float]] = {
 
 @pattern(Cut)
 def cut_channels(graph: Graph, node: Node) -> Outcome:
-    """Cut(Cast(int32 x) · c + d), in floats, with constants → one product a channel.
+    """Cut(Cast(int32 x) · c + d) in floats, with constants → ChannelCut(x), one multiplication per channel in integers.
 
-    Only the first x of each code matters: float rounding never makes the greater of two numbers the smaller one, so the
-    steps are monotone, and each code has its first x.
+    The result is exact: float rounding is monotone, so each result value begins at one x, and the multiplication
+    only has to begin it at the same x.
     """
     op, chain = node.op, list(_growing(graph, node.input(0)))
     if not isinstance(op, Cut) or len(chain) < 2 or chain[-1].op != Cast(DType.FLOAT32):
@@ -259,7 +260,7 @@ recognize_whole = Rewriting("recognize_whole", keep_codes)
 
 @pattern(Quantize)
 def code_integers(graph: Graph, node: Node) -> Outcome:
-    """Quantize(Cast(integers)) to codes of scale 1 → Cut: no reals between."""
+    """Quantize(Cast(integers)) with scale 1 → Cut(integers): no floats in between."""
     cast, codes = node.input(0).producer, node.output.type
     if cast is None or cast.op != Cast(DType.FLOAT32) or codes.q.scale != (1.0,):
         return False
@@ -273,10 +274,9 @@ def code_integers(graph: Graph, node: Node) -> Outcome:
 
 @pattern(Quantize, Clamp)
 def recognize_cut(graph: Graph, node: Node) -> Outcome:
-    """Quantize(Clamp(Floor(x))), Clamp(Cast(Cast(x) · a / b)) by whole limits → Cut: no division of 64 bits.
+    """Quantize(Clamp(Floor(x))), Clamp(Cast(Cast(x) · a / b)) with integer limits → Cut(x): no 64-bit division.
 
-    The Cut of a Quantize of scale 1 gives the codes as they are stored. Results below 0 need a division of whole
-    numbers that rounds down.
+    Results below 0 need an integer division that rounds down.
     """
     clamp = node.input(0).producer if isinstance(node.op, Quantize) else node
     if clamp is None or not isinstance(clamp.op, Clamp) or clamp.output.type.dtype is not DType.FLOAT32:

@@ -10,21 +10,22 @@ from mcugen.ops.elementwise import Stack
 
 
 def float_islands(graph: Graph) -> dict[str, str]:
-    """Return the layers that read dequantized tensors and whose results are quantized again.
+    """Return the layers that compute in float between a Dequantize and a later Quantize.
 
-    Layers behind the last Dequantize and before the first Quantize are not meant: there the model asks for reals.
+    Layers behind the last Dequantize are left out: the model returns real numbers there. So are layers before the
+    first Quantize.
 
     Returns:
-        The name of each layer's result, and of its operator.
+        The name of each layer's operator, by the name of its result.
     """
     return {node.outputs[0].name: node.op.name for part in graph.nested() for node in _islands(part)}
 
 
 def float_layers(graph: Graph) -> dict[str, str]:
-    """Return all layers that compute in float32, if a part of the graph is quantized; else none.
+    """Return all layers that compute in float32 in a graph that is partly quantized; empty if nothing is quantized.
 
     Returns:
-        The name of each layer's result, and of its operator.
+        The name of each layer's operator, by the name of its result.
     """
     parts = list(graph.nested())
     if not any(value.type.quant is not None for part in parts for value in part.values() if not value.is_constant):

@@ -20,7 +20,7 @@ from mcugen.passes.simplify import simplify
 
 @pattern(Permutable)
 def turn_channels_last(graph: Graph, node: Node) -> Outcome:
-    """op(x) channels-first → Transpose(op'(Transpose(x))) with op' channels-last; constants turn at once."""
+    """op(x), channels first → Transpose(op'(Transpose(x))), channels last; constants are transposed at compile time."""
     if not isinstance(node.op, Permutable) or not node.op.wants_channels_last:
         return False
     return _rewrite_permuted(graph, node, to_channels_last(node.output.type.rank))
@@ -32,7 +32,7 @@ channels_last = Turns("channels_last", turn_channels_last, simplify)
 
 @pattern()
 def sink_transpose(graph: Graph, node: Node) -> Outcome:
-    """op(Transpose(a), …) → Transpose(op'(a, …)) where that pays."""
+    """op(Transpose(a), …) → Transpose(op'(a, …)) if fewer bytes are transposed."""
     perm = _sinkable(node)
     if perm is None:
         return False
@@ -47,7 +47,10 @@ def sink_transpose(graph: Graph, node: Node) -> Outcome:
 
 @pattern(Transpose)
 def raise_transpose(graph: Graph, node: Node) -> Outcome:
-    """Transpose(Reshape(Transpose(x))) → Reshape'(Transpose(x)), as where channels are shuffled, or become pixels."""
+    """Transpose(Reshape(Transpose(x))) → Reshape'(Transpose(x)), if the reshape commutes with the outer transposition.
+
+    Exporters write this to shuffle channels, or to turn channels into pixels.
+    """
     reshape = node.input(0).producer
     if not isinstance(node.op, Transpose) or reshape is None or not isinstance(reshape.op, Reshape):
         return False
@@ -68,7 +71,10 @@ def raise_transpose(graph: Graph, node: Node) -> Outcome:
 
 @pattern(Transpose)
 def merge_transposes(graph: Graph, node: Node) -> Outcome:
-    """Transpose(Reshape(Transpose(x))) → Reshape(Transpose(Reshape(x))), of parts of axes: an image cut to windows."""
+    """Transpose(Reshape(Transpose(x))) → Reshape(Transpose(Reshape(x))), if both permute parts of common axes.
+
+    Exporters write this where an image is cut into windows.
+    """
     reshape = _alone_before(graph, node)
     inner = None if reshape is None else _alone_before(graph, reshape)
     if reshape is None or inner is None or not isinstance(reshape.op, Reshape) or not isinstance(inner.op, Transpose):
@@ -106,10 +112,11 @@ def _common_parts(one: Shape, other: Shape) -> tuple[list[int], list[range], lis
 
 @pattern(Transpose)
 def sink_fork(graph: Graph, node: Node) -> Outcome:
-    """f(Transpose(a), g(Transpose(a))) → Transpose(f'(a, g'(a))) where that pays, though it does not for g alone.
+    """f(Transpose(a), g(Transpose(a))) → Transpose(f'(a, g'(a))) if fewer bytes are transposed.
 
-    Also Transpose(f(g(Transpose(a)))) → f'(g'(a)), where codes are widened on the way; and where one reader's result
-    has several, if all of them read channels last then.
+    Unlike `sink_transpose`, it moves a transposition behind several nodes at once, where moving it behind one node
+    does not pay. It also rewrites Transpose(f(g(Transpose(a)))) → f'(g'(a)), where an operator between them widens
+    the elements.
     """
     region = _region(node) if len(node.output.users) > 1 else _chain(graph, node)
     if not region and node.op == Transpose(inverse(to_channels_last(node.output.type.rank))):
@@ -132,7 +139,7 @@ sink_transposes = Turns("sink_transposes", sink_transpose, sink_fork, raise_tran
 
 
 MAX_SINK_NODES = 32
-"""Largest number of nodes that a transposition may sink through in one step."""
+"""Largest number of nodes that a transposition may be moved behind in one step."""
 
 
 def _region(node: Node) -> dict[Node, Permutation]:

@@ -24,9 +24,12 @@ from mcugen.ops.reduce import Reduce
 from mcugen.ops.softmax import Softmax
 
 MAX_PRODUCERS = 48
-"""Largest depth of consecutive operators that the analysis looks through: several layers of a transformer."""
+"""Largest number of consecutive operators that the analysis of magnitudes follows back from a tensor.
+
+It covers several layers of a transformer.
+"""
 ROUNDING_GROWTH = 1 + 2.0**-10
-"""Factor by which float32 rounding may enlarge sums of up to 2¹² products."""
+"""Factor by which bounds of sums are enlarged, because float32 rounds: enough for sums of 2¹² products."""
 
 _LIMITED: Mapping[str, float] = {
     "Sigmoid": 1,
@@ -54,14 +57,17 @@ _COMBINED: Mapping[str, Callable[[float, float], float]] = {
 class Magnitudes:
     """An analysis that bounds the magnitudes of tensors; infinity where no bound is known.
 
-    Real inputs may be anything but NaN and infinities.
+    Real model inputs may be any finite numbers.
     """
 
     def __init__(self) -> None:
         self._known: dict[Value, float] = {}
 
     def of(self, value: Value, depth: int = 0) -> float:
-        """Return an upper bound of the magnitudes of a tensor's elements."""
+        """Return an upper bound of the magnitudes of a tensor's elements.
+
+        `depth` is the number of operators that were followed so far.
+        """
         if value.data is not None:
             return _largest(real_data(value))
         if value not in self._known:

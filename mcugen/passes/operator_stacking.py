@@ -17,24 +17,24 @@ from mcugen.ops.pool import MaxPool
 from mcugen.passes.rewrite import Outcome, pattern
 
 MAX_STEPS = 16
-"""Largest number of steps of one loop: longer loops spill registers and gain nothing."""
+"""Largest number of elementwise operators in one loop: longer loops spill registers and gain nothing."""
 
 
 @pattern(Elementwise)
 def stack_unary(graph: Graph, node: Node) -> Outcome:
-    """f(g(x)) → (f ∘ g)(x) where x alone varies, so that on int8 they become a single table."""
+    """f(g(x)) → (f ∘ g)(x) if only x is not constant, so that on int8 both become a single table."""
     return _stack(graph, node, single_input=True)
 
 
 @pattern(Elementwise)
 def stack_elementwise(graph: Graph, node: Node) -> Outcome:
-    """f(g(…), …) → one Stack, where the inner result has no other reader and the same shape."""
+    """f(g(…), …) → one Stack, if the inner result has no other reader and the same shape."""
     return _stack(graph, node, single_input=False)
 
 
 @pattern(Elementwise)
 def tabulate(graph: Graph, node: Node) -> Outcome:
-    """f(g(x), h(x)) → table[x], where an int8 tensor x alone varies: SiLU and GELU as quantizers spell them out."""
+    """f(g(x), h(x)) → table[x] if all depends on one int8 tensor x: SiLU and GELU as quantizers write them."""
     read = dict.fromkeys(_varying(node))
     if node.output.type.dtype is not DType.INT8 or not _has_scalars(node):
         return False
@@ -55,7 +55,7 @@ def tabulate(graph: Graph, node: Node) -> Outcome:
 
 @pattern(MaxPool)
 def pool_first(graph: Graph, node: Node) -> Outcome:
-    """MaxPool(f(x)) → f(MaxPool(x)) where f never falls: a function of int8 codes is computed of what is left."""
+    """MaxPool(f(x)) → f(MaxPool(x)) if f is non-decreasing on int8: f then runs on fewer elements."""
     source, pool_output = node.input(0).producer, node.output
     if source is None or not isinstance(source.op, Elementwise) or pool_output.type.dtype is not DType.INT8:
         return False

@@ -14,9 +14,9 @@ from mcugen.passes.rewrite import Outcome, pattern
 
 @pattern(Dense, Conv)
 def keep_packed(graph: Graph, node: Node) -> Outcome:
-    """Dense(x, dequantized constant) → PackedDense of the codes: of reals, or of codes to reals.
+    """Dense(x, dequantized constant) → PackedDense(x, stored integers), for real x or for quantized x with real output.
 
-    A convolution whose kernel is a single pixel becomes a PackedDense between two transpositions.
+    A convolution with a 1×1 kernel becomes a PackedDense between two transpositions.
     """
     assert isinstance(node.op, Dense | Conv)
     if isinstance(node.op, Conv) and not _reads_pixels(node):

@@ -15,7 +15,14 @@ from mcugen.passes.rewrite import Log, NearMiss
 class Effect:
     """The effect of one run of a pass on a graph.
 
-    `laws` holds the law of each pattern; a pass without patterns has no laws, and refuses nothing.
+    Attributes:
+        name: Name of the pass.
+        because: Reason of the pass, as the pipeline states it.
+        graph: Name of the graph.
+        laws: Equation `before → after` of each pattern, by the pattern's name; empty for a pass without patterns.
+        before: Printed graph before the pass.
+        after: Printed graph after the pass.
+        refusals: Nodes that patterns left as they are, though they almost matched.
     """
 
     name: str
@@ -58,7 +65,7 @@ def observed(pass_: object, because: str, graph: Graph, before: str, log: Log) -
         because: The reason of the pass, as the pipeline states it.
         graph: The graph after the pass.
         before: The printed graph before the pass.
-        log: The answers of the pass's patterns.
+        log: The outcomes of the pass's patterns.
     """
     patterns = getattr(pass_, "patterns", ())
     laws = {pattern.name: pattern.stated for pattern in patterns}

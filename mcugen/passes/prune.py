@@ -26,11 +26,11 @@ Mask = npt.NDArray[np.bool_]
 """A flag for each channel."""
 
 CHANNEL_MULTIPLE = 8
-"""Number of channels whose multiples kernels compute fast: some unread channels are kept to reach a multiple."""
+"""Number of channels whose multiples have fast kernels: some unread channels are kept to reach a multiple."""
 
 
 def drop_channels(graph: Graph) -> bool:
-    """Channels that are constant or unread → narrower tensors, with the constants in the readers' biases."""
+    """Tensors with constant or unread channels → narrower tensors; constants move into the readers' biases."""
     before = _computed(graph)
     plan = _Plan(graph, {} if graph.shapes_vary else constant_channels(graph))
     while True:
@@ -54,7 +54,10 @@ def _computed(graph: Graph) -> Dropped:
 
 
 def constant_channels(graph: Graph) -> dict[Value, Array]:
-    """Return for each tensor, by channel, the only code that the channel holds, or NaN."""
+    """Return, for each quantized tensor, an array with the constant value of each channel, NaN for other channels.
+
+    Values are stored integers. Tensors without constant channels are left out.
+    """
     constants: dict[Value, Array] = {}
     for value, (low, high) in bounds_of(graph).items():
         if value.type.count and value.type.rank:

@@ -17,15 +17,22 @@ Outcome = bool | str
 Law = Callable[[Graph, Node], Outcome]
 
 MAX_REWRITES_PER_NODE = 1000
-"""Limit of rewrites for each node that a pass finds: far more than any set of laws that ends would take."""
+"""Largest number of rewrites in a pass, per node: more mean that patterns undo each other, and raise an error."""
 
 MAX_PASS_ROUNDS = 1000
-"""Limit of rounds of passes that make work for each other."""
+"""Largest number of rounds of passes that enable each other: more are a bug, and raise an error."""
 
 
 @dataclass(frozen=True)
 class NearMiss:
-    """A record of why a pattern left a node as it is, though it almost matched."""
+    """A record of why a pattern left a node as it is, though it almost matched.
+
+    Attributes:
+        pattern: Name of the pattern.
+        place: Operator and ONNX name of the node.
+        value: Name of the node's first output.
+        reason: What did not match.
+    """
 
     pattern: str
     place: str
@@ -38,20 +45,24 @@ class NearMiss:
 
 @dataclass
 class Log:
-    """The answers of patterns at nodes; a node that changed is asked again, and the last answer counts."""
+    """A record of the outcomes of patterns at nodes.
+
+    A pattern is applied again to a node that changed; its last outcome counts. `rewrites` is the number of
+    rewrites.
+    """
 
     rewrites: int = 0
     _refused: dict[tuple[str, Node], str] = field(default_factory=dict)
 
     def note(self, pattern: Pattern, node: Node, outcome: Outcome) -> None:
-        """Record the answer of a pattern at a node."""
+        """Record the outcome of a pattern at a node."""
         self.rewrites += outcome is True
         self._refused.pop((pattern.name, node), None)
         if isinstance(outcome, str):
             self._refused[pattern.name, node] = outcome
 
     def refusals(self, graph: Graph) -> list[NearMiss]:
-        """Return the refusals that hold in the end, in the order of nodes."""
+        """Return the near misses that remain at the end of the pass, in the order of nodes."""
         place = {node: number for number, node in enumerate(graph.nodes)}
         held = [(place[node], name, node, why) for (name, node), why in self._refused.items() if node in place]
         held.sort(key=lambda row: row[:2])
@@ -59,9 +70,9 @@ class Log:
 
 
 class Rewriting:
-    """A pass that applies patterns until nothing changes, and removes nodes that nobody reads.
+    """A pass that applies rewrite patterns until nothing changes, and removes nodes that nobody reads.
 
-    At a node, the first pattern that rewrites something is taken.
+    At each node, the first pattern that matches is applied.
     """
 
     def __init__(self, name: str, *patterns: Pattern) -> None:
@@ -106,9 +117,11 @@ class Rewriting:
 
 
 class Pattern(Rewriting):
-    """A rewrite pattern that states one law, and is a pass of its own.
+    """A rewrite pattern, which is also a pass of its own.
 
-    `law` is called at every node with an operator of the classes `roots`.
+    A pattern is a function (`law`) that gets the graph and a node with an operator of the classes `roots`. It
+    rewrites the node and returns True, or returns False, or the reason of a near miss. The first line of its
+    docstring is the equation `before → after` (its law), which reports show.
     """
 
     def __init__(self, law: Law, roots: tuple[type[Operator], ...]) -> None:
@@ -118,25 +131,26 @@ class Pattern(Rewriting):
 
     @property
     def name(self) -> str:
-        """Return the name of the function that states the law."""
+        """Return the name of the pattern: that of its function."""
         return self.__name__
 
     @property
     def stated(self) -> str:
-        """The law in one line: `before → after`."""
+        """Return the equation of the pattern in one line: `before → after`."""
         return (self.__doc__ or "").partition("\n")[0]
 
 
 def pattern(*roots: type) -> Callable[[Law], Pattern]:
-    """Return a decorator that makes a pattern of a function, whose docstring begins with the law.
+    """Return a decorator that registers a function as a rewrite pattern.
 
-    The law is called at nodes with an operator of the classes `roots`; without roots at every node.
+    The first line of the function's docstring is the equation `before → after`. The function is called for nodes
+    whose operator is in `roots`, or for all nodes without `roots`. See Pattern.
     """
     return lambda law: Pattern(law, roots or (Operator,))
 
 
 class Turns(Rewriting):
-    """A pass of other passes that make work for each other: they take turns until none has anything left to do."""
+    """A pass that runs several passes in turns until none of them changes anything, because they enable each other."""
 
     def __init__(self, name: str, *passes: Rewriting) -> None:
         super().__init__(name, *(pattern for one in passes for pattern in one.patterns))

@@ -17,12 +17,12 @@ from mcugen.ops.packed import DequantizeBlocks
 from mcugen.passes.rewrite import Outcome, Rewriting, pattern
 
 MIN_REPORTED_BYTES = 1024
-"""Least size in bytes of dequantized weights that is reported to the user."""
+"""Smallest size in bytes of dequantized weights that is reported to the user."""
 
 
 @pattern()
 def fold_constant(graph: Graph, node: Node) -> Outcome:
-    """f(constants) → constant. What is quantized stays so: Dequantize is left to those who read it."""
+    """f(constants) → constant. Dequantize is not folded, so that constants stay quantized for their readers."""
     if isinstance(node.op, Dequantize | DequantizeBlocks):
         return False
     if not node.inputs or any(v is None or not v.is_constant for v in node.inputs):
@@ -33,7 +33,10 @@ def fold_constant(graph: Graph, node: Node) -> Outcome:
 
 @pattern(Elementwise)
 def fold_statistics(graph: Graph, node: Node) -> Outcome:
-    """f(Dequantize(constant), …) → f(constant, …), of one number a channel: what is computed of them has no codes."""
+    """f(Dequantize(constant), …) → f(constant, …), for constants with one number per channel, such as statistics.
+
+    What is computed from them stays in float.
+    """
     if isinstance(node.op, Dequantize) or node.output.type.count > max(node.output.type.shape, default=1):
         return False
     reals = [v if v is None or v.is_constant else _dequantized(graph, v) for v in node.inputs]
@@ -55,7 +58,7 @@ def _dequantized(graph: Graph, value: Value) -> Value | None:
 
 @pattern(Movement)
 def move_codes(graph: Graph, node: Node) -> Outcome:
-    """Movement(Dequantize(constant)) → Dequantize(constant, moved)."""
+    """Movement(Dequantize(constant)) → Dequantize(constant moved at compile time)."""
     source = node.input(0).producer
     if len(node.inputs) != 1 or source is None or not isinstance(source.op, Dequantize):
         return False
@@ -75,7 +78,7 @@ def move_codes(graph: Graph, node: Node) -> Outcome:
 
 @pattern(Dequantize, DequantizeBlocks)
 def fold_dequantized(graph: Graph, node: Node) -> Outcome:
-    """Dequantize(constant) → float constant: what no integer operator has taken is weight-only quantization."""
+    """Dequantize(constant) → float constant, if no integer operator reads it: weight-only quantization."""
     real, codes = node.output.type, node.input(0).data
     if codes is None:
         return False
@@ -96,7 +99,7 @@ def _replace_by_constants(graph: Graph, node: Node) -> None:
 
 @pattern(Transpose)
 def turn_blocks(graph: Graph, node: Node) -> Outcome:
-    """Transpose(DequantizeBlocks(w, s)) → DequantizeBlocks(wᵀ, sᵀ)."""
+    """Transpose(DequantizeBlocks(w, s)) → DequantizeBlocks(wᵀ, sᵀ): the constants are transposed at compile time."""
     source = node.input(0).producer
     if source is None or not isinstance(source.op, DequantizeBlocks) or node.op != Transpose((1, 0)):
         return False
@@ -111,7 +114,7 @@ def turn_blocks(graph: Graph, node: Node) -> Outcome:
 
 @pattern(Simplifiable)
 def take_equal(graph: Graph, node: Node) -> Outcome:
-    """f(x) → a value that equals it, as the operator itself knows (`Simplifiable`)."""
+    """f(x) → a cheaper value that equals it, if the operator knows one (`Simplifiable`)."""
     value = node.op.simplify(node, graph) if isinstance(node.op, Simplifiable) and len(node.outputs) == 1 else None
     if value is None:
         return False
@@ -137,7 +140,7 @@ def _is_part(value: Value, node: Node) -> bool:
 
 @pattern()
 def drop_outputs(graph: Graph, node: Node) -> Outcome:
-    """f(x) of whose outputs nobody reads some → f without them, if there is one."""
+    """f(x) with unread outputs → f(x) without these outputs, if f can omit them (`Partial`)."""
     if len(node.outputs) == 1:
         return False
     needed: Sequence[bool] = [bool(v.uses) or graph.is_output(v) for v in node.outputs]
@@ -161,7 +164,10 @@ def drop_outputs(graph: Graph, node: Node) -> Outcome:
 
 @pattern(Slice)
 def take_state(graph: Graph, node: Node) -> Outcome:
-    """Slice of the last step that a loop or recurrent layer stacked → the layer's final state, if no other reader."""
+    """Slice of the last step of a loop's stacked output → the loop's final state, if nobody else reads the output.
+
+    Recurrent layers count as loops.
+    """
     whole, begin = run_of(node.output)
     source, reader = whole.producer, graph.only_user(whole)
     while reader is not None and isinstance(reader.op, Reshape):

@@ -24,7 +24,7 @@ MIN_ADVISED_GAIN_DB = 3.0
 """Gain in SQNR, in dB, that a wider activation type must bring to be advised."""
 
 MIN_DOUBLING_GAIN_DB = 1.0
-"""Gain in SQNR, in dB, of twice as many calibration samples from which on still more samples are advised."""
+"""Gain in SQNR, in dB, by doubling the calibration samples from which on the user is advised to give more samples."""
 
 MAX_TRIAL_SAMPLES = 16
 """Largest number of calibration samples, and of evaluation samples, of a trial, so that a trial takes little time."""
@@ -35,7 +35,9 @@ ENOUGH_CALIBRATION_SAMPLES = 100
 
 @dataclass(frozen=True)
 class Advisor:
-    """The trials behind the advice: other precisions, and fewer samples, with weights rounded to nearest.
+    """A source of advice on high accuracy loss, by trials with other precisions and with fewer samples.
+
+    Trials round weights to nearest, to save time.
 
     Attributes:
         source: The float model as loaded.

@@ -205,7 +205,7 @@ class _Assigner:
         for output, kept in self.states:
             groups.join(output, kept)
         integer = [n for n in self.nodes if self.precision.get(n, DType.FLOAT32) is not DType.FLOAT32]
-        self.shared = shared.tie([n for n in self.nodes if n in self.movers or n in integer], groups)
+        self.shared = shared.join_equal_layers([n for n in self.nodes if n in self.movers or n in integer], groups)
         members: dict[Value, list[Value]] = {}
         for value in self.graph.values():
             if not value.is_constant and value.type.dtype is DType.FLOAT32:

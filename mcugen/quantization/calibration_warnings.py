@@ -23,10 +23,14 @@ MIN_RAW_ELEMENTS = 64
 Shorter inputs are features, which may well be whole numbers.
 """
 
-MIN_RAW_MAXIMUM, MIN_RAW_LEVELS = 200, 32
-"""Smallest maximum of an input, and smallest number of distinct values, that make it count as raw bytes."""
+MIN_RAW_MAXIMUM = 200
+"""Smallest value that the maximum of an input must have for the input to count as raw bytes."""
+
+MIN_RAW_LEVELS = 32
+"""Smallest number of distinct values that an input must have to count as raw bytes."""
 
 MAX_BYTE_VALUE = 255.0
+"""Largest value of a raw byte."""
 
 MAX_RAW_SUM_RATIO = 64.0
 """Largest ratio of the first layer's sums to its bias for which the layer expects raw bytes.

@@ -79,7 +79,7 @@ def integer_graph(quantized: Quantization) -> Graph:
 
 
 def integer_tensors(graph: Graph, sample: Sample) -> dict[str, Array]:
-    """Return the values of all activations for one sample, by name; quantized tensors as reals."""
+    """Interpret an integer graph on one sample, and return all activations by name, dequantized to real values."""
     tensors: dict[str, Array] = {}
 
     def keep(node: Node, arrays: list[Array]) -> None:
@@ -141,7 +141,7 @@ def _sources(graph: Graph, known: set[str]) -> dict[Value, list[str]]:
 def _row(quantized: Quantization, value: Value, node: Node | None, pair: _Pair, sources: list[str]) -> LayerError:
     plan, layer_name = quantized.plan, node.outputs[0].name if node else value.name
     stored = plan.activations.get(value.name)
-    low, high = reach(stored) if stored else (None, None)
+    low, high = representable_range(stored) if stored else (None, None)
     integer, real = pair.concatenated()
     return LayerError(
         name=value.name,
@@ -169,14 +169,14 @@ def _precision(plan: Plan, node: Node | None, stored: Stored | None) -> DType:
     return stored.dtype if stored else DType.FLOAT32
 
 
-def reach(stored: Stored) -> tuple[float, float]:
-    """Return the smallest and the largest real that a stored tensor can represent."""
+def representable_range(stored: Stored) -> tuple[float, float]:
+    """Return the smallest and the largest real value that a stored tensor can represent."""
     return code_range(stored.quant, stored.dtype)
 
 
 def clipped_share(real: Array, stored: Stored) -> float:
-    """Return the share of elements that lie beyond the representable range by more than rounding."""
-    low, high = reach(stored)
+    """Return the share of elements of `real`, from 0 to 1, more than half a scale outside the representable range."""
+    low, high = representable_range(stored)
     step = float(stored.quant.scale[0]) / 2
     return float(((real < low - step) | (real > high + step)).mean()) if real.size else 0.0
 

@@ -26,12 +26,12 @@ class Domain(Enum):
     INSIDE_ONE = "-1 < x < 1"
 
     def ends(self, margin: float, low: float, high: float) -> tuple[float, float]:
-        """Return the smallest and the largest argument that is allowed.
+        """Return the smallest and the largest argument to which a quantized argument must be clamped.
 
         Args:
             margin: The distance to keep from an end that does not belong to the domain.
-            low: The lower end of the argument's range.
-            high: The upper end of the argument's range. Denominators whose range has one sign stay on that side of 0.
+            low: The lower end of the argument's calibrated range.
+            high: The upper end of that range. A denominator whose range has one sign keeps this sign.
         """
         match self:
             case Domain.NOT_NEGATIVE:
@@ -67,7 +67,7 @@ _OF_UNARY = {
 
 
 def domain_of(node: Node, value: Value) -> Domain | None:
-    """Return the domain of a node's function in one of its inputs; None if the function is finite everywhere."""
+    """Return the domain of a node's function in its input `value`; None if the function is finite everywhere."""
     if isinstance(node.op, Unary):
         return _OF_UNARY.get(node.op.function)
     if not isinstance(node.op, Binary):

@@ -56,7 +56,7 @@ class _Space:
 
 
 def equalize(graph: Graph) -> bool:
-    """Scale the weights around depthwise layers so that each channel's weights are equally large before and behind it.
+    """Scale the weights around depthwise layers, so that a channel's weights are equally large on both sides.
 
     Return whether the graph changed.
     """

@@ -25,25 +25,36 @@ Sample = Mapping[str, Array]
 
 HOLD_OUT_STRIDE = 5
 """Reciprocal share of held-out samples: one of so many samples is held out."""
-MIN_HELD_OUT_SAMPLES, MAX_HELD_OUT_SAMPLES = 4, 32
-"""Smallest and largest number of held-out samples; none is held out if the smallest is not reached."""
+MIN_HELD_OUT_SAMPLES = 4
+"""Smallest number of held-out samples: if there would be fewer, no sample is held out."""
+
+MAX_HELD_OUT_SAMPLES = 32
+"""Largest number of held-out samples."""
 
 MIN_HALF_SAMPLES = 32
 """Smallest number of samples in each half if one half chooses precisions and the other evaluates them."""
 
-MIN_EVALUATION_SAMPLES, MAX_EVALUATION_SAMPLES = 4, 64
-"""Smallest and largest number of evaluation samples."""
+MIN_EVALUATION_SAMPLES = 4
+"""Smallest number of evaluation samples, however large the model is."""
+MAX_EVALUATION_SAMPLES = 64
+"""Largest number of evaluation samples."""
 MAX_EVALUATION_MACS = 2 * 10**9
 """Largest number of multiply-accumulates of all evaluation samples together: large models get fewer samples."""
 
 MIN_CLASS_AGREEMENT = 0.9
-"""Agreement of the classes below which the user is warned; an SQNR below DIVERGED_DB warns, too."""
+"""Share of samples with the same class in both models below which the user is warned of a high accuracy loss.
+
+An SQNR below DIVERGED_DB warns, too.
+"""
 
 HIGH_LOSS_NOTE = "quantization costs much"
 """First words of the note that warns of a high accuracy loss."""
 
-NUM_EXPLAINING_SAMPLES, NUM_NAMED_WORST_LAYERS = 2, 3
-"""Number of samples that compare the layers (numpy computes the integers), and of layers that are named."""
+NUM_EXPLAINING_SAMPLES = 2
+"""Number of samples on which the warning compares the layers: few, because numpy runs the integer model."""
+
+NUM_NAMED_WORST_LAYERS = 3
+"""Number of layers of lowest SQNR that the warning names."""
 
 
 def hold_out(samples: Sequence[Sample], is_stream: bool) -> tuple[Sequence[Sample], Sequence[Sample]]:

@@ -19,44 +19,46 @@ from mcugen.quantization.float_model import FloatModel
 from mcugen.quantization.plan import Plan
 from mcugen.quantization.recurrent import rounded_weights
 from mcugen.quantization.sensitivity import MAX_GROUP_RUN_MACS, judged_tensors, power
-from mcugen.quantization.weights import NUM_SCALE_HALVINGS, in_flash, real_weights, stored_bits
+from mcugen.quantization.weights import NUM_SCALE_HALVINGS, real_weights, stored_bits, stored_weights
 
 MAX_WIDE_WEIGHT_SHARE = 0.2
 """Largest share of all weights (unused ones included) that may keep 8 bits."""
 
 KNAPSACK_STEPS = 1024
-"""Number of size steps of the knapsack problem that chooses the layers with 8-bit weights."""
+"""Number of steps that sizes are rounded up to in the knapsack problem that chooses the layers with 8-bit weights."""
 
 MAX_FINALIST_NOISE_RATIO = 2.0
-"""Largest ratio of a finalist's estimated noise to the least one.
+"""Largest estimated noise of a choice of layers that is tried with rounded weights, relative to the least estimate.
 
 The estimate adds up the layers' separate noises; their joint noise may differ by as much.
 """
 
 NUM_FINALISTS = 4
-"""Number of choices whose weights are rounded by the samples; the choice that then has least noise is taken.
+"""Number of choices of layers (finalists) that are tried with rounded weights; the one with least noise wins.
 
-Layers behind others with 4-bit weights make up for their errors, which no layer's separate noise shows.
+Layers compensate errors of earlier layers with 4-bit weights, which the noise of a single layer does not show.
 """
 
 BYTES_PER_WEIGHT = {DType.INT16: 2.0, DType.INT8: 1.0, DType.INT4: 0.5, DType.INT2: 0.25}
 """Bytes per weight by type, without the weight's share of a group's scale."""
 
 MIN_AVERAGE_BITS = 2.0
-"""Smallest average number of bits per weight that compression is asked for."""
+"""Smallest average number of bits per weight that compression aims at."""
 
 MAX_NOISE_SAMPLES = 32
 """Largest number of samples by which a layer's noise is measured."""
 
 
 def candidates(model: FloatModel, plan: Plan) -> list[Node]:
-    """Return the layers with 8-bit activations whose weights are initializers of the ONNX model.
+    """Return the layers that may have 4-bit weights: activations of 8 bits, and weights in ONNX initializers.
 
     Recurrent layers are among them.
     """
     initializer_names = {t.name for t in model.proto.graph.initializer}
     layers = [n for n in model.graph.nodes if weight_axes(n.op) and plan.precision_of(n) is DType.INT8]
-    return [n for n in [*layers, *cells(model, plan)] if all(v.name in initializer_names for v in weights_of(n))]
+    return [
+        n for n in [*layers, *recurrent_layers(model, plan)] if all(v.name in initializer_names for v in weights_of(n))
+    ]
 
 
 def weights_of(node: Node) -> list[Value]:
@@ -71,16 +73,16 @@ def count(node: Node) -> int:
     return sum(v.type.count for v in weights_of(node))
 
 
-def cells(model: FloatModel, plan: Plan) -> list[Node]:
-    """Return the recurrent layers with 8-bit activations, whose weights have 4 bits where the user asks for that."""
+def recurrent_layers(model: FloatModel, plan: Plan) -> list[Node]:
+    """Return the recurrent layers with 8-bit activations that can be written as integer ONNX steps."""
     nodes = [n for n in model.graph.nodes if plan.precision_of(n) is DType.INT8]
     return [n for n in nodes if isinstance(n.op, Cell) and n.op.can_expand(n)]
 
 
-def promising(
+def choose_finalists(
     model: FloatModel, plan: Plan, layers: Sequence[Node], samples: Sequence[Mapping[str, Array]]
 ) -> list[list[str]]:
-    """Return up to NUM_FINALISTS choices of layers that keep 4-bit weights, the most promising first.
+    """Return up to NUM_FINALISTS choices of layers that keep 4-bit weights, the one of least estimated noise first.
 
     Args:
         model: The float model.
@@ -127,16 +129,16 @@ def choose_layers(
 
 
 def best_subsets(values: Sequence[float], sizes: Sequence[int], room: float, max_subsets: int = 1) -> list[set[int]]:
-    """Return the subsets of greatest value that fit in the room: up to `max_subsets` of them, the best first.
+    """Return the subsets of greatest total value whose total size is at most `room`, the best first.
 
-    This is the knapsack problem, solved by dynamic programming. It is exact to a share of 1 / KNAPSACK_STEPS of the
-    room. A partial choice is kept if fewer than `max_subsets` smaller ones are equal or superior to it.
+    This is the knapsack problem, solved by dynamic programming. Each size is rounded up to a multiple of
+    `room` / KNAPSACK_STEPS.
 
     Args:
         values: The value of each item.
         sizes: The size of each item.
         room: The largest total size.
-        max_subsets: The largest number of subsets.
+        max_subsets: The largest number of subsets to return.
 
     Returns:
         Each subset as indices of items.
@@ -162,7 +164,7 @@ def _superior(choices: Sequence[tuple[int, float, int]], max_choices: int) -> li
 
 
 def stored_share(model: FloatModel, plan: Plan) -> float:
-    """Return the bytes of all weights in flash, relative to one byte for each weight."""
+    """Return the bytes of all weights in flash divided by the number of these weights: 1.0 if all are plain int8."""
     layers = [n for n in model.graph.nodes if weights_of(n)]
     return sum(stored_bytes(n, plan) for n in layers) / max(sum(num_stored_weights(n, plan) for n in layers), 1)
 
@@ -182,7 +184,7 @@ def stored_bytes(node: Node, plan: Plan) -> float:
 def num_stored_weights(node: Node, plan: Plan) -> int:
     """Return the number of a layer's weights in flash, without unused ones if the plan holds its quantized weights."""
     codes = plan.layers.get(node.outputs[0].name)
-    return count(node) if codes is None else in_flash(codes).size
+    return count(node) if codes is None else stored_weights(codes).size
 
 
 def weights_in_flash(model: FloatModel, plan: Plan) -> int:
@@ -190,37 +192,37 @@ def weights_in_flash(model: FloatModel, plan: Plan) -> int:
     return sum(num_stored_weights(n, plan) for n in model.graph.nodes)
 
 
-def room_for_wide(model: FloatModel, plan: Plan, share: float) -> float:
-    """Return how many weights with 4 bits in `plan` may have 8 bits, within a budget of bytes.
+def num_affordable_int8_weights(model: FloatModel, plan: Plan, share: float) -> float:
+    """Return the number of weights that can go from 4 to 8 bits within a budget of bytes.
 
-    The result is negative if even 4 bits for all of them take too much.
+    The result is negative if `plan` exceeds the budget.
 
     Args:
         model: The float model.
         plan: The plan with 4-bit weights.
-        share: The budget, relative to one byte per weight.
+        share: The budget in bytes per weight, on average.
     """
     return 2 * weights_in_flash(model, plan) * (share - stored_share(model, plan))
 
 
-def codable(model: FloatModel, plan: Plan) -> list[Node]:
+def compressible_layers(model: FloatModel, plan: Plan) -> list[Node]:
     """Return the layers with 8-bit weights, which can be compressed."""
     integer = [n for n in model.graph.nodes if weight_axes(n.op) and plan.precision_of(n) is not DType.FLOAT32]
     return [n for n in integer if plan.weights_of(n) is DType.INT8]
 
 
-def even_bits(model: FloatModel, plan: Plan, share: float) -> dict[str, float]:
-    """Return equal bits per weight for all layers that can be compressed, so that all weights meet a budget.
+def uniform_bits(model: FloatModel, plan: Plan, share: float) -> dict[str, float]:
+    """Return the number of bits per weight, equal for all compressible layers, that makes all weights meet a budget.
 
     Args:
         model: The float model.
         plan: The plan without compression.
-        share: The budget, relative to one byte per weight.
+        share: The budget in bytes per weight, on average.
 
     Returns:
-        The bits by the name of the layer's output; empty if the other layers take too much.
+        The bits by the name of the layer's output; empty if that needs fewer than MIN_AVERAGE_BITS bits.
     """
-    layers = codable(model, plan)
+    layers = compressible_layers(model, plan)
     coded, total = sum(num_stored_weights(n, plan) for n in layers), weights_in_flash(model, plan)
     other_bytes = sum(stored_bytes(n, plan) for n in model.graph.nodes if weights_of(n) and n not in layers)
     bits = 8 * (share * total - other_bytes) / max(coded, 1)
@@ -228,14 +230,17 @@ def even_bits(model: FloatModel, plan: Plan, share: float) -> dict[str, float]:
 
 
 def allot_bits(noise: Mapping[Node, float], plan: Plan) -> dict[str, float]:
-    """Return the bits per weight of each layer that add least noise with as many bits altogether as in `plan`.
+    """Distribute the bits of all compressed layers anew so that their total noise is least.
 
-    The noise of a weight falls by a factor of 4 with each bit, and is best equal for all layers ("reverse
-    water-filling").
+    The noise of a weight falls by a factor of 4 with each bit, so it should be equal for all layers ("reverse
+    water-filling"). The total number of bits stays as in `plan`.
 
     Args:
         noise: The noise that each layer adds to the outputs with the bits that it has in `plan`.
         plan: The plan with the present bits.
+
+    Returns:
+        The average bits per weight, by the name of the layer's output.
     """
     layers, sizes = list(noise), np.array([num_stored_weights(n, plan) for n in noise], float)
     present_bits = np.array([plan.code_bits[n.outputs[0].name] for n in layers])
@@ -249,8 +254,10 @@ def allot_bits(noise: Mapping[Node, float], plan: Plan) -> dict[str, float]:
     return dict(plan.code_bits) | {n.outputs[0].name: float(b) for n, b in zip(layers, bits, strict=True)}
 
 
-def narrowest(model: FloatModel, plan: Plan, samples: Sequence[Mapping[str, Array]], share: float) -> list[str]:
-    """Return the layers that keep 2-bit weights; the others return to 4 bits.
+def choose_two_bit_layers(
+    model: FloatModel, plan: Plan, samples: Sequence[Mapping[str, Array]], share: float
+) -> list[str]:
+    """Return the output names of the layers that keep 2-bit weights.
 
     The layers that add most noise return to 4 bits, as many as fit in the budget.
 
@@ -258,7 +265,7 @@ def narrowest(model: FloatModel, plan: Plan, samples: Sequence[Mapping[str, Arra
         model: The float model.
         plan: A plan in which the candidate layers have 2-bit weights.
         samples: The samples by which the noise of each layer is measured.
-        share: The budget, relative to one byte per weight.
+        share: The budget in bytes per weight, on average.
     """
     layers = [n for n in candidates(model, plan) if n.outputs[0].name in plan.two_bits]
     codes = {n: plan.layers[n.output.name] for n in layers}

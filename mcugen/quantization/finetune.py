@@ -22,7 +22,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import Reference, interpret
 from mcugen.hir.traits import bias_input, weight_axes
 from mcugen.hir.types import Array, DType
-from mcugen.numerics.fixedpoint import through
+from mcugen.numerics.fixedpoint import fake_quantize
 from mcugen.numerics.threads import one_thread
 from mcugen.ops.gradient import unfuse
 from mcugen.ops.gradient.reverse import gradients_of_several
@@ -40,7 +40,7 @@ BATCH_SAMPLES = 8
 """Number of samples of a training step."""
 
 FINETUNE_LEARNING_RATE = 0.01
-"""Initial learning rate, in scales of a weight or, for a bias, of the output tensor."""
+"""Initial learning rate, in units of a weight's scale or, for a bias, of the output tensor's scale."""
 
 MOMENTUM, DECAY = 0.9, 0.99
 """Decay rates of Adam's first and second moment."""
@@ -263,4 +263,4 @@ def _add_roundings(graph: Graph, plan: Plan) -> tuple[dict[Node, Reference], dic
 
 def _rounding(stored: Stored) -> Reference:
     """Return a function that rounds reals as a stored tensor does."""
-    return lambda _node, arrays: [through(arrays[0], stored.quant, stored.dtype)]
+    return lambda _node, arrays: [fake_quantize(arrays[0], stored.quant, stored.dtype)]

@@ -18,14 +18,19 @@ from mcugen.quantization.qdq import stored_name
 
 @dataclass(frozen=True)
 class WeightStorage:
-    """The bytes of each layer's weights, by the name of the layer's output, and the number of removed channels."""
+    """The flash that the quantized weights take after constant channels were removed.
+
+    Attributes:
+        layers: The bytes of each layer's weights, by the name of the layer's output.
+        dropped: The number of removed channels in the whole model.
+    """
 
     layers: Mapping[str, int]
     dropped: int
 
     @staticmethod
     def of(graph: Graph) -> WeightStorage:
-        """Return the flash use of an imported model, which is optimized in place."""
+        """Return the flash use of the weights of an imported quantized model, which is optimized in place."""
         optimize(graph)
         layers = {
             node.output.name: sum(
@@ -36,20 +41,23 @@ class WeightStorage:
         }
         return WeightStorage(layers, graph.dropped.channels)
 
-    def of_layer(self, name: str) -> int:
-        """Return the bytes of a layer of the float model; 0 if the layer was removed."""
+    def layer_bytes(self, name: str) -> int:
+        """Return the bytes in flash of a layer's quantized weights; 0 if the layer was removed.
+
+        `name` is the name of the layer's output in the float model.
+        """
         return self.layers.get(stored_name(name), self.layers.get(name, 0))
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of the weights of all layers."""
+        """Return the bytes in flash of the quantized weights of all layers."""
         return sum(self.layers.values())
 
 
-def constants_of(graph: Graph, tensors: Iterable[str]) -> dict[str, Array]:
-    """Return the real that each constant channel holds, else NaN, by the name of the float model's tensor.
+def constant_channels(graph: Graph, tensors: Iterable[str]) -> dict[str, Array]:
+    """Return an array per tensor: the real value of each channel that is constant, NaN for other channels.
 
-    Tensors without constant channels are left out.
+    The key is the tensor's name in the float model. Tensors without constant channels are left out.
 
     Args:
         graph: The imported quantized model, which is changed in place.

@@ -27,9 +27,9 @@ from mcugen.ops.conversion import Dequantize, Quantize
 from mcugen.ops.onnx_node import BUILT_IN, Registry
 from mcugen.passes.simplify import fold_dequantized
 from mcugen.quantization.equalize import equalize
-from mcugen.quantization.normalized import even_out
+from mcugen.quantization.normalized import equalize_normalizations
 from mcugen.quantization.onnx_writer import OnnxWriter
-from mcugen.quantization.weights import give_biases
+from mcugen.quantization.weights import add_zero_biases
 
 OPSET_INT16 = 21
 """First opset whose QuantizeLinear has int16 and 4-bit weights."""
@@ -41,10 +41,13 @@ Folding of batch normalization and equalization change nothing but the rounding.
 """
 
 NOISE_RUNS = 3
-"""Number of runs with noisy inputs by which the uncertainty of an output is measured."""
+"""Number of runs with inputs changed by one float32 rounding step, to measure how uncertain each output is."""
 
-NOISE_RATIO = 16.0
-"""Largest ratio of a difference to that of noisy inputs: sums round each of their terms, not inputs alone."""
+MAX_NOISE_RATIO = 16.0
+"""Largest error of the fused model's outputs, relative to the change that noisy inputs (NOISE_RUNS) cause.
+
+It is above 1 because the noise stands for the rounding of inputs only, while every term of a sum is rounded.
+"""
 
 
 @dataclass
@@ -53,17 +56,22 @@ class FloatModel:
 
     Tensors that both have bear the same name and hold the same numbers. `oracle` is the user's model, which other
     programs run to compute the correct outputs.
+
+    Attributes:
+        proto: The model as ONNX, which ONNX Runtime runs.
+        graph: The model as HIR, for decisions.
+        oracle: The user's model, which other programs run to compute the correct outputs.
+        states: The input that keeps a state from one call to the next, by the output that gives the state.
     """
 
     proto: onnx.ModelProto
     graph: Graph
     oracle: OracleModel
     states: Mapping[str, str] = field(default_factory=dict)
-    """The input that keeps a state from one call to the next, by the output that gives the state."""
 
     @cached_property
     def with_int16(self) -> FloatModel:
-        """Return the same model in an opset that quantizes to int16."""
+        """Return the same model, in an ONNX opset whose QuantizeLinear has int16."""
         opset = standard_opset(self.proto)
         if opset is None or opset >= OPSET_INT16:
             return self
@@ -71,14 +79,14 @@ class FloatModel:
 
     @property
     def first_states(self) -> dict[str, Array]:
-        """Return the initial value of each input that holds a state: zeros."""
+        """Return the initial value of each input that holds a state, by the input's name: zeros."""
         state_inputs = [v for v in self.graph.inputs if v.name in self.states.values()]
         return {v.name: np.zeros(v.type.shape, v.type.dtype.numpy) for v in state_inputs}
 
     def reference(
         self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None = None
     ) -> OracleRun:
-        """Compute the outputs of the user's model for each sample, by another program.
+        """Compute the outputs of the user's model for each sample by another program, such as ONNX Runtime.
 
         Raises:
             VerificationError: No other program runs the model.
@@ -88,7 +96,7 @@ class FloatModel:
 
     @property
     def tensors(self) -> list[Value]:
-        """Return the float32 activations that are in both forms, inputs included, in order."""
+        """Return the float32 activations, inputs included, that both `proto` and `graph` have, in graph order."""
         written_names = {name for node in self.proto.graph.node for name in node.output} | {
             v.name for v in self.graph.inputs
         }
@@ -124,7 +132,7 @@ def build_float_model(
     """
     composed: Composed = {}
     oracle = OracleModel(original or model, model, bound or {})
-    model = even_out(model) if equalized else model
+    model = equalize_normalizations(model) if equalized else model
     with cpu_seconds("import"):
         graph = import_model(model, name, dims, bound, composed=composed, registry=registry)
         _drop_sizes(graph)
@@ -134,7 +142,7 @@ def build_float_model(
         raise UnsupportedError("only a float model can be quantized", "QuantizeLinear or DequantizeLinear", remedy)
     with cpu_seconds("fusion"):
         fuse_float(graph)
-    give_biases(graph)
+    add_zero_biases(graph)
     if equalized:
         equalize(graph)
     source = _with_constants(model, bound or {})
@@ -231,7 +239,9 @@ def _check_same(fused: FloatModel) -> None:
         if worst <= MAX_FUSION_ERROR * max(magnitude, 1e-6):
             continue
         noise = noise or _outputs_of_noise(fused, sample)
-        if not worst <= NOISE_RATIO * max(_largest_difference(expected_output, outputs[name])[0] for outputs in noise):
+        if not worst <= MAX_NOISE_RATIO * max(
+            _largest_difference(expected_output, outputs[name])[0] for outputs in noise
+        ):
             reason = f"output '{name}' differs by {worst:.3g} of {magnitude:.3g}"
             raise VerificationError("the fused model must compute what the model computes", reason, "report this bug")
 

@@ -8,20 +8,20 @@ import numpy as np
 from mcugen.hir.types import Array
 
 VIRTUAL_ROWS_PER_DEPTH = 1 / 3
-"""Virtual rows without correlations, relative to the depth, which are added to the rows that were seen.
+"""Number of virtual rows, relative to the depth, that are added to the rows of the samples.
 
-A few samples show correlations by chance; these rows shrink them.
+In virtual rows the inputs are uncorrelated. They shrink the correlations that few samples show by chance.
 """
 
 ASSUMED_VARIANCE = 0.01
 """Variance that is assumed for every input, relative to the mean variance: samples may miss values that will occur."""
 
 
-FULL_TRUST_SAMPLES, FULL_TRUST_VARIANCE = 50, 0.01
-"""Number of samples that fully trust a mean error, and the variance that their means must have.
+FULL_TRUST_SAMPLES = 50
+"""Number of samples from which on the bias corrects the whole mean error of a layer (see `Moments.trust`)."""
 
-The variance is relative to the squared mean; samples of less variance hardly differ.
-"""
+FULL_TRUST_VARIANCE = 0.01
+"""Variance that the means of these samples must have, relative to the squared mean: else the samples hardly differ."""
 
 MIN_RELATIVE_VARIANCE = 1e-3
 """Smallest variance of all inputs together, relative to their energy.
@@ -31,10 +31,11 @@ Rounding errors may leave less where the samples hardly differ.
 
 
 class Moments:
-    """Sums over the rows that a layer reads (`Weighted.unfolded`).
+    """The first and second moments of a layer's input rows, summed up sample by sample.
 
-    The rows are x in the float model and x̂ in the quantized one. With `crossed`, the sums of products of both are kept
-    as well, which `compensation` needs.
+    A row is an im2col patch of `depth` inputs of one group (`Weighted.unfolded`): x in the float model, x̂ in the
+    quantized one. E is the mean over all rows. With `crossed`, E[(x − x̂) x̂ᵀ] is kept as well, which `compensation`
+    needs.
     """
 
     def __init__(self, crossed: bool = False) -> None:
@@ -68,31 +69,31 @@ class Moments:
 
     @property
     def real(self) -> Array:
-        """Return E[x], [groups, depth]."""
+        """Return E[x], the mean row of the float model, [groups, depth]."""
         return np.asarray(self._real) / self._count
 
     @property
     def quantized_mean(self) -> Array:
-        """Return E[x̂], [groups, depth]."""
+        """Return E[x̂], the mean row of the quantized model, [groups, depth]."""
         return np.asarray(self._seen) / self._count
 
     @property
     def trust(self) -> float:
-        """Return the share of a mean error that a bias should correct.
+        """Return the share of the mean error that the bias should correct, from 0 to 1.
 
-        It is 0 for one sample, which says nothing of the next. The mean over n samples is wrong by one n-th of the
-        variance between samples, and one sample shows no variance. Many rows of one sample do not help: they come from
-        one image, one voice or one machine. The same holds for samples that hardly differ.
+        With n samples it is 1 − 1/n, because the error of a mean over n samples is one n-th of the variance between
+        samples. Many rows of one sample do not help, because they come from one image, one voice or one machine. The
+        share is 1 from FULL_TRUST_SAMPLES on, if the samples differ enough.
         """
         mean = float(np.square(self.quantized_mean).sum())
         varies = self._apart / self._samples - mean >= FULL_TRUST_VARIANCE * mean
         return 1.0 if self._samples >= FULL_TRUST_SAMPLES and varies else 1 - 1 / self._samples
 
     def gram(self, centred: bool) -> Array:
-        """Return E[x̂ x̂ᵀ], [groups, depth, depth].
+        """Return G = E[x̂ x̂ᵀ], [groups, depth, depth].
 
-        If centred, the part that the bias corrects is subtracted: `trust` times E[x̂] E[x̂]ᵀ. Correlations are shrunk
-        if there are few rows, and no input is assumed to be constant.
+        If `centred`, the part that the bias corrects is subtracted: `trust` times E[x̂] E[x̂]ᵀ. Correlations are shrunk
+        if there are few rows, and a small variance is added to every input (ASSUMED_VARIANCE).
         """
         gram = np.asarray(self._square, np.float64) / self._count
         min_energy = MIN_RELATIVE_VARIANCE * np.trace(gram, axis1=1, axis2=2)
@@ -108,7 +109,8 @@ class Moments:
     def compensation(self, centred: bool) -> Array:
         """Return A = E[(x − x̂) x̂ᵀ] G⁻¹, [groups, depth, depth].
 
-        On x̂, the weights w + w A come nearest to what w gives on x. If centred, constant errors are left to the bias.
+        G is `gram(centred)`. The weights w + w A on the quantized input x̂ give nearly what w gives on the float input
+        x. If `centred`, the means are subtracted first, and the bias corrects constant errors.
         """
         cross = np.asarray(self._cross, np.float64) / self._count
         if centred:

@@ -19,6 +19,7 @@ from mcugen.frontend.onnx.nodes import reads
 from mcugen.hir.types import Array
 
 NORMALIZATIONS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
+"""ONNX operators that normalize to variance 1 and then multiply by a scale per channel."""
 
 ASSUMED_MAGNITUDE = 3.0
 """Assumed largest magnitude of normalized numbers, in standard deviations."""
@@ -30,12 +31,16 @@ The weights of its readers become harder to quantize, so smaller ratios are not 
 """
 
 MIN_CHANNEL_SIZE = 1e-6
-"""Size of a channel relative to the largest below which the channel keeps its scale, to avoid a division by almost 0.
+"""Magnitude of a channel, relative to the largest channel, below which its scale is kept: it would divide by almost 0.
 """
 
 
-def even_out(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return an equivalent model with equalized normalizations; the model itself if no normalization needs that."""
+def equalize_normalizations(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return an equivalent model in which the channels behind each normalization have similar ranges.
+
+    Factors move from the normalization's scales and biases to the weights of its readers. If no normalization needs
+    that, the model itself is returned.
+    """
     graph = model.graph
     constants = {t.name: t for t in graph.initializer if t.data_type == TensorProto.FLOAT}
     input_names = {v.name for v in graph.input}

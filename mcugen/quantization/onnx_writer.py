@@ -19,10 +19,10 @@ from mcugen.hir.types import Array, DType
 
 
 class OnnxWriter:
-    """A writer of `graph` as ONNX nodes whose tensors have the names of its values.
+    """A converter of an HIR `graph` to an ONNX model whose tensors have the names of the graph's values.
 
-    A node with an `onnx_form` is written in that form. Any other node is copied from `source`: the nodes that compute
-    its outputs, which have the same names there, from tensors written so far.
+    A node with an `onnx_form` is written in that form. For any other node, the ONNX nodes of `source` that compute its
+    outputs are copied. Subclasses override `read`, `constant`, `on_written`, `replacement`, `input_dtype` and `output`.
     """
 
     def __init__(self, source: onnx.ModelProto, graph: Graph) -> None:
@@ -86,10 +86,10 @@ class OnnxWriter:
         return self.store(value.name, value.data)
 
     def on_written(self, value: Value) -> None:
-        """Handle that the nodes of a value were written, or that an input of the graph is available."""
+        """Do nothing; a subclass may add nodes behind a value that was just written, or behind a graph input."""
 
     def replacement(self, node: Node) -> bool:
-        """Return whether a subclass has written this node in its own form."""
+        """Return False; a subclass may write the node in a form of its own and then return True."""
         return False
 
     def input_dtype(self, value: Value) -> DType:
@@ -103,7 +103,7 @@ class OnnxWriter:
     # ---------------------------------------------------------------------------------------------- primitives
 
     def fresh(self, preferred: str) -> str:
-        """Return `preferred`, with a number appended if a tensor has this name already."""
+        """Return an unused tensor name: `preferred`, or `preferred` with a number appended."""
         return self._names.take(preferred)
 
     def store(self, preferred: str, array: Array) -> str:
@@ -256,14 +256,14 @@ class OnnxWriter:
 
 
 def tensor_info(name: str, dtype: DType, shape: Sequence[int]) -> onnx.ValueInfoProto:
-    """Return the declaration of an input or output."""
+    """Return the ONNX declaration (ValueInfoProto) of a model input or output."""
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype.value)), shape)
 
 
 def number_equal_names(nodes: Sequence[onnx.NodeProto]) -> None:
-    """Make the names of nodes distinct by numbers, as ONNX Runtime demands.
+    """Append numbers to node names that occur several times, because ONNX Runtime needs distinct names.
 
-    Several nodes may come from one source node and bear its name.
+    Several nodes that come from one source node have its name.
     """
     names = Names(separator="_")
     for node in nodes:

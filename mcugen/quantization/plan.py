@@ -15,7 +15,15 @@ from mcugen.quantization.scheme import Scheme, activation_params
 
 @dataclass(frozen=True)
 class Stored:
-    """The integer storage of an activation, with its range [low, high] and the method that chose the range."""
+    """The integer storage of an activation.
+
+    Attributes:
+        dtype: The integer type.
+        quant: The scale and the zero point.
+        method: The method that chose the range, one of METHODS; empty if none did.
+        low: The smallest real value of the range.
+        high: The largest real value of the range.
+    """
 
     dtype: DType
     quant: QuantParams
@@ -26,10 +34,16 @@ class Stored:
 
 @dataclass(frozen=True)
 class Codes:
-    """The quantized weights of a layer, in the shape of the float weights, and the layer's real bias.
+    """The quantized weights of a layer: real weight = scale · quantized weight, without a zero point.
 
-    Weights are symmetric. Those of INT4 and INT2 take a byte each here, too. With a `group`, `scales` have the shape
-    [outputs, groups], for groups of so many inputs.
+    Attributes:
+        weights: The quantized weights in the shape of the float weights, one array element each even if `dtype` is
+            INT4 or INT2.
+        scales: The scales: one per output channel or a single one; with groups, [outputs, groups].
+        axis: The axis of output channels in `weights`.
+        bias: The real bias; None if the layer has none.
+        dtype: The type of the weights.
+        group: The number of consecutive inputs that share a scale; 0 without groups.
     """
 
     weights: Array
@@ -41,7 +55,7 @@ class Codes:
 
     @property
     def steps(self) -> Array:
-        """Return the scale of each weight, in a shape that broadcasts against the weights."""
+        """Return the scale of each weight, in a shape that broadcasts to the shape of the weights."""
         if self.group:
             return np.repeat(self.scales, self.group, 1)[:, : self.weights.shape[1]]
         return self.scales.reshape([-1 if a == self.axis else 1 for a in range(self.weights.ndim)])
@@ -65,6 +79,17 @@ class Plan:
         two_bits: The names of the layers with 2-bit weights.
         wide_weights: The names of the layers with int16 weights.
         compensated: Whether 8-bit weights, too, compensate a part of the errors of earlier layers.
+        code_bits: Bits per weight, on average, that compressed 8-bit weights of a layer may take (compressed_weights),
+            by layer.
+        shared: Index of the set of layers with equal weights and scales, by layer. Layers of a set share their weights.
+        constants: The real that a channel holds if it is constant with 8-bit weights, else NaN, by tensor name. Weights
+            of fewer bits keep these channels constant.
+        internals: Ranges of tensors inside layers (`Cell.internals`), by the name of the layer's first output and by
+            role.
+        noise: Noise power of the judged tensors relative to their signal, on the samples that rounded the weights. It
+            is known for weights of fewer bits only.
+        moments: Second moments, [1, K, K], of the inputs of recurrent layers' matrices with 4-bit weights, by layer and
+            role. The role "x" is the layer's input.
     """
 
     scheme: Scheme = field(default_factory=Scheme)
@@ -76,30 +101,15 @@ class Plan:
     wide_weights: frozenset[str] = frozenset()
     compensated: bool = False
     code_bits: Mapping[str, float] = field(default_factory=dict)
-    """Bits per weight, on average, that compressed 8-bit weights of a layer may take (compressed_weights), by layer."""
     shared: Mapping[str, int] = field(default_factory=dict)
-    """Number of the set of layers with equal weights and scales, by layer. Layers of a set share their weights."""
     constants: Mapping[str, Array] = field(default_factory=dict)
-    """The real that a channel holds if it is constant with 8-bit weights, else NaN, by tensor name.
-
-    Weights of fewer bits keep these channels constant.
-    """
     internals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
-    """Ranges of tensors inside layers (`Cell.internals`), by the name of the layer's first output and by role."""
     noise: float | None = None
-    """Noise power of the judged tensors relative to their signal, on the samples that rounded the weights.
-
-    It is known for weights of fewer bits only.
-    """
     moments: dict[str, dict[str, Array]] = field(default_factory=dict)
-    """Second moments, [1, K, K], of the inputs of recurrent layers' matrices with 4-bit weights, by layer and role.
-
-    The role "x" is the layer's input.
-    """
 
     @property
     def is_coarse(self) -> bool:
-        """Return whether some weights have fewer than 8 bits, or fewer by compression."""
+        """Return whether some weights have fewer than 8 bits, by their type or because they are compressed."""
         return bool(self.few_bits or self.two_bits or self.code_bits)
 
     @property
@@ -124,21 +134,27 @@ class Plan:
         return self.code_bits.get(node.outputs[0].name) if self.weights_of(node) is DType.INT8 else None
 
     def shares(self, node: Node) -> tuple[int, DType] | None:
-        """Return the key of the set of layers with the same quantized weights as this one; None without such a set."""
+        """Return a key that is equal for all layers with the same quantized weights as this one.
+
+        The key is None if the layer shares its weights with no other layer.
+        """
         number = self.shared.get(node.outputs[0].name)
         return None if number is None else (number, self.weights_of(node))
 
     def quant(self, name: str, dtype: DType) -> QuantParams:
-        """Return the parameters of a stored activation for a reader that computes in `dtype`."""
+        """Return the scale and zero point of the stored activation `name` for a reader that computes in `dtype`."""
         stored = self.activations[name]
         return stored.quant if dtype is stored.dtype else activation_params(stored.low, stored.high, dtype, self.scheme)
 
     def quant_of(self, value: Value, dtype: DType) -> QuantParams:
-        """Return the parameters of a value like `quant`, also for a moved tensor that the float model does not have."""
+        """Return the scale and zero point of a value for a reader that computes in `dtype`, like `quant`.
+
+        If only data movement leads from a tensor of the float model to `value`, that tensor's parameters apply.
+        """
         return self.quant(self._source(value).name, dtype)
 
     def stored_as(self, value: Value) -> Stored | None:
-        """Return how a tensor, or the tensor that it was moved from, is stored in integers; None if it stays real."""
+        """Return the integer storage of a tensor, or of the tensor that it was moved from; None if it is float32."""
         return self.activations.get(self._source(value).name)
 
     def _source(self, value: Value) -> Value:

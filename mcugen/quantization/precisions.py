@@ -83,7 +83,10 @@ def _optimize_written(quantization: Quantization) -> Graph:
 
 
 def search_reasons(quantization: Quantization, known: Mapping[str, DType]) -> dict[str, PrecisionReason]:
-    """Return the reason of each layer that the search raised: its type is not the main one, and is not in `known`."""
+    """Return why each layer has another type than most, as far as the precision search chose it.
+
+    Layers in `known` have a type that the user, or mcugen before the search, chose.
+    """
     main = quantization.plan.scheme.activations
     raised = {n: d for n, d in quantization.assignment.precision.items() if d is not main and n not in known}
     return {
@@ -93,9 +96,10 @@ def search_reasons(quantization: Quantization, known: Mapping[str, DType]) -> di
 
 
 def calibrated_ranges(quantization: Quantization) -> dict[str, tuple[float, float]]:
-    """Return the range that each real input was calibrated for; for a quantized input, the range of its integers.
+    """Return the range of values, by input, that the quantized model was calibrated for.
 
-    Inputs that hold states are left out.
+    The range holds all values of the samples and, for a quantized input, the chosen range. Inputs that hold states are
+    left out.
     """
     inputs = [v for v in quantization.model.graph.inputs if v.name not in quantization.model.states.values()]
     tensors, stored = quantization.profile.tensors, quantization.plan.activations
@@ -108,7 +112,10 @@ def calibrated_ranges(quantization: Quantization) -> dict[str, tuple[float, floa
 
 
 def quantized_inputs(graph: Graph) -> dict[str, tuple[float, float]]:
-    """Return the range of each real input that the model quantizes before any other use, as its integers cover it."""
+    """Return the range that the integers of each float32 input cover, by name.
+
+    Only inputs that the model quantizes before any other use are in the result.
+    """
     ranges: dict[str, tuple[float, float]] = {}
     for value in (v for v in graph.inputs if v.type.dtype is DType.FLOAT32):
         readers = readers_behind(value)

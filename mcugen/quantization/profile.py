@@ -29,7 +29,10 @@ With so few, the next sample will exceed the ranges that were seen.
 """
 
 NUM_FOLDS = 2
-"""Number of parts of the samples with profiles of their own: a range suggested by one part is judged on the other."""
+"""Number of parts (folds) that the samples are split into, each with its own profile.
+
+A range that one fold suggests is judged on the next fold.
+"""
 
 RECURRENT_BATCH_SAMPLES = 32
 """Number of samples that recurrent layers compute together."""
@@ -69,7 +72,7 @@ class TensorProfile:
 
     @cached_property
     def edges(self) -> Array:
-        """Return the edges of the bins, which are all equal if every element is the same. Do not write to them."""
+        """Return the edges of the histogram's bins, all equal if every element is the same. Do not write to them."""
         return np.linspace(self.low, self.high, len(self.histogram) + 1)
 
     @cached_property
@@ -89,10 +92,11 @@ class Profile:
     """The profile of a float model's tensors on calibration samples.
 
     Attributes:
-        sha256: The fingerprint of the float model. samples: The number of samples. tensors: The profile of each tensor,
-        by name. folds: The profiles on every NUM_FOLDS-th sample, from each of the first NUM_FOLDS on. Empty if there
-        are few samples,
-            or if the profile was read from a file.
+        sha256: The fingerprint of the float model.
+        samples: The number of samples.
+        tensors: The profile of each tensor, by name.
+        folds: The profiles of each of the NUM_FOLDS folds of the samples, by tensor. Empty if there are few samples, or
+            if the profile was read from a file.
     """
 
     sha256: str
@@ -102,13 +106,13 @@ class Profile:
 
     @property
     def distinct(self) -> int:
-        """Return the number of samples that differ from each other in the extremes of some tensor; at least 1."""
+        """Return the number of distinct samples, at least 1. Samples with equal extremes of all tensors count once."""
         ends = [side for tensor in self.tensors.values() for side in (tensor.lows, tensor.highs)]
         return max(len(set(zip(*ends, strict=True))), 1)
 
 
 def profile_notes(model: FloatModel, profile: Profile) -> list[str]:
-    """Return a line for each reason why the samples say little."""
+    """Return a note for each reason why the samples may not represent later inputs, such as their small number."""
     count, num_distinct = profile.samples, profile.distinct
     notes = profile_warnings(model, profile)
     if num_distinct < FEW_CALIBRATION_SAMPLES:
@@ -118,7 +122,7 @@ def profile_notes(model: FloatModel, profile: Profile) -> list[str]:
 
 
 def profile_warnings(model: FloatModel, profile: Profile) -> list[str]:
-    """Return a line for each problem of the samples."""
+    """Return a warning for each defect of the samples, such as constant or repeated samples."""
     count, num_distinct = profile.samples, profile.distinct
     inputs_given = [v for v in model.graph.inputs if v.type.count > 1 and v.name not in model.states.values()]
     inputs = [profile.tensors[v.name] for v in inputs_given if v.name in profile.tensors]
@@ -134,9 +138,9 @@ def profile_warnings(model: FloatModel, profile: Profile) -> list[str]:
 
 
 def fingerprint(model: FloatModel) -> str:
-    """Return the SHA-256 of what determines the activations.
+    """Return a SHA-256 that identifies the model to which a profile belongs.
 
-    That is the shapes of all values and all constants, as they are after fusion and equalization.
+    It covers the names and types of all values and the data of all constants, after fusion and equalization.
     """
     digest = hashlib.sha256()
     for value in model.graph.values():
@@ -293,9 +297,10 @@ class _Observer:
 def internal_tensors(
     model: FloatModel, samples: Sequence[Sample], known: Sequence[Mapping[str, Array]]
 ) -> list[dict[str, Array]]:
-    """Return the tensors inside layers (`Cell.internals`) for each sample, named `<first output>.<role>`.
+    """Return, for each sample, the tensors inside recurrent layers (`Cell.internals`), named `<first output>.<role>`.
 
-    No other runtime gives these tensors. If a layer reads a tensor that is not in `known`, all nodes are computed.
+    ONNX Runtime does not give these tensors, so numpy computes them. If a layer reads a tensor that is not in `known`,
+    the whole model is computed.
 
     Args:
         model: The float model.

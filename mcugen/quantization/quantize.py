@@ -26,16 +26,16 @@ from mcugen.hir.traits import weight_axes
 from mcugen.hir.types import Array, DType
 from mcugen.quantization import few_bits, recurrent
 from mcugen.quantization.assign import Assignment, assign
-from mcugen.quantization.flash import WeightStorage, constants_of
+from mcugen.quantization.flash import WeightStorage, constant_channels
 from mcugen.quantization.float_model import OPSET_INT16, FloatModel, build_float_model, to_known_operators
 from mcugen.quantization.plan import Codes, Plan, Stored
 from mcugen.quantization.profile import Profile, merge_profiles, profile_model, profile_notes
 from mcugen.quantization.qdq import write_qdq
-from mcugen.quantization.ranges import Choice, choose_ranges, refit_range, steady
+from mcugen.quantization.ranges import Choice, choose_ranges, refit_range, round_outward
 from mcugen.quantization.refine import refine
 from mcugen.quantization.samples import in_own_order
 from mcugen.quantization.scheme import Scheme, activation_params
-from mcugen.quantization.storage import Known, Storage, Times, cheapest, options_of
+from mcugen.quantization.storage import Storage, StoredLayer, Times, cheapest, options_of
 from mcugen.quantization.unrounded import UnroundedOutputs, unrounded_outputs
 from mcugen.quantization.weights import takes_two_bits
 
@@ -47,12 +47,26 @@ Progress = Callable[[str, int, int], None]
 
 
 def no_progress(_what: str, _done: int, _total: int) -> None:
-    """Ignore progress."""
+    """Do nothing: the default callback for progress."""
 
 
 @dataclass(frozen=True)
 class Quantization:
-    """A quantized model and how it came about. `proto` computes what the float model `source` computes."""
+    """A quantized model, and the decisions and data that it results from.
+
+    Attributes:
+        source: The user's float model as loaded.
+        model: The fused float model that was quantized.
+        profile: The tensor statistics of `model` on the calibration samples.
+        assignment: The precision of each node.
+        plan: The ranges, scales and quantized weights.
+        proto: The quantized model as QDQ ONNX, with the inputs and outputs of `source`.
+        notes: Assumptions about model and samples, and the accuracy loss of quantization if it is high.
+        estimate: The accuracy loss of quantization, if it was estimated (mcugen.quantization.estimate).
+        calibration_sha256: SHA-256 of the samples that ranges come from, if they are known.
+        warnings: Problems of the samples, each with a remedy. They are shown even if progress is not.
+        other_precisions: Layers that do not compute in the requested type; `notes` names them as well.
+    """
 
     source: LoadedModel
     model: FloatModel
@@ -61,23 +75,18 @@ class Quantization:
     plan: Plan
     proto: onnx.ModelProto
     notes: tuple[str, ...] = ()
-    """Assumptions about model and samples, and the accuracy loss of quantization if it is high."""
     estimate: QuantizationEstimate | None = None
-    """The accuracy loss of quantization, if it was estimated (mcugen.quantization.estimate)."""
     calibration_sha256: str | None = None
-    """SHA-256 of the samples that ranges come from, if they are known."""
     warnings: tuple[str, ...] = ()
-    """Problems of the samples, each with a remedy. They are shown even if progress is not."""
     other_precisions: tuple[OtherPrecision, ...] = ()
-    """Layers that do not compute in the requested type; `notes` names them as well."""
 
     @property
     def loaded(self) -> LoadedModel:
-        """Return the quantized model under the name of the float model."""
+        """Return the quantized model as if it were loaded from a file, under the name of the float model."""
         return replace(self.source, proto=self.proto, given=self.proto)
 
     def describe(self) -> str:
-        """Return a description for the banner of the generated code."""
+        """Return one line about precisions and samples, for the comment at the top of the generated code."""
         scheme = self.plan.scheme
         precision = next(key for key, dtype in PRECISIONS.items() if dtype == scheme.activations.value)
         if scheme.weights is DType.INT4:
@@ -96,21 +105,31 @@ class Quantization:
 
 
 MAX_KEPT_MODELS = 8
-"""Largest number of quantized models that are kept: all candidates that `auto` chooses from."""
+"""Largest number of quantized models that a quantizer caches: all candidates that `auto` chooses from."""
 
 BUDGET_RETRY_FACTOR = 0.998
-"""Factor to aim below a budget of bytes that was narrowly missed."""
+"""Factor that a budget of bytes is multiplied by for another trial if the first trial exceeds it slightly."""
 
 MAX_RETURN_ROUNDS = 3
-"""Largest number of rounds in which layers return to 8 bits because other layers did."""
+"""Largest number of rounds that return 4-bit layers to 8 bits; each round may change the sizes of other layers."""
 
 
 @dataclass
 class Quantizer:
     """A quantizer of one model, which can run with different precisions for single layers.
 
-    `samples` may be empty if there is a `profile`. Then ranges are judged by the profile alone, and weights are rounded
-    to nearest.
+    Attributes:
+        source: The user's float model as loaded.
+        model: The fused float model.
+        samples: Calibration samples. If empty, the profile alone decides the ranges, and weights are rounded to
+            nearest.
+        scheme: The default types and the options of the quantization.
+        profile: The tensor statistics of `model`.
+        progress: Called with the name of the phase, and the numbers of finished and of all steps.
+        unrounded: The last layers whose 32-bit sums are not rounded to int8.
+        compensates: Whether 8-bit weights, too, compensate a part of the errors of earlier layers.
+        code_bits: Average bits per weight that compressed 8-bit weights of a layer may take, by the name of the layer's
+            output.
     """
 
     source: LoadedModel
@@ -121,9 +140,7 @@ class Quantizer:
     progress: Progress = no_progress
     unrounded: UnroundedOutputs = field(default_factory=UnroundedOutputs)
     compensates: bool = False
-    """Whether 8-bit weights, too, compensate a part of the errors of earlier layers."""
     code_bits: Mapping[str, float] = field(default_factory=dict)
-    """Average bits per weight that compressed 8-bit weights of a layer may take, by the name of the layer's output."""
     _choices: dict[Group, Choice] = field(default_factory=dict, init=False)
     """Ranges of groups that are not in `_own`."""
     _quantizations: dict[tuple[frozenset[Any], frozenset[Any], bool], Quantization] = field(
@@ -192,8 +209,8 @@ class Quantizer:
         assignment = self._assign_types(precisions)
         plan = self._plan(assignment)
         plan.code_bits = self.code_bits
-        cells = [node.outputs[0].name for node in few_bits.cells(self.model, plan)]
-        capable = [*self.bearing_few_bits(plan), *cells]
+        cells = [node.outputs[0].name for node in few_bits.recurrent_layers(self.model, plan)]
+        capable = [*self.four_bit_candidates(plan), *cells]
         plan.few_bits = frozenset(n for n in capable if precisions.get(n) is DType.INT4)
         plan.two_bits = self._with_two_bits(plan, precisions)
         weighted = {n.outputs[0].name for n in self.model.graph.nodes if weight_axes(n.op)}
@@ -227,8 +244,8 @@ class Quantizer:
             raise UsageError(rule, f"'{min(requested - capable)}'", remedy)
         return requested
 
-    def bearing_few_bits(self, plan: Plan) -> list[str]:
-        """Return the layers whose weights may have 4 bits."""
+    def four_bit_candidates(self, plan: Plan) -> list[str]:
+        """Return the output names of the layers whose weights may have 4 bits."""
         return [node.outputs[0].name for node in few_bits.candidates(self.model, plan)]
 
     def choose_narrow_layers(
@@ -250,7 +267,7 @@ class Quantizer:
         """
         coarse = {**precisions, **dict.fromkeys(layers, DType.INT4)}
         sized = self._plan_sizes(coarse)
-        room = few_bits.room_for_wide(self.model, sized, share)
+        room = few_bits.num_affordable_int8_weights(self.model, sized, share)
         if room < 0:
             return [self._narrowest(coarse, layers, share)]
         noise = self._few_noise(coarse)
@@ -300,7 +317,7 @@ class Quantizer:
         plan, noise = even
         few_bit_noise = self._few_noise({**precisions, **dict.fromkeys(layers, DType.INT4)})
         plain_codes = self._plan_sizes(precisions).layers
-        known = {n: Known.of(n, plan, plain_codes[n.output.name], noise[n], few_bit_noise.get(n)) for n in noise}
+        known = {n: StoredLayer.of(n, plan, plain_codes[n.output.name], noise[n], few_bit_noise.get(n)) for n in noise}
         other_layers = (n for n in self.model.graph.nodes if few_bits.weights_of(n) and n not in known)
         total = few_bits.weights_in_flash(self.model, plan)
         room = share * total - sum(few_bits.stored_bytes(n, plan) for n in other_layers)
@@ -325,18 +342,18 @@ class Quantizer:
         """
         key = frozenset(precisions.items()), share, self.compensates
         if key not in self._even:
-            bits = few_bits.even_bits(self.model, self._plan_sizes(precisions), share)
+            bits = few_bits.uniform_bits(self.model, self._plan_sizes(precisions), share)
             self._even[key] = self._with_noise(self._coded_plan(precisions, bits)) if bits else None
         return self._even[key]
 
     def _with_noise(self, plan: Plan) -> tuple[Plan, dict[Node, float]]:
         """Return a plan, and the noise that the weights of each compressed layer add to the outputs."""
         capable = few_bits.candidates(self.model, plan)
-        layers = [n for n in few_bits.codable(self.model, plan) if n in capable]
+        layers = [n for n in few_bits.compressible_layers(self.model, plan) if n in capable]
         return plan, few_bits.weight_noise(self.model, plan, layers, self.samples)
 
     def choose_code_bits(self, precisions: Mapping[str, DType], share: float) -> dict[str, float]:
-        """Return `code_bits` that meet a budget of bytes by compression, with the least noise that was found.
+        """Return bits per weight for compression that meet a budget of bytes with the least noise found.
 
         Args:
             precisions: The precisions that are given, by the name of the layer's output.
@@ -376,8 +393,8 @@ class Quantizer:
         free = [n for n in capable if n.outputs[0].name not in precisions]
         return {**precisions, **{n.outputs[0].name: DType.INT2 if takes_two_bits(n) else DType.INT4 for n in free}}
 
-    def share_of(self, precisions: Mapping[str, DType]) -> float:
-        """Return the bytes of the weights relative to one byte for each weight."""
+    def weight_bytes_share(self, precisions: Mapping[str, DType]) -> float:
+        """Return the bytes of all weights in flash with these precisions, divided by the number of weights."""
         return few_bits.stored_share(self.model, self._plan_sizes(precisions))
 
     def _narrowest(self, precisions: Mapping[str, DType], layers: Sequence[str], share: float) -> dict[str, DType]:
@@ -389,11 +406,11 @@ class Quantizer:
         named = [n for n in self.model.graph.nodes if n.outputs[0].name in layers]
         capable = [n.output.name for n in named if takes_two_bits(n)]
         coarse = {**precisions, **dict.fromkeys(capable, DType.INT2)}
-        min_share = self.share_of(coarse)
+        min_share = self.weight_bytes_share(coarse)
         if min_share > share:
             rule = f"weights must take at most {100 * share:g} % of their bytes as int8"
             raise ConstraintError(rule, f"{100 * min_share:.0f} % with 2 or 4 bits wherever that can be", "allow more")
-        two_bit_layers = few_bits.narrowest(self.model, self.quantize(coarse).plan, self.samples, share)
+        two_bit_layers = few_bits.choose_two_bit_layers(self.model, self.quantize(coarse).plan, self.samples, share)
         return {**precisions, **dict.fromkeys(two_bit_layers, DType.INT2)}
 
     def _plan_sizes(self, precisions: Mapping[str, DType]) -> Plan:
@@ -401,7 +418,7 @@ class Quantizer:
         return self._nearest(self._plan_types(precisions)[1])
 
     def with_codes(self, quantization: Quantization, codes: Mapping[str, Codes]) -> Quantization:
-        """Return the quantization with other quantized weights."""
+        """Return the quantization with the quantized weights in `codes`, by the name of the layer's output."""
         plan = replace(quantization.plan, layers=dict(codes))
         proto = self._written(plan)
         return replace(quantization, plan=plan, proto=proto)
@@ -460,7 +477,7 @@ class Quantizer:
         key = frozenset(plan.precision.items())
         if key not in self._constant:
             wide = self._nearest(replace(plan, few_bits=frozenset(), two_bits=frozenset(), code_bits={}))
-            self._constant = {key: constants_of(self._import_plan(wide), plan.activations)}
+            self._constant = {key: constant_channels(self._import_plan(wide), plan.activations)}
         return self._constant[key]
 
     def _with_few_bits(self, plan: Plan, precisions: Mapping[str, DType]) -> Plan:
@@ -474,7 +491,7 @@ class Quantizer:
         requested = plan.few_bits
         plan.few_bits = requested.union(n.outputs[0].name for n in layers)
         if self.samples and layers:
-            choices = few_bits.promising(self.model, self._refine(plan), layers, self.samples)
+            choices = few_bits.choose_finalists(self.model, self._refine(plan), layers, self.samples)
             plans = [replace(plan, few_bits=requested.union(choice)) for choice in choices]
             plan = min(plans, key=lambda choice: self._refine(choice).noise or 0.0) if len(plans) > 1 else plans[0]
         return self._without_growth(plan)
@@ -491,7 +508,7 @@ class Quantizer:
         wide_flash = self._in_flash(self._refine(wide))
         for _ in range(MAX_RETURN_ROUNDS):
             narrow_flash = self._in_flash(self._refine(replace(plan, layers={})))
-            larger = {n for n in plan.few_bits if narrow_flash.of_layer(n) > wide_flash.of_layer(n)}
+            larger = {n for n in plan.few_bits if narrow_flash.layer_bytes(n) > wide_flash.layer_bytes(n)}
             if not larger:
                 break
             plan.few_bits -= larger
@@ -525,7 +542,7 @@ class Quantizer:
     def sqnr_of_tensor(self, tensor: str) -> float:
         """Return the SQNR in dB of the outputs if only this tensor is quantized, with the scheme's type.
 
-        It is infinite if it is unknown.
+        The result is infinity if the SQNR was not measured.
         """
         known = (choice.sqnr_db for (group, _), choice in self._own.items() if tensor in group)
         return min((db for db in known if db is not None), default=math.inf)
@@ -572,18 +589,18 @@ def _internal_ranges(model: FloatModel, profile: Profile) -> dict[str, dict[str,
     ranges: dict[str, dict[str, tuple[float, float]]] = {}
     for name in (node.outputs[0].name for node in model.graph.nodes):
         inner = {k.removeprefix(f"{name}."): t for k, t in profile.tensors.items() if k.startswith(f"{name}.")}
-        ranges[name] = {role: (steady(t.low), steady(t.high)) for role, t in inner.items()}
+        ranges[name] = {role: (round_outward(t.low), round_outward(t.high)) for role, t in inner.items()}
     return ranges
 
 
 def float_model(source: LoadedModel, options: CompileOptions, scheme: Scheme, wide: bool = False) -> FloatModel:
-    """Return the float model that is quantized.
+    """Import and fuse the user's model for quantization.
 
     Args:
         source: The model as loaded.
         options: The options of the compilation.
         scheme: The quantization scheme.
-        wide: Whether some tensors may become int16.
+        wide: Whether some tensors may become int16, which needs a newer ONNX opset.
 
     Raises:
         UsageError: A dimension has a range of sizes.

@@ -32,19 +32,19 @@ Methods with other percentages have them in their names.
 """
 
 ENTROPY_SHARES = tuple(2.0 ** (-k / 6) for k in range(43))
-"""Shares of the largest magnitude whose ranges the entropy method compares, down to a 128th."""
+"""Ranges that the `entropy` method compares, relative to the largest magnitude: from 1 down to 1/128."""
 
-MSE_POINTS, MSE_ROUNDS = 9, 5
-"""Number of candidates for each end in a round of the `mse` method, and number of rounds.
+MSE_POINTS = 9
+"""Number of candidates for each end of the range in a round of the `mse` method."""
 
-Each round searches four times as finely around the best candidate of the last round.
-"""
+MSE_ROUNDS = 5
+"""Number of rounds of the `mse` method; each searches four times as finely around the best range of the last one."""
 
 NOISE_BATCH_RANGES = 16
 """Number of ranges whose expected noise is computed at once: as many as stay in a CPU's cache."""
 
 MIN_EXTRAPOLATION_SAMPLES = 20
-"""Smallest number of samples whose extremes say enough about the tail of the distribution."""
+"""Smallest number of samples from whose extremes a range is extrapolated: fewer show too little of the tail."""
 
 MIN_EXTRAPOLATION_PEAKS = 4
 """Smallest number of extremes that a range is extrapolated from.
@@ -52,12 +52,15 @@ MIN_EXTRAPOLATION_PEAKS = 4
 With many samples, the number of extremes is the square root of the number of samples.
 """
 
-EXPECTED_SAMPLES, MAX_RANGE_GROWTH = 2000, 16.0
-"""Number of samples that an extrapolated range is expected to hold, and largest ratio of it to the samples given.
+EXPECTED_SAMPLES = 2000
+"""Number of samples that an extrapolated range is expected to hold.
 
 With 100 samples, four small regressions gain at least 4 dB on average against the extremes of the samples
 (tests/quantization/test_regressions.py).
 """
+
+MAX_RANGE_GROWTH = 16.0
+"""Largest ratio of the samples that an extrapolated range is expected to hold to the samples given."""
 
 SCORE_HEADROOM = 1.5
 """Ratio of the range of a tensor that an anomaly score is computed from to its extrapolated range.
@@ -77,13 +80,13 @@ MAX_EQUAL_RANGE_DIFFERENCE = 0.01
 """Largest difference of both ends, relative to the range, for which two candidates count as one."""
 
 VERY_FEW_SAMPLES = 4
-"""Largest number of samples that hardly show how far other samples reach."""
+"""Largest number n of samples for which ranges are widened by a share of 1 / n of themselves; by 1 / n² with more."""
 
 RANGE_SIGNIFICANT_BITS = 11
 """Number of significant bits of the ends of a range."""
 
 MAX_LIKELY_NOISE_RATIO = 1.5
-"""Largest ratio of a candidate's noise on the other fold to the least one, for which all samples judge it, too."""
+"""Largest noise of a candidate on the other fold, relative to the least noise, for which all samples judge it, too."""
 
 JOINT_METHODS = ("minmax", "extrapolated", "percentile")
 """Methods that are tried for all tensors at once."""
@@ -97,9 +100,10 @@ The histogram of all samples decides between equal candidates.
 
 @dataclass(frozen=True)
 class Choice:
-    """A range and the method that found it.
+    """A range [low, high] and the name of the method that found it.
 
-    `sqnr_db` is the SQNR of the model's outputs if only this tensor is quantized.
+    `sqnr_db` is the SQNR of the model's outputs in dB if only this tensor is quantized; None if it was not
+    measured.
     """
 
     method: str
@@ -200,7 +204,7 @@ class _Offer:
         noise = self.noises[k] if self.noises[k] < math.inf else self.noises[self.best]
         sqnr = _sqnr_db(noise) if is_measured else None
         choice = self.choices[k]
-        return Choice(choice.method, steady(choice.low), steady(choice.high), sqnr)
+        return Choice(choice.method, round_outward(choice.low), round_outward(choice.high), sqnr)
 
     def by(self, method: str) -> int:
         """Return the index of a method's candidate; of an output, of the best one.
@@ -282,13 +286,13 @@ def _measure_noises(
 
 
 def _params(choice: Choice, dtype: DType, scheme: Scheme) -> QuantParams:
-    return activation_params(steady(choice.low), steady(choice.high), dtype, scheme)
+    return activation_params(round_outward(choice.low), round_outward(choice.high), dtype, scheme)
 
 
 def _suggestion(method: str, tensor: TensorProfile, dtype: DType, scheme: Scheme) -> QuantParams:
     """Return the parameters that a method finds for a tensor."""
     low, high = _range(method, tensor, dtype, scheme)
-    return activation_params(steady(low), steady(high), dtype, scheme)
+    return activation_params(round_outward(low), round_outward(high), dtype, scheme)
 
 
 def _expected_noise(suggested: Sequence[QuantParams], parts: Sequence[TensorProfile], dtype: DType) -> float:
@@ -297,7 +301,7 @@ def _expected_noise(suggested: Sequence[QuantParams], parts: Sequence[TensorProf
 
 
 def candidate_ranges(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> dict[str, Range]:
-    """Return the range that each method finds; all of them hold 0."""
+    """Return the range of a tensor by each calibration method, by the method's name; each range holds 0."""
     return {method: _range(method, tensor, dtype, scheme) for method in METHODS}
 
 
@@ -307,8 +311,8 @@ def _range(method: str, tensor: TensorProfile, dtype: DType, scheme: Scheme) -> 
     return min(low, 0.0), max(high, 0.0)
 
 
-def steady(end: float) -> float:
-    """Return an end of a range, moved outward to RANGE_SIGNIFICANT_BITS bits, so that it is equal on all CPUs.
+def round_outward(end: float) -> float:
+    """Round an end of a range outward to RANGE_SIGNIFICANT_BITS bits, so that it is equal on all host CPUs.
 
     Float kernels round differently on each kind of CPU. A number that has these bits except for rounding stays, such as
     the 1 of a softmax or the 6 of a ReLU6. The last bit of all other numbers is set. Scales are then multiples of odd
@@ -332,7 +336,7 @@ def refit_range(method: str, tensor: TensorProfile, dtype: DType, scheme: Scheme
         scheme: The quantization scheme.
     """
     low, high = _range(method, tensor, dtype, scheme)
-    return steady(low), steady(high)
+    return round_outward(low), round_outward(high)
 
 
 def clipping_share(tensor: TensorProfile, low: float, high: float) -> float:
@@ -345,7 +349,7 @@ def clipping_share(tensor: TensorProfile, low: float, high: float) -> float:
 
 
 def expected_noise(tensor: TensorProfile, params: QuantParams, dtype: DType) -> float:
-    """Return the mean squared error of clipping and rounding a tensor, as the histogram lets expect.
+    """Return the expected mean squared error of clipping and rounding a tensor, estimated from its histogram.
 
     Elements lie at the centre of their bin. If the scale is finer than the bins, they lie anywhere between two
     integers.

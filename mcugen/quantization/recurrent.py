@@ -32,27 +32,36 @@ Ranges = Mapping[str, tuple[float, float]]
 """Ranges of the tensors inside a layer, by role (`Recurrent.internals`)."""
 
 OP_TYPES = ("RNN", "LSTM", "GRU")
-"""ONNX operators that need int16 tensors, whatever the scheme is."""
+"""ONNX operators of recurrent layers, which need int16 tensors in every quantization scheme."""
 
 GATE_STORAGE = Stored(DType.INT16, QuantParams((2.0**-15,), 0))
-"""Storage of the results of sigmoid and tanh; the largest integer stands for 1, a little less."""
+"""Storage of the results of sigmoid and tanh: int16 with scale 2⁻¹⁵, so that the largest value is just below 1."""
 
 SHARED_SCALE_ROLES = frozenset({"projection", "recurrence", "gates", "reset"})
-"""Roles that share one scale where they are int16: a sum of reals is then the sum of their integers."""
+"""Roles of tensors inside a recurrent layer that share one scale if they are int16, so that integers can be added."""
 
 INT16_RANGE_RATIO = 2.0
-"""Ratio of the range of int16 tensors to the range seen: new inputs reach further, and one of 16 bits can be spared."""
+"""Ratio of the range of int16 tensors to the range seen in calibration: new inputs exceed it, and 16 bits are ample."""
 
 # --------------------------------------------------------------------------------------------- writing ONNX
 
 
 @dataclass
 class GraphWriter:
-    """An ONNX graph while it is written. Its tensors are called `<prefix>.<number>.<what>`."""
+    """A builder of an ONNX graph. A "role" names a kind of tensor inside a recurrent layer, such as "hidden".
+
+    Tensors with real values and tensors with quantized values both are ONNX tensors; methods take and return their
+    names, which have the form `<prefix>.<number>.<what>`.
+
+    Attributes:
+        prefix: Prefix of the names of tensors.
+        stored: How tensors are stored, by role.
+        nodes: The nodes written so far.
+        initializers: The constants written so far.
+    """
 
     prefix: str
     stored: Mapping[str, Stored]
-    """How tensors are stored, by role."""
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     initializers: list[onnx.TensorProto] = field(default_factory=list)
 
@@ -80,25 +89,25 @@ class GraphWriter:
         return self.outputs(op_type, inputs, [name], **attributes)[0]
 
     def codes(self, real: str, role: str, out: str = "") -> str:
-        """Quantize reals as tensors of a role are stored.
+        """Add a QuantizeLinear with the scale and zero point of a role, and return its output.
 
         Args:
-            real: The tensor of reals.
+            real: The name of the float tensor.
             role: The role.
             out: The name of the result; empty for a new name.
         """
         return self.op("QuantizeLinear", real, *self._params(role), out=out)
 
     def real(self, codes: str, role: str) -> str:
-        """Dequantize a tensor of a role."""
+        """Add a DequantizeLinear of the quantized tensor `codes` with the parameters of a role; return its output."""
         return self.op("DequantizeLinear", codes, *self._params(role))
 
     def rounded(self, real: str, role: str) -> str:
-        """Return reals as they are after they were stored."""
+        """Quantize and dequantize a float tensor with the parameters of a role, and return the rounded float tensor."""
         return self.real(self.codes(real, role), role)
 
     def weights(self, what: str, codes: Array, scales: Array) -> str:
-        """Return the reals of quantized constants with one scale per index of the first axis.
+        """Add quantized constants with one scale per index of the first axis, and return them dequantized.
 
         Args:
             what: The prefix of the constants' names.
@@ -110,11 +119,11 @@ class GraphWriter:
         return self.op("DequantizeLinear", self.constant(what, codes), scale, zero, axis=0)
 
     def shaped(self, x: str, shape: Shape, out: str = "") -> str:
-        """Reshape a tensor."""
+        """Add a Reshape of tensor `x` and return its output, which is called `out` if that is given."""
         return self.op("Reshape", x, self.constant("shape", np.asarray(shape, np.int64)), out=out)
 
     def split(self, x: str, sizes: Sequence[int]) -> Sequence[str]:
-        """Split the last axis into parts of these sizes."""
+        """Add a Split of the last axis into parts of these sizes, and return the parts."""
         names = [f"{self.prefix}.{len(self.nodes)}.part{i}" for i in range(len(sizes))]
         return self.outputs("Split", [x, self.constant("sizes", np.asarray(sizes, np.int64))], names, axis=-1)
 
@@ -134,14 +143,14 @@ class Matrix:
 
     @staticmethod
     def of(rows: Array, bias: Array | None, unit: QuantParams, scheme: Scheme, gram: Array | None = None) -> Matrix:
-        """Quantize rows of weights for inputs that are stored with `unit`.
+        """Quantize rows of weights.
 
-        Scales are raised where the bias would exceed int32.
+        Scales are raised where the bias would exceed int32 in units of input scale times weight scale.
 
         Args:
             rows: The real weights, [N, K].
             bias: The real bias, [N].
-            unit: The parameters of the inputs.
+            unit: The scale and zero point of the inputs.
             scheme: The quantization scheme, with the type of the weights.
             gram: Second moments of the inputs, [1, K, K], for weights of least error and scales that may clip; None to
                 round to nearest.
@@ -159,15 +168,15 @@ class Matrix:
 
     @property
     def real(self) -> Array:
-        """Return the reals that the integers represent."""
+        """Return the dequantized weights, [N, K]."""
         return (self.codes.astype(np.float64) * self.scales[:, None]).astype(np.float32)
 
     def times(self, scope: GraphWriter, x: str, unit: QuantParams) -> str:
-        """Return the product x Wᵀ + b, [M, N].
+        """Add nodes that compute x Wᵀ + b, and return the name of the result, [M, N].
 
         Args:
             scope: The graph to write to.
-            x: The name of a tensor of reals, [M, K].
+            x: The name of a float tensor, [M, K].
             unit: The parameters that x is stored with.
         """
         operands = [x, scope.weights("weight", self.codes, self.scales)]
@@ -182,9 +191,13 @@ class Matrix:
 
 @dataclass(frozen=True)
 class CellWriter:
-    """One direction's time step while its `body` is written.
+    """A builder of one time step of a recurrent layer in one direction. Its methods return names of float tensors.
 
-    `inner` is the matrix of the input, `recurrent` are the matrices that are multiplied by a hidden state.
+    Attributes:
+        body: The ONNX graph of the step, to which nodes are added.
+        hidden: The size of the hidden state.
+        inner: The matrix W, which is multiplied by the step's input.
+        recurrent: The parts of the matrix R, which are multiplied by a hidden state.
     """
 
     body: GraphWriter
@@ -193,38 +206,38 @@ class CellWriter:
     recurrent: tuple[Matrix, ...]
 
     def projection(self, x: str) -> str:
-        """Return W's product with the step's input."""
+        """Add the product of W with the step's input x, rounded to its storage type."""
         return self.body.rounded(self.inner.times(self.body, x, self.body.stored["x"].quant), "projection")
 
     def product(self, index: int, h: str, role: str) -> str:
-        """Return the product of a part of R with a hidden state.
+        """Add the product of a part of R with a hidden state, rounded to its storage type.
 
         Args:
             index: The index of the part.
-            h: The name of a tensor of reals.
+            h: The name of the hidden state as a float tensor.
             role: The role that h is stored as.
         """
         body = self.body
         return body.rounded(self.recurrent[index].times(body, h, body.stored[role].quant), "recurrence")
 
     def parts(self, x: str, *gates: int) -> Sequence[str]:
-        """Split a tensor into parts of so many gates each."""
+        """Split a tensor of all gates into parts; each of `gates` is the number of gates in one part."""
         return self.body.split(x, [n * self.hidden for n in gates])
 
     def sum(self, a: str, b: str) -> str:
-        """Return the sum that an activation function reads."""
+        """Add a + b, rounded as the input of an activation function is stored."""
         return self.body.rounded(self.body.op("Add", a, b), "gates")
 
     def sigmoid(self, x: str) -> str:
-        """Return a gate, from 0 to 1."""
+        """Add the sigmoid of x, a gate from 0 to 1, rounded to int16."""
         return self.body.rounded(self.body.op("Sigmoid", x), "sigmoid")
 
     def tanh(self, x: str) -> str:
-        """Return the hyperbolic tangent, from -1 to 1."""
+        """Add the hyperbolic tangent of x, from -1 to 1, rounded to int16."""
         return self.body.rounded(self.body.op("Tanh", x), "tanh")
 
     def scaled(self, gate: str, x: str, role: str) -> str:
-        """Return the product of a gate and a tensor.
+        """Add the product of a gate and a tensor, rounded as `role` is stored.
 
         Args:
             gate: The name of the gate.
@@ -271,14 +284,17 @@ STEP_WRITERS: dict[type[Recurrent], Callable[[CellWriter, str, Sequence[str]], l
     Lstm: _lstm,
     Gru: _gru,
 }
-"""Functions from the reals of a step's projection and states to the integers of the next states, by operator."""
+"""Functions that write one step of a layer, by operator.
+
+They take the step, its projection and its states as float tensors, and return the next states as quantized tensors.
+"""
 
 
 # ----------------------------------------------------------------------------------------------- whole layers
 
 
 def stores(op: Recurrent, ranges: Ranges, scheme: Scheme) -> dict[str, Stored]:
-    """Return how the tensors of a step are stored, by role; "fed" is a hidden state as R reads it.
+    """Return the integer storage of the tensors of a step, by role; "fed" is the hidden state that R is multiplied by.
 
     The scales of tensors that are int16 in every scheme are powers of two: scaling a product is then a shift.
 
@@ -415,7 +431,7 @@ def decisions(node: Node, plan: Plan) -> Decisions:
 
 
 def rounded_weights(node: Node, plan: Plan) -> dict[str, Array]:
-    """Return W and R of a layer as the reals of their quantized values, by the names of these constants."""
+    """Return the dequantized matrices W and R of a layer, by the names of these constants."""
     ranges, x, scheme, moments = decisions(node, plan)
     assert isinstance(node.op, Recurrent)
     sizes = node.op.sizes(node.input(X).type, node.input(R).type)

@@ -13,7 +13,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import evaluate_samples
 from mcugen.hir.traits import Cell, Weighted, bias_input, weight_axes
 from mcugen.hir.types import Array, DType
-from mcugen.numerics.fixedpoint import through
+from mcugen.numerics.fixedpoint import fake_quantize
 from mcugen.numerics.threads import one_thread
 from mcugen.quantization.float_model import FloatModel
 from mcugen.quantization.moments import Moments
@@ -30,7 +30,7 @@ from mcugen.quantization.rounding import (
 from mcugen.quantization.samples import distinct
 from mcugen.quantization.scheme import WEIGHT_LIMITS, Scheme
 from mcugen.quantization.sensitivity import judged_tensors, power
-from mcugen.quantization.weights import layer_bias, layer_weights, living_weights, plain_codes, real_weights
+from mcugen.quantization.weights import effective_weights, layer_bias, layer_weights, plain_codes, real_weights
 
 Shared = tuple[int, DType]
 """A set of layers with the same quantized weights (`Plan.shares`)."""
@@ -50,13 +50,13 @@ without, 22.4 dB with a half, and 19.6 dB with all; DS-CNN had 27.0, 27.2 and 27
 """
 
 TRIED_SCALE_FACTORS = (1.0, 0.85, 1.15)
-"""Shares of the best scale for rounding to nearest, which are tried with weights of least error."""
+"""Factors of the scale that is best for rounding to nearest, which are tried with rounding to least error."""
 
 MAX_IM2COL_ELEMENTS = 2**23
 """Largest number of im2col elements of one layer that are kept until the layer is computed."""
 
 MAX_REFINEMENT_ELEMENTS = 2**26
-"""Largest number of elements of the largest tensor in all samples: some GB of values in the worst case."""
+"""Largest number of elements of the largest tensor over all samples: large models use fewer samples, to save memory."""
 
 
 def refine(
@@ -236,7 +236,7 @@ class _Walk:
 
     def _quantized_values(self, value: Value, dtype: DType) -> list[Array]:
         quant = self.plan.quant(value.name, dtype)
-        return [through(x, quant, dtype) for x in self.seen[value]]
+        return [fake_quantize(x, quant, dtype) for x in self.seen[value]]
 
     def _constant(self, value: Value, node: Node) -> list[Array]:
         assert value.data is not None
@@ -313,7 +313,7 @@ def _living(node: Node, plan: Plan, can_correct: bool) -> Array:
     All weights are kept if no bias can take up the mean of the others, or if several layers share them.
     """
     is_free = can_correct and plan.shares(node) is None
-    return living_weights(node, plan.constants) if is_free else layer_weights(node)[0]
+    return effective_weights(node, plan.constants) if is_free else layer_weights(node)[0]
 
 
 def _round_weights(living: Array, codes: Codes, gram: Array, scheme: Scheme, compensation: Array | None) -> Codes:

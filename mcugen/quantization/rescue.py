@@ -29,10 +29,13 @@ from mcugen.quantization.scores import cheap_macs, score_layers
 MIN_FEATURE_RANGE_RATIO = 8.0
 """Ratio of the ranges of features from which a wider type is tried: the narrowest feature keeps five of eight bits."""
 
-BAD_DB, DOUBTFUL_DB = 25.0, 31.0
-"""SQNR of the outputs, in dB, below which int8 serves them badly, and below which wider types are tried.
+BAD_DB = 25.0
+"""SQNR of the outputs, in dB, below which int8 is not good enough for a model."""
 
-DOUBTFUL_DB is higher than BAD_DB, because estimates on few samples are wrong by some dB.
+DOUBTFUL_DB = 31.0
+"""SQNR of the outputs, in dB, below which wider types are tried.
+
+It is higher than BAD_DB, because estimates on few samples are wrong by some dB.
 """
 
 STREAM_DOUBTFUL_DB = 40.0
@@ -63,23 +66,26 @@ INT16_ENOUGH_DB = 33.0
 Other samples than those of the measurement had up to 3 dB less.
 """
 
-MAX_LOSS_DB = 1.0
-"""Loss of SQNR against float32 that layers with int16 activations and weights may cause, where less than 33 dB is left.
+MAX_INT16_LOSS_DB = 1.0
+"""Largest loss of SQNR, in dB, by replacing float32 in costly layers with int16 activations and weights.
 
-What such layers lose is far below what the rest of the model loses then.
+It applies if the SQNR would fall below INT16_ENOUGH_DB. Then the other layers cause most of the noise.
 """
 
 MIN_RESCUE_GAIN_DB = 3.0
 """Gain in SQNR, in dB, that a wider type of some layers must bring."""
 
-GAINED_DB = 2.0
-"""Gain in SQNR, in dB, that compensating weights must bring; they cost nothing at run time."""
+MIN_COMPENSATION_GAIN_DB = 2.0
+"""Gain in SQNR, in dB, that weights that compensate earlier layers' errors must bring; they cost no run time."""
 
 MAX_OBSERVED_SAMPLES = 256
 """Largest number of samples by which the ranges of features are compared."""
 
-MAX_FIRST_CHECK_SAMPLES, MAX_COMPARED_SAMPLES = 16, 64
-"""Largest numbers of samples of the first check whether outputs are good, and of a comparison of two candidates."""
+MAX_FIRST_CHECK_SAMPLES = 16
+"""Largest number of samples of the first check whether the outputs are good."""
+
+MAX_COMPARED_SAMPLES = 64
+"""Largest number of samples on which two candidates are compared."""
 
 
 TimeOf = Callable[[Quantization], float | None]
@@ -131,7 +137,7 @@ def rescue_layers(
     if before_db < BAD_DB and can_compensate and len(quantizer.samples) >= MAX_FIRST_CHECK_SAMPLES:
         quantizer.compensates = True
         after_db = _sqnr(quantizer, layers, MAX_COMPARED_SAMPLES)
-        quantizer.compensates = after_db >= before_db + GAINED_DB
+        quantizer.compensates = after_db >= before_db + MIN_COMPENSATION_GAIN_DB
         if quantizer.compensates:
             effect = f"outputs have {after_db:.1f} dB so, not {before_db:.1f}"
             notes.append(f"weights make good a part of what layers before have lost: {effect}")
@@ -169,7 +175,7 @@ def _economize(
     in_float = [name for name, dtype in raised.items() if dtype is DType.FLOAT32 and name in costly]
     if not in_float or quantizer.scheme.activations is not DType.INT8:
         return dict(raised), reached_db
-    enough_db = {DType.INT16: INT16_ENOUGH_DB, DType.INT32: min(INT16_ENOUGH_DB, reached_db - MAX_LOSS_DB)}
+    enough_db = {DType.INT16: INT16_ENOUGH_DB, DType.INT32: min(INT16_ENOUGH_DB, reached_db - MAX_INT16_LOSS_DB)}
     candidates: list[tuple[dict[str, DType], float]] = []
     for dtype, min_db in enough_db.items():
         cheaper = {**raised, **dict.fromkeys(in_float, dtype)}

@@ -26,28 +26,28 @@ from mcugen.hir.types import Array
 Limits = tuple[int, int]
 
 INT8_LIMITS: Limits = (-127, 127)
-"""Limits of int8 weights."""
+"""Smallest and largest int8 weight."""
 
 TRIED_CLIPPING_SHARES = tuple(share / 20 for share in range(20, 9, -1))
-"""Shares of the scale that clips nothing, which are tried."""
+"""Scales that are tried, relative to the scale that clips nothing: from 1 down to 1/2."""
 
-FEW_LEVELS = 4
-"""Largest number of quantized values for which smaller shares are tried, too, because most weights would be 0."""
+MAX_COARSE_LEVELS = 4
+"""Largest number of quantized values (levels) for which COARSE_CLIPPING_SHARES are tried: else most weights are 0."""
 
-MORE_CLIPPING = tuple(share / 20 for share in range(9, 3, -1))
-"""Smaller shares for few quantized values."""
+COARSE_CLIPPING_SHARES = tuple(share / 20 for share in range(9, 3, -1))
+"""Further scales that are tried for weights of few levels, relative to the scale that clips nothing."""
 
 RELATIVE_DAMPING = 0.01
-"""Number added to the diagonal of G before its inversion, relative to the diagonal's mean."""
+"""Number added to the diagonal of the second moments before their inversion, relative to the diagonal's mean."""
 
 MAX_SWEEPS = 10
-"""Largest number of sweeps of the coordinate descent."""
+"""Largest number of sweeps over all weights in the coordinate descent that rounds them."""
 
 LOOKAHEAD_INPUTS = 32
-"""Number of inputs that are checked together: for most of them, no weight moves in later sweeps."""
+"""Number of inputs that coordinate descent checks at once: in later sweeps, most of them move no weight."""
 
-SWEEPS_OF_SCALES = 2
-"""Number of sweeps over the groups of inputs."""
+NUM_SCALE_SWEEPS = 2
+"""Number of sweeps over the groups of inputs when scales are fitted to given quantized weights."""
 
 
 def nearest(weights: Array, scales: Array, limits: Limits = INT8_LIMITS) -> Array:
@@ -62,7 +62,7 @@ def nearest(weights: Array, scales: Array, limits: Limits = INT8_LIMITS) -> Arra
 
 
 def round_weights(weights: Array, scales: Array, gram: Array, limits: Limits = INT8_LIMITS) -> Array:
-    """Return the int8 values of least error that were found; they are never worse than rounding to nearest.
+    """Round weights so that the layer's error (`quadratic_error`) is small: never larger than by rounding to nearest.
 
     Args:
         weights: The real weights, [groups, outputs, depth].
@@ -81,7 +81,7 @@ def round_weights(weights: Array, scales: Array, gram: Array, limits: Limits = I
 
 
 def best_scales(weights: Array, scales: Array, gram: Array, limits: Limits) -> Array:
-    """Return the shares of the scales that have least error by rounding to nearest, as float32 values.
+    """Return the scales of least error for rounding to nearest, out of shares of `scales`, as float32 values.
 
     Args:
         weights: The real weights, [groups, outputs, depth].
@@ -90,7 +90,7 @@ def best_scales(weights: Array, scales: Array, gram: Array, limits: Limits) -> A
         limits: The smallest and the largest quantized value.
     """
     best, best_error = scales, np.full(scales.shape, np.inf)
-    for share in TRIED_CLIPPING_SHARES + MORE_CLIPPING * (limits[1] - limits[0] < FEW_LEVELS):
+    for share in TRIED_CLIPPING_SHARES + COARSE_CLIPPING_SHARES * (limits[1] - limits[0] < MAX_COARSE_LEVELS):
         tried = (scales * share).astype(np.float32).astype(np.float64)
         error = quadratic_error(weights, nearest(weights, tried, limits), tried, gram)
         best, best_error = np.where(error < best_error, tried, best), np.minimum(error, best_error)
@@ -98,13 +98,16 @@ def best_scales(weights: Array, scales: Array, gram: Array, limits: Limits) -> A
 
 
 def best_of(tried: Sequence[Array], weights: Array, gram: Array, limits: Limits) -> tuple[Array, Array]:
-    """Return for each output the weights of least error and their scales, out of several arrays of scales.
+    """Choose, for each output, the scale of least error after `round_weights`, out of several arrays of scales.
 
     Args:
         tried: The arrays of scales to choose from, each [groups, outputs].
         weights: The real weights, [groups, outputs, depth].
         gram: The second moments of the inputs, [groups, depth, depth].
         limits: The smallest and the largest quantized value.
+
+    Returns:
+        The quantized weights, [groups, outputs, depth], and their scales, [groups, outputs].
     """
     best, rounded, best_error = tried[0], np.zeros(weights.shape, np.int8), np.full(weights.shape[:-1], np.inf)
     for scales in tried:
@@ -145,7 +148,7 @@ def fitted_group_scales(weights: Array, codes: Array, scales: Array, gram: Array
         size: The number of inputs of a group.
     """
     fitted = scales.astype(np.float64)
-    for _ in range(SWEEPS_OF_SCALES):
+    for _ in range(NUM_SCALE_SWEEPS):
         left = (weights - codes * np.repeat(fitted, size, 1)[:, : codes.shape[1]]) @ gram
         for number, start in enumerate(range(0, codes.shape[1], size)):
             part = slice(start, start + size)
@@ -160,7 +163,9 @@ def fitted_group_scales(weights: Array, codes: Array, scales: Array, gram: Array
 
 
 def quadratic_error(weights: Array, codes: Array, scales: Array, gram: Array) -> Array:
-    """Return (w − s·q)ᵀ G (w − s·q) of each output channel, [groups, outputs].
+    """Return the error (w − s·q)ᵀ G (w − s·q) of each output channel, [groups, outputs].
+
+    w are its real weights, q its quantized weights, s its scale, and G is `gram`.
 
     Args:
         weights: The real weights, [groups, outputs, depth].

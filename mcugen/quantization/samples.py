@@ -15,21 +15,21 @@ Sample = Mapping[str, Array]
 MIN_OUTLIER_SAMPLES = 10
 """Smallest number of samples among which one may count as an outlier."""
 
-STRAY = 6.0
+OUTLIER_RATIO = 6.0
 """Ratio by which an outlier's largest magnitude exceeds that of all other samples."""
 MAX_OUTLIER_SHARE = 0.02
 """Largest share of outliers; one outlier is always allowed."""
 
 
 def in_own_order(samples: Sequence[Sample]) -> list[Sample]:
-    """Return the samples in an order that depends only on their content, so that results do, too."""
+    """Sort the samples by their content, so that results do not depend on the given order."""
     return [sample for _, sample in number_samples(samples)]
 
 
 def number_samples(samples: Sequence[Sample]) -> list[tuple[int, Sample]]:
-    """Return the samples in an order that depends on their content, each with its place in the given order.
+    """Sort the samples by their content, and return each with its index in the given order.
 
-    They are sorted by energy, so that a few evenly spaced samples represent all.
+    The key is the energy (sum of squares), so that a few evenly spaced samples represent all.
     """
     return sorted(enumerate(samples), key=lambda each: (_energy(each[1]), _digest(each[1]), each[0]))
 
@@ -40,12 +40,15 @@ def _energy(sample: Sample) -> float:
 
 
 def distinct(samples: Sequence[Sample]) -> list[Sample]:
-    """Return each sample once, in order: a duplicate adds no information."""
+    """Return the samples without duplicates, in order."""
     return list({_digest(sample): sample for sample in reversed(samples)}.values())[::-1]
 
 
 def halves(samples: Sequence[Sample]) -> tuple[list[int], list[int]]:
-    """Return the places of every second sample, and of the other samples; equal samples are in the same half."""
+    """Split samples into two halves of alternating samples, and return the indices of each half.
+
+    Equal samples are in the same half.
+    """
     kinds: dict[bytes, int] = {}
     numbers = [kinds.setdefault(_digest(sample), len(kinds)) for sample in samples]
     even, odd = ([place for place, number in enumerate(numbers) if number % 2 == parity] for parity in (0, 1))
@@ -59,24 +62,24 @@ def _digest(sample: Sample) -> bytes:
     return digest.digest()
 
 
-def without_strays(samples: Sequence[Sample]) -> tuple[list[Sample], list[str]]:
+def without_outliers(samples: Sequence[Sample]) -> tuple[list[Sample], list[str]]:
     """Return the samples without outliers, and a note for each outlier.
 
     A few samples that exceed all others by far are outliers: one broken element would widen the ranges of all.
     """
-    outliers = dict(_strays(samples)) if len(samples) >= MIN_OUTLIER_SAMPLES else {}
+    outliers = dict(_outliers(samples)) if len(samples) >= MIN_OUTLIER_SAMPLES else {}
     return [sample for index, sample in enumerate(samples) if index not in outliers], [
         note for _, note in sorted(outliers.items())
     ]
 
 
-def _strays(samples: Sequence[Sample]) -> Iterator[tuple[int, str]]:
+def _outliers(samples: Sequence[Sample]) -> Iterator[tuple[int, str]]:
     for name in samples[0]:
         reach = np.array([_reach(sample[name]) for sample in samples])
         order = np.argsort(-reach, kind="stable")
         for count in range(max(int(MAX_OUTLIER_SHARE * len(samples)), 1), 0, -1):
             last, usual = reach[order[count - 1]], reach[order[count]]
-            if usual > 0 and STRAY * usual < last:
+            if usual > 0 and OUTLIER_RATIO * usual < last:
                 yield from ((int(i), _note(int(i), name, float(reach[i]), float(usual))) for i in order[:count])
                 break
 

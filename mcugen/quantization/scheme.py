@@ -11,7 +11,7 @@ import numpy as np
 from mcugen.hir.types import Array, DType, QuantParams
 
 MIN_SCALE = 2.0**-40
-"""Smallest scale, as of a tensor that is always 0."""
+"""Smallest scale: a tensor that is always 0 gets it instead of 0."""
 
 MIN_CHANNEL_RANGE = 2.0**-12
 """Smallest range of a channel's weights relative to the largest one.
@@ -84,7 +84,7 @@ def activation_codes(lows: Array, highs: Array, dtype: DType, scheme: Scheme) ->
 
 
 def code_range(quant: QuantParams, dtype: DType) -> tuple[float, float]:
-    """Return the smallest and the largest real that a tensor's integers represent."""
+    """Return the smallest and the largest real value that the integers of type `dtype` represent."""
     low, high = ((code - quant.zero_point) * float(quant.scale[0]) for code in dtype.limits)
     return low, high
 
@@ -118,7 +118,10 @@ def weight_scales(weights: Array, axis: int, scheme: Scheme, dtype: DType = DTyp
 
 
 def usable_scales(steps: Array, scheme: Scheme) -> Array:
-    """Return the nearest float32 values, or the next larger powers of two, of these steps."""
+    """Return these scales as the nearest float32 values, or as the next larger powers of two if the scheme asks so.
+
+    Scales below MIN_SCALE are raised to it.
+    """
     steps = np.maximum(steps, MIN_SCALE)
     if scheme.power_of_two:
         return np.array([2.0 ** math.ceil(math.log2(step)) for step in steps])

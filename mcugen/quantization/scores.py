@@ -20,13 +20,16 @@ from mcugen.ops.pointwise import Binary, Unary
 from mcugen.ops.reduce import Reduce
 
 MAX_SCORE_ELEMENTS = 64
-"""Largest number of elements of an output of scores, such as the distances from all centres.
+"""Largest number of elements of an output that may hold anomaly scores, such as the distances from all centres.
 
 Larger outputs are embeddings or maps.
 """
 
-CHEAP_LAYER_MACS, CHEAP_LAYER_SHARE = 4096, 1 / 16
-"""Multiply-accumulates up to which a layer is cheap in float32: so many, or this share of all."""
+CHEAP_LAYER_MACS = 4096
+"""Multiply-accumulates up to which a layer is cheap in float32, in any model."""
+
+CHEAP_LAYER_SHARE = 1 / 16
+"""Share of the model's multiply-accumulates up to which a layer is cheap in float32."""
 
 _MEASURES = {"l1", "sumsquare", "min"}
 """Reductions that measure a distance whatever they read; a minimum is the distance from the nearest centre."""
@@ -42,7 +45,7 @@ _DEVIATIONS = {"abs", "exp", "log"}
 
 
 def with_float_scores(graph: Graph, precisions: Mapping[str, DType]) -> tuple[dict[str, DType], list[PrecisionReason]]:
-    """Return the wanted precisions with float32 for layers that make scores, and the reason of each of these layers.
+    """Add float32 for the layers that compute anomaly scores to `precisions`, and return the reason of each of them.
 
     Args:
         graph: The float graph.
@@ -59,11 +62,12 @@ def with_float_scores(graph: Graph, precisions: Mapping[str, DType]) -> tuple[di
 
 
 def score_layers(graph: Graph) -> dict[str, list[str]]:
-    """Return the layers to compute in float32 by the score that they make, each by the name of its first output.
+    """Return, for each model output that is an anomaly score, the layers to compute in float32.
 
-    They are those between an output of few numbers and the layers with weights. Layers with weights that feed them
-    belong to them if they are cheap. An output is a score if a reduction measures a distance or a likelihood, if it
-    sums the kernels of a support vector machine, or if the model itself compares it to make a label.
+    These are the layers between the output and the nearest layers with weights, by the names of their first outputs.
+    Layers with weights that feed them are included if they are cheap. An output is a score if a reduction measures a
+    distance or a likelihood, if it sums the kernels of a support vector machine, or if the model itself compares it
+    with a threshold.
     """
     max_macs = cheap_macs(graph)
     scores: dict[str, list[str]] = {}
@@ -87,7 +91,7 @@ def cheap_macs(graph: Graph) -> float:
 
 
 def tensors_of_scores(graph: Graph) -> set[str]:
-    """Return the names of all tensors that some score is computed from."""
+    """Return the names of all tensors that an anomaly score of the model is computed from."""
     scores = score_layers(graph)
     needed = {v for name, v in zip(graph.output_names, graph.outputs, strict=True) if name in scores}
     for node in reversed(graph.nodes):

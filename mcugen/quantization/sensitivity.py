@@ -25,20 +25,26 @@ from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.quantization.float_model import FloatModel, all_tensors
 from mcugen.quantization.profile import Profile
 
-MIN_CANDIDATE_SAMPLES, MAX_CANDIDATE_SAMPLES = 8, 100
-"""Smallest and largest number of samples that run for each candidate, spread over all samples."""
+MIN_CANDIDATE_SAMPLES = 8
+"""Smallest number of samples that run for each candidate range, spread over all samples."""
 
-EXTREMES_PER_END, MAX_EXTREME_SAMPLES = 4, 64
-"""Numbers of samples that run because a tensor has its extremes there: per end of each tensor, and in all."""
+MAX_CANDIDATE_SAMPLES = 100
+"""Largest number of samples that run for each candidate range, spread over all samples."""
+
+EXTREMES_PER_END = 4
+"""Number of samples with the smallest values, and with the largest values, of each tensor that run in any case."""
+
+MAX_EXTREME_SAMPLES = 64
+"""Largest number of samples that run because some tensor has extreme values there."""
 
 MAX_JOINT_SAMPLES = 32
 """Largest number of samples that run for all groups together."""
 
 NUM_FIRST_SAMPLES = 4
-"""Number of samples that run before the noise is compared with the limit for the first time; then twice as many."""
+"""Number of samples that run before the noise is compared with its limit; the number doubles for each comparison."""
 
 SUMMATION_TOLERANCE = 1e-9
-"""Relative difference that the order of summation may cause: noise this far above a limit exceeds it in any order."""
+"""Relative difference of noise that a different order of summation may cause, added to limits of noise."""
 
 MAX_KEPT_SAMPLE_ELEMENTS = 2**26
 """Largest number of elements of all tensors in all samples that are kept, to avoid computing them again."""
@@ -51,9 +57,10 @@ MAX_GROUP_RUN_MACS = 10**11
 
 
 class OutputNoise:
-    """A measurement of the noise at the outputs if one group of tensors is quantized.
+    """A measurement of the noise that quantizing one group of tensors adds to the model's outputs.
 
-    Each group has its own session, which contains only the nodes behind the group: nothing before it runs again.
+    Each group has its own session, which contains only the nodes that depend on the group. The float tensors that these
+    nodes read are computed once.
     """
 
     def __init__(
@@ -124,7 +131,7 @@ class OutputNoise:
 
     def _tail(self, group: tuple[str, ...]) -> _Tail:
         if self._last is None or self._last.group != group:
-            proto, outputs = part_behind(self.model, group, self.outputs)
+            proto, outputs = dependent_part(self.model, group, self.outputs)
             known = self._exact([i.name for i in proto.graph.input if i.name not in _CODES])
             session = Session(proto, literal=False, threads=1) if outputs else None
             exact = [[sample[name] for name in self.outputs] for sample in self.exact]
@@ -280,15 +287,16 @@ def _choose_samples(count: int, num_spread: int, profile: Profile | None) -> tup
 
 
 def judged_tensors(model: FloatModel) -> list[str]:
-    """Return the tensors that the model is judged by: its float outputs, or what saturating outputs are computed from.
+    """Return the names of the tensors at which quantization noise is measured.
 
-    Masks are judged as they are, although they saturate.
+    They are the float outputs. For an output of a saturating function such as sigmoid, it is the function's input,
+    unless the output is a mask.
     """
     return list(dict.fromkeys(tail[-1] for tail in _tails(model)))
 
 
 def saturated_tensors(model: FloatModel) -> set[str]:
-    """Return the saturating outputs, and the tensors that are moved to become one: their extremes are essential."""
+    """Return the names of outputs of saturating functions, and of tensors that only data movement turns into them."""
     return {name for tail in _tails(model) for name in tail[:-1]}
 
 
@@ -324,10 +332,12 @@ def _is_mask(node: Node) -> bool:
     return isinstance(node.op, Channelwise) and math.prod(node.outputs[0].type.shape[2:4]) > 1
 
 
-def part_behind(
+def dependent_part(
     model: FloatModel, group: tuple[str, ...], outputs: Sequence[str]
 ) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Return the part of the float model that depends on a group of tensors, quantized by parameters that are inputs.
+    """Return the part of the float model that depends on a group of tensors, with QuantizeLinear behind each of them.
+
+    Scales and zero points are inputs of the part.
 
     Args:
         model: The float model.
@@ -450,6 +460,6 @@ def _quantization_nodes(name: str, names: Mapping[str, str], endings: Mapping[st
 
 
 def power(array: Array) -> float:
-    """Return the sum of squares."""
+    """Return the sum of the squares of all elements."""
     with np.errstate(invalid="ignore"):
         return float(np.square(array, dtype=np.float64).sum())

@@ -18,35 +18,41 @@ MIN_SAVED_WEIGHT_BYTES = 256
 """Smallest number of saved bytes of weights for which scales are shared."""
 
 MAX_SHARED_RANGE_RATIO = 2.0
-"""Largest ratio of ranges that may share a scale; it costs one bit."""
+"""Largest ratio of the ranges of two tensors that may share a scale: the narrower one loses one bit."""
 
 Span = Callable[[Value], float | None]
 """Function that returns the length of a tensor's range; None if it is unknown."""
 
 
 class Groups:
-    """A partition of tensors into sets that share a scale, which grows coarser (union-find)."""
+    """A partition of tensors into sets that share a scale, which grows coarser (union-find).
+
+    `span` returns the length of a tensor's range; None if it is unknown.
+    """
 
     def __init__(self, span: Span) -> None:
         self._parent: dict[Value, Value] = {}
         self._span, self._spans = span, dict[Value, float | None]()
 
     def root(self, value: Value) -> Value:
-        """Return the representative of the value's group."""
+        """Return the representative value of the group that `value` is in."""
         while self._parent.setdefault(value, value) is not value:
             value = self._parent[value]
         return value
 
     def join(self, a: Value, b: Value) -> None:
-        """Merge two groups."""
+        """Merge the groups of two values."""
         a, b = self.root(a), self.root(b)
         if a is not b:
             spans = [s for s in (self._length(a), self._length(b)) if s is not None]
             self._parent[a] = b
             self._spans[b] = max(spans, default=None)
 
-    def join_like(self, a: Value, b: Value) -> bool:
-        """Merge two groups if their ranges are of similar length. Return whether that changed the partition."""
+    def join_if_similar(self, a: Value, b: Value) -> bool:
+        """Merge the groups of two values if their ranges have a ratio of at most MAX_SHARED_RANGE_RATIO.
+
+        Return whether that changed the partition.
+        """
         a, b = self.root(a), self.root(b)
         lengths = self._length(a) or 0.0, self._length(b) or 0.0
         if a is b or (min(lengths) > 0 and max(lengths) > MAX_SHARED_RANGE_RATIO * min(lengths)):
@@ -61,7 +67,10 @@ class Groups:
 
 
 def layers_of_equal_weights(nodes: Iterable[Node]) -> list[list[Node]]:
-    """Return sets of layers with equal operators, weights and biases; no sets if sharing them saves next to nothing."""
+    """Return sets of layers with equal operators, weights and biases.
+
+    There are no sets if sharing all weights saves less than MIN_SAVED_WEIGHT_BYTES.
+    """
     by_key: dict[Hashable, list[Node]] = {}
     for node in nodes:
         if len(node.outputs) == 1 and weight_axes(node.op) and all(v is None or v.is_constant for v in node.inputs[1:]):
@@ -83,8 +92,10 @@ def _key(value: Value | None) -> Hashable:
     return value.type, hashlib.sha256(value.data.tobytes()).digest()
 
 
-def tie(nodes: Sequence[Node], groups: Groups) -> list[tuple[str, ...]]:
-    """Join the tensors around layers with equal weights, and the results of equal computations on joined tensors.
+def join_equal_layers(nodes: Sequence[Node], groups: Groups) -> list[tuple[str, ...]]:
+    """Join the groups of the inputs, and of the outputs, of layers with equal weights.
+
+    The results of equal computations on joined tensors are joined, too.
 
     Args:
         nodes: The nodes of the graph, in order.
@@ -96,8 +107,8 @@ def tie(nodes: Sequence[Node], groups: Groups) -> list[tuple[str, ...]]:
     sets = layers_of_equal_weights(nodes)
     for first, *duplicates in sets:
         for node in duplicates:
-            groups.join_like(first.input(0), node.input(0))
-            groups.join_like(first.output, node.output)
+            groups.join_if_similar(first.input(0), node.input(0))
+            groups.join_if_similar(first.output, node.output)
     constants = {v: _key(v) for node in nodes for v in node.inputs if sets and v is not None and v.is_constant}
     while sets and _tie_results(nodes, groups, constants):
         pass
@@ -120,5 +131,5 @@ def _tie_results(nodes: Iterable[Node], groups: Groups, constants: Mapping[Value
         operands = tuple(None if v is None else constants.get(v) or groups.root(v) for v in node.inputs)
         first = alike.setdefault((node.op, operands), node)
         for a, b in zip(first.outputs, node.outputs, strict=True):
-            changed |= groups.join_like(a, b)
+            changed |= groups.join_if_similar(a, b)
     return changed

@@ -16,10 +16,10 @@ from mcugen.quantization.plan import Codes, Plan
 from mcugen.quantization.weights import stored_bits
 
 COMPRESSION_STEP_BITS = 1 / 16
-"""Difference of two options of compression, in bits per weight."""
+"""Difference of two successive compression options, in bits per weight."""
 
 NUM_BYTE_COST_HALVINGS = 60
-"""Number of halvings of the interval that the cost of a byte is searched in."""
+"""Number of bisection steps in the search for the cost of a byte (Lagrange multiplier) that meets the budget."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,13 @@ class StorageOption:
 
 
 @dataclass(frozen=True)
-class Known:
-    """The facts about a layer's weights that decide how they are stored.
+class StoredLayer:
+    """A layer's number of weights, and the noise of storing them in fewer bits.
 
     Attributes:
         size: The number of weights in flash.
         plain_bits: The bits per weight of compressed int8 weights that are not coarser.
-        bits: Fewer bits per weight, for which the noise is known.
+        bits: A smaller number of bits per weight, for which the noise is known.
         noise: The noise of compression to `bits`.
         few_noise: The noise of 4-bit weights; None if the layer cannot have them.
     """
@@ -73,8 +73,8 @@ class Known:
     few_noise: float | None
 
     @classmethod
-    def of(cls, node: Node, plan: Plan, plain: Codes, noise: float, few_noise: float | None) -> Known:
-        """Return what is known of a layer.
+    def of(cls, node: Node, plan: Plan, plain: Codes, noise: float, few_noise: float | None) -> StoredLayer:
+        """Return the numbers of bits and the noise of a layer's weights.
 
         Args:
             node: The layer.
@@ -90,7 +90,13 @@ class Known:
 
 @dataclass(frozen=True)
 class Times:
-    """Estimated instructions of the whole model, and additional ones by layer for 4-bit weights and decompression."""
+    """Estimated instructions of one inference.
+
+    Attributes:
+        whole: The instructions of the model with plain 8-bit weights.
+        few: The additional instructions of a layer with 4-bit weights, by the name of its output.
+        decoding: The additional instructions of a layer for decompression of its weights, by the name of its output.
+    """
 
     whole: float
     few: Mapping[str, float]
@@ -103,8 +109,8 @@ class Times:
         return max(self.whole + few + sum(self.decoding.get(n, 0.0) for n in coded), 1.0)
 
 
-def options_of(name: str, known: Known, times: Times) -> list[StorageOption]:
-    """Return the options of a layer: plain 8 bits, compression to ever fewer bits, and 4 bits if possible.
+def options_of(name: str, known: StoredLayer, times: Times) -> list[StorageOption]:
+    """Return the options to store a layer's weights: plain 8 bits, compression to ever fewer bits, 4 bits if possible.
 
     Each bit less makes the noise of compression four times as large. Compression must save MIN_SAVED_CODE_BYTES bytes.
 
@@ -133,7 +139,7 @@ def options_of(name: str, known: Known, times: Times) -> list[StorageOption]:
 def cheapest(
     options: Mapping[str, Sequence[StorageOption]], room: float, price: float
 ) -> dict[str, StorageOption] | None:
-    """Return one option per layer, of least cost within a budget of bytes.
+    """Choose one storage option per layer, of least total cost within a budget of bytes.
 
     The cost is the noise plus `price` for each instruction. A cost per byte (Lagrange's multiplier, Everett 1963) is
     searched that just meets the budget. With as many options as compression has, the result is near the optimum.

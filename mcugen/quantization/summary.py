@@ -19,7 +19,7 @@ class QuantizationSummary:
     output_bytes: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return the summary as values that JSON has."""
+        """Return the summary as a JSON object."""
         quantized = self.quantization
         estimate = quantized.estimate
         return {

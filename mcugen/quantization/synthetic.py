@@ -24,10 +24,13 @@ from mcugen.hir.types import Array, DType, Shape
 from mcugen.quantization.float_model import FloatModel
 
 NUM_SYNTHETIC_SAMPLES = 64
-"""Number of synthetic samples."""
+"""Number of synthetic samples that replace calibration samples."""
 
-NUM_CANDIDATES_PER_ROUND, NUM_CANDIDATE_ROUNDS = 256, 4
-"""Number of candidates in a round of choosing by statistics, and number of rounds."""
+NUM_CANDIDATES_PER_ROUND = 256
+"""Number of candidates that samples are chosen from in one round, if they shall match batch normalizations."""
+
+NUM_CANDIDATE_ROUNDS = 4
+"""Number of rounds of candidates if samples shall match the statistics of batch normalizations."""
 
 NUM_NOISE_OCTAVES = 3
 """Binary logarithm of the largest distance, in elements, between independent values of smooth noise."""
@@ -35,20 +38,20 @@ NUM_NOISE_OCTAVES = 3
 MIN_SMOOTH_AXIS = 8
 """Smallest number of elements of an axis along which noise may be smooth."""
 
-AMPLITUDES = (-6.0, 8.0)
+LOG2_AMPLITUDES = (-6.0, 8.0)
 """Binary logarithms of the smallest and largest amplitude of candidates for an input of unknown range."""
 
 
 @dataclass(frozen=True)
 class InputRange:
-    """The range of the elements of all inputs."""
+    """The range of the elements of all synthetic inputs, as the user gives it in `--synthetic LOW..HIGH`."""
 
     low: float
     high: float
 
     @staticmethod
     def parsed(text: str) -> InputRange | None:
-        """Return the range in `LOW..HIGH`; None for MATCH_STATISTICS.
+        """Parse the argument of `--synthetic`: a range `LOW..HIGH`, or MATCH_STATISTICS, for which None is returned.
 
         Raises:
             UsageError: The text is neither.
@@ -165,7 +168,7 @@ def _by_statistics(
             shape = [-1 if a == 1 else 1 for a in range(value.type.rank)]
             return np.asarray(noise * np.sqrt(norm.variance).reshape(shape) + norm.mean.reshape(shape), np.float32)
         level = random.normal() + random.normal(size=[n if a < 2 else 1 for a, n in enumerate(value.type.shape)]) / 2
-        return np.asarray(2 ** random.uniform(*AMPLITUDES) * (noise + 2 * level), np.float32)
+        return np.asarray(2 ** random.uniform(*LOG2_AMPLITUDES) * (noise + 2 * level), np.float32)
 
     def summed(samples: Sequence[dict[str, Array]]) -> dict[str, Array]:
         a, b = (samples[place] for place in random.integers(len(samples), size=2))

@@ -24,22 +24,28 @@ from mcugen.quantization.domains import domain_of
 from mcugen.quantization.float_model import FloatModel, all_tensors
 from mcugen.quantization.scores import cheap_macs
 
-MAX_RANGE_RATIO = 8.0
-"""Largest ratio of a tensor's range to that of its narrowest channel: beyond it, the channel has less than 5 bits."""
+MAX_CHANNEL_RANGE_RATIO = 8.0
+"""Ratio of a tensor's range to that of its narrowest channel above which an output is not rounded to int8.
+
+At this ratio the narrowest channel has 5 of the 8 bits left.
+"""
 
 MACS_PER_ELEMENT = 8.0
 """Cost of one element of an elementwise layer in float32, in multiply-accumulates of int8 layers."""
 
-SMALL_BYTES = 256
-"""Bytes of 32-bit sums that an output may take in any model; in larger models, as many as the largest int8 tensor."""
+SMALL_SUM_BYTES = 256
+"""Bytes of 32-bit sums that an output may take in any model.
+
+If the largest int8 tensor of the model is larger, it is the limit.
+"""
 
 MAX_PROFILED_SAMPLES = 64
-"""Samples by which the ranges of channels are measured."""
+"""Largest number of samples by which the ranges of an output's channels are measured."""
 
 
 @dataclass(frozen=True)
 class UnroundedOutputs:
-    """The last layers whose sums are not rounded, and the layers behind them.
+    """The last layers with weights whose 32-bit sums are not rounded to int8, and the float32 layers behind them.
 
     Attributes:
         layers: The ratio of the tensor's range to that of its narrowest channel, by the name of the layer's output.
@@ -51,7 +57,7 @@ class UnroundedOutputs:
 
     @property
     def reasons(self) -> list[PrecisionReason]:
-        """Return why the layers of the tail compute in float32."""
+        """Return, for each layer behind an unrounded one, why it computes in float32."""
         return [
             PrecisionReason(name, DType.FLOAT32.value, f"{self._ratio(layer)}, and outputs keep what its sums tell")
             for name, layer in self.tail.items()
@@ -59,8 +65,10 @@ class UnroundedOutputs:
 
     @property
     def notes(self) -> list[str]:
-        """Return a note for each last layer that makes an output itself."""
-        bare = [n for n, ratio in self.layers.items() if ratio > MAX_RANGE_RATIO and n not in self.tail.values()]
+        """Return a note for each layer whose unrounded result is an output of the model."""
+        bare = [
+            n for n, ratio in self.layers.items() if ratio > MAX_CHANNEL_RANGE_RATIO and n not in self.tail.values()
+        ]
         return [f"an output is not rounded: {self._ratio(name)}" for name in bare]
 
     def _ratio(self, layer: str) -> str:
@@ -93,7 +101,7 @@ def unrounded_outputs(model: FloatModel, samples: Sequence[Mapping[str, Array]])
     ratios = _range_ratios(model, [node.output for tail in tails for node in tail.last], samples)
     for tail in tails:
         widest = max(tail.last, key=lambda node: ratios[node.output.name])
-        if ratios[widest.output.name] > MAX_RANGE_RATIO:
+        if ratios[widest.output.name] > MAX_CHANNEL_RANGE_RATIO:
             layers |= {node.output.name: ratios[node.output.name] for node in tail.last}
             names_behind |= {node.output.name: widest.output.name for node in tail.behind}
     return UnroundedOutputs(layers, names_behind)
@@ -127,7 +135,7 @@ def _tail_of(model: FloatModel, output: Value) -> _Tail | None:
     elements = sum(node.output.type.count for node in behind)
     sum_bytes = 4 * sum(node.output.type.count for node in last)
     largest = max(v.type.count for v in model.graph.values() if not v.is_constant)
-    is_cheap = MACS_PER_ELEMENT * elements <= cheap_macs(model.graph) and sum_bytes <= max(SMALL_BYTES, largest)
+    is_cheap = MACS_PER_ELEMENT * elements <= cheap_macs(model.graph) and sum_bytes <= max(SMALL_SUM_BYTES, largest)
     return _Tail(last, behind) if is_cheap else None
 
 

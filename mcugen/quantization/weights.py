@@ -15,12 +15,12 @@ from mcugen.hir.types import Array, DType
 from mcugen.kernels.portable.compressed_weights import choose_remainder_bits
 from mcugen.numerics.fixedpoint import dequantize
 from mcugen.ops.conv import Conv
-from mcugen.ops.packed import packs
+from mcugen.ops.packed import is_worth_packing
 from mcugen.quantization.plan import Codes
 from mcugen.quantization.scheme import WEIGHT_LIMITS, Scheme, usable_scales, weight_scales
 
-(GROUP_OF_TWO_BITS,) = TWO_BIT_GROUP_SIZES.values()
-"""Number of inputs that share a scale in fully connected layers with 2-bit weights.
+(TWO_BIT_GROUP_INPUTS,) = TWO_BIT_GROUP_SIZES.values()
+"""Number of inputs that share a scale in fully connected layers with 2-bit weights (`--precision w2a8`).
 
 Convolutions have a scale per channel.
 """
@@ -30,17 +30,17 @@ MIN_TWO_BIT_WEIGHTS = 1024
 
 
 def takes_two_bits(node: Node) -> bool:
-    """Return whether 2-bit weights of a layer stay so in flash: fully connected layers, or large convolutions."""
+    """Return whether a layer can store 2-bit weights in flash: fully connected layers and large convolutions can."""
     if isinstance(node.op, Conv):
         return node.op.groups == 1 and layer_weights(node)[0].size >= MIN_TWO_BIT_WEIGHTS
     if not takes_groups(node.op):
         return False
     limits = np.array(WEIGHT_LIMITS[DType.INT2], np.int8)
-    return packs(np.resize(limits, layer_weights(node)[0].shape), GROUP_OF_TWO_BITS)
+    return is_worth_packing(np.resize(limits, layer_weights(node)[0].shape), TWO_BIT_GROUP_INPUTS)
 
 
 NUM_SCALE_HALVINGS = 24
-"""Number of halvings of the interval that a layer's scale is searched in."""
+"""Number of bisection steps in the search for a layer's scale, or for the bits per weight of all layers."""
 
 
 def plain_codes(
@@ -52,16 +52,16 @@ def plain_codes(
         node: The layer.
         scheme: The quantization scheme.
         dtype: INT8, INT4 or INT2.
-        living: The weights with 0 for those without an effect; None to take the layer's own.
+        living: The real weights with 0 for those without an effect (`effective_weights`); None to use the layer's own.
         code_bits: The average bits per weight that compressed weights may take, which enlarges the scales; None without
             compression.
     """
     weights, axis = layer_weights(node)
     weights = weights if living is None else living
-    group = {DType.INT4: scheme.group, DType.INT2: GROUP_OF_TWO_BITS}.get(dtype, 0)
+    group = {DType.INT4: scheme.group, DType.INT2: TWO_BIT_GROUP_INPUTS}.get(dtype, 0)
     if group and scheme.per_channel and takes_groups(node.op):
         grouped = _grouped_codes(weights, layer_bias(node), scheme, group, dtype)
-        if packs(grouped.weights, group):
+        if is_worth_packing(grouped.weights, group):
             return grouped
     scales = weight_scales(weights, axis, scheme, dtype)
     codes = Codes(np.zeros(weights.shape, np.int8), scales, axis, layer_bias(node), dtype)
@@ -93,13 +93,13 @@ def _coarse_codes(codes: Codes, weights: Array, scheme: Scheme, bits: float) -> 
 
 
 def stored_bits(codes: Codes) -> float:
-    """Return the average bits per weight in flash by the shortest compression code."""
-    kept = in_flash(codes)
+    """Return the average bits per weight in flash with the compression code that is shortest for these weights."""
+    kept = stored_weights(codes)
     return choose_remainder_bits(kept)[1] / kept.size if kept.size else 0.0
 
 
-def in_flash(codes: Codes) -> Array:
-    """Return the quantized weights without outputs and inputs whose weights are all 0, which are not stored."""
+def stored_weights(codes: Codes) -> Array:
+    """Return the quantized weights that are stored: without outputs and inputs whose weights are all 0."""
     by_output = np.moveaxis(codes.weights, codes.axis, 0)
     parts = by_output.reshape(len(by_output), by_output.shape[1] if by_output.ndim > 1 else 1, -1)
     kept: Array = parts[parts.any((1, 2))][:, parts.any((0, 2))]
@@ -114,7 +114,7 @@ def _grouped_codes(weights: Array, bias: Array | None, scheme: Scheme, group: in
 
 
 def nearest_codes(codes: Codes, weights: Array) -> Codes:
-    """Return the quantized weights nearest to the real ones, with the present scales."""
+    """Return `codes` with the real `weights` rounded to nearest, with the scales of `codes`."""
     stored = np.int16 if codes.dtype is DType.INT16 else np.int8
     rounded = np.clip(np.rint(weights / codes.steps), *WEIGHT_LIMITS[codes.dtype]).astype(stored)
     return replace(codes, weights=rounded)
@@ -128,14 +128,14 @@ def layer_weights(node: Node) -> tuple[Array, int]:
     return data, axis
 
 
-def living_weights(node: Node, constants: Mapping[str, Array]) -> Array:
-    """Return the real weights, with 0 for inputs that are always 0 and for outputs that never change.
+def effective_weights(node: Node, constants: Mapping[str, Array]) -> Array:
+    """Return the real weights, with 0 for weights of inputs that are always 0 and of outputs that are constant.
 
-    The bias takes up the mean of such outputs; without a bias, their weights stay.
+    The bias then gives the constant outputs; without a bias, their weights stay.
 
     Args:
         node: The layer.
-        constants: The reals of constant channels by tensor, as in `Plan.constants`.
+        constants: The real values of constant channels by tensor, as in `Plan.constants`.
     """
     weights, axis = layer_weights(node)
     outputs, inputs = constants.get(node.output.name), constants.get(node.input(0).name)
@@ -157,16 +157,16 @@ def layer_bias(node: Node) -> Array | None:
 
 
 def real_weights(codes: Codes) -> Array:
-    """Return the reals that quantized weights represent, as float32."""
+    """Return the dequantized weights as float32."""
     if codes.group:
         return (codes.weights * codes.steps).astype(np.float32)
     return dequantize(codes.weights, codes.quant)
 
 
-def give_biases(graph: Graph) -> bool:
-    """Add a bias of 0 to layers that ONNX can write with one, so that it can be corrected: in integers it is free.
+def add_zero_biases(graph: Graph) -> bool:
+    """Add a bias of 0 to layers without bias that ONNX can write with one, so that bias correction can change it.
 
-    Return whether there was such a layer.
+    A bias costs no time in integer kernels. Return whether there was such a layer.
     """
     layers = [n for n in graph.nodes if bias_input(n.op) == len(n.inputs) == 2 and weight_axes(n.op) == {1: 0}]
     bare = [n for n in layers if onnx_form(n.op, n.sig) is not None]

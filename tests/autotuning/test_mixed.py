@@ -177,7 +177,7 @@ def chain(*widths: int, seed: int = 0, loud: np.random.Generator | None = None) 
 def layers_of(walk: Search) -> list[str]:
     """Names of the layers with weights."""
     made = walk.quantizer.quantize()
-    return walk.quantizer.bearing_few_bits(made.plan)
+    return walk.quantizer.four_bit_candidates(made.plan)
 
 
 @pytest.mark.parametrize("seed", range(5))

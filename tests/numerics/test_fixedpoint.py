@@ -137,7 +137,7 @@ def test_quantize_and_what_is_left_of_reals(dtype: DType, zero_point: int):
     quant = QuantParams((0.25,), zero_point)
     found = fixedpoint.quantize(real, quant, dtype)
     assert found.dtype == dtype.numpy and found.tolist() == wanted.tolist()
-    left = fixedpoint.through(real, quant, dtype)
+    left = fixedpoint.fake_quantize(real, quant, dtype)
     assert left.dtype == np.float32 and left.tolist() == ((wanted - zero_point) * 0.25).astype(np.float32).tolist()
     assert not np.signbit(left[real == 0]).any()
     assert fixedpoint.dequantize(found, quant).tolist() == left.tolist()

@@ -32,7 +32,7 @@ BIAS = np.asarray([-1000, 77], np.int32)
 @pytest.mark.parametrize("zero", [-128, -3, 0, 127])
 def test_no_accumulator_exceeds_the_largest_sums(zero: int):
     x = tensor((1, 3), DType.INT8, 0.1, zero)
-    assert sums.farthest(x) == max(127 - zero, zero + 128)
+    assert sums.max_offset_magnitude(x) == max(127 - zero, zero + 128)
     largest = sums.largest_sums(x, WEIGHTS, BIAS)
     assert largest.tolist() == [
         sum(abs(int(w)) for w in row) * max(127 - zero, zero + 128) + abs(int(b))
@@ -54,8 +54,8 @@ def test_types_of_accumulators():
         DType.INT64,
         DType.INT32,
     ]
-    assert sums.most_sum(layer(y=DType.INT32)) == 2**31
-    assert sums.most_sum(layer()) == 2**43
+    assert sums.accumulator_limit(layer(y=DType.INT32)) == 2**31
+    assert sums.accumulator_limit(layer()) == 2**43
 
 
 def test_products_are_exact():

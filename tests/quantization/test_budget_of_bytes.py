@@ -97,7 +97,7 @@ def test_which_layers_may_have_few_bits() -> None:
     assert few_bits.candidates(MODEL, Plan(precision=INT8)) == [A, B, C]
     assert few_bits.candidates(MODEL, Plan(precision={**INT8, "b": DType.INT16, "c": DType.FLOAT32})) == [A]
     codable = Plan(precision={**INT8, "b": DType.INT16, "c": DType.FLOAT32}, few_bits=frozenset("a"))
-    assert few_bits.codable(MODEL, codable) == [B]
+    assert few_bits.compressible_layers(MODEL, codable) == [B]
 
 
 def test_bytes_of_a_layer() -> None:
@@ -105,7 +105,7 @@ def test_bytes_of_a_layer() -> None:
     assert [few_bits.stored_bytes(n, plan) for n in (A, B, C)] == [12.0, 15.0, 120.0]
     assert few_bits.weights_in_flash(MODEL, plan) == 24 + 60 + 30
     assert few_bits.stored_share(MODEL, plan) == pytest.approx((12 + 15 + 120) / (24 + 60 + 30))
-    assert few_bits.room_for_wide(MODEL, plan, 2.0) == pytest.approx(2 * (2.0 * 114 - 147))
+    assert few_bits.num_affordable_int8_weights(MODEL, plan, 2.0) == pytest.approx(2 * (2.0 * 114 - 147))
     wide = Plan(precision=INT8)
     assert few_bits.stored_share(MODEL, wide) == 1.0
     group = replace(codes(A, DType.INT4), group=2, scales=np.ones((6, 2)))
@@ -140,12 +140,12 @@ def test_weights_of_channels_of_nought_are_not_counted() -> None:
 def test_even_bits() -> None:
     """What other layers leave of the share, evenly; none if that is less than two bits."""
     plan = Plan(precision={**INT8, "c": DType.FLOAT32}, few_bits=frozenset("a"))
-    assert few_bits.even_bits(MODEL, plan, 2.0) == {"b": pytest.approx(8 * (2.0 * 114 - 12 - 120) / 60)}
+    assert few_bits.uniform_bits(MODEL, plan, 2.0) == {"b": pytest.approx(8 * (2.0 * 114 - 12 - 120) / 60)}
     least = (60 * 2 / 8 + 132) / 114
-    assert few_bits.even_bits(MODEL, plan, least * (1 + 1e-9)) == {"b": pytest.approx(2.0)}
-    assert few_bits.even_bits(MODEL, plan, least * (1 - 1e-6)) == {}
-    assert few_bits.even_bits(MODEL, Plan(precision=dict.fromkeys(NODES, DType.FLOAT32)), 0.5) == {}
-    both = few_bits.even_bits(MODEL, Plan(precision=INT8), 0.5)
+    assert few_bits.uniform_bits(MODEL, plan, least * (1 + 1e-9)) == {"b": pytest.approx(2.0)}
+    assert few_bits.uniform_bits(MODEL, plan, least * (1 - 1e-6)) == {}
+    assert few_bits.uniform_bits(MODEL, Plan(precision=dict.fromkeys(NODES, DType.FLOAT32)), 0.5) == {}
+    both = few_bits.uniform_bits(MODEL, Plan(precision=INT8), 0.5)
     assert both == dict.fromkeys("abc", pytest.approx(4.0))
 
 
@@ -193,7 +193,7 @@ def test_noise_of_each_layers_codes_alone() -> None:
         quantized = outputs_with(used, {node.output.name: real_weights(plan.layers[node.output.name])})
         wanted = float(np.square(quantized - exact).sum() / np.square(exact).sum())
         assert noise == pytest.approx(wanted, rel=1e-3)
-    ways = few_bits.promising(MODEL, plan, [A, B, C], samples)
+    ways = few_bits.choose_finalists(MODEL, plan, [A, B, C], samples)
     noises = few_bits.weight_noise(MODEL, plan, [A, B, C], samples)
     assert ways == few_bits.choose_layers(noises, {A: 24, B: 60, C: 30}, 0.2 * 114, 4)
 
@@ -222,7 +222,9 @@ def test_layers_return_to_four_bits_within_the_room() -> None:
         choices = [set(c) for n in range(4) for c in itertools.combinations("abc", n)]
         fitting = [c for c in choices if sum(more[n] for n in c) <= room]
         best = max(fitting, key=lambda c: sum(noise[n] for n in c))
-        assert few_bits.narrowest(MODEL, plan, samples, share + 1e-9 / 114) == [n for n in "abc" if n not in best]
+        assert few_bits.choose_two_bit_layers(MODEL, plan, samples, share + 1e-9 / 114) == [
+            n for n in "abc" if n not in best
+        ]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import DType
 from mcugen.lir.program import DECODE_WEIGHTS
 from mcugen.quantization import quantize
-from mcugen.quantization.few_bits import allot_bits, codable, num_stored_weights, stored_share
+from mcugen.quantization.few_bits import allot_bits, compressible_layers, num_stored_weights, stored_share
 from mcugen.quantization.plan import Plan
 from mcugen.quantization.quantize import Quantizer, float_model, quantizer
 from mcugen.quantization.refine import refine
@@ -70,7 +70,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 @pytest.mark.parametrize("bits", [3.0, 4.7, 6.1])
 @pytest.mark.parametrize("scheme", [Scheme(), Scheme(per_channel=False), Scheme(power_of_two=True)])
 def test_scales_are_as_small_as_the_code_allows(bits: float, scheme: Scheme):
-    for node in codable(made(scheme).model, made(scheme).quantize().plan):
+    for node in compressible_layers(made(scheme).model, made(scheme).quantize().plan):
         codes = plain_codes(node, scheme, code_bits=bits)
         assert stored_bits(codes) <= bits
         assert scheme.power_of_two or stored_bits(codes) > min(bits, stored_bits(plain_codes(node, scheme))) - 0.05
@@ -80,7 +80,7 @@ def test_scales_are_as_small_as_the_code_allows(bits: float, scheme: Scheme):
 
 
 def test_many_bits_change_nothing():
-    for node in codable(made().model, made().quantize().plan):
+    for node in compressible_layers(made().model, made().quantize().plan):
         np.testing.assert_array_equal(
             plain_codes(node, Scheme(), code_bits=9.0).weights, plain_codes(node, Scheme()).weights
         )
@@ -91,7 +91,7 @@ def test_bits_are_allotted_by_noise():
     even = maker.choose_code_bits({}, 0.6)
     maker.code_bits = even
     plan = maker.quantize().plan
-    layers = codable(maker.model, plan)
+    layers = compressible_layers(maker.model, plan)
     noise = dict(zip(layers, (1.0, 1e-3, 1e-3), strict=False))
     bits = allot_bits(noise, plan)
     sizes = [num_stored_weights(n, plan) for n in layers]
@@ -109,7 +109,7 @@ def test_all_take_the_share_with_less_noise_than_four_and_eight_bits():
     assert 0.57 < stored_share(coded.model, coded.plan) <= 0.6
     assert "with weights for a code" in coded.describe()
     maker.code_bits = {}
-    layers = maker.bearing_few_bits(coded.plan)
+    layers = maker.four_bit_candidates(coded.plan)
     ways = [maker.quantize(way) for way in maker.choose_narrow_layers({}, layers, 0.6, 4)]
     assert coded.plan.noise < 0.7 * min(way.plan.noise for way in ways)
     assert maker.quantize().plan.noise is None  # it is as before

@@ -20,7 +20,7 @@ from mcugen.quantization.compare import (
     compare_layers,
     integer_graph,
     integer_tensors,
-    reach,
+    representable_range,
 )
 from mcugen.quantization.plan import Stored
 from mcugen.quantization.qdq import stored_name, write_qdq
@@ -49,7 +49,7 @@ def test_every_tensor_is_found_again_in_the_integer_graph(integer_io: bool) -> N
     tensors = integer_tensors(integer_graph(made), sample)
     (wanted,) = run_onnxruntime(all_tensors(made.model), [sample])
     for name in LAYERS:
-        real = np.clip({**sample, **wanted}[name], *reach(made.plan.activations[name]))
+        real = np.clip({**sample, **wanted}[name], *representable_range(made.plan.activations[name]))
         integer = tensors.get(stored_name(name), tensors.get(name))
         assert integer is not None and integer.shape == real.shape
         assert sqnr_db(integer.reshape(-1), real.reshape(-1)) > 15
@@ -78,7 +78,7 @@ def test_float_layers_are_named_with_the_reason() -> None:
 
 def test_clipping_is_counted_beyond_half_a_step() -> None:
     stored = Stored(DType.INT8, activation_params(-1.28, 1.27, DType.INT8, Scheme()))
-    assert reach(stored) == pytest.approx((-1.28, 1.27))
+    assert representable_range(stored) == pytest.approx((-1.28, 1.27))
     real = np.array([-1.29, -1.284, 0.0, 1.274, 1.276])
     assert clipped_share(real, stored) == pytest.approx(0.4)
 

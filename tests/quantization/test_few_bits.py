@@ -115,7 +115,7 @@ def test_of_promising_ways_the_one_is_taken_that_leaves_least_noise(monkeypatch:
     best = min(noise, key=noise.__getitem__)
     assert noise[best] < min(each for name, each in noise.items() if name != best)
     for order in (names, names[::-1]):
-        monkeypatch.setattr(few_bits, "promising", lambda *_, order=order: [[name] for name in order])
+        monkeypatch.setattr(few_bits, "choose_finalists", lambda *_, order=order: [[name] for name in order])
         made = quantized(W4A8)
         assert made.plan.few_bits == {best} and made.plan.noise == noise[best]
 
@@ -230,7 +230,7 @@ def test_bytes_in_flash_are_those_of_channels_that_stay():
     made = quantizer(source, fused, Scheme(), normal_samples(model, 8, 0)).quantize()
     found = WeightStorage.of(import_model(made.proto, "net"))
     assert found.dropped == 8
-    assert (found.of_layer("r"), found.of_layer("gone")) == (8 * 27, 0)
+    assert (found.layer_bytes("r"), found.layer_bytes("gone")) == (8 * 27, 0)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from float_models import normal_samples, quantized, random_weights, sqnr
 from onnx_models import Net, onnxruntime_outputs
 
 from mcugen.hir.types import Array
-from mcugen.quantization.normalized import even_out
+from mcugen.quantization.normalized import equalize_normalizations
 from mcugen.quantization.scheme import Scheme
 
 SIZE = 16
@@ -38,7 +38,7 @@ def network(scales: Array = LARGE, kind: str = "LayerNormalization", also: str =
 @pytest.mark.parametrize("kind", ["LayerNormalization", "RMSNormalization"])
 def test_the_result_is_the_same(kind: str):
     model = network(kind=kind)
-    made = even_out(model)
+    made = equalize_normalizations(model)
     assert made is not model
     sample = normal_samples(model, 1)[0]
     wanted, found = (onnxruntime_outputs(each, sample)["y"] for each in (model, made))
@@ -59,7 +59,7 @@ def test_channels_far_larger_than_others_cost_the_others_nothing():
     ids=["ordinary scales", "another reader"],
 )
 def test_what_would_not_gain_or_cannot_be_divided_stays(model: onnx.ModelProto):
-    assert even_out(model) is model
+    assert equalize_normalizations(model) is model
 
 
 def test_what_a_branch_reads_stays():
@@ -69,4 +69,4 @@ def test_what_a_branch_reads_stays():
     node = onnx.helper.make_node("If", ["known"], ["z"], then_branch=graph, else_branch=graph)
     model.graph.node.append(node)
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(True), "known"))
-    assert even_out(model) is model
+    assert equalize_normalizations(model) is model

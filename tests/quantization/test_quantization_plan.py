@@ -16,15 +16,15 @@ from mcugen.quantization.float_model import build_float_model
 from mcugen.quantization.plan import Codes, Plan, Stored
 from mcugen.quantization.scheme import Scheme
 from mcugen.quantization.weights import (
-    give_biases,
-    in_flash,
+    add_zero_biases,
+    effective_weights,
     layer_bias,
     layer_weights,
-    living_weights,
     nearest_codes,
     plain_codes,
     real_weights,
     stored_bits,
+    stored_weights,
     takes_two_bits,
 )
 
@@ -106,10 +106,10 @@ def test_codes_in_flash_lack_outputs_and_inputs_of_nought(axis: int, shape: tupl
     weights[2], weights[:, 1] = 0, 0
     weights.flat[0] = 0
     kept = np.delete(np.delete(weights, 2, 0), 1, 1)
-    found = in_flash(Codes(np.moveaxis(weights, 0, axis), np.ones(1), axis, None))
+    found = stored_weights(Codes(np.moveaxis(weights, 0, axis), np.ones(1), axis, None))
     assert found.reshape(kept.shape).tolist() == kept.tolist()
     vector = np.asarray([0, 3, 0, -2], np.int8)
-    assert in_flash(Codes(vector, np.ones(1), 0, None)).reshape(-1).tolist() == [3, -2]
+    assert stored_weights(Codes(vector, np.ones(1), 0, None)).reshape(-1).tolist() == [3, -2]
     assert stored_bits(Codes(vector * 0, np.ones(1), 0, None)) == 0
 
 
@@ -120,21 +120,21 @@ def test_weights_that_live():
     weights, _ = layer_weights(conv)
     wanted = weights.copy()
     wanted[:, [0, 3]] = 0  # without bias constant outputs stay, and inputs of another constant than 0
-    assert (living_weights(conv, few) == wanted).all()
+    assert (effective_weights(conv, few) == wanted).all()
     weights, _ = layer_weights(grouped)
     wanted = weights.copy()
     wanted[[1, 4]] = 0  # of a grouped one inputs stay
     constants = few | {"grouped": np.asarray([nan, 2.0, nan, nan, 0.0, nan])}
-    assert (living_weights(grouped, constants) == wanted).all()
+    assert (effective_weights(grouped, constants) == wanted).all()
     weights, axis = layer_weights(dense)
     wanted = np.moveaxis(weights.copy(), axis, 0)
     wanted[3], wanted[:, 7] = 0, 0
     inputs = np.full(54, nan)
     inputs[7] = 0
     constants = {"flat": inputs, "dense": np.asarray([nan, nan, nan, 1.0, nan])}
-    assert (np.moveaxis(living_weights(dense, constants), axis, 0) == wanted).all()
+    assert (np.moveaxis(effective_weights(dense, constants), axis, 0) == wanted).all()
     short = {"flat": np.zeros(6), "dense": np.zeros(6)}
-    assert (living_weights(dense, short) == weights).all()
+    assert (effective_weights(dense, short) == weights).all()
 
 
 @pytest.mark.parametrize(("shape", "group", "is_packed"), [((32, 32, 1, 1), 1, True), ((31, 33, 1, 1), 1, False),
@@ -199,8 +199,8 @@ def test_weights_of_nought_take_no_code():
 def test_layers_get_biases_of_nought():
     graph = import_model(network().model(), "net")
     conv, grouped = (next(n for n in graph.nodes if n.output.name == name) for name in ("conv", "grouped"))
-    assert layer_bias(conv) is None and give_biases(graph)
+    assert layer_bias(conv) is None and add_zero_biases(graph)
     bias, kept = (layer_bias(next(n for n in graph.nodes if n.output.name == name)) for name in ("conv", "grouped"))
     assert bias is not None and bias.tolist() == [0.0] * 6
     assert kept is not None and kept.tolist() == list(range(6))
-    assert not give_biases(graph) and layer_bias(grouped) is kept
+    assert not add_zero_biases(graph) and layer_bias(grouped) is kept

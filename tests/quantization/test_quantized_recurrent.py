@@ -346,5 +346,5 @@ def test_recurrent_weights_count_where_bytes_are_to_be_saved(kind: str):
     assert "y" not in kept.plan.few_bits
     source = load(model)
     maker = quantizer(source, float_model(source, CompileOptions(), INT8), INT8, normal_samples(model, 24, 0))
-    (way,) = maker.choose_narrow_layers({}, maker.bearing_few_bits(maker.quantize().plan), 0.6, 1)
-    assert way["y"] is DType.INT4 and maker.share_of(way) <= 0.6
+    (way,) = maker.choose_narrow_layers({}, maker.four_bit_candidates(maker.quantize().plan), 0.6, 1)
+    assert way["y"] is DType.INT4 and maker.weight_bytes_share(way) <= 0.6

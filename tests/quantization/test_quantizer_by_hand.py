@@ -22,7 +22,7 @@ from mcugen.quantization.float_model import build_float_model
 from mcugen.quantization.plan import Plan
 from mcugen.quantization.profile import Profile, TensorProfile
 from mcugen.quantization.quantize import Quantizer, with_states
-from mcugen.quantization.ranges import Choice, steady
+from mcugen.quantization.ranges import Choice, round_outward
 
 FLOAT32, INT4, INT8, INT16 = DType.FLOAT32, DType.INT4, DType.INT8, DType.INT16
 
@@ -149,7 +149,10 @@ def test_ranges_within_layers_are_steady() -> None:
         for name, low, high in (("y.cell", -0.3, 0.7), ("y.gates", -3.1, 2.9), ("y2", -1.0, 1.0), ("y", -0.1, 0.2))
     }
     found = quantize._internal_ranges(fused(net.model()), Profile("", 1, tensors))
-    assert found["y"] == {"cell": (steady(-0.3), steady(0.7)), "gates": (steady(-3.1), steady(2.9))}
+    assert found["y"] == {
+        "cell": (round_outward(-0.3), round_outward(0.7)),
+        "gates": (round_outward(-3.1), round_outward(2.9)),
+    }
     assert all(not ranges for name, ranges in found.items() if name != "y")
 
 

@@ -31,7 +31,7 @@ from mcugen.quantization.ranges import (
     clipping_share,
     expected_noise,
     expected_sqnr,
-    steady,
+    round_outward,
 )
 from mcugen.quantization.scheme import Scheme, activation_params
 from mcugen.quantization.sensitivity import OutputNoise, judged_tensors, saturated_tensors
@@ -365,7 +365,7 @@ def test_the_choice_has_the_least_measured_error(monkeypatch: pytest.MonkeyPatch
         offered = [candidate_ranges(tensors[name], DType.INT8, INT8) for tensors in of]
         noises = {}
         for method in METHODS:
-            *params, whole = (activation_params(*map(steady, o[method]), DType.INT8, INT8) for o in offered)
+            *params, whole = (activation_params(*map(round_outward, o[method]), DType.INT8, INT8) for o in offered)
             noises[method] = sum(judge.noise((name,), each, DType.INT8) for each in (params, [whole])) / 2
         assert found.choices[name].method == min(noises, key=noises.__getitem__)
         sqnr = found.choices[name].sqnr_db
@@ -394,7 +394,11 @@ def test_outputs_that_saturate_keep_their_range() -> None:
     for scheme in (INT8, Scheme(method="entropy")):
         found = chosen(scheme)
         scores = found.choices["scores"]
-        assert (scores.method, scores.low, scores.high) == ("minmax", 0.0, steady(found.profile.tensors["scores"].high))
+        assert (scores.method, scores.low, scores.high) == (
+            "minmax",
+            0.0,
+            round_outward(found.profile.tensors["scores"].high),
+        )
 
 
 @pytest.mark.parametrize("with_samples", [True, False])
@@ -424,17 +428,17 @@ def test_no_method_clips_heavy_tails_better_by_2_db() -> None:
 def test_a_method_can_be_forced(method: str) -> None:
     found = chosen(Scheme(method=method))
     ends = candidate_ranges(found.profile.tensors["x"], DType.INT8, INT8)[method]
-    assert (found.choices["x"].low, found.choices["x"].high) == (steady(ends[0]), steady(ends[1]))
+    assert (found.choices["x"].low, found.choices["x"].high) == (round_outward(ends[0]), round_outward(ends[1]))
     assert {c.method for name, c in found.choices.items() if name != "scores"} == {method}
 
 
 @pytest.mark.parametrize("end", [0.0, 1.0, -6.0, 2.3223814694210887, -14.43, 3e-9, 1e30])
 def test_ends_are_steady(end: float) -> None:
     """Nothing is cut off, little is added, and float kernels that round otherwise find the same."""
-    found = steady(end)
+    found = round_outward(end)
     assert abs(end) <= abs(found) * (1 + 2e-5) <= abs(end) * 1.002
     assert math.copysign(1, found) == math.copysign(1, end)
-    assert {steady(end * (1 + ulps * 2**-23)) for ulps in range(-3, 4)} == {found}
+    assert {round_outward(end * (1 + ulps * 2**-23)) for ulps in range(-3, 4)} == {found}
     if end in (0.0, 1.0, -6.0):
         assert found == end
 

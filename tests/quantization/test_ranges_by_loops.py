@@ -15,7 +15,14 @@ import pytest
 from mcugen.hir.types import DType, QuantParams
 from mcugen.quantization import ranges
 from mcugen.quantization.profile import TensorProfile
-from mcugen.quantization.ranges import Choice, candidate_ranges, clipping_share, expected_noise, expected_sqnr, steady
+from mcugen.quantization.ranges import (
+    Choice,
+    candidate_ranges,
+    clipping_share,
+    expected_noise,
+    expected_sqnr,
+    round_outward,
+)
 from mcugen.quantization.scheme import Scheme
 
 INT8 = Scheme()
@@ -280,7 +287,7 @@ def test_steady_ends_have_eleven_bits_of_which_the_last_is_set(end: float) -> No
     steps = abs(end) / unit
     up = math.ceil(steps - 0.01)
     wanted = up if up - steps <= 0.01 else up + (up % 2 == 0)
-    assert abs(steady(end)) == wanted * unit and math.copysign(1, steady(end)) == math.copysign(1, end)
+    assert abs(round_outward(end)) == wanted * unit and math.copysign(1, round_outward(end)) == math.copysign(1, end)
 
 
 # ------------------------------------------------------------------------------------------------- choices
@@ -506,4 +513,4 @@ def test_whole_ranges_hold_zero(low: float, high: float, wanted: Range) -> None:
 def test_refitted_ranges_are_steady() -> None:
     tensor = heavy(3)
     found = ranges.refit_range("mse", tensor, DType.INT8, INT8)
-    assert found == tuple(map(steady, candidate_ranges(tensor, DType.INT8, INT8)["mse"]))
+    assert found == tuple(map(round_outward, candidate_ranges(tensor, DType.INT8, INT8)["mse"]))

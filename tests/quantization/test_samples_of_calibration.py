@@ -17,7 +17,7 @@ from mcugen.driver.tasks import Quantizing
 from mcugen.hir.types import Array, DType
 from mcugen.quantization import ranges
 from mcugen.quantization.quantize import Quantization
-from mcugen.quantization.samples import Sample, distinct, halves, in_own_order, number_samples, without_strays
+from mcugen.quantization.samples import Sample, distinct, halves, in_own_order, number_samples, without_outliers
 
 SAMPLES = np.concatenate([s["x"] for s in normal_samples(conv_net(), 40, 0)])
 
@@ -61,21 +61,21 @@ def test_wide_spread_is_no_stray():
     random = np.random.default_rng(3)
     heavy = [{"x": random.standard_t(3, (1, 3, 8, 8)).astype(np.float32)} for _ in range(60)]
     loud = [{"x": (s["x"] * scale).astype(np.float32)} for s, scale in zip(heavy, np.linspace(1, 40, 60), strict=True)]
-    assert without_strays(heavy)[1] == [] == without_strays(loud)[1]
+    assert without_outliers(heavy)[1] == [] == without_outliers(loud)[1]
     few = normal_samples(conv_net(), 5)
     few[0]["x"] = few[0]["x"] * 100
-    assert without_strays(few)[1] == []  # of so few nobody knows which is usual
+    assert without_outliers(few)[1] == []  # of so few nobody knows which is usual
 
 
 def test_strays_are_few():
     samples = normal_samples(conv_net(), 100)
     for index in (3, 8):
         samples[index]["x"] = samples[index]["x"] * 50
-    kept, notes = without_strays(samples)
+    kept, notes = without_outliers(samples)
     assert len(kept) == 98 and [" 3 is" in notes[0], " 8 is" in notes[1]] == [True, True]
     for index in (20, 30, 40):
         samples[index]["x"] = samples[index]["x"] * 50
-    assert len(without_strays(samples)[0]) == 100
+    assert len(without_outliers(samples)[0]) == 100
 
 
 def test_own_order_is_one_for_all_permutations():
@@ -273,7 +273,7 @@ def test_equal_samples_are_in_one_half():
 def test_which_samples_are_strays(count: int, strays: int, reach: float, left_out: int):
     samples = of_one_number(*[1.0] * (count - strays), *[reach] * strays)[::-1]
     samples = [{"first": np.ones((1, 3), np.float32), **sample} for sample in samples]
-    kept, notes = without_strays(samples)
+    kept, notes = without_outliers(samples)
     assert len(kept) == count - left_out and len(notes) == left_out
     for index, note in enumerate(notes):
         wanted = f"calibration sample {index} is left out: 'x' reaches {abs(reach):.3g} there, 1 in the others"
@@ -285,4 +285,4 @@ def test_neither_integers_nor_a_single_event_are_strays():
     event = of_one_number(0, 0, 0, 50, *[0] * 16)
     empty: list[Sample] = [{"x": np.zeros((1, 0), np.float32)}] * 20
     for samples in (integers, event, empty):
-        assert without_strays(samples) == (samples, [])
+        assert without_outliers(samples) == (samples, [])

@@ -164,15 +164,15 @@ def test_groups_grow_by_ranges_of_like_length() -> None:
     lengths = {"a": 1.0, "b": 2.0, "c": 4.01, "d": None, "e": 100.0, "f": 0.0}
     a, b, c, d, e, f = (Value(name, TensorType((1,))) for name in lengths)
     groups = Groups(lambda value: lengths[value.name])
-    assert groups.join_like(a, b) and not groups.join_like(a, b) and groups.root(a) is groups.root(b)
-    assert not groups.join_like(a, c) and groups.root(c) is c  # the group is 2 long by now
-    assert groups.join_like(d, c) and groups.root(c) is groups.root(d)
+    assert groups.join_if_similar(a, b) and not groups.join_if_similar(a, b) and groups.root(a) is groups.root(b)
+    assert not groups.join_if_similar(a, c) and groups.root(c) is c  # the group is 2 long by now
+    assert groups.join_if_similar(d, c) and groups.root(c) is groups.root(d)
     groups.join(c, e)
     groups.join(e, c)
     assert groups.root(d) is groups.root(e) is not groups.root(a)
-    assert not groups.join_like(b, d)  # of which e makes 100
-    assert groups.join_like(f, a) and groups.root(f) is groups.root(b)
-    assert not groups.join_like(f, e)
+    assert not groups.join_if_similar(b, d)  # of which e makes 100
+    assert groups.join_if_similar(f, a) and groups.root(f) is groups.root(b)
+    assert not groups.join_if_similar(f, e)
 
 
 @pytest.mark.parametrize(

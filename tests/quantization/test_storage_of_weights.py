@@ -17,7 +17,7 @@ from mcugen.hir.types import DType
 from mcugen.quantization.few_bits import num_stored_weights, stored_share, weights_in_flash
 from mcugen.quantization.quantize import Quantizer, float_model, quantizer
 from mcugen.quantization.scheme import Scheme
-from mcugen.quantization.storage import Known, Storage, StorageOption, Times, cheapest, options_of
+from mcugen.quantization.storage import Storage, StorageOption, StoredLayer, Times, cheapest, options_of
 
 
 def network() -> onnx.ModelProto:
@@ -48,7 +48,7 @@ def test_storage_is_nearly_the_best_of_all(seed: int, price: float):
     random = np.random.default_rng(seed)
     sizes = [int(s) for s in random.integers(500, 4000, 4)]
     times = Times(1e5, {str(i): float(random.uniform(-500, 4000)) for i in range(4)}, dict.fromkeys("0123", 9e3))
-    known = [Known(s, 7.0, 5.0, n := float(random.exponential()), 3 * n) for s in sizes]
+    known = [StoredLayer(s, 7.0, 5.0, n := float(random.exponential()), 3 * n) for s in sizes]
     options = {str(i): options_of(str(i), each, times)[:: 1 + i % 2 * 2] for i, each in enumerate(known)}
     room = 0.6 * sum(sizes)
     found = cheapest(options, room, price)
@@ -64,14 +64,14 @@ def test_storage_is_nearly_the_best_of_all(seed: int, price: float):
 
 
 def test_no_storage_where_there_is_no_room():
-    options = {"a": options_of("a", Known(1000, 7.0, 5.0, 1.0, 3.0), Times(1.0, {}, {}))}
+    options = {"a": options_of("a", StoredLayer(1000, 7.0, 5.0, 1.0, 3.0), Times(1.0, {}, {}))}
     assert cheapest(options, 100, 0.0) is None
     assert cheapest(options, 2000, 0.0)["a"].bits is None  # type: ignore[index]
 
 
 def test_codes_and_four_bits_mix_where_decoding_is_dear(maker: Quantizer):
     """Of a layer of few pixels: its weights are read once, and decoding them takes as long as all else."""
-    layers = maker.bearing_few_bits(maker.quantize().plan)
+    layers = maker.four_bit_candidates(maker.quantize().plan)
     dear = Times(1e6, dict.fromkeys(layers, 0.0), {"d": 1e6})
     free = Times(1e6, dict.fromkeys(layers, 0.0), {})
     mixed, coded = (maker.choose_storage({}, layers, 0.6, times, favour=4.0) for times in (dear, free))
@@ -125,8 +125,8 @@ def test_options_are_every_code_that_saves_enough(size: int, plain_bits: float):
     coded = [StorageOption(DType.INT8, b, size * b / 8, 0.5 * 2 ** (2 * (5 - b)), 30.0) for b in bits]
     wanted = [StorageOption(DType.INT8, None, size, 0.5 * 2 ** (2 * (5 - plain_bits)), 0.0)]
     wanted += [o for o in coded if size - o.nbytes > 128]
-    assert options_of("a", Known(size, plain_bits, 5.0, 0.5, None), times) == wanted
-    few = options_of("a", Known(size, plain_bits, 5.0, 0.5, 0.75), times)
+    assert options_of("a", StoredLayer(size, plain_bits, 5.0, 0.5, None), times) == wanted
+    few = options_of("a", StoredLayer(size, plain_bits, 5.0, 0.5, 0.75), times)
     assert few == [*wanted, StorageOption(DType.INT4, None, size / 2, 0.75, 20.0)]
 
 

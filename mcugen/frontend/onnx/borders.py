@@ -18,7 +18,7 @@ MOVEMENT_OPERATORS = frozenset({"Transpose", "Reshape", "Flatten", "Squeeze", "U
 
 
 def with_integer_borders(model: onnx.ModelProto, states: Collection[str] = ()) -> onnx.ModelProto:
-    """Return a copy that takes and returns quantized values where the model only quantizes or dequantizes them.
+    """Return a copy whose inputs and outputs are quantized, where the model only quantizes or dequantizes them.
 
     Inputs and outputs in `states` stay as they are.
 
@@ -41,12 +41,12 @@ def with_integer_borders(model: onnx.ModelProto, states: Collection[str] = ()) -
 
 
 def with_input_types(model: onnx.ModelProto, types: Mapping[str, str]) -> onnx.ModelProto:
-    """Return a copy with other element types for real inputs. The caller passes the same integers in that type.
+    """Return a copy of the model with other element types for float inputs, in which the caller passes integers.
 
-    Inputs that already have the type stay.
+    `types` maps names of inputs to types. Inputs that already have the type stay.
 
     Raises:
-        UsageError: A name is no real input, or is also an output.
+        UsageError: A name is no float input, or is also an output.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)

@@ -18,7 +18,13 @@ from mcugen.ops.onnx_node import Operand
 
 @dataclass
 class Parts:
-    """The nodes that replace a composed node: `nodes` in order, `ends` that name its results, and their constants."""
+    """The ONNX nodes that replace a composed node.
+
+    Attributes:
+        nodes: The nodes in order.
+        ends: Identity nodes that give the results the names of the composed node's outputs.
+        constants: The constants that the nodes read.
+    """
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     ends: list[onnx.NodeProto] = field(default_factory=list)
@@ -54,17 +60,25 @@ Composed = dict[str, Parts]
 
 @dataclass
 class Recorder:
-    """An importer of operators in the place of a node, which records them under names that begin with `prefix`."""
+    """An importer that adds ONNX operators in place of a composed node, and records them as ONNX nodes.
+
+    Recorded names begin with `prefix`.
+
+    Attributes:
+        graph: The HIR graph.
+        prefix: Prefix of recorded names.
+        names: ONNX names of the node's inputs and of the values computed since.
+        compose: Function that imports one node, given the values of its inputs by name.
+        parts: The recorded nodes.
+        complete: Whether every value that was read has a name in ONNX.
+    """
 
     graph: Graph
     prefix: str
     names: dict[Value, str]
-    """ONNX names of the node's inputs and of the values computed since."""
     compose: Callable[[onnx.NodeProto, dict[str, Value | None]], list[Value]]
-    """Function that imports one node, given the values of its inputs by name."""
     parts: Parts = field(default_factory=Parts)
     complete: bool = True
-    """Whether every value that was read has a name in ONNX."""
 
     def __call__(
         self, op_type: str, inputs: Sequence[Operand], outputs: int, domain: str, **attributes: object
@@ -135,7 +149,7 @@ def _named(names: Sequence[tuple[str, str]]) -> list[onnx.NodeProto]:
 
 
 def spelled_out(model: onnx.ModelProto, composed: Mapping[str, Parts]) -> onnx.ModelProto:
-    """Return the model with composed operators replaced by their parts, where these are known as ONNX nodes."""
+    """Return the model with composed operators replaced by their ONNX nodes, where these are known."""
     if not composed:
         return model
     result = onnx.ModelProto()

@@ -36,7 +36,7 @@ def external_tensors(message: Message) -> Iterator[onnx.TensorProto]:
 
 
 def load_external_data(model: onnx.ModelProto, path: Path) -> bytes:
-    """Move the elements of external tensors into the model, and return their digest, or b"" if there are none.
+    """Move the elements of external tensors into the model, and return a SHA-256 of them; b"" if there are none.
 
     Args:
         model: The model, changed in place.

@@ -13,7 +13,7 @@ from mcugen.frontend.onnx.hazards import hazard
 from mcugen.hir.types import Array
 
 ALWAYS_FOLDED = {"Constant", "Shape", "Size"}
-"""Operators that are never computed at run time."""
+"""ONNX operators that are always computed at compile time."""
 _NOT_FOLDED = {"DequantizeLinear", "RandomNormal", "RandomUniform", "RNN", "LSTM", "GRU"}
 """Operators that are not folded.
 
@@ -23,17 +23,20 @@ _RANDOM = {"RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", 
 
 
 def can_fold(node: onnx.NodeProto) -> bool:
-    """Return whether a node is a function of its inputs that the reference can compute when compiling."""
+    """Return whether ONNX's reference implementation can compute a node at compile time, given its inputs."""
     return node.op_type not in _NOT_FOLDED | _RANDOM and not any(a.HasField("g") for a in node.attribute)
 
 
 def evaluate(node: onnx.NodeProto, inputs: dict[str, Array], opset: int) -> dict[str, Array] | None:
-    """Return a node's outputs by name, or None if the reference cannot compute them or they would be too large.
+    """Compute a node's outputs at compile time by ONNX's reference implementation.
 
     Args:
         node: The node, of ONNX's own domain.
         inputs: Values of the inputs by name.
         opset: Version of the operator set.
+
+    Returns:
+        The outputs by name; None if the reference cannot compute them or if they would be too large.
     """
     if hazard(node, opset) or _is_far_outside(node, inputs):
         return None

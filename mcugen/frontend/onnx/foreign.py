@@ -42,11 +42,11 @@ def _newest(domain: str) -> int:
 
 
 def hide(model: onnx.ModelProto, registry: Registry) -> bool:
-    """Hide operators from ONNX's own code and return whether there are any.
+    """Hide operators from ONNX's checker and shape inference, and return whether there are any.
 
     Three kinds of operators are hidden. The first are operators that only a later operator set or mcugen has. The
-    second are operators that the model's operator set deprecates although a later set has them. The third are operators
-    whose shape inference ends the process.
+    second are operators that the model's operator set deprecates although a later set has them. The third are
+    operators whose shape inference ends the process.
 
     Raises:
         UnsupportedError: An operator has attributes that its first definition does not have, so that its meaning
@@ -76,7 +76,7 @@ def _import_hidden(owner: onnx.ModelProto | onnx.FunctionProto, domains: set[str
 
 
 def shown_domain(domain: str) -> str:
-    """Return the domain of a node that may be hidden."""
+    """Return the true domain of a node whose domain may have been changed by `hide`."""
     return domain.removeprefix(_HIDDEN)
 
 
@@ -97,7 +97,7 @@ def _check_attributes(node: onnx.NodeProto) -> None:
 
 
 def reveal(model: onnx.ModelProto) -> None:
-    """Undo `hide`. Functions that hold hidden nodes must be inlined before."""
+    """Undo `hide`. Functions that contain hidden nodes must be inlined before."""
     for owner in (model, *model.functions):
         for node in _nodes(owner):
             node.domain = shown_domain(node.domain)

@@ -12,7 +12,7 @@ from mcugen.core.limits import open_regular
 
 @dataclass(frozen=True)
 class ModelFormat:
-    """A file format, with advice on how to get an ONNX model from it."""
+    """A file format that is not ONNX: its name, and advice (`remedy`) on how to get an ONNX model from it."""
 
     name: str
     remedy: str
@@ -78,7 +78,7 @@ _LOOKED_AT = 1 << 16
 
 
 def format_of(path: Path) -> ModelFormat | None:
-    """Return the format of a file or folder that is not an ONNX model; None if unknown.
+    """Recognize the format of a file or folder that is not an ONNX model; return None if it is unknown.
 
     Raises:
         OSError: The file cannot be read.

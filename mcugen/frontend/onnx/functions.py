@@ -19,10 +19,11 @@ MAX_CHECKED_INPUTS = 64
 
 
 STANDARD_DOMAINS = ("", "ai.onnx")
+"""Names of ONNX's own operator domain."""
 
 
 def short_domain(domain: str) -> str:
-    """Return the domain name of importers and schemas: ONNX's own domain has two names."""
+    """Return a domain's name as importers and schemas use it: "" for ONNX's own domain, which has two names."""
     return "" if domain in STANDARD_DOMAINS else domain
 
 
@@ -64,7 +65,7 @@ def restored_version(op_type: str, opset: int) -> int:
 
 
 def unknown_attributes(node: onnx.NodeProto, opset: int) -> list[str]:
-    """Return the attributes that the operator does not have in this opset."""
+    """Return the names of a node's attributes that its operator does not have in this opset."""
     schema = _schema(node.op_type, opset, node.domain)
     return [a.name for a in node.attribute if schema is not None and a.name not in schema.attributes]
 
@@ -193,7 +194,7 @@ def _best(versions: Sequence[int], opset: int) -> int:
 
 
 def type_proto(type_: TensorType) -> onnx.TypeProto:
-    """Return the type in ONNX's form."""
+    """Return a tensor type as an ONNX TypeProto."""
     return helper.make_tensor_type_proto(_number(type_.dtype), type_.shape)
 
 

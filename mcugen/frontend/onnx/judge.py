@@ -14,15 +14,15 @@ from mcugen.frontend.onnx.functions import type_proto
 from mcugen.hir.types import Array, TensorType
 
 MAX_ONNX_MESSAGE_CHARACTERS = 300
-"""Largest number of characters of ONNX's message."""
+"""Largest number of characters of an ONNX message that an error message quotes."""
 
 
 def objection(
     node: onnx.NodeProto, types: Sequence[TensorType | None], known: Sequence[Array | None], opsets: Mapping[str, int]
 ) -> str:
-    """Return ONNX's reason why a node is invalid; "" if ONNX accepts it.
+    """Return the reason why ONNX's checker or shape inference rejects a node; "" if it accepts the node.
 
-    Nodes with graphs are considered valid, as the nodes in these graphs are judged one by one.
+    Nodes with graphs are accepted, as the nodes in these graphs are checked one by one.
 
     Args:
         node: The node.

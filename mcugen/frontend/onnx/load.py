@@ -66,9 +66,14 @@ def _no_model(path: Path, fault: str) -> ModelError:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A checked model, the SHA-256 of its bytes, and the name of its file without the folder.
+    """A checked ONNX model.
 
-    `given` is the model as the user gave it. Other programs that compute its outputs for comparison run this form.
+    Attributes:
+        proto: The model after checks, inlining of functions and upgrades.
+        given: The model as the user gave it, which other programs run to compute outputs for comparison.
+        sha256: SHA-256 of the bytes of the model.
+        file: Name of the file without the folder.
+        registry: The operators that the model may use.
     """
 
     proto: onnx.ModelProto
@@ -76,7 +81,6 @@ class LoadedModel:
     sha256: str
     file: str
     registry: Registry = BUILT_IN
-    """The operators that the model may use."""
 
 
 def load(

@@ -31,14 +31,14 @@ _KERAS = re.compile(r"normalization[^/]*/(sub|truediv|sqrt|maximum|mul)", re.IGN
 REMEDY = (
     "export again with keras.layers.Rescaling(1 / std, -mean / std) in place of Normalization (std = variance ** 0.5)"
 )
-"""Advice for the user: the mean and scale of a Rescaling layer are exported as constants."""
+"""Hint for the user: the mean and scale of a Rescaling layer are exported as constants."""
 
 BINDING = "or fix both inputs: --bind NAME=FILE.npy"
-"""Additional advice if mean and variance became inputs of the model."""
+"""Additional hint if the mean and variance of a normalization became inputs of the model."""
 
 
 class Loss(Enum):
-    """The way in which a constant is lost; the value is the text for messages."""
+    """The way in which an exporter lost the mean or variance of a Keras normalization, as text for messages."""
 
     INPUT = "is an input of the model"
     MISSING = "is missing"
@@ -48,7 +48,7 @@ class Loss(Enum):
 
 @dataclass(frozen=True)
 class LostConstant:
-    """A lost mean or standard deviation: the name of its tensor, and the way in which it is lost."""
+    """A mean or standard deviation that the exporter lost: the name of its tensor, and the way in which it is lost."""
 
     name: str
     loss: Loss
@@ -65,7 +65,7 @@ class _Source:
 
 
 def lost_constants(graph: onnx.GraphProto, bound: Collection[str] = ()) -> list[LostConstant]:
-    """Return the lost constants of all normalizations of a graph.
+    """Return the constants of normalizations that an exporter lost.
 
     Args:
         graph: The graph as the exporter wrote it.
@@ -77,12 +77,12 @@ def lost_constants(graph: onnx.GraphProto, bound: Collection[str] = ()) -> list[
 
 
 def describe_lost(lost: Collection[LostConstant]) -> str:
-    """Return a line on the lost constants and how to export the model again."""
+    """Return one line that names the lost constants and says how to export the model again."""
     return f"{what_is_lost(lost)}; {remedy_of(lost)}"
 
 
 def what_is_lost(lost: Collection[LostConstant]) -> str:
-    """Return a text on the lost constants and the way in which each is lost."""
+    """Return a text that names the lost constants and the way in which each is lost."""
     named = ", ".join(f"'{constant.name}' {constant.loss.value}" for constant in lost)
     return f"the exporter lost mean or variance of Keras' Normalization layer: {named}"
 

@@ -14,16 +14,16 @@ from mcugen.frontend.onnx.composition import Composed, Parts
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array
 from mcugen.ops.cells import CELL_MARKER_OPERATOR
-from mcugen.ops.written_out import MIN_ROLLED_STEPS, WrittenOut, layers_written_out
+from mcugen.ops.written_out import MIN_ROLLED_STEPS, UnrolledLayer, unrolled_layers
 
 
 def may_be_steps(model: onnx.ModelProto) -> bool:
-    """Return whether a model has enough nodes of the kind in every step for the shortest recognized layer."""
+    """Return whether a model has enough nodes of the operator in every recurrent cell to hold an unrolled layer."""
     return len([node for node in model.graph.node if node.op_type == CELL_MARKER_OPERATOR]) >= MIN_ROLLED_STEPS
 
 
 def rolled_up(model: onnx.ModelProto, graph: Graph, env: Mapping[str, Value | None]) -> Composed:
-    """Return recurrent layers that replace their unrolled steps among a model's nodes.
+    """Find unrolled time steps among a model's nodes, and return the recurrent layers that replace them.
 
     Args:
         model: The model.
@@ -37,7 +37,7 @@ def rolled_up(model: onnx.ModelProto, graph: Graph, env: Mapping[str, Value | No
     names = {v: name for name, v in reversed(list(env.items())) if v is not None}
     used_names = {*env, *(name for node in model.graph.node for name in node.output)}
     composed: Composed = {}
-    for layer in layers_written_out(graph):
+    for layer in unrolled_layers(graph):
         outputs = [*layer.outputs, *([layer.cell] if layer.cell else [])]
         read = [layer.first.whole, *(v for v in layer.initial if v is not None)]
         output_names = [names.get(v, "") for v in outputs]
@@ -56,7 +56,7 @@ def rolled_up(model: onnx.ModelProto, graph: Graph, env: Mapping[str, Value | No
 class _Writer:
     """A writer of a layer's ONNX nodes under names that begin with `prefix`; outputs keep their names."""
 
-    layer: WrittenOut
+    layer: UnrolledLayer
     prefix: str
     names: Mapping[Value, str]
     made: Parts = field(default_factory=Parts)

@@ -38,50 +38,59 @@ _MOVES = 4
 Exporters leave a conversion, transposition and reshaping there.
 """
 MAX_INFERENCE_CONSTANT_ELEMENTS = 4096
-"""Largest number of elements of a constant that ONNX's shape inference is given: parameters have few elements."""
+"""Largest number of elements of a constant that ONNX's shape inference gets: parameters are short."""
 
 
 @dataclass
 class Scope:
-    """A scope of ONNX names, which imports nodes into `graph`. Names that are not in `env` come from `outer`.
+    """A scope of ONNX tensor names, whose nodes are imported into `graph`.
 
-    Floats of 16 bits or less are computed as float32, as C has no such types. `halves` holds their types in ONNX.
+    Names that are not in `env` come from the enclosing scope `outer`. Floats of 16 bits or less are computed as
+    float32, because C has no such types; `halves` has their ONNX types by name. `refusals` collects why nodes
+    cannot be compiled, and `opsets` has the version of each operator domain.
+
+    Attributes:
+        graph: The HIR graph to which nodes are added.
+        opsets: Version of each operator domain.
+        env: Values by ONNX name; None for outputs of refused nodes and of nodes that depend on them.
+        sequences: Sequences of known length, by ONNX name.
+        halves: ONNX types of values that are floats of at most 16 bits, by name.
+        declared: Complete types that the model states; exporters write the results of ONNX's shape inference.
+        refusals: Reasons why nodes cannot be compiled.
+        strange: Element types that C does not have, by the names of constants with these types.
+        texts: Constant strings by name, for operators that need only their positions.
+        place: Prefix of value names, from the composite operator or graph attribute that this scope is the body of.
+        within: Label of the composite operator that this scope is the body of, for messages.
+        outer: The enclosing scope.
+        capture: Function that makes a value of the enclosing scope available here; None if its name is enough.
+        depth: Number of enclosing control flow operators.
+        budget: Number of nodes that may still be imported; all scopes of a model share this list of one element.
+        composed: Parts that replace composed nodes, by the node's first output.
+        registry: Importers of operators.
     """
 
     graph: Graph
     opsets: Mapping[str, int]
     env: dict[str, Value | None] = field(default_factory=dict)
-    """Values by ONNX name; None for outputs of refused nodes and of nodes that depend on them."""
     sequences: dict[str, list[Value]] = field(default_factory=dict)
-    """Sequences of known length, by ONNX name."""
     halves: dict[str, DType] = field(default_factory=dict)
     declared: Mapping[str, TensorType] = field(default_factory=dict)
-    """Complete types that the model states; exporters write the results of ONNX's shape inference."""
     refusals: list[str] = field(default_factory=list)
     strange: dict[str, str] = field(default_factory=dict)
-    """Element types that C does not have, by the names of constants with these types."""
     texts: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Constant strings by name, for operators that need only their positions."""
     place: str = ""
-    """Prefix of value names, from the composite operator or graph attribute that this scope is the body of."""
     within: str = ""
-    """Label of the composite operator that this scope is the body of, for messages."""
     outer: Scope | None = None
     capture: Capture | None = None
-    """Function that makes a value of the enclosing scope available here; None if its name is enough."""
     depth: int = 0
-    """Number of enclosing control flow operators."""
     budget: list[int] = field(default_factory=lambda: [MAX_NODES])
-    """Number of nodes that may still be imported; all scopes of a model share this list of one element."""
     composed: Composed = field(default_factory=dict)
-    """Parts that replace composed nodes, by the node's first output."""
     registry: Registry = BUILT_IN
-    """Importers of operators."""
 
     # ------------------------------------------------------------------------------------------------ names
 
     def knows(self, name: str) -> bool:
-        """Return whether `name` is a value or sequence in this scope, even of a refused node."""
+        """Return whether `name` is a value or sequence in this scope, even one that could not be imported."""
         return name in self.env or name in self.sequences or (self.outer is not None and self.outer.knows(name))
 
     def sequence(self, name: str) -> list[Value] | None:
@@ -94,7 +103,7 @@ class Scope:
         return items
 
     def lookup(self, name: str) -> Value | None:
-        """Return the value of a name; None if it is unknown or a sequence."""
+        """Return the value of a name; None if it is unknown, could not be imported, or is a sequence."""
         if name in self.env or name in self.sequences or self.outer is None:
             return self.env.get(name)
         value = self.outer.lookup(name)
@@ -106,11 +115,11 @@ class Scope:
         return value
 
     def full_name(self, name: str) -> str:
-        """Return the model-wide name of `name`, for bodies that replace their nodes."""
+        """Return the name of tensor `name` in the whole model, for bodies whose nodes replace the enclosing node."""
         return self.place + name if self.outer is None or name in self.env else self.outer.full_name(name)
 
     def half(self, name: str) -> DType | None:
-        """Return the narrow float type that the value has in ONNX; None for other types."""
+        """Return the float type of at most 16 bits that a value has in ONNX; None for other types."""
         if name in self.env or self.outer is None:
             return self.halves.get(name)
         return self.outer.half(name)
@@ -130,7 +139,10 @@ class Scope:
         return self.graph.constant(self.place + name, stored, dtype=dtype)
 
     def output(self, name: str, declared_type: DType | None) -> Value | None:
-        """Return a value in its ONNX type, or in `declared_type`: narrow floats are converted back from float32."""
+        """Return the value `name`, converted back to its narrow float type if it has one; None if it is unknown.
+
+        `declared_type` is the type that the model declares, or None to use the value's ONNX type.
+        """
         value = self.lookup(name)
         half = self.half(name) if declared_type is None else declared_type
         if value is None or half is None or not half.is_narrow_float or value.type.dtype is not DType.FLOAT32:
@@ -463,12 +475,17 @@ class Scope:
 
 @dataclass
 class Subgraph(Body):
-    """A graph attribute (of If, Loop or Scan) that the operator's importer adds to a graph of its choice."""
+    """A graph attribute (of If, Loop or Scan) that the operator's importer adds to a graph of its choice.
+
+    Attributes:
+        scope: The scope of the node that has the attribute.
+        proto: The graph in ONNX form.
+        taken: Scope of the import if the body's nodes replaced the whole node, as for a constant If.
+    """
 
     scope: Scope
     proto: onnx.GraphProto
     taken: Scope | None = None
-    """Scope of the import if the body's nodes replaced the whole node, as for a constant If."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -519,7 +536,7 @@ class Subgraph(Body):
 
 
 def declared_types(graph: onnx.GraphProto) -> dict[str, TensorType]:
-    """Return the complete types that a file states for intermediate tensors and outputs, by name."""
+    """Return the complete types that a graph declares for intermediate tensors and outputs, by name."""
     types = {}
     for info in (*graph.value_info, *graph.output):
         sizes = sizes_of(info)
@@ -531,7 +548,7 @@ def declared_types(graph: onnx.GraphProto) -> dict[str, TensorType]:
 
 
 def sizes_of(info: onnx.ValueInfoProto) -> list[int | None]:
-    """Return the size of each axis; None for a free axis, for which PaddlePaddle also writes -1."""
+    """Return the size of each axis; None for a symbolic axis, for which PaddlePaddle also writes −1."""
     dims = info.type.tensor_type.shape.dim
     return [dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None for dim in dims]
 
@@ -545,7 +562,7 @@ def dtype_or_none(info: onnx.ValueInfoProto) -> DType | None:
 
 
 def type_of(number: int) -> str:
-    """Return ONNX's name of an element type, for messages."""
+    """Return ONNX's name of an element type number, for messages."""
     names: dict[int, str] = dict(map(reversed, onnx.TensorProto.DataType.items()))
     return names.get(number, f"unknown element type {number}")
 
@@ -571,7 +588,7 @@ def _domain(node: onnx.NodeProto) -> str:
 
 
 def label(node: onnx.NodeProto) -> str:
-    """Return a node's name for messages."""
+    """Return a node's name and operator for messages."""
     return f"{node.op_type} '{node.name or next(iter(node.output), '')}'"
 
 

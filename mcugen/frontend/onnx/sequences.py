@@ -18,16 +18,21 @@ from mcugen.ops.movement import Concat, Slice, normalize_axis, reshaped
 from mcugen.ops.onnx_node import OnnxNode, Refusal
 
 MAX_SPLIT_PARTS = 1024
-"""Largest number of parts that a tensor is split into; each part is a node."""
+"""Largest number of parts into which SplitToSequence splits a tensor; each part is a node."""
 
 
 @dataclass
 class SequenceNode:
-    """A node that reads or creates sequences. In `node`, inputs that are sequences are absent."""
+    """An ONNX node that reads or creates sequences, whose length must be known.
+
+    `inputs` has the sequence at each input, or None for a tensor. In `node`, inputs that are sequences are absent.
+
+    Attributes:
+        inputs: The sequences among the inputs, by position.
+    """
 
     node: OnnxNode
     inputs: tuple[list[Value] | None, ...]
-    """The sequences among the inputs, by position."""
 
     def sequence(self, index: int = 0) -> list[Value]:
         """Return the sequence at input `index`.

@@ -23,9 +23,17 @@ from mcugen.hir.types import Array
 
 @dataclass
 class Rewrite:
-    """One node that a rule changes in place, with the nodes added around it, and known types and constants.
+    """A node that an upgrade rule changes in place, with the nodes added around it.
 
     The added nodes are valid in the operator set of the rule, or in a later one that every model is upgraded to.
+
+    Attributes:
+        node: The node that is changed.
+        types: Known types of tensors, by name.
+        names: Names in use.
+        constants: Constants, by name.
+        before: Nodes added before the node.
+        after: Nodes added behind the node.
     """
 
     node: onnx.NodeProto
@@ -42,11 +50,11 @@ class Rewrite:
 
     @property
     def stem(self) -> str:
-        """Return the prefix of the names of added tensors."""
+        """Return the prefix of the names of added tensors: the name of the node's first output."""
         return next((str(name) for name in self.node.output if name), self.node.op_type)
 
     def dims(self, index: int) -> list[int | None] | None:
-        """Return the sizes of an input, None for each unknown size, or None if the rank is unknown."""
+        """Return the sizes of input `index`, None for each unknown size; None if the rank is unknown."""
         type_ = self.types.get(self.node.input[index])
         if type_ is None or not type_.tensor_type.HasField("shape"):
             return None
@@ -75,7 +83,7 @@ class Rewrite:
         return default if value is None else value.decode("utf-8", "replace")
 
     def remove(self, *names: str) -> None:
-        """Remove attributes."""
+        """Remove attributes by name."""
         kept = [a for a in self.node.attribute if a.name not in names]
         del self.node.attribute[:]
         self.node.attribute.extend(kept)
@@ -87,12 +95,12 @@ class Rewrite:
         return value
 
     def set(self, **attributes: object) -> None:
-        """Set attributes; those that the node has already are replaced."""
+        """Set attributes, replacing those that the node has already."""
         self.remove(*attributes)
         self.node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
 
     def set_inputs(self, *names: str) -> None:
-        """Replace the inputs."""
+        """Replace the inputs by tensors of these names."""
         del self.node.input[:]
         self.node.input.extend(names)
 
@@ -123,7 +131,7 @@ class Rewrite:
         return self.node.output[index], original
 
     def attribute_to_input(self, name: str, index: int) -> None:
-        """Turn a list attribute into an int64 constant at an input; nothing if the node does not have it."""
+        """Turn a list attribute into an int64 constant at input `index`; do nothing if the node does not have it."""
         values = self.pop(name)
         if values is not None:
             constant = self.constant(values, name)
@@ -140,7 +148,7 @@ _RULES: dict[int, dict[str, Rule]] = {}
 
 
 def rule(opset: int, *op_types: str) -> Callable[[Rule], Rule]:
-    """Register a rule for nodes of operator sets below `opset`."""
+    """Return a decorator that registers an upgrade rule for nodes of operator sets below `opset`."""
 
     def register(function: Rule) -> Rule:
         _RULES.setdefault(opset, {}).update(dict.fromkeys(op_types, function))

@@ -42,9 +42,10 @@ _STABLE: Mapping[str, Callable[..., Expression]] = {"Sigmoid": _of_sigmoid, "Swi
 
 @dataclass(frozen=True)
 class Slope(Elementwise):
-    """y = gradient · ∂f/∂x[index], f an elementwise operator. Inputs: the gradient, then those of f that this reads.
+    """y = gradient · ∂f/∂x[index], where f is the elementwise operator `of`.
 
-    `dtypes` are the element types of all of f's inputs, `reads` which of them are given.
+    The inputs are the gradient, then those inputs of f that the derivative depends on. `dtypes` are the element
+    types of all inputs of f, `reads` the indices of the inputs that are given.
     """
 
     mnemonic: ClassVar[str] = "slope"
@@ -58,12 +59,20 @@ class Slope(Elementwise):
         return dtypes[0]
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Return the gradient times the slope."""
+        """Return the expression of the gradient times the derivative."""
         slope = self.slope(dict(zip(self.reads, args[1:], strict=True)), scalar)
         return args[0] * (Constant(0, args[0].dtype) if slope is None else slope)
 
     def slope(self, elements: Mapping[int, Expression], scalar: Scalars) -> Expression | None:
-        """∂f/∂x[index] alone, of elements by input; None: 0 everywhere. NoDerivative."""
+        """Return the expression of ∂f/∂x[index]; None if it is 0 everywhere.
+
+        Args:
+            elements: Elements of f's inputs, by index.
+            scalar: Makes a kernel parameter of a number.
+
+        Raises:
+            NoDerivative: f has no derivative in this input.
+        """
         args = [elements.get(i, formal(i, dtype)) for i, dtype in enumerate(self.dtypes)]
         x = args[self.index]
         if isinstance(self.of, Unary) and self.of.function in _STABLE:
@@ -77,7 +86,7 @@ class Slope(Elementwise):
 
 
 def formal(index: int, dtype: DType) -> Argument:
-    """Return the variable for an element of input `index`."""
+    """Return the variable that stands for an element of input `index` in a derivative."""
     return Argument(f"x{index}", dtype)
 
 

@@ -40,7 +40,7 @@ def gradients(
 def gradients_of_several(
     graph: Graph, seeded: Sequence[tuple[Value, Value]], by: Sequence[Value], *, strictly: bool = False
 ) -> list[Value]:
-    """Return the gradients of the sum of products of several values with their seeds; see `gradients`."""
+    """Return the gradients of Σ value · seed over several pairs of a value and its seed; see `gradients`."""
     of = list(dict.fromkeys(value for value, _ in seeded))
     path = _way(graph, of, by)
     _require_rules(graph, of, by, path)
@@ -85,7 +85,7 @@ def _behind(names: Sequence[str]) -> str:
 
 
 def zero_gradient(graph: Graph, value: Value) -> Value:
-    """Return a gradient of zeros."""
+    """Return a tensor of zeros that is the gradient of a value that has no influence."""
     return zeros(graph, f"{value.name}.gradient", value.type)
 
 

@@ -18,7 +18,7 @@ from mcugen.ops.pointwise import Binary
 from mcugen.ops.reduce import Reduce
 
 MAX_CONSTANT_ELEMENTS = 32
-"""Elements of constants that take about as much flash as the call that would fill them."""
+"""Largest number of zeros that are stored as a constant, which takes as much flash as a call to fill them."""
 
 
 def zeros(graph: Graph, name: str, type_: TensorType) -> Value:
@@ -30,7 +30,13 @@ def zeros(graph: Graph, name: str, type_: TensorType) -> Value:
 
 @dataclass(frozen=True)
 class Backward:
-    """Adds the nodes of one node's derivative to its graph. `varying` are the values that gradients are wanted by."""
+    """A helper that adds the nodes of one node's derivative to a graph.
+
+    Attributes:
+        graph: The graph to which nodes are added.
+        node: The forward node that is differentiated.
+        varying: The values that need gradients: those that were asked for, and all between them and the result.
+    """
 
     graph: Graph
     node: Node
@@ -53,7 +59,7 @@ class Backward:
         return self.constant("number", np.full((1,) * like.type.rank, value, like.type.dtype.numpy))
 
     def zeros(self, like: TensorType, shape: Shape | None = None) -> Value:
-        """Zeros: a constant if they are few."""
+        """Return zeros of the type `like`, in `shape` if that is given: a constant if it is small, else computed."""
         return zeros(self.graph, f"{self._stem}.zeros", like if shape is None else like.with_shape(shape))
 
     def add(self, x: Value, y: Value) -> Value:
@@ -85,15 +91,15 @@ class Backward:
         return x if list(perm) == sorted(perm) else self.emit(Transpose(tuple(perm)), x)
 
     def reduced(self, function: str, x: Value, axes: Sequence[int]) -> Value:
-        """Return a reduction along axes, which stay with length 1."""
+        """Return a reduction of x along axes, which keep length 1; `function` is a name in REDUCTIONS."""
         return self.emit(Reduce(function, tuple(axes)), x) if axes else x
 
     def spread(self, x: Value, shape: Shape) -> Value:
-        """Repeated along axes of length 1."""
+        """Return x broadcast to `shape`, which differs in axes of length 1."""
         return x if x.type.shape == shape else self.emit(Expand(shape), x)
 
     def summed_to(self, x: Value, shape: Shape) -> Value:
-        """Return the sum over the copies that broadcasting from `shape` made: the gradient of a broadcast tensor."""
+        """Return x summed to `shape`: the gradient of a tensor that was broadcast from `shape`."""
         aligned = (1,) * (x.type.rank - len(shape)) + shape
         axes = [a for a, (n, m) in enumerate(zip(x.type.shape, aligned, strict=True)) if n != m]
         return self.reshaped(self.reduced("sum", x, axes), shape)
@@ -114,7 +120,12 @@ Gradients = Sequence[Value | None]
 
 @dataclass(frozen=True)
 class Derivative:
-    """The gradients by a node's inputs. Unless it is `of_all` outputs, none but the first is asked for."""
+    """The rule that computes the gradients of a node's inputs.
+
+    Attributes:
+        rule: Function of the helper, the operator, the node, and the gradients of its outputs.
+        of_all: Whether the rule uses the gradients of all outputs; else only that of the first output is computed.
+    """
 
     rule: Callable[[Backward, Any, Node, Gradients], Parts]
     of_all: bool
@@ -151,10 +162,10 @@ def derivative_of_all(*classes: type[Op]) -> Callable[[WholeRule[Op]], WholeRule
 
 
 def derivative_for(op: Operator) -> Derivative | None:
-    """Return the rule of the nearest class that has one; None if the operator has no derivative."""
+    """Return the rule of the nearest base class that has one; None if the operator has no derivative."""
     return next((_DERIVATIVES[c] for c in type(op).__mro__ if c in _DERIVATIVES), None)
 
 
 def rules() -> Iterator[type[Operator]]:
-    """Yield the classes that have their own rule."""
+    """Yield the operator classes that have their own derivative rule."""
     yield from _DERIVATIVES

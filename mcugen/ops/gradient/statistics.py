@@ -138,7 +138,10 @@ def _to_all(back: Backward, node: Node, op: Pool, gradient: Value) -> Value:
 
 
 def average_shares(node: Node, op: Pool) -> np.ndarray:
-    """One element's part of each average, as [1, 1, *out]: that of all ones by how many there are."""
+    """Return the derivative of each average in an average pool to one of its elements, as [1, 1, *out].
+
+    It is the average of a tensor of ones, divided by the number of elements under the window.
+    """
     x = node.input(0).type
     one = replace(x, shape=(1, 1, *x.shape[2:]))
     (average,) = op.evaluate(Signature((one,), op.infer(one)), np.ones(one.shape, np.float32))[:1]

@@ -14,7 +14,10 @@ from mcugen.ops.pointwise import Clamp
 
 
 def unfuse(graph: Graph, part: Iterable[Node]) -> None:
-    """Rewrites these nodes in place: derivatives ask for what each function saw."""
+    """Split fused nodes in place, because derivatives need the operand of each function.
+
+    Stacks become one node per step, and clamps of convolutions and dense layers become their own nodes.
+    """
     for node in list(part):
         if isinstance(node.op, Stack) and not node.op.tables:
             _part_steps(graph, node, node.op)

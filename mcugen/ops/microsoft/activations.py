@@ -48,12 +48,15 @@ def _import_scaled_silu(node: OnnxNode) -> list[Value]:
 
 
 def silu(node: OnnxNode, x: Value) -> Value:
-    """x · sigmoid(x)."""
+    """Return x · sigmoid(x)."""
     return node.call("QuickGelu", x, domain=MICROSOFT, alpha=1.0)
 
 
 def gate(node: OnnxNode, x: Value, default: str = "") -> Value:
-    """x after the activation that the attribute names: 'silu', 'swish', 'sigmoid' or, where it may be, 'none'."""
+    """Return x after the activation that attribute `activation` names: 'silu', 'swish', 'sigmoid' or 'none'.
+
+    `default` applies if the attribute is absent.
+    """
     name = str(node.attr("activation", default))
     if name in ("silu", "swish"):
         return silu(node, x)
@@ -79,8 +82,8 @@ def _import_linear_attention_gate(node: OnnxNode) -> Sequence[Value | None]:
 # ------------------------------------------------------------------------------------------ hyper-connections
 
 
-def branches(node: OnnxNode, x: Value) -> Value:
-    """Streams as (..., C, H): the last axis holds C of them one after the other where `num_branches` says so."""
+def split_branches(node: OnnxNode, x: Value) -> Value:
+    """Return x reshaped from (..., C · H) to (..., C, H), where C is the attribute `num_branches`."""
     count = int(node.attr("num_branches", 0))
     if not count and x.type.rank > 1:
         return x
@@ -101,7 +104,7 @@ def _mix(node: OnnxNode, mix: Value, streams: Value) -> Value:
 @axes("... H")
 def _import_pre_mix(node: OnnxNode) -> list[Value]:
     """Return the weighted sum of the streams."""
-    x = branches(node, node.input(0))
+    x = split_branches(node, node.input(0))
     product = node.call("Mul", x, _mix(node, node.input(1), x))
     total = node.call("ReduceSum", product, np.array([-2], np.int64), keepdims=0)
     return [node.call("Mul", total, np.float32(node.attr("reduction_scale", 1.0)))]
@@ -111,7 +114,7 @@ def _import_pre_mix(node: OnnxNode) -> list[Value]:
 @axes("... H", "... F", "*", "... C C")
 def _import_post_mix(node: OnnxNode) -> list[Value]:
     """mixᵀ · streams + gate · block, the mixture being the identity where it is not given."""
-    x, block = branches(node, node.input(0)), node.input(1)
+    x, block = split_branches(node, node.input(0)), node.input(1)
     mixed = x
     if node.has(3):
         rank = node.input(3).type.rank

@@ -20,15 +20,20 @@ from mcugen.ops.microsoft.rotary import rotate
 from mcugen.ops.onnx_node import OnnxNode, Refusal, not_constant
 
 LOWEST = np.finfo(np.float32).min
+"""Lowest float32 number, which masks add to scores instead of minus infinity."""
 
 
 # ----------------------------------------------------------------------------------------------------- masks
 
 
 def mask_sum(node: OnnxNode, index: int, length: int, keys: int) -> Value | None:
-    """Return the terms that input `index` and causality add to the scores (B, N, S, T); None if there are none.
+    """Return the terms that masks add to the scores (B, N, S, T); None if nothing is masked.
 
-    The input is a mask, or holds the positions where valid keys begin and end.
+    Args:
+        node: The node that is imported.
+        index: Index of the optional input with a mask, or with the positions where valid keys begin and end.
+        length: Number of queries S.
+        keys: Number of keys T.
     """
     hidden = float(node.attr("mask_filter_value", -10000.0))
     causal = _causal(node, length, keys)
@@ -84,7 +89,7 @@ def _ends(node: OnnxNode, mask: Value, batch: int, keys: int, hidden: float) -> 
 
 
 def scores(node: OnnxNode, q: Value, k: Value) -> Value:
-    """scale · q kᵀ; the scale is an attribute, or 1 / √H."""
+    """Return the scores scale · q kᵀ; the scale is the attribute `scale`, or 1 / √H."""
     scale = float(node.attr("scale", 0.0)) or 1 / math.sqrt(max(q.type.shape[-1], 1))
     product = node.call("MatMul", q, node.call("Transpose", k, perm=[0, 1, 3, 2]))
     return node.call("Mul", product, np.float32(scale))
@@ -99,29 +104,40 @@ def plus(node: OnnxNode, x: Value, *terms: Value | None) -> Value:
 
 @dataclass(frozen=True)
 class Attended:
-    """The results of attention: the output (B, S, N · H), and the scores before the softmax."""
+    """The results of attention.
+
+    Attributes:
+        output: The output (B, S, N · H).
+        scores: The scores before the softmax, (B, N, S, T).
+    """
 
     output: Value
     scores: Value
 
 
 def attend(node: OnnxNode, q: Value, k: Value, v: Value, *added: Value | None) -> Attended:
-    """softmax(scale · q kᵀ + what is added) v of (B, N, S, H), (B, N, T, H) and (B, N, T, H')."""
+    """Add softmax(scale · q kᵀ + added terms) v to the graph.
+
+    q is (B, N, S, H), k (B, N, T, H) and v (B, N, T, H'). `added` are terms such as masks; None is left out.
+    """
     raw = plus(node, scores(node, q, k), *added)
     shares = node.call("Softmax", raw, axis=-1)
     return Attended(merge_heads(node, node.call("MatMul", shares, v)), raw)
 
 
 def refuse(node: OnnxNode, inputs: Sequence[int], attributes: Sequence[str], what: str) -> None:
-    """Refuse a node that has some of these inputs, or attributes that are not 0."""
+    """Raise a Refusal if the node has one of these inputs, or one of these attributes with a value other than 0.
+
+    `what` is the text of the rule that is violated.
+    """
     unsupported = [f"input {i}" for i in inputs if node.has(i)] + [a for a in attributes if node.attr(a, 0)]
     if unsupported:
         raise Refusal(f"{node.op_type}: {what}", unsupported[0], "export without it")
 
 
 @dataclass(frozen=True)
-class Operands:
-    """Queries (B, N, S, H), keys and values of what is new, (B, N, L, H)."""
+class AttentionInputs:
+    """Queries (B, N, S, H), and keys and values of the new tokens, each (B, N, L, H)."""
 
     q: Value
     k: Value
@@ -149,20 +165,23 @@ def _import_attention(node: OnnxNode) -> Sequence[Value | None]:
         raise Refusal("Attention: the weights must be those of q, k and v", f"{sizes} of {width}", "repair the model")
     starts = np.cumsum([0, *sizes])
     q, k, v = (split_heads(node, _projected(node, x, int(start), int(end)), heads) for start, end in pairwise(starts))
-    return attend_with_past(node, Operands(q, k, v), node.optional(4), 3, node.optional(5))
+    return attend_with_past(node, AttentionInputs(q, k, v), node.optional(4), 3, node.optional(5))
 
 
 def attend_with_past(
-    node: OnnxNode, new: Operands, past: Value | None, mask: int, bias: Value | None = None
+    node: OnnxNode, new: AttentionInputs, past: Value | None, mask: int, bias: Value | None = None
 ) -> Sequence[Value | None]:
-    """Return the output of attention behind past keys and values (2, B, N, P, H), and these with the new ones.
+    """Add attention to the keys and values of earlier calls and of this call.
 
     Args:
         node: The node that is imported.
         new: Queries, and the keys and values of this call.
-        past: Keys and values of earlier calls, or None.
+        past: Keys and values of earlier calls, (2, B, N, P, H), or None.
         mask: Index of the input that holds the mask.
         bias: Terms that are added to the scores, or None.
+
+    Returns:
+        The output, and the keys and values of all calls for the next call.
     """
     k, v = new.k, new.v
     if past is not None:
@@ -185,7 +204,7 @@ def _projected(node: OnnxNode, x: Value, start: int, end: int) -> Value:
 # --------------------------------------------------------------------------------------- MultiHeadAttention
 
 
-def _operands(node: OnnxNode, bias: int, heads: int) -> Operands:
+def _operands(node: OnnxNode, bias: int, heads: int) -> AttentionInputs:
     """Return q, k and v from inputs 0 to 2: separate tensors, one packed tensor, or keys and values split by heads."""
     query = node.input(0)
     if not node.has(1):
@@ -199,7 +218,7 @@ def _operands(node: OnnxNode, bias: int, heads: int) -> Operands:
         part if part.type.rank == 4 else split_heads(node, plus(node, part, added), heads)
         for part, added in zip(parts, biases, strict=True)
     )
-    return Operands(q, k, v)
+    return AttentionInputs(q, k, v)
 
 
 def _spans(query: Value, bias: Value) -> list[tuple[int, int]]:
@@ -250,7 +269,7 @@ def _added(node: OnnxNode, at: _Places, q: Value, k: Value) -> tuple[Value | Non
     return added_bias, mask_sum(node, at.mask, q.type.shape[2], k.type.shape[2])
 
 
-def _in_buffer(node: OnnxNode, new: Operands, at: _Places) -> Sequence[Value | None]:
+def _in_buffer(node: OnnxNode, new: AttentionInputs, at: _Places) -> Sequence[Value | None]:
     """Write the new keys and values into buffers (B, N, T, H) behind the past ones, and attend."""
     past, held, length = node.input(at.count), node.input(at.past).type.shape[2], new.k.type.shape[2]
     pairs = ((at.past, new.k), (at.past + 1, new.v))
@@ -285,7 +304,12 @@ def _part(node: OnnxNode, index: int, start: int, end: int) -> Value | None:
 
 @dataclass(frozen=True)
 class KeyValueCache:
-    """Position of new keys in a cache of `keys` positions: behind `past` (B,) others, or one number for all samples."""
+    """The position in a cache at which the keys of new tokens are written.
+
+    Attributes:
+        past: Number of keys that are cached already: an int, or a value of shape (B,).
+        keys: Capacity of the cache in keys.
+    """
 
     past: int | Value
     keys: int

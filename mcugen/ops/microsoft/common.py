@@ -92,31 +92,31 @@ def _match(names: list[str], shape: Shape, sizes: dict[str, int]) -> dict[str, i
 
 
 def shaped(node: OnnxNode, x: Value, *shape: int) -> Value:
-    """`x` reshaped, if it has to be."""
+    """Return `x` in another shape; `x` itself if it has this shape."""
     return x if shape == x.type.shape else node.call("Reshape", x, np.array(shape, np.int64))
 
 
 def sliced(node: OnnxNode, x: Value, axis: int, start: int, end: int) -> Value:
-    """Positions start to end of an axis."""
+    """Return the entries `start` to before `end` of an axis; `x` itself if these are all."""
     if (start, end) == (0, x.type.shape[axis]):
         return x
     return node.call("Slice", x, *(np.array([number], np.int64) for number in (start, end, axis)))
 
 
 def joined(node: OnnxNode, parts: Sequence[Value | None], axis: int) -> Value:
-    """Concatenate the parts that are present."""
+    """Return the parts that are present, concatenated along `axis`."""
     present_parts = [part for part in parts if part is not None and part.type.count]
     return present_parts[0] if len(present_parts) == 1 else node.call("Concat", *present_parts, axis=axis)
 
 
 def split_heads(node: OnnxNode, x: Value, heads: int) -> Value:
-    """(B, S, N · H) → (B, N, S, H)."""
+    """Reshape (B, S, N · H) to (B, N, S, H)."""
     batch, length, width = x.type.shape
     node.require(heads >= 1 and not width % heads, "heads must be of equal size", f"{heads} of {width}")
     return node.call("Transpose", shaped(node, x, batch, length, heads, width // heads), perm=[0, 2, 1, 3])
 
 
 def merge_heads(node: OnnxNode, x: Value) -> Value:
-    """(B, N, S, H) → (B, S, N · H)."""
+    """Reshape (B, N, S, H) to (B, S, N · H)."""
     batch, heads, length, size = x.type.shape
     return shaped(node, node.call("Transpose", x, perm=[0, 2, 1, 3]), batch, length, heads * size)

@@ -16,6 +16,7 @@ from mcugen.ops.onnx_node import OnnxNode, Refusal
 from mcugen.ops.spatial import window_of
 
 LOWEST = np.finfo(np.float32).min
+"""Lowest float32 number, which is neutral for a maximum."""
 
 
 # ------------------------------------------------------------------------------------------------------ crops

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mcugen.hir.graph import Value
-from mcugen.ops.microsoft.activations import branches, gate
+from mcugen.ops.microsoft.activations import gate, split_branches
 from mcugen.ops.microsoft.common import axes, composed, shaped
 from mcugen.ops.onnx_node import OnnxNode, Refusal
 
@@ -17,7 +17,7 @@ _STANDARD, _ROOT_MEAN_SQUARE = "LayerNormalization", "SimplifiedLayerNormalizati
 
 
 def root_mean_square(node: OnnxNode, x: Value, scale: Value | np.ndarray, epsilon: float) -> Value:
-    """x / √(mean of x² + epsilon) · scale along the last axis."""
+    """Return x / √(mean of x² + epsilon) · scale along the last axis (RMS normalization)."""
     return node.call(_ROOT_MEAN_SQUARE, x, scale, axis=-1, epsilon=epsilon)
 
 
@@ -87,7 +87,7 @@ def _import_gated(node: OnnxNode) -> list[Value]:
 @composed("BranchwiseRMSNorm")
 @axes("... H")
 def _import_branchwise(node: OnnxNode) -> list[Value]:
-    x = branches(node, node.input(0))
+    x = split_branches(node, node.input(0))
     count, width = x.type.shape[-2:]
     normal = root_mean_square(node, x, np.ones(width, np.float32), float(node.attr("epsilon", 1e-5)))
     if node.has(1):

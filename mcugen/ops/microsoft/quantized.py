@@ -10,7 +10,7 @@ import numpy as np
 
 from mcugen.hir.graph import Value
 from mcugen.hir.types import Array, DType
-from mcugen.ops.microsoft.attention import Operands, attend_with_past, plus, refuse
+from mcugen.ops.microsoft.attention import AttentionInputs, attend_with_past, plus, refuse
 from mcugen.ops.microsoft.common import axes, composed, sliced, split_heads
 from mcugen.ops.movement import Transpose, inverse, normalize_axis, reshaped, to_channels_last
 from mcugen.ops.onnx_node import MICROSOFT, OnnxNode, Refusal, onnx_operator
@@ -203,4 +203,4 @@ def _import_attention(node: OnnxNode) -> Sequence[Value | None]:
     projected = _scaled(node, product, node.input(3), node.input(4), 2)
     width = projected.type.shape[2] // 3
     q, k, v = (split_heads(node, sliced(node, projected, 2, i * width, (i + 1) * width), heads) for i in range(3))
-    return attend_with_past(node, Operands(q, k, v), node.optional(8), 5)
+    return attend_with_past(node, AttentionInputs(q, k, v), node.optional(8), 5)

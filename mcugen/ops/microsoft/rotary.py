@@ -14,7 +14,16 @@ from mcugen.ops.onnx_node import OnnxNode, Refusal
 def rotate(
     node: OnnxNode, x: Value, positions: Value | Array, cos: Value, sin: Value, interleaved: str = "interleaved"
 ) -> Value:
-    """x (B, N, S, H) with the first 2 · R elements of each head turned; caches (·, R), positions (B or 1, S)."""
+    """Return x with rotary position embedding applied to the first 2 · R elements of each head.
+
+    Args:
+        node: The node that is imported.
+        x: Queries or keys, (B, N, S, H).
+        positions: Position of each token, (B, S) or (1, S).
+        cos: Table of cosines, (positions, R).
+        sin: Table of sines, (positions, R).
+        interleaved: Name of the attribute that tells whether paired elements are adjacent.
+    """
     factors = [_by_head(node, node.call("Gather", cache, positions)) for cache in (cos, sin)]
     return _turned(node, x, factors[0], factors[1], bool(node.attr(interleaved, 0)))
 

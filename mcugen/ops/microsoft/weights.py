@@ -10,7 +10,7 @@ from mcugen.hir.types import Array, DType
 from mcugen.ops.microsoft.common import axes, composed
 from mcugen.ops.movement import Transpose, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, Refusal
-from mcugen.ops.packed import DequantizeBlocks, spread
+from mcugen.ops.packed import DequantizeBlocks, repeat_scales
 
 
 def _fields(packed: Array, bits: int) -> Array:
@@ -63,7 +63,7 @@ def _by_blocks(node: OnnxNode, codes: Array, scales: Array, rows: int) -> Value:
     flat, block = codes.reshape(len(codes), -1)[:, :rows], codes.shape[2]
     scales = scales[:, : -(-rows // block)]
     if (flat != np.rint(flat)).any() or not (np.isfinite(scales) & (scales > 0)).all():
-        return node.constant("weights", np.ascontiguousarray((flat * spread(scales, 1, block, rows)).T))
+        return node.constant("weights", np.ascontiguousarray((flat * repeat_scales(scales, 1, block, rows)).T))
     operands = [node.constant("codes", flat.astype(np.int16)), node.constant("scales", np.ascontiguousarray(scales))]
     real = node.emit(DequantizeBlocks(1, block), *operands, suffix="weights")
     return node.emit(Transpose((1, 0)), real, suffix="turned")

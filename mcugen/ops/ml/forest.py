@@ -15,7 +15,7 @@ from mcugen.lir.program import real_param
 from mcugen.ops.onnx_node import Refusal
 
 MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", "MEMBER")
-"""Comparison of a node's feature (left) with its threshold, by ONNX's numbers. MEMBER becomes a chain of EQ."""
+"""Comparisons of a node's feature with its threshold, in the order of ONNX's numbers; MEMBER becomes a chain of EQ."""
 
 _COMPARE: tuple[Callable[[Array, Array], Array], ...] = (
     np.less_equal,
@@ -26,7 +26,7 @@ _COMPARE: tuple[Callable[[Array, Array], Array], ...] = (
     np.not_equal,
 )
 TESTS = ("{x} <= {t}", "{x} < {t}", "{x} >= {t}", "{x} > {t}", "{x} == {t}", "{x} != {t}")
-"""C text of the comparisons."""
+"""C expressions of the comparisons of feature x with threshold t, in the order of MODES."""
 TESTS_OR_NAN = (
     "!({x} > {t})",
     "!({x} >= {t})",
@@ -35,11 +35,11 @@ TESTS_OR_NAN = (
     "({x} == {t} || {x} != {x})",
     TESTS[5],
 )
-"""C expressions of the comparisons that are also true for NaN."""
+"""C expressions of the same comparisons that are also true if x is NaN."""
 _EQ, _MEMBER = 4, 6
 
 MAX_NESTED_IFS = 100
-"""Nested ifs: C99 promises 127 levels of blocks."""
+"""Largest depth of nested ifs in generated C: C99 guarantees 127 levels of blocks."""
 
 Leaf = tuple[tuple[int, float], ...]
 """(target, weight) pairs."""
@@ -47,7 +47,17 @@ Leaf = tuple[tuple[int, float], ...]
 
 @dataclass(frozen=True)
 class Split:
-    """An inner node. `yes` and `no` are nodes, or leaves l as ~l; `members` are the set of a MEMBER node."""
+    """An inner node of a decision tree.
+
+    Attributes:
+        feature: Index of the compared feature.
+        mode: Comparison, as an index of MODES.
+        threshold: Number that the feature is compared with.
+        nan_is_yes: Whether NaN takes the branch `yes`.
+        yes: Child if the comparison is true: a node, or a leaf l as ~l.
+        no: Child if it is false.
+        members: Values of a MEMBER node, one of which the feature must equal.
+    """
 
     feature: int
     mode: int
@@ -60,18 +70,30 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Forest:
-    """Trees over one feature vector, in arrays by node, in preorder; children below 0 are leaves l as ~l."""
+    """Decision trees over one feature vector, stored as arrays indexed by node in preorder.
+
+    A child number below 0 is a leaf: the leaf's index with all bits inverted (~l).
+
+    Attributes:
+        features: Feature that each node compares.
+        modes: Comparison of each node, as an index of MODES.
+        nan_is_yes: Whether NaN takes the branch `yes`.
+        thresholds: Threshold of each node as float64, exactly the value of the compared type.
+        yes: Child of each node if the comparison is true.
+        no: Child of each node if it is false.
+        roots: Root of each tree: a node, or a leaf as ~l.
+        leaves: The distinct leaves, each with pairs of target and weight.
+        targets: Number of results of the forest.
+    """
 
     features: Array
     modes: Array
     nan_is_yes: Array
     thresholds: Array
-    """float64, holding the very numbers of the type that is compared."""
     yes: Array
     no: Array
     roots: Array
     leaves: tuple[Leaf, ...]
-    """Different from each other."""
     targets: int
 
     @staticmethod
@@ -109,7 +131,7 @@ class Forest:
         return f"{len(self.roots)} trees, {len(self.features)} nodes, {len(self.leaves)} leaves"
 
     def always_scored(self) -> frozenset[int]:
-        """Targets to which some tree contributes whatever leaf it reaches."""
+        """Return the targets to which some tree contributes in all of its leaves."""
         targets: set[int] = set()
         for root in self.roots.tolist():
             reached = {~ref for ref in self._reached(root) if ref < 0}
@@ -192,9 +214,14 @@ def _preorder(splits: Sequence[Split], roots: Sequence[int]) -> list[int]:
 
 
 def nested_ifs(forest: Forest, dtype: DType, leaf: Callable[[Leaf], list[Line]]) -> list[list[Line]] | None:
-    """For each tree the body of a C function of `x`; `leaf` gives the statements of a leaf, which return.
+    """Return the lines of a C function body of nested ifs for each tree; None if C cannot express a tree.
 
-    None where trees are too deep for C, or share nodes.
+    C cannot express trees that are deeper than MAX_NESTED_IFS or that share nodes.
+
+    Args:
+        forest: The trees.
+        dtype: Element type of the features.
+        leaf: Returns the statements of a leaf, which return from the function.
     """
     visited: set[int] = set()
     bodies = [_body(forest, int(root), dtype, leaf, visited) for root in forest.roots]

@@ -13,10 +13,10 @@ from mcugen.ops.ml.scores import (
     floats,
     ml_operator,
     of_scores,
-    of_two,
     post_transform_of,
     rows,
     transformed,
+    two_class_scores,
 )
 from mcugen.ops.onnx_node import OnnxNode, Refusal
 
@@ -57,4 +57,4 @@ def _import_linear_classifier(node: OnnxNode) -> list[Value]:
     node.require(len(classes) == 2, "one score is for two classes", f"{len(classes)}")
     negative, positive = classes.labels
     label = classes.binary(node, scores, 0.0, positive, negative)
-    return [label, of_two(after, scores, post, is_probability=True)]
+    return [label, two_class_scores(after, scores, post, is_probability=True)]

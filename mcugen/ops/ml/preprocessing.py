@@ -64,7 +64,7 @@ def _import_scaler(node: OnnxNode) -> list[Value]:
 
 @dataclass(frozen=True)
 class UnlessZero(Elementwise):
-    """y = x, or 1 where x = 0: a divisor."""
+    """y = x, or 1 where x = 0, so that y can be a divisor."""
 
     mnemonic: ClassVar[str] = "unless_zero"
 
@@ -185,7 +185,10 @@ def _import_array_feature_extractor(node: OnnxNode) -> list[Value]:
 
 @dataclass(frozen=True)
 class Translate(Operator):
-    """y = values[k] where x = keys[k], else `default`; keys (input 1) ascend. A NaN becomes `of_nan`."""
+    """y = values[k] where x = keys[k], else `default`; NaN becomes `of_nan`.
+
+    The keys (input 1) are in ascending order; the values are input 2.
+    """
 
     mnemonic: ClassVar[str] = "translate"
     default: float = 0
@@ -197,7 +200,7 @@ class Translate(Operator):
         return (TensorType(x.shape, values.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy.searchsorted."""
+        """Look the elements up by numpy.searchsorted."""
         x, keys, values = arrays
         at = np.minimum(np.searchsorted(keys, x), len(keys) - 1)
         translated = np.where(keys[at] == x, values[at], np.asarray(self.default, values.dtype))

@@ -30,7 +30,7 @@ from mcugen.ops.reduce import Arg, Reduce
 from mcugen.ops.softmax import Softmax
 
 POST_TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
-"""Values of post_transform, in the order of their numbers in TreeEnsemble."""
+"""Values of the attribute post_transform, in the order of their numbers in TreeEnsemble."""
 
 
 def ml_operator(
@@ -41,7 +41,7 @@ def ml_operator(
 
 
 def rows(node: OnnxNode, keep_double: bool = False) -> Value:
-    """Input 0 as [N, F] of float32 (or double, if wanted and given); a vector is one row."""
+    """Return input 0 as a matrix [N, F] of float32 (float64 if `keep_double` and given); a vector becomes one row."""
     x = node.input(0)
     node.require(x.type.rank in (1, 2), "the input must have one or two dimensions", f"{x.type.shape}", "reshape it")
     if x.type.rank == 1:
@@ -52,12 +52,12 @@ def rows(node: OnnxNode, keep_double: bool = False) -> Value:
 
 
 def as_float(node: OnnxNode, value: Value) -> Value:
-    """`value` in float32."""
+    """Return `value`, cast to float32 if it has another type."""
     return value if value.type.dtype is DType.FLOAT32 else node.emit(Cast(DType.FLOAT32), value, suffix="narrow")
 
 
 def floats(node: OnnxNode, key: str) -> Array:
-    """Return a list of reals from the attribute `key` or the tensor `key`_as_tensor; empty if absent."""
+    """Return the list of reals in attribute `key` or in the tensor attribute `key`_as_tensor; empty if absent."""
     values = node.attr(key, None)
     if values is None or not len(values):
         values = node.attr(f"{key}_as_tensor", ())
@@ -65,7 +65,7 @@ def floats(node: OnnxNode, key: str) -> Array:
 
 
 def ints(node: OnnxNode, key: str) -> tuple[int, ...]:
-    """Return a list of integers; empty if absent."""
+    """Return the integer list in attribute `key`; empty if absent."""
     return tuple(node.integers(key))
 
 
@@ -107,26 +107,31 @@ class Threshold(Elementwise):
 
 @dataclass(frozen=True)
 class Pick(Elementwise):
-    """y = table[x] for int64 positions x that are known to lie inside."""
+    """y = table[x] for int64 indices x that are known to lie inside the table."""
 
     mnemonic: ClassVar[str] = "pick"
     tables: ClassVar[frozenset[int]] = frozenset({1})
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Indexing."""
+        """Return the table entry at index x."""
         return Entry(args[1], args[0])
 
 
 @dataclass(frozen=True)
 class Classes:
-    """The class list of a classifier: labels as C gives them; names where the model has strings."""
+    """The classes of a classifier.
+
+    Attributes:
+        labels: The label of each class, as the C code returns it.
+        names: The string label of each class, if the model has strings; the labels are then indices.
+    """
 
     labels: tuple[int, ...]
     names: tuple[str, ...] = ()
 
     @staticmethod
     def of(node: OnnxNode, key: str) -> Classes:
-        """Return the classes from the attributes classlabels_strings and `key`."""
+        """Return the classes in the attribute classlabels_strings, or else in the integer attribute `key`."""
         names = tuple(str(name) for name in node.attr("classlabels_strings", ()))
         labels = tuple(range(len(names))) if names else ints(node, key)
         node.require(labels, "there must be classes", f"neither strings nor {key}", "export again")
@@ -136,7 +141,7 @@ class Classes:
         return len(self.labels)
 
     def emit(self, node: OnnxNode, op: Operator, *inputs: Value, suffix: str = "") -> Value:
-        """Add a node that computes labels; its origin names the classes."""
+        """Add a node that computes labels and return its output; its origin names the classes."""
         name = f"{node.outputs[0]}.{suffix}" if suffix else node.outputs[0]
         origin = (*describe_names(self.names), node.name or node.outputs[0])
         return node.graph.add(op, inputs, origin, names=[name]).output
@@ -160,7 +165,7 @@ class Classes:
         return self.emit(node, Reshape(scores.type.shape[:1]), position, suffix="top")
 
     def binary(self, node: OnnxNode, score: Value, limit: float, above: int, below: int) -> Value:
-        """One of two labels, by one score [N, 1]."""
+        """Add a node that returns label `above` where the score [N, 1] exceeds `limit`, else label `below`."""
         label = self.emit(node, Threshold(limit, above, below, DType.INT64), score, suffix="label")
         return self.emit(node, Reshape(score.type.shape[:1]), label)
 
@@ -174,22 +179,23 @@ def describe_names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def of_scores(node: OnnxNode) -> OnnxNode:
-    """Return the node restricted to its second output."""
+    """Return the node as if its second output (the scores) were its only output, to name nodes after it."""
     return replace(node, outputs=node.outputs[1:])
 
 
 def pair(node: OnnxNode, score: Value, factors: tuple[float, float], terms: tuple[float, float]) -> Value:
-    """[N, 1] → [N, 2]: factor · score + term for each of two classes."""
+    """Return [N, 2] from a score [N, 1]: factor · score + term for each of two classes."""
     both = node.emit(Binary("Mul"), score, float32_constant(node, "factors", [factors]), suffix="pair")
     if not any(terms):
         return both
     return node.emit(Binary("Add"), both, float32_constant(node, "terms", [terms]), suffix="shifted")
 
 
-def of_two(node: OnnxNode, score: Value, post: str, is_probability: bool) -> Value:
-    """Return the scores of both classes from the score of the second class [N, 1], as ONNX Runtime does.
+def two_class_scores(node: OnnxNode, score: Value, post: str, is_probability: bool) -> Value:
+    """Return the scores of both classes from the score [N, 1] of the second class, as ONNX Runtime does.
 
-    The result is [1 − s, s] for probabilities, else [−s, s]. Of the transforms, only the logistic function is applied.
+    The result is [1 − s, s] if `is_probability`, else [−s, s]. Of the transforms `post`, only the logistic function
+    applies.
     """
     node.require(post != "PROBIT", "PROBIT needs a score for each class", "one score for two", "export both scores")
     if post == "LOGISTIC" or not is_probability:
@@ -206,7 +212,7 @@ def post_transform_of(node: OnnxNode) -> str:
 
 
 def transformed(node: OnnxNode, scores: Value, post: str) -> Value:
-    """float32 scores [N, C] after the post-transform. A single score is left alone (but by PROBIT)."""
+    """Return float32 scores [N, C] after the post-transform; a single score (C = 1) changes only by PROBIT."""
     if post == "NONE" or (scores.type.shape[1] == 1 and post != "PROBIT"):
         return scores
     if post == "SOFTMAX":
@@ -237,7 +243,7 @@ def _softmax_zero(node: OnnxNode, x: Value) -> Value:
 
 @dataclass(frozen=True)
 class ProbitLog(Elementwise):
-    """log((1 − t)(1 + t)) with t = 2x − 1."""
+    """y = log((1 − t)(1 + t)) with t = 2x − 1, the first step of `Probit`."""
 
     mnemonic: ClassVar[str] = "probit_log"
 

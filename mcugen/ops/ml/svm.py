@@ -38,10 +38,10 @@ from mcugen.ops.ml.scores import (
     ints,
     ml_operator,
     of_scores,
-    of_two,
     post_transform_of,
     rows,
     transformed,
+    two_class_scores,
 )
 from mcugen.ops.movement import Reshape
 from mcugen.ops.onnx_node import OnnxNode, Refusal
@@ -53,13 +53,13 @@ from mcugen.ops.reduce import Reduce
 
 @dataclass(frozen=True)
 class Rbf(Operator):
-    """y[n, v] = exp(−gamma · Σ (x[n, f] − s[v, f])²) for support vectors s."""
+    """y[n, v] = exp(−gamma · Σ_f (x[n, f] − s[v, f])²): Gaussian kernel values for support vectors s."""
 
     mnemonic: ClassVar[str] = "rbf"
     gamma: float = 1.0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """[N, V]."""
+        """Return the type [N, V]."""
         x, s = required(inputs)
         if x.shape[1] != s.shape[1]:
             raise ModelError("rbf: vectors must have equal lengths", f"{x.shape}, {s.shape}", "repair the model")
@@ -72,11 +72,11 @@ class Rbf(Operator):
         return (np.exp(np.float32(-self.gamma) * distance),)
 
     def macs(self, sig: Signature) -> int:
-        """N · V · F."""
+        """Return the multiply-accumulates: N · V · F."""
         return sig.output.count * sig.input(1).shape[1]
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """One kernel."""
+        """Lower to one kernel."""
         count, features = node.input(1).type.shape
         params = RbfParams(
             rows=node.input(0).type.shape[0], vectors=count, features=features, negative_gamma=-self.gamma
@@ -128,31 +128,33 @@ def _pairs(classes: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Duels(Operator):
-    """y[n, i against j] = rho + Σ_v∈i c[j − 1, v] · k[n, v] + Σ_v∈j c[i, v] · k[n, v], for classes i < j.
+    """Decision values of a one-against-one support vector machine for each pair of classes i < j.
 
-    Inputs k [N, V], c [C − 1, V], rho [C(C − 1)/2], and the first vector of each class, with V as the last.
+    y[n, (i, j)] = rho + Σ_{v of class i} c[j − 1, v] · k[n, v] + Σ_{v of class j} c[i, v] · k[n, v]. The inputs are
+    the kernel values k [N, V], coefficients c [C − 1, V], offsets rho [C(C − 1)/2], and the index of the first
+    support vector of each class, followed by V.
     """
 
     mnemonic: ClassVar[str] = "svm_duels"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """[N, pairs]."""
+        """Return the type [N, pairs]."""
         k, _, rho, _ = required(inputs)
         return (TensorType((k.shape[0], rho.count)),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Pair by pair, in double: the kernel's sum is compensated."""
+        """Compute pair by pair in float64; the C kernel uses compensated summation instead."""
         k, c, rho, first = (a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays)
         own = [slice(a, b) for a, b in pairwise(first.tolist())]
         columns = [k[:, own[i]] @ c[j - 1, own[i]] + k[:, own[j]] @ c[i, own[j]] for i, j in _pairs(len(own))]
         return ((np.stack(columns, 1) + rho).astype(np.float32),)
 
     def macs(self, sig: Signature) -> int:
-        """Each vector takes part against each other class."""
+        """Return the multiply-accumulates: each support vector counts for each other class."""
         return sig.input(0).count * sig.input(1).shape[0]
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """One kernel."""
+        """Lower to one kernel."""
         count, vectors = node.input(1).type.shape
         params = DuelsParams(rows=node.input(0).type.shape[0], classes=count + 1, vectors=vectors)
         builder.call(node, Call(SVM_DUELS, builder.operands(node, "k", "c", "rho", "first"), [params]))
@@ -160,13 +162,16 @@ class Duels(Operator):
 
 @dataclass(frozen=True)
 class Winner(Operator):
-    """y[n] = the class that wins most duels of row n, the first of several; a duel is i's if its score is positive."""
+    """y[n] = the class with most votes in row n, the first one on ties.
+
+    The input are the decision values of pairs (i, j): i gets the vote if the value is positive, else j.
+    """
 
     mnemonic: ClassVar[str] = "svm_winner"
     classes: int = 2
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """[N]."""
+        """Return the type [N], int64."""
         (x,) = required(inputs)
         return (TensorType(x.shape[:1], DType.INT64),)
 
@@ -180,7 +185,7 @@ class Winner(Operator):
         return (votes.argmax(1),)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """One kernel."""
+        """Lower to one kernel."""
         rows_, pairs = node.input(0).type.shape
         params = ClassPairs(rows=rows_, classes=self.classes, pairs=pairs)
         builder.call(node, Call(SVM_WINNER, builder.operands(node, "x"), [params]))
@@ -188,10 +193,11 @@ class Winner(Operator):
 
 @dataclass(frozen=True)
 class Coupling(Operator):
-    """Probabilities of classes by Wu, Lin and Weng's second method, from those of duels by Platt's sigmoid.
+    """Class probabilities from pairwise probabilities, by the second method of Wu, Lin and Weng (as in libsvm).
 
-    Inputs: duels [N, pairs], Platt's a and b by pair. The iteration stops early, as libsvm's does: so its steps
-    are part of the result.
+    The inputs are the pairwise decision values [N, pairs], and the parameters a and b of Platt's sigmoid by pair.
+    The iteration stops as early as libsvm's, because its steps are part of the result. ROUNDS is the largest number
+    of iterations.
     """
 
     mnemonic: ClassVar[str] = "svm_coupling"
@@ -199,12 +205,12 @@ class Coupling(Operator):
     ROUNDS: ClassVar[int] = 100
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """[N, classes]."""
+        """Return the type [N, classes]."""
         (x,) = required(inputs[:1])
         return (TensorType((x.shape[0], self.classes)),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Row by row, in float32."""
+        """Iterate for each row, in float32."""
         x, a, b = arrays
         margin = x * a + b
         logistic = np.float32(1) / (np.float32(1) + np.exp(-np.abs(margin)))
@@ -236,7 +242,7 @@ class Coupling(Operator):
         return p
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """One kernel with a matrix and a vector of its own."""
+        """Lower to one kernel, which has a matrix and a vector as working memory."""
         n, name = self.classes, node.output.name
         rows_, pairs = node.input(0).type.shape
         operands = builder.operands(node, "x", "a", "b")
@@ -299,7 +305,7 @@ def _pair_scores(node: OnnxNode, duels: Value, classes: int, post: str) -> Value
         return transformed(node, node.emit(Coupling(classes), duels, *parameters, suffix="coupled"), post)
     if classes > 2:
         return transformed(node, duels, post)
-    return of_two(node, duels, post, is_probability=post != "NONE")
+    return two_class_scores(node, duels, post, is_probability=post != "NONE")
 
 
 def _linear(node: OnnxNode, classes: Classes, x: Value, post: str) -> list[Value]:

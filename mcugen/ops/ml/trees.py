@@ -40,17 +40,17 @@ from mcugen.ops.ml.scores import (
     ints,
     ml_operator,
     of_scores,
-    of_two,
     pair,
     post_transform_of,
     rows,
     transformed,
+    two_class_scores,
 )
 from mcugen.ops.movement import Slice
 from mcugen.ops.onnx_node import OnnxNode, Refusal
 
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
-"""Values of aggregate_function, in the order of their numbers in TreeEnsemble."""
+"""Values of the attribute aggregate_function, in the order of their numbers in TreeEnsemble."""
 
 _COMBINE = {
     "SUM": "{y} += {w};",
@@ -63,10 +63,16 @@ _COMBINE = {
 
 @dataclass(frozen=True)
 class Trees(Operator):
-    """y[n, t] = base[t] + sum (average, …) over trees of the weights for t of the leaf that x[n] reaches.
+    """y[n, t] = base[t] + the sum, average, minimum or maximum over trees of the weights of target t.
 
-    Targets to which no reached leaf contributes are 0 before the base is added; NaN if `marks_unscored`. (ONNX
-    Runtime forgets to add the base to such targets of a regressor.)
+    The weights are those of the leaf that row x[n] reaches in each tree. (ONNX Runtime forgets to add the base to
+    targets of a regressor without any weight in the reached leaves.)
+
+    Attributes:
+        forest: The trees.
+        aggregate: How the weights of several trees are combined, one of AGGREGATES.
+        base: Number that is added to each target; may be empty.
+        marks_unscored: Whether a target without any weight in the reached leaves is NaN; else it is 0 plus the base.
     """
 
     mnemonic: ClassVar[str] = "trees"
@@ -76,12 +82,12 @@ class Trees(Operator):
     marks_unscored: bool = False
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """[N, targets]."""
+        """Return the type [N, targets]."""
         (x,) = required(inputs)
         return (TensorType((x.shape[0], self.forest.targets), x.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Tree by tree."""
+        """Walk each tree for each row, and combine the weights."""
         (x,) = arrays
         reached = self.forest.walk(x)
         combine = {"MIN": np.minimum, "MAX": np.maximum}.get(self.aggregate, np.add)
@@ -104,7 +110,7 @@ class Trees(Operator):
         return "MARKED" if self.marks_unscored else "SUM"
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Nested ifs if speed matters most, else tables."""
+        """Lower to nested ifs if speed matters most, else to tables of nodes."""
         if builder.optimize != "speed" or not self._lower_to_ifs(node, builder):
             self._lower_to_tables(node, builder)
 
@@ -247,7 +253,7 @@ def _reals(numbers: Array, dtype: DType) -> Array:
 
 @dataclass(frozen=True)
 class Unscored(Elementwise):
-    """y = x, or `value` where x is NaN: no tree had a weight for it."""
+    """y = x, or `value` where x is NaN, which marks a target for which no tree had a weight."""
 
     mnemonic: ClassVar[str] = "unscored"
     value: float = 0.0
@@ -463,7 +469,7 @@ def _two_classes(node: OnnxNode, classes: Classes, forest: Forest, x: Value, pos
     after = of_scores(node)
     score = as_float(after, score)
     if own == 0 and len(base) < 2:
-        return [label, of_two(after, score, post, positive)]
+        return [label, two_class_scores(after, score, post, positive)]
     alone = pair(after, score, (1, 0) if own == 0 else (0, 1), (0, 0))
     return [label, transformed(after, alone, post)]
 
