@@ -249,9 +249,9 @@ class Compilation:
         training = self.options.training
         if training is None or training.is_head:
             return []
-        from mcugen.training.layers import cells_behind
+        from mcugen.training.layers import recurrent_layers_to_train
 
-        return cells_behind(graph, training.layers, training.is_open)
+        return recurrent_layers_to_train(graph, training.layers, training.is_open)
 
     @cached_property
     def _basis(self) -> _Basis:

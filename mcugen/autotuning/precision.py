@@ -303,7 +303,7 @@ class Search:
         samples = f"{count} sample{'s' * (count != 1)} {SAMPLE_KIND_PHRASES[kind]}"
         if self._halves:
             samples += ", each half by ranges and weights of the other"
-        doubt = self.goal.doubt(last.value, last.chance, count)
+        doubt = self.goal.uncertainty_warning(last.value, last.chance, count)
         text = f"precisions are judged on {samples}: {last.shown(self.goal.metric)}; the goal: {self.goal}"
         return f"{text}; {doubt}" if doubt else text
 

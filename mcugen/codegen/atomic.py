@@ -23,7 +23,7 @@ if sys.platform != "win32":
     import fcntl
 
 _STAGED = re.compile(r"\.mcugen-[0-9a-f]{16}")
-"""Names of what is being written."""
+"""Temporary names of files and folders that are being written."""
 
 LOCK_SECONDS = 60.0
 """Seconds to wait for another writer in the same folder."""
@@ -36,10 +36,10 @@ _NO_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, err
 
 @contextmanager
 def staging(folder: Path) -> Iterator[Path]:
-    """Yield a temporary name in `folder` for a file or folder that will replace another.
+    """Lock `folder`, and yield a temporary path in it for a file or folder that will replace another.
 
-    Nothing remains under that name. Only one writer works in a folder at a time. Remains of killed writers are removed,
-    unless the system has no file locks: then they might belong to an active writer.
+    The path is removed at the end of the block. Only one writer works in a folder at a time. Temporary files of killed
+    writers are removed, unless the system has no file locks: then they might belong to an active writer.
 
     Raises:
         OutputError: Another writer holds the folder for longer than LOCK_SECONDS.
@@ -56,9 +56,12 @@ def staging(folder: Path) -> Iterator[Path]:
 
 
 def write_synced(path: Path, write: Callable[[IO[bytes]], object], mode: int | None = None) -> None:
-    """Create a file with the contents that `write` gives, and sync it to the disk.
+    """Create a new file, and sync it to the disk.
 
-    `mode` sets other permissions than the umask gives.
+    Args:
+        path: A path that does not exist.
+        write: Writes the contents to the open file.
+        mode: Permissions of the file; by default those that the umask gives.
     """
     with path.open("xb") as file:
         if mode is not None:
@@ -75,7 +78,7 @@ def put_file(fresh: Path, target: Path) -> None:
 
 
 def put_folder(fresh: Path, target: Path) -> None:
-    """Move a folder to `target` beside it; the replaced folder may remain at `fresh`."""
+    """Move the folder `fresh` to `target`, in the same parent folder; a replaced folder may remain at `fresh`."""
     _sync_folder(fresh)
     if not target.exists():
         fresh.rename(target)
@@ -94,7 +97,7 @@ def _put_by_two_renames(fresh: Path, target: Path) -> None:
 
 
 def restore(target: Path) -> None:
-    """Restore the old file or folder if a writer was killed after moving it aside and before replacing it."""
+    """Move an old file or folder back to `target` if a writer was killed between moving it away and replacing it."""
     aside = _aside(target)
     if target.exists():
         _remove(aside)

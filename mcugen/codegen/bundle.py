@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generated folder in memory, with the facts that a program which links it needs."""
+"""The generated folder in memory, with the facts that a program needs to call the generated code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mcugen.lir.program import Buffer
 
 @dataclass(frozen=True)
 class Port:
-    """A model input or output as C sees it."""
+    """An input or output of a model as the C interface shows it."""
 
     name: str
     """Name in the ONNX model: untrusted text."""
@@ -60,7 +60,10 @@ class Port:
         return self.nbytes // self.row_count if self.rows else 0
 
     def in_memory(self, array: Array) -> Array:
-        """Return the elements in the order in which the code reads them: row by row."""
+        """Return an array with the elements in the order in which the code reads them.
+
+        A streamed input is read by rows.
+        """
         return np.moveaxis(array, self.row_axis, 0) if self.rows else array
 
     def shape_at(self, sizes: Sizes) -> tuple[int, ...]:
@@ -74,9 +77,12 @@ _SECTION_PREFIX = {"arena": ".bss", "weights": ".rodata", "copies": ".data"}
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a model that must be placed in one memory of the board.
+    """A linker section of a model, which must be placed in a certain memory of the board.
 
-    `kind` is "arena", "weights", or "copies": weights that start-up copies from flash to RAM.
+    Attributes:
+        kind: "arena", "weights", or "copies": weights that start-up code copies from flash to RAM.
+        memory: The memory.
+        model: C name of the model.
     """
 
     kind: str
@@ -101,9 +107,12 @@ class Section:
 
 @dataclass(frozen=True)
 class InputCode:
-    """Code that converts raw data to the model's input: NAME_input.c, rendered from `template`, and NAME_input.h.
+    """Code that converts raw data to the model's input, in NAME_input.c and NAME_input.h.
 
-    `kind` is "image" (NAME_put_image) or "stream" (NAME_put_samples).
+    Attributes:
+        kind: "image" (NAME_put_image) or "stream" (NAME_put_samples).
+        template: Template of the C file.
+        context: Context of the template.
     """
 
     kind: str
@@ -112,9 +121,9 @@ class InputCode:
     raw_dtype: str
     """Element type of the raw data: a numpy dtype's name."""
     checked: tuple[CheckedData, ...] = ()
-    """Tables of the input code that may have checksums."""
+    """Entries for the checksums of the code's tables."""
     most_raw: int = 1
-    """Elements of the largest sample that a program for tests is built for."""
+    """Largest number of elements of a raw sample, for which test programs reserve memory."""
 
     @property
     def raw_type(self) -> str:
@@ -123,13 +132,13 @@ class InputCode:
 
     @property
     def text(self) -> str:
-        """Return the pipeline in the user's words, an untrusted text."""
+        """Return the preprocessing pipeline as the user wrote it; untrusted text."""
         return str(self.context["text"])
 
 
 @dataclass(frozen=True)
 class Result:
-    """A layer's result that later layers read, or a part of it from byte `offset` on."""
+    """A result of layer number `layer` that later layers read: `nbytes` bytes of a buffer from byte `offset` on."""
 
     layer: int
     buffer: Buffer
@@ -152,11 +161,14 @@ class FirmwareConstant:
 
 @dataclass(frozen=True)
 class Validation:
-    """Tables of the firmware for device validation, and the identity of the code that they belong to."""
+    """What device validation compares: the identity of the code, results of layers, and constants."""
 
     code: bytes
+    """16 bytes of a digest of the model's C files."""
     results: tuple[Result, ...]
+    """The results whose CRC-32 the firmware reports, in order of layers."""
     constants: tuple[FirmwareConstant, ...]
+    """The arrays of constants with their expected checksums."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +187,7 @@ class TrainingArguments:
 
     @property
     def given(self) -> tuple[Port, Port]:
-        """Return the arguments that the caller provides."""
+        """Return the two arguments that the caller provides: target and rate."""
         return self.target, self.rate
 
 
@@ -224,7 +236,7 @@ class Bundle:
     libraries: tuple[Library, ...] = ()
     """Libraries that the code calls but does not include."""
     steps: tuple[int, ...] = ()
-    """Layer number of each step of a run; empty if there are no steps."""
+    """The number of the layer that each step of a run belongs to; empty if the model has no step function."""
     blobs: Mapping[str, bytes] = field(default_factory=dict)
     """Binary files: the weights, if the run function takes them as a file."""
     validation: Validation | None = None
@@ -247,7 +259,7 @@ class Bundle:
 
     @property
     def arguments(self) -> tuple[Symbol, ...]:
-        """Return the symbols whose sizes the caller passes."""
+        """Return the sizes that the caller of the run function passes as arguments."""
         return tuple(s for s in self.symbols if not s.output)
 
     @property

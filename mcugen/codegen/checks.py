@@ -21,7 +21,7 @@ _FORMATS = {"int32_t": "<i", "int64_t": "<q", "float": "<f", "double": "<d"}
 
 @dataclass(frozen=True)
 class CheckedData:
-    """Data to verify: C expressions of its address and size in bytes, and its CRC-32."""
+    """An entry of the checksum table: C expressions of the address and size in bytes of data, and their CRC-32."""
 
     address: str
     size: str
@@ -29,18 +29,18 @@ class CheckedData:
 
     @property
     def second(self) -> str:
-        """Return the address of the second byte as a C expression: a redundant form of the array's address."""
+        """Return the address of the second byte as a C expression, which makes the table's address redundant."""
         return f"&((const unsigned char *){self.address})[1]"
 
 
 def array_entry(name: str, data: Array) -> CheckedData:
-    """Return the entry of an array of constants."""
+    """Return the checksum entry of an array of constants."""
     stored = data.astype(data.dtype.newbyteorder("<"), copy=False)
     return CheckedData(name, f"sizeof {name}", zlib.crc32(np.ascontiguousarray(stored).tobytes()))
 
 
 def table_entry(name: str, ctype: str, values: Sequence[float]) -> CheckedData | None:
-    """Return the entry of an array of parameters; None if a number has no known bits (NaN)."""
+    """Return the checksum entry of an array of parameters; None if it contains NaN, whose bits are unknown."""
     if any(isinstance(value, float) and math.isnan(value) for value in values):
         return None
     return CheckedData(
@@ -49,9 +49,10 @@ def table_entry(name: str, ctype: str, values: Sequence[float]) -> CheckedData |
 
 
 def struct_entry(name: str, values: Iterable[Param]) -> CheckedData | None:
-    """Return the entry of a struct of parameters; None if a number has no known bits (NaN).
+    """Return the checksum entry of a struct of parameters; None if it contains NaN, whose bits are unknown.
 
-    A compiler may choose another layout than the members' sizes suggest; the size in the table is then 0.
+    The size is a C expression that is 0 if the compiler chose a layout other than the expected one, so that the check
+    leaves the struct out.
     """
     data, largest = b"", 1
     for value in values:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Template contexts of arrays in flash."""
+"""Template contexts of constant arrays."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ WORD = 4
 
 
 def is_unbounded(data: Array | None) -> bool:
-    """Return whether any element is infinite or NaN, so that its literal needs math.h; halves are written as bits."""
+    """Return whether the literals of float constants need math.h, as an element is infinite or NaN."""
     return data is not None and DType.of(data).is_float and not np.isfinite(data).all()
 
 
 def constant(buffer: Buffer, renderer: Renderer, place: str) -> dict[str, Any]:
-    """Return the template context of a constant of the model."""
+    """Return the template context of a constant; `place` is the macro that places it in a section."""
     assert buffer.data is not None
     return array_context(
         renderer.array(buffer), buffer.dtype.c, buffer.data, constant_title(buffer, renderer.titles), place
@@ -38,7 +38,15 @@ def constant_title(buffer: Buffer, titles: Titles) -> str:
 
 
 def array_context(name: str, ctype: str, data: Array, title: str, place: str) -> dict[str, Any]:
-    """Return the template context of an array; `place` is the macro that places it."""
+    """Return the template context of a constant array.
+
+    Args:
+        name: C name.
+        ctype: C type of the elements.
+        data: The elements.
+        title: Text of the comment above the array.
+        place: Name of the macro that places the array in a section.
+    """
     return {
         "name": name,
         "ctype": ctype,

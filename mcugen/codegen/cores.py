@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C function of the part of a network that another core computes, with its parameters."""
+"""The C function for the shards ("portions") of a network that a second core computes, with its parameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from mcugen.codegen.run import OTHER_PORTION, RunStatement
 
 CORE_NAMES = ("cores", "link", "ready", "fork", OTHER_PORTION)
-"""Names in the code of models on two cores."""
+"""C identifiers that the code of models on two cores uses."""
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
@@ -32,15 +32,22 @@ class RunParameter:
 
 @dataclass(frozen=True)
 class SecondCorePart:
-    """The part of a fork that the other core computes."""
+    """The shard of one fork that the second core computes: the number of the fork, and its statements."""
 
     fork: int
     lines: Sequence[RunStatement]
 
 
 @dataclass(frozen=True)
-class Other:
-    """All portions, and the parameters, pointers into the arena and into a file of weights that they use."""
+class SecondCoreCode:
+    """The code of the second core.
+
+    Attributes:
+        portions: The shards of all forks.
+        parameters: Parameters of the run function that they use.
+        locals: Typed pointers into the arena that they use.
+        constant_locals: Typed pointers into the file of weights that they use.
+    """
 
     portions: Sequence[SecondCorePart]
     parameters: Sequence[RunParameter]
@@ -48,19 +55,26 @@ class Other:
     constant_locals: Sequence[Any]
 
 
-def words_of(lines: Sequence[RunStatement]) -> set[str]:
-    """Return the names in lines and in the parameters that the lines set."""
+def identifiers_in(lines: Sequence[RunStatement]) -> set[str]:
+    """Return all identifiers in statements and in the parameters that they set."""
     texts = [text for line in lines for text in (line.text, *(m[2] for m in line.members))]
     return {word for text in texts for word in _WORD.findall(text)}
 
 
 def with_memories(words: set[str], arena: str, pointers: Sequence[Any], constants: Sequence[Any]) -> set[str]:
-    """Return the names, and those of the memories that their pointers refer to: the arena, the file of weights."""
+    """Return identifiers, with those of the memory that their pointers are computed from.
+
+    Args:
+        words: Identifiers that a function uses.
+        arena: Identifier of the arena, added if there are `pointers` into it.
+        pointers: Pointers into the arena.
+        constants: Pointers into the file of weights, whose identifier is added if there are any.
+    """
     return words | ({arena} if pointers else set()) | ({"weights"} if constants else set())
 
 
-def divided(context: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the template context of the run function's own lines and of the other core's; empty without forks."""
+def divide_between_cores(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of the template context that divide the run function's statements between both cores."""
     lines: Sequence[RunStatement] = context["lines"]
     theirs = [line for line in lines if line.portion]
     if not theirs:
@@ -71,20 +85,22 @@ def divided(context: Mapping[str, Any]) -> dict[str, Any]:
     portion_arguments = "".join(f", {parameter.name}" for parameter in other.parameters)
     return {
         "other": other,
-        "lines": [line.passing(portion_arguments) for line in ours],
+        "lines": [line.with_portion_arguments(portion_arguments) for line in ours],
         "handing": handing,
-        "locals": _used(context["locals"], words_of([*ours, *handing])),
-        "constant_locals": _used(context["constant_locals"], words_of([*ours, *handing])),
+        "locals": _used(context["locals"], identifiers_in([*ours, *handing])),
+        "constant_locals": _used(context["constant_locals"], identifiers_in([*ours, *handing])),
     }
 
 
-def _other(lines: Sequence[RunStatement], context: Mapping[str, Any]) -> Other:
-    words = words_of(lines)
+def _other(lines: Sequence[RunStatement], context: Mapping[str, Any]) -> SecondCoreCode:
+    words = identifiers_in(lines)
     pointers, constants = (_used(context[key], words) for key in ("locals", "constant_locals"))
     words = with_memories(words, context["arena"], pointers, constants)
     parameters = [RunParameter(ctype, name) for ctype, name in context["parameters"] if name in words]
     by_fork = groupby(lines, key=lambda line: line.portion)
-    return Other([SecondCorePart(fork, list(group)) for fork, group in by_fork], parameters, pointers, constants)
+    return SecondCoreCode(
+        [SecondCorePart(fork, list(group)) for fork, group in by_fork], parameters, pointers, constants
+    )
 
 
 def _used(pointers: Sequence[Any], words: set[str]) -> list[Any]:

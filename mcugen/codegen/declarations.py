@@ -14,7 +14,7 @@ TEMPLATE_CONTEXT_NAMES = frozenset({"fn", "p", "signature", "flags", "needs", "t
 """Names that every template receives; see mcugen.codegen.render."""
 
 _MEMBER = re.compile(r"\bp(?:->|\.)(\w*)(\{\{|[\"%])?")
-"""A member's name, or how it begins where the template composes it."""
+"""A member's name in a template, or its beginning if the template composes the name."""
 
 
 def mismatches(kernel: Kernel, env: jinja2.Environment) -> list[str]:

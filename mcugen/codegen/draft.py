@@ -17,13 +17,16 @@ from mcugen.memory.place import Placement
 
 @dataclass(frozen=True)
 class Provenance:
-    """The facts in the banner of every file."""
+    """The facts in the banner of every generated file."""
 
     model: str
     """File name of the model, without its folder."""
     sha256: str
+    """SHA-256 of the model's file."""
     board: str
+    """Name of the board."""
     options: str
+    """Command-line options of the compilation."""
     accuracy: str = ""
     """Accuracy of a model that mcugen quantized, as measured during quantization; else ""."""
 
@@ -41,9 +44,13 @@ class Sample:
 
 
 class StackNote(NamedTuple):
-    """The largest stack use of a call in bytes, with the compiler and flags that it holds for.
+    """The largest stack use of a call, as the header states it.
 
-    `calls_back` says that functions of the caller, which the run function calls, add to it.
+    Attributes:
+        nbytes: Bytes of stack.
+        compiler: Version of the compiler for which it holds.
+        flags: Flags of the compiler for which it holds.
+        calls_back: Whether callbacks of the caller use stack in addition.
     """
 
     nbytes: int
@@ -53,16 +60,16 @@ class StackNote(NamedTuple):
 
 
 class Plausible(NamedTuple):
-    """Ranges of outputs by name, in stored units, and a text on their origin."""
+    """Plausible ranges of outputs: (low, high) by name, in stored (quantized) units, and a text on their origin."""
 
     ranges: Mapping[str, tuple[float, float]]
     origin: str
 
 
 MakeInputCode = Callable[[str, str], InputCode]
-"""Function that returns code for the input.
+"""Function that returns the code that converts raw data to the input.
 
-Its arguments are the accessor of the input, and the function that quantizes real numbers ("" if none is needed).
+Its arguments are the C names of the input's accessor, and of the function that quantizes floats ("" if none is needed).
 """
 
 
@@ -75,13 +82,13 @@ class FolderForm:
     helpers: bool = False
     """Whether the header has functions that write inputs and read outputs."""
     labels: tuple[str, ...] = ()
-    """Labels of an output's classes."""
+    """Names of the classes of an output, for a function that returns them."""
     steps: bool = False
     """Whether the caller can run single steps; the run function runs all steps."""
     step_cycles: tuple[int, ...] = ()
-    """Cycles of the longest step of each layer, if known."""
+    """Estimated cycles of the longest step of each layer; empty if unknown."""
     validation: bool = False
-    """Whether to add the firmware's part of `mcugen validate`."""
+    """Whether to add the files with which `mcugen validate` tests the firmware."""
     hooks_steps: bool = False
     """Whether the hook is called for each step instead of each layer, for measurements."""
     stack: StackNote | None = None
@@ -97,7 +104,7 @@ class FolderForm:
     guards: bool = False
     """Whether there are run functions that take the arena's size, or check canaries around the arena."""
     cached: tuple[bool, bool] = (False, False)
-    """Whether each of two cores has a data cache before the arena; such cores invalidate data of the other core."""
+    """For each of two cores, whether it has a data cache for the arena, and so must invalidate the other's data."""
     input_code: MakeInputCode | None = None
     """Function that returns the code for the first input, if it is made from raw data."""
 

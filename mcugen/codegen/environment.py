@@ -17,7 +17,7 @@ from mcugen.core.resources import resource_dir
 
 @cache
 def environment(more: tuple[Path, ...] = ()) -> jinja2.Environment:
-    """Return the Jinja2 environment of the project's templates, then those in `more` folders.
+    """Return the Jinja2 environment that finds templates of the project, and then those in the folders `more`.
 
     It is cached, since parsing the templates takes longer than the rest of a compilation.
     """
@@ -77,4 +77,4 @@ def _quoted(code: str) -> str:
 
 
 _BEFORE = re.compile(r"^(ldr)\.w( .*#-\d+\])$")
-"""A load from before an address: it is wide in any case, and clang's assembler takes no suffix that says so."""
+"""A load with a negative offset: it always has 32 bits, and clang's assembler rejects the suffix `.w`."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reduction of a kernel's C to one board: code for other CPU families is dropped, plain C always stays."""
+"""Reduction of a kernel's C code to one board: code for other CPU families is dropped, plain C always stays."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _Group:
         word, expression, remark = directive[1], directive[2], directive[3]
         if word == "endif":
             return line if self.is_conditional else None
-        value = True if word == "else" else resolved(_as_if(word, expression), absent)
+        value = True if word == "else" else evaluate_condition(_as_if(word, expression), absent)
         self.is_written = value is not False and not self.is_over
         if not self.is_written:
             return None
@@ -84,7 +84,7 @@ def _as_if(word: str, expression: str) -> str:
     return {"ifdef": f"defined({expression})", "ifndef": f"!defined({expression})"}.get(word, expression)
 
 
-def resolved(condition: str, absent: Collection[str]) -> bool | str:
+def evaluate_condition(condition: str, absent: Collection[str]) -> bool | str:
     """Evaluate a condition of #if with these macros undefined; return its value, or the part that remains.
 
     A condition with anything but `defined`, `!`, `&&`, `||` and parentheses is returned unchanged.

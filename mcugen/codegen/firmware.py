@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One folder of C for several models, with shared code and constants, and one arena for all of them."""
+"""A firmware: one folder of C for several models, with shared code and constants, and one arena for all of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mcugen.codegen.environment import environment
 from mcugen.codegen.functions import FunctionKey, Functions, KernelFunction
 from mcugen.codegen.identifiers import comment, identifier, own_names
 from mcugen.codegen.memory import MemoryContext, regions
-from mcugen.codegen.render import folder_texts, render, rendered, settled
+from mcugen.codegen.render import folder_texts, render, rendered, with_uniform_literals
 from mcugen.codegen.run import event_numbers
 from mcugen.codegen.shared import ArrayKey, SharedCode, array_key
 from mcugen.codegen.titles import titles_of
@@ -32,27 +32,34 @@ from mcugen.memory.shared_arena import Joint, Pair, join, verify_joint
 
 @dataclass(frozen=True)
 class JointArea:
-    """The arena in one memory; `members` are pairs of a model's number and the number of its area."""
+    """The common arena of several models in one memory."""
 
     memory: Memory
     is_named: bool
-    """Whether the code says which memory that is."""
+    """Whether the C code names the memory."""
     joint: Joint
+    """Offsets of the members, and the size of the common arena."""
     members: tuple[tuple[int, int], ...]
+    """Index of a model, and index of its area, for each member."""
     apart: int
-    """Sum of the bytes of the members' areas."""
+    """Bytes that the members would take in separate arenas."""
 
 
 @dataclass(frozen=True)
 class Firmware:
-    """The folder, and its models: bundles that can be built and run one by one, with all files of the folder."""
+    """The folder of several models, and each model as a bundle of its own with all files of the folder."""
 
     bundle: Bundle
     models: tuple[Bundle, ...]
 
 
 def joint_areas(drafts: Sequence[Draft], exclusive: Collection[Pair]) -> tuple[JointArea, ...]:
-    """Return a joint arena for each memory that holds arenas; models of a pair in `exclusive` may overlap in it."""
+    """Return the common arena of each memory that holds arenas.
+
+    Args:
+        drafts: The models.
+        exclusive: Pairs of indices of models that never run at the same time, whose arenas may overlap.
+    """
     areas = []
     for memory in dict.fromkeys(memory for draft in drafts for memory in draft.placement.arenas):
         members = [
@@ -129,12 +136,16 @@ def _runnable(model: Bundle, draft: Draft, whole: Bundle) -> Bundle:
 class SharingPlan:
     """Functions, arrays and arenas that several models share.
 
-    A function is shared if at least two models call it, an array if it is needed more than once. Models of a pair in
-    `exclusive`, given by their indices, never run at the same time.
+    A function is shared if at least two models call it, an array if it is needed more than once.
+
+    Args:
+        name: C name of the firmware.
+        drafts: The models.
+        exclusive: Pairs of indices of models that never run at the same time.
     """
 
     def __init__(self, name: str, drafts: Sequence[Draft], exclusive: Collection[Pair]) -> None:
-        self.name, self.drafts, self.exclusive = name, (drafts := settled(drafts)), exclusive
+        self.name, self.drafts, self.exclusive = name, (drafts := with_uniform_literals(drafts)), exclusive
         self.areas = joint_areas(drafts, exclusive)
         self._names = own_names()
         self.functions = (0, 0)
@@ -156,7 +167,7 @@ class SharingPlan:
         return sum(area.joint.nbytes for area in self.areas)
 
     def memory(self, draft: Draft) -> MemoryContext:
-        """Return the memory layout of a model without the shared arrays."""
+        """Return the memory layout of a model, without arrays that it shares with other models."""
         return MemoryContext(draft.program, draft.placement, draft.form.weights, self.shared)
 
     def context(self) -> dict[str, Any]:

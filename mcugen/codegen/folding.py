@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Breaking of long lines of generated C, in a form that clang-format does not change.
+"""Breaking of long lines of C that templates have rendered, in a form that clang-format does not change.
 
-This reads what a template has written; see mcugen.codegen.lines for what is put together of known parts.
+Lines that are composed of known parts are broken by mcugen.codegen.lines.
 """
 
 from __future__ import annotations

@@ -83,11 +83,19 @@ class _Params:
 
 
 FunctionKey = tuple[tuple[object, ...], str]
-"""Key of what a function is rendered from: Instr.function_key, and the file of its template."""
+"""Key of a C function: Instr.function_key, and the path of its template."""
 
 
 class Functions:
-    """The functions that a program calls, each rendered once; `shared` are existing functions, by `key`."""
+    """The C functions that a program calls, each rendered once.
+
+    Args:
+        env: Environment of the templates.
+        features: Features of the board's CPU.
+        name: Returns a free name for the function of an instruction.
+        shared: Existing functions of the firmware.
+        is_static: Whether new functions are static.
+    """
 
     def __init__(
         self,
@@ -106,9 +114,9 @@ class Functions:
         """Requested functions among the shared ones, by name."""
 
     def key(self, instr: Instr) -> FunctionKey:
-        """Return a key that is equal for equal functions, also of other models.
+        """Return the key of the function that an instruction calls, which is equal for equal functions of other models.
 
-        The key has the template's file, as models may have kernels of one name from different folders.
+        The key contains the template's path, as models may use kernels of the same name from different folders.
         """
         return instr.function_key, str(self._env.get_template(_template(instr)).filename)
 
@@ -159,7 +167,7 @@ def _template(instr: Instr) -> str:
 
 
 def runtime_params(instr: Instr) -> list[tuple[str, str, str]]:
-    """Return the name, C type and meaning of each parameter in the struct."""
+    """Return the name, C type and description of each parameter that is a member of the struct."""
     declaration = instr.declaration
     return [
         (k, c_param_type(v), declaration.meaning(k) if declaration else "")

@@ -13,10 +13,10 @@ from mcugen.hir.interpreter import Reference, interpret
 from mcugen.hir.types import Array, DType
 
 SELFTEST_LEARNING_RATE = 2.0**-6
-"""At which the self-test learns."""
+"""Learning rate of the training step in the self-test."""
 
 FLOAT_TOLERANCE = 1e-4
-"""Relative to the largest output: sums are taken in another order on the target."""
+"""Allowed difference of float outputs, relative to the largest output: the target adds sums in another order."""
 
 
 def golden_sample(

@@ -48,7 +48,10 @@ _WORD_ENDS = re.compile(r"( +)|(?<=;)")
 
 
 def tensor_name(text: str) -> str:
-    """Return a readable name of a tensor: the first of fused exporter names, without the exporter's suffixes."""
+    """Return a readable name of a tensor, from a name that an exporter wrote.
+
+    Names of fused nodes are joined by semicolons; the first one is used, without the exporter's suffixes.
+    """
     role = _ROLE.search(text)
     name = text[: role.start()] if role else text
     first = name.split(";")[0] or name
@@ -56,9 +59,13 @@ def tensor_name(text: str) -> str:
 
 
 def identifier(text: str, used_names: Names | None = None, role: str = "", prefix: str = "") -> str:
-    """Return a lower-case C identifier made from `text`, followed by the whole `role`.
+    """Return a lower-case C identifier made from untrusted text.
 
-    With `used_names` it is unique, and is added there. It is shortened so that it fits behind `prefix`.
+    Args:
+        text: The text, which may be shortened.
+        used_names: Names that must not be returned; the identifier is added to them.
+        role: Suffix, which is not shortened.
+        prefix: Prefix that the caller puts before the identifier; it counts for the length limit.
     """
     longest = min(_LONGEST, max(_LONGEST_OF_TWO - len(prefix), _LONGEST // 2))
     word = "_".join(part for part in (_shortened(_word(text), longest), _word(role)[:_LONGEST]) if part)
@@ -89,14 +96,14 @@ def _shortened(word: str, longest: int) -> str:
 
 
 def own_names(used_names: Iterable[str] = ()) -> Names:
-    """Return a collection of used names, to which identifiers are added."""
+    """Return a new collection of used names, which `identifier` extends."""
     return Names(used_names, "_")
 
 
 def comment(text: str, longest: int = 120) -> str:
     """Return a text that is safe in a C comment: printable ASCII without comment marks, escapes or trigraphs.
 
-    A text longer than `longest` loses its middle.
+    Of a text longer than `longest` characters, the middle is left out.
     """
     return _cut(_harmless(text).replace("//", "/ /").replace("//", "/ /"), longest)
 
@@ -117,7 +124,7 @@ def _cut(plain: str, longest: int) -> str:
 
 
 def comment_lines(text: str, indent: int = 0, longest: int = 4000) -> str:
-    """Return harmless comment text on as many lines as it needs, indented by `indent` columns."""
+    """Return text that is safe in a C comment, wrapped to lines that are indented by `indent` columns."""
     wrapper = textwrap.TextWrapper(
         MAX_C_LINE_COLUMNS - indent - 6, break_on_hyphens=False
     )  # Room for "/* " or " * ", and " */".
@@ -126,5 +133,5 @@ def comment_lines(text: str, indent: int = 0, longest: int = 4000) -> str:
 
 
 def c_string(text: str) -> str:
-    """Return a C string literal of text made harmless."""
+    """Return a C string literal of untrusted text: printable ASCII of at most 120 characters."""
     return '"' + _cut(_harmless(text), 120).replace('"', "'") + '"'

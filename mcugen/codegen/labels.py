@@ -20,7 +20,7 @@ def has_order(output: Endpoint) -> bool:
 
 
 def labelled(outputs: Sequence[Endpoint], labels: Sequence[str]) -> Endpoint:
-    """Return the output whose classes the labels name: the first with as many elements.
+    """Return the output whose classes the labels name: the first output with as many elements as labels.
 
     Raises:
         UsageError: No output has as many elements as there are labels.

@@ -14,7 +14,7 @@ from mcugen.lir.program import STOP, Program
 
 
 def lesson_context(renderer: Renderer, model: str) -> dict[str, object] | None:
-    """Return the template context of training, or None; `model` is the hash of the model's file."""
+    """Return the template context of a trainable model, or None; `model` is the hash of the model's file."""
     lesson = renderer.program.lesson
     if lesson is None:
         return None

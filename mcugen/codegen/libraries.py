@@ -10,16 +10,16 @@ from mcugen.core.options import CMSIS_NN
 
 @dataclass(frozen=True)
 class Library:
-    """A library that the user provides; generated code includes only its `header`.
-
-    `key` is the family of kernels that call it, and what its own CMake calls its target.
-    """
+    """A library that the user provides, and that generated code calls."""
 
     key: str
+    """Name of the family of kernels that call the library, and of the library's CMake target."""
     title: str
+    """Name of the library in messages."""
     header: str
+    """The header that generated code includes."""
     first_version: str
-    """The oldest whose functions have these parameters; those of the same major version keep them."""
+    """The oldest supported version; later versions with the same major number are compatible."""
     pack: tuple[str, str]
     """Vendor and name of its CMSIS-Pack."""
     component: tuple[str, str]
@@ -37,7 +37,7 @@ class Library:
 
     @property
     def next_major(self) -> str:
-        """Return the first version whose functions may have other parameters."""
+        """Return the next major version, which may be incompatible."""
         return f"{self._major + 1}"
 
     @property

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Composition of C lines within the line length.
+"""Composition of C lines within the line length, from items, arguments and statements.
 
-Items, arguments and statements of the network's files are known one by one, and fill their lines. What templates of
-kernels have written is text already: mcugen.codegen.folding breaks that where its operators bind least.
+Text that templates of kernels have rendered is broken by mcugen.codegen.folding instead.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _BREAKS = re.compile(r"(?<=[,=?:;+]) (?=\S)|(?<=\|\|) ")
 
 
 def fitted(text: str, indent: int = 0, width: int = MAX_C_LINE_COLUMNS) -> str:
-    """Return a statement indented by `indent` columns, broken behind commas and operators if it is too long."""
+    """Return a statement that starts in column `indent`, broken after commas and operators if longer than `width`."""
     return _filled(_BREAKS.split(text), indent, f"\n{' ' * (indent + 4)}", width)
 
 

@@ -40,7 +40,7 @@ def c_double(value: float) -> str:
 
 
 def c_int(value: int) -> str:
-    """Return an integer literal; C has no literals for the least integers, which become expressions."""
+    """Return an integer literal; the smallest int32 and int64 become expressions, as C has no literals for them."""
     if value == -(2**31):
         return "(-2147483647 - 1)"
     if value == -(2**63):
@@ -63,7 +63,7 @@ def c_param_type(value: float) -> str:
 
 
 def c_rows(data: Array, width: int = 108) -> Iterator[str]:
-    """Yield the elements of a constant as full lines of an initializer, each element followed by a comma."""
+    """Yield the elements of a constant as lines of an initializer of up to `width` columns, with a comma after each."""
     texts, lengths = _texts(as_stored(data).reshape(-1))
     ends = np.cumsum(lengths + 2)  # Two more for a comma and a space.
     fit = np.searchsorted(ends, ends - lengths + (width - 1), "right")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manual in the header: memory, accuracy, hooks and rules."""
+"""The manual in the generated header: memory, accuracy, libraries, hooks and rules of use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def layer_table(layers: Sequence[ListedLayer]) -> list[str]:
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts that the manual states; sizes are in bytes."""
+    """The facts that the header's manual states; sizes are in bytes."""
 
     name: str
     model: str
@@ -59,7 +59,7 @@ class Facts:
 
 
 def manual(facts: Facts) -> list[str]:
-    """Return one paragraph for each question, in a fixed order."""
+    """Return the paragraphs of the manual, one for each subject."""
     return [
         f"RAM: {_ram(facts)}.",
         f"Flash: {facts.weights:,} bytes of weights{_file(facts)}, and the code.",

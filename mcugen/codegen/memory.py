@@ -19,26 +19,28 @@ from mcugen.hir.types import Array, DType
 from mcugen.lir.program import ALIGNMENT, Buffer, Instr, Param, Program, Space, param_dtype
 from mcugen.memory.place import Placement
 
-MAGIC = b"MCUW"
-
+WEIGHTS_MAGIC = b"MCUW"
+"""First bytes of a file of weights."""
 HEADER_BYTES = 32
-"""Little-endian words: magic, format, bytes of the file, 4 words that tell the code it is for, CRC-32 of the rest."""
+"""Bytes of the header of a file of weights.
 
+It has eight little-endian words: magic, format, bytes of the file, 4 words of a digest of the code that the file is
+for, and CRC-32 of the rest of the file.
+"""
 HEAD_BYTES = HEADER_BYTES - 4
-"""Bytes of the header without its checksum. They are equal in all files for the same code."""
+"""Bytes of the header without its checksum, which are equal in all files for the same code."""
 
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """The choice to store weights as a file.
-
-    An updatable file holds all numbers that training changes, and a version.
-    """
+    """The user's choice to store weights in a file instead of C arrays."""
 
     updatable: bool = False
+    """Whether the file holds all numbers that training changes, and a version, so that it can be replaced alone."""
     version: int = 0
+    """Version of an updatable file's weights."""
     is_read: bool = False
-    """Whether the code receives a function that reads the file, in place of a pointer."""
+    """Whether the code receives a function that reads the file, instead of a pointer to the file."""
 
     @classmethod
     def requested(cls, options: CompileOptions) -> WeightsFile | None:
@@ -69,13 +71,23 @@ class WeightsFile:
 
     @property
     def second_header(self) -> bytes:
-        """Return the bytes that follow the checksum."""
+        """Return the bytes between checksum and constants: the version of an updatable file, else nothing."""
         return self.version.to_bytes(4, "little") + bytes(ALIGNMENT - 4) if self.updatable else b""
 
 
 @dataclass(frozen=True)
 class Area:
-    """One area of the arena in C: its array, the macro of its size, its C expression, and its memory."""
+    """One area of the arena in the C code.
+
+    Attributes:
+        array: Name of the model's own array for it.
+        macro: Macro of its size.
+        pointer: C expression of the pointer that the caller passes.
+        base: C name of the pointer to its first byte.
+        size: Bytes.
+        memory: Name of its memory.
+        section: Linker section of the array; "" for the default.
+    """
 
     array: str
     macro: str
@@ -98,7 +110,7 @@ PARAMETER_ARRAY_NAMES = {
 class Blob:
     """The weights as one file, with the offset of each constant in bytes.
 
-    Of an updatable one also parameters that training changes: an array for each type, behind the constants.
+    An updatable file also holds the parameters that training changes: an array for each type, after the constants.
     """
 
     def __init__(self, program: Program, file: WeightsFile = WeightsFile()) -> None:
@@ -143,20 +155,23 @@ class Blob:
         return self._file.header_bytes + len(self._payload)
 
     def file(self, code: str) -> bytes:
-        """Return the contents of the file, with a digest of the code; other code refuses the file."""
-        start = MAGIC + self._file.format.to_bytes(4, "little") + len(self).to_bytes(4, "little")
+        """Return the contents of the file for a model's C code, whose digest the header holds.
+
+        Other code rejects the file.
+        """
+        start = WEIGHTS_MAGIC + self._file.format.to_bytes(4, "little") + len(self).to_bytes(4, "little")
         digest = hashlib.sha256(code.encode()).digest()[: HEAD_BYTES - len(start)]
         content = self._file.second_header + bytes(self._payload)
         return start + digest + zlib.crc32(content).to_bytes(4, "little") + content
 
 
 def words(file: bytes) -> list[str]:
-    """Return the beginning of a file of weights, without its checksum, as C literals."""
+    """Return the words of a weights file's header, without its checksum, as C literals."""
     return [f"0x{int(word):08x}u" for word in np.frombuffer(file[:HEAD_BYTES], "<u4")]
 
 
 def weights_bytes(program: Program, file: WeightsFile | None) -> int:
-    """Return the bytes of the weights in flash, including those of the file of weights."""
+    """Return the bytes of flash for the weights: constants in C arrays, and the file of weights if there is one."""
     if file is None:
         return program.weights_size
     blob = Blob(program, file)
@@ -221,7 +236,7 @@ class MemoryContext:
 
     @property
     def arrays(self) -> list[Buffer]:
-        """Return the constants that are arrays in the model's own C code."""
+        """Return the constants that are arrays in the model's own C files, not in a file of weights and not shared."""
         return [b for b in self._apart_from_file if b not in self.shared]
 
     @property
@@ -243,7 +258,7 @@ class MemoryContext:
         return self._placement.weights.name if self._placement.names_weights else ""
 
     def place(self, constant: Buffer) -> str:
-        """Return the macro that places a constant."""
+        """Return the name of the macro that places a constant's array in a section."""
         memory = self._placement.copies.get(constant)
         return "WEIGHTS" if memory is None else f"WEIGHTS_IN_{identifier(memory.name).upper()}"
 
@@ -299,7 +314,7 @@ class MemoryContext:
 
 
 def regions(sections: Sequence[Section], image: Memory) -> list[dict[str, object]]:
-    """Return the memories for the linker script; `image` holds the initial values of copies."""
+    """Return the memory regions of the linker script; `image` is the memory with the initial values of copies."""
     copied = any(section.kind == "copies" for section in sections)
     memories = dict.fromkeys([*(section.memory for section in sections), *[image] * copied])
     return [

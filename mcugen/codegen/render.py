@@ -16,7 +16,7 @@ import numpy as np
 from mcugen.codegen.bundle import Bundle, InputCode, Port, StoredArray
 from mcugen.codegen.checks import CheckedData, array_entry
 from mcugen.codegen.constants import constant, is_unbounded
-from mcugen.codegen.cores import CORE_NAMES, divided, with_memories, words_of
+from mcugen.codegen.cores import CORE_NAMES, divide_between_cores, identifiers_in, with_memories
 from mcugen.codegen.draft import Draft, FolderForm, Sample
 from mcugen.codegen.environment import environment
 from mcugen.codegen.golden import SELFTEST_LEARNING_RATE
@@ -45,28 +45,28 @@ from mcugen.core.version import __version__
 from mcugen.expressions.functions import WIDEN
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import ALIGNMENT, READ_ROWS, WORD, Buffer, Control, Endpoint, Program, Space
-from mcugen.lir.uniform import with_literals
+from mcugen.lir.uniform import bake_uniform_parameters
 
 _LENT = 16
-"""Elements: a multiple of them is as aligned as any type asks for."""
+"""Samples of lent tensors are padded to a multiple of so many elements, which aligns each like any type needs."""
 
 STATE_MARK = 0x6E756765
-"""Mark that NAME_reset leaves in a state struct for which all zeros would be no valid state."""
+"""Word that NAME_reset writes to a state struct of which all zeros would not be a valid state."""
 
 ABI_VERSION = 2
 """Version of the contract between generated code and runtime_c/include/mcugen.h."""
 
 
 def render(draft: Draft, shared: SharedCode = NO_SHARED_CODE) -> Bundle:
-    """Return all files of a model's folder; in a firmware, the `shared` functions and arrays are not among them."""
-    return _bundle(draft if shared.name else settled([draft])[0], shared)
+    """Return all files of a model's folder; `shared` are functions and arrays that a firmware defines elsewhere."""
+    return _bundle(draft if shared.name else with_uniform_literals([draft])[0], shared)
 
 
-def settled(drafts: Sequence[Draft]) -> list[Draft]:
-    """Replace parameters on which all layers of a function agree by literals, unless an update may change them."""
+def with_uniform_literals(drafts: Sequence[Draft]) -> list[Draft]:
+    """Replace parameters that all layers of a function have in common by literals, unless an update may change them."""
     if any(map(_is_updatable, drafts)):
         return list(drafts)
-    programs = with_literals([draft.program for draft in drafts])
+    programs = bake_uniform_parameters([draft.program for draft in drafts])
     return [draft._replace(program=program) for draft, program in zip(drafts, programs, strict=True)]
 
 
@@ -90,7 +90,7 @@ def _bundle(draft: Draft, shared: SharedCode) -> Bundle:
         **_steps_context(form, lines),
         "other_is_cached": form.cached[1],
     }
-    context |= divided(context)
+    context |= divide_between_cores(context)
     context["parameters"] = _read_by_steps(context)
     context["manual"] = manual(_facts(program, memory, context))
     code = form.input_code(inputs[0].accessor, _encoder(name, context["all_inputs"][0])) if form.input_code else None
@@ -389,7 +389,7 @@ def _steps_context(form: FolderForm, lines: Sequence[RunStatement]) -> dict[str,
 def _read_by_steps(context: Mapping[str, Any]) -> list[dict[str, object]]:
     """Return the run function's parameters, and whether its body reads them after the checks."""
     pointers, constants = context["locals"], context["constant_locals"]
-    words = with_memories(words_of(context["lines"]), context["arena"], pointers, constants)
+    words = with_memories(identifiers_in(context["lines"]), context["arena"], pointers, constants)
     return [{"ctype": ctype, "name": name, "is_read": name in words} for ctype, name in context["parameters"]]
 
 
@@ -448,7 +448,7 @@ _MODEL_FILES = {
 
 
 def rendered(env: jinja2.Environment, context: Mapping[str, object], files: Mapping[str, str]) -> dict[str, str]:
-    """Return the texts of files, given by their templates."""
+    """Render files; `files` maps the name of each file to its template."""
     texts = {file: env.get_template(template).render(context) for file, template in files.items()}
     return {file: text.rstrip("\n") + "\n" for file, text in texts.items()}  # templates may end with what is left out
 
@@ -456,9 +456,16 @@ def rendered(env: jinja2.Environment, context: Mapping[str, object], files: Mapp
 def folder_texts(
     env: jinja2.Environment, context: Mapping[str, Any], report: Mapping[str, object], other_files: Collection[str]
 ) -> dict[str, str]:
-    """Return the files that a folder has once: runtime, CMake, linker script, report, and the pack.
+    """Return the files that a folder has once, whatever the number of models.
 
-    The pack lists these files and `other_files`.
+    These are the runtime header, CMake file, linker script, report, and the description of the CMSIS-Pack, which lists
+    all files.
+
+    Args:
+        env: Environment of the templates.
+        context: Context of the templates.
+        report: The report to write as JSON.
+        other_files: Names of the folder's other files.
     """
     name = context["name"]
     texts = {"mcugen.h": runtime_headers()["mcugen.h"].read_text("utf-8")}

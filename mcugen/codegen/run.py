@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The body of the run function: its lines in order, and the names and functions that they use."""
+"""The body of the run function: its statements in order, and the names and functions that they use."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from mcugen.lir.program import (
 
 
 def has_unbounded_param(instr: Instr) -> bool:
-    """Return whether literals of an instruction's parameters need math.h."""
+    """Return whether an instruction has an infinite or NaN parameter, whose literal needs math.h."""
     return any(isinstance(v, float) and not math.isfinite(v) for v in instr.params.values())
 
 
@@ -63,12 +63,14 @@ class Renderer:
     symbols: dict[str, str] = field(default_factory=dict)
     """C names of sizes known at run time only."""
     events: list[CodeTable] = field(default_factory=list)
-    """The tables of streams."""
+    """The tables of events of STREAM blocks."""
     checked: list[CheckedData] = field(default_factory=list)
     """Tables in the model's C file that have a checksum."""
     parameters: dict[tuple[object, ...], str] = field(default_factory=dict)
-    """The names of those of layers, by function and values: layers that are alike share them, and of a function that is
-    called with the same ones everywhere a compiler can make what it makes of one that is called once.
+    """Names of parameter structs, by function and values.
+
+    Layers with equal parameters share a struct. A compiler can then optimize a function that is always called with the
+    same struct as if it were called once.
     """
 
     @cached_property
@@ -89,7 +91,7 @@ class Renderer:
         return self.memory.shared.get(constant) or f"{self.program.name}_{self.names[constant]}"
 
     def unique(self, text: str, role: str = "", prefix: str = "", suffix: str = "") -> str:
-        """Return an identifier that is free with and without `prefix` and `suffix`."""
+        """Return a new identifier from `text` and `role`, which is free both alone and with `prefix` and `suffix`."""
         word = identifier(text, self.taken, role, prefix)
         while prefix + word + suffix != word and prefix + word + suffix in self.taken:
             word = identifier(text, self.taken, role, prefix)
@@ -97,7 +99,7 @@ class Renderer:
         return word
 
     def of_layer(self, instr: Instr, role: str) -> str:
-        """Return a free identifier for a part of a layer."""
+        """Return a new identifier from the layer's title and `role`."""
         return self.unique(self.titles[instr.name], role)
 
     def function_name(self, instr: Instr) -> str:
@@ -143,7 +145,7 @@ class RunStatement:
     is_sized: bool = False
     """Whether the parameters depend on sizes that are known at run time only."""
     calls: int = 1
-    """Number of steps that the line takes, if it opens one."""
+    """Number of steps that begin with the line, if `opens` is set."""
     indent: str = ""
     comment: str = ""
     done: int | None = None
@@ -158,14 +160,14 @@ class RunStatement:
     """Whether a step begins with the line; `closes` is whether a step ends."""
     closes: bool = False
 
-    def passing(self, portion_arguments: str) -> RunStatement:
-        """Return the line with the arguments of portions, if it calls them."""
+    def with_portion_arguments(self, portion_arguments: str) -> RunStatement:
+        """Return the statement with the arguments of the second core's function inserted, if it calls that function."""
         return replace(self, text=self.text.replace(_GIVEN, portion_arguments))
 
 
 @dataclass(frozen=True)
 class Local:
-    """A typed pointer into an area of the arena."""
+    """A typed pointer into an area of the arena, a local variable of the run function; `offset` is in bytes."""
 
     name: str
     ctype: str
@@ -311,10 +313,10 @@ def _states(instrs: Sequence[Instr]) -> list[Buffer]:
 
 
 OTHER_PORTION = "other_portion"
-"""The function that computes what the other core does."""
+"""C name of the function that computes the second core's shards."""
 
 _GIVEN = "{given}"
-"""Stands for its arguments until they are known: they follow from what all portions use."""
+"""Placeholder of the arguments of OTHER_PORTION, which are known only when all shards are."""
 
 
 def _begin(renderer: Renderer, instr: Instr, sized: SizedParams, depth: int) -> RunStatement:
@@ -377,7 +379,7 @@ def _events(renderer: Renderer, instr: Instr) -> CodeTable:
 
 
 def event_numbers(instr: Instr) -> Array:
-    """Return the cases of a stream's events in the smallest type that holds them."""
+    """Return the case number of each event of a STREAM block, in the smallest unsigned type that holds them."""
     numbers = np.array(instr.events)
     return numbers.astype(np.uint8 if numbers.max() < 2**8 else np.uint16)
 
@@ -480,9 +482,10 @@ def _passed(renderer: Renderer, operand: Operand) -> str:
 
 
 def argument(renderer: Renderer, buffer: Buffer) -> str:
-    """Return the argument for a buffer: a local pointer, an array, a member of the state, or NULL for an empty array.
+    """Return the C argument for a buffer: a local pointer, an array, a member of the state, or NULL for an empty array.
 
-    Empty working memory begins where the arena does: compilers see a NULL into calls that are never made, and warn.
+    Empty scratch buffers get a pointer to the arena instead: compilers would follow a NULL into calls that are never
+    made, and warn.
     """
     if not buffer.count and not buffer.planned:
         return "NULL"

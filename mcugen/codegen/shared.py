@@ -22,7 +22,7 @@ def array_key(ctype: str, data: Array, memory: str = "") -> ArrayKey:
 
 @dataclass(frozen=True)
 class SharedCode:
-    """Functions and arrays of the firmware `name` that exist before a model is rendered; empty for a single model."""
+    """Functions and arrays that the firmware `name` defines for several models; empty for a single model."""
 
     name: str = ""
     functions: Mapping[FunctionKey, KernelFunction] = field(default_factory=dict)
@@ -37,4 +37,4 @@ class SharedCode:
 
 
 NO_SHARED_CODE = SharedCode()
-"""No firmware: a folder of one model."""
+"""Shared code of a folder with a single model: none."""

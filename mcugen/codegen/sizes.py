@@ -17,7 +17,7 @@ from mcugen.lir.formula import Atom, Formula, Polynomial, Symbol, ValueTable
 from mcugen.lir.program import Endpoint, Instr, Param
 
 Expressions = Mapping[str, str]
-"""The C expression of each symbol: one that needs no parentheses."""
+"""The C expression of each run-time size; each one can be used without parentheses."""
 
 
 def symbol_names(symbols: Sequence[Symbol], used_names: Names) -> dict[str, str]:
@@ -71,7 +71,7 @@ class CodeTable:
 
 
 class SizedParams:
-    """A writer of C expressions of parameters that depend on sizes, which collects the tables that they need."""
+    """Writes parameters that depend on run-time sizes as C expressions, and collects the tables that these need."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class SizedParams:
 
 
 def arguments(symbols: Sequence[Symbol], names: Expressions) -> list[dict[str, object]]:
-    """Return the sizes that the caller of the run function passes."""
+    """Return the template context of the sizes that the caller of the run function passes."""
     return [
         {"name": names[s.name], "low": s.low, "high": s.high, "onnx_name": comment(s.name)}
         for s in symbols
@@ -144,7 +144,7 @@ def arguments(symbols: Sequence[Symbol], names: Expressions) -> list[dict[str, o
 
 
 def sized_tensor(endpoint: Endpoint, names: Expressions) -> dict[str, object]:
-    """Return an input's or output's shape with symbols, and the macros of the sizes it depends on, for the header."""
+    """Return the template context of an input's or output's shape, with the macros of the sizes that it depends on."""
     used = {a.symbol for f in endpoint.sizes.values() for _, atoms in f.terms for a in atoms}
     parameters = [name for symbol, name in names.items() if symbol in used]
     in_macro = {symbol: f"({name})" for symbol, name in names.items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Titles of layers in C: the names that the author of the ONNX graph knows."""
+"""Titles of layers in the generated C: names that the author of the ONNX graph knows."""
 
 from __future__ import annotations
 

@@ -10,17 +10,17 @@ from itertools import zip_longest
 from pathlib import Path
 
 from mcugen.codegen.bundle import Bundle
-from mcugen.codegen.memory import HEAD_BYTES, HEADER_BYTES, MAGIC
+from mcugen.codegen.memory import HEAD_BYTES, HEADER_BYTES, WEIGHTS_MAGIC
 from mcugen.core.errors import UsageError, shortened
 from mcugen.core.limits import open_regular
 
 _SUFFIX = "_weights.bin"
 _LARGEST = 1 << 26
-"""Largest number of bytes of a file that is read."""
+"""Largest size in bytes of a file that is read."""
 
 
 @dataclass(frozen=True)
-class Installed:
+class InstalledCode:
     """A folder written with --updatable: the model's name, and the version of its weights."""
 
     folder: Path
@@ -30,7 +30,7 @@ class Installed:
     """First bytes of all files of weights for the installed code."""
 
     @classmethod
-    def of(cls, folder: Path) -> Installed:
+    def of(cls, folder: Path) -> InstalledCode:
         """Return the installed code of a folder.
 
         Raises:
@@ -44,14 +44,14 @@ class Installed:
             )
         with open_regular(weights_files[0]) as file:
             start = file.read(HEADER_BYTES + 4)
-        if len(start) < HEADER_BYTES + 4 or start[:4] != MAGIC or start[4:8] != (2).to_bytes(4, "little"):
+        if len(start) < HEADER_BYTES + 4 or start[:4] != WEIGHTS_MAGIC or start[4:8] != (2).to_bytes(4, "little"):
             remedy = "compile with --updatable first"
             raise UsageError(f"{weights_files[0]}: the file of weights must be updatable", "another format", remedy)
         version = int.from_bytes(start[HEADER_BYTES:], "little")
         return cls(folder, weights_files[0].name.removesuffix(_SUFFIX), version, start[:HEAD_BYTES])
 
     def update(self, bundle: Bundle) -> bytes:
-        """Return the file of weights of `bundle`.
+        """Return the contents of the new file of weights for the installed code.
 
         Raises:
             UsageError: The bundle has other code than the folder; the message shows a difference.

@@ -18,13 +18,13 @@ from mcugen.codegen.memory import MemoryContext
 from mcugen.lir.program import MOVE, Access, Buffer, Program, Space
 
 MIN_FRAME_BYTES = 64
-"""Smallest capacity of a frame in bytes of data: the answer to the first request needs as many."""
+"""Smallest capacity of a protocol frame in bytes of data, which the answer to the first request needs."""
 
 MAX_FRAME_BYTES = 4096
-"""Largest capacity of a frame in bytes of data: firmware with larger frames does not compile."""
+"""Largest capacity of a protocol frame in bytes of data; firmware with larger frames does not compile."""
 
 VALIDATION_FUNCTIONS = ("validate_getc", "validate_putc", "validate_poll")
-"""Names behind the model's own that the firmware defines."""
+"""Suffixes of the functions NAME_… that the firmware must define for validation."""
 
 _PATTERN = "{name}_validate.{ending}"
 
@@ -35,7 +35,7 @@ def validation_files(name: str) -> tuple[str, str]:
 
 
 def results_of_layers(program: Program) -> tuple[Result, ...]:
-    """Return what each layer leaves for later layers, the caller, or the next call.
+    """Return the results of each layer that later layers, the caller, or the next call read.
 
     The result is empty if sizes are known only at run time, since tensors are then partly undefined.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Atomic writing of the generated folder and of single files, which never replaces files of other origin.
+"""Atomic writing of the generated folder and of single files; a folder with files of other origin is never replaced.
 
-Links are followed: what they name is replaced, and they stay. A file that is there keeps its permissions.
+Links are followed: their targets are replaced, and the links stay. A replaced file keeps its permissions.
 """
 
 from __future__ import annotations

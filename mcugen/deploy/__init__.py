@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work on compiled models on their way to a product: linking, device validation, evidence."""
+"""Steps from a compiled model to a product: linking of several models, device validation, and safety evidence."""

@@ -111,9 +111,9 @@ def _import_graph(source: LoadedModel, target: Board, options: CompileOptions) -
     graph = variants.graph({key: high for key, (_, high) in options.ranges.items()})
     if options.training is None:
         return variants, graph
-    from mcugen.training.lesson import teach  # Most models do not learn.
+    from mcugen.training.lesson import make_trainable  # Most models do not learn.
 
-    states = teach(graph, options.training)
+    states = make_trainable(graph, options.training)
     return replace(variants, options=replace(options, states=states)), graph
 
 

@@ -15,9 +15,9 @@ from mcugen.evaluation.layers import precision_lines
 from mcugen.hir.graph import Graph
 from mcugen.hir.traits import Widenable
 from mcugen.lir.program import Control, Program, aligned
-from mcugen.lir.weights import largest_read
+from mcugen.lir.weights import max_read_bytes
 from mcugen.memory.activation_stalls import waits_for_arena
-from mcugen.memory.place import in_its_image, memory_of_arena, memory_of_weights
+from mcugen.memory.place import in_second_core_image, memory_of_arena, memory_of_weights
 from mcugen.quantization.precisions import precisions_of_given
 from mcugen.search.option_hints import codes_of, hint_of_codes, hint_of_copies_ahead, hint_of_places, hint_of_types
 from mcugen.search.weight_staging import time_of_copies
@@ -108,7 +108,7 @@ def _notes_of_read_weights(results: CompilationResults) -> list[str]:
     """Return a note of the arena's bytes that hold weights read by a function of the caller."""
     if not results.options.weights_reader:
         return []
-    nbytes = largest_read(results.program)
+    nbytes = max_read_bytes(results.program)
     return [f"--weights-reader: the weights of a layer take up to {nbytes:,} bytes of the arena while it runs"]
 
 
@@ -209,7 +209,7 @@ def _notes_of_second_image(results: CompilationResults) -> list[str]:
     """Return notes on a second core whose firmware has its own copy of weights."""
     program, board, placement = results.program, results.target, results.placement
     seen = board.seen_by_helper(placement.arenas[0]) if program.of_second_core() else None
-    if seen is None or in_its_image(placement, program, seen) == placement:
+    if seen is None or in_second_core_image(placement, program, seen) == placement:
         return []
     return [
         f"weights of core '{board.cores[1].name}' lie in its own image ('{seen.weights_memory}'), faster than where "

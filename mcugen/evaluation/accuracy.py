@@ -18,13 +18,20 @@ from mcugen.lir.program import Endpoint
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Comparison over `samples` samples. Errors are in real units (dequantized); SQNR in dB.
+    """The accuracy of the generated code over some samples, and its difference from a reference.
 
-    `metric` (see mcugen.evaluation.metrics) judges three results: `float32` the reference's, `quantized` those of the
-    quantized model in ONNX Runtime, `target` the generated code's; None where there is nothing to judge by, or
-    where that number is infinite; so do those `beside` it. The rest compares the generated code with `reference`: of a
-    model that mcugen quantized that is the float model. `agreement` is the share of samples for which both name the
-    same class; None where outputs are no classes.
+    Attributes:
+        metric: Name of the main metric (mcugen.evaluation.metrics).
+        reference: Name of the reference. For a model that mcugen quantized, it is the float model.
+        samples: Number of samples.
+        float32: Value of the metric for the reference; None if unknown or infinite, like the next two.
+        quantized: Value of the metric for the quantized model in ONNX Runtime.
+        target: Value of the metric for the generated code.
+        agreement: Share (0 to 1) of samples for which the generated code and the reference give the same class; None if
+            outputs are not classes.
+        max_abs_error: Largest difference of an output element from the reference, in real (dequantized) units.
+        sqnr_db: Signal-to-quantization-noise ratio against the reference in dB; None without any error.
+        beside: Values of further metrics.
     """
 
     metric: str
@@ -41,7 +48,7 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class MetricValues:
-    """The values that a metric besides the main one gives for the same three results."""
+    """The values of a further metric for the reference, the quantized model, and the generated code (see Accuracy)."""
 
     metric: str
     float32: float | None
@@ -51,11 +58,14 @@ class MetricValues:
 
 @dataclass(frozen=True)
 class QuantizationEstimate:
-    """The quantized model against the float one, both in ONNX Runtime, on a few samples.
+    """The error of a quantized model against the float model, both in ONNX Runtime, on a few samples.
 
-    `kind` is what these are: "held out" of calibration, "evaluation" data, those that were calibrated on
-    ("calibration"), which flatters, or made without data ("synthetic"), which says little of real ones. `sqnr_db` is
-    None where there is no error at all, `agreement` where outputs are no classes.
+    Attributes:
+        samples: Number of samples.
+        kind: Origin of the samples: "held out" of calibration, "evaluation" data, "calibration" (used for calibration,
+            so that the result is optimistic), or "synthetic" (generated, of little meaning for real data).
+        agreement: Share (0 to 1) of samples with the same class; None if outputs are not classes.
+        sqnr_db: SQNR in dB; None without any error.
     """
 
     samples: int
@@ -85,10 +95,10 @@ def run_onnxruntime(
     fixed: Outputs | None = None,
     states: Mapping[str, str] | None = None,
 ) -> list[dict[str, Array]]:
-    """Return the outputs of a model that mcugen wrote, for each sample, computed literally: nothing is optimized.
+    """Run a model that mcugen wrote on samples by ONNX Runtime, without optimizations, and return its outputs.
 
     Args:
-        model: The model. What the user gave is for `mcugen.evaluation.oracle.run_oracle`.
+        model: The model; for a user's model, use `mcugen.evaluation.oracle.run_oracle`.
         samples: The inputs of each sample, by name.
         fixed: Inputs that no sample has.
         states: For each output that is kept, the input that takes it in the next call; the first is in `fixed`.
@@ -109,9 +119,9 @@ def compare(
     quantized: Sequence[Outputs] | None = None,
     inputs: Sequence[Outputs] = (),
 ) -> Accuracy:
-    """Rate all results by `metric`, and compare `target` with `reference`.
+    """Compute the metrics of all results, and compare `target` with `reference`.
 
-    Where the reference names classes by strings, the next output counts.
+    Outputs that are strings in the reference, such as class names, are skipped.
 
     Args:
         endpoints: The model's outputs.
@@ -162,7 +172,7 @@ def judged(
     labels: Array | None = None,
     inputs: Sequence[Outputs] = (),
 ) -> Judged:
-    """Return the outputs that are numbers in both, as reals, for metrics.
+    """Return the numeric outputs of both, dequantized, as metrics take them.
 
     Raises:
         VerificationError: No output has numbers.
@@ -186,7 +196,7 @@ def _check_sizes(
 
 
 def reals(samples: Sequence[Outputs], endpoints: Sequence[Endpoint]) -> list[dict[str, Array]]:
-    """Return the tensors of these endpoints; quantized ones become float64."""
+    """Return the tensors of these endpoints for each sample; quantized tensors are dequantized to float64."""
     return [{e.name: _real(sample[e.name], e) for e in endpoints} for sample in samples]
 
 

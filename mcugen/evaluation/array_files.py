@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounded reading of arrays in .npy and .npz files: no more than is wanted, and no more than the file really has."""
+"""Reading of .npy and .npz files with bounded memory: only the wanted arrays, and no more bytes than the file has."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _SUFFIX = ".npy"
 
 @dataclass(frozen=True)
 class ArrayArchive(Mapping[str, Array]):
-    """The arrays of an .npz file, each read on access; raises a UsageError where one cannot be read."""
+    """The arrays of an .npz file, each read on access; an array that cannot be read raises UsageError."""
 
     path: Path
     names: Mapping[str, int]
-    """Sizes of the members in bytes, by the arrays' names."""
+    """Size in bytes of each array by name."""
 
     def __getitem__(self, key: str) -> Array:
         size = self.names[key]

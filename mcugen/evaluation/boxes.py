@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Object detection outputs (boxes around objects), and their mean average precision."""
+"""Object detection outputs (boxes around objects), and their mean average precision (mAP)."""
 
 from __future__ import annotations
 
@@ -14,31 +14,28 @@ from mcugen.hir.types import Array
 Outputs = Mapping[str, Array]
 
 TRUTH = ("class", "left", "top", "right", "bottom")
-"""Columns of the labels' rows; a row of a negative class is none."""
+"""Columns of the labels: one row for each object; rows with a negative class are ignored."""
 
-SUPPRESSED = 0.5
-"""Largest IoU of two different objects of a class.
-
-Non-maximum suppression takes a box with a larger IoU with a better box for the same object.
-"""
+MAX_KEPT_IOU = 0.5
+"""Largest intersection over union (IoU) with a better box at which non-maximum suppression keeps a box."""
 
 MIN_BOX_SCORE, MAX_BOXES_PER_CLASS = 0.01, 100
-"""Score that boxes must exceed, and largest number of boxes of a class and a sample, as in COCO's evaluation."""
+"""Score that a box must exceed, and largest number of boxes for each class and sample, as in COCO's evaluation."""
 
-THRESHOLDS = tuple(round(0.5 + 0.05 * i, 2) for i in range(10))
-"""Thresholds of IoU over which COCO's mAP is the mean."""
+MAP_IOU_THRESHOLDS = tuple(round(0.5 + 0.05 * i, 2) for i in range(10))
+"""The thresholds of IoU, 0.5 to 0.95, over which COCO's mAP is averaged."""
 
 
 @dataclass(frozen=True)
-class Found:
+class Detections:
     """The boxes of one sample (corners: left, top, right, bottom), and their scores: boxes x classes."""
 
     boxes: Array
     scores: Array
 
 
-def found_boxes(sample: Outputs) -> Found:
-    """Return the boxes that a sample's outputs name.
+def detected_boxes(sample: Outputs) -> Detections:
+    """Return the boxes in the outputs of a sample.
 
     Raises:
         UsageError: The outputs are neither boxes with scores, nor rows of both.
@@ -48,7 +45,7 @@ def found_boxes(sample: Outputs) -> Found:
     if boxes is not None:
         score_arrays = [a for a in flat if a is not boxes and a.ndim in (1, 2) and len(a) == len(boxes)]
         if score_arrays:
-            return Found(boxes, score_arrays[0].reshape(len(boxes), -1))
+            return Detections(boxes, score_arrays[0].reshape(len(boxes), -1))
     rows = next((array for array in flat if array.ndim == 2 and array.shape[1] == 6), None)
     if rows is None:
         shapes = ", ".join(str(array.shape) for array in sample.values())
@@ -57,11 +54,11 @@ def found_boxes(sample: Outputs) -> Found:
     classes = np.rint(rows[:, 5]).astype(np.int64)
     scores = np.zeros((len(rows), int(classes.max(initial=0)) + 1))
     scores[np.arange(len(rows)), np.maximum(classes, 0)] = rows[:, 4]
-    return Found(rows[:, :4], scores)
+    return Detections(rows[:, :4], scores)
 
 
 def overlaps(boxes: Array, other_boxes: Array) -> Array:
-    """Return the IoU of each box with each other box: the area of the intersection ÷ the area of the union."""
+    """Return the IoU (area of intersection ÷ area of union) of each of `boxes` with each of `other_boxes`."""
     low = np.maximum(boxes[:, None, :2], other_boxes[None, :, :2])
     high = np.minimum(boxes[:, None, 2:], other_boxes[None, :, 2:])
     both = np.prod(np.maximum(high - low, 0), axis=2)
@@ -71,15 +68,15 @@ def overlaps(boxes: Array, other_boxes: Array) -> Array:
     return shares
 
 
-def suppressed(boxes: Array, scores: Array) -> list[int]:
-    """Return the indices of the boxes of a class that non-maximum suppression keeps, the best first."""
+def suppress_overlapping(boxes: Array, scores: Array) -> list[int]:
+    """Return the indices of the boxes of one class that non-maximum suppression keeps, the best first."""
     order = [int(i) for i in np.argsort(-scores, kind="stable") if scores[i] > MIN_BOX_SCORE]
     kept: list[int] = []
     while order and len(kept) < MAX_BOXES_PER_CLASS:
         best, remaining = order[0], order[1:]
         kept.append(best)
         near = overlaps(boxes[[best]], boxes[remaining])[0] if remaining else []
-        order = [i for i, share in zip(remaining, near, strict=True) if share <= SUPPRESSED]
+        order = [i for i, share in zip(remaining, near, strict=True) if share <= MAX_KEPT_IOU]
     return kept
 
 
@@ -89,19 +86,19 @@ def mean_average_precision(outputs: Sequence[Outputs], truth: Array, thresholds:
     Args:
         outputs: The outputs of each sample.
         truth: Labels: samples x boxes x the columns of TRUTH.
-        thresholds: The values of IoU from which on a box is right.
+        thresholds: The smallest values of IoU at which a box counts as correct.
 
     Raises:
         UsageError: The labels have no objects.
     """
-    detections = [found_boxes(sample) for sample in outputs]
+    detections = [detected_boxes(sample) for sample in outputs]
     classes = sorted({int(row[0]) for sample in truth for row in sample if row[0] >= 0})
     if not classes:
         raise UsageError("mAP needs objects", "labels without any")
     return float(np.mean([_class_precision(detections, truth, number, thresholds) for number in classes]))
 
 
-def _class_precision(detections: Sequence[Found], truth: Array, number: int, thresholds: Sequence[float]) -> float:
+def _class_precision(detections: Sequence[Detections], truth: Array, number: int, thresholds: Sequence[float]) -> float:
     """Return the mean of the average precisions of one class over the thresholds."""
     scores, shares, objects = [], [], 0
     for sample, rows in zip(detections, truth, strict=True):
@@ -110,7 +107,7 @@ def _class_precision(detections: Sequence[Found], truth: Array, number: int, thr
         if number >= sample.scores.shape[1]:
             continue
         boxes = sample.boxes.astype(np.float64)
-        kept = suppressed(boxes, sample.scores[:, number])
+        kept = suppress_overlapping(boxes, sample.scores[:, number])
         scores.append(sample.scores[kept, number])
         shares.append(overlaps(boxes[kept], true_boxes))
     return float(np.mean([_average_precision(scores, shares, objects, t) for t in thresholds]))

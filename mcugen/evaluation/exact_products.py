@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 _MICROSOFT = "com.microsoft"
 
 Operand = tuple[int, int]
-"""Indices of a node's inputs that hold codes and their zero point."""
+"""Indices of a node's input with quantized values, and of the input with their zero point."""
 
 PRODUCTS: Mapping[tuple[str, str], Sequence[Operand]] = {
     ("", "ConvInteger"): ((0, 2), (1, 3)),
@@ -33,14 +33,17 @@ PRODUCTS: Mapping[tuple[str, str], Sequence[Operand]] = {
     (_MICROSOFT, "QGemm"): ((0, 2), (3, 5)),
     (_MICROSOFT, "QLinearConv"): ((0, 2), (3, 5)),
 }
-"""The operators that multiply codes, by domain and name."""
+"""Operators that multiply quantized values, by domain and name, with their operands."""
 
 _MEET_UINT8 = frozenset({"DynamicQuantizeLSTM", "DynamicQuantizeMatMul"})
 """Operators that quantize a float input to uint8 and multiply their operands by it."""
 
 
 def with_exact_products(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model, or a copy whose products of codes never mix int8 with uint8."""
+    """Return a copy of a model in which no product mixes int8 with uint8.
+
+    The model itself if it has no such operators.
+    """
     bodies = (model.graph, *model.functions)
     if not any(_key(node) in PRODUCTS for body in bodies for node in all_nodes(body)):
         return model
@@ -56,7 +59,7 @@ def _key(node: onnx.NodeProto) -> tuple[str, str]:
 
 
 def all_nodes(body: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of a graph or function, those of nested graphs included."""
+    """Yield the nodes of a graph or function, and those of nested graphs."""
     for node in body.node:
         yield node
         for subgraph in _subgraphs(node):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantization errors by layer: figures of a float model and its integer twin side by side."""
+"""Quantization errors by layer: a float model compared with its quantized model."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from mcugen.hir.types import Array
 
 REQUESTED_REAL, NO_INTEGER_FORM, BETWEEN_FLOAT_LAYERS = "as wanted", "no integer form", "between float layers"
 UNEQUAL_RANGES = "its parts' ranges differ too much for one scale"
-"""Reasons why quantization leaves layers in float32."""
+"""Reasons, shown in reports, why quantization leaves a layer in float32."""
 
 UNCONVERTED = "no integer form for these types and constants"
+"""Reason, shown in reports: the quantized operator could not be converted to integer arithmetic."""
 GIVEN_REAL = "the model leaves it between real tensors"
+"""Reason, shown in reports: the given model does not quantize the layer."""
 LEARNING = "recurrent layers that learn need real numbers"
+"""Reason, shown in reports: the layer is recurrent and is trained on the device."""
 RAISED_BY_SEARCH = "--precision auto raised it to reach its goal"
-"""Reasons why other layers of a model with integers do not compute in its main type."""
+"""Reason, shown in reports: the precision search gave the layer a higher precision than the main one."""
 
 REASON_REMEDIES = {
     REQUESTED_REAL: "leave out its --layer to quantize it",
@@ -33,26 +36,26 @@ REASON_REMEDIES = {
     LEARNING: "leave it out of --train to quantize it",
     RAISED_BY_SEARCH: "--layer NAME=int8 keeps it in int8, or ask for less: --max-accuracy-drop, --min-sqnr",
 }
-"""Remedies for a layer in another type, by reason."""
+"""Hint for the user on a layer with another precision than the model's main one, by reason."""
 
 KEEP_INT8_REMEDY = "--layer NAME=int8 keeps it in int8"
-"""Remedy for a layer that was raised for a reason of its own."""
+"""Hint for the user on a layer whose precision was raised for a reason that REASON_REMEDIES lacks."""
 
 COMPUTED = "computed in "
-"""First words of the lines of `precision_lines`."""
+"""First words of each line of `precision_lines`."""
 
 NAMES_IN_LINE = 400
-"""Largest number of characters of layers' names in one of those lines: more layers take more lines."""
+"""Largest number of characters of layers' names in one line of `precision_lines`."""
 
 ERROR_HISTOGRAM_BINS = 32
-"""Number of bins of a histogram."""
+"""Number of bins of a Histogram."""
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """A histogram of a tensor in the float model (`real`) and in the integer model.
+    """Histograms of a tensor in the float model (`real`) and in the quantized model (`integer`).
 
-    Each list counts the elements in ERROR_HISTOGRAM_BINS equal parts from `low` to `high`.
+    Each list counts the elements in ERROR_HISTOGRAM_BINS equal bins from `low` to `high`.
     """
 
     low: float
@@ -73,12 +76,24 @@ class Histogram:
 
 @dataclass(frozen=True)
 class LayerError:
-    """One tensor that a layer makes: how it is stored, and its error against the float model.
+    """The error of a layer's result in the quantized model against the float model.
 
-    `name` is the tensor's, which names the layer in options too; `sources` are the compared tensors that it is made
-    from. `low` and `high` are the limits of the codes, chosen by `method`; `clipped` is the share of the float
-    tensor's elements beyond. `reason` says why a layer computes in float32. `sqnr_db` is None where there is no
-    error at all; with `cosine` None the tensor has no counterpart in the integer model.
+    Attributes:
+        name: Name of the tensor, which also names the layer in options.
+        origin: Names of the ONNX nodes of the layer.
+        op: Its operator.
+        precision: Type of its computation.
+        reason: Why it computes in float32; else "".
+        method: How the range of quantized values was chosen.
+        low: Lower limit of the range, in real units.
+        high: Upper limit of the range.
+        clipped: Share (0 to 1) of elements of the float tensor that are outside the range.
+        weights_sqnr_db: SQNR of the quantized weights in dB.
+        sqnr_db: SQNR of the result in dB; None without any error.
+        cosine: Cosine similarity of the results; None if the quantized model has no such tensor.
+        max_abs_error: Largest difference of elements, in real units.
+        sources: The compared tensors that the layer reads.
+        histogram: Histograms of the result in both models.
     """
 
     name: str
@@ -99,15 +114,20 @@ class LayerError:
 
     @property
     def quality(self) -> float:
-        """The SQNR in dB; inf where there is no error, or nothing to compare."""
+        """Return the SQNR in dB; infinity without any error, or if there is nothing to compare."""
         return math.inf if self.sqnr_db is None else self.sqnr_db
 
 
 @dataclass(frozen=True)
 class OtherPrecision:
-    """A layer that does not compute in the main type of a model with integers: the reason, and the remedy.
+    """A layer with another precision than the quantized model's main one.
 
-    `name` is that of the tensor it makes, which names the layer in options too.
+    Attributes:
+        name: Name of its result, which also names the layer in options.
+        op: Its operator.
+        precision: Type of its computation.
+        reason: Why it has this precision.
+        remedy: Hint for the user how to change that.
     """
 
     name: str
@@ -119,9 +139,13 @@ class OtherPrecision:
 
 @dataclass(frozen=True)
 class PrecisionReason:
-    """Why mcugen chose a precision of its own for a layer, and what changes that.
+    """The reason why mcugen chose the precision of a layer.
 
-    `layer` is the name of the layer's first result, `remedy` is empty where the reason names an option itself.
+    Attributes:
+        layer: Name of the layer's first result.
+        precision: The chosen precision.
+        reason: The reason.
+        remedy: Hint how to change that; "" if the reason itself names an option.
     """
 
     layer: str
@@ -131,7 +155,7 @@ class PrecisionReason:
 
 
 def precision_lines(layers: Sequence[OtherPrecision]) -> list[str]:
-    """Return lines that name each of these layers, those together that have a type, reason and remedy in common."""
+    """Return lines of text that name these layers; layers with equal precision, reason and remedy share lines."""
     kinds: dict[tuple[str, str, str], list[str]] = {}
     for layer in layers:
         kinds.setdefault((layer.precision, layer.reason, layer.remedy), []).append(f"'{shortened(layer.name, 100)}'")
@@ -155,10 +179,14 @@ def _in_lines(names: Sequence[str]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class LayerComparison:
-    """The errors of all layers in the network's order, over `samples` samples.
+    """The quantization errors of all layers.
 
-    `first_diverging` is the first layer whose SQNR is below `threshold_db`, if there is one; `steepest_fall` the one
-    whose SQNR is furthest below that of the worst tensor that it is made from.
+    Attributes:
+        samples: Number of samples that the errors are measured on.
+        threshold_db: SQNR in dB below which a layer counts as diverged.
+        first_diverging: Name of the first diverged layer, if any.
+        steepest_fall: Name of the layer whose SQNR is furthest below that of its worst input, if any.
+        layers: The errors in the order of the network.
     """
 
     samples: int
@@ -169,17 +197,17 @@ class LayerComparison:
 
     @property
     def worst_first(self) -> list[LayerError]:
-        """The layers that were compared, the lowest SQNR first."""
+        """Return the layers that were compared, the lowest SQNR first."""
         return sorted((layer for layer in self.layers if layer.cosine is not None), key=lambda layer: layer.quality)
 
     @property
     def in_float(self) -> list[LayerError]:
-        """The layers that stay in float32."""
+        """Return the layers that stay in float32."""
         return [layer for layer in self.layers if layer.reason]
 
 
 def compared(layers: Sequence[LayerError], samples: int, threshold_db: float = DIVERGED_DB) -> LayerComparison:
-    """Return the comparison of all layers, with the layers from which the error comes."""
+    """Return the comparison of all layers; find the layers at which the error arises."""
     diverged = next((layer.name for layer in layers if layer.quality < threshold_db), None)
     quality = {layer.name: layer.quality for layer in layers}
     losses = {layer.name: _loss(layer, quality) for layer in layers}

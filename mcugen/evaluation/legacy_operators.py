@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators as old opsets define them, for ONNX's reference evaluator, which has their newest definitions alone.
+"""Operators as old opsets define them, for ONNX's reference evaluator, which has only the newest definitions.
 
-They are written from ONNX's changelog of operators, independently of the importer, whose results they are to judge.
+They follow ONNX's changelog of operators, independently of the importer, whose results they verify.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import onnx
 from mcugen.hir.types import Array
 
 BROADCAST_BY_SHAPE = 7
-"""The opset from which on operators of two tensors broadcast as numpy does, and have no attribute `axis`."""
+"""First opset in which operators of two tensors broadcast as numpy does, and have no attribute `axis`."""
 
 SOFTMAX_OF_ONE_AXIS = 13
-"""The opset from which on Softmax and its relatives work along one axis; before, on what the axis divides in two."""
+"""First opset in which Softmax and similar operators work along one axis, not on a flattened matrix."""
 
 
 def legacy_operators(opset: int) -> list[type[Any]]:
-    """Return the implementations that differ from the newest ones in an opset, as `ReferenceEvaluator` takes them."""
+    """Return the operators that `opset` defines otherwise than the newest, in the form for `ReferenceEvaluator`."""
     functions: dict[str, Callable[[Any, Array, Array], Array]] = {}
     if opset < BROADCAST_BY_SHAPE:
         functions |= {name: partial(_binary, function) for name, function in _BINARY.items()} | {"PRelu": _prelu}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of outputs: by labels, by the inputs, or by the outputs of a reference."""
+"""Metrics of outputs: against labels, inputs, or the outputs of a reference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from mcugen.core.errors import UsageError
 from mcugen.core.options import METRIC_TITLES as TITLES
-from mcugen.evaluation.boxes import THRESHOLDS, mean_average_precision
+from mcugen.evaluation.boxes import MAP_IOU_THRESHOLDS, mean_average_precision
 from mcugen.evaluation.positions import mean_iou, perplexity, share_right
 from mcugen.hir.types import Array
 from mcugen.lir.program import Endpoint
@@ -21,19 +21,22 @@ from mcugen.lir.program import Endpoint
 Outputs = Mapping[str, Array]
 
 INFINITE_ERROR_DB = -999.0
-"""SQNR in dB in reports where the error is infinite, or the reference is zero everywhere and the outputs are not."""
+"""SQNR in dB that reports show for an infinite error, or for a reference of only zeros."""
 
 STANDARD_ERRORS = 1.96
-"""Half-width of a confidence interval in standard errors: a mean lies in it in 95 of 100 cases."""
+"""Half-width of a 95 % confidence interval in standard errors."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """Results that a metric rates: one dict of arrays for each sample.
+    """The results that a metric is computed from.
 
-    Quantized tensors are real numbers here; integers are counts or classes. `reference` holds the outputs that are
-    compared. `labels` has a class number for each sample, or for each position of each; or reals: the boxes of each
-    (mcugen.evaluation.boxes.TRUTH).
+    Attributes:
+        outputs: Outputs of each sample by name; quantized tensors are dequantized.
+        reference: Outputs of the reference for each sample.
+        inputs: Inputs of each sample.
+        labels: Labels by sample: a class number, a class number for each position, or float rows of boxes
+            (mcugen.evaluation.boxes.TRUTH); None if unknown.
     """
 
     outputs: Sequence[Outputs]
@@ -43,17 +46,22 @@ class Judged:
 
     @property
     def names(self) -> list[str]:
-        """The outputs in order."""
+        """Return the names of the outputs in order."""
         return list(self.outputs[0])
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: `compute` gives one number in `unit`.
+    """A metric.
 
-    `unit` is "%" for shares of 1, "dB", or "" for the unit of the outputs. A metric `by_reference` says how near
-    outputs are to the reference's, and nothing about the reference itself. `right` returns for each sample whether it
-    is right, if the metric is the share of right samples.
+    Attributes:
+        name: Name on the command line.
+        title: Name in reports.
+        compute: Returns the value; for the unit "%" it is a share from 0 to 1.
+        unit: "%", "dB", or "" for the unit of the outputs.
+        lower_is_better: Whether lower values are better.
+        by_reference: Whether the metric compares outputs with the reference, so that the reference has no value itself.
+        right: If the metric is the share of correct samples, returns for each sample whether it is correct.
     """
 
     name: str
@@ -66,11 +74,11 @@ class Metric:
 
     @property
     def rates_reference(self) -> bool:
-        """Whether the reference has a value of its own, from which outputs may fall; shares of samples are 1 there."""
+        """Return whether the metric has a value for the reference itself, from which a quantized model may drop."""
         return not self.by_reference or self.right is not None
 
     def show(self, value: float | None) -> str:
-        """Return the number as text; None is an infinite one, of outputs without error."""
+        """Return a value as text with its unit; "exact" for None or infinity, which mean no error."""
         if value is None or not math.isfinite(value):
             return "exact"
         if self.unit == "%":
@@ -78,13 +86,16 @@ class Metric:
         return f"{value:.2f} dB" if self.unit == "dB" else f"{value:.4g}"
 
     def loss(self, value: float, expected: float) -> float:
-        """Return by how much `value` is worse than `expected`; in percentage points for shares."""
+        """Return by how much `value` is worse than `expected`, in the metric's unit.
+
+        In percentage points for shares.
+        """
         worse = value - expected if self.lower_is_better else expected - value
         return 100 * worse if self.unit == "%" else worse
 
 
 def bounded(metric: Metric, value: float) -> float | None:
-    """Return a metric's value as a JSON number; None stands for a result without any error, or for no number."""
+    """Return a metric's value as a finite number for JSON; None for NaN, or for infinity, which means no error."""
     if math.isnan(value) or (value == math.inf and not metric.lower_is_better):
         return None
     if metric.unit == "dB":
@@ -111,12 +122,12 @@ def check_metric(name: str) -> None:
 
 
 def described(name: str) -> Metric:
-    """Return a metric that formats numbers: one of METRICS, or a user's that computes nothing."""
+    """Return a metric by name to format values with; a user's own metric can then not be computed."""
     return METRICS.get(name) or own_metric(name, lambda _outputs, _labels: math.nan)
 
 
 def own_metric(name: str, function: Callable[[dict[str, Array], Array | None], float]) -> Metric:
-    """Return a user's metric.
+    """Return a metric that calls a user's function.
 
     Args:
         name: The name of the metric: FILE.py:FUNCTION.
@@ -153,7 +164,7 @@ def _labels(judged: Judged, what: str = "one class number a sample") -> Array:
 
 
 def label_metric(labels: Array | None, output: Endpoint, inputs: Sequence[Endpoint]) -> str:
-    """Return the default metric's name for labels and the first output."""
+    """Return the name of the default metric for labels of this kind and the first output."""
     if labels is None:
         return "sqnr"
     if labels.dtype.kind == "f":
@@ -166,11 +177,11 @@ def label_metric(labels: Array | None, output: Endpoint, inputs: Sequence[Endpoi
 
 
 COMPANION_METRICS = {"iou": ("pixels",), "map50": ("map",), "error": ("perplexity",)}
-"""Metrics that are reported besides a main metric; for two classes AUC and F1 are added."""
+"""Metrics that are reported in addition to a main metric; with two classes, `beside` adds AUC and F1."""
 
 
 def beside(metric: Metric, judged: Judged) -> tuple[Metric, ...]:
-    """Return the metrics that are reported besides the main one."""
+    """Return the metrics that are reported in addition to the main one."""
     labels = judged.labels
     two = labels is not None and labels.ndim == 1 and labels.dtype.kind != "f" and labels.max() == 1
     more = ("auc", "f1") if two and metric.name in ("top1", "auc") and names_classes(judged, 1) else ()
@@ -178,9 +189,10 @@ def beside(metric: Metric, judged: Judged) -> tuple[Metric, ...]:
 
 
 def classes(outputs: Sequence[Outputs], names: Sequence[str]) -> Array:
-    """Return the class of each sample: the first output if that is one integer, else its largest entry's index.
+    """Return the predicted class of each sample, from its first output.
 
-    An output of one real number names class 1 if it is above 0.5. The class is -1 for an output without elements.
+    A single integer is the class itself. A single float means class 1 if above 0.5, else class 0. Otherwise the class
+    is the index of the largest element; -1 if there are no elements.
     """
     arrays = [o[names[0]].reshape(-1) for o in outputs]
     return np.array([_class(a) for a in arrays])
@@ -193,9 +205,9 @@ def _class(scores: Array) -> int:
 
 
 def names_classes(judged: Judged, min_scores: int = 2) -> bool:
-    """Return whether the first output is one integer, or a vector of `min_scores` scores or more.
+    """Return whether the first output gives a class: it is one integer, or a vector of at least `min_scores` scores.
 
-    Maps, and outputs of the size of an input (reconstructions), do not name classes.
+    Maps, and outputs with as many elements as an input (reconstructions), do not give classes.
     """
     scores = next(iter(judged.reference[0].values()))
     inputs = {array.size for array in judged.inputs[0].values()} if judged.inputs else set()
@@ -225,10 +237,10 @@ def _right(judged: Judged, k: int) -> Array:
 
 
 def chance(metric: Metric, judged: Judged) -> float:
-    """Return by how much a share may differ from the reference's by chance.
+    """Return by how much a share of correct samples may differ from the reference's by chance.
 
-    This is half of the 95 % interval for paired samples: only samples that one of both gets right count. Metrics that
-    are no share of samples give 0.
+    This is the half-width of the 95 % confidence interval of the paired difference, as a share from 0 to 1. Metrics
+    that are not a share of correct samples give 0.
     """
     if metric.right is None:
         return 0.0
@@ -291,7 +303,17 @@ def _reconstruction_errors(judged: Judged, outputs: Array) -> Array | None:
 
 
 def area_under_curve(positive: Array, scores: Array) -> float:
-    """Return the chance that a positive scores higher than a negative (equal: half), by ranks (Mann and Whitney)."""
+    """Return the area under the ROC curve: the probability that a positive sample scores higher than a negative one.
+
+    Equal scores count half. It is computed by ranks (Mann and Whitney).
+
+    Args:
+        positive: Whether each sample is positive.
+        scores: Score of each sample.
+
+    Raises:
+        UsageError: All samples are of one kind.
+    """
     _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]  # from 1; equal scores share their mean rank
     p, n = int(positive.sum()), int((~positive).sum())
@@ -330,7 +352,10 @@ def _by_elements(function: Callable[[Array, Array], float]) -> Callable[[Judged]
 
 
 def sqnr_db(outputs: Array, expected: Array) -> float:
-    """Return the signal-to-noise ratio 10 log10(Σ expected² ÷ Σ (outputs − expected)²) in dB; inf without noise."""
+    """Return the signal-to-noise ratio 10·log10(Σ expected² ÷ Σ (outputs − expected)²) in dB.
+
+    Infinity without noise.
+    """
     outputs, expected = _paired(outputs, expected)
     with np.errstate(over="ignore"):
         noise, signal = float(np.square(outputs - expected).sum()), float(np.square(expected).sum())
@@ -340,7 +365,7 @@ def sqnr_db(outputs: Array, expected: Array) -> float:
 
 
 def cosine(outputs: Array, expected: Array) -> float:
-    """Return the cosine of the angle between both; vectors of zeros are like each other alone."""
+    """Return the cosine similarity of both arrays; 1 if both are zero, 0 if only one is."""
     outputs, expected = _paired(outputs, expected)
     if not np.isfinite(outputs).all():
         return 0.0
@@ -395,8 +420,8 @@ METRICS: dict[str, Metric] = {
         _metric("iou", _at_positions(mean_iou), "%"),
         _metric("error", _at_positions(_wrong), "%", lower=True),
         _metric("perplexity", _at_positions(perplexity), "", lower=True),
-        _metric("map50", partial(_boxes, THRESHOLDS[:1]), "%"),
-        _metric("map", partial(_boxes, THRESHOLDS), "%"),
+        _metric("map50", partial(_boxes, MAP_IOU_THRESHOLDS[:1]), "%"),
+        _metric("map", partial(_boxes, MAP_IOU_THRESHOLDS), "%"),
         _referring("mse", _mean_squared, "", lower=True),
         _referring("mae", _mean_absolute, "", lower=True),
         _referring("cosine", cosine, "", lower=False),
@@ -405,3 +430,4 @@ METRICS: dict[str, Metric] = {
         _share("agreement", _agrees, by_reference=True),
     )
 }
+"""Metrics by their name on the command line."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Independent programs that compute a model's outputs for comparison, from the model as the user gave it.
+"""Oracles: independent programs that compute a model's expected outputs, from the model as the user gave it.
 
-ONNX Runtime comes first, then ONNX's reference evaluator. The form that the compiler imports (opset converted,
-functions inlined) is used only where neither runs the model as given, because a fault of the importer is in that form.
+ONNX Runtime is tried first, then ONNX's reference evaluator. The form that the compiler imports (opset converted,
+functions inlined) is used only if neither runs the model as given, since it would contain errors of the importer.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from mcugen.evaluation.session import Session
 from mcugen.hir.types import Array, QuantParams
 
 ONNX_RUNTIME = "ONNX Runtime"
+"""Name of the first oracle, for messages and reports."""
 REFERENCE_EVALUATOR = "ONNX's reference evaluator"
 
 _RULE = "ONNX Runtime must run the model for comparison"
@@ -35,14 +36,15 @@ Run = Callable[[Outputs], dict[str, Any]]
 
 @dataclass(frozen=True)
 class OracleModel:
-    """A model as the user gave it, and what its options mean for an independent program.
+    """A model as the user gave it, with the options that an independent program needs.
 
     Attributes:
         given: The model as given, with its external data inside.
         converted: The form that the compiler imports, or None where that is the model as given.
         fixed: Inputs that no sample has: bound values and first states.
         states: For each output that is kept, the input that takes it in the next call.
-        coded: For each input and output whose quantized values the caller sees, their scale and zero point.
+        coded: Scale and zero point, and type, of each input and output that the generated code takes or gives
+            quantized.
     """
 
     given: onnx.ModelProto
@@ -54,9 +56,12 @@ class OracleModel:
 
 @dataclass(frozen=True)
 class OracleRun:
-    """The outputs of an independent program for each sample, and which program that was.
+    """The outputs of an independent program.
 
-    `note` is a sentence for the user where the program is not ONNX Runtime on the model as given; else it is empty.
+    Attributes:
+        outputs: Outputs of each sample by name.
+        name: Name of the program.
+        note: A sentence for the user, unless the program is ONNX Runtime with the model as given; else "".
     """
 
     outputs: list[dict[str, Array]]
@@ -120,14 +125,14 @@ def _opset(model: onnx.ModelProto) -> int:
 
 
 def start_onnx_runtime(model: onnx.ModelProto, *, relabels: bool = True) -> Run:
-    """Return a function that runs a model by ONNX Runtime; `relabels` is that of `Session`."""
+    """Return a function that runs a model by ONNX Runtime; `relabels` is passed to `Session`."""
     session = Session(model, rule=_RULE, relabels=relabels)
     names = session.outputs
     return lambda feeds: session.run(names, feeds)
 
 
 def start_reference_evaluator(model: onnx.ModelProto) -> Run:
-    """Return a function that runs a model by ONNX's numpy code.
+    """Return a function that runs a model by ONNX's reference evaluator, which is written in numpy.
 
     Raises:
         VerificationError: The evaluator lacks an operator, or has it in another version than the model's.
@@ -200,7 +205,14 @@ def _is_misread(node: onnx.NodeProto, opset: int) -> bool:
 def run_samples(
     model: OracleModel, run: Run, samples: Sequence[Outputs], progress: Callable[[int], None] | None = None
 ) -> list[dict[str, Array]]:
-    """Run one sample after the other; states go from each to the next."""
+    """Run samples one after the other, and return their outputs; states are passed from each sample to the next.
+
+    Args:
+        model: The model and its options.
+        run: Runs one sample.
+        samples: Inputs of each sample, as the generated code takes them.
+        progress: Called with the number of finished samples.
+    """
     types = _declared_types(model.given)
     kept = {**_without_elements(model.given), **model.fixed}
     results = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outputs that name a class at each position: pixels of a segmentation, steps of a sequence."""
+"""Metrics of outputs with a class at each position, such as pixels of a segmentation or steps of a sequence."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from mcugen.hir.types import Array
 
 Outputs = Mapping[str, Array]
 
-IGNORED = 255
-"""A label that counts for nothing, as in common data sets; negative ones do not, either."""
+IGNORED_LABEL = 255
+"""Label of positions that metrics ignore, as in common data sets; negative labels are ignored, too."""
 
 MIN_PROBABILITY = 1e-7
 """Lower limit of a label's probability, so that probabilities quantized to zero give no infinite perplexity."""
@@ -26,7 +26,13 @@ MAX_PROBABILITY_SUM_DEVIATION = 0.1
 
 @dataclass(frozen=True)
 class Positions:
-    """The positions of one sample: the predicted class and the label of each, and the scores by class, if any."""
+    """The positions of one sample.
+
+    Attributes:
+        found: Predicted class of each position.
+        labels: Label of each position.
+        scores: Scores, positions x classes; None if the output gives classes only.
+    """
 
     found: Array
     labels: Array
@@ -48,7 +54,7 @@ def positions(outputs: Sequence[Outputs], labels: Array) -> Iterator[Positions]:
             raise UsageError(rule, f"outputs of {shapes}", "resize the labels, or give --metric FILE.py:FUNCTION")
         predicted, scores = read
         flat = sample_labels.reshape(-1).astype(np.int64)
-        counts = (flat >= 0) & (flat != IGNORED)
+        counts = (flat >= 0) & (flat != IGNORED_LABEL)
         if scores is not None and flat[counts].max(initial=0) >= scores.shape[1] > 1:
             raise UsageError(f"labels must be below {scores.shape[1]}, the number of classes", f"{flat[counts].max()}")
         yield Positions(predicted[counts], flat[counts], None if scores is None else scores[counts])
@@ -69,14 +75,14 @@ def _read(array: Array, shape: tuple[int, ...]) -> tuple[Array, Array | None] | 
 
 
 def share_right(outputs: Sequence[Outputs], labels: Array) -> float:
-    """Return the share of right positions among all positions of all samples."""
+    """Return the share (0 to 1) of correctly classified positions among all positions of all samples."""
     parts = list(positions(outputs, labels))
     total = sum(len(part.labels) for part in parts)
     return sum(int((part.found == part.labels).sum()) for part in parts) / total if total else math.nan
 
 
 def mean_iou(outputs: Sequence[Outputs], labels: Array) -> float:
-    """Return the mean over classes of the intersection of labels and predictions ÷ their union; NaN without classes."""
+    """Return the mean over classes of intersection ÷ union of predictions and labels; NaN without classes."""
     parts = list(positions(outputs, labels))
     count = 1 + max(int(max(part.found.max(initial=0), part.labels.max(initial=0))) for part in parts)
     both, either = np.zeros(count), np.zeros(count)
@@ -89,7 +95,7 @@ def mean_iou(outputs: Sequence[Outputs], labels: Array) -> float:
 
 
 def perplexity(outputs: Sequence[Outputs], labels: Array) -> float:
-    """Return the exponential of the mean of −log of the probability of each label."""
+    """Return the perplexity: the exponential of the mean of −log(probability of the label) over all positions."""
     logs: list[Array] = []
     for part in positions(outputs, labels):
         if part.scores is None or part.scores.shape[1] < 2:

@@ -21,11 +21,15 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """The steps of preprocessing of samples.
+    """The preprocessing of samples, as `--preprocess` gives it.
 
-    Images are resized to `size` (width, height; bilinear) and become gray or RGB (`mode`: Pillow's L or RGB). All
-    samples become (sample · scale − mean) / std, with one number or one a channel. `layout` says which axis the
-    channels of arrays are (chw or hwc; empty: the axis that has as many entries). Images always are hwc.
+    Attributes:
+        size: Width and height that images are resized to (bilinear).
+        mode: Pillow's mode that images are converted to: "L" (gray) or "RGB"; "" to keep it.
+        scale: Factor of all samples, which become (sample · scale − mean) / std.
+        mean: One number, or one for each channel.
+        std: One number, or one for each channel.
+        layout: Axis of the channels of arrays: "chw" or "hwc"; "" for the axis with the right length. Images are hwc.
     """
 
     size: tuple[int, int] | None = None
@@ -37,7 +41,7 @@ class Preprocessing:
 
     @property
     def changes_numbers(self) -> bool:
-        """Whether samples are scaled or normalized."""
+        """Return whether samples are scaled or normalized."""
         return (self.scale, self.mean, self.std) != (1.0, (0.0,), (1.0,))
 
     def numbers(self, place: str, sample: Array, layout: str = "") -> Array:
@@ -150,14 +154,14 @@ def _read_numbers(key: str, value: str) -> tuple[str, tuple[float, ...] | None]:
 
 
 def numbers(text: str, may_be_zero: bool) -> tuple[float, ...] | None:
-    """Return the numbers between semicolons; None if one is not a number, or is zero and must not be."""
+    """Parse numbers separated by semicolons; None if one is not a number, or is zero and `may_be_zero` is False."""
     values = [number(part) for part in text.split(";")]
     usable = all(n is not None and (n or may_be_zero) for n in values)
     return tuple(n for n in values if n is not None) if usable else None
 
 
 def number(text: str) -> float | None:
-    """Return a number or a fraction (0.5, 1/255); None if the text is neither."""
+    """Parse a number or a fraction (0.5, 1/255); None if the text is neither."""
     parts = [part.strip() for part in text.split("/")]
     if len(parts) > 2 or not all(_NUMBER.fullmatch(part) for part in parts):
         return None

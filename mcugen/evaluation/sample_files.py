@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of samples: .npz and .npy with all of them, or a folder of .npz, .npy or .png with one each."""
+"""Files of samples: .npz or .npy with all samples, or folders of .npz, .npy or .png with one sample each."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ from mcugen.evaluation.preprocess import Preprocessing
 from mcugen.hir.types import Array
 
 RAW_PIXELS_NAME = "x_uint8"
-"""Name of arrays of raw pixels."""
+"""Name of an array of raw pixels in a file of samples."""
 
 _ONLY = "x"
 
 
 @dataclass(frozen=True)
 class RawArray:
-    """An array as the file has it.
+    """An array as a file contains it.
 
-    `place` names file and array for messages, and `key` is the array's name. `layout` says where the channels of an
-    image are (hwc or chw) if its file does.
+    Attributes:
+        place: File and array, for messages.
+        key: Name of the array.
+        array: The array.
+        layout: Order of the axes of an image, "hwc" or "chw", if the file format defines it; else "".
     """
 
     place: str
@@ -42,7 +45,7 @@ RawSample = dict[str, RawArray]
 def read_samples(
     source: Path | Mapping[str, Array], inputs: Sequence[str], steps: Preprocessing
 ) -> tuple[list[RawSample], Mapping[str, Array]]:
-    """Return at least one sample, each with all `inputs`, and all arrays of a file that holds all samples.
+    """Read samples from a file, a folder or arrays.
 
     Args:
         source: A file, a folder with one sample a file, or arrays.
@@ -50,7 +53,7 @@ def read_samples(
         steps: The preprocessing of images.
 
     Returns:
-        The samples, and all arrays of the file or as given; no arrays for a folder.
+        At least one sample, each with all `inputs`; and all arrays of the file, or those given, empty for a folder.
 
     Raises:
         UsageError: Something is wrong with a file, which it names.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples that a classifier gets wrong, and samples of which it is least certain."""
+"""Samples for a report: those that a classifier gets wrong, and those that it is least certain of."""
 
 from __future__ import annotations
 
@@ -14,22 +14,28 @@ from mcugen.evaluation.metrics import INFINITE_ERROR_DB, sqnr_db
 from mcugen.hir.types import Array
 
 MAX_CONFUSION_CLASSES = 64
-"""Largest number of classes for which a confusion matrix is made: larger ones are hard to read."""
+"""Largest number of classes of a confusion matrix in a report; larger ones are hard to read."""
 
 MAX_SHOWN_SAMPLES = 8
 """Largest number of samples of each kind that are kept."""
 
 LONGEST_SIDE = 96
-"""Largest width and height in pixels of a sample that is kept to be viewed."""
-
+"""Largest width and height in pixels of a sample's picture in a report."""
 RGB_CHANNELS = 3
+"""Number of channels of a color picture."""
 
 
 @dataclass(frozen=True)
 class SampleView:
-    """A sample to be viewed: `height` rows of `width` values of `channels` (1 or 3), a byte each, in base64.
+    """A picture of a sample.
 
-    0 and 255 stand for `low` and `high`. A view of a single row is a line over time.
+    Attributes:
+        height: Number of rows; 1 for a signal over time.
+        width: Values of a row.
+        channels: 1 or 3.
+        low: Value that the byte 0 stands for.
+        high: Value that the byte 255 stands for.
+        values: The values as bytes in base64: rows, columns, channels.
     """
 
     height: int
@@ -42,9 +48,14 @@ class SampleView:
 
 @dataclass(frozen=True)
 class SampleResult:
-    """The result of a sample: `margin` is the difference of the two greatest outputs, in the outputs' unit.
+    """The result of one sample in a report.
 
-    For outputs that are no classes `margin` is the SQNR against the reference, in dB, and `predicted` is None.
+    Attributes:
+        index: Number of the sample.
+        label: Its label, if known.
+        predicted: Its predicted class; None if outputs are not classes.
+        margin: Difference of the two largest scores; if outputs are not classes, the SQNR against the reference in dB.
+        view: A picture of its first input.
     """
 
     index: int
@@ -56,11 +67,14 @@ class SampleResult:
 
 @dataclass(frozen=True)
 class SampleResults:
-    """The results of remarkable samples.
+    """Samples of special interest in a report.
 
-    `confusion[label][predicted]` counts samples, where there are labels and few classes. `wrong` are samples whose
-    class differs from their label, the most certain first; `unsure` those of the least margin; `farthest`, for outputs
-    that are no classes, those farthest from the reference. `names` are the names of classes.
+    Attributes:
+        confusion: Number of samples by label and predicted class; None without labels or with many classes.
+        wrong: Samples whose class differs from their label, the largest margin first.
+        unsure: Samples with the smallest margin.
+        farthest: If outputs are not classes, the samples with the lowest SQNR against the reference.
+        names: Names of the classes.
     """
 
     confusion: list[list[int]] | None
@@ -73,7 +87,7 @@ class SampleResults:
 def sample_results(
     outputs: Sequence[Array], inputs: Sequence[Mapping[str, Array]], labels: Array | None, names: Sequence[str] = ()
 ) -> SampleResults | None:
-    """Return the results of a classifier, or None if its outputs are not scores.
+    """Select the samples of interest of a classifier; None if its outputs are not scores.
 
     Args:
         outputs: The scores of each sample, by class.
@@ -109,7 +123,7 @@ def sample_results(
 def farthest_results(
     outputs: Sequence[Array], reference: Sequence[Array], inputs: Sequence[Mapping[str, Array]]
 ) -> SampleResults | None:
-    """Return the samples whose SQNR against the reference is least, for outputs that are no classes.
+    """Select the samples with the lowest SQNR against the reference, for outputs that are not classes.
 
     Args:
         outputs: The output of each sample.
@@ -142,7 +156,7 @@ def _first_of(inputs: Mapping[str, Array]) -> SampleView | None:
 
 
 def view_of(sample: Array) -> SampleView | None:
-    """Return an image, a spectrogram or a line, thinned out if it is large; None for other or non-finite arrays."""
+    """Return the picture of an image, a spectrogram or a signal, subsampled if large; None for any other array."""
     pixels = _pixels(sample)
     if pixels is None or not pixels.size or pixels.dtype.kind not in "fiub":
         return None

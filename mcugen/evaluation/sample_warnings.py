@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings about labels and evaluation samples, with the figure and the remedy."""
+"""Warnings about unsuitable labels and evaluation samples, with a hint."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from mcugen.lir.program import Endpoint
 Sample = Mapping[str, Array]
 
 OUTSIDE_SHARE = 0.1
-"""Share of an input's elements outside the calibrated range from which on the user is warned."""
+"""Share of an input's elements outside the calibrated range above which there is a warning."""
 
 OUTSIDE_MARGIN = 0.25
 """Distance from the calibrated range, as a share of the range's length, beyond which an element counts as outside."""
 
 MIN_COVERED_SHARE = 1 / 16
-"""Share of the calibrated range that samples must cover: with less, an integer input keeps four bits of eight."""
+"""Share of the calibrated range that samples must cover; with less, an int8 input has fewer than four useful bits."""
 
 MIN_RANGE_SAMPLES = 4
-"""Least number of samples whose covered range is judged."""
+"""Smallest number of samples for which the covered range is checked."""
 
 
 def label_warnings(
@@ -32,10 +32,10 @@ def label_warnings(
     """Return a warning if labels name classes that the first output does not have.
 
     Args:
-        labels: One class number a sample, or labels of another kind, of which nothing is said.
+        labels: One class number for each sample; labels of other kinds are not checked.
         outputs: The model's outputs; classes are the elements of the first one.
         inputs: The model's inputs. An output as large as the only input reconstructs that, and has no classes.
-        metric: The metric's name. One of the user's own (FILE.py:FUNCTION) may read labels as it likes.
+        metric: Name of the metric. With a user's own metric (FILE.py:FUNCTION), labels are not checked.
     """
     if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu" or not labels.size or ":" in metric:
         return []
@@ -52,7 +52,7 @@ def label_warnings(
 
 
 def range_warnings(samples: Sequence[Sample], ranges: Mapping[str, tuple[float, float]]) -> list[str]:
-    """Return a warning for each input whose evaluation samples are unlike what its range was calibrated by.
+    """Return a warning for each input whose evaluation samples do not fit its calibrated range.
 
     Args:
         samples: Evaluation samples.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calibration and evaluation data: files → one dict of arrays per sample, in the types of the model's inputs."""
+"""Calibration and evaluation data: reads files to samples, which map the model's inputs to arrays of their types."""
 
 from __future__ import annotations
 
@@ -30,26 +30,28 @@ _COLORS = (2, 3, 4)
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs by name for each sample, and labels as in mcugen.evaluation.metrics.Judged (None if unknown)."""
+    """Samples for calibration or evaluation."""
 
     inputs: list[dict[str, Array]]
+    """Inputs of each sample by name."""
     labels: Array | None
+    """Labels as in mcugen.evaluation.metrics.Judged; None if unknown."""
     notes: tuple[str, ...] = ()
-    """How samples were converted that do not have the input's shape."""
+    """Notes on the conversion of samples whose shape differs from the input's."""
     raw: tuple[Array, ...] | None = None
     """The raw data of each sample, for a model whose input is computed from raw data."""
     warnings: tuple[str, ...] = ()
-    """Problems of the samples, and their remedies."""
+    """Problems of the samples, with hints."""
 
     def only(self, inputs: Sequence[Mapping[str, Array]]) -> Samples:
-        """Return some of these inputs, the very same objects in any order, with their labels."""
+        """Return the samples with these inputs, which must be objects of `self.inputs`, with their labels."""
         places = {id(sample): place for place, sample in enumerate(self.inputs)}
         indices = [places[id(sample)] for sample in inputs]
         labels = None if self.labels is None else self.labels[indices]
         return Samples([self.inputs[place] for place in indices], labels, self.notes, warnings=self.warnings)
 
     def fed(self, stored: Sequence[Mapping[str, Array]]) -> Sequence[Mapping[str, Array]]:
-        """Return the inputs of the generated code: the `stored` inputs, or raw data under the only input's name."""
+        """Return the inputs for the generated code: `stored`, or raw data if the code computes the input from it."""
         return stored if self.raw is None else [dict.fromkeys(self.inputs[0], raw) for raw in self.raw]
 
 
@@ -100,7 +102,7 @@ def load_samples(
 
 
 def random_samples(endpoints: Sequence[Endpoint]) -> Samples:
-    """Return one seeded random sample, for figures that need no particular one."""
+    """Return one seeded random sample, for measurements that do not depend on the data."""
     random = np.random.default_rng(0)
     sample = {}
     for endpoint in endpoints:
@@ -290,7 +292,7 @@ def _is_one_hot(labels: Array) -> bool:
 
 
 def as_stored(sample: Mapping[str, Array], endpoints: Sequence[Endpoint]) -> dict[str, Array]:
-    """Return a sample as the generated code takes it: reals become codes where an input is quantized."""
+    """Return a sample in the types that the generated code takes: values of quantized inputs are quantized."""
     return {e.name: _codes(sample[e.name], e) for e in endpoints if e.name in sample}
 
 
@@ -301,14 +303,14 @@ def _codes(array: Array, endpoint: Endpoint) -> Array:
 
 
 def graph_endpoints(graph: Graph, states: Mapping[str, str] | None = None) -> list[Endpoint]:
-    """Return the inputs of a graph that is not lowered, without those that keep an output.
+    """Return endpoints for the inputs of a graph that is not lowered, without states.
 
-    `states` maps each output that is kept to the input that takes it.
+    `states` maps outputs to the inputs that get their values in the next call.
     """
     return value_endpoints([v for v in graph.inputs if v.name not in (states or {}).values()])
 
 
 def value_endpoints(values: Sequence[Value]) -> list[Endpoint]:
-    """Return endpoints for values of a graph that is not lowered, without a place in memory."""
+    """Return endpoints for values of a graph that is not lowered; their buffers are placeholders."""
     nowhere = Buffer("", DType.FLOAT32, 0, Space.INPUT)
     return [Endpoint(v.name, v.type.shape, v.type.dtype, v.type.quant, nowhere) for v in values]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """ONNX Runtime sessions for many runs of one model.
 
-This is the one place that makes its sessions, for our tests and tools too: its integers are exact on every CPU, and
-its floats differ from one CPU to another by rounding alone.
+All sessions, also those of tests and tools, are created here. They compute integers exactly on every CPU; floats differ
+between CPUs by rounding only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Session:
         literal: Whether nodes are computed one by one as written; else they may be fused.
         threads: The number of threads; 0 leaves it to ONNX Runtime.
         rule: The beginning of the message of the VerificationError for a model that does not run.
-        relabels: Whether a model of an opset that ONNX Runtime has no kernels for is declared to be of an older one.
+        relabels: Whether a model of an opset that ONNX Runtime has no kernels for is run as one of an older opset.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class Session:
 
     @property
     def outputs(self) -> list[str]:
-        """The names of the model's outputs, in order."""
+        """Return the names of the model's outputs, in order."""
         return [output.name for output in self._session.get_outputs()]
 
     def run(self, outputs: Sequence[str], inputs: Mapping[str, Array]) -> dict[str, Any]:
-        """Return the named tensors for one sample (of ai.onnx.ml also lists of dictionaries)."""
+        """Run one sample and return the named tensors; operators of ai.onnx.ml may give lists of dictionaries."""
         if not outputs:  # to ONNX Runtime, no names are all names
             return {}
         arrays = {name: np.asarray(array) for name, array in inputs.items()}  # it takes no numpy scalars

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One program for a range of sizes, merged from programs for several fixed sizes.
 
-Shapes are fixed in both IRs. So a model with a size known at run time only is lowered at many values of that
-size; the programs must be alike but for parameters and shapes, and what differs in those becomes a formula of
-the size, which is checked at every value. Sizes at which an axis happens to be 1 (or 0) may give simpler
-programs: there the general one is taken, if all shapes are what the formulas say.
+Shapes are fixed in both IRs. A model with a size that is known only at run time is therefore lowered for many values of
+that size. The programs may differ in parameters and shapes only; each number that differs becomes a formula of the
+size, which is checked at every value. Sizes at which an axis has length 1 or 0 may give simpler programs; the general
+program is used for them, too, if all shapes agree with the formulas.
 """
 
 from __future__ import annotations
@@ -25,26 +25,29 @@ from mcugen.lir.formula import Fitter, Formula, Polynomial, Sizes, Symbol
 from mcugen.lir.program import Buffer, Endpoint, Instr, Param, Program, Space
 
 NUM_RANGE_SIZES = 64
-"""Ranges of so many sizes are tried one by one, larger ones at that many."""
+"""Largest number of sizes at which a range is sampled; a smaller range is sampled at each of its sizes."""
 
 NUM_TRIED_SIZES = 16
-"""Number of values tried of each size that the model computes."""
+"""Number of values at which each size that the model itself computes is sampled."""
 
 MAX_EXHAUSTIVE_RANGE = 4096
-"""Largest range that is tried completely."""
+"""Largest number of sizes of a range that is sampled completely if formulas are not found otherwise."""
 
 MAX_SIZE_SYMBOLS = 32
-"""Each of them is tried at several sizes."""
+"""Largest number of run-time sizes of a model, since each of them is sampled at several values."""
 
 MIN_TRIED_SIZES = (10, 72)
-"""Sizes at least that are tried, if need be beyond the range: a formula needs examples, one with steps many."""
+"""Smallest number of sampled values of each size in the first and in the second attempt, if need be beyond its range.
+
+A formula needs several examples; one that is rounded in steps needs many.
+"""
 
 _RUN_TIME = ("params", "formulas", "baked", "operands", "inplace", "overlaps")
 _REPORTED = ("name", "reason", "macs", "origin", "note", "op")
 
 
 class Variant(Protocol):
-    """The model at fixed sizes."""
+    """A model whose run-time sizes are fixed to certain values."""
 
     @property
     def shapes(self) -> Mapping[str, Shape]:
@@ -59,6 +62,7 @@ class Variant(Protocol):
 
 
 Build = Callable[[Sizes], Variant]
+"""A function that builds the model for given sizes."""
 
 
 def merge_sizes(symbols: Sequence[Symbol], build: Build) -> Program:
@@ -237,7 +241,10 @@ def _no_formula(fault: str) -> _NoFormulaError:
 
 
 def difference(program: Program, other: Program) -> str:
-    """Return what differs besides parameters and shapes, in words; "" if nothing does."""
+    """Return a description of the first difference of two programs besides parameters and shapes.
+
+    "" if there is none.
+    """
     if len(program.instrs) != len(other.instrs) or [i.kernel for i in program.instrs] != [
         i.kernel for i in other.instrs
     ]:

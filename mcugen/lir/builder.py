@@ -18,11 +18,16 @@ from mcugen.lir.rows import READ_ROWS_KERNEL, ReadRowsParams
 
 
 class Builder:
-    """A builder of a Program, which maps values to buffers on first use.
+    """A builder of a Program, which creates the buffer of each value on first use.
 
-    `optimize` is what the user wants most; `choices` are kernels by node, where several fit, `remarks` what reasons say
-    besides; `any_size` allows only what is the same instruction at all sizes, but for parameters; `widens`: weights may
-    take more flash than they must where that is faster.
+    Args:
+        program: The program that instructions are appended to.
+        features: CPU features and tuning flags.
+        optimize: The user's goal, such as "balanced".
+        choices: The kernels chosen for nodes that several kernels fit.
+        any_size: Whether instructions for different run-time sizes must differ in parameters only.
+        remarks: Further text for the reason of a node's kernel, as the report shows it.
+        widens: Whether weights of few bits may be stored in the type of the computation, which is faster.
     """
 
     def __init__(
@@ -57,16 +62,16 @@ class Builder:
         """Return the kernel chosen for the node, or the first one that fits it on this CPU."""
         return self._choices.get(node) or next(k for k in kernels if k.fits(node, self.features))
 
-    def of_library(self, node: Node) -> Kernel | None:
-        """Return the library kernel chosen for the node; None if there is none."""
+    def chosen_library_kernel(self, node: Node) -> Kernel | None:
+        """Return the kernel chosen for the node if it calls a library, else None."""
         chosen = self._choices.get(node)
         return chosen if chosen is not None and chosen.library else None
 
     def lower(self, kernels: Sequence[Kernel], node: Node) -> None:
         """Emit the instruction of the selected kernel."""
-        self.emit_by(self.select(kernels, node), node)
+        self.emit_kernel(self.select(kernels, node), node)
 
-    def emit_by(self, kernel: Kernel, node: Node) -> None:
+    def emit_kernel(self, kernel: Kernel, node: Node) -> None:
         """Emit the instructions of a kernel."""
         for call in kernel.emitted(node, self):
             self.call(node, call)
@@ -81,7 +86,10 @@ class Builder:
         return self._buffers[value]
 
     def operands(self, node: Node, *inputs: str, outputs: Sequence[str] = ("y",)) -> dict[str, Buffer]:
-        """Return the buffers of a node's first inputs and outputs by the kernel's roles; absent inputs are left out."""
+        """Return the buffers of a node's operands by role: `inputs` and `outputs` name the roles in order.
+
+        Absent inputs are left out.
+        """
         values = (*zip(inputs, node.inputs, strict=False), *zip(outputs, node.outputs, strict=False))
         return {role: self.buffer(value) for role, value in values if value is not None}
 
@@ -98,12 +106,12 @@ class Builder:
         self._buffers[value] = buffer
 
     def forget(self, values: Iterable[Value]) -> None:
-        """Give computed values new buffers from here on, as their nodes are lowered again."""
+        """Drop the buffers of values, which get new ones when their nodes are lowered again."""
         for value in values:
             self._buffers.pop(value, None)
 
     def endpoint(self, name: str, value: Value, space: Space) -> Endpoint:
-        """Declare a model input, output or state."""
+        """Return the endpoint of a model input, output or state, and move its buffer from the arena to `space`."""
         buffer = self.buffer(value)
         if buffer.space is Space.ARENA:
             buffer.space = space
@@ -177,7 +185,17 @@ class Builder:
         case: int | None = None,
         overlaps: Sequence[Overlap] = (),
     ) -> None:
-        """Append the marker of a block that `node` makes: a loop's with its `steps`, and so on, see Control."""
+        """Append the marker that begins or ends a block.
+
+        Args:
+            node: The node that the block belongs to.
+            control: Kind of the marker.
+            operands: Role, access and buffer of the marker's operands.
+            steps: Number of iterations, for FOR.
+            events: Case of each event, for STREAM.
+            case: Number of the case, for CASE.
+            overlaps: How outputs of the block may overlap its inputs.
+        """
         types, macs = self._facts_of(node)
         instr = Instr(
             kernel=control.value,
@@ -207,17 +225,17 @@ class Builder:
         part: CopyRange | None = None,
         stays: bool = False,
     ) -> None:
-        """Copy bytes from one buffer to another, unless both can have one place.
+        """Append a copy of bytes from one buffer to another; it needs no code if both get the same address.
 
-        A loop keeps `target` from step to step only if its marker names it.
+        In a loop, `target` keeps its contents between iterations only if it is an operand of the loop's marker.
 
         Args:
             node: Node that the move belongs to.
             source: Buffer to read.
             target: Buffer to write.
             note: Description.
-            part: Bytes to copy; by default as many as both buffers have, from their beginnings.
-            stays: Whether to copy in any case.
+            part: Bytes to copy; by default as many as both buffers have, from their starts.
+            stays: Whether the copy must be executed even if both could have the same address.
         """
         part = part or CopyRange()
         x_at, y_at = part.source_offset, part.target_offset
@@ -269,7 +287,7 @@ class Builder:
 
     @contextmanager
     def one_unit(self) -> Iterator[None]:
-        """Keep everything emitted within the `with` block together."""
+        """Keep the instructions emitted within the `with` block adjacent and in order when the program is reordered."""
         around = self._unit
         if not around:
             self._units += 1

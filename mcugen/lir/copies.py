@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two kernels that copy elements, which lowering uses for states and for parts that share a place."""
+"""The two kernels that copy elements: `move`, which memory planning may eliminate, and `copy`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ class MoveOptions(Options):
 
 @dataclass(frozen=True)
 class CopyRange:
-    """The bytes that a move copies; without `nbytes`, as many as source and target have behind the offsets."""
+    """The bytes that a move copies: offsets in source and target in bytes, and their number.
+
+    If `nbytes` is None, the number is what both buffers have after the offsets.
+    """
 
     source_offset: int = 0
     target_offset: int = 0
@@ -48,7 +51,7 @@ MOVE_KERNEL = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class Offsets(Params):
-    """First elements of a copy."""
+    """Offsets of the first elements of a copy, in elements."""
 
     x_offset: Annotated[int, "elements of x before the first that is read"]
     y_offset: Annotated[int, "elements of y before the first that is written"]
@@ -58,7 +61,7 @@ class Offsets(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class CopyWalk(ByAxis):
-    """Loops around the elements or runs that are copied, the innermost last."""
+    """Sizes and strides of the loops around the elements or contiguous runs that are copied, the innermost last."""
 
     d: Annotated[Mapping[str, int], "trips of this loop"]
     x_s: Annotated[Mapping[str, int], "elements of x from trip to trip; 0: the same again"]

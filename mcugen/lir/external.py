@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs and outputs in the caller's buffers, which need no arena and no copies."""
+"""Zero-copy inputs and outputs, which lie in the caller's buffers instead of the arena."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from mcugen.lir.state import copy_of
 
 
 def lend_buffers(program: Program) -> None:
-    """Make inputs GIVEN and outputs TAKEN, except those outside the arena, such as a streamed input.
+    """Put inputs and outputs in the caller's memory (Space.GIVEN and Space.TAKEN), in place.
 
-    An output that is also an input, a state, a constant, or another output is copied at the end. Moves of an input or
-    to an output are removed: the caller's buffers are read and written directly.
+    A streamed input, which has no memory, stays as it is. An output that is also an input, a state, a constant or
+    another output is copied at the end. Moves of a whole input or to a whole output are removed, so that layers read
+    and write the caller's buffers directly.
     """
     for endpoint in program.inputs:
         if endpoint.buffer.space is Space.INPUT:

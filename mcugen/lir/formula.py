@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formulas of numbers that depend on sizes known only at run time, and their derivation from examples."""
+"""Formulas of numbers that depend on sizes known only at run time, and their derivation from examples.
+
+A symbol is such a size. For example, the number of output rows may be (height + 1) // 2.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ from itertools import combinations, product
 import numpy as np
 
 Sizes = Mapping[str, int]
-"""A value for each symbol."""
-
+"""The value of each symbol by name."""
 Number = int | float
+"""A number in a program that may depend on sizes."""
 
 
 @dataclass(frozen=True)
 class Atom:
-    """(size of `symbol` + add) / divide, rounded down."""
+    """The integer (size of `symbol` + add) // divide."""
 
     symbol: str
     add: int = 0
@@ -30,7 +33,7 @@ class Atom:
 
 
 Monomial = tuple[Atom, ...]
-"""A product; the empty one is 1."""
+"""A product of atoms; the empty product is 1."""
 
 
 def _product(atoms: Monomial, sizes: Sizes) -> int:
@@ -39,7 +42,7 @@ def _product(atoms: Monomial, sizes: Sizes) -> int:
 
 @dataclass(frozen=True)
 class Polynomial:
-    """Σ coefficient · product of atoms: an integer."""
+    """An integer: the sum of products of atoms, each times an integer coefficient."""
 
     terms: tuple[tuple[int, Monomial], ...]
 
@@ -48,7 +51,7 @@ class Polynomial:
         return sum(factor * _product(atoms, sizes) for factor, atoms in self.terms)
 
     def magnitude(self, sizes: Sizes) -> int:
-        """Return the sum of the terms' magnitudes, which bounds all partial sums."""
+        """Return the sum of the magnitudes of the terms for given sizes, which bounds all partial sums."""
         return sum(abs(factor) * abs(_product(atoms, sizes)) for factor, atoms in self.terms)
 
     def renamed(self, prefix: str) -> Polynomial:
@@ -60,7 +63,7 @@ class Polynomial:
 
 @dataclass(frozen=True)
 class Quotient:
-    """numerator / denominator: a real number, of the numerator's type."""
+    """The real number numerator / denominator, of the numerator's type (float or Double)."""
 
     numerator: float
     denominator: Polynomial
@@ -73,7 +76,7 @@ class Quotient:
 
 @dataclass(frozen=True)
 class ValueTable:
-    """One value for each size of `symbol` from `low` on."""
+    """A table of values: one for each size of `symbol` from `low` on."""
 
     symbol: str
     low: int
@@ -85,13 +88,14 @@ class ValueTable:
 
 
 Formula = Polynomial | Quotient | ValueTable
+"""A number as a function of sizes."""
 
 
 @dataclass(frozen=True)
 class Symbol:
-    """A size known only at run time, from `low` to `high`.
+    """A size that is known only at run time, from `low` to `high`, both included.
 
-    It is an argument of the run function, or else the only element of the model output `output`.
+    It is an argument of the run function; if `output` is given, it is the only element of that output of the model.
     """
 
     name: str
@@ -106,11 +110,15 @@ _PERIODS = (*range(2, 17), 20, 24, 32, 48, 64)
 
 @dataclass
 class Fitter:
-    """A fitter of formulas to numbers that are known at some points.
+    """Finds formulas for numbers that are known at some points.
 
-    `reference` is one of them, and those that differ from it in one symbol make the lines along which the
-    dependence on that symbol is found. A formula is accepted only if it is right at every point, and if enough
-    points confirm it (or no size of the range is missing).
+    The dependence on one symbol is found along the points that differ from `reference` in that symbol only. A formula
+    is accepted only if it is exact at every point, and if enough points confirm it or no size of the range is missing.
+
+    Attributes:
+        symbols: The sizes that numbers may depend on.
+        points: The sizes at which numbers are known.
+        reference: One of the points.
     """
 
     symbols: Sequence[Symbol]
@@ -119,7 +127,10 @@ class Fitter:
     _formulas: dict[tuple[object, ...], Formula | None] = field(default_factory=dict)
 
     def fit(self, values: Sequence[Number]) -> Formula | None:
-        """Return the formula with these values at the points, in order; None if there is none."""
+        """Return the formula of a number whose values at `points` are given in order.
+
+        None if no formula is accepted.
+        """
         key: tuple[object, ...] = (type(values[0]), *values)  # The type distinguishes 1 and 1.0.
         if key not in self._formulas:
             self._formulas[key] = self._fit(values)

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program as a pipeline over frames: two parts that share no memory except by moves between them."""
+"""A program as a pipeline over frames: one core computes the first part, another core the second part.
+
+The first part works on a frame while the second part works on the previous frame. The parts share no memory; moves
+between them (the hand-over) copy the buffers that the second part needs.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from dataclasses import replace
 
 from mcugen.lir.copies import MOVE_KERNEL, MoveOptions
 from mcugen.lir.program import MOVE, Access, Buffer, Instr, Operand, Program, Space, aligned
-from mcugen.lir.state import is_move
+from mcugen.lir.state import is_state_copy
 
 
 def may_cut(program: Program, at: int) -> bool:
@@ -32,9 +36,9 @@ def _is_torn(program: Program, at: int) -> bool:
     return any(b.space is Space.STATE for b in first & second) or bool(outputs & written) or not outputs <= second
 
 
-def early_states(program: Program) -> None:
-    """Move each update of a state to the place behind the last reader of the old state."""
-    for instr in [i for i in program.instrs if is_move(i)]:
+def update_states_early(program: Program) -> None:
+    """Move each state update to just after the last instruction that uses the old state or the new value."""
+    for instr in [i for i in program.instrs if is_state_copy(i)]:
         used = {o.buffer for o in instr.operands}
         program.instrs.remove(instr)
         last = max((i for i, other in enumerate(program.instrs) if used & _buffers([other])), default=-1)
@@ -42,14 +46,17 @@ def early_states(program: Program) -> None:
 
 
 def crossing(program: Program, at: int) -> list[Buffer]:
-    """Return the buffers that the part before a cut computes or receives, and the part after it reads."""
+    """Return the arena buffers that cross a cut: the part after it reads them, the part before it has them."""
     available = {e.buffer for e in program.inputs} | _buffers(program.instrs[:at])
     read = _buffers(program.instrs[at:])
     return [b for b in program.buffers if b.planned and b in available and b in read]
 
 
 def cut(program: Program, at: int) -> None:
-    """Cut a program before an instruction; the second part gets its own copies of the buffers that cross the cut."""
+    """Cut a program into two parts before instruction `at`, in place, and insert the moves of the hand-over.
+
+    The second part reads its own copies of the buffers that cross the cut.
+    """
     moves, copies = list[Instr](), dict[Buffer, Buffer]()
     for buffer in crossing(program, at):
         copies[buffer] = copy = Buffer(f"{buffer.name}.before", buffer.dtype, buffer.count, Space.ARENA)
@@ -65,14 +72,14 @@ def cut(program: Program, at: int) -> None:
 
 
 def separate_areas(program: Program) -> None:
-    """Give each part of a pipeline its own area."""
+    """Assign the buffers of the second part of a pipeline to arena area 1, so that each part is planned on its own."""
     assert program.handover is not None
     for buffer in _buffers(program.instrs[program.handover.stop :]):
         buffer.area = int(buffer.planned)
 
 
 def join_areas(program: Program) -> None:
-    """Join the areas of the arena to one area, the second behind the first."""
+    """Join the planned areas of a pipeline's two parts to one area, the second after the first."""
     first = aligned(program.area_sizes[0])
     for buffer in program.buffers:
         if buffer.planned and buffer.area:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Declaration of kernels, from which emission, templates, documents and tests follow."""
+"""Declaration of kernels: their operands, parameters, conditions and costs.
+
+Instructions, templates, documents and tests are derived from the declarations.
+"""
 
 from __future__ import annotations
 
@@ -27,22 +30,25 @@ HALVES = "float16-weights"
 """Tuning flag: weights that float16 represents are stored as float16 by all layers that have kernels for it."""
 
 PAIRED_LOADS = "paired-loads"
-"""Tuning flag: load a word beside each product instead of many at once, for CPUs that issue both in a cycle."""
+"""Tuning flag: pair each product with the load of one word, for CPUs that issue both in one cycle."""
 
 WORD_WEIGHTS = "word-weights"
-"""Tuning flag: load int8 weights by words, since each load stalls."""
+"""Tuning flag: load four int8 weights as one word, for memories on which each load stalls."""
 
 SEPARATE_SUMS = "separate-sums"
-"""Tuning flag: add float products by separate instructions, where that takes less time."""
+"""Tuning flag: add float products by separate instructions, for cores on which a fused multiply-add is slower."""
 
 HALF_SEPARATE_SUMS = "half-separate-sums"
-"""Tuning flag: add every second float product separately, for half the time saved and half the instructions."""
+"""Tuning flag: add every second float product separately; saves half the time of SEPARATE_SUMS for half its code."""
 
 SHORT_LOOPS = "short-loops"
 """Tuning flag: unroll long loops only a few times, to save code."""
 
 SPENDING = "spending"
-"""Tuning flag: spend flash and working memory on time. Without it, kernels that do so are used only by name."""
+"""Tuning flag: allow kernels that take more flash or scratch memory to save time (Kernel.spends).
+
+Without the flag, such kernels are used only if the user names them.
+"""
 
 CHECKED = "checked-indices"
 """Tuning flag: the code checks every constant that determines an address or the end of a loop."""
@@ -50,32 +56,30 @@ CHECKED = "checked-indices"
 
 @dataclass(frozen=True)
 class Declared:
-    """A member of a parameter struct or an option of a template, as its class declares it.
-
-    `kind` is int (int32_t in C), Wide (int64_t), float, Double, or object for one whose value brings its type: float
-    or Double as the kernel computes, and numbers of an expression. With `many` the value is a mapping of several
-    members by name, which begin with the field's name.
-    """
+    """A member of a parameter struct or an option of a template, as its Params or Options class declares it."""
 
     name: str
     kind: type
+    """Its type: int (int32_t in C), Wide (int64_t), float or Double; object if each value brings its own type."""
     meaning: str
+    """Description with the unit."""
     many: bool = False
+    """Whether the value maps the names of several members, which begin with `name`, to numbers."""
     is_trained: bool = False
-    """Whether it follows from scales, zero points or weights: another training gives another."""
+    """Whether the value follows from scales, zero points or weights, so that training the model again changes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Params:
     """A group of members of a kernel's parameter struct; subclasses annotate each with its meaning and unit.
 
-    A member is an int, Wide, float, Double or Real; `| None` where some variants of the kernel lack it; a mapping of
-    names to numbers where their count depends on the layer (an axis each, say). A name that is a word of Python ends
-    with an underscore, which C does not see.
+    A member is an int, Wide, float, Double or Real; `| None` if some variants of the kernel lack the member; a mapping
+    of names to numbers if the number of members depends on the layer, for example one for each axis. A member whose C
+    name is a Python keyword has a trailing underscore, which is removed in C.
     """
 
     by_place: ClassVar[bool] = False
-    """Whether assembly reads them by where they lie, and no C by their names."""
+    """Whether assembly reads the members by their offsets in the struct, and no C code by their names."""
 
     @classmethod
     def declared(cls) -> tuple[Declared, ...]:
@@ -102,7 +106,7 @@ class Params:
 class Options:
     """Values that only a kernel's template sees: flags, C types, texts. Subclasses annotate each with its meaning.
 
-    Equal options and equal baked parameters share one C function.
+    Layers with equal options and equal baked parameters share one C function.
     """
 
     @classmethod
@@ -116,7 +120,7 @@ class Options:
 
 
 class ExpressionParams(Params):
-    """A group of members that expressions in the template's options read, instead of the template itself."""
+    """A group of members that C expressions in the template's options read, not the template's own text."""
 
 
 class ByAxis(Params):
@@ -133,10 +137,10 @@ def _axis(name: str) -> int:
 
 
 Real = Annotated[float, "real"]
-"""float or Double: as the kernel computes, see mcugen.lir.program.real_param."""
+"""Type of a member that is float or Double, as the kernel computes (mcugen.lir.program.real_param)."""
 
 Trained = Annotated[int, "trained"]
-"""An int that follows from scales, zero points or weights, as all floats and all Wide ones do."""
+"""Type of an int member that follows from scales, zero points or weights, as all float and Wide members do."""
 
 
 def _requirement(condition: Callable[[Any], bool]) -> str:
@@ -178,9 +182,15 @@ def _convert(name: str, kind: type, value: Any) -> Param:
 
 @dataclass(frozen=True)
 class Role:
-    """An operand of a kernel: its name is the C parameter's.
+    """The declaration of an operand of a kernel.
 
-    `types` are the elements that it may have, () if any; `several` stands for operands whose names begin so: x0, x1, …
+    Attributes:
+        name: Name of the C parameter; with `several`, the beginning of the names x0, x1, …
+        access: Whether the kernel reads or writes it.
+        meaning: Description.
+        types: Allowed element types; () if any.
+        optional: Whether some layers lack the operand.
+        several: Whether the role stands for any number of operands.
     """
 
     name: str
@@ -191,7 +201,7 @@ class Role:
     several: bool = False
 
     def takes(self, name: str) -> bool:
-        """Return whether the declaration is that of an operand with this name."""
+        """Return whether this role declares an operand with the given name."""
         return name.startswith(self.name) if self.several else name == self.name
 
 
@@ -312,11 +322,11 @@ class Kernel:
         return self.extra(spec_of(node)) if self.extra else 0
 
     def way_of(self, node: Node) -> str:
-        """Return which of its variants the kernel uses for a node; "" if it has only one."""
+        """Return the name of the variant that the kernel uses for a node; "" if it has only one."""
         return self.way(spec_of(node)) if self.way else ""
 
     def slowdown_of(self, node: Node) -> float:
-        """Return the factor of the instructions that the cost terms give."""
+        """Return the factor by which a node takes more instructions than the kernel's cost terms give."""
         return self.slowdown(spec_of(node)) if self.slowdown else 1.0
 
     def code_of(self, node: Node) -> int | None:
@@ -366,7 +376,7 @@ class Kernel:
 
     @property
     def named_members(self) -> tuple[Declared, ...]:
-        """Return the members that the template reads by name."""
+        """Return the struct members except those that assembly reads by their offsets."""
         by_place = {m.name for group in self.params if group.by_place for m in group.declared()}
         return tuple(member for member in self.members if member.name not in by_place)
 
@@ -377,19 +387,26 @@ class Kernel:
 
 
 def no_rounds(instr: Instr) -> int:
-    """Return 0: for kernels in which data decide branches, but no loop's end."""
+    """Return 0, as `Kernel.rounds` of kernels in which data decide branches, but not the iterations of loops."""
     return 0
 
 
 @dataclass(frozen=True)
 class Call:
-    """A future instruction: a kernel on buffers by role, in the order of its C parameters.
+    """A call of a kernel, from which the builder makes an instruction.
 
-    `params` and `options` are instances of the kernel's groups, in their order. `access` is of operands that are used
-    otherwise than declared: a part of a larger result is INOUT. `overlaps` say how far its output may lie over inputs,
-    `inplace` are pairs (output role, input role) that may begin at one address; `baked` are parameters that are
-    literals besides the kernel's; `variant` is what the C function's name tells besides, `note` what the listing says
-    (by default: the types); `gathers` is that of Instr.
+    Attributes:
+        kernel: The kernel.
+        operands: Buffers by role, in the order of the C parameters.
+        params: Instances of the kernel's groups of parameters, in order.
+        options: Instances of the kernel's groups of options, in order.
+        access: Access of operands that differs from the declaration: a part of a larger result is INOUT.
+        overlaps: How far outputs may overlap inputs.
+        inplace: Pairs of output role and input role that may begin at the same address.
+        baked: Parameters that become literals in addition to the kernel's own.
+        variant: Suffix of the C function's name.
+        note: Text of the listing; by default the types.
+        gathers: Access pattern of an image that is read channel by channel (Instr.gathers).
     """
 
     kernel: Kernel
@@ -432,18 +449,18 @@ class Call:
         )
 
     def scalars(self) -> dict[str, Param]:
-        """Return the members of the parameter struct, and those baked into the code."""
+        """Return the values of all parameters by name: members of the struct, and those baked into the code."""
         members = {name: value for group in self.params for name, value in group.values().items()}
         return {name: value for name, value in members.items() if name not in self.kernel.without}
 
     def template_options(self) -> dict[str, object]:
-        """Return the options of the template."""
+        """Return the values of the template's options by name."""
         return {name: value for group in self.options for name, value in group.values().items()}
 
 
 @dataclass(frozen=True)
 class Site:
-    """The context in which a kernel emits a node's instruction: its buffers, and new ones named after it."""
+    """The context in which a kernel emits a node's instructions: the node's buffers, and new buffers named after it."""
 
     builder: Builder
     node: Node
@@ -472,7 +489,7 @@ class Site:
         return self.builder.const(self._called(name), data)
 
     def growing_const(self, name: str, data: Array) -> Buffer:
-        """Return a constant that may continue behind its end at other sizes; see Builder.growing_const."""
+        """Return a constant that may be longer at other run-time sizes; see Builder.growing_const."""
         return self.builder.growing_const(self._called(name), data)
 
     def scratch(self, name: str, dtype: DType, count: int) -> Buffer:
@@ -490,7 +507,7 @@ class Site:
         variant: str = "",
         gathers: Gathered | None = None,
     ) -> Call:
-        """Return the kernel's instruction."""
+        """Return a call of the kernel; the arguments are attributes of Call."""
         return Call(
             self.kernel, operands, params, options, overlaps=overlaps, inplace=inplace, variant=variant, gathers=gathers
         )

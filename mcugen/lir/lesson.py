@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The instructions of training: a call runs inference, then optionally the loss, and then the update."""
+"""The instructions of on-device training: a call runs inference, and then optionally the loss and the update."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ STOP_KERNEL = Kernel(
 )
 
 
-def lesson_names(graph: Graph) -> set[str]:
-    """Return the names of inputs and outputs that inference does not have."""
+def training_port_names(graph: Graph) -> set[str]:
+    """Return the names of the inputs and outputs that only training has: target, rate and loss.
+
+    Empty without training.
+    """
     lesson = graph.lesson
     return set() if lesson is None else {lesson.target, lesson.rate, lesson.loss}
 
 
 def phases(graph: Graph, lesson: Lesson) -> list[list[Node]]:
-    """Return the nodes of inference, the further nodes of the loss, and the rest, each in order."""
+    """Return the nodes of each phase in order: inference, the loss, and the update."""
     results = dict(zip(graph.output_names, graph.outputs, strict=True))
     runs = [value for name, value in results.items() if name != lesson.loss and name not in lesson.states]
     scheduled: set[Node] = set()
@@ -44,7 +47,7 @@ def phases(graph: Graph, lesson: Lesson) -> list[list[Node]]:
 
 
 def stops(program: Program, ports: LessonPorts) -> Iterator[Instr]:
-    """Yield the instructions that end an inference call, and a call for the loss only."""
+    """Yield the two instructions at which a call may end: after inference, and after the loss."""
     for phase, operands in enumerate([(), (Operand("x", Access.IN, ports.loss.buffer),)]):
         name = f"{program.name}.stop{phase}"
         yield Instr(STOP, name, operands, {"phase": phase}, op=STOP, origin=(name,), declaration=STOP_KERNEL)
@@ -60,7 +63,15 @@ def lesson_inputs(graph: Graph, lesson: Lesson, builder: Builder) -> tuple[Endpo
 def lesson_ports(
     graph: Graph, lesson: Lesson, builder: Builder, inputs: tuple[Endpoint, Endpoint], run_ends: int
 ) -> LessonPorts:
-    """Return the training inputs and the loss, which is computed behind the first `run_ends` instructions."""
+    """Return the endpoints of training, and give the loss a buffer of its own.
+
+    Args:
+        graph: The trainable graph.
+        lesson: Description of its training.
+        builder: Builder of the program.
+        inputs: Endpoints of target and rate.
+        run_ends: Number of instructions that belong to inference.
+    """
     loss = dict(zip(graph.output_names, graph.outputs, strict=True))[lesson.loss]
     first = {name: builder.const(f"{name}.first", array) for name, array in lesson.first.items()}
     of_run = builder.program.instrs[:run_ends]

@@ -13,14 +13,14 @@ from mcugen.hir.graph import Graph, Node
 from mcugen.lir.builder import Builder
 from mcugen.lir.external import lend_buffers
 from mcugen.lir.kernel import Kernel
-from mcugen.lir.lesson import lesson_inputs, lesson_names, lesson_ports, phases, stops
+from mcugen.lir.lesson import lesson_inputs, lesson_ports, phases, stops, training_port_names
 from mcugen.lir.program import Program, Space
 from mcugen.lir.state import Move, keep_state
 
 
 @runtime_checkable
 class Lowerable(Protocol):
-    """An operator that knows its kernels; those that always vanish before lowering need not."""
+    """An operator that can be lowered. Operators that passes always replace before lowering need no `lower`."""
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Emit the instructions that compute `node`."""
@@ -37,7 +37,7 @@ def lower(
     *,
     widens: bool = False,
 ) -> Program:
-    """Return the program that computes `graph` on a CPU with `features`. Its buffers have no addresses yet.
+    """Return the program that computes `graph` on a CPU with `features`; its memory is not planned yet.
 
     Args:
         graph: Graph to lower.
@@ -54,7 +54,7 @@ def lower(
     builder = Builder(program, features, optimize, choices, any_size, remarks, widens)
     kept = set(states.values())
     program.states = [builder.endpoint(v.name, v, Space.STATE) for v in graph.inputs if v.name in kept]
-    apart = lesson_names(graph)
+    apart = training_port_names(graph)
     program.inputs = [builder.endpoint(v.name, v, Space.INPUT) for v in graph.inputs if v.name not in kept | apart]
     _lower_phases(graph, builder)
     moves = []
@@ -104,8 +104,8 @@ def _lower(nodes: Iterable[Node], builder: Builder) -> None:
 
 def _lower_each(nodes: Iterable[Node], builder: Builder) -> None:
     for node in nodes:
-        if (kernel := builder.of_library(node)) is not None:
-            builder.emit_by(kernel, node)
+        if (kernel := builder.chosen_library_kernel(node)) is not None:
+            builder.emit_kernel(kernel, node)
             continue
         if not isinstance(node.op, Lowerable):
             raise VerificationError("every operator must have a kernel", node.place, "report this as a bug of mcugen")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequencing of copies that must seem simultaneous: a state may become another state's old value."""
+"""Order of copies that must have the effect of simultaneous copies: a state may get another state's old value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from mcugen.lir.program import Buffer
 
 Move = tuple[Buffer, Buffer]
-"""Source and target."""
+"""A copy: source and target."""
 
 
 def order_moves(moves: Sequence[Move], spare: Callable[[Buffer], Buffer]) -> Iterator[Move]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Overlap of an output with an input that is read while the output is written."""
+"""Overlap of an output with an input that is still being read while the output is written."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 
 def min_lead_bytes(steps: Iterable[tuple[int, int]]) -> int:
-    """Return the fewest bytes by which an output must begin before its input.
+    """Return the smallest number of bytes by which an output must begin before an input that it may overlap.
 
-    The kernel goes forward through both. The output is safe if no write reaches a byte that is read later: output +
+    The kernel goes forward through both. The overlap is safe if no write reaches a byte that is read later: output +
     written <= input + unread. A negative result means that the output may begin within the input.
 
     Args:
@@ -20,5 +20,5 @@ def min_lead_bytes(steps: Iterable[tuple[int, int]]) -> int:
 
 
 def extent(into: int, out: int, lead: int) -> int:
-    """Return the fewest bytes that an input of `into` bytes and an output of `out` bytes take together; see Overlap."""
+    """Return the fewest bytes that an input of `into` and an output of `out` bytes take with this Overlap.lead."""
     return min(into + out, max(out, into + lead) if lead > 0 else max(into, out))

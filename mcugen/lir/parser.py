@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A parser of the low-level IR's text form by `printer`, for tests of ordering and planning as text.
+"""A parser of the text form of the low-level IR (mcugen.lir.printer), for tests of ordering and planning.
 
-What the text leaves out has a plain value: constants are zeros, inputs and outputs have one axis, parameters are ints
-and floats, and options of templates are the texts that stand there. Lives are computed, never read.
+Data that the text leaves out gets default values: constants are zeros, inputs and outputs have one axis, parameters are
+ints and floats, and template options are strings. Live ranges are computed, not read.
 """
 
 from __future__ import annotations

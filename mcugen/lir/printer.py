@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text form of the low-level IR: buffers with addresses and life spans, instructions with access marks."""
+"""Text form of the low-level IR: buffers with addresses and live ranges, instructions with operands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mcugen.lir.program import Buffer, Control, Instr, Operand, Program, Space
 
 
 def print_program(program: Program) -> str:
-    """Return the text of a whole program; it is stable, meant to be compared."""
+    """Return the text of a program; equal programs give equal text, so that tests can compare it."""
     ranges = program.live_ranges()
     lines = [f"program {program.name} {{", f"  arena {_arena(program)} bytes, weights {program.weights_size} bytes"]
     lines += [_print_buffer(b, ranges.get(b)) for b in program.buffers]

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from mcugen.lir.kernel import Kernel
 
 ALIGNMENT = 16
-"""Bytes: every buffer starts at a multiple of it in the arena, whose own start is aligned so (Helium loads 16)."""
+"""Alignment in bytes of the arena, and of every buffer in it; Helium loads 16 bytes."""
 
 
 WORD = 4
-"""Bytes: what a part of another buffer begins at a multiple of, or of its elements' size if that is more.
+"""Alignment in bytes of a part of another buffer, unless its elements are larger.
 
-No load or store of a kernel asks for more: LDM, LDRD and their vector kin want words, C the type's own size.
+No load or store of a kernel needs more: LDM, LDRD and vector loads need words, C needs the size of the type.
 """
 
 
 STATE_MARK_BYTES = 4
-"""Bytes of the mark behind the states in the caller's struct: a word that shows that NAME_reset was called."""
+"""Bytes of the mark after the states in the caller's struct, which shows that NAME_reset was called."""
 
 
 def aligned(nbytes: int) -> int:
@@ -38,11 +38,12 @@ def aligned(nbytes: int) -> int:
 
 
 class Space(Enum):
-    """The memory of a buffer. INPUT and OUTPUT lie in the arena, too, and are visible to the caller.
+    """The memory of a buffer.
 
-    STATE buffers are members of a struct that the caller keeps from call to call. The STREAM buffer is an input that
-    the caller provides row by row: it has no memory, and only `read_rows` reads it. GIVEN and TAKEN are inputs and
-    outputs in the caller's memory; the former are only read.
+    INPUT and OUTPUT are buffers of the arena that the caller accesses, ARENA are all other buffers of the arena, and
+    CONST are constants. STATE buffers are members of a struct that the caller keeps from call to call. A STREAM buffer
+    is an input that the caller provides row by row: it has no memory, and only `read_rows` reads it. GIVEN and TAKEN
+    are inputs and outputs in the caller's memory; GIVEN is only read.
     """
 
     INPUT = "input"
@@ -76,9 +77,16 @@ class Access(Enum):
 
 @dataclass(eq=False)
 class Buffer:
-    """A run of elements. CONST buffers carry `data`; all others get their `offset` from the planner (bytes).
+    """A contiguous array of elements.
 
-    `area` is which of the arena's memories it lies in; offsets count from the beginning of that area.
+    Attributes:
+        name: Its name.
+        dtype: Type of the elements.
+        count: Number of elements.
+        space: Its kind of memory.
+        data: Contents of a constant.
+        offset: Offset in bytes from the start of its area of the arena; None until memory is planned.
+        area: Index of its area, if the arena is divided over several memories.
     """
 
     name: str
@@ -102,10 +110,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Lanes:
-    """Elements `first` to before `first` + `count` of each `pitch` elements of a buffer.
-
-    They are some channels of every pixel.
-    """
+    """Some channels of each pixel of a buffer: of every `pitch` elements, `count` elements from index `first` on."""
 
     first: int
     count: int
@@ -114,7 +119,10 @@ class Lanes:
 
 @dataclass(frozen=True)
 class Gathered:
-    """Reading of an image for some channels: bytes from pixel to pixel, and bytes used of each pixel."""
+    """Access pattern that reads some channels of each pixel of an image.
+
+    `pitch` is the distance of two pixels, `taken` what is read of each pixel, both in bytes.
+    """
 
     pitch: int
     taken: int
@@ -122,9 +130,14 @@ class Gathered:
 
 @dataclass(frozen=True)
 class Operand:
-    """One operand of an instruction: its role is the C parameter's name.
+    """One operand of an instruction.
 
-    With `lanes` only these of the buffer are used, and the address of the first is what is passed.
+    Attributes:
+        role: Name of the C parameter.
+        access: Whether the instruction reads or writes the buffer.
+        buffer: The buffer.
+        lanes: The channels of the buffer that the instruction uses; the kernel gets the address of the first one. None:
+            the whole buffer.
     """
 
     role: str
@@ -141,86 +154,87 @@ class Control(Enum):
     """Begins a block that runs if `cond` is not 0."""
     ELSE = "else"
     FOR = "for"
-    """Begins a block that runs `steps` times, while `cond` is not 0 if there is such an operand.
+    """Begins a loop of `steps` iterations, which ends early if there is an operand `cond` and it is 0.
 
-    It counts in `index`. Its further results are buffers of which each step writes a part.
+    The operand `index` counts the iterations. Its other results are buffers of which each iteration writes a part.
     """
     STREAM = "stream"
-    """Begins a block that runs a list of `events`: the number of a case each.
+    """Begins a block of line-buffer fusion, which runs its CASE blocks in the order that `events` lists.
 
-    Directly within are cases, and nothing else. Its results (OUT) are buffers of which events write parts; what it
-    declares of overlaps holds for the whole block, at whose end the input's life ends.
+    The block contains only cases. Its results (OUT) are buffers of which the events write parts. Its overlaps hold for
+    the whole block; its inputs live until the end of the block.
     """
     CASE = "case"
-    """Begins, within such a block, what the events of one number do: `case`, counted from 0 in their order."""
+    """Begins a case of a STREAM block: the instructions that run at each event with the number `case`."""
     FORK = "fork"
-    """Begins a block of two sides, up to ELSE and from there on, which two cores may run at once: neither reads or
-    writes a word that the other writes. What it declares of overlaps holds within a side, and for the whole block.
+    """Begins a block of two sides, separated by ELSE, which two cores may run at the same time.
+
+    Neither side reads or writes a word that the other side writes. The overlaps of the marker hold within each side and
+    for the whole block.
     """
     END = "end"
 
 
 MOVE = "move"
-"""The kernel that copies (a part of) buffer `x` to (a part of) `y`: no call, where the planner gives both one place.
+"""Name of the kernel that copies `nbytes` bytes of buffer `x` to `y`; no code if both get the same address.
 
-Its parameter `nbytes` is how much; `x_at` and `y_at` (bytes, 0 if there are none) are where the parts begin. A move
-that is the first to write to `y` begins its life (Access.OUT); what other parts of `y` hold, is nothing yet.
+The parameters `x_at` and `y_at` are the byte offsets in both buffers, 0 by default. The first move to `y` begins the
+live range of `y` (Access.OUT); the other parts of `y` are undefined then.
 """
 
 READ_WEIGHTS = "read_weights"
-"""The kernel that has the caller write constants of a layer, `x`, to `y`."""
+"""Name of the kernel that calls back the caller to write a layer's constants `x` to buffer `y`."""
 
 STAGE_WEIGHTS = "stage_weights"
-"""The kernel that copies constants of a layer, `x`, to `y`, where they are read faster."""
+"""Name of the kernel that copies a layer's constants `x` to buffer `y` in a faster memory."""
 
 BEGIN_WEIGHTS = "begin_weights"
-"""The kernel that begins such a copy, which goes on while what stands behind it runs: until END_WEIGHTS, nobody else
-may use `y`."""
+"""Name of the kernel that begins such a copy by DMA; only END_WEIGHTS may use `y` until the copy is done."""
 
 END_WEIGHTS = "end_weights"
-"""The kernel that waits until the copy to `y` is done: copies end in the order in which they began."""
+"""Name of the kernel that waits until the copy to `y` is done; copies end in the order in which they began."""
 
 TRANSFER_KERNELS = (READ_WEIGHTS, STAGE_WEIGHTS, BEGIN_WEIGHTS, END_WEIGHTS)
-"""Instructions that bring constants to a layer and compute nothing."""
+"""Kernels that copy or read a layer's constants and compute nothing."""
 
 DECODE_WEIGHTS = "decode_weights"
-"""The kernel that writes constants of a layer to `y`, of which `x` has a code."""
+"""Name of the kernel that decompresses a layer's constants `x` to buffer `y`."""
 
 PREPARATION_KERNELS = (*TRANSFER_KERNELS, DECODE_WEIGHTS)
-"""Instructions that prepare a layer's constants."""
+"""Kernels that copy, read or decompress a layer's constants before the layer."""
 
 READ_ROWS = "read_rows"
-"""The kernel that has the caller write `rows` rows of the streamed input, from row `next` (INOUT) on, to `y`.
+"""Name of the kernel that calls back the caller to write `rows` rows of the streamed input to `y`.
 
-Its parameters besides: `axis`, that of the input which counts rows, and `bytes` of a row, which is what remains of the
-other axes in their order. It advances the counter; what the caller returns, if not 0, ends the run.
+The operand `next` (INOUT) is the number of the first row, which the kernel advances. The parameter `axis` is the axis
+of the input that counts rows, `bytes` is the size of a row. If the caller returns a value other than 0, the run ends.
 """
 
 
 STOP = "stop"
-"""The kernel at which a call ends that goes no further: `phase` 0 is a run, 1 a call that only judges what it found.
+"""Name of the kernel at which a call of a trainable model may end: after inference (`phase` 0) or the loss (`phase` 1).
 
-There it ends, too, if the loss (`x`) is no finite number. What stands before it stays before it.
+A call also ends there if the loss `x` is not finite. Instructions are never moved across it.
 """
 
 
 class Double(float):
-    """A parameter that C holds as double; any other float it holds as float."""
+    """A float parameter that C stores as double; other floats are stored as float."""
 
 
 class Wide(int):
-    """A parameter that C holds as int64_t whatever its value; any other int only where it must.
+    """An int parameter that C always stores as int64_t; other ints are stored as int32_t if they fit.
 
-    For parameters that a template shifts, say: what it writes must not mean something else for a small value.
+    It is for parameters that a template shifts, for example, so that the expression means the same for small values.
     """
 
 
 Param = int | float
-"""A per-layer scalar: int (int32_t, or int64_t where it needs to be), Wide, float or Double."""
+"""A scalar parameter of a layer: int (int32_t, or int64_t if needed), Wide, float or Double."""
 
 
 def param_dtype(value: Param) -> DType:
-    """Return the C type of a parameter: float, double, int32_t, or if needed int64_t or uint64_t."""
+    """Return the type of a parameter in C: float, double, int32_t or, if needed, int64_t or uint64_t."""
     if isinstance(value, float):
         return DType.FLOAT64 if isinstance(value, Double) else DType.FLOAT32
     if isinstance(value, Wide):
@@ -236,7 +250,7 @@ def real_param(value: float, dtype: DType) -> Param:
 
 
 def element_param(value: float, dtype: DType) -> Param:
-    """Return a tensor element as a parameter, in a C type that C converts back exactly."""
+    """Return an element of a tensor of type `dtype` as a parameter of a C type that holds it exactly."""
     if dtype.is_float:
         return real_param(value, dtype)
     if dtype.nbytes < 4 or dtype is DType.INT32:
@@ -246,10 +260,10 @@ def element_param(value: float, dtype: DType) -> Param:
 
 @dataclass(frozen=True)
 class Overlap:
-    """The output `out` may lie over the input `into` if it begins at least `lead` bytes before it.
+    """A permission: output `out` may overlap input `into` if it begins at least `lead` bytes before the input.
 
-    It is then written behind what is still to be read. A negative lead lets it begin within the input. See
-    mcugen.lir.overlap.
+    The output is then written only over input that is no longer needed. With a negative lead, the output may begin
+    within the input. See mcugen.lir.overlap.
     """
 
     out: str
@@ -259,15 +273,27 @@ class Overlap:
 
 @dataclass
 class Instr:
-    """A call of a kernel, or the marker of a block.
+    """An instruction: a call of a kernel, or the marker of a block.
 
-    `params` are scalars, passed in a constant struct unless named in `baked`: those become literals in a
-    copy of the kernel. `code` holds what only the template sees (text of expressions, flags); instructions
-    with the same kernel, baked values and code share one C function. `inplace` lists (out role, in role)
-    pairs that may begin at one address if the input is not read later, `overlaps` those that may lie over each other
-    at a distance. `macs` and `origin` are for reports.
-    `formulas` are of those parameters that depend on sizes known at run time; `params` then holds an example.
-    Instructions of the same `group` (other than 0) make one layer together. One that calls a `library` may fail.
+    Attributes:
+        kernel: Name of the kernel, or of the kind of marker.
+        name: Name of the tensor that it computes.
+        operands: Its buffers.
+        params: Scalar parameters, passed in a constant struct unless named in `baked`.
+        baked: Names of parameters that become literals in a copy of the kernel.
+        code: Template options. Instructions with equal kernel, baked values and code share one C function.
+        inplace: Pairs (output role, input role) that may begin at the same address if the input is not read later.
+        overlaps: Pairs that may overlap at a distance.
+        variant: Suffix of the C function's name.
+        reason: Reason for the kernel, for reports.
+        op: Name of the operator, for reports.
+        macs: Number of multiply-accumulates, for reports.
+        origin: Names of the ONNX nodes that it computes.
+        note: Description for the listing.
+        formulas: Formulas of parameters that depend on run-time sizes; `params` then holds example values.
+        control: Kind of marker; NONE for a call.
+        group: Number of a layer that consists of several instructions; 0 for a layer of one instruction.
+        library: Name of the library that the kernel calls; the call may fail.
     """
 
     kernel: str
@@ -324,7 +350,7 @@ class Instr:
 
     @property
     def distance(self) -> int:
-        """Return by how many bytes `y` must begin behind `x` for a move to copy nothing."""
+        """Return the distance in bytes from the start of `x` to that of `y` at which a move needs no code."""
         return self.part("x")[0] - self.part("y")[0]
 
     @property
@@ -346,9 +372,15 @@ class Instr:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A model input or output: its outward name and type, and its buffer.
+    """An input, output or state of a model.
 
-    `sizes` are the axes whose length is known at run time only; `shape` is the largest.
+    Attributes:
+        name: Its name in the model.
+        shape: Its shape; the largest one if some sizes are known only at run time.
+        dtype: Type of its elements.
+        quant: Its scale and zero point, if it is quantized.
+        buffer: Its buffer.
+        sizes: Formulas of the axes whose length is known only at run time.
     """
 
     name: str
@@ -365,9 +397,15 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class LessonPorts:
-    """Arguments and results of a training call, in the caller's memory.
+    """The arguments and results of a training call, which are in the caller's memory (see mcugen.hir.lesson).
 
-    `first` holds the initial values of states, by name. See mcugen.hir.lesson.
+    Attributes:
+        target: The expected class or output.
+        rate: The learning rates.
+        loss: The loss.
+        classes: Number of classes; 0 if the target is a tensor.
+        first: Constants with the initial values of states, by the name of the state.
+        layers: Names of the trained layers.
     """
 
     target: Endpoint
@@ -421,9 +459,16 @@ def _span_of_cases(
 
 @dataclass
 class Program:
-    """The instructions in order, with all buffers.
+    """A model as instructions over buffers.
 
-    The planner sets `area_sizes` (bytes) and `area_bounds`, which no plan that joins the same moves falls below.
+    Attributes:
+        name: Name of the model.
+        inputs: Its inputs.
+        outputs: Its outputs.
+        buffers: All buffers.
+        instrs: The instructions in the order of execution.
+        area_sizes: Bytes of each area of the arena; set by the memory planner.
+        area_bounds: Lower bound of each area's bytes, for all plans that eliminate the same moves.
     """
 
     name: str
@@ -458,7 +503,7 @@ class Program:
 
     @property
     def scratch_size(self) -> int:
-        """Return the sum of the scratch bytes of all instructions."""
+        """Return the sum of the scratch bytes of all instructions, although they may share memory."""
         return sum(o.buffer.nbytes for i in self.instrs for o in i.operands if o.access is Access.SCRATCH)
 
     @property
@@ -560,7 +605,7 @@ class Program:
         return wholes
 
     def cases(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the first and last instruction (the markers) of each case of the stream between two markers."""
+        """Return the first and last instruction (the markers) of each case of the STREAM block between two markers."""
         inside = [(i, j) for i, j in self.blocks() if start < i < end]
         return sorted((i, j) for i, j in inside if not any(a < i < b for a, b in inside))
 

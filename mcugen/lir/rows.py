@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The instruction that reads rows of an input from the caller: a callback of the caller, no function of ours."""
+"""The kernel that reads rows of a streamed input by a callback of the caller."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mcugen.lir.program import READ_ROWS
 
 @dataclass(frozen=True, kw_only=True)
 class ReadRowsParams(Params):
-    """Parameters of the rows that the caller writes."""
+    """Parameters of a read of input rows."""
 
     rows: Annotated[int, "rows that are read at once"]
     bytes: Annotated[int, "bytes of a row"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Specifications of layers for kernels: the operator's `spec`, built once and kept while the node stays the same."""
+"""Specifications of layers for kernels: the result of the operator's `spec`, cached while the node stays the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ A specification refers to types and constants, but never to nodes or values, whi
 
 
 class HasKernels:
-    """A trait: one of several kernels computes a layer of this operator; see mcugen.hir.traits.
+    """A trait of operators that several kernels can compute; see mcugen.hir.traits.
 
     Kernels that call libraries are registered by the operator's name (mcugen.kernels.families).
     """
@@ -35,7 +35,7 @@ class HasKernels:
 
 
 def own_kernels(op: Operator) -> tuple[Kernel, ...]:
-    """Return the kernels of an operator that has a choice of them."""
+    """Return mcugen's own kernels of an operator; empty if it has no choice of kernels."""
     return op.kernels if isinstance(op, HasKernels) else ()
 
 

@@ -13,17 +13,17 @@ from mcugen.lir.program import Access, Buffer, Endpoint, Instr, Operand, Program
 
 @dataclass(frozen=True)
 class Move:
-    """At the end of a call, `source` becomes the state `target`."""
+    """An update of a state: at the end of a call, the state `target` gets the value of `source`."""
 
     target: Endpoint
     source: Buffer
 
 
 def keep_state(program: Program, moves: Sequence[Move]) -> None:
-    """Append the moves to `program` with the effect of simultaneous moves: a state may become another's old value.
+    """Append the updates of states to a program, in place, with the effect of simultaneous updates.
 
-    Where nothing reads the old value any more, the new one is computed in the state's own memory, except by layers that
-    two cores compute side by side: the core beside may still read the old value.
+    If nothing reads the old value any more, the new value is computed directly in the state's memory. Layers that two
+    cores compute together are excepted, since the other core may still read the old value.
     """
     _rescue_outputs(program)
     names = {m.target.buffer: m.target.name for m in moves}
@@ -34,12 +34,12 @@ def keep_state(program: Program, moves: Sequence[Move]) -> None:
     for source, target in order_moves([(m.source, m.target.buffer) for m in moves], spare):
         program.instrs.append(copy_of(source, target, names.get(target, target.name)))
     for instr in list(program.instrs):
-        if is_move(instr):
+        if is_state_copy(instr):
             _compute_in_place(program, instr)
 
 
-def is_move(instr: Instr) -> bool:
-    """Return whether an instruction is an appended copy to a state."""
+def is_state_copy(instr: Instr) -> bool:
+    """Return whether an instruction is a copy to a state that `keep_state` appended."""
     return instr.kernel == COPY_KERNEL.name and instr.op == "state"
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The orders in which kernels read their inputs and write their outputs, and how far the two may overlap for them.
+"""The order in which a kernel reads its input and writes its output, and how far both may overlap in memory.
 
-A traversal is a sequence of steps, each of which reads what it needs before it writes. What is read but multiplied by
-nothing does not count: it may be overwritten.
+A traversal is a sequence of steps, each of which reads its inputs before it writes. Elements that are read, but do not
+affect the result, do not count: they may be overwritten.
 """
 
 from __future__ import annotations
@@ -18,35 +18,34 @@ from mcugen.lir.program import Overlap
 
 @dataclass(frozen=True)
 class Traversal:
-    """The order in which a kernel reads x and writes y, by step.
+    """The order in which a kernel reads x and writes y.
 
-    In elements: the first element of x that the step reads, or more than x has; the end of what it writes of y.
+    Attributes:
+        reads: For each step, the index of the first element of x that it reads; beyond the end of x if it reads none.
+        writes: For each step, the index after the last element of y that it writes.
     """
 
     reads: Array
     writes: Array
 
     def __add__(self, other: Traversal) -> Traversal:
-        """Return the traversal of both, one after the other."""
+        """Return the traversal that runs this one and then `other`."""
         return Traversal(np.concatenate([self.reads, other.reads]), np.concatenate([self.writes, other.writes]))
 
     @staticmethod
     def forward(count: int) -> Traversal:
-        """Return the traversal element by element, with equal numbers of reads and writes."""
+        """Return the traversal of `count` steps that each read and write one element."""
         return Traversal.pixels(np.zeros(1, np.int64), count)
 
     @staticmethod
     def runs(reads: Array, length: int) -> Traversal:
-        """Return the traversal of adjacent runs of `length` outputs that read inputs from `reads` on."""
+        """Return the traversal of steps that each write `length` elements; `reads` is the first input of each step."""
         reads = np.asarray(reads).reshape(-1)
         return Traversal(reads, (np.arange(len(reads)) + 1) * length)
 
     @staticmethod
     def rereading(reads: Array, length: int) -> Traversal:
-        """Return the traversal of runs that must not overwrite what they read.
-
-        It is as if each run read once more after writing.
-        """
+        """Return the traversal of `runs` whose steps must not overwrite their own inputs."""
         once = Traversal.runs(reads, length)
         return Traversal(np.repeat(once.reads, 2), np.repeat(once.writes, 2))
 
@@ -64,7 +63,7 @@ class Traversal:
 
 
 def nested(*axes: Array) -> Array:
-    """Return all sums of one entry an axis, the last axis fastest: the reading positions of nested loops."""
+    """Return all sums of one entry of each axis, last axis fastest: the read positions of nested loops."""
     total: Array = np.zeros(1, np.int64)
     for axis in axes:
         total = (total[:, None] + np.asarray(axis, np.int64)).reshape(-1)
@@ -72,9 +71,14 @@ def nested(*axes: Array) -> Array:
 
 
 def overlap(x: TensorType, y: TensorType, *orders: Traversal, out: str = "y", into: str = "x") -> list[Overlap]:
-    """Return how far y, the operand `out`, may overlap x, the operand `into`; an empty list if that saves nothing.
+    """Return how far output y may overlap input x; an empty list if an overlap is not allowed or saves nothing.
 
-    There are several `orders` if the kernel's fast path has another order than plain C.
+    Args:
+        x: Type of the input.
+        y: Type of the output.
+        *orders: The kernel's traversals; several if its fast path has another order than plain C.
+        out: Role of the output.
+        into: Role of the input.
     """
     if x.dtype is not y.dtype and 1 not in (x.dtype.nbytes, y.dtype.nbytes):
         return []  # C lets a compiler store elements of one type before it loads those of another, but for characters

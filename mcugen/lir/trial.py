@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lowering of single layers to evaluate a kernel; cached, as many forms of a graph have the same layer."""
+"""Lowering of a single layer with a kernel, to evaluate the kernel; results are cached."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Buffer, Program, Space
 
 MAX_CACHED_TRIALS = 500
-"""Trials: more than most models have layers and kernels for them."""
+"""Number of cached trials, more than most models have pairs of a layer and a kernel for it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A program of one layer; `inputs` are the buffers of the layer's inputs, as far as it reads them."""
+    """A program of one layer; `inputs` are the buffers of the layer's inputs, None for inputs that it does not read."""
 
     program: Program
     inputs: tuple[Buffer | None, ...]
 
     @staticmethod
     def of(node: Node, builder: Builder) -> Trial:
-        """Return what a builder has emitted for a node."""
+        """Return the trial that a builder has emitted for a node."""
         return Trial(builder.program, tuple(None if value is None else builder.placed(value) for value in node.inputs))
 
     @cached_property
     def constants(self) -> Mapping[object, int]:
-        """Return the bytes of each constant in flash, by the contents of the constant."""
+        """Return the size in bytes of each constant, by the contents of the constant."""
         constants = ((b.data, b.nbytes) for b in self.program.buffers if b.space is Space.CONST)
         return {data.tobytes(): nbytes for data, nbytes in constants if data is not None}
 
@@ -51,7 +51,7 @@ def trial(node: Node, kernel: Kernel, features: frozenset[str]) -> Trial:
     if (known := _TRIALS.get(key)) is not None:
         return known[0]
     builder = Builder(Program("trial"), features)
-    builder.emit_by(kernel, node)
+    builder.emit_kernel(kernel, node)
     result = Trial.of(node, builder)
     while len(_TRIALS) >= MAX_CACHED_TRIALS:
         del _TRIALS[next(iter(_TRIALS))]

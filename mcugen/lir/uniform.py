@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Baking of parameters on which all layers of a C function agree: literals replace members of the layers' structs."""
+"""Baking of uniform parameters: those that are equal in all layers of a C function become literals in the function."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from dataclasses import replace
 from mcugen.lir.program import Instr, Program
 
 FOLDABLE_PARAMETERS = frozenset({"batch"})
-"""Parameters that no template multiplies or adds: others stay members where they are 0 or 1, as a product with the
-literal 1, or a sum with 0, were code without effect (MISRA C:2012, rule 2.2).
+"""Parameters that may become the literals 0 and 1, since no template multiplies or adds them.
+
+Other parameters stay members of the struct if they are 0 or 1: a product with 1 or a sum with 0 would be code without
+effect (MISRA C:2012, rule 2.2).
 """
 
 
-def with_literals(programs: Sequence[Program]) -> list[Program]:
-    """Return the programs with literals for parameters that kernels call uniform, where all programs agree on them.
+def bake_uniform_parameters(programs: Sequence[Program]) -> list[Program]:
+    """Return the programs, which share C functions, with literals for uniform parameters (Kernel.uniform).
 
-    The programs share functions.
+    A parameter becomes a literal if it is equal in all layers of all programs that share the function.
     """
     alike: dict[tuple[object, ...], list[Instr]] = defaultdict(list)
     for instr in (instr for program in programs for instr in program.instrs):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copying or decoding of weights to the arena before their layer.
+"""Copying, reading or decompressing of weights to the arena before their layer.
 
-The caller's function reads them where no pointer reaches them. Elsewhere they are copied because the arena is read
-faster than their memory, perhaps while another layer runs.
+Weights outside the address space are read by a callback of the caller. Other weights are copied if the arena is faster
+than their memory, possibly while another layer runs.
 """
 
 from __future__ import annotations
@@ -58,18 +58,21 @@ class Staged:
 
     constant: Buffer
     beside: int | None = None
-    """First index of the member of `Program.wholes` before which a copy begins that runs beside other layers.
+    """Index of the instruction before which a copy begins that runs in parallel with other layers.
 
-    None for a copy that is made just before the reader.
+    It is the first instruction of one of `Program.wholes`. None for a copy that is made just before the reader.
     """
 
 
 def with_staged_weights(program: Program, staged: Mapping[int, Sequence[Staged]]) -> Program:
-    """Return another program, which copies constants to their own buffers before the readers, instructions or blocks.
+    """Return a copy of a program that copies constants to buffers of their own before they are read.
 
-    `staged` holds the constants by the index of the first instruction of one of `Program.wholes`, at whose end the
-    copies die. The programs share buffers but no instructions, so only the program whose memory was planned last can be
-    run.
+    Both programs share buffers but no instructions, so that only the program whose memory was planned last can be run.
+
+    Args:
+        program: The program.
+        staged: The constants to copy, by the index of the first instruction of one of `Program.wholes`, which reads
+            them and at whose end the copies die.
     """
     staged_program = replace(program, buffers=list(program.buffers), instrs=[], area_sizes=[0], area_bounds=[0])
     groups = _last_group(program)
@@ -111,7 +114,12 @@ def _in_order(copies: Sequence[Staged]) -> list[Staged]:
 
 @dataclass(frozen=True)
 class Decoded:
-    """A constant that is stored in another form, from which a call decodes it to a buffer."""
+    """A constant that is stored compressed.
+
+    Attributes:
+        stored: The constants of the compressed form.
+        call: Returns the call that decompresses them to a buffer.
+    """
 
     stored: Sequence[Buffer]
     call: Callable[[Buffer], Call]
@@ -122,9 +130,9 @@ class Decoded:
 
 
 def with_decoded_weights(program: Program, decoded: Mapping[Buffer, Decoded]) -> Program:
-    """Return another program that decodes constants to their own buffers just before the instruction that reads them.
+    """Return a copy of a program that decompresses constants to buffers just before the instruction that reads them.
 
-    No block and no output may read them. The two programs share buffers but no instructions, as with
+    No block and no output may read these constants. Both programs share buffers but no instructions, as with
     `with_staged_weights`.
     """
     kept = [buffer for buffer in program.buffers if buffer not in decoded]
@@ -146,9 +154,9 @@ def with_decoded_weights(program: Program, decoded: Mapping[Buffer, Decoded]) ->
 
 
 def with_read_weights(program: Program) -> None:
-    """Make each layer read its constants to their own buffers, which live as long as the layer.
+    """Make each layer first read its constants, by a callback of the caller, to buffers that live as long as the layer.
 
-    Outputs that are constants stay in the code.
+    The program is changed in place. Outputs that are constants stay in the code.
 
     Raises:
         UsageError: The program has blocks, whose constants would be read again in each step.
@@ -171,7 +179,7 @@ def with_read_weights(program: Program) -> None:
     program.instrs = instrs
 
 
-def largest_read(program: Program) -> int:
+def max_read_bytes(program: Program) -> int:
     """Return the most bytes of weights that one layer reads."""
     layers = [[program.instrs[i] for i in layer] for layer in program.layers()]
     return max((sum(i.operand("y").buffer.nbytes for i in x if i.kernel == READ_WEIGHTS) for x in layers), default=0)

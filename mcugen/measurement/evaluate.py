@@ -27,7 +27,7 @@ from mcugen.evaluation.sample_warnings import label_warnings, range_warnings
 from mcugen.evaluation.samples import Samples, as_stored, graph_endpoints, random_samples
 from mcugen.hir.types import Array
 from mcugen.lir.program import Endpoint
-from mcugen.memory.place import in_its_image
+from mcugen.memory.place import in_second_core_image
 from mcugen.quantization.compare import DEFAULT_SAMPLES, compare_layers
 from mcugen.quantization.float_model import FloatModel
 from mcugen.quantization.precisions import calibrated_ranges, quantized_inputs
@@ -93,7 +93,7 @@ def on_helper(compiled: CompiledModel) -> tuple[Bundle, Board] | None:
     board = compiled.board.seen_by_helper(draft.placement.arenas[0])
     if board is None:
         return None
-    return render(draft._replace(placement=in_its_image(draft.placement, draft.program, board))), board
+    return render(draft._replace(placement=in_second_core_image(draft.placement, draft.program, board))), board
 
 
 def step_cycles(

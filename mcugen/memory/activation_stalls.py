@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stall model of activations: stall cycles by the memory that a buffer lies in, estimated from the program alone.
+"""Stall model of activations: estimates the stall cycles of each buffer of the arena for each memory of a board.
 
-Loads count, by what lies between the core and the memory (Board). Stores do not count, since a write buffer or a
+Loads stall according to the memory's wait states and caches (Board). Stores do not count, since a write buffer or a
 cache takes them.
 """
 
@@ -16,42 +16,47 @@ from mcugen.lir.program import PREPARATION_KERNELS, WORD, Access, Buffer, Contro
 from mcugen.memory.traffic import DEFAULT_LOADS_PER_WORD, accesses, loads_in_pass, runs_of, touched_bytes
 
 CYCLES_BETWEEN_LOADS = 4
-"""Cycles that the CPU computes between the loads of two words of a line."""
+"""Assumed cycles that the CPU computes between the loads of two words of a cache line."""
 REUSE_FRACTION = 1 / 8
 """Share of a layer's other working data that is used before a part of its working memory is used again.
 
 From simulations of an RP2350's cache (tests/memory/test_waiting_simulated.py).
 """
 CONFLICT_MISS_RATE = 1 / 64
-"""Share of the lines that a cache should still hold but lost to other data."""
+"""Share of cache lines that are lost to other data despite sufficient capacity."""
 
 
 @dataclass(frozen=True)
-class Reading:
+class BufferReads:
     """The reads of a buffer by an instruction, which may run several times."""
 
     buffer: Buffer
     times: int
+    """Number of runs of the instruction in one inference."""
     nbytes: int
     """Bytes that each run reads in order."""
     reloaded_bytes: int
     """Bytes among them that each run loads again."""
     before: tuple[int, int] | None
-    """Bytes used since the last use of the buffer's first byte, and of its last; None if the caller wrote it."""
-    goes_on: bool
+    """Reuse distances: bytes used since the last use of the buffer's first byte, and of its last byte.
+
+    None if only the caller has written the buffer.
+    """
+    advances: bool
     """Whether each run reads other bytes of the buffer."""
     gathers: Gathered | None
-    makes: int
+    """Access pattern of an instruction that reads the image channel by channel; None for other instructions."""
+    result_bytes: int
     """Bytes of results that the instruction writes without overlapping this buffer."""
-    works_in: int
+    scratch_bytes: int
     """Bytes of the instruction's scratch memory."""
-    works_on: int
+    cyclic_bytes: int
     """Bytes that the instruction reads cyclically, if the buffer is among them; else 0."""
 
     def cycles(self, board: Board, memory: Memory) -> float:
-        """Return the stall cycles if the buffer lies in this memory.
+        """Return the stall cycles of all runs if the buffer lies in `memory`.
 
-        They follow from the memory's `speed` if the board has no timing.
+        Without a timing in the board file, they follow from the memory's relative `speed`.
         """
         loads = self.nbytes + self.reloaded_bytes
         if board.reading(memory, WORD) is None:
@@ -66,8 +71,8 @@ class Reading:
         misses = _lines(board, memory, cache, self.nbytes)
         hits = cache.hit_wait_states * self.nbytes / WORD + CONFLICT_MISS_RATE * misses
         first = hits + (misses - hits) * self._miss_share(cache.size)
-        later_runs = first if self.goes_on else hits if self.nbytes <= room else misses
-        missed = cache.missed(self.works_on)
+        later_runs = first if self.advances else hits if self.nbytes <= room else misses
+        missed = cache.missed(self.cyclic_bytes)
         again = missed * _lines(board, memory, cache, self.reloaded_bytes)
         again += (1 - missed) * cache.hit_wait_states * self.reloaded_bytes / WORD
         return first + (self.times - 1) * later_runs + self.times * again
@@ -90,8 +95,8 @@ class Reading:
         """
         reach = cache.sets * cache.line
         step = max(math.gcd(pitch, reach), cache.line)
-        lines = (self.nbytes + self.makes) / max(pitch, cache.line)
-        load = lines / (reach / step) + self.works_in / reach
+        lines = (self.nbytes + self.result_bytes) / max(pitch, cache.line)
+        load = lines / (reach / step) + self.scratch_bytes / reach
         full = min(max(load - cache.ways, 0.0), 1.0)  # Share of sets with one line too many.
         return full * max(cache.ways + 1, load) / load
 
@@ -106,8 +111,8 @@ def _lines(board: Board, memory: Memory, cache: Cache, nbytes: int) -> float:
     return line_cycles * nbytes / cache.line
 
 
-def readings_of(program: Program) -> Iterator[Reading]:
-    """Yield the reads of all buffers in the arena, in the order of the program."""
+def readings_of(program: Program) -> Iterator[BufferReads]:
+    """Yield the reads of each arena buffer by each instruction, in the order of the program."""
     used, last = 0, dict[Buffer, tuple[int, int]]()
     held = {
         o.buffer
@@ -131,7 +136,7 @@ def readings_of(program: Program) -> Iterator[Reading]:
             passes = (
                 instr.macs // buffer.count if buffer in held else max(nbytes - writes - through, 0) / max(through, 1)
             )
-            yield Reading(
+            yield BufferReads(
                 buffer,
                 times,
                 through,
@@ -139,18 +144,18 @@ def readings_of(program: Program) -> Iterator[Reading]:
                     (loads_in_pass(instr) if buffer in held else DEFAULT_LOADS_PER_WORD) * passes * through
                 ),
                 before=(0, spread) if operand.access is Access.SCRATCH else _between(used, spread, last.get(buffer)),
-                goes_on=through < buffer.nbytes,
+                advances=through < buffer.nbytes,
                 gathers=instr.gathers if operand.role.startswith("x") else None,
-                makes=sum(y.nbytes for y in results if not share_bytes(y, buffer)),
-                works_in=sum(o.buffer.nbytes for o, _ in operands if o.access is Access.SCRATCH),
-                works_on=_works_on(operand, worked, held),
+                result_bytes=sum(y.nbytes for y in results if not share_bytes(y, buffer)),
+                scratch_bytes=sum(o.buffer.nbytes for o, _ in operands if o.access is Access.SCRATCH),
+                cyclic_bytes=_cyclic_bytes(operand, worked, held),
             )
         last.update((operand.buffer, (used, used + spread)) for operand, _ in operands)
         used += spread
 
 
-def _works_on(operand: Operand, worked: Sequence[Operand], held: Container[Buffer]) -> int:
-    """Return Reading.works_on, the bytes used before an operand's data are used again.
+def _cyclic_bytes(operand: Operand, worked: Sequence[Operand], held: Container[Buffer]) -> int:
+    """Return BufferReads.cyclic_bytes, the bytes used before an operand's data are used again.
 
     Weights are used again after all working data; prepared input is used again for every few results.
     """
@@ -161,7 +166,7 @@ def _works_on(operand: Operand, worked: Sequence[Operand], held: Container[Buffe
 
 
 def _between(used: int, spread: int, last: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Return `Reading.before`, the reuse distances of a buffer's first and last bytes; None at the first use.
+    """Return `BufferReads.before`, the reuse distances of a buffer's first and last bytes; None at the first use.
 
     `used` counts the bytes that the program used before this instruction, which uses `spread` bytes. `last` holds the
     same count at the last use of the buffer's first and last bytes.
@@ -181,14 +186,14 @@ def _union(instr: Instr, operands: Sequence[Operand]) -> int:
 
 
 def share_bytes(a: Buffer, b: Buffer) -> bool:
-    """Return whether two buffers overlap in the memory plan."""
+    """Return whether two buffers overlap in the memory plan; False if one of them has no address yet."""
     if a.offset is None or b.offset is None or a.area != b.area:
         return False
     return a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes
 
 
 def waits_for_arena(program: Program, board: Board, memory: Memory) -> dict[Buffer, float]:
-    """Return the stall cycles of one inference for each buffer of the arena if the buffer lies in `memory`."""
+    """Return, for each arena buffer, the stall cycles of one inference if the buffer lies in `memory`."""
     stall_cycles = dict.fromkeys((b for b in program.buffers if b.planned), 0.0)
     for reading in readings_of(program):
         stall_cycles[reading.buffer] += reading.cycles(board, memory)

@@ -24,14 +24,15 @@ _CYCLE_PARTS = 16
 """Parts of a cycle."""
 
 AREA_SOLVER_TIME = 0.5
-"""Deterministic time of the solver."""
+"""Effort limit of the CP-SAT solver for one assignment, in units of its deterministic time."""
 
 
-def split(program: Program, board: Board, room: Mapping[Memory, int]) -> tuple[Memory, ...] | None:
-    """Divide the arena into areas for several memories, and plan the program anew.
+def split_arena(program: Program, board: Board, room: Mapping[Memory, int]) -> tuple[Memory, ...] | None:
+    """Divide the arena into areas in several memories, and plan the program's memory again.
 
-    The assignment has the least estimated stall cycles (mcugen.memory.activation_stalls). It takes the bytes alive at
-    once as the size of an area; if the plan of an area needs more bytes, a round with less room follows.
+    Buffers are assigned to memories for the least estimated stall cycles (mcugen.memory.activation_stalls). The
+    assignment estimates the size of an area by its peak of live bytes; if the plan of an area needs more, the
+    assignment is repeated with less room.
 
     Args:
         program: A planned program with one area.
@@ -67,7 +68,13 @@ def split(program: Program, board: Board, room: Mapping[Memory, int]) -> tuple[M
 
 
 def waits_of(program: Program, board: Board, arenas: Sequence[Memory]) -> float:
-    """Return the stall cycles of one inference on the arena's buffers; `arenas` are the memories of the areas."""
+    """Return the stall cycles of one inference on the arena's buffers.
+
+    Args:
+        program: A planned program.
+        board: The board.
+        arenas: The memory of each area of the arena.
+    """
     waits_by_memory = [waits_for_arena(program, board, memory) for memory in arenas]
     return sum(waits_by_memory[buffer.area][buffer] for buffer in program.buffers if buffer.planned)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stall model of constants: stall cycles by the board's memories, estimated from the program alone."""
+"""Stall model of constants: estimates the stall cycles of weight reads for each memory of a board."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from mcugen.lir.program import Buffer, Control, Instr, Program, Space
 from mcugen.memory.traffic import loads_in_pass, passes_of, runs_of, sweeps_in_pass
 
 COPY_CYCLES_PER_BYTE = 1.0
-"""Largest cycles for copying a byte, without the stalls of reading it, which the layer then saves."""
+"""Upper estimate of the cycles for copying one byte, without the stall cycles of reading it."""
 
 
 @dataclass(frozen=True)
 class ConstantReads:
-    """Constants of an instruction, which may run several times."""
+    """The reads of one constant by an instruction, which may run several times."""
 
     instr: Instr
+    """The instruction that reads the constant."""
     buffer: Buffer
+    """The constant."""
     whole: range
     """The indices of the instruction, or of the outermost block around it (Program.wholes)."""
     runs: int
+    """Number of runs of the instruction in one inference."""
     passes: float
-    """Number of times that a run reads all of the constants."""
+    """Number of times that one run reads the whole constant."""
     between: int
-    """Bytes of constants that the block reads between two runs."""
+    """Bytes of all constants that `whole` reads, which pass through the cache between two runs."""
     cold: float
-    """Share of the constants that no cache holds from one call to the next."""
+    """Share of the constant that no cache keeps from one call of the model to the next."""
 
     def waits(self, board: Board, memory: Memory) -> float | None:
         """Return the stall cycles on the constants if they lie in `memory`; None if the board has no timing."""
@@ -40,9 +43,15 @@ class ConstantReads:
         return self.cold * first + (self.runs - 1) * later + self.runs * later_passes
 
     def saved_by_copy(self, board: Board, slow: Memory, fast: Memory, hidden: float | None = None) -> float:
-        """Return the cycles that a copy to `fast`, made before the reading instructions, saves; 0 if unknown.
+        """Return the cycles of one inference that a copy of the constant to a faster memory saves; 0 if unknown.
 
-        `hidden` is None for a copy by the CPU. For a copy by DMA, it is the share of its time that overlaps with work.
+        The copy is made before the instructions that read it; its own cycles are subtracted.
+
+        Args:
+            board: The board.
+            slow: The memory that holds the constant.
+            fast: The memory of the copy.
+            hidden: For a copy by DMA, the share of its time that overlaps with computation; None for a copy by the CPU.
         """
         waits, once = self.waits(board, slow), board.reading(slow, self.buffer.nbytes)
         fast_waits = board.reading_again(fast, self.buffer.nbytes)
@@ -58,7 +67,7 @@ class ConstantReads:
 
 
 def constants_of(program: Program, board: Board, memory: Memory) -> Iterator[ConstantReads]:
-    """Yield the constants in a memory that instructions read, in order."""
+    """Yield the reads of each constant by each instruction, in order, as if all constants lay in `memory`."""
     runs, cold = {id(instr): times for instr, times in runs_of(program)}, _cold(program, board, memory)
     for whole in program.wholes():
         reading = [(i, b) for i in (program.instrs[index] for index in whole) for b in _constants(i)]
@@ -97,9 +106,9 @@ def _readings(instr: Instr, board: Board, memory: Memory) -> float:
 
 
 def waits_for_constants(program: Program, board: Board, slow: Memory, fast: Memory | None = None) -> float:
-    """Return the stall cycles of all instructions on their constants in memory `slow`; unknown stalls count as 0.
+    """Return the stall cycles of one inference on constants that lie in memory `slow`; unknown stalls count as 0.
 
-    With a `fast` memory, constants count as copied there where a copy saves cycles.
+    With a `fast` memory, each constant for which a copy saves cycles is assumed to be copied there before its use.
     """
     total = 0.0
     for constant in constants_of(program, board, slow):
@@ -109,7 +118,7 @@ def waits_for_constants(program: Program, board: Board, slow: Memory, fast: Memo
 
 
 def saved_by_copies(program: Program, board: Board, slow: Memory, fast: Memory) -> dict[Buffer, float]:
-    """Return the cycles per call that each constant saves in memory `fast` instead of `slow`; 0 if unknown."""
+    """Return the cycles per inference that each constant saves if it lies in `fast` instead of `slow`; 0 if unknown."""
     saved = dict.fromkeys((b for b in program.buffers if b.space is Space.CONST), 0.0)
     for constant in constants_of(program, board, slow):
         waits, less = constant.waits(board, slow), constant.waits(board, fast)

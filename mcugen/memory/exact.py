@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact placement of intervals on a line with forbidden distances, for the least total extent.
+"""Exact placement of intervals on a line with forbidden distances between their starts, for the least total extent.
 
-A short search settles most problems; the others are left to constraint programming (CP-SAT), which takes a hundred
-times longer to begin.
+A short branch-and-bound search settles most problems. The others go to constraint programming (CP-SAT), which takes a
+hundred times longer to start.
 """
 
 from __future__ import annotations
@@ -15,43 +15,49 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 Interval = tuple[int, int]
-"""First and last."""
+"""First and last distance of a range, both included."""
 
 PLACEMENT_SOLVER_TIME = 1.0
-"""Deterministic time, in which the solver measures its work: some seconds, but the same result on every computer."""
+"""Effort limit of the CP-SAT solver in its deterministic time: some seconds, with the same result on every computer."""
 
 FULL_EFFORT_PAIRS = 200
-"""Constraints of two things each, more than those of any shared model's inference: with more, a unit of the solver's
-work takes the computer longer, and finds less.
+"""Number of constrained pairs up to which the solver gets its full effort; with more, the effort shrinks in proportion.
+
+No inference of the shared models has as many.
 """
 
 MAX_SOLVER_PAIRS = 2_000
 """Largest number of constrained pairs for which the solver is used."""
 
 
-MAX_SEARCH_DISTANCES = 50_000
-"""Distances that the search looks at before it gives up: some 20 ms."""
+MAX_EXAMINED_DISTANCES = 50_000
+"""Largest number of forbidden distances that the branch-and-bound search examines before it gives up (some 20 ms)."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Intervals of given sizes; `forbidden` holds the distances that are not allowed between two of them, by pair."""
+    """A placement problem: intervals to place, and the distances that their starts must not have.
+
+    Attributes:
+        sizes: Length of each interval.
+        forbidden: For a pair (a, b) of indices, the ranges of start(b) − start(a) that are not allowed.
+    """
 
     sizes: Sequence[int]
     forbidden: dict[tuple[int, int], list[Interval]]
 
 
 def solve(problem: Problem, hint: Sequence[int], lower_bound: int, target: int = 0) -> tuple[list[int], int]:
-    """Return a start for each item, from 0 on, and a lower bound of the total extent.
+    """Return the start of each interval, and a lower bound of the total extent.
 
     Extent and bound agree if the optimum is proven. The result is deterministic and never worse than `hint`. The solver
-    is asked whether a solution within `lower_bound` exists, then somewhat above, and bisects once there is a solution:
-    refuting a limit takes the solver a hundredth of the work of minimizing.
+    is asked for a solution within `lower_bound`, then within larger extents, and bisects once there is a solution:
+    refuting a limit takes it a hundredth of the work of minimizing.
 
     Args:
         problem: Sizes and forbidden distances.
-        hint: A solution.
-        lower_bound: A lower bound.
+        hint: Starts of a known solution.
+        lower_bound: A known lower bound of the extent.
         target: Extent at which to stop looking for better solutions.
     """
     if len(problem.forbidden) > MAX_SOLVER_PAIRS:
@@ -88,7 +94,7 @@ def _search(problem: Problem, best: list[int], lower_bound: int) -> tuple[list[i
     A forbidden distance is resolved in two ways: either item starts later. Each way adds an inequality of two starts;
     the least solution of all inequalities bounds everything that follows from them.
     """
-    reach, left = _reach(problem, best), MAX_SEARCH_DISTANCES
+    reach, left = _reach(problem, best), MAX_EXAMINED_DISTANCES
     pairs = sorted(problem.forbidden.items(), key=lambda item: -min(problem.sizes[i] for i in item[0]))
     open_: list[tuple[list[int], list[list[Interval]]]] = [([0] * len(best), [[] for _ in best])]
     while open_ and reach > lower_bound:
@@ -134,7 +140,7 @@ def _push_starts(
             steps += 1
             at = moved[first] + by
             if at > moved[then]:
-                if at + sizes[then] >= reach or steps > MAX_SEARCH_DISTANCES:
+                if at + sizes[then] >= reach or steps > MAX_EXAMINED_DISTANCES:
                     return [], steps
                 moved[then] = at
                 open_.append(then)

@@ -10,14 +10,14 @@ import numpy as np
 from mcugen.lir.program import ALIGNMENT, Buffer, aligned
 
 MAX_DISTINCT_SIZES = 1 << 16
-"""Largest number of sizes that are distinguished."""
+"""Largest number of capacity steps of the dynamic program; beyond it, sizes are rounded up to coarser steps."""
 
 
 def most_valuable(values: Mapping[Buffer, float], nbytes: int) -> list[Buffer]:
-    """Return the buffers with the greatest total value that fit side by side in `nbytes`, in their order.
+    """Return the set of buffers with the greatest total value that fits in `nbytes`, in the order of `values`.
 
-    Buffers without value are left out. The result is exact up to MAX_DISTINCT_SIZES sizes; beyond that sizes are
-    rounded up. It is computed by dynamic programming over the bytes, one buffer after another.
+    Buffers with a value of 0 or less are left out. The result is exact while `nbytes` has at most MAX_DISTINCT_SIZES
+    multiples of ALIGNMENT; beyond that, sizes are rounded up. It is computed by dynamic programming.
     """
     left = {b: value for b, value in values.items() if value > 0}
     if sum(aligned(b.nbytes) for b in left) <= nbytes:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choice of inner loops for a board: what its core and memories favor, besides the CPU's features."""
+"""Choice of tuning flags for a board: the forms of inner loops that its core and memories favor."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from mcugen.core.board import Board, Memory
 from mcugen.lir.kernel import PAIRED_LOADS, SEPARATE_SUMS, SHORT_LOOPS, SPENDING, WORD_WEIGHTS
 
 SLOW_FMA = frozenset({"cortex-m4", "cortex-m33"})
-"""Cores that take 3 cycles for VFMA, and 2 for a product and its sum apart (mcugen.simulation.cortex_m)."""
+"""Cores that take 3 cycles for VFMA, but 2 for separate VMUL and VADD (mcugen.simulation.cortex_m)."""
 
 
 def tuning_flags(board: Board, weights: Memory, goal: str) -> frozenset[str]:
-    """Return the tuning flags (names in mcugen.lir.kernel) for a goal, with the weights in this memory.
+    """Return the tuning flags (names in mcugen.lir.kernel) for a goal, with the weights in memory `weights`.
 
-    Loads paired with products take more instructions and code for less time, so the goals `ram` and `flash` do without
-    them. Sums separate from products take nearly twice the instructions. `speed` accepts this where instruction fetches
-    do not stall, and `balanced` as far as its slowdown is limited (mcugen.search.slowdown_cap).
+    Loads that are paired with products take more code, so the goals `ram` and `flash` do without them. Separate sums
+    take nearly twice the instructions; only `speed` uses them, where instruction fetches do not stall. `balanced` can
+    still get them when its slowdown is capped (mcugen.search.slowdown_cap).
     """
     code = board.memory(board.code_memory)
     keeps_pace = not board.wait_cycles(code, 4) or board.cache(code, "instructions") is not None

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The order of instructions with the least peak of live bytes.
 
-A model's file gives some order. Any other one that keeps every reader behind its writer, and every writer behind those
-who used the buffer before, computes the same. Layers (see Program.layers) move as a whole.
+A model's file gives one order. Any order that keeps the dependencies between instructions computes the same results.
+Layers (see Program.layers) move as a whole.
 
-The search goes through sets of layers that are done: what has been done decides what is alive, whatever the order was
-(dynamic programming over the down-sets of the dependencies). Sets of equal size are looked at together, and of each
-only the best way to it is kept. Where there are too many sets of a size, only the most promising ones go on.
+The search is dynamic programming over sets of finished layers, since the set alone decides which buffers are alive.
+Sets of equal size are examined together, and for each set only the best order is kept. If there are too many sets of a
+size, only the most promising ones are continued (beam search).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from mcugen.lir.overlap import extent
 from mcugen.lir.program import MOVE, STOP, WORD, Access, Buffer, Control, Instr, Program, Space, aligned
 
 MAX_ORDER_SETS = 8_000
-"""Approximate number of sets of finished layers to examine; with fewer sets the order is optimal."""
+"""Approximate number of sets of finished layers to examine; if there are no more, the order found is optimal."""
 
 MAX_BUFFER_VISITS = 1_000_000
 """Largest number of buffer visits, about ten times that of any shared model; beyond it the order is kept."""
 
 MIN_BEAM_WIDTH = 16
-"""Least number of sets of one size that are kept."""
+"""Smallest number of sets of one size that the beam search keeps."""
 
 MAX_KNOWN_ORDERS = 8
-"""Orders that are kept by what they follow from: candidate programs of one model mostly differ in kernels alone."""
+"""Number of cached orders: candidate programs of one model mostly differ in their kernels only."""
 _known_orders: dict[Hashable, Sequence[int]] = {}
 
 

@@ -11,17 +11,20 @@ from mcugen.lir.program import Buffer, Program
 from mcugen.memory.regions import covered_bytes
 
 NUM_NAMED_BUFFERS = 4
-"""Number of the largest buffers that a refusal names."""
+"""Number of buffers that an error message about the peak names."""
 
 MAX_BUFFER_NAME_CHARACTERS = 40
-"""Largest number of characters of a name in a refusal."""
+"""Largest number of characters of a buffer's name in an error message."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """The live buffers during instruction `index` (−1 before the first, their number behind the last).
+    """The use of the arena during one instruction.
 
-    `nbytes` are the bytes in use; bytes that buffers share count once.
+    Attributes:
+        index: Index of the instruction; −1 before the first one, the number of instructions after the last one.
+        buffers: The live buffers, by address.
+        nbytes: Bytes in use; bytes that buffers share count once.
     """
 
     index: int
@@ -30,7 +33,7 @@ class Moment:
 
 
 def moments(program: Program) -> list[Moment]:
-    """Return the moments of a planned program from its call to its end, with live buffers in order of address."""
+    """Return the use of the arena before, during and after all instructions of a planned program."""
     ranges = program.live_ranges()
     beginning: dict[int, list[Buffer]] = defaultdict(list)
     for buffer, (first, _) in ranges.items():
@@ -45,7 +48,7 @@ def moments(program: Program) -> list[Moment]:
 
 
 def busiest(moments: Iterable[Moment]) -> Moment:
-    """Return the moment with the most bytes in use; of several, the first one with the most buffers."""
+    """Return the moment with the most bytes in use; among equal ones, the first with the most live buffers."""
     return max(moments, key=lambda moment: (moment.nbytes, len(moment.buffers)))
 
 
@@ -55,12 +58,12 @@ def address(program: Program, buffer: Buffer) -> int:
 
 
 def largest(buffers: Iterable[Buffer]) -> str:
-    """Return a list of the largest buffers, for a refusal."""
+    """Return a text that lists the names and bytes of the largest buffers, for an error message."""
     ordered = sorted(buffers, key=lambda b: (-b.nbytes, b.name))
     listing = ", ".join(f"'{shorten_name(b.name)}' {b.nbytes:,}" for b in ordered[:NUM_NAMED_BUFFERS])
     return f"{listing} …" if len(ordered) > NUM_NAMED_BUFFERS else listing
 
 
 def shorten_name(text: str, room: int = MAX_BUFFER_NAME_CHARACTERS) -> str:
-    """Return at most `room` characters: of long names the end, where exporters' names differ."""
+    """Shorten a name to `room` characters; of a long name, keep the end, where exporters' names differ."""
     return text if len(text) <= room else "…" + text[len(text) - room + 1 :]

@@ -11,7 +11,7 @@ from mcugen.core.board import Board, Memory
 from mcugen.core.errors import DoesNotFitError, UsageError
 from mcugen.core.options import AUTO_PLACE, Places
 from mcugen.lir.program import Buffer, Program, Space, aligned
-from mcugen.memory.areas import split, waits_of
+from mcugen.memory.areas import split_arena, waits_of
 from mcugen.memory.constant_stalls import saved_by_copies
 from mcugen.memory.knapsack import most_valuable
 from mcugen.memory.peak import busiest, largest, moments
@@ -24,12 +24,17 @@ NO_PLACES = Places()
 
 @dataclass(frozen=True)
 class Placement:
-    """The memory of each area of the arena, and that of the weights, of which start-up may copy some to RAM."""
+    """The memories that hold a program's data.
+
+    Attributes:
+        arenas: The memory of each area of the arena.
+        weights: The memory that holds the weights without power.
+    """
 
     arenas: tuple[Memory, ...]
     weights: Memory
     copies: Mapping[Buffer, Memory] = field(default_factory=dict)
-    """Constants that lie in RAM while the model runs; their initial values are in the memory of the weights."""
+    """Constants that start-up code copies to RAM, each with its memory there."""
     names_arena: bool = False
     """Whether the C code names the arena's memory: if the user chose it, or it is not the board's default."""
     names_weights: bool = False
@@ -46,11 +51,16 @@ class Placement:
 
 
 def place(program: Program, board: Board, places: Places = NO_PLACES, *, most_spilled: float = math.inf) -> Placement:
-    """Return the memory of everything; for an arena in several memories, plan `program` anew.
+    """Choose the memories of a program's data; if the arena is split over several memories, plan it again.
 
-    Data without a user's choice goes to the board's default memory, or to the fastest one that is large enough. If none
-    is, or if several memories take less time, buffers spill to slower ones, as long as all areas together take at most
-    `most_spilled` bytes.
+    Data without a user's choice goes to the board's default memory, or to the fastest one that is large enough. If no
+    memory is large enough, or if several memories take less time, buffers spill to slower memories.
+
+    Args:
+        program: The planned program.
+        board: The board.
+        places: The user's choices.
+        most_spilled: Largest total size in bytes of an arena that is split without the user's choice.
 
     Raises:
         DoesNotFitError: The memories are too small.
@@ -74,14 +84,19 @@ def place(program: Program, board: Board, places: Places = NO_PLACES, *, most_sp
 
 
 MAX_CORE_IMAGE_CODE_BYTES = 24 * 1024
-"""Largest number of bytes of a second core's image besides constants."""
+"""Assumed size in bytes of a second core's image without its constants."""
 
 
-def in_its_image(placement: Placement, program: Program, seen: Board) -> Placement:
-    """Return the placement in the firmware of a second core that sees the board `seen`.
+def in_second_core_image(placement: Placement, program: Program, seen: Board) -> Placement:
+    """Return the placement for the firmware image of a second core.
 
-    The constants that it reads lie in its image instead of copies in a RAM shared with the first core, if they fit
-    there and are read as fast.
+    The constants that the second core reads are put in its own image instead of RAM copies shared with the first core,
+    if they fit there and are read as fast.
+
+    Args:
+        placement: The placement of the first core's program.
+        program: The program of both cores.
+        seen: The board as the second core sees it.
     """
     image = seen.memory(seen.weights_memory)
     read = {o.buffer for instr in program.of_second_core() for o in instr.operands if o.buffer.space is Space.CONST}
@@ -109,9 +124,9 @@ def _remaining_bytes(board: Board, copies: Mapping[Buffer, Memory]) -> dict[Memo
 
 
 def ram_lacking(program: Program, board: Board, places: Places, may_spill: bool) -> tuple[int, str]:
-    """Return the bytes of RAM that a program needs beyond those of the board, and the names of too small memories.
+    """Return the bytes of RAM that a program lacks on a board (0 if it fits), and the names of the full memories.
 
-    The answer follows from sizes alone; `place` may find further reasons.
+    The check compares sizes only; `place` may fail for further reasons.
 
     Args:
         program: The planned program.
@@ -157,7 +172,7 @@ def _ram(board: Board, name: str, option: str) -> Memory:
 
 
 def weights_memories(board: Board, places: Places) -> list[Memory]:
-    """Return the memories that may hold all weights without power: the requested or default one, then others."""
+    """Return the flash memories that may hold the weights: the requested one, or the default and then others."""
     requested = board.memory(places.weights) if places.weights else None
     if requested is not None and requested.kind == "flash":
         return [requested]
@@ -178,27 +193,27 @@ def _weights_memory(program: Program, board: Board, places: Places) -> Memory:
 
 
 def memory_of_weights(board: Board, places: Places) -> Memory:
-    """Return the memory from which weights, except hot ones, are read at run time."""
+    """Return the memory from which weights are read at run time, except those with copies in another memory."""
     requested = board.memory(places.weights) if places.weights else None
     return requested if requested and requested.kind == "ram" else weights_memories(board, places)[0]
 
 
 def memory_of_arena(board: Board, places: Places) -> Memory:
-    """Return the memory of the arena if there is room: the first requested one, or the board's default."""
+    """Return the preferred memory of the arena: the first one that the user named, or the board's default."""
     named = [name for name in places.arena if name != AUTO_PLACE]
     return board.memory(named[0] if named else board.arena_memory)
 
 
 def copied_bytes(program: Program, board: Board, places: Places) -> int:
-    """Return the bytes of RAM for copies of weights."""
+    """Return the bytes of RAM that copies of weights take."""
     return sum(aligned(buffer.nbytes) for buffer in copies_of(program, board, places))
 
 
 def copies_of(program: Program, board: Board, places: Places) -> dict[Buffer, Memory]:
-    """Return the constants to copy to RAM.
+    """Return the constants to copy to RAM, as `--hot-weights` and the memory of the weights ask, with their memories.
 
-    Hot weights are those that save most cycles in RAM, or that are read most often for their size where the board file
-    has no timing or nothing is saved.
+    Hot weights are those that save most cycles in RAM. If the board file has no timing, or nothing is saved, they are
+    those that are read most often for their size.
     """
     copies: dict[Buffer, Memory] = {}
     left = hottest(program) if places.hot else []
@@ -216,7 +231,7 @@ def copies_of(program: Program, board: Board, places: Places) -> dict[Buffer, Me
 
 
 def fitting(buffers: Iterable[Buffer], nbytes: int) -> list[Buffer]:
-    """Return the buffers that fit side by side in `nbytes`, skipping those that do not fit beside earlier ones."""
+    """Select buffers in order while they fit in `nbytes` together; skip each one that no longer fits."""
     chosen = list[Buffer]()
     for buffer in buffers:
         if aligned(buffer.nbytes) <= nbytes:
@@ -226,7 +241,7 @@ def fitting(buffers: Iterable[Buffer], nbytes: int) -> list[Buffer]:
 
 
 def hottest(program: Program) -> list[Buffer]:
-    """Return the constants, those that are read most often for their size first."""
+    """Return the constants sorted by reads per byte, most often read first."""
     reads = traffic(program)
     return sorted(_constants(program), key=lambda b: (-reads[b] / b.nbytes, b.name))
 
@@ -257,7 +272,7 @@ def _arenas(
         if memory.speed == memories[0].speed and program.arena_size <= room[memory]:
             return (memory,)
     needed, busiest_buffers = program.arena_size, busiest(moments(program)).buffers
-    used = split(program, board, {m: room[m] for m in memories}) if len(memories) > 1 else None
+    used = split_arena(program, board, {m: room[m] for m in memories}) if len(memories) > 1 else None
     if used is None:
         where = "the memories" if len(memories) > 1 else "memory"
         what = f"arena must fit in {where} {' and '.join(repr(m.name) for m in memories)}"
@@ -266,10 +281,11 @@ def _arenas(
 
 
 MIN_PLACEMENT_GAIN = 0.01
-"""Least share of a call's cycles, by estimate, that several memories must save over one slow memory."""
+"""Smallest share of an inference's estimated cycles that an arena in several memories must save over one in one memory.
+"""
 
 SPILL_RESERVE_BYTES = 8192
-"""Bytes that remain for stack and variables in their memory if the arena spills into it without the user's choice."""
+"""Bytes left for stack and variables in the data memory if the arena spills into it without the user's choice."""
 
 
 def _by_default(
@@ -307,9 +323,9 @@ def _spill_memories(
     own = board.memory(board.arena_memory)
     free = {m: max(room[m] - SPILL_RESERVE_BYTES * (m.name == board.data_memory), 0) for m in rams}
     slower = {m: free[m] for m in (own, *(m for m in rams if m.speed >= own.speed))}
-    memories = split(program, board, slower) if len(slower) > 1 else None
+    memories = split_arena(program, board, slower) if len(slower) > 1 else None
     if memories is None and whole is None and len(free) > len(slower):
-        memories = split(program, board, free)
+        memories = split_arena(program, board, free)
     return memories
 
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Static memory planning: buffers joined by moves, distances that keep what lives apart, and the least arena."""
+"""Static memory planning: addresses of buffers in the arena, for the smallest arena.
+
+Buffers that moves connect are first joined to regions, so that the moves vanish. Regions that are alive at once must
+keep certain distances.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +22,19 @@ from mcugen.memory.exact import Interval, Problem, solve
 from mcugen.memory.regions import Freedom, Lives, Region, covered_bytes, freedom, joined_regions
 
 MAX_LIVE_PAIRS = 100_000
-"""Pairs of buffers alive at once, hundreds of times those of any shared model: with more, each is placed but once."""
+"""Largest number of pairs of simultaneously live buffers for the full search; with more, placement is first-fit only.
+
+It is hundreds of times the number of any shared model.
+"""
 
 
 def plan_memory(program: Program, target_bytes: int = 0, max_bytes: float = math.inf) -> None:
     """Set the offset of every planned buffer, and the sizes and lower bounds of the program's areas.
 
-    A plan of at most `target_bytes` is not improved. If no plan can take at most `max_bytes`, any plan will do.
+    Args:
+        program: The program, changed in place.
+        target_bytes: Size of an area that is good enough: the search stops there.
+        max_bytes: Size limit of an area: if no plan can meet it, the search stops early with any plan.
     """
     planned = [b for b in program.buffers if b.planned]
     if program.handover is not None:
@@ -41,7 +51,13 @@ def plan_memory(program: Program, target_bytes: int = 0, max_bytes: float = math
 
 @dataclass(frozen=True)
 class Planned:
-    """A saved plan of a program, which can be restored after another plan is tried."""
+    """A saved memory plan of a program, which can be restored after another plan was tried.
+
+    Attributes:
+        places: Area and offset (bytes) of each buffer.
+        sizes: Bytes of each area.
+        bounds: Lower bound of each area's bytes.
+    """
 
     places: Mapping[Buffer, tuple[int, int | None]]
     sizes: Sequence[int]
@@ -49,7 +65,7 @@ class Planned:
 
     @classmethod
     def of(cls, program: Program) -> Planned:
-        """Return the present plan."""
+        """Return a copy of the program's present plan."""
         places = {b: (b.area, b.offset) for b in program.buffers}
         return cls(places, program.area_sizes, program.area_bounds)
 
@@ -61,10 +77,7 @@ class Planned:
 
 
 def peak_live_bytes(program: Program) -> int:
-    """Return the most bytes alive at one instruction in the first area.
-
-    No plan that joins the same moves takes less.
-    """
+    """Return the peak of live bytes in the first area, a lower bound for plans with the same joined moves."""
     return _Layout(Lives(program, 0), True).peak
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regions of buffers at fixed distances, so that moves between them vanish."""
+"""Regions: groups of buffers at fixed distances, so that moves between them need no code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mcugen.lir.program import ALIGNMENT, MOVE, WORD, Access, Buffer, Control, I
 
 @dataclass(frozen=True)
 class Freedom:
-    """The distances (bytes from the begin of `into` to that of `out`) at which an output may overlap an input."""
+    """The distances at which an output may overlap an input: bytes from the start of `into` to the start of `out`."""
 
     at: frozenset[int]
     """Allowed distances."""
@@ -34,7 +34,10 @@ class Freedom:
 
 
 def freedom(instr: Instr, out: Buffer, into: Buffer) -> Freedom | None:
-    """Return how an instruction's output may overlap an input that has no later reader; None if it may not."""
+    """Return how an instruction's output may overlap one of its inputs, if nothing reads the input later.
+
+    None if not.
+    """
     pairs = [(o.role, i.role) for o in instr.operands if o.buffer is out for i in instr.operands if i.buffer is into]
     if len(pairs) != 1:
         return None
@@ -48,7 +51,10 @@ def freedom(instr: Instr, out: Buffer, into: Buffer) -> Freedom | None:
 
 @dataclass(frozen=True)
 class BufferUse:
-    """A use of a buffer's bytes from `low` to before `high` by an instruction (−1 or last index + 1: caller)."""
+    """A read or write of a buffer's bytes from `low` to before `high`.
+
+    `index` is the instruction; −1 and the number of instructions stand for the caller, before and after the program.
+    """
 
     index: int
     writes: bool
@@ -57,7 +63,7 @@ class BufferUse:
 
 
 class Lives:
-    """Live ranges and uses of the buffers of an area."""
+    """The live ranges of all buffers in one area of the arena, and the instructions that use them."""
 
     def __init__(self, program: Program, area: int) -> None:
         self.program = program
@@ -78,7 +84,7 @@ class Lives:
             self._uses[buffer].append(BufferUse(index, writes, at, end))
 
     def uses(self, buffer: Buffer, first: int, end: int, low: int, high: int) -> list[BufferUse]:
-        """Return the uses of a part of a buffer within a range of instructions.
+        """Return the uses of some bytes of a buffer within a range of instructions.
 
         Args:
             buffer: The buffer.
@@ -92,7 +98,7 @@ class Lives:
         return [use for use in uses[start:stop] if use.low < high and low < use.high]
 
     def writers(self, buffer: Buffer) -> list[int]:
-        """Return the instructions that write a buffer."""
+        """Return the indices of the instructions that write a buffer; −1 for the caller."""
         return [use.index for use in self._uses[buffer] if use.writes]
 
     def meet(self, a: Buffer, b: Buffer) -> bool:
@@ -138,7 +144,7 @@ class Region:
 
 
 def joined_regions(lives: Lives, joins: bool) -> list[Region]:
-    """Return the regions of all buffers: one for each buffer or, with `joins`, one for buffers that moves join."""
+    """Return the regions of all buffers: one for each buffer or, with `joins`, one for buffers that moves connect."""
     region_of = {b: Region({b: 0}) for b in lives.ranges}
     for move in _moves(lives) if joins else ():
         source, target = region_of[move.x], region_of[move.y]
@@ -154,7 +160,7 @@ def joined_regions(lives: Lives, joins: bool) -> list[Region]:
 
 
 def covered_bytes(spans: Iterable[tuple[int, int, int]]) -> int:
-    """Return the total bytes of spans (region, begin, end); shared bytes count once."""
+    """Return the total bytes of spans (region, begin, end); bytes that spans share count once."""
     total, reached = 0, (-1, 0)
     for region, start, end in sorted(spans):
         begin = max(start, reached[1]) if region == reached[0] else start

@@ -12,11 +12,18 @@ from mcugen.lir.program import ALIGNMENT, aligned
 from mcugen.memory.exact import Problem, solve
 
 Pair = tuple[int, int]
+"""Indices of two models, the lower one first."""
 
 
 @dataclass(frozen=True)
 class Joint:
-    """Start of each arena in the arena that holds them all, its bytes, and a lower bound of them."""
+    """A common arena of several models.
+
+    Attributes:
+        offsets: Start of each model's arena in bytes.
+        nbytes: Bytes of the common arena.
+        bound: A lower bound of these bytes.
+    """
 
     offsets: tuple[int, ...]
     nbytes: int
@@ -24,9 +31,9 @@ class Joint:
 
 
 def join(sizes: Sequence[int], exclusive: Collection[Pair]) -> Joint:
-    """Return the smallest arena for arenas of these sizes.
+    """Return the smallest common arena for models whose arenas have these sizes in bytes.
 
-    Pairs in `exclusive` (lower index first) may share memory.
+    Pairs of models in `exclusive` never run at the same time, so that their arenas may overlap.
     """
     units = [max(aligned(size) // ALIGNMENT, 1) for size in sizes]
     together = [pair for pair in combinations(range(len(sizes)), 2) if pair not in exclusive]
@@ -38,7 +45,11 @@ def join(sizes: Sequence[int], exclusive: Collection[Pair]) -> Joint:
 
 
 def verify_joint(joint: Joint, sizes: Sequence[int], exclusive: Collection[Pair]) -> None:
-    """Raise VerificationError unless all arenas are aligned, in the joint one, and apart if they are not exclusive."""
+    """Verify that a common arena holds all arenas, aligned, and that only `exclusive` pairs overlap.
+
+    Raises:
+        VerificationError: It does not.
+    """
     owners: list[set[int]] = [set() for _ in range(joint.nbytes // ALIGNMENT)]
     for model, (start, size) in enumerate(zip(joint.offsets, sizes, strict=True)):
         if start % ALIGNMENT or start < 0 or start + size > joint.nbytes:

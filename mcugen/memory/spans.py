@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes in use at each moment, where buffers share some of them."""
+"""Memory use over time of byte ranges that may overlap."""
 
 from __future__ import annotations
 
@@ -9,19 +9,27 @@ from itertools import accumulate, pairwise
 from typing import TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
+"""Type of the keys that identify byte ranges."""
 
 Span = tuple[int, int, int]
-"""The number of a region, begin and end in it."""
+"""A byte range: number of the region, first byte, and the byte after the last one."""
 
 Life = tuple[int, int]
-"""First and last moment."""
+"""First and last moment at which a byte range is in use."""
 
 
 def bytes_at(spans: Mapping[Key, Span], lives: Mapping[Key, Life], moments: int) -> list[int]:
-    """Return the bytes in use at the moments from 0 to `moments`, and last, at index −1, those at moment −1.
+    """Return the bytes in use at each moment; bytes that several spans share count once.
 
-    Bytes that several spans share count once. The running time grows with the number of spans, and with the number of
-    spans that share the same bytes.
+    The running time grows with the number of spans, and with the number of spans that share the same bytes.
+
+    Args:
+        spans: The byte ranges.
+        lives: When each range is in use.
+        moments: The last moment.
+
+    Returns:
+        The bytes at the moments from 0 to `moments`, followed by those at moment −1, which has index −1.
     """
     changes = defaultdict[int, int](int)
     for nbytes, (first, last) in _stays(spans, lives):

@@ -10,7 +10,10 @@ from mcugen.lir.program import MOVE, Access, Buffer, Control, Instr, Operand, Pr
 
 
 def traffic(program: Program) -> dict[Buffer, int]:
-    """Return the bytes read and written, by buffer. Loops count with all steps, conditions with both branches."""
+    """Return the bytes that one inference reads and writes in each buffer.
+
+    Loops count with all their steps, and conditions with both branches.
+    """
     nbytes_by_buffer = dict.fromkeys(program.buffers, 0)
     for instr, times in runs_of(program):
         for operand, nbytes in accesses(instr):
@@ -19,7 +22,7 @@ def traffic(program: Program) -> dict[Buffer, int]:
 
 
 def runs_of(program: Program) -> Iterator[tuple[Instr, int]]:
-    """Yield each instruction that may do something, in order, and how often it runs, with all steps of loops."""
+    """Yield each instruction that may generate code, in order, and how often it runs in one inference."""
     steps, events = [1], Counter[int]()
     for instr in program.instrs:
         if instr.control is Control.END:
@@ -53,18 +56,21 @@ Also the loads per word of prepared input, which serves several results and has 
 
 
 def loads_in_pass(instr: Instr) -> float:
-    """Return how often a layer loads a word of its constants while each constant serves one product."""
+    """Return how often a layer loads each word of its constants while each constant serves one product (a pass)."""
     return DEFAULT_LOADS_PER_WORD if instr.declaration is None else instr.declaration.loads
 
 
 def sweeps_in_pass(instr: Instr) -> float:
-    """Return how often a layer goes through all its constants in that time; words loaded again soon count once."""
+    """Return how often a layer goes through all its constants in one pass.
+
+    A word that is soon loaded again counts once.
+    """
     sweeps = 1.0 if instr.declaration is None else instr.declaration.sweeps
     return min(loads_in_pass(instr), sweeps)
 
 
 def touched_bytes(instr: Instr, operand: Operand) -> int:
-    """Return the distinct bytes of an operand that one run of an instruction uses: some rows, a part, or all."""
+    """Return the number of distinct bytes of an operand that one run of an instruction uses."""
     whole = operand.buffer.nbytes
     if instr.kernel == MOVE:
         return min(instr.part(operand.role)[1], whole)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verification of a memory plan: a replay of the program in separate memory for each buffer, and in the arena."""
+"""Verification of a memory plan: replays a program in the planned arena and in separate memory for each buffer."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The basis of a report's figures: versions and digests, without which two reports cannot be compared."""
+"""The basis of a report's figures: versions and digests, which tell whether two reports can be compared."""
 
 from __future__ import annotations
 
@@ -15,15 +15,22 @@ from mcugen.core.version import __version__
 from mcugen.hir.types import Array
 
 SCHEMA = 2
-"""Version of the report's JSON (docs/report.schema.json): it grows when a key changes its meaning or goes."""
+"""Version of the report's JSON (docs/report.schema.json), which is increased if a key is removed or changes meaning."""
 
 
 @dataclass(frozen=True)
 class Basis:
-    """Versions and SHA-256 digests on which a report rests; None where nothing ran, or no samples were given.
+    """Versions and SHA-256 digests of everything that a report depends on.
 
-    `options` are those that shape the code, `compiler` and `simulator` what built and ran it. Digests are of the
-    board's description and of samples as the model takes them.
+    Attributes:
+        schema: Version of the report's JSON.
+        mcugen: Version of mcugen.
+        options: Options that affect the generated code.
+        board_sha256: Digest of the board's description.
+        compiler: Version of the C compiler; None if nothing was built.
+        simulator: Version of the simulator; None if nothing was simulated.
+        data_sha256: Digest of the evaluation samples; None without samples.
+        calibration_sha256: Digest of the calibration samples; None without samples.
     """
 
     schema: int
@@ -37,14 +44,14 @@ class Basis:
 
     @classmethod
     def of(cls, board: Board, options: str, calibration_sha256: str | None) -> Basis:
-        """Return the basis as far as it is known before anything ran."""
+        """Return the part of the basis that is known before anything runs."""
         description = json.dumps(asdict(board), sort_keys=True, default=sorted)
         digest = hashlib.sha256(description.encode()).hexdigest()
         return cls(SCHEMA, __version__, options, digest, calibration_sha256=calibration_sha256)
 
 
 def samples_sha256(samples: Sequence[Mapping[str, Array]], labels: Array | None = None) -> str:
-    """Return a digest of the values, types and shapes of samples in their order, whatever file they came from."""
+    """Return the SHA-256 of the values, types and shapes of samples in order, independent of their file format."""
     digest = hashlib.sha256()
     arrays = [(name, array) for sample in samples for name, array in sorted(sample.items())]
     for name, array in [*arrays, *([] if labels is None else [("labels", labels)])]:

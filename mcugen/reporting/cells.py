@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells of tables that a page's reader can sort."""
+"""Cells of sortable tables in HTML reports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TableCell:
-    """A cell of a sortable table: its text, the number to sort by if there is one, and `kind`, classes of its style."""
+    """A cell of a sortable table: its text, the number to sort by if any, and its CSS classes (`kind`)."""
 
     text: str
     value: float | None = None
@@ -23,5 +23,5 @@ def number(value: float | None, text: str | None = None) -> TableCell:
 
 
 def words(text: str, *, is_long: bool = False) -> TableCell:
-    """Return a cell with a text, which may take several lines if it is long."""
+    """Return a cell with a text, which may be wrapped if `is_long`."""
     return TableCell(text, None, "text long" if is_long else "text")

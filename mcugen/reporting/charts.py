@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Charts in pages: Vega-Lite specifications, and the library that draws them, which is part of the page."""
+"""Charts in HTML reports: Vega-Lite specifications, and the library that draws them, which is embedded in the page."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _PACKAGE = "vl-convert-python"
 _EXPOSED = "window.vegaEmbed = vegaEmbed;"
 
 INK = "currentColor"
-"""Color of text and lines: that of the page, light or dark."""
-
+"""Color of text and lines: the page's text color, light or dark."""
 FAINT = "#8886"
+"""Color of frames and axes."""
 
 PALETTE = ("#3b82c4", "#d97706", "#2f9e6e", "#a855c7", "#d6455d", "#6b7f94", "#b08900", "#159bb0")
 """Colors of categories, readable on white and on black."""
@@ -54,10 +54,11 @@ CONFIG: Chart = {
     "rule": {"color": INK},
     "range": {"category": list(PALETTE)},
 }
+"""Vega-Lite configuration of all charts."""
 
 
 def chart(title: str, spec: Mapping[str, Any]) -> Chart:
-    """Return a specification that a page can show, as wide as the page; `title` describes it for screen readers."""
+    """Return a complete specification of a chart as wide as the page; `title` describes it for screen readers."""
     size: Chart = {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
     if "vconcat" in spec:  # the page's script knows how wide its parts may be
         size = {}
@@ -65,7 +66,13 @@ def chart(title: str, spec: Mapping[str, Any]) -> Chart:
 
 
 def page(template: str, charts: Mapping[str, Chart], **context: Any) -> str:
-    """Return a self-contained page of `templates/report`, with charts by the keys of their places."""
+    """Return a self-contained HTML page.
+
+    Args:
+        template: Name of a template in `templates/report`.
+        charts: Charts by the key of their place in the template.
+        **context: Context of the template.
+    """
     data = Markup(_as_script(dict(charts)))
     return standalone(template, {"vega": vega(), "own": "page.js"}, charts=data, keys=list(charts), **context)
 

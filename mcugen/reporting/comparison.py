@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparisons of two reports as text: on a terminal, as Markdown for a pull request, and as a page."""
+"""Output of a comparison of two reports: on a terminal, as Markdown for a pull request, and as an HTML page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mcugen.reporting.figures import ReportedLayer
 from mcugen.reporting.pages import render_template
 
 LONGEST_NAME = 48
-"""Largest number of characters of a name that are shown."""
+"""Largest number of characters of a name in a comparison."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def title(differences: Differences) -> str:
 
 
 def tables(differences: Differences) -> Iterator[ComparisonTable]:
-    """Yield the tables of figures, of what they rest on, and of layers; the last two if something changed there."""
+    """Yield the tables of figures, of changed causes (such as versions), and of changed layers, without empty ones."""
     yield ComparisonTable(
         "figures", "Figures", ("", "before", "after", "change", ""), tuple(map(_figure, differences.changes))
     )

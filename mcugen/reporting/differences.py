@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Differences of two reports: which figures changed, by how much, why, and whether that is too much."""
+"""Differences of two reports: which figures changed, by how much, possible causes, and limits for changes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from mcugen.reporting.basis import Basis
 from mcugen.reporting.figures import Report, ReportedLayer, layer_title
 
 Get = Callable[[Report], float | None]
+"""Returns a figure of a report; None if the report does not have it."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A number of a report. `key` is its name on the command line; `better` is -1 where less is better, or 1."""
+    """A number of a report: its name on the command line (`key`), its title, and how to get it from a report.
+
+    `better` is -1 if lower values are better, else 1.
+    """
 
     key: str
     title: str
@@ -45,12 +49,12 @@ FIGURES = (
 """The figures that are compared, in the order of the table."""
 
 MAX_SHOWN_LAYERS = 20
-"""Largest number of changed layers that are shown, those first that changed most."""
+"""Largest number of changed layers that are shown, the largest changes first."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A figure before and after; None where a report has none."""
+    """The values of a figure in both reports; None if a report does not have it."""
 
     figure: Figure
     before: float | None
@@ -58,17 +62,17 @@ class Change:
 
     @property
     def is_one(self) -> bool:
-        """Whether the figure changed."""
+        """Return whether the figure changed."""
         return self.before != self.after
 
     @property
     def delta(self) -> float | None:
-        """The difference of the figure after and before; None if one is unknown."""
+        """Return the figure after minus the figure before; None if one is unknown."""
         return None if self.before is None or self.after is None else self.after - self.before
 
     @property
     def share(self) -> float | None:
-        """The difference as a share of the figure before; None if unknown, or if the figure was 0."""
+        """Return the difference as a share of the figure before; None if unknown, or if the figure was 0."""
         return None if self.delta is None or not self.before else self.delta / self.before
 
 
@@ -82,17 +86,20 @@ class LayerChange:
 
     @property
     def sides(self) -> dict[str, ReportedLayer | None]:
-        """The layer in each report, by the keys `before` and `after`."""
+        """Return the layer in each report, by the keys `before` and `after`."""
         return {"before": self.before, "after": self.after}
 
     @property
     def weight(self) -> int:
-        """The change of the layer's time in cycles, or in instructions where cycles are unknown."""
+        """Return the magnitude of the change in cycles, or in instructions if cycles are unknown.
+
+        Used to sort changes.
+        """
         return abs(_time(self.after) - _time(self.before))
 
     @property
     def what(self) -> str:
-        """The kind of the change, in words."""
+        """Return a text on the change: "new", "gone", or the kernel before and after."""
         if self.before is None or self.after is None:
             return "gone" if self.after is None else "new"
         if self.before.kernel != self.after.kernel:
@@ -102,7 +109,14 @@ class LayerChange:
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit of how much worse a figure may become: an amount, or a share of what it was."""
+    """A limit of how much worse a figure may become.
+
+    Attributes:
+        figure: The figure.
+        text: The limit as the user wrote it.
+        amount: The largest change, absolute or as a share of the figure before.
+        is_share: Whether the amount is a share.
+    """
 
     figure: Figure
     text: str
@@ -130,17 +144,17 @@ class Differences:
     after: Report
     changes: tuple[Change, ...]
     causes: tuple[tuple[str, str, str], ...]
-    """Changes of what the figures rest on: title, before, after."""
+    """Changed causes, such as versions and options: title, value before, value after."""
     layers: tuple[LayerChange, ...]
-    """The layers that changed, sorted by how much their time did."""
+    """The layers that changed, the largest change of time first."""
 
     @property
     def changed(self) -> list[Change]:
-        """The figures that changed."""
+        """Return the figures that changed."""
         return [change for change in self.changes if change.is_one]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for JSON: figures by their keys, what they rest on, and layers."""
+        """Return plain data for JSON: figures by key, causes, and layers."""
         figures = {c.figure.key: {"before": c.before, "after": c.after} for c in self.changes}
         causes = [{"what": what, "before": was, "after": now} for what, was, now in self.causes]
         layers = [
@@ -153,7 +167,7 @@ class Differences:
         """Check the changes against limits.
 
         Raises:
-            ConstraintError: A figure is past its limit; the message names all of them.
+            ConstraintError: Figures exceed their limits; the message names all of them.
         """
         by_key = {change.figure.key: change for change in self.changes}
         broken = [by_key[limit.figure.key] for limit in limits if not limit.allows(by_key[limit.figure.key])]
@@ -172,7 +186,7 @@ _LIMIT = re.compile(r"([a-z]+)=([+-]?)([0-9]{1,12}(?:\.[0-9]{1,9})?)(%?)")
 
 
 def read_limit(text: str) -> Limit:
-    """Return a limit from its text on the command line: cycles=+2%, ram=+0, accuracy=-0.005.
+    """Parse a limit of the command line, for example cycles=+2%, ram=+0 or accuracy=-0.005.
 
     Raises:
         UsageError: The text cannot be read.
@@ -191,7 +205,7 @@ def read_limit(text: str) -> Limit:
 
 
 def number(value: float | None) -> str:
-    """Return a figure as text."""
+    """Return a figure as text; "unknown" for None."""
     if value is None:
         return "unknown"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"

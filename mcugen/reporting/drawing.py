@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drawing of the memory map: layers from left to right, addresses from below, a rectangle for each buffer."""
+"""Drawing of the memory map as SVG: layers from left to right, addresses upwards, a rectangle for each buffer."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ HEIGHT = 400
 """Height of the plot in pixels."""
 
 PLOT_WIDTH = 960
-"""Width of the plot in pixels, if the layers' columns are as wide as they may be."""
+"""Width of the plot in pixels, unless the limits of column widths make it narrower or wider."""
 
 COLUMN = (26, 110)
 """Least and largest width of a layer's column in pixels."""
 
 INSTRUCTIONS_PER_EXTRA_COLUMN, MAX_LAYER_COLUMNS = 8, 6
-"""Instructions of a layer for each further column's width, and largest width of a layer in columns."""
+"""Number of instructions by which a layer gets wider by one column, and its largest width in columns."""
 
 CHARACTER = (6.8, 12)
 """Upper bounds of the width and height of the labels' characters in pixels."""
 
 MIN_LABEL_CHARACTERS = 3
-"""Least number of characters of a name that is drawn at all."""
+"""Smallest number of characters for which there must be room, so that a name is drawn."""
 
 MAX_AXIS_LABEL_CHARACTERS = 22
 """Largest number of characters of a layer's name on the axis; the tooltip has the whole name."""
@@ -39,7 +39,18 @@ MAX_AXIS_LABEL_CHARACTERS = 22
 
 @dataclass(frozen=True)
 class Rectangle:
-    """A rectangle of the drawing: `label` is as much text as fits, its foot at `label_y`; `title` is the tooltip."""
+    """A rectangle of the drawing, with coordinates in pixels as SVG writes them.
+
+    Attributes:
+        x: Left edge.
+        y: Upper edge.
+        width: Width.
+        height: Height.
+        kind: CSS class.
+        title: Tooltip.
+        label: Text inside, as much as fits.
+        label_y: Baseline of the text.
+    """
 
     x: str
     y: str
@@ -53,7 +64,7 @@ class Rectangle:
 
 @dataclass(frozen=True)
 class Mark:
-    """A text at a place on one of the axes."""
+    """A label of an axis: its position in pixels, its text and its tooltip."""
 
     at: str
     text: str
@@ -61,7 +72,7 @@ class Mark:
 
 
 def draw(memory: MemoryMap) -> Markup:
-    """Return the map as a self-contained SVG without scripts; equal maps give equal bytes."""
+    """Return a memory map as a self-contained SVG without scripts; equal maps give equal bytes."""
     plot = _Plot(memory)
     peak = memory.peak
     return Markup(

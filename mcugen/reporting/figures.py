@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of a report: one dataclass, filled from the program and, where it ran, from the simulation."""
+"""The figures of a report, which are filled from the program and, if it ran, from the simulation."""
 
 from __future__ import annotations
 
@@ -29,21 +29,30 @@ from mcugen.search.contention import of_arena
 
 @dataclass(frozen=True)
 class ModelFigures:
-    """Figures of the network itself, without its channels that are constant or that nobody reads."""
+    """Figures of the network itself, without removed channels."""
 
     name: str
     sha256: str
+    """Digest of the model's file."""
     macs: int
+    """Number of multiply-accumulates of an inference."""
     parameters: int
+    """Number of weights and biases."""
     dropped_channels: int
+    """Number of channels that were removed, as they are constant or not used."""
     dropped_macs: int
+    """Number of multiply-accumulates of the removed channels."""
 
 
 @dataclass(frozen=True)
 class Flash:
-    """Bytes in flash. `code` is what the model adds to a firmware besides weights, library functions included.
+    """Bytes of flash that the model adds to a firmware; None if it was not built.
 
-    `functions` are bytes of code by C function; the remaining bytes are tables, parameters and initial values.
+    Attributes:
+        code: Bytes of code, library functions, tables, parameters and initial values.
+        weights: Bytes of weights.
+        total: Sum of both.
+        functions: Bytes of code of each C function.
     """
 
     code: int | None
@@ -54,10 +63,17 @@ class Flash:
 
 @dataclass(frozen=True)
 class Ram:
-    """Bytes in RAM. `arena` holds activations, scratch and I/O; `io` is I/O outside it; `stack` the peak of a call.
+    """Bytes of RAM that the model takes; None if not measured.
 
-    `state` is what one stream of inputs keeps between calls, `copies` are weights that start-up copies to RAM. No
-    placement of the same buffers, in the same order of layers, takes less than `arena_bound`.
+    Attributes:
+        arena: Bytes of activations, scratch buffers, inputs and outputs.
+        arena_bound: Proven lower bound of the arena for the same buffers in the same order of layers.
+        state: Bytes that one stream of inputs keeps between calls.
+        io: Bytes of inputs and outputs outside the arena.
+        copies: Bytes of weights that start-up code copies to RAM.
+        static: Bytes of static variables.
+        stack: Peak stack of a call.
+        total: Sum of all.
     """
 
     arena: int
@@ -71,16 +87,24 @@ class Ram:
 
 
 def layer_title(name: str, origin: Sequence[str]) -> str:
-    """Return a layer's name for readers: the last of the ONNX nodes that it comes from, if that has a name."""
+    """Return a layer's title for reports: the last of its ONNX nodes if that has a name, else `name`."""
     return origin[-1] if origin and origin[-1] else name
 
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """The use of one memory of the board, in bytes: `used` of its `size`, without the stack.
+    """The use of one memory of the board, in bytes.
 
-    `arena` is the part of the arena that it holds, `copies` are weights that start-up copies there; `code` is known
-    once it was built.
+    Attributes:
+        name: Name of the memory.
+        kind: "ram" or "flash".
+        origin: Its first address.
+        size: Its size.
+        arena: Part of the arena that it holds.
+        weights: Weights that it holds.
+        copies: Weights that start-up code copies there.
+        used: Bytes in use, without the stack.
+        code: Code that it holds; 0 until the model is built.
     """
 
     name: str
@@ -96,11 +120,22 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class ReportedLayer:
-    """One instruction of the program, or all of a loop or branch.
+    """The figures of one layer; None if unknown.
 
-    `family` names the origin of the layer's kernel (mcugen.core.options.FAMILIES); for a loop or branch, that of any
-    kernel in it. `flash` are the layer's constants, `ram` the most bytes of the arena in use while it runs: bytes that
-    buffers share count once.
+    Attributes:
+        name: Name of its result.
+        origin: Names of its ONNX nodes.
+        op: Its operator.
+        kernel: Its kernel.
+        family: Origin of the kernel (mcugen.core.options.FAMILIES); for a loop or branch, that of any kernel in it.
+        reason: Reason for the kernel.
+        macs: Number of multiply-accumulates.
+        instructions: Retired instructions of an inference.
+        cycles_estimate: Estimated cycles, with stall cycles.
+        stalls: Stall cycles by memory.
+        microjoules_estimate: Estimated energy.
+        flash: Bytes of its constants.
+        ram: Largest number of bytes of the arena in use while it runs; bytes that buffers share count once.
     """
 
     name: str
@@ -117,12 +152,12 @@ class ReportedLayer:
     flash: int
     ram: int
     core: int | None = None
-    """Core, 0 or 1, of a portion of a layer for two cores; None for a whole layer, which the first core computes."""
+    """Number (0 or 1) of the core that computes this shard of a layer; None for a whole layer on the first core."""
 
 
 @dataclass(frozen=True)
 class Stall:
-    """CPU cycles of waiting for a memory, by the board's description of it: for instructions, and for data."""
+    """Estimated stall cycles on one memory, for fetches of instructions and for reads of data."""
 
     memory: str
     instructions: int
@@ -130,16 +165,21 @@ class Stall:
 
     @property
     def cycles(self) -> int:
-        """Cycles of waiting for instructions and data."""
+        """Return the stall cycles on instructions and data together."""
         return self.instructions + self.data
 
 
 @dataclass(frozen=True)
 class BudgetFigures:
-    """A memory budget of the user (bytes, None: no limit), the use of it, and its cost in time.
+    """The user's memory budget, and how the program was made to fit it; sizes are in bytes.
 
-    `ram` are arena, state and copies of weights, `flash_estimate` weights and code. `step` names how the program was
-    made to fit; `slowdown_estimate` is by which share of its estimated instructions that made it slower.
+    Attributes:
+        max_ram: Limit of RAM; None: no limit.
+        max_flash: Limit of flash; None: no limit.
+        ram: Bytes of arena, state and copies of weights.
+        flash_estimate: Bytes of weights, and estimated code.
+        step: What was done to make the program fit.
+        slowdown_estimate: Share of estimated instructions by which this made it slower.
     """
 
     max_ram: int | None
@@ -158,9 +198,13 @@ class BudgetFigures:
 
 @dataclass(frozen=True)
 class DeadlineFigures:
-    """The cycles that a call may take, those that it takes, and those of the program without a deadline, by estimate.
+    """The user's deadline for a call.
 
-    `step` names how the program was made to be fast enough.
+    Attributes:
+        max_cycles: Largest number of cycles of a call.
+        cycles_estimate: Estimated cycles of the program.
+        asked_cycles_estimate: Estimated cycles of the program for the user's goal without the deadline.
+        step: What was done to make the program fast enough.
     """
 
     max_cycles: int
@@ -175,10 +219,13 @@ class DeadlineFigures:
 
 @dataclass(frozen=True)
 class TuningFigures:
-    """The result of tuning by measured kernels: the number of candidates, estimated cycles, and changed layers.
+    """The result of autotuning by measured kernels.
 
-    `candidates` counts the forms of layers that were measured. `fits_cycles_estimate` are the cycles of the program
-    that the fitted costs choose; `layers` are those whose kernels differ from it.
+    Attributes:
+        candidates: Number of measured variants of layers.
+        cycles_estimate: Estimated cycles of the tuned program.
+        fits_cycles_estimate: Estimated cycles of the program that the fitted cost model chooses.
+        layers: Names of the layers whose kernels differ between both programs.
     """
 
     candidates: int
@@ -194,10 +241,14 @@ class TuningFigures:
 
 @dataclass(frozen=True)
 class StepFigures:
-    """The steps of a run: their number, the cycles that one may take, and estimated cycles of the longest step.
+    """The steps that a run is divided into.
 
-    `layers_estimate` are the cycles of the longest step of each layer. `by_rows` are the layers that are computed row
-    by row so that no step takes longer.
+    Attributes:
+        count: Number of steps.
+        max_cycles: Limit of the cycles of a step.
+        cycles_estimate: Estimated cycles of the longest step.
+        layers_estimate: Estimated cycles of the longest step of each layer.
+        by_rows: Names of the layers that are computed row by row to meet the limit.
     """
 
     count: int
@@ -213,9 +264,9 @@ class StepFigures:
 
 @dataclass(frozen=True)
 class RowFigures:
-    """The number of layers that are computed row by row, the number of their groups, and the slowdown.
+    """The layers that line-buffer fusion computes row by row: their number, and that of their groups.
 
-    `slowdown_estimate` is a share of the estimated instructions.
+    `slowdown_estimate` is the share of estimated instructions by which this makes the program slower.
     """
 
     layers: int
@@ -231,8 +282,12 @@ class RowFigures:
 class InputFigures:
     """The pipeline that computes the input from raw data.
 
-    `pipeline` is its text, `state` its bytes of RAM, `tables` its bytes of flash (part of the code's), `instructions`
-    those for the first sample, and `verified` the number of samples for which its bits were equal to numpy's.
+    Attributes:
+        pipeline: Its text.
+        state: Its bytes of RAM.
+        tables: Its bytes of tables in flash, which are part of the code's.
+        instructions: Retired instructions for the first sample.
+        verified: Number of samples for which its result was equal, bit by bit, to that of numpy.
     """
 
     pipeline: str
@@ -244,10 +299,12 @@ class InputFigures:
 
 @dataclass(frozen=True)
 class Examination:
-    """The accuracy of a model after `steps` steps of learning.
+    """An evaluation of a model during training.
 
-    `accuracy` is the share of samples whose class was right, `loss` the mean loss of the steps since the examination
-    before; None at first.
+    Attributes:
+        steps: Number of training steps before it.
+        accuracy: Share of samples with the correct class.
+        loss: Mean loss of the training steps since the previous evaluation; None for the first one.
     """
 
     steps: int
@@ -257,9 +314,14 @@ class Examination:
 
 @dataclass(frozen=True)
 class CallFigures:
-    """The cost of a call: retired instructions, estimated cycles, and bytes of stack, flash and RAM.
+    """The cost of a call; None if not measured.
 
-    `flash` is code and weights, `ram` is without the stack. All but `ram` are None where they were not measured.
+    Attributes:
+        instructions: Retired instructions.
+        cycles_estimate: Estimated cycles.
+        stack: Peak stack in bytes.
+        flash: Bytes of code and weights.
+        ram: Bytes of RAM without the stack.
     """
 
     instructions: int | None
@@ -271,10 +333,15 @@ class CallFigures:
 
 @dataclass(frozen=True)
 class LearningFigures:
-    """The results and the cost of learning: what is trained, at which rate, and the examinations.
+    """The results and the cost of on-device training.
 
-    `step` is the cost of a step with its inference, `inference` that of an inference by a build that does not learn.
-    `state` are the bytes that hold what was learned.
+    Attributes:
+        trained: The trained layers, as `--train` names them.
+        rate: The learning rate.
+        examinations: The evaluations during training.
+        step: Cost of a training step, with its inference.
+        inference: Cost of an inference of the same model without training.
+        state: Bytes of the training state.
     """
 
     trained: str
@@ -287,10 +354,14 @@ class LearningFigures:
 
 @dataclass(frozen=True)
 class Alternative:
-    """The cost of the model with other options: bytes of RAM (without the stack) and flash, and instructions.
+    """The cost of the model with other options; the first of several is the model with the present options.
 
-    All but RAM are estimates, which differ from what is measured; so the first of several is the model as it is.
-    `refusal` says why there is none.
+    Attributes:
+        options: The options that differ.
+        ram: Bytes of RAM without the stack.
+        flash_estimate: Estimated bytes of flash.
+        instructions_estimate: Estimated instructions of an inference.
+        refusal: Why the model cannot be compiled with these options; "" if it can.
     """
 
     options: str
@@ -302,9 +373,15 @@ class Alternative:
 
 @dataclass(frozen=True)
 class ArenaBuffer:
-    """A buffer in the arena: its bytes from `offset` on, while layers `first` to `last` run.
+    """A buffer in the arena.
 
-    −1 is the moment of the call, the number of layers that of the return. `kind` is one of memory.KINDS.
+    Attributes:
+        name: Its name.
+        kind: One of mcugen.reporting.memory.BUFFER_KINDS.
+        offset: Its address in the arena in bytes.
+        bytes: Its size.
+        first: Number of the first layer that needs it; −1 for the call of the model.
+        last: Number of the last layer that needs it; the number of layers for the return.
     """
 
     name: str
@@ -317,10 +394,12 @@ class ArenaBuffer:
 
 @dataclass(frozen=True)
 class StackFigures:
-    """An upper bound of the stack that a call takes below its caller's frame, in bytes, by the code that was linked.
+    """An upper bound of a call's stack below its caller's frame, from an analysis of the linked code.
 
-    `bytes` is None where the code does not give a bound, for a reason in `note`. `path` are the calls that take the
-    bytes, with the bytes of each.
+    Attributes:
+        bytes: The bound; None if the code does not allow one.
+        path: The chain of calls that reaches it, with the bytes of each function.
+        note: Why there is no bound, or what it leaves out.
     """
 
     bytes: int | None
@@ -330,9 +409,13 @@ class StackFigures:
 
 @dataclass(frozen=True)
 class SelfTestLayer:
-    """The flipped bits of a layer's constants that were tried, and how many of them the self-test finds.
+    """The fault coverage of the self-test for one layer.
 
-    `significant` bits change an output for some sample that was tried.
+    Attributes:
+        layer: Name of the layer.
+        flips: Number of bits of its constants that were flipped, one at a time.
+        significant: Number of these that change an output for some sample.
+        found: Number of these that the self-test detects.
     """
 
     layer: str
@@ -343,10 +426,15 @@ class SelfTestLayer:
 
 @dataclass(frozen=True)
 class SelfTestFigures:
-    """The fault coverage of a self-test whose samples were chosen for it.
+    """The fault coverage of a self-test whose samples were chosen to detect faults.
 
-    `given` counts those of the `samples` that the user gave. `flips`, `significant` and `found` count single flipped
-    bits of all layers, as in SelfTestLayer; they are others than those by which the samples were chosen.
+    Attributes:
+        samples: Number of samples.
+        given: Number of these that the user gave.
+        flips: Number of flipped bits, as in SelfTestLayer; other bits than those by which the samples were chosen.
+        significant: Number of these that change an output for some sample.
+        found: Number of these that the self-test detects.
+        layers: The coverage of each layer.
     """
 
     samples: int
@@ -358,7 +446,7 @@ class SelfTestFigures:
 
     @property
     def coverage(self) -> str:
-        """The coverage in words."""
+        """Return a text on the fault coverage in percent."""
         share = 100 * self.found / max(self.significant, 1)
         counts = f"{self.found} of {self.significant}, of {self.flips} tried"
         return f"{share:.0f} % of the flipped bits of constants that change a result ({counts})"
@@ -366,7 +454,7 @@ class SelfTestFigures:
 
 @dataclass(frozen=True)
 class PlausibleRange:
-    """The range of an output's elements outside of which they are not plausible, as real numbers."""
+    """The range of plausible values of an output's elements, in real units."""
 
     output: str
     low: float
@@ -375,10 +463,15 @@ class PlausibleRange:
 
 @dataclass(frozen=True)
 class InstructionRange:
-    """The best and the worst case of a run, in instructions.
+    """The smallest and largest number of instructions of a run.
 
-    They hold for any input where `is_bound`, else for the `inputs` that ran. `bound` is what no input exceeds, by the
-    longest path through the code that was linked; None where there is no bound, for the reason in `unbounded`.
+    Attributes:
+        best: The smallest number.
+        worst: The largest number.
+        inputs: Number of inputs that ran.
+        is_bound: Whether the numbers hold for any input, not only for those that ran.
+        bound: Upper bound for any input, from the longest path through the linked code; None if there is no bound.
+        unbounded: Why there is no bound; "" if there is one.
     """
 
     best: int
@@ -403,15 +496,15 @@ class Report:
     instructions: int | None
     instructions_per_mac: float | None
     instructions_estimate: int | None
-    """Estimated instructions of the layers that have a choice of kernels, by the costs that the choice is made by."""
+    """Estimated instructions of the layers with a choice of kernels, by the cost model."""
     cycles_estimate: int | None
     cycles_note: str
-    """The timing by which cycles are estimated, or why they are not."""
+    """The timing model by which cycles are estimated, or why there is no estimate."""
     stalls: list[Stall] | None
-    """The cycles of waiting for memories; None where cycles are unknown."""
+    """The stall cycles by memory; None if cycles are unknown."""
     milliseconds_estimate: float | None
     microjoules_estimate: float | None
-    """Estimated energy, where the board tells what current the chip draws."""
+    """Estimated energy, if the board file has the chip's current."""
     clock_hz: int
     flash: Flash
     ram: Ram
@@ -423,50 +516,50 @@ class Report:
     """The memories that hold the arena and the weights."""
     accuracy: Accuracy | None
     quantization: LayerComparison | None
-    """The errors of layers, for a model that mcugen quantized, where it ran."""
+    """The errors of layers, if mcugen quantized the model and it ran."""
     quantization_estimate: QuantizationEstimate | None
     """The loss by quantization on a few samples, for a model that mcugen quantized on the command line."""
     layers: list[ReportedLayer]
     notes: tuple[str, ...] = ()
     """Assumptions and remarks, one sentence each (may hold untrusted text)."""
     steps: StepFigures | None = None
-    """The steps of a run, where steps may take only so long."""
+    """The steps of a run, if there is a limit of their time."""
     input_pipeline: InputFigures | None = None
     """The pipeline of an input that is computed from raw data: measured once the model ran."""
     learning: LearningFigures | None = None
-    """The results of learning, for a model that learned while it ran."""
+    """The results of on-device training, if the model was trained."""
     buffers: list[ArenaBuffer] | None = None
-    """The buffers in the arena, in the order in which they become alive; None in reports of earlier versions."""
+    """The buffers in the arena, in the order of their first use; None in reports of earlier versions."""
     samples: SampleResults | None = None
-    """The results of remarkable samples, for a model that ran."""
+    """Samples of special interest, for a model that ran."""
     command: str | None = None
-    """The command that gives the report again."""
+    """The command that reproduces the report."""
     varies: tuple[str, ...] = ()
-    """Layers whose instructions depend on data, and why; empty: a run takes as many for any input."""
+    """Layers whose number of instructions depends on data, and why; empty if it is the same for any input."""
     instruction_range: InstructionRange | None = None
     """The range of instructions, once the model ran, if it is the same for any input or extreme inputs ran."""
     stack_bound: StackFigures | None = None
     """An upper bound of the stack, once the model was built for the board."""
     alternatives: tuple[Alternative, ...] = ()
-    """The cost with other options, where that was asked for."""
+    """The cost with other options, if the user asked for it."""
     two_cores: TwoCores | None = None
     """The schedule of a model for two cores, once it ran."""
     first_part: int | None = None
-    """The number of layers that the first core computes in a pipeline over frames, the handover included."""
+    """Number of layers that the first core computes in a pipeline over frames, with the hand-over."""
     self_test: SelfTestFigures | None = None
-    """The fault coverage of the self-test, where its samples were chosen for it."""
+    """The fault coverage of the self-test, if its samples were chosen to detect faults."""
     plausible: tuple[PlausibleRange, ...] = ()
-    """The plausible ranges of outputs, where outputs are checked."""
+    """The plausible ranges of outputs, if the code checks outputs."""
     warnings: tuple[str, ...] = ()
-    """Problems of samples or of the program, and their remedies: shown even where progress is not."""
+    """Problems of samples or of the program, with hints; they are shown even if progress messages are not."""
     other_precisions: tuple[OtherPrecision, ...] = ()
-    """The layers that do not compute in the main type of a model with integers; `notes` names them, too."""
+    """The layers with another precision than the quantized model's main one; `notes` names them, too."""
     self_test_input: str = "random numbers"
-    """The input of the self-test; "" where its samples were chosen by what they find."""
+    """Description of the self-test's input; "" if its samples were chosen to detect faults."""
 
     @property
     def library_calls(self) -> str:
-        """The number of layers that call each library: "9 of 16 layers call CMSIS-NN 7.x"; "" where none does."""
+        """Return a text on the layers that call libraries: "9 of 16 layers call CMSIS-NN 7.x"; "" if none does."""
         counts = Counter(layer.family for layer in self.layers if layer.family != OWN)
         total = len(self.layers)
         return "; ".join(
@@ -476,11 +569,14 @@ class Report:
 
     @property
     def stalled_share(self) -> float | None:
-        """The share of cycles that are waits for memory."""
+        """Return the share of cycles that are stalls on memory; None if unknown."""
         return stalled_share(self.cycles_estimate, self.stalls)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for JSON; `cycles` and `ms` are the estimates under short names, of each layer too."""
+        """Return plain data for JSON.
+
+        `cycles` and `ms` are added as short names of the estimates, also for each layer.
+        """
         data = asdict(self)
         for part in (data, *data["layers"]):
             part["cycles"], part["ms"] = part["cycles_estimate"], _milliseconds(part["cycles_estimate"], self.clock_hz)
@@ -491,21 +587,32 @@ class Measurement(Protocol):
     """The results of a simulation that a report needs."""
 
     @property
-    def instructions(self) -> int | None: ...  # noqa: D102
+    def instructions(self) -> int | None:
+        """Return the retired instructions of one call."""
+
     @property
-    def layer_instructions(self) -> tuple[int, ...] | None: ...  # noqa: D102
+    def layer_instructions(self) -> tuple[int, ...] | None:
+        """Return the retired instructions of each layer."""
+
     @property
-    def stack(self) -> int | None: ...  # noqa: D102
+    def stack(self) -> int | None:
+        """Return the peak stack of a call in bytes."""
+
     @property
-    def sizes(self) -> Any: ...  # noqa: D102
+    def sizes(self) -> Any:
+        """Return the bytes that the model adds to a firmware (mcugen.simulation.FirmwareSizes), or None."""
+
     @property
-    def cycles(self) -> Any: ...  # noqa: D102
+    def cycles(self) -> Any:
+        """Return the estimated cycles (mcugen.simulation.cycles.Cycles), or None."""
+
     @property
-    def stack_bound(self) -> Any: ...  # noqa: D102
+    def stack_bound(self) -> Any:
+        """Return the upper bound of the stack (mcugen.simulation.stack.StackBound), or None."""
 
 
 def stalled_share(cycles: int | None, stalls: Sequence[Stall] | None) -> float | None:
-    """Return the share of cycles that are waits for memory; None if they are not known."""
+    """Return the share of `cycles` that are stalls on memory; None if unknown."""
     return sum(stall.cycles for stall in stalls) / cycles if cycles and stalls is not None else None
 
 
@@ -520,7 +627,7 @@ def count_parameters(graph: Graph) -> int:
 
 
 def memory_use(program: Program, placement: Placement, weights: int) -> list[MemoryUse]:
-    """Return the use of each memory; `weights` are their bytes in flash."""
+    """Return the use of each memory that holds data; `weights` is the number of bytes of weights in flash."""
     uses = []
     for memory in placement.memories:
         areas = zip(placement.arenas, program.area_sizes, strict=True)
@@ -541,7 +648,7 @@ def describe(
     memories: Sequence[MemoryUse],
     notes: Sequence[str],
 ) -> Report:
-    """Return a report of what the compiler knows without running anything.
+    """Return a report of everything that is known without building or running the model.
 
     Args:
         basis: Versions and digests.
@@ -611,7 +718,7 @@ def _rows(program: Program, fit: Fit | None) -> RowFigures | None:
 def add_measurements(
     report: Report, run: Measurement, accuracy: Accuracy | None, board: Board, helped: Measurement | None = None
 ) -> Report:
-    """Return the report with the results of a simulation of the board.
+    """Return a report with the results of a simulation added.
 
     Args:
         report: The report of the compiler.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report as one self-contained HTML file: no network, no font, no script but its own."""
+"""The report as one self-contained HTML file, which loads nothing from the network."""
 
 from __future__ import annotations
 
@@ -20,17 +20,21 @@ from mcugen.reporting.layer_charts import charts_of
 from mcugen.reporting.text import findings, title, totals
 
 LAYER_HEADS = ("#", "layer", "kernel", "MACs", "instructions", "cycles", "waits", "weights", "RAM")
+"""Column titles of the table of layers."""
 ERROR_HEADS = ("#", "layer", "op", "type", "range", "method", "clipped", "weights dB", "SQNR dB", "cosine", "max error")
-
+"""Column titles of the table of quantization errors by layer."""
 ALTERNATIVE_HEADS = ("option", "RAM", "flash", "instructions")
+"""Column titles of the table of alternatives."""
 
 TESTED_HEADS = ("layer", "flips", "change a result", "found")
+"""Column titles of the table of the self-test's fault coverage."""
 
 OLD_REPORT_NOTE = "what an earlier version of mcugen did not write is missing here: make the report again to see it"
+"""Note on the page of a report that an older version of mcugen wrote."""
 
 
 def report_page(report: Report) -> str:
-    """Return all that the text report has, with charts, pictures of samples and its basis.
+    """Return the HTML page of a report: all of the text report, charts, pictures of samples, and the basis.
 
     Equal reports give equal bytes.
     """
@@ -65,7 +69,7 @@ def report_page(report: Report) -> str:
 
 
 def verdict(report: Report) -> list[tuple[bool, str]]:
-    """Return the main findings, each with whether it is good: fit, accuracy, and time."""
+    """Return the main findings on memory, accuracy and time: pairs of whether the finding is good, and its text."""
     statements: list[tuple[bool, str]] = []
     budget, deadline, accuracy = report.budget, report.deadline, report.accuracy
     limits = (
@@ -178,7 +182,7 @@ def _sample(result: SampleResult, names: Sequence[str] | None) -> tuple[str, str
 
 
 def picture(view: SampleView) -> Markup | str:
-    """Return a view as PNG: an image as it is, a spectrogram in grey, a line as a curve; "" for inconsistent views."""
+    """Return a sample's picture as a PNG data address; a signal is drawn as a curve; "" for inconsistent data."""
     from PIL import Image
 
     data = base64.b64decode(view.values)

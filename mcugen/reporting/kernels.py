@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All kernels of the package, for documents and tests; new ones are found automatically."""
+"""All declared kernels of the package, for documents and tests; they are found by importing all modules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def declared_kernels() -> tuple[Kernel, ...]:
 
 
 def kernel_table() -> str:
-    """Return all declared kernels as a Markdown table: what they compute, the CPU features they need, and operators."""
+    """Return a Markdown table of all declared kernels: what they compute, needed CPU features, and operators."""
     operators = defaultdict(set)
     for (_, operator), support in BUILT_IN.support.items():
         for name in support.kernels:

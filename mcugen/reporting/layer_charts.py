@@ -14,22 +14,22 @@ from mcugen.reporting.memory import BUFFER_KINDS
 from mcugen.reporting.two_cores import TwoCores
 
 MEASURES = ("cycles", "instructions", "MACs", "weights, bytes", "RAM, bytes", "microjoules")
-"""Measures that bars of layers may show; the first known one is shown at first."""
-
+"""Quantities that the bar chart of layers can show; initially the first known one."""
 ORDERS = ("of the network", "the largest first")
-
+"""Orders of the bars in the chart of layers, from which the reader chooses."""
 KIND_COLORS = {"input": "#3b82c4", "output": "#d97706", "activation": "#2f9e6e", "scratch": "#a855c7"}
-
+"""Color of each kind of buffer in the chart of the arena."""
 OF_NETWORK, OF_LIBRARIES = "(the network itself)", "(library functions)"
+"""Names in the flash chart: code of the run function, and functions of libraries."""
 OF_NOBODY, OF_ALL = "(tables and parameters)", "(code of all kernels)"
-"""Names of code that belongs to no kernel's functions."""
+"""Names in the flash chart: data that belongs to no function, and code whose functions are unknown."""
 
 MAX_CHART_NAME_CHARACTERS = 60
 """Largest number of characters of a name in a chart."""
 
 
 def charts_of(report: Report) -> dict[str, Chart]:
-    """Return the charts by their place in the page; unknown figures have no chart."""
+    """Return the charts of a report by the key of their place in the page; figures that are unknown have no chart."""
     charts = {"layers": _layers(report), "flash": _flash(report)} if report.layers else {}
     if report.buffers:
         charts["memory"] = _memory(report)

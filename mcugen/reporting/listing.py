@@ -26,7 +26,7 @@ from mcugen.reporting.text import dropped_text
 
 
 def print_boards(console: Console, as_json: bool, like: str = "") -> None:
-    """Print the boards that match a text, one line each.
+    """Print a table of the boards that match a text.
 
     Raises:
         UsageError: No board matches.
@@ -45,7 +45,7 @@ def print_boards(console: Console, as_json: bool, like: str = "") -> None:
 
 
 def boards_like(text: str) -> list[Board]:
-    """Return the boards whose name, CPU, kits or description have the text.
+    """Return the boards whose name, CPU, kits or description contain a text, in any case.
 
     Raises:
         UsageError: No board matches.
@@ -63,7 +63,7 @@ def _search_text(board: Board) -> str:
 
 
 def print_board(board: Board, console: Console, as_json: bool) -> None:
-    """Print all facts of one board."""
+    """Print the description of one board, as a table or as JSON."""
     if as_json:
         print(json.dumps(_plain(board), indent=2))
         return
@@ -102,7 +102,7 @@ def _cache(cache: Cache) -> str:
 
 
 def waits_text(board: Board, memory: Memory) -> str:
-    """Return the CPU cycles that an access takes beyond one, as text."""
+    """Return a text on the wait states of a memory: "none", "unknown", or cycles for each access."""
     cycles = board.wait_cycles(memory, memory.line_bytes)
     if not cycles:
         return "unknown" if cycles is None else "none"
@@ -110,7 +110,7 @@ def waits_text(board: Board, memory: Memory) -> str:
 
 
 def print_model(graph: Graph, program: Program, report: Report, console: Console) -> None:
-    """Print inputs, outputs and totals of a model, then one line a node."""
+    """Print inputs, outputs and totals of a model, then one line for each node."""
     facts = Table(show_header=False)
     for kind, endpoints in (("input", program.inputs), ("output", program.outputs), ("state", program.states)):
         for e in endpoints:
@@ -140,16 +140,16 @@ def print_model(graph: Graph, program: Program, report: Report, console: Console
 
 
 ARENA_PICTURE_CHARACTERS = 20
-"""Characters of the arena's picture in each line."""
+"""Width in characters of the arena's picture in each line of the memory map."""
 
 FIGURE_CHARACTERS = 48
-"""Characters of a line besides names and the picture."""
+"""Width in characters of a line of the memory map without names and the picture."""
 
 _STYLES = {"input": "blue", "output": "yellow", "activation": "green", "scratch": "magenta"}
 
 
 def print_memory(memory: MemoryMap, console: Console) -> None:
-    """Print the arena's totals, then for each layer which buffers lie where while it runs; the peak is bold."""
+    """Print the arena's totals, then one line for each layer with its live buffers; the peak is bold."""
     peak = memory.peak
     facts = Table(show_header=False)
     parts = f": {' + '.join(f'{n:,}' for n in memory.areas)}" * (len(memory.areas) > 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory map over time: the buffers in the arena, and their places, while each layer runs."""
+"""The memory map: addresses and live ranges of all buffers in the arena."""
 
 from __future__ import annotations
 
@@ -18,9 +18,15 @@ BUFFER_KINDS = ("input", "output", "activation", "scratch")
 
 @dataclass(frozen=True)
 class Block:
-    """A buffer in the arena: its bytes from `offset` on, alive from instruction `first` to `last`, inclusive.
+    """A buffer in the arena.
 
-    Instruction −1 stands for the moment of the call, their number for that of its return.
+    Attributes:
+        name: Its name.
+        kind: One of BUFFER_KINDS.
+        offset: Its address in the arena in bytes.
+        nbytes: Its size.
+        first: First instruction that needs it; −1 for the call of the model.
+        last: Last instruction that needs it; the number of instructions for the return.
     """
 
     name: str
@@ -32,21 +38,29 @@ class Block:
 
     @property
     def title(self) -> str:
-        """The buffer's name for readers."""
+        """Return the buffer's name without the exporter's additions."""
         return tensor_name(self.name)
 
     @property
     def end(self) -> int:
-        """The first address behind the buffer."""
+        """Return the first address after the buffer."""
         return self.offset + self.nbytes
 
 
 @dataclass(frozen=True)
 class LayerPeak:
-    """A layer, which is the instructions `first` to `last`, at the moment when it uses most of the arena.
+    """The use of the arena by one layer, at its peak.
 
-    `nbytes` are the bytes in use, `scratch` those of them that only this layer needs; `blocks` are in order of
-    addresses. `whole` tells why the layer cannot be computed row by row; "" where it can.
+    Attributes:
+        name: Name of the layer.
+        op: Its operator.
+        kernel: Its kernel.
+        first: Its first instruction.
+        last: Its last instruction.
+        nbytes: Bytes in use.
+        scratch: Bytes among them of the layer's scratch memory.
+        blocks: The live buffers by address.
+        whole: Why the layer cannot be computed row by row; "" if it can.
     """
 
     name: str
@@ -61,13 +75,20 @@ class LayerPeak:
 
     @property
     def title(self) -> str:
-        """The layer's name for readers."""
+        """Return the layer's name without the exporter's additions."""
         return tensor_name(self.name)
 
 
 @dataclass(frozen=True)
 class Peak:
-    """The moment with the most bytes in use. `layer` counts from 0; None before the first and behind the last."""
+    """The moment with the most bytes of the arena in use.
+
+    Attributes:
+        index: The instruction; −1 for the call, the number of instructions for the return.
+        layer: Number of the layer; None before the first and after the last layer.
+        name: Name of the layer.
+        nbytes: Bytes in use.
+    """
 
     index: int
     layer: int | None
@@ -78,16 +99,21 @@ class Peak:
 
     @property
     def title(self) -> str:
-        """The name of the peak's layer for readers."""
+        """Return the name of the peak's layer without the exporter's additions."""
         return tensor_name(self.name)
 
 
 @dataclass(frozen=True)
 class MemoryMap:
-    """A planned program's arena over time, in bytes.
+    """The arena of a planned program over time.
 
-    The arena's `areas` lie in a memory each; their addresses are numbered consecutively. `bound` is proven: no plan
-    takes less.
+    Attributes:
+        model: Name of the model.
+        board: Name of the board.
+        areas: Bytes of each area, each of which is in another memory; addresses count through all areas.
+        bound: Proven lower bound of the arena's bytes.
+        peak: The peak of memory use.
+        rows: The use of each layer, in order.
     """
 
     model: str
@@ -97,19 +123,19 @@ class MemoryMap:
     peak: Peak
     rows: tuple[LayerPeak, ...]
     blocks: tuple[Block, ...]
-    """All buffers, in the order in which they become alive."""
+    """All buffers, in the order of their first use."""
 
     @property
     def arena(self) -> int:
-        """The bytes of all areas."""
+        """Return the bytes of all areas."""
         return sum(self.areas)
 
     def layer_at(self, index: int) -> int:
-        """Return the layer of an instruction: −1 before the first layer, the number of layers behind the last."""
+        """Return the layer number of an instruction: −1 before the first layer, the number of layers after the last."""
         return next((i for i, row in enumerate(self.rows) if index <= row.last), len(self.rows)) if index >= 0 else -1
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for JSON; times are numbers of layers."""
+        """Return plain data for JSON; live ranges are given as layer numbers."""
         peak = self.peak
         return {
             "model": self.model,
@@ -152,7 +178,7 @@ class MemoryMap:
 
 
 def arena_buffers(program: Program, board: str) -> list[ArenaBuffer]:
-    """Return the buffers in the arena for a report; times are numbers of layers."""
+    """Return the buffers in the arena for a report; live ranges are given as layer numbers."""
     memory = memory_map(program, board)
     return [
         ArenaBuffer(b.title, b.kind, b.offset, b.nbytes, memory.layer_at(b.first), memory.layer_at(b.last))

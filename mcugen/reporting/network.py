@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A drawing of a network as given and as compiled, side by side: a row for each node, in order, with lanes for tensors.
+"""A drawing of a network as given and as compiled, side by side, like the commit graph of a version control log.
 
-Networks are long and narrow. With a row for each node, names stay readable on any screen, and lanes show which tensors
-are alive. Logs of version control draw their history in this way.
+Each node has a row, in order of execution. Each live tensor has a lane: a vertical line from its producer to its last
+reader.
 """
 
 from __future__ import annotations
@@ -17,12 +17,25 @@ from mcugen.lir.program import Program
 from mcugen.reporting.pages import standalone
 
 ROW_PIXELS, LANE_PIXELS, MAX_LANES = 44, 14, 12
-"""Pixels of a row and of a lane, and the largest number of lanes side by side: further lanes overlap in the last."""
+"""Height of a row and width of a lane in pixels, and the largest number of lanes.
+
+Further tensors share the last lane.
+"""
 
 
 @dataclass(frozen=True)
 class Box:
-    """A node: its operator, the names of what it reads and makes, texts for a reader, and its ONNX nodes."""
+    """A node of the drawing.
+
+    Attributes:
+        op: Its operator.
+        name: Its name.
+        reads: Names of the tensors that it reads.
+        makes: Names of its results.
+        type: Type of its result, as text.
+        kernel: Its kernel, if compiled.
+        origin: Names of the ONNX nodes that it comes from.
+    """
 
     op: str
     name: str
@@ -35,7 +48,7 @@ class Box:
 
 @dataclass(frozen=True)
 class NodeRow:
-    """A node's place in a drawing: the lane of its dot."""
+    """A row of a drawing: a node, and the lane of its dot."""
 
     box: Box
     lane: int
@@ -43,7 +56,7 @@ class NodeRow:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A drawing of a network: rows from above, lines between them as SVG paths, and the number of lanes."""
+    """A drawing of a network: its rows from top to bottom, its lines as SVG paths, and its number of lanes."""
 
     title: str
     rows: list[NodeRow]
@@ -52,28 +65,28 @@ class Drawing:
 
     @property
     def width(self) -> int:
-        """The width of the lanes, in pixels."""
+        """Return the width of all lanes in pixels."""
         return LANE_PIXELS * (self.lanes + 1)
 
     @property
     def height(self) -> int:
-        """The height of all rows, in pixels."""
+        """Return the height of all rows in pixels."""
         return ROW_PIXELS * len(self.rows)
 
     @property
     def dots(self) -> list[tuple[int, int]]:
-        """The middle of each row's dot, in pixels."""
+        """Return the center (x, y) of each row's dot in pixels."""
         return [(_x(row.lane), _y(index)) for index, row in enumerate(self.rows)]
 
 
 def network_page(model: onnx.ModelProto, graph: Graph, program: Program, board: str) -> str:
-    """Return both drawings as one page, in which a node shows its counterparts."""
+    """Return an HTML page with both drawings; a selected node highlights its counterparts in the other drawing."""
     drawings = [drawn("ONNX", onnx_boxes(model)), drawn(f"compiled for {board}", compiled_boxes(graph, program))]
     return standalone("network.html.j2", {"own": "network.js"}, title=program.name, drawings=drawings, row=ROW_PIXELS)
 
 
 def onnx_boxes(model: onnx.ModelProto) -> list[Box]:
-    """Return inputs, nodes and outputs of a checked model, without nodes that read only constants."""
+    """Return the boxes of an ONNX model's inputs, nodes and outputs, without nodes that read only constants."""
     graph = onnx.shape_inference.infer_shapes(model).graph
     known = {v.name: _onnx_type(v) for v in (*graph.input, *graph.value_info, *graph.output)}
     constants = {initializer.name for initializer in graph.initializer}
@@ -105,7 +118,7 @@ def _onnx_type(value: onnx.ValueInfoProto) -> str:
 
 
 def compiled_boxes(graph: Graph, program: Program) -> list[Box]:
-    """Return the nodes of a graph after all passes, with the kernels of its program."""
+    """Return the boxes of a compiled model: the nodes after all passes, with their kernels."""
     by_name = {instr.name: instr.kernel for instr in program.instrs if instr.kernel}
     inputs = [Box("input", v.name, (), (v.name,), str(v.type)) for v in graph.inputs]
     nodes = [

@@ -30,11 +30,11 @@ IMPORTED_ELSEWHERE = {
     "OptionalGetElement": "a tensor that is there, within a model",
     "OptionalHasElement": "known at compile time",
 }
-"""Operators that the importer resolves without a class of their own."""
+"""Operators that the importer resolves without a class of their own, each with a remark for the table."""
 
 
 def operator_table(registry: Registry = BUILT_IN) -> str:
-    """Return all ONNX operators as Markdown: versions, element types, kernels and limits; and the missing operators."""
+    """Return a Markdown table of all supported operators, with versions, types, kernels and limits."""
     newest = onnx.defs.onnx_opset_version()
     lines = [
         f"Models of opset {OLDEST_OPSET} to {newest} are read. An operator with constant inputs is computed at compile "

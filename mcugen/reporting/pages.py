@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages and pictures of a report: templates whose every text is escaped."""
+"""Rendering of HTML and SVG templates with escaped text."""
 
 from __future__ import annotations
 
@@ -16,17 +16,23 @@ from mcugen.core.resources import resource_dir
 
 
 def render_template(template: str, **context: Any) -> str:
-    """Return a rendered template of `templates/report`.
+    """Render a template of `templates/report`.
 
-    Text that is no Markup is escaped, and has no control characters.
+    Text that is not Markup is escaped, and its control characters are removed.
     """
     return _environment().get_template(template).render(context)
 
 
 def standalone(template: str, scripts: Mapping[str, str], **context: Any) -> str:
-    """Return a self-contained page; `scripts` are files of the template folder, or texts, by the names of their places.
+    """Return a self-contained HTML page.
 
-    A browser runs no other scripts than these, because the page states their digests.
+    A browser runs only the given scripts, since the page's content security policy states their digests.
+
+    Args:
+        template: Name of a template in `templates/report`.
+        scripts: For each place of a script in the template, the name of a .js file in that folder, or the script
+            itself.
+        **context: Context of the template.
     """
     texts = {name: Markup(source(text) if text.endswith(".js") else text) for name, text in scripts.items()}
     policy = " ".join(f"'sha256-{_digest(text)}'" for text in texts.values())
@@ -38,7 +44,7 @@ def _digest(script: str) -> str:
 
 
 def source(name: str) -> str:
-    """Return a file of `templates/report` as it is."""
+    """Return the text of a file in `templates/report`."""
     return (resource_dir("templates") / "report" / name).read_text()
 
 

@@ -16,11 +16,13 @@ EXPLANATION = (
     "unknown. stalls: the part of it that the core waits for weights in slow memory. RAM and flash: bytes, RAM without "
     "the stack, code by estimate unless it was compiled. * marks the chosen program."
 )
+"""Explanation of the columns, printed below the tables."""
 NO_SEARCH = "no search: the program must work for all sizes, so that there is one candidate"
+"""Text in place of the table if only one program was possible."""
 
 
 def print_search(trace: SearchTrace, console: Console) -> None:
-    """Print the candidates of each search in their order; the chosen one is marked and bold.
+    """Print a table of the candidates of each search, in the order in which they were tried; the chosen one is bold.
 
     Args:
         trace: The trace of a compilation.

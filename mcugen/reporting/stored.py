@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports as files: `--json` output is read by the types of the report itself, which also give its JSON Schema."""
+"""Reports as JSON files: reading of `--json` output, and the JSON Schema of a report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def report_schema() -> dict[str, Any]:
 
 
 def read_report(path: Path) -> Report:
-    """Return a report that `--json` wrote.
+    """Read a report from a file that `--json` wrote.
 
     Raises:
         UsageError: The file is no report, or is of a newer version.

@@ -19,11 +19,17 @@ from mcugen.reporting.figures import MemoryUse, ModelFigures, Ram, Report, Repor
 from mcugen.reporting.tradeoffs import Goal, Tradeoff
 
 NUM_SHOWN_ERROR_LAYERS = 10
-"""Number of layers whose errors a report shows unless all are asked for."""
+"""Number of layers whose errors a report shows by default."""
 
 
 def print_report(report: Report, console: Console, all_layers: bool = False) -> None:
-    """Print totals, then one line a layer; for a quantized model also its worst layers, or all in order."""
+    """Print a report: totals, one line for each layer, and the errors of the worst layers of a quantized model.
+
+    Args:
+        report: The report.
+        console: Where to print.
+        all_layers: Whether to print the errors of all layers, in order.
+    """
     console.print(table_of_facts(title(report), totals(report)))
     console.print(_layers(report, console.width))
     if report.quantization is not None:
@@ -33,19 +39,19 @@ def print_report(report: Report, console: Console, all_layers: bool = False) -> 
 
 
 def names_layers(note: str) -> bool:
-    """Return whether a note names layers of another type, none of which may be left out."""
+    """Return whether a note is a line of `precision_lines`, which names layers and must not be shortened."""
     return note.startswith(COMPUTED)
 
 
 def print_comparison(comparison: LayerComparison, console: Console, all_layers: bool) -> None:
-    """Print the errors of layers against the float model, and which layer diverges first."""
+    """Print the errors of layers against the float model, and the layers at which the error arises."""
     console.print(_errors(comparison, console.width, all_layers))
     for line in findings(comparison):
         console.print(escape(printable(line)), highlight=False, soft_wrap=True)
 
 
 def findings(comparison: LayerComparison) -> list[str]:
-    """Return the sources of the error, in words."""
+    """Return sentences on the layers at which the error arises."""
     threshold = f"{comparison.threshold_db:g} dB"
     first = f"first layer with an SQNR below {threshold}: {comparison.first_diverging}"
     lines = [first if comparison.first_diverging is not None else f"no layer has an SQNR below {threshold}"]
@@ -54,7 +60,7 @@ def findings(comparison: LayerComparison) -> list[str]:
 
 
 def print_tradeoffs(goal: Goal, steps: Sequence[Tradeoff], console: Console) -> None:
-    """Print the steps of a search for the least precise arithmetic, a line each; undone steps are dim."""
+    """Print the steps of a precision search, one line each; steps that were undone are dim."""
     console.print(f"goal: {escape(printable(str(goal)))}", highlight=False, soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     heads = ("becomes", goal.metric.title, "arena", "weights", "instructions", "goal")
@@ -83,13 +89,13 @@ def _verdict(step: Tradeoff) -> str:
 
 
 class FactList:
-    """A list of lines of a label, a value and a note, as plain text."""
+    """A list of rows of plain text: label, value and note."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, str, str]] = []
 
     def add_row(self, label: str, value: str, note: str) -> None:
-        """Append a line of a label, a value and a remark."""
+        """Append a row of a label, a value and a note."""
         self.rows.append((label, value, note))
 
 
@@ -110,7 +116,7 @@ def table_of_facts(heading: str, rows: Sequence[tuple[str, str, str]]) -> Table:
 
 
 def totals(report: Report) -> list[tuple[str, str, str]]:
-    """Return label, value and note of each figure of the whole model."""
+    """Return the rows (label, value, note) of the figures of the whole model."""
     table = FactList()
     _add_time(table, report)
     _add_memory(table, report)
@@ -252,7 +258,7 @@ def _varying(report: Report) -> str:
 
 
 def holds(memory: MemoryUse) -> str:
-    """Return the contents of a memory as text."""
+    """Return a text on the contents of a memory: its size, and the bytes of arena, code, weights and copies."""
     parts = (
         ("arena", memory.arena),
         ("code", memory.code),
@@ -272,12 +278,12 @@ def _optimality(ram: Ram) -> str:
 
 
 def dropped_text(model: ModelFigures) -> str:
-    """Return how many channels need not be computed, as text."""
+    """Return a text on the number of channels that were removed as constant or unused."""
     return f"{model.dropped_channels:,} channels that are constant or that nobody reads"
 
 
 def accuracy_rows(accuracy: Accuracy, ran: str) -> list[tuple[str, str, str]]:
-    """Return label, value and note of each figure of accuracy; `ran` says where the outputs come from."""
+    """Return the rows (label, value, note) of the figures of accuracy; `ran` says where the generated code ran."""
     samples = f"{accuracy.samples} sample{'s' * (accuracy.samples != 1)}"
     metric = described(accuracy.metric)
     rows = []
@@ -319,7 +325,7 @@ ERROR_COLUMNS: tuple[tuple[str, bool, bool, Callable[[LayerError], str]], ...] =
 """Columns of the table of errors: head, whether right-aligned, whether for wide terminals only, and the text."""
 
 MIN_WIDE_TERMINAL_COLUMNS = 100
-"""Least number of columns of a terminal that counts as wide."""
+"""Smallest width in characters of a terminal for which all columns are shown."""
 
 
 def _errors(comparison: LayerComparison, width: int, all_layers: bool) -> Table:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a run takes the same instructions whatever its input, and where not."""
+"""Detection of layers whose number of instructions depends on data."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ COPYING_KERNELS = frozenset(
     {"bitcast", "copy", "fill", "gather", "gather_elements", "move", "one_hot", "resize_nearest", "reverse_sequence"}
     | {"slice_at", "transpose", "transpose_inplace", "trilu"}
 )
-"""Names of kernels that limit no number, because they only copy elements."""
+"""Names of kernels that only copy elements, and so have no data-dependent branches that limit numbers."""
 _BRANCHES = "numbers are limited by branches: a few instructions an output more or less"
 
 
 def variations(program: Program, board: Board) -> tuple[str, ...]:
-    """Return a sentence for each layer whose instructions depend on data; none if they are one number for any input.
+    """Return a sentence for each layer whose number of instructions depends on data; empty if there is none.
 
     Every loop has a bound, so that there always is a longest run.
     """
@@ -52,10 +52,9 @@ def _reason(instr: Instr, *, saturates: bool) -> str:
 
 
 def max_loop_rounds(program: Program) -> tuple[int, str]:
-    """Return an upper bound of the rounds of every loop in a run whose loops depend on data.
-
+    """Return an upper bound of the total iterations of data-dependent loops in one run.
     Returns:
-        The bound and ""; or 0 and the reason why there is no bound.
+            The bound and ""; or 0 and the reason why there is no bound.
     """
     total = 0
     for instr in program.instrs:

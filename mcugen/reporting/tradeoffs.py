@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trade-off of accuracy and cost: the steps of a search for the least precise arithmetic that is precise enough."""
+"""The trade-off of accuracy and cost: the goal and the steps of a search for the lowest sufficient precision."""
 
 from __future__ import annotations
 
@@ -9,18 +9,24 @@ from dataclasses import dataclass
 from mcugen.evaluation.metrics import Judged, Metric, chance
 
 MIN_CHANCE_SAMPLES = 100
-"""Least number of samples for which chance is considered: with fewer, each sample counts."""
+"""Smallest number of samples for which a confidence interval is considered; with fewer, the measured value counts."""
 
 NOTABLE_EXCESS = 1.0
-"""Percentage points beyond the allowed drop from which on a drop that only chance allows is reported."""
+"""Percentage points above the allowed drop from which a drop within the confidence interval gives a warning."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """An accuracy goal: `metric` may fall `drop` short of `float32`, or must reach `least`.
+    """An accuracy goal: the largest drop of a metric from the float model, or its smallest value.
 
-    `drop` is in percentage points for shares. The goals `others` must be met, too. Only drops beyond chance count: 2
-    samples of 400 are none.
+    A drop counts only if it is beyond the confidence interval: 2 samples of 400 do not count.
+
+    Attributes:
+        metric: The metric.
+        float32: Its value for the float model.
+        drop: Largest drop, in the unit of the metric; in percentage points for shares. None if there is a `least`.
+        least: Smallest value.
+        others: Further goals that must be met.
     """
 
     metric: Metric
@@ -30,22 +36,27 @@ class Goal:
     others: tuple[Goal, ...] = ()
 
     def holds(self, value: float, chance: float = 0.0) -> bool:
-        """Return whether a model with that value is good enough, if a share `chance` of it may be due to chance."""
+        """Return whether a value meets this goal; `chance` is the half-width of its confidence interval, as a share."""
         if self.least is not None:
             return self.metric.loss(value, self.least) <= 0
         assert self.drop is not None
         return self.metric.loss(value, self.float32) <= self.drop + 100 * chance + 1e-9
 
     def met(self, judged: Judged) -> bool:
-        """Return whether outputs are good enough by this goal and all others."""
+        """Return whether outputs meet this goal and all `others`."""
         is_judged = self.least is None and len(judged.outputs) >= MIN_CHANCE_SAMPLES
         own = self.holds(self.metric.compute(judged), chance(self.metric, judged) if is_judged else 0.0)
         return own and all(goal.met(judged) for goal in self.others)
 
-    def doubt(self, value: float, chance: float, count: int) -> str:
-        """Return a warning of a drop that only chance allows, with the number of samples that would decide; or "".
+    def uncertainty_warning(self, value: float, chance: float, count: int) -> str:
+        """Return a warning if a drop exceeds the goal but is within the confidence interval; "" otherwise.
 
-        The interval narrows with the root of samples: so many are needed that it ends where the allowed drop does.
+        The warning states how many samples are needed, since the interval shrinks with the square root of their number.
+
+        Args:
+            value: The value of the metric.
+            chance: Half-width of the confidence interval, as a share from 0 to 1.
+            count: Number of samples.
         """
         beyond = 0.0 if self.drop is None else self.metric.loss(value, self.float32) - self.drop
         if beyond < NOTABLE_EXCESS or count < MIN_CHANCE_SAMPLES or not chance:
@@ -71,12 +82,20 @@ class Goal:
 
 @dataclass(frozen=True)
 class Tradeoff:
-    """One model of the search: the layer that was changed, and the result.
+    """One step of the precision search: a layer whose precision was changed, and the resulting model.
 
-    `value` is the metric in ONNX Runtime, and `chance` how much of it may be due to chance; `confirmed` is the metric
-    of the generated code where it was asked for. Bytes of arena and weights are measured; `instructions` are counted
-    where the goal held, else `is_estimate`: by the costs of kernels, or from multiply-accumulates. All three are None
-    for a model that missed the goal without being compiled. `kept` is False where the change was undone.
+    Attributes:
+        layer: Name of the layer.
+        precision: Its new precision.
+        value: The metric in ONNX Runtime.
+        chance: Half-width of its confidence interval, as a share.
+        confirmed: The metric of the generated code, if it was measured.
+        arena: Bytes of the arena; None, like the next two, if the model was not compiled because it missed the goal.
+        weights: Bytes of the weights.
+        instructions: Instructions of an inference.
+        is_estimate: Whether the instructions are estimated instead of counted.
+        holds: Whether the goal is met.
+        kept: Whether the change was kept.
     """
 
     layer: str
@@ -92,5 +111,5 @@ class Tradeoff:
     kept: bool
 
     def shown(self, metric: Metric) -> str:
-        """Return the metric as text, with the share that may be chance."""
+        """Return the value of the metric as text, with its confidence interval."""
         return metric.show(self.value) + (f" ±{100 * self.chance:.2f}" if self.chance else "")

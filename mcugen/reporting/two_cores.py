@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schedule of two cores, the speedup by the second core, and what limits it."""
+"""The schedule of a model on two cores, the speedup by the second core, and its limits."""
 
 from __future__ import annotations
 
@@ -11,33 +11,44 @@ from mcugen.search.contention import of_stalls
 from mcugen.search.core_partition import BARRIER_INSTRUCTIONS
 
 FIRST, OTHER = 0, 1
+"""Numbers of the two cores."""
 
 
 class Waited(Protocol):
-    """Stall cycles for one memory, as far as this module needs them."""
+    """Stall cycles on one memory."""
 
     @property
-    def memory(self) -> str: ...  # noqa: D102
+    def memory(self) -> str:
+        """Return the name of the memory."""
+
     @property
-    def cycles(self) -> int: ...  # noqa: D102
+    def cycles(self) -> int:
+        """Return the stall cycles on it."""
 
 
 class Timed(Protocol):
-    """A layer with its time, as far as this module needs it."""
+    """A layer with its time."""
 
     @property
-    def core(self) -> int | None: ...  # noqa: D102
+    def core(self) -> int | None:
+        """Return the core that computes the layer; None for a whole layer, which is computed by the first core."""
+
     @property
-    def instructions(self) -> int | None: ...  # noqa: D102
+    def instructions(self) -> int | None:
+        """Return the retired instructions of the layer."""
+
     @property
-    def cycles_estimate(self) -> int | None: ...  # noqa: D102
+    def cycles_estimate(self) -> int | None:
+        """Return the estimated cycles of the layer, with stall cycles."""
+
     @property
-    def stalls(self) -> Sequence[Waited] | None: ...  # noqa: D102
+    def stalls(self) -> Sequence[Waited] | None:
+        """Return the stall cycles of the layer by memory."""
 
 
 @dataclass(frozen=True)
 class LayerSpan:
-    """The time from `begin` to `end` in which a core computes layer number `layer`."""
+    """The time span, from `begin` to `end`, in which core number `core` computes layer number `layer`."""
 
     layer: int
     core: int
@@ -47,17 +58,23 @@ class LayerSpan:
 
 @dataclass(frozen=True)
 class TwoCores:
-    """The schedule of one inference on both cores, and the sources of lost time.
+    """The schedule of one inference on both cores, and the causes of lost time.
 
-    `unit` is that of all times: cycles as estimated, else instructions; microseconds for unlike cores. Portions are
-    counted on one core each, and a barrier takes as many instructions as docs/two_cores.md says; mutual waits of the
-    cores in memory are estimated (mcugen.search.contention). `total` is the time from begin to end, `alone` that of the
-    same code on the first core, `waiting` the shares of the time in which each core waits, `pace` how many times as
-    long the other core takes for its portions as the first one would. The speedup falls short of 1 + 1 / pace because
-    of `whole` layers (which one core computes), `uneven` portions, `barriers` and `contention`: shares of the time.
+    Shards are measured on one core each; a barrier takes as many instructions as docs/two_cores.md says; mutual delays
+    in memory are estimated (mcugen.search.contention). The speedup is less than 1 + 1 / pace by the shares of time
+    lost.
 
-    For a pipeline over frames `total` is the time from frame to frame, and `latency` that from the beginning of a frame
-    to its result: twice the first, as the next call gives it. Otherwise both are equal.
+    Attributes:
+        unit: Unit of all times: "cycles" (estimated), else "instructions"; "microseconds" for two kinds of cores.
+        total: Time from start to end; for a pipeline over frames, the time from frame to frame.
+        latency: Time from the start of a frame to its result; twice `total` for a pipeline over frames, else `total`.
+        alone: Time of the same code on the first core.
+        waiting: Share of the time for which each core waits.
+        pace: Time of the second core for its shards, relative to the first core.
+        whole: Share of time lost to layers that one core computes alone.
+        uneven: Share of time lost to shards that take unequal times.
+        barriers: Share of time lost to synchronization.
+        contention: Share of time lost to mutual delays in memory.
     """
 
     unit: str
@@ -71,17 +88,17 @@ class TwoCores:
     barriers: float
     contention: float
     slowest: list[int]
-    """The whole layers that take longest, by their numbers."""
+    """Numbers of the slowest layers that one core computes alone."""
     spans: list[LayerSpan]
 
     @property
     def speedup(self) -> float:
-        """The ratio of the time of one core with the same code to the time of both."""
+        """Return the time of the same code on the first core divided by the time on both cores."""
         return self.alone / self.total
 
     @property
     def limits(self) -> str:
-        """The reasons why the speedup is less than that of both cores together, in words."""
+        """Return a text on what limits the speedup, with the share of time lost to each cause."""
         named = [("layers of one core", self.whole), ("uneven portions", self.uneven), ("barriers", self.barriers)]
         named += [("waits for each other in memory", self.contention)] * (self.contention > 0)
         parts = [f"{name} {100 * share:.1f} %" for name, share in sorted(named, key=lambda part: -part[1])]
@@ -90,12 +107,12 @@ class TwoCores:
 
 
 MAX_NAMED_LAYERS = 3
-"""Largest number of whole layers that are named."""
+"""Largest number of undivided layers that `TwoCores.slowest` lists."""
 
 
 @dataclass(frozen=True)
 class CoreTimes:
-    """The times that a layer, or a barrier, takes on the first core, and on the core that computes it."""
+    """The time of a layer or barrier on the first core (`first`), and on the core that computes it (`own`)."""
 
     first: float
     own: float
@@ -103,7 +120,7 @@ class CoreTimes:
 
 @dataclass(frozen=True)
 class Helped:
-    """Layers as measured on another kind of core, and the clocks of the first and of that core, in Hz."""
+    """Layers as measured on a second core of another kind, and the clocks of both cores in Hz."""
 
     layers: Sequence[Timed]
     clocks: tuple[int, int]
@@ -111,21 +128,23 @@ class Helped:
 
 @dataclass(frozen=True)
 class Memories:
-    """The memories that both cores use.
+    """The memories that both cores share.
 
-    `banks` are numbers of banks by name, `arena` is the share of time by which the cores wait for each other in the
-    arena's memory.
+    Attributes:
+        banks: Number of banks of each memory by name.
+        arena: Share of time by which the cores delay each other in the arena's memory.
     """
 
     banks: Mapping[str, int]
     arena: float
 
     def stalled_time_share(self, first: Timed, other: Timed) -> float:
-        """Return the share of their time by which two cores that compute these layers at once are slower."""
+        """Return the share of time by which two cores that compute these layers at the same time are slower."""
         return self.arena + of_stalls(_uses(first), _uses(other), self.banks)
 
 
 NO_MEMORIES = Memories({}, 0.0)
+"""Memories without contention."""
 
 
 def _uses(layer: Timed) -> dict[str, float]:
@@ -140,7 +159,7 @@ def two_cores(
     first_part: int | None = None,
     memories: Memories = NO_MEMORIES,
 ) -> TwoCores | None:
-    """Return the schedule of layers of which some are portions for one core.
+    """Return the schedule of a model whose layers are divided between two cores.
 
     Args:
         layers: The layers in order, as measured on the first core.
@@ -247,6 +266,7 @@ def _costs(layers: Sequence[Timed], helped: Helped | None) -> tuple[str, list[Co
 
 
 CYCLES = "cycles"
+"""Unit of times that are estimated cycles."""
 
 
 def _unit(layers: Sequence[Timed]) -> tuple[str, list[float], float] | None:

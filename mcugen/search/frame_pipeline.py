@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from mcugen.hir.graph import Graph, Node
-from mcugen.lir.frames import crossing, cut, early_states, may_cut
+from mcugen.lir.frames import crossing, cut, may_cut, update_states_early
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Control, Program
 from mcugen.memory.plan import plan_memory
@@ -62,7 +62,7 @@ def pipelined_program(
     )
     for candidate in islice(faster, MAX_CUTS_TRIED):
         program = lower(candidate.kernels)
-        early_states(program)
+        update_states_early(program)
         outputs_behind = {v.name for node in graph.nodes[candidate.at :] for v in node.outputs}
         at = next((i for i, instr in enumerate(program.instrs) if instr.name in outputs_behind), 0)
         if not may_cut(program, at):

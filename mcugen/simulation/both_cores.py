@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of a model on both cores of Arm's SSE-200 under QEMU, with the instructions of each core without waiting.
 
-Its Cortex-M33 run what was compiled for a Cortex-M33 or M0+.
+The two Cortex-M33 also run code that was compiled for a Cortex-M0+.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _FIRST, _OTHER = 0, 1
 
 @dataclass(frozen=True)
 class Fork:
-    """Instructions of a layer that both cores compute, from the post until both are done."""
+    """Instructions of one layer that is divided between both cores, from its start signal until both cores are done."""
 
     first: int
-    """Instructions from the post to the end of the first core's shard."""
+    """Instructions of the first core from its start signal to the other core, to the end of its own shard."""
     other: int
     """Instructions of the other core from waking to signaling the end of its shard."""
     end: int
@@ -47,33 +47,42 @@ class Fork:
 
 @dataclass(frozen=True)
 class BothCores:
-    """Results of one sample on one core and on both, and the instructions of each run."""
+    """Results of one sample on one core and on both cores, and the instructions of both runs (0 if not counted)."""
 
     alone: dict[str, np.ndarray]
+    """Outputs of the run on one core, by port name."""
     together: dict[str, np.ndarray]
+    """Outputs of the run on both cores, by port name."""
     instructions: int
     """Instructions of the run on one core."""
     each: tuple[int, int]
-    """Instructions of the first and the other core when both run."""
+    """Instructions of the first and of the other core in the run on both."""
     forks: tuple[Fork, ...]
+    """The layers that both cores compute, in the order of execution."""
 
     @property
     def slower(self) -> int:
-        """Return the first core's instructions when both cores run, with the time that it waits for the other core."""
+        """Return the first core's instructions in the run on both cores, plus its waiting time in instructions."""
         return self.each[0] + sum(fork.instructions - fork.first - fork.end for fork in self.forks)
 
     @property
     def barrier(self) -> float:
-        """Return the additional instructions of both cores for each fork, beyond those of its two shards."""
+        """Return the synchronization cost of a fork: additional instructions of both cores over the run on one core."""
         return (sum(self.each) - self.instructions) / len(self.forks)
 
 
 def run_on_both_cores(
     bundle: Bundle, board: Board, sample: Sample, folder: Path, *, counts: bool = True, timeout: float = 120.0
 ) -> BothCores:
-    """Run the sample on one core, then on both.
+    """Run a sample on one core, then on both cores.
 
-    Without `counts` the cores wait by WFE and signal by SEV, as on boards.
+    Args:
+        bundle: The model, compiled for two cores.
+        board: The board that it was compiled for.
+        sample: Inputs by port name.
+        folder: Build folder.
+        counts: Whether to count instructions. Without, the cores wait by WFE and signal by SEV, as on boards.
+        timeout: Seconds within which each run must end.
 
     Raises:
         UsageError: The bundle is not for two cores of an Arm board, or needs more than an arena.

@@ -22,11 +22,12 @@ from mcugen.simulation.toolchain import Compiler, Unit, find_program, host_compi
 
 
 class Checks(Enum):
-    """Treatment of undefined behavior in a program for this computer."""
+    """Treatment of undefined behavior and wrong addresses in a program for this computer."""
 
     NONE = "none"
+    """Build without sanitizers."""
     TRAP = "trap"
-    """End without a message; wrong addresses are reported."""
+    """End by a trap, without a message, on undefined behavior; report wrong addresses."""
     TELL = "tell"
     """Report place and kind; compiling takes gcc twice as long."""
 
@@ -72,13 +73,16 @@ _MIN_HOOK_LAYERS = 16
 
 @dataclass(frozen=True)
 class TargetImages:
-    """Linked firmware images: with the model, with an empty model, and with the model's layer hooks."""
+    """Linked firmware images of a model; None for images that were not asked for."""
 
     model: Path
+    """The test firmware with the model."""
     empty: Path | None
+    """The test firmware without a model."""
     layers: Path | None
+    """The image whose hook reads the counter after each layer."""
     stacks: Path | None = None
-    """Image with another hook, which measures the stack of each layer."""
+    """The image whose hook measures the stack of each layer."""
 
 
 def build_host(bundle: Bundle, folder: Path, checks: Checks, files: LibraryFiles | None = None) -> Path:
@@ -99,7 +103,14 @@ def build_host(bundle: Bundle, folder: Path, checks: Checks, files: LibraryFiles
 
 
 def build_counted(bundle: Bundle, folder: Path, counters: Sequence[str], files: LibraryFiles | None = None) -> Path:
-    """Build the host program by gcc without optimization, with counters for gcov in the model's code."""
+    """Build the host program by gcc without optimization, to measure the coverage of the model's code.
+
+    Args:
+        bundle: The model.
+        folder: Build folder.
+        counters: gcc's flags that add coverage counters to the model's code.
+        files: Library that the model calls.
+    """
     library = Linked.of(bundle, files, "host")
     _write_sources(bundle, folder)
     compiler = Compiler((find_program("gcc"),), (*_COMMON, *_HOST, *library.flags, "-O0"), folder)
@@ -110,9 +121,16 @@ def build_counted(bundle: Bundle, folder: Path, counters: Sequence[str], files: 
 
 
 def build_flips(bundle: Bundle, folder: Path, samples: int, *, sanitize: bool, checks: bool) -> Path:
-    """Build the program that flips bits of constants (which are writable there) and of a state.
+    """Build the fault-injection program, which runs the self-test with flipped bits in constants and in the state.
 
-    Arithmetic may overflow, which only makes values wrong.
+    Constants are writable in this program. Signed overflow wraps around, so that it only makes values wrong.
+
+    Args:
+        bundle: The model, with a self-test.
+        folder: Build folder.
+        samples: Number of samples of the self-test.
+        sanitize: Whether an address sanitizer stops accesses out of bounds.
+        checks: Whether the model checks its weights before each sample.
     """
     harness = _write_model(bundle, folder)
     (folder / "model" / f"{bundle.name}_selftest.c").write_text(bundle.files[f"{bundle.name}_selftest.c"])
@@ -140,7 +158,18 @@ def build_target(
     stacks: bool = False,
     files: LibraryFiles | None = None,
 ) -> TargetImages:
-    """Build the firmware images for `machine` with the board's flags; with `empty`, also all but the model's code."""
+    """Build firmware images for a QEMU machine with the board's compiler flags.
+
+    Args:
+        bundle: The model.
+        board: The board.
+        machine: The QEMU machine that stands in for the board.
+        folder: Build folder.
+        hooks: Whether to build an image that reads the counter after each layer.
+        empty: Whether to build an image without the model, whose size is subtracted.
+        stacks: Whether to build an image that measures the stack of each layer.
+        files: Library that the model calls.
+    """
     library = Linked.of(bundle, files, board.cpu)
     _write_sources(bundle, folder)
     (folder / "link.ld").write_text(_linker_script(bundle, machine))
@@ -175,7 +204,8 @@ def build_by(command: Sequence[str], bundle: Bundle, board: Board, folder: Path,
         bundle: The model.
         board: The board; `host` builds a program for this computer.
         folder: Build folder.
-        joins: A linker that merges the compiler's objects into one. gcc compiles the harness.
+        joins: A linker command that merges the compiler's objects into one; empty: link them as they are. gcc compiles
+            the harness.
     """
     _write_sources(bundle, folder)
     units = [replace(unit, flags=()) for unit in _model_units(bundle)]
@@ -204,7 +234,16 @@ def _linked(compiler: Compiler, harness: list[Unit], model: list[str], flags: tu
 def build_for_both_cores(bundle: Bundle, board: Board, machine: Machine, folder: Path, *, counts: bool) -> Path:
     """Build the firmware that runs the model on one core and then on both cores.
 
-    With `counts`, the harness implements signals and waiting, so that it can count instructions.
+    Args:
+        bundle: The model, compiled for two cores.
+        board: The board.
+        machine: A QEMU machine with two cores.
+        folder: Build folder.
+        counts: Whether the harness replaces the signals between the cores by functions of its own, which the simulator
+            leaves out when it counts instructions.
+
+    Returns:
+        The path of the ELF file.
     """
     harness = _write_model(bundle, folder)
     values = {"name": bundle.name, "macro": bundle.name.upper(), "inputs": bundle.inputs, "outputs": bundle.outputs}
@@ -220,7 +259,7 @@ def build_for_both_cores(bundle: Bundle, board: Board, machine: Machine, folder:
 
 
 def build_wire_host(bundle: Bundle, folder: Path, checks: Checks, files: LibraryFiles | None = None) -> Path:
-    """Build the validation firmware as a program for this computer, whose standard input and output are the wire."""
+    """Build the validation firmware as a program for this computer that talks over standard input and output."""
     library = Linked.of(bundle, files, "host")
     _write_sources(bundle, folder)
     command = host_compiler()
@@ -236,7 +275,7 @@ def build_wire_host(bundle: Bundle, folder: Path, checks: Checks, files: Library
 def build_wire_target(
     bundle: Bundle, board: Board, machine: Machine, folder: Path, files: LibraryFiles | None = None
 ) -> Path:
-    """Build the validation firmware with the board's flags; the machine's first serial port is the wire."""
+    """Build the validation firmware for a QEMU machine with the board's flags; it talks over the first serial port."""
     library = Linked.of(bundle, files, board.cpu)
     _write_sources(bundle, folder)
     (folder / "link.ld").write_text(_linker_script(bundle, machine))
@@ -261,7 +300,11 @@ def _validated_units(bundle: Bundle, flags: tuple[str, ...]) -> list[Unit]:
 def build_parts(
     bundle: Bundle, board: Board, folder: Path, roots: Sequence[str], files: LibraryFiles | None = None
 ) -> tuple[Path, Path]:
-    """Build a program that only contains what the functions `roots` need, and one without them."""
+    """Build a program that contains only the functions `roots` and what they need, and one without any of them.
+
+    Returns:
+        The paths of both programs; the difference of their sizes is what the functions add to a firmware.
+    """
     library, machine = Linked.of(bundle, files, board.cpu), find_machine(board)
     _write_model(bundle, folder)
     (folder / "link.ld").write_text(_linker_script(bundle, machine))
@@ -277,7 +320,7 @@ def build_parts(
 
 
 def flags_of(board: Board) -> str:
-    """Return the flags that determine a model's code for a board."""
+    """Return the compiler flags that determine the machine code for a board: -O…, -m… and -std…, by spaces."""
     return " ".join(flag for flag in (*_COMMON, *board.cflags) if flag.startswith(("-O", "-m", "-std")))
 
 

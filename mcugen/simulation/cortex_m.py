@@ -2,9 +2,9 @@
 """Timings of Cortex-M CPUs.
 
 Sources: Technical Reference Manuals of the Cortex-M4 (ARM DDI 0439, sections 3.3 and 7.2.3), the Cortex-M3 (ARM DDI
-0337, 3.3) and the Cortex-M0+ (ARM DDI 0484, 3.3). Of later CPUs Arm publishes no table; what is known of them is what
-its engineers told LLVM (lib/Target/ARM/ARMScheduleM4.td, which serves the Cortex-M33 too, ARMScheduleM7.td,
-ARMScheduleM55.td, ARMScheduleM85.td), and is taken from there unless it is said to be assumed.
+0337, 3.3) and the Cortex-M0+ (ARM DDI 0484, 3.3). For later CPUs Arm publishes no table. Their timings come from LLVM's
+models, which Arm's engineers wrote (lib/Target/ARM/ARMScheduleM4.td, also used for the Cortex-M33, ARMScheduleM7.td,
+ARMScheduleM55.td, ARMScheduleM85.td), unless a comment says that they are assumed.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def _float_stall(before: Instruction, after: Instruction) -> int:
 
 
 M3 = InOrder(_M3_PRICES, _m4_stall)
+"""Pipeline of the Cortex-M3, by its manual."""
 M4 = InOrder(_M4_PRICES, _m4_stall)
+"""Pipeline of the Cortex-M4, by its manual."""
 
 
 # Cortex-M0+
@@ -88,6 +90,7 @@ _M0PLUS_PRICES: Prices = (
     (r"bl", 2),
 )
 M0PLUS = InOrder(_M0PLUS_PRICES, lambda *_: 0)
+"""Pipeline of the Cortex-M0+, by its manual."""
 
 
 # Cortex-M7, and the M85 which is one with vectors
@@ -186,6 +189,7 @@ def _m7_needed(instruction: Instruction, register: str) -> int:
 
 
 M7 = Scoreboard(2, {"load": 2, "alu": 2, "port": 2}, _m7_rule, _m7_needed)
+"""Dual-issue pipeline model of the Cortex-M7, from LLVM's ARMScheduleM7.td."""
 
 
 def _m85_rule(instruction: Instruction) -> Rule:
@@ -204,7 +208,11 @@ def _m85_rule(instruction: Instruction) -> Rule:
 
 
 M85 = Scoreboard(2, {"load": 2, "store": 2, "alu": 2, "port": 2}, _m85_rule, _m7_needed)
-"""Vectors are loaded and stored by both ports in two cycles, besides which words come: in truth they wait for them."""
+"""Dual-issue pipeline model of the Cortex-M85, from LLVM's ARMScheduleM85.td.
+
+Vector loads and stores occupy units of their own for two cycles, so that loads and stores of words overlap with them;
+on the CPU they wait for each other.
+"""
 
 
 # Cortex-M33 and M55
@@ -251,6 +259,7 @@ def _m33_needed(instruction: Instruction, register: str) -> int:
 
 
 M33 = Scoreboard(2, {}, _m33_rule, _m33_needed, _pairs_16_bit)
+"""Pipeline model of the Cortex-M33, which issues some pairs of 16-bit instructions in one cycle (assumed)."""
 
 _VECTOR_PRODUCT = r"v(q?r?d?m(l|ul)\w*|fm[as]\w*|cm\w+|cvt\w*|addl?v\w*|rint\w*)"
 _VECTOR_FLOAT = r"v(add|sub|min|max|minnm|maxnm|neg|abs|abd)"
@@ -310,3 +319,4 @@ def _m55_float(instruction: Instruction) -> Rule:
 
 
 M55 = Scoreboard(2, {}, _m55_rule, pairs=_pairs_16_bit)
+"""Pipeline model of the Cortex-M55, from LLVM's ARMScheduleM55.td."""

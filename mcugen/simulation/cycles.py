@@ -13,23 +13,27 @@ from mcugen.core.errors import ToolMissingError, VerificationError
 from mcugen.simulation.build import TargetImages
 from mcugen.simulation.disassembly import Instruction
 from mcugen.simulation.elf import AddressRange, functions
-from mcugen.simulation.profile import AWAITS, COPIES, HARNESS_FUNCTIONS, Edge, Profiler, Span
+from mcugen.simulation.profile import AWAIT_FUNCTION, COPY_FUNCTION, HARNESS_FUNCTIONS, Edge, Profiler, Span
 from mcugen.simulation.timings import TIMINGS, Timing
-from mcugen.simulation.waits import Wait, read_wait, untimed, waiting
+from mcugen.simulation.waits import Wait, memories_with_waits, memories_without_timing, read_wait
 
 
 @dataclass(frozen=True)
 class Cycles:
-    """Estimated cycles of one call, or None; `note` names the timing, or the reason why there is no estimate."""
+    """Estimated cycles of one call of the model; None without an estimate."""
 
     total: int | None
+    """Cycles of the call, with stall cycles."""
     layers: tuple[int, ...] | None
+    """Cycles of each layer, with stall cycles; None if layers were not profiled."""
     note: str
+    """Name of the timing and the assumption about memory, or the reason why there is no estimate."""
     layer_units: tuple[Mapping[str, int], ...] | None = None
     """For each layer, the number of instructions by unit of the CPU (see Instruction.unit)."""
     waits: tuple[Wait, ...] = ()
     """Stall cycles by memory, which are part of the total."""
     layer_waits: tuple[tuple[Wait, ...], ...] | None = None
+    """Stall cycles by memory for each layer."""
 
     @property
     def without_waits(self) -> int | None:
@@ -47,15 +51,17 @@ class Cycles:
 
 @dataclass(frozen=True)
 class Disassembly:
-    """A program's instructions by address, and ranges of addresses that do not count."""
+    """The instructions of a program, and how they are counted."""
 
     instructions: Mapping[int, Instruction]
+    """Instructions by address."""
     ignored: Sequence[AddressRange] = ()
+    """Address ranges of the test firmware's own functions, which are not counted."""
     copies: Sequence[AddressRange] = ()
     """Address ranges of the functions that stand for a DMA controller: begin of a copy, and wait for its end."""
 
     def block(self, edge: Edge) -> list[Instruction]:
-        """Return the instructions of the block that ran."""
+        """Return the instructions of the block that an edge starts from, in order."""
         block = [self.at(edge.begin)]
         while block[-1].address < edge.last:
             block.append(self.at(block[-1].end))
@@ -76,7 +82,7 @@ class Disassembly:
         return edge.to != self.at(edge.last).end
 
     def edges(self, span: Span) -> list[Edge]:
-        """Return the edges of blocks that are counted."""
+        """Return the edges of a span, without those of ignored address ranges."""
         return [edge for edge in span.edges if not any(edge.begin in area for area in self.ignored)]
 
 
@@ -117,7 +123,9 @@ def estimate_cycles(images: TargetImages, profiler: Profiler, instructions: int)
         _core_cycles(span, code, timing, board) + sum(wait.cycles for wait in waits)
         for span, waits in zip(layers, layer_waits, strict=True)
     )
-    return Cycles(total, layer_cycles, note, tuple(units_of(span, code) for span in layers), waits, layer_waits)
+    return Cycles(
+        total, layer_cycles, note, tuple(instructions_by_unit(span, code) for span in layers), waits, layer_waits
+    )
 
 
 def _core_cycles(span: Span, code: Disassembly, timing: Timing, board: Board) -> int:
@@ -128,10 +136,10 @@ def _core_cycles(span: Span, code: Disassembly, timing: Timing, board: Board) ->
 def _memory(profiler: Profiler, image: Path) -> str:
     """Return the assumption about the memories that the firmware uses."""
     board = profiler.board
-    unknown = untimed(board, image, profiler.bundle, profiler.machine)
+    unknown = memories_without_timing(board, image, profiler.bundle, profiler.machine)
     if unknown:
         return f"no wait states known of {', '.join(unknown)}"
-    return f"{board.name}'s memories" if waiting(board) else "no wait states"
+    return f"{board.name}'s memories" if memories_with_waits(board) else "no wait states"
 
 
 def _waits(span: Span, board: Board) -> tuple[Wait, ...]:
@@ -151,19 +159,19 @@ def _prices(code: Disassembly, timing: Timing) -> Iterator[str]:
 
 
 def read_code(image: Path, timing: Timing) -> Disassembly:
-    """Return the code of firmware; the harness's own functions are not counted."""
+    """Return the disassembled code of a firmware, with the harness's functions marked as ignored."""
     known = functions(image)
-    copies = [known[name] for name in (COPIES, AWAITS) if name in known]
+    copies = [known[name] for name in (COPY_FUNCTION, AWAIT_FUNCTION) if name in known]
     return Disassembly(timing.read(image), [area for name, area in known.items() if name in HARNESS_FUNCTIONS], copies)
 
 
 def instructions_of(span: Span, code: Disassembly) -> int:
-    """Return the number of executed instructions."""
+    """Return the number of instructions that were executed in a span."""
     return sum(edge.count * len(code.block(edge)) for edge in code.edges(span))
 
 
-def units_of(span: Span, code: Disassembly) -> Mapping[str, int]:
-    """Return the number of executed instructions by the CPU unit that they occupy."""
+def instructions_by_unit(span: Span, code: Disassembly) -> Mapping[str, int]:
+    """Return the number of instructions executed in a span, by CPU unit (see Instruction.unit)."""
     units: Counter[str] = Counter()
     for edge in code.edges(span):
         for instruction in code.block(edge):
@@ -172,7 +180,7 @@ def units_of(span: Span, code: Disassembly) -> Mapping[str, int]:
 
 
 def cycles_of(span: Span, code: Disassembly, timing: Timing) -> int:
-    """Return the estimated cycles on memory without wait states."""
+    """Return the estimated cycles of a span, on memory without wait states."""
     cycles = sum(edge.count * _edge_cycles(edge, code, timing) for edge in _whole_blocks(code.edges(span), code))
     return cycles + (span.unaligned if timing.splits_unaligned else 0)
 

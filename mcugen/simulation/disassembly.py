@@ -20,9 +20,9 @@ _IF_THEN = re.compile(r"it[te]{0,3}")
 
 
 def registers(text: str) -> tuple[str, ...]:
-    """Return the registers that a text names, in order.
+    """Return the registers that operands name, in order.
 
-    Ranges are expanded, double registers are two single ones, and vectors four.
+    A range is expanded; a double register (d) is named as two single ones (s), and a vector register (q) as four.
     """
     return tuple(name for match in _REGISTERS.finditer(text) for name in _expand(match))
 
@@ -57,9 +57,13 @@ _UNITS = (
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction. `mnemonic` is without condition and width (`vadd.f32`, not `vaddeq.f32`; `b`, not `bne.n`).
+    """One Arm instruction.
 
-    Operands are as objdump writes them, labels left out: "r0", "#4", "[r1, #8]!", "{r4, r5}", "lsl #2".
+    Attributes:
+        address: Its address.
+        size: Its length in bytes, 2 or 4.
+        mnemonic: Its name without condition and width (`vadd.f32`, not `vaddeq.f32`; `b`, not `bne.n`).
+        operands: Its operands as objdump writes them, without labels: "r0", "#4", "[r1, #8]!", "{r4, r5}", "lsl #2".
     """
 
     address: int
@@ -69,7 +73,7 @@ class Instruction:
 
     @property
     def end(self) -> int:
-        """Return the address behind the instruction."""
+        """Return the address of the byte after the instruction."""
         return self.address + self.size
 
     @cached_property
@@ -123,7 +127,12 @@ class Instruction:
 
 
 def disassemble(program: Path, architecture: str = "") -> dict[int, Instruction]:
-    """Return the code of an Arm program by address. For Helium, objdump needs the architecture."""
+    """Return the instructions of an Arm program by address.
+
+    Args:
+        program: An ELF file.
+        architecture: objdump's name of the architecture, which it needs for Helium; "" lets it choose.
+    """
     machine = ["-m", architecture] if architecture else []
     command = [find_program(ARM.objdump), "-d", *machine, "-M", "reg-names-std", str(program)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout

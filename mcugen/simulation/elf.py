@@ -64,7 +64,7 @@ def read_sizes(program: Path) -> ElfSizes:
 
 @dataclass(frozen=True)
 class AddressRange:
-    """Addresses from `begin` up to `end`."""
+    """The addresses from `begin` to below `end`."""
 
     begin: int
     end: int
@@ -77,7 +77,7 @@ class AddressRange:
 
 
 def functions(program: Path) -> dict[str, AddressRange]:
-    """Return the address range of each function."""
+    """Return the address range of each function of a program, by name."""
     ranges = {}
     with program.open("rb") as file:
         symbols = ELFFile(file).get_section_by_name(".symtab")
@@ -89,7 +89,7 @@ def functions(program: Path) -> dict[str, AddressRange]:
 
 
 def function_sizes(program: Path) -> Counter[str]:
-    """Return the bytes of each function, including parts that the compiler split off (`name.part.0`)."""
+    """Return the code bytes of each function by name, including parts that the compiler split off (`name.part.0`)."""
     sizes: Counter[str] = Counter()
     # A function with two names counts once.
     by_address = {area.begin: (name, area) for name, area in functions(program).items()}
@@ -99,19 +99,19 @@ def function_sizes(program: Path) -> Counter[str]:
 
 
 def function_at(program: Path, address: int) -> str | None:
-    """Name of the function that holds the code at `address`."""
+    """Return the name of the function that contains an address; None if no function does."""
     return next((name for name, area in functions(program).items() if address in area), None)
 
 
 def sections(program: Path) -> dict[str, AddressRange]:
-    """Return the address range of each section that takes memory."""
+    """Return the address range of each section that takes memory on the target, by name."""
     with program.open("rb") as file:
         allocated = [s for s in ELFFile(file).iter_sections() if s["sh_flags"] & SH_FLAGS.SHF_ALLOC]
     return {str(s.name): AddressRange(s["sh_addr"], s["sh_addr"] + s["sh_size"]) for s in allocated}
 
 
 def words(program: Path) -> dict[int, int]:
-    """Return the words of a 32-bit program's code by address."""
+    """Return the aligned 32-bit words of a program's executable sections, by address."""
     code_words: dict[int, int] = {}
     with program.open("rb") as file:
         elf = ELFFile(file)

@@ -25,7 +25,9 @@ from mcugen.simulation.machines import Machine
 from mcugen.simulation.toolchain import USER_MODE, find_program, first_lines
 
 Sample = Mapping[str, np.ndarray]
+"""The inputs of one call of a model, by port name."""
 Findings = Mapping[str, Sequence[int]]
+"""The numbers that the harness printed, by key."""
 
 _POLL_SECONDS = 0.1
 _TRAPS = (-signal.SIGILL, -signal.SIGTRAP)
@@ -35,11 +37,11 @@ _FINDING = re.compile(r"([a-z_]+)((?: [0-9a-f]{8})+)")
 
 
 class TrapError(VerificationError):
-    """Raised if the program ends by a trap, as checks for undefined behavior do."""
+    """Raised if a program ends by a trap signal, as builds with Checks.TRAP do on undefined behavior."""
 
 
 class Measure(IntEnum):
-    """A quantity that the harness measures in the call for the first sample, numbered as in harness.h."""
+    """A quantity that the harness measures for the first sample; numbers as in harness.h."""
 
     NOTHING = 0
     STACK = 1
@@ -57,19 +59,19 @@ class Executable:
 
 @dataclass(frozen=True)
 class RunResult:
-    """The results of a run: outputs of each sample by port name, and the lines that the harness printed."""
+    """The results of a run: the outputs of each sample by port name, and the numbers that the harness printed."""
 
     outputs: list[dict[str, np.ndarray]]
     findings: Findings
     crcs: tuple[int, ...] = ()
-    """CRC-32 of the input converted from each raw sample, if there is such code.
+    """For models with generated input conversion: CRC-32 of the converted input of each sample.
 
-    For trainable models: CRC-32 of the state after each sample.
+    For trainable models: CRC-32 of the state after each sample. Empty for other models.
     """
 
 
 def host_program(image: Path) -> Executable:
-    """Return the program itself, or QEMU's user mode running it if $CC made it for another CPU."""
+    """Return the command that runs a host program: the program itself, or QEMU's user mode if it is for another CPU."""
     cpu = cpu_of(image)
     is_foreign = cpu in USER_MODE and cpu != cpu_of(Path(sys.executable))
     return Executable((*([find_program(USER_MODE[cpu])] if is_foreign else []), str(image.resolve())), image)
@@ -186,7 +188,11 @@ def _raw(bundle: Bundle, sample: Sample, swaps: bool) -> bytes:
 
 
 def sizes_of(bundle: Bundle, sample: Sample, index: int = 0) -> dict[str, int]:
-    """Return the sizes that the caller of the model passes, read from the shapes of a sample."""
+    """Return the sizes that the caller of the model passes, by name, read from the shapes of a sample.
+
+    Raises:
+        UsageError: A size is out of the range that the model was compiled for, or an input has another rank.
+    """
     sizes = {}
     for symbol in bundle.arguments:
         plain = Polynomial(((1, (Atom(symbol.name),)),))
@@ -209,7 +215,13 @@ def _swapped(array: np.ndarray, swaps: bool) -> np.ndarray:
 
 
 def input_array(port: Port, sample: Sample, index: int, sizes: Sizes) -> np.ndarray:
-    """Return an input as the code reads it.
+    """Return an input of a sample in the memory layout that the code reads.
+
+    Args:
+        port: The input.
+        sample: Inputs by port name.
+        index: Number of the sample, for messages.
+        sizes: Sizes that the caller of the model passes, by name.
 
     Raises:
         UsageError: The sample lacks the input, or has it in another type or shape.
@@ -247,7 +259,19 @@ def _written(bundle: Bundle) -> tuple[Port, ...]:
 
 
 def cut_outputs(bundle: Bundle, sample: Sample, arrays: Sample) -> dict[str, np.ndarray]:
-    """Cut outputs from their largest sizes to their actual ones, which some outputs tell."""
+    """Cut outputs of variable size to their actual shapes.
+
+    Args:
+        bundle: The model.
+        sample: The inputs, whose shapes give some sizes.
+        arrays: The outputs in their largest shapes; some of them give further sizes.
+
+    Returns:
+        The cut outputs by port name, without those that only give sizes.
+
+    Raises:
+        VerificationError: An output gives a size out of its range.
+    """
     telling = {s.output: s for s in bundle.symbols if s.output}
     sizes = sizes_of(bundle, sample)
     sizes |= {symbol.name: _told(symbol, arrays[name]) for name, symbol in telling.items()}

@@ -14,24 +14,25 @@ from mcugen.core.errors import VerificationError
 from mcugen.simulation.build import build_flips
 
 SAME, DIFFERENT, ERROR, CHECKED, OUT_OF_BOUNDS, NO_END = "sdecot"
-"""Letters that the program prints for the result of a sample.
+"""Letters for the outcome of a sample under fault injection.
 
-In order: the expected output, another output, an error of the run function, an error of the weight check, a stopped
-access out of bounds, and no result in time.
+SAME (s): the expected output; DIFFERENT (d): another output; ERROR (e): the run function returned an error; CHECKED
+(c): the weight check found the fault; OUT_OF_BOUNDS (o): an access out of bounds was stopped; NO_END (t): timeout.
 """
 
 
 @dataclass(frozen=True)
 class Flips:
-    """Bits to flip together: for each byte the index of its array, its offset, and a mask.
+    """Bits that are flipped together before a run of the self-test.
 
+    Each entry of `places` is the index of an array, the offset of a byte in it, and the mask of the bits to flip.
     Arrays are those of Bundle.constants, followed by the state.
     """
 
     places: tuple[tuple[int, int, int], ...]
 
     def __str__(self) -> str:
-        """Return the text that the program reads."""
+        """Return the line that the fault-injection program reads."""
         return f"{len(self.places)} " + " ".join(f"{array} {at} {mask}" for array, at, mask in self.places)
 
 

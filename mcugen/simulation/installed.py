@@ -40,7 +40,7 @@ class Tool:
 
 
 def tools(board: Board | None = None) -> list[Tool]:
-    """Return all programs that mcugen uses, or those that a board needs."""
+    """Return the compilers and simulators that a board needs, or all that mcugen uses without a board."""
     host = _tool(_host_compiler(), "board `host`, and QEMU's plugin, which cycles are estimated by")
     if board is None:
         return [*_of(ARM, "Cortex-M boards"), *_of(RISCV, "RISC-V boards"), host]
@@ -54,7 +54,7 @@ def install_command(missing: Sequence[Tool]) -> str:
 
 
 def require(known_tools: Sequence[Tool]) -> None:
-    """Raise ToolMissingError, with the command that installs them, if programs are missing."""
+    """Raise ToolMissingError if programs are missing; the error has the command that installs them."""
     missing = [tool for tool in known_tools if not tool.is_there]
     if missing:
         names = ", ".join(f"'{tool.name}'" for tool in missing)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library that a model is linked with: checks before a build, and error messages on failures."""
+"""The user's kernel library that a model is linked with: checks before a build, and error messages on failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ARCHIVES = (b"!<arch>\n", b"!<thin>\n")
 
 @dataclass(frozen=True)
 class Linked:
-    """The parts of the user's library that a build uses; empty if the model calls none."""
+    """The user's kernel library in a build: its include folder and its archive; all empty if the model calls none."""
 
     library: Library | None = None
     include: Path = Path()
@@ -29,7 +29,7 @@ class Linked:
 
     @classmethod
     def of(cls, bundle: Bundle, files: LibraryFiles | None, cpu: str) -> Linked:
-        """Return the library that the bundle calls, for a CPU.
+        """Return the library that a bundle calls, as built for a CPU.
 
         Raises:
             UsageError: Files of the library are missing.

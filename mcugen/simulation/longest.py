@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Upper bound of the instructions of a call: the longest path through the linked code.
 
-Paths are counted, not listed (implicit path enumeration; Li and Malik, "Performance analysis of embedded software using
-implicit path enumeration", 1995): how often each block of instructions runs are the unknowns of a linear program, in
-which what enters a block leaves it, and loops go round as often as runs have shown, or as is declared of those that go
-by data. Its premises are that other loops, and jumps to computed addresses, go by sizes alone, as kernels declare; runs
-that go round otherwise show that they do not, and then there is no bound.
+The bound comes from implicit path enumeration (Li and Malik, "Performance analysis of embedded software using implicit
+path enumeration", 1995). The execution counts of the blocks are the unknowns of a linear program: as many executions
+enter a block as leave it, and a loop iterates as often as the runs have shown, or as often as the kernel declares for
+a loop that depends on data. The bound assumes that all other loops, and jumps to computed addresses, depend on sizes
+only, as kernels declare. If runs contradict that, there is no bound.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from mcugen.simulation.stack_steps import StackStep, read_steps
 COPY_FUNCTION_PREFIXES = ("mem", "__aeabi_mem")
 """Prefixes of C library functions whose loops depend on sizes only."""
 DIVISIONS = dict.fromkeys(("__udivsi3", "__divsi3", "__aeabi_uidiv", "__aeabi_idiv", "__aeabi_uidivmod"), 32)
-"""Rounds of a loop of libgcc's (lib1funcs.S), which shifts 32 bits by one at least."""
+"""Largest number of iterations of libgcc's division loops (lib1funcs.S), which shift 32 bits by at least one."""
 
 Jump = tuple[int, int]
-"""Addresses of an instruction and of the next executed one."""
+"""The addresses of an executed instruction and of the instruction that was executed next."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class LongestPath:
 
 @dataclass(frozen=True)
 class Paths:
-    """Instructions of the runs, and an upper bound for any run."""
+    """The instructions of the run on each sample, and an upper bound for any input."""
 
     counts: tuple[int, ...]
     longest: LongestPath

@@ -21,7 +21,7 @@ _MIB = 1024 * _KIB
 
 
 def tool_versions(board: Board) -> tuple[str, str | None]:
-    """Return the versions of the compiler and of the simulator, None for a program of this computer."""
+    """Return the versions of a board's compiler and of its simulator; the latter is None for board `host`."""
     if not board.qemu:
         return program_version(host_compiler()[0]), None
     tools = find_machine(board).toolchain
@@ -30,7 +30,7 @@ def tool_versions(board: Board) -> tuple[str, str | None]:
 
 @dataclass(frozen=True)
 class MemoryRange:
-    """A range of a machine's memory, in bytes, and its name in the linker script."""
+    """A memory region of a machine: its name in the linker script, first address, and size in bytes."""
 
     name: str
     origin: int
@@ -46,13 +46,17 @@ class Machine:
     options: tuple[str, ...]
     """Options of QEMU for the machine, and for its CPU if there is a choice."""
     harness: str
-    """The folder of templates/harness with what is the CPU's own."""
+    """Folder in templates/harness with the files for the CPU."""
     counter: Counter
+    """Counter from which the firmware reads executed instructions."""
     regions: tuple[MemoryRange, ...]
+    """Memory regions of the linker script."""
     weights_region: str = "BULK"
+    """Name of the region that holds the weights."""
     arena_region: str = "BULK"
+    """Name of the region that holds the arena."""
     uart: int = 0
-    """Address of its first serial port; 0 where the harness has no driver for that."""
+    """Address of the first serial port; 0 if the harness has no driver for the port."""
 
     def with_memories(self, sizes: Mapping[str, int]) -> tuple[MemoryRange, ...]:
         """Return the regions with a separate one for each memory (bytes by name), taken from the arena's region.
@@ -95,7 +99,7 @@ _AN505 = _cortex_m("mps2-an505", 20_000_000, _regions(0x1000_0000, 0x3800_0000, 
 _ALIKE = ("-global", "sse-200.CPU0_FPU=on", "-global", "sse-200.CPU0_DSP=on")
 """QEMU options that give the first core of Arm's board the FPU and DSP instructions that only the second one has."""
 SSE200 = replace(_AN505, name="mps2-an521", options=("-M", "mps2-an521", *_ALIKE))
-"""Two Cortex-M33, of which the second waits for the first to start it."""
+"""QEMU machine with the two Cortex-M33 of Arm's SSE-200; the second core waits for the first to start it."""
 _AN547 = _cortex_m(
     "mps3-an547",
     32_000_000,
@@ -149,7 +153,7 @@ _RISCV_EXAMPLES = ("virt-rv32imc", "virt-rv32imac", "virt-rv32imafc", "virt-rv32
 
 
 def find_machine(board: Board) -> Machine:
-    """Return the machine that a board names.
+    """Return the QEMU machine that a board file names.
 
     Raises:
         UsageError: mcugen has no harness for the machine, or the board's toolchain is another.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two pipeline models: one with costs of instructions and pairs, and one with units that instructions occupy."""
+"""Two pipeline models: InOrder, with a cost for each instruction and pair, and Scoreboard, with execution units."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import Protocol
 from mcugen.simulation.disassembly import Instruction, registers
 
 Price = int | Callable[[Instruction], int]
+"""Cycles of an instruction, or a function that returns them."""
 Prices = tuple[tuple[str, Price], ...]
-"""Cycles by regular expression; the first one that matches the mnemonic, without types after a dot, counts."""
+"""Table of cycles: pairs of a regular expression and a cost. The first expression that matches the mnemonic counts."""
 
 
 class Pipeline(Protocol):
-    """A CPU's timing without branches."""
+    """The timing of a CPU for straight-line code."""
 
     def each(self, instructions: Sequence[Instruction]) -> list[int]:
         """Return the cycles that each of several consecutive instructions adds; none of them branches."""
@@ -30,20 +31,26 @@ def is_one_of(pattern: str, instruction: Instruction) -> bool:
 
 
 def price(prices: Prices, instruction: Instruction) -> int:
-    """Return the cycles of an instruction in a table; 1 if no entry matches."""
+    """Return the cycles of an instruction from a table; 1 if no entry matches."""
     entry = next((price for pattern, price in prices if is_one_of(pattern, instruction)), 1)
     return entry if isinstance(entry, int) else entry(instruction)
 
 
 def words(instruction: Instruction) -> int:
-    """Return the number of registers that a load or store moves."""
+    """Return the number of 32-bit registers that a load or store transfers."""
     listed = [operand for operand in instruction.operands if operand.startswith("{")]
     return len(registers(listed[0] if listed else instruction.operands[0]))
 
 
 @dataclass(frozen=True)
 class InOrder:
-    """A single-issue pipeline; `stall` returns the additional cycles (or fewer) of the second of two instructions."""
+    """A single-issue pipeline.
+
+    Attributes:
+        prices: Cycles of each instruction.
+        stall: Returns the cycles that the second of two consecutive instructions takes longer (or, if negative,
+            shorter).
+    """
 
     prices: Prices
     stall: Callable[[Instruction, Instruction], int]
@@ -56,7 +63,7 @@ class InOrder:
 
 @dataclass(frozen=True)
 class Rule:
-    """Timing of an instruction in a pipeline that issues in order."""
+    """Timing of one instruction in a Scoreboard pipeline."""
 
     units: Mapping[str, int]
     """Cycles for which the instruction occupies each unit."""

@@ -15,22 +15,27 @@ from mcugen.simulation.elf import functions
 from mcugen.simulation.execute import Measure, Sample, execute, qemu_program
 from mcugen.simulation.machines import Machine
 from mcugen.simulation.toolchain import Compiler, Unit, host_compiler
-from mcugen.simulation.waits import parts, told
+from mcugen.simulation.waits import firmware_ranges, plugin_setup
 
 MARK = "harness_mark"
+"""Function of the harness whose calls begin and end the profile of a call of the model."""
 LAYER_MARK = "mcugen_harness_on_layer"
+"""Layer hook of the harness, whose calls end the profile of a layer."""
 HARNESS_FUNCTIONS = (MARK, LAYER_MARK, "run_marked", "read_counter")
-"""Functions that run while a call is profiled, and are not the model's."""
+"""Functions of the harness that run during a profile, and are not counted."""
 
-COPIES, AWAITS = "mcugen_harness_copy_begin", "mcugen_harness_copy_end"
-"""Functions that stand for a DMA controller of the firmware."""
+COPY_FUNCTION, AWAIT_FUNCTION = "mcugen_harness_copy_begin", "mcugen_harness_copy_end"
+"""Functions of the harness that stand for a DMA controller: begin of a copy, and wait for its end."""
 
 _PLUGIN = "profile_plugin"
 
 
 @dataclass(frozen=True)
 class Edge:
-    """A transition: the block from address `begin` to `last` ran `count` times just before the block at `to`."""
+    """A transition between blocks: `count` times, the block at `to` followed the block from `begin` to `last`.
+
+    `last` is the address of the block's last instruction.
+    """
 
     begin: int
     last: int
@@ -48,12 +53,12 @@ class Span:
     mark: int
     """Address of the mark that ended the span."""
     waits: tuple[tuple[int, ...], ...] = ()
-    """For each memory of the setup: its number, then misses and cycles of instruction fetches and of data accesses."""
+    """For each memory of the setup: its number, then the six counts of Wait (see waits.read_wait)."""
 
 
 @dataclass(frozen=True)
 class Profiler:
-    """A runner of a bundle's images under the profiling plugin, each for one sample.
+    """Runs firmware images under QEMU with the profiling plugin, for one sample.
 
     If the board has caches, the sample runs twice, and only the second run counts, as the first one fills the caches.
     """
@@ -65,22 +70,25 @@ class Profiler:
     timeout: float
 
     def spans(self, image: Path, setup: Iterable[str] = ()) -> list[Span]:
-        """Return the spans of one call of the run function: one; for an image with hooks, one a layer and the rest.
+        """Return the profile of one call of the run function.
 
         Args:
             image: The firmware.
             setup: Further lines for the plugin.
 
+        Returns:
+            One span; for an image with layer hooks, one span for each layer and one for the code after the last layer.
+
         Raises:
             ToolMissingError: There is no compiler for the plugin.
-            VerificationError: QEMU cannot run this plugin, or none.
+            VerificationError: QEMU cannot run the plugin.
         """
         folder, known = image.with_suffix(".profile"), functions(image)
         folder.mkdir(parents=True, exist_ok=True)
         marks = [known[name].begin for name in (MARK, LAYER_MARK) if name in known]
-        memories = told(self.board, parts(self.board, image, self.bundle, self.machine))
+        memories = plugin_setup(self.board, firmware_ranges(self.board, image, self.bundle, self.machine))
         ignored = [f"ignore {known[name].begin:x} {known[name].end:x}" for name in HARNESS_FUNCTIONS if name in known]
-        told_copies = [("copies", COPIES, f" {BEGIN_COPY}"), ("awaits", AWAITS, "")]
+        told_copies = [("copies", COPY_FUNCTION, f" {BEGIN_COPY}"), ("awaits", AWAIT_FUNCTION, "")]
         ignored += [
             f"{key} {known[name].begin:x} {known[name].end:x}{more}" for key, name, more in told_copies if name in known
         ]
@@ -97,7 +105,10 @@ class Profiler:
 
 
 def build_plugin(folder: Path, name: str = _PLUGIN) -> Path:
-    """Build a plugin in `folder` with the host's compiler, unless it exists; its name contains a hash of the source."""
+    """Return the path of a QEMU plugin in `folder`; build it with the host's compiler if it does not exist yet.
+
+    The file name contains a hash of the source, templates/harness/`name`.c.
+    """
     source = resource_dir("templates") / "harness" / f"{name}.c"
     plugin = folder / f"{name}_{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.so"
     if plugin.is_file():
@@ -108,7 +119,7 @@ def build_plugin(folder: Path, name: str = _PLUGIN) -> Path:
 
 
 def read_spans(lines: Iterable[str]) -> Iterator[Span]:
-    """Yield the spans that the plugin wrote; the first one precedes the first mark."""
+    """Yield the spans in the profiling plugin's output; the first span ends at the first mark."""
     edges: list[Edge] = []
     waits: list[tuple[int, ...]] = []
     unaligned = 0

@@ -2,9 +2,9 @@
 """RISC-V: instructions as objdump names them, and timings of some cores.
 
 Sources: Hazard3's documentation, "Instruction cycle counts" and "Branch predictor" (configured as in the RP2350: fast
-multiplier, two bits of a division a cycle). Espressif's reference manuals of the ESP32-C3 and C6 tell of four stages in
-order, a multiplier and a divider, and Nuclei's of the Bumblebee of two stages and a static prediction of branches, but
-neither tells cycles: of these all is assumed.
+multiplier, two bits of a division in each cycle). For the ESP32-C3 and -C6, Espressif's reference manuals describe four
+in-order stages, a multiplier and a divider; for the Bumblebee, Nuclei's manual describes two stages and static branch
+prediction. Neither gives cycles, so that the timings of these cores are assumptions.
 """
 
 from __future__ import annotations
@@ -114,18 +114,20 @@ def hazard3_refill(branch: Instruction, target: Instruction) -> int:
 
 
 HAZARD3 = Scoreboard(1, {}, partial(_rule, division=18), _stored_late)
+"""Pipeline of Hazard3 as in the RP2350, from its documentation."""
 
 
 # ESP32-C3 and C6, Bumblebee: assumed
 
 
 def esp32_refill(branch: Instruction, target: Instruction) -> int:
-    """Return the refill cycles of a branch on ESP32-C3 and -C6, which know jumps one stage before branches."""
+    """Return the refill cycles of a branch on ESP32-C3 and -C6: one for a jump, two for a conditional branch."""
     del target
     return 1 if is_one_of(_JUMP, branch) else 2
 
 
 ESP32 = Scoreboard(1, {}, partial(_rule, division=33))
+"""Pipeline of the ESP32-C3 and -C6 (assumed)."""
 
 
 def _bumblebee_rule(instruction: Instruction) -> Rule:
@@ -135,8 +137,9 @@ def _bumblebee_rule(instruction: Instruction) -> Rule:
 
 
 def bumblebee_refill(branch: Instruction, target: Instruction) -> int:
-    """Return the refill cycles of a branch on Bumblebee, which predicts backward branches."""
+    """Return the refill cycles of a taken branch on Bumblebee: 0 for a backward branch, which it predicts, else 1."""
     return 0 if _goes_back(branch, target) else 1
 
 
 BUMBLEBEE = Scoreboard(1, {}, _bumblebee_rule)
+"""Pipeline of Nuclei's Bumblebee, as in the GD32VF103 (assumed)."""

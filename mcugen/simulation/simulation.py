@@ -40,19 +40,19 @@ from mcugen.simulation.stack import StackBound, stack_bound
 from mcugen.simulation.timer import Reading, TimerReadings
 
 MIN_SHARE_SAMPLES = 16
-"""Samples that are worth a simulator of their own."""
+"""Smallest number of samples for which another simulator process is started."""
 
 MAX_SHARE_SAMPLES = 256
-"""Samples that a worker of a cluster gets at once: so many are done again where one is lost."""
+"""Largest number of samples that a cluster worker gets at once; they are computed again if the worker is lost."""
 
 MIN_CLUSTER_SHARES = 8
-"""Least number of shares for a cluster, which may have many workers."""
+"""Smallest number of parts that samples are divided into for a cluster, which may have many workers."""
 
 SECONDS_PER_SAMPLE = 120.0
-"""A run that finishes no sample in this time is held to hang."""
+"""Time limit for one sample in seconds, after which a run counts as hanging."""
 
 PROFILED_TIMEOUT_FACTOR = 10
-"""Factor of the time limit of a profiled run; the program is known to end."""
+"""Factor by which the time limit of a profiled run is longer; the plugin slows it down."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,9 @@ class FirmwareSizes:
     code: int
     """Flash for code, constants and initial values, without the weights."""
     weights: int
+    """Flash for the weights."""
     static_ram: int
-    """Data and bss without the arena."""
+    """RAM for data and bss, without the arena."""
     functions: Mapping[str, int] = field(default_factory=dict)
     """Bytes of code of each C function in the simulated firmware."""
 
@@ -79,7 +80,7 @@ class Execution:
     layer_instructions: tuple[int, ...] | None
     """Instructions of each layer in an instrumented build; their sum differs a little from `instructions`."""
     stack: int | None
-    """Peak bytes of the call, below the caller's frame."""
+    """Peak stack of the call in bytes, below the caller's frame."""
     sizes: FirmwareSizes | None
     cycles: Cycles | None = None
     input_instructions: int | None = None
@@ -216,7 +217,7 @@ def _joined(runs: Sequence[RunResult]) -> RunResult:
 
 @dataclass(frozen=True)
 class SampleShare:
-    """Samples from number `first` on, for one simulator of a cluster."""
+    """Consecutive samples for one simulator of a cluster, the number of the first one, and what to measure."""
 
     first: int
     samples: Sequence[Sample]
@@ -331,7 +332,7 @@ def _time(image: Path, machine: Machine, bundle: Bundle, sample: Sample, timeout
 
 
 def roots_of(bundle: Bundle) -> list[str]:
-    """Return the functions that callers of a model use."""
+    """Return the names of the C functions through which a program uses a model: run, port accessors, and reset."""
     ports = [p.accessor for p in (*bundle.inputs, *bundle.outputs) if not p.is_lent and not p.rows]
     return [f"{bundle.name}_run", *ports, *[f"{bundle.name}_reset"] * bundle.has_state]
 
@@ -339,7 +340,13 @@ def roots_of(bundle: Bundle) -> list[str]:
 def linked_sizes(
     bundle: Bundle, board: Board, roots: Sequence[str], library: LibraryFiles | None = None
 ) -> FirmwareSizes:
-    """Return what functions of a bundle add to a firmware, with all that they need. The firmware is built, not run.
+    """Build a firmware with functions of a bundle, and return the bytes that they and all that they call add.
+
+    Args:
+        bundle: The model.
+        board: The board.
+        roots: Names of the functions.
+        library: Library that the model calls.
 
     Raises:
         ToolMissingError: The compiler is not installed.

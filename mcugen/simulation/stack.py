@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Upper bound of the stack of a call, from the linked code: compiled code, assembly, and libraries.
 
-Each function is walked along all its branches, with what has been pushed so far; a call takes what the callee does
-besides. Nothing runs, so that branches which no sample takes count, too. Sources: the Procedure Call Standard for the
-Arm Architecture (AAPCS, 6.2.1: the stack pointer) and the RISC-V psABI (a function restores its stack pointer).
+The analysis follows all branches of each function and tracks the bytes pushed so far; a call adds the bound of the
+called function. Nothing runs, so that branches which no sample takes count, too. Sources: the Procedure Call Standard
+for the Arm Architecture (AAPCS, 6.2.1: the stack pointer) and the RISC-V psABI (a function restores its stack pointer).
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ from mcugen.simulation.toolchain import Toolchain
 
 @dataclass(frozen=True)
 class StackBound:
-    """Upper bound of a call's stack below the caller's frame, and the chain of calls: (function, its frame).
+    """An upper bound of a call's stack, below the caller's frame.
 
-    `bytes` is None where the code does not tell, for the `reason`. `pointers` are functions that call through a
-    pointer: what they call is not counted.
+    Attributes:
+        bytes: The bound; None if the code does not allow one.
+        path: The chain of calls that reaches the bound: each function's name, and its stack in bytes at the next call.
+        reason: Why there is no bound.
+        pointers: Functions that call through a pointer; the functions called that way are not counted.
     """
 
     bytes: int | None

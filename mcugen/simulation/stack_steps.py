@@ -21,7 +21,7 @@ _CONDITIONS = "eq|ne|cs|cc|hs|lo|mi|pl|vs|vc|hi|ls|ge|lt|gt|le"
 
 @dataclass(frozen=True)
 class StackStep:
-    """The relevant effects of an instruction: bytes pushed, successors, and the called function."""
+    """The effects of an instruction on stack and control flow."""
 
     name: str
     """Mnemonic and operands, for messages."""
@@ -30,6 +30,7 @@ class StackStep:
     pushed: int | None = 0
     """Bytes that the instruction pushes; None if a register gives the number."""
     target: int | None = None
+    """Address that the instruction jumps to or calls, if it is known."""
     calls: bool = False
     """Whether the instruction calls `target`, or without a target calls through a pointer."""
     falls: bool = True
@@ -41,7 +42,7 @@ class StackStep:
 
 
 def read_steps(image: Path, toolchain: Toolchain) -> dict[int, StackStep]:
-    """Return the code of a program by address."""
+    """Return the stack effect of each instruction of a program, by address."""
     machine = ("-m", "armv8.1-m.main", "-M", "reg-names-std") if toolchain is ARM else ()
     command = [find_program(toolchain.objdump), "-d", "--no-show-raw-insn", *machine, str(image)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout

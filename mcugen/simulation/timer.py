@@ -11,7 +11,7 @@ from typing import Protocol
 from mcugen.core.errors import VerificationError
 
 Reading = tuple[int, int, int]
-"""The three words of a `struct reading` of templates/harness; what they are is the counter's business."""
+"""The three words of a `struct reading` of templates/harness; each Counter class says what they contain."""
 
 _PERIOD = 1 << 24
 _PENDING = 1 << 26  # ICSR.PENDSTSET
@@ -70,9 +70,10 @@ class Minstret:
 
     @staticmethod
     def count(reading: Reading) -> int:
-        """Return the 64-bit count.
+        """Return the 64-bit instruction count of a reading.
 
-        If the upper half changed, the lower half was read just before or after the change.
+        If the upper half differs between its two reads, use the one that fits the lower half: the first if the lower
+        half was read before it wrapped around, else the second.
         """
         high, low, again = reading
         return ((high if low >> 31 else again) << 32) + low
@@ -80,17 +81,23 @@ class Minstret:
 
 @dataclass(frozen=True)
 class TimerReadings:
-    """The readings that the harness printed: around calls (`run` is the model's call), and one for each layer."""
+    """The counter readings that the harness printed, in pairs before and after a call."""
 
     counter: Counter
     nothing: Sequence[Reading]
+    """Around a call of an empty function, which gives the overhead."""
     known_loop: Sequence[Reading]
+    """Around a loop with a known number of instructions."""
     two_hooks: Sequence[Reading]
+    """Around a call of a function that calls the layer hook twice."""
     hooks: Sequence[Reading]
+    """The readings that the hook took in these two calls."""
     run: Sequence[Reading]
+    """Around the call of the model."""
     layers: Sequence[Reading]
+    """The reading of the hook after each layer."""
     make_input: Sequence[Reading] = ()
-    """Around what makes the input of raw data."""
+    """Around the conversion of raw data to the model's input."""
 
     def instructions(self) -> int:
         """Return the instructions of one run, including the return.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cycles of instruction sequences on each core, from memory without wait states.
 
-Sources stand with the rules, in cortex_m and riscv; docs/performance.md lists what is left out.
+The modules cortex_m and riscv name the sources of the rules; docs/performance.md lists what the rules leave out.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ class Timing:
     """The timing rules of a core."""
 
     title: str
+    """The core and the source of its timing, for reports."""
     pipeline: Pipeline
+    """Cycles of straight-line code."""
     refill: Refill
+    """Additional cycles of taken branches."""
     splits_unaligned: bool
-    """Whether unaligned accesses take a cycle for each further transfer."""
+    """Whether an unaligned access takes one more cycle for each further bus transfer."""
     read: Callable[[Path], Mapping[int, Instruction]] = disassemble
-    """The code of a program by address."""
+    """Returns the instructions of a program by address."""
 
     def cycles(self, instructions: Sequence[Instruction]) -> int:
         """Return the cycles of consecutive instructions, of which only the last may be a branch, and is not taken."""

@@ -21,11 +21,12 @@ from mcugen.simulation.elf import Cpu
 
 @dataclass(frozen=True)
 class Toolchain:
-    """The programs that build for a CPU family, and run the builds."""
+    """The cross compiler of a CPU family, and the QEMU that runs its programs."""
 
     name: str
-    """Prefix of the programs' names."""
+    """Prefix of the names of compiler and binutils."""
     qemu: str
+    """Name of QEMU's program."""
     library: tuple[str, ...]
     """Flags that choose the small C library, for compiling and linking."""
     packages: Mapping[str, str]
@@ -72,7 +73,7 @@ USER_MODE = {
     Cpu("EM_RISCV", 64, True): "qemu-riscv64",
     Cpu("EM_S390", 64, False): "qemu-s390x",
 }
-"""The QEMU that runs a program for another CPU than this computer's, as if it were one of its own."""
+"""Name of the user-mode QEMU that runs programs for another CPU on this computer, by that CPU."""
 
 DEBIAN_PACKAGES: Mapping[str, str] = {
     "gcc": "gcc libc6-dev",
@@ -83,6 +84,7 @@ DEBIAN_PACKAGES: Mapping[str, str] = {
 """Debian package of each program."""
 
 HOST_COMPILER = "gcc"
+"""Compiler for this computer if $CC is not set."""
 
 _COMPILE_SECONDS = 600
 _SHOWN_LINES = 12
@@ -196,7 +198,7 @@ def program_version(program: str) -> str:
 
 
 def programs_of(command: Sequence[str]) -> dict[str, Path]:
-    """Return the programs that a compiler runs to compile, assemble and link, by name, as far as it tells them."""
+    """Return the paths of the programs cc1, as and ld that a compiler runs, by name; without those that are unknown."""
     paths = {name: shutil.which(_told(command, f"-print-prog-name={name}").strip()) for name in ("cc1", "as", "ld")}
     return {name: Path(path) for name, path in paths.items() if path is not None}
 
@@ -222,7 +224,11 @@ def host_compiler() -> tuple[str, ...]:
 
 
 def host_command() -> list[str]:
-    """Return the words of $CC, none where it is not set; UsageError for one that no shell could read."""
+    """Return the words of $CC, split as a shell does; empty if $CC is not set.
+
+    Raises:
+        UsageError: $CC is not a valid command.
+    """
     text = os.environ.get("CC", "")
     try:
         words = shlex.split(text)

@@ -25,7 +25,7 @@ _KINDS: tuple[Literal["instructions", "data"], ...] = ("instructions", "data")
 
 @dataclass(frozen=True)
 class PlacedRange:
-    """A range of the firmware's addresses with its memory and address on the board."""
+    """A range of the simulated firmware's addresses, with the memory and the first address that it has on the board."""
 
     area: AddressRange
     memory: Memory
@@ -34,9 +34,16 @@ class PlacedRange:
 
 @dataclass(frozen=True)
 class Wait:
-    """Accesses to one memory and the cycles that they stall the CPU.
+    """The accesses to one memory, and the cycles for which they stall the CPU.
 
-    Accesses are lines of instructions and reads of data; a miss is an access whose line nothing held.
+    Attributes:
+        memory: Name of the memory.
+        fetches: Number of fetched lines of instructions.
+        missed_fetches: Fetches that no cache or buffer served.
+        fetch_cycles: Stall cycles of fetches.
+        reads: Number of data reads.
+        missed_reads: Reads that no cache or buffer served.
+        read_cycles: Stall cycles of reads.
     """
 
     memory: str
@@ -53,8 +60,8 @@ class Wait:
         return self.fetch_cycles + self.read_cycles
 
 
-def waiting(board: Board) -> list[Memory]:
-    """Return the memories for which the CPU may have to wait, as far as the board file says."""
+def memories_with_waits(board: Board) -> list[Memory]:
+    """Return the memories whose accesses may stall the CPU, as far as the board file says."""
     return [
         m for m in board.memories if m.access is not None and (board.wait_cycles(m, m.line_bytes) or _hits(board, m))
     ]
@@ -65,14 +72,14 @@ def _hits(board: Board, memory: Memory) -> int:
     return max(cache.hit_wait_states if cache else 0 for cache in caches)
 
 
-def untimed(board: Board, image: Path, bundle: Bundle, machine: Machine) -> list[str]:
+def memories_without_timing(board: Board, image: Path, bundle: Bundle, machine: Machine) -> list[str]:
     """Return the names of the memories that the firmware uses, but for which the board file has no timing."""
-    names = [part.memory.name for part in parts(board, image, bundle, machine) if part.memory.access is None]
+    names = [part.memory.name for part in firmware_ranges(board, image, bundle, machine) if part.memory.access is None]
     return list(dict.fromkeys(names))
 
 
-def parts(board: Board, image: Path, bundle: Bundle, machine: Machine) -> list[PlacedRange]:
-    """Return the parts of the firmware with their memories and addresses on the board, without empty parts."""
+def firmware_ranges(board: Board, image: Path, bundle: Bundle, machine: Machine) -> list[PlacedRange]:
+    """Return the non-empty sections of the test firmware, each with the memory and address that it has on the board."""
     named = {f".{s.kind}.{s.region}.{bundle.name}": s.memory for s in bundle.sections}
     known = named | dict.fromkeys(_CODE, board.memory(board.code_memory))
     known[".weights"] = board.memory(board.weights_memory)
@@ -90,13 +97,13 @@ def parts(board: Board, image: Path, bundle: Bundle, machine: Machine) -> list[P
     return laid
 
 
-def told(board: Board, laid: Sequence[PlacedRange]) -> Iterator[str]:
-    """Yield the lines of the plugin's setup on the board's memories (templates/harness/profile_plugin.c)."""
+def plugin_setup(board: Board, laid: Sequence[PlacedRange]) -> Iterator[str]:
+    """Yield the lines that describe the board's memories to the QEMU plugin (templates/harness/profile_plugin.c)."""
     caches = {cache.name: i for i, cache in enumerate(board.caches)}
     for cache in board.caches:
         yield f"cache {cache.sets} {cache.ways} {cache.line} {cache.hit_wait_states} {int(cache.keeps_prefetched)}"
-    numbers: Mapping[str, int] = {memory.name: i for i, memory in enumerate(waiting(board))}
-    for memory in waiting(board):
+    numbers: Mapping[str, int] = {memory.name: i for i, memory in enumerate(memories_with_waits(board))}
+    for memory in memories_with_waits(board):
         line, word = (board.wait_cycles(memory, nbytes) for nbytes in (memory.line_bytes, 4))
         yield f"memory {memory.line_bytes} {line} {word} {int(memory.prefetch)}"
         for index, kind in enumerate(_KINDS):
@@ -112,6 +119,6 @@ def told(board: Board, laid: Sequence[PlacedRange]) -> Iterator[str]:
 
 
 def read_wait(board: Board, values: Sequence[int]) -> Wait:
-    """Return the counts that the plugin wrote for one memory."""
+    """Return the stall counts of one memory from the numbers of a `memory` line of the plugin's output."""
     number, *counts = values
-    return Wait(waiting(board)[number].name, *counts)
+    return Wait(memories_with_waits(board)[number].name, *counts)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Back-propagation of quantized gradients: int16, in units by each tensor's largest element at run time.
+"""Back-propagation of quantized gradients: int16 values whose scale is set by the tensor's largest element at run time.
 
-What is real are the units: products and quotients, which IEEE 754 rounds alike everywhere; nothing real is added.
+Only the scales ("units") are floats. They are products and quotients, which IEEE 754 rounds alike on every CPU; floats
+are never summed.
 """
 
 from __future__ import annotations
@@ -17,52 +18,58 @@ from mcugen.hir.types import Array, DType
 from mcugen.ops.conversion import Cast
 from mcugen.ops.pointwise import Binary, Where
 from mcugen.training.onnx_calls import OnnxCalls
-from mcugen.training.products import LONGEST_CODES, Emitter, Geometry, codes_of
+from mcugen.training.products import MAX_INT32_SUM, Emitter, Geometry, codes_of
 
 LARGEST_ERROR = 2**15 - 1
-MIN_ERROR_RANGE = 63
-"""Errors that must be coarser say too little."""
+"""Largest magnitude of an int16 gradient value."""
+MIN_ERROR_MAGNITUDE = 63
+"""Smallest maximum magnitude of int16 gradient values: with fewer steps, the gradient is too coarse to train with."""
 MIN_MAGNITUDE = 1e-20
+"""Lower bound of divisors, so that a gradient of only zeros causes no division by zero."""
 
 
 class UnfitError(Exception):
-    """Raised if something cannot be trained in integers; the message says why."""
+    """Raised if a layer or operator cannot be trained in integers; the message names it."""
 
 
 @dataclass(frozen=True)
 class Error:
-    """A gradient: codes (int16) of at most `most`, times a unit (float32 [1])."""
+    """A quantized gradient: int16 `codes`, of magnitudes up to `most`, times the scale `unit` (float32 [1])."""
 
     codes: Value
     unit: Value
     most: int = LARGEST_ERROR
 
 
-def most_errors(geometry: Geometry, seen: int, *, learns: bool) -> int:
-    """Return the largest magnitude of quantized errors for which sums back through a layer fit in 32 bits.
+def max_error_magnitude(geometry: Geometry, seen: int, *, learns: bool) -> int:
+    """Return the largest int16 gradient magnitude for which back-propagation through a layer fits in int32 sums.
 
     Args:
         geometry: Sizes of the layer.
         seen: Largest magnitude of the layer's inputs.
-        learns: Whether the sums of the weights' gradient must fit, too.
+        learns: Whether the sums of the gradient of the layer's weights must fit, too.
 
     Raises:
-        UnfitError: The sums have too many terms.
+        UnfitError: The sums have too many terms: the magnitude would be below MIN_ERROR_MAGNITUDE.
     """
-    max_error = min(LARGEST_ERROR, LONGEST_CODES // (128 * geometry.meeting))
+    max_error = min(LARGEST_ERROR, MAX_INT32_SUM // (128 * geometry.fan_out))
     if learns:
-        max_error = min(max_error, LONGEST_CODES // (seen * geometry.positions))
-    if max_error < MIN_ERROR_RANGE:
+        max_error = min(max_error, MAX_INT32_SUM // (seen * geometry.positions))
+    if max_error < MIN_ERROR_MAGNITUDE:
         raise UnfitError(f"sums of {geometry.positions} positions")
     return max_error
 
 
 @dataclass
 class ErrorPropagation:
-    """Back-propagation of quantized errors from the loss.
+    """Back-propagation of quantized gradients ("errors") from the loss to the trained parameters.
 
-    `rule_of` returns what a node does with the error of its result. `anchors` are nodes that represent parts of their
-    own, which receive the error. `varying` values depend on trained parameters.
+    Attributes:
+        graph: The graph, to which the gradient computation is added.
+        rule_of: Returns the back-propagation rule of a node.
+        anchors: Handlers, by node, of the errors of trained layers; they replace the node's rule.
+        varying: The values that depend on trained parameters; only these receive errors.
+        found: The errors received so far, by value.
     """
 
     graph: Graph
@@ -77,7 +84,7 @@ class ErrorPropagation:
                 self.varying.update(node.outputs)
 
     def back(self, value: Value, error: Error) -> None:
-        """Propagate the error of a value back to all trained parameters."""
+        """Propagate the error of a value back through all nodes before it, to all trained parameters."""
         self.give(value, error)
         for node in reversed(list(self.graph.nodes)):
             for output in node.outputs:
@@ -90,7 +97,10 @@ class ErrorPropagation:
                         self.rule_of(node)(self, node, total)
 
     def give(self, value: Value, error: Error) -> None:
-        """Add an error to those of a value."""
+        """Record an error of a value, which is added to its other errors.
+
+        Ignored if no trained parameter affects it.
+        """
         if value in self.varying:
             self.found.setdefault(value, []).append(error)
 
@@ -103,11 +113,11 @@ class ErrorPropagation:
 
     @property
     def call(self) -> OnnxCalls:
-        """Return an emitter of ONNX operators."""
+        """Return a callable that adds ONNX operators to the graph."""
         return OnnxCalls(self.graph, "error")
 
     def narrowed(self, sums: Value, unit: Value, max_code: int = LARGEST_ERROR) -> Error:
-        """Requantize sums so that the largest magnitude is `max_code`."""
+        """Requantize integer `sums` with scale `unit` to int16, so that the largest magnitude becomes `max_code`."""
         call, axes = self.call, np.arange(sums.type.rank)
         high, low = (
             call("Reshape", call("Cast", call(f"Reduce{end}", sums, axes, keepdims=1), to=TensorProto.FLOAT), one())
@@ -118,7 +128,10 @@ class ErrorPropagation:
         return self.coded(sums, gain, call("Mul", unit, call("Div", top, np.full(1, max_code, np.float32))), max_code)
 
     def within(self, error: Error, max_code: int, shares: Array | None = None) -> Error:
-        """Requantize an error to magnitudes of at most `max_code`, multiplied by `shares`, none of which exceeds 1."""
+        """Requantize an error to magnitudes of at most `max_code`.
+
+        With `shares`, factors from 0 to 1 that broadcast to the error's shape, the error is also multiplied by them.
+        """
         less = min(1.0, max_code / error.most)
         if shares is None and less == 1:
             return error
@@ -127,13 +140,13 @@ class ErrorPropagation:
         return self.coded(error.codes, gain, unit, min(max_code, error.most))
 
     def coded(self, numbers: Value, gain: Value | Array, unit: Value, max_code: int) -> Error:
-        """Return an error whose codes are numbers times a gain (one, or one for each number), rounded to int16.
+        """Return an error whose int16 values are round(numbers · gain).
 
         Args:
             numbers: Integers or floats.
-            gain: The factor.
-            unit: The unit of the codes.
-            max_code: Largest magnitude of the codes.
+            gain: The factor, of one element or broadcast to `numbers`.
+            unit: Scale of the int16 values (float32 [1]).
+            max_code: Largest magnitude of the int16 values.
         """
         call = self.call
         real = numbers if numbers.type.dtype.is_float else call("Cast", numbers, to=TensorProto.FLOAT)
@@ -159,7 +172,7 @@ class ErrorPropagation:
         return self.narrowed(total, largest)
 
     def masked(self, error: Error, seen: Value, low: float, high: float) -> Error:
-        """Return the error where quantized values were within limits, else 0."""
+        """Return the error, set to 0 where the quantized value `seen` is not strictly between `low` and `high`."""
         emit, rank, type_ = self.emit, seen.type.rank, error.codes.type
         ends = (self.graph.constant("error.limit", np.full((1,) * rank, end, np.int32)) for end in (low, high))
         above, below = (emit(Binary(f), seen, end) for f, end in zip(("Greater", "Less"), ends, strict=True))
@@ -169,8 +182,9 @@ class ErrorPropagation:
 
 
 Rule = Callable[[ErrorPropagation, Node, Error], None]
+"""Back-propagation rule of a node: takes the error of its output and gives errors to its inputs."""
 
 
 def one() -> Array:
-    """Return the shape of one element."""
+    """Return [1], the shape operand of an ONNX Reshape to one element."""
     return np.asarray([1])

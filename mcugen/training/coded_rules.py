@@ -33,10 +33,17 @@ from mcugen.ops.pointwise import Binary, Clamp
 from mcugen.ops.pool import AveragePool, DirectPool, MaxPool
 from mcugen.ops.reduce import Reduce
 from mcugen.ops.scatter import ScatterElements, ScatterND
-from mcugen.training.coded_errors import MIN_ERROR_RANGE, Error, ErrorPropagation, Rule, UnfitError, most_errors
+from mcugen.training.coded_errors import (
+    MIN_ERROR_MAGNITUDE,
+    Error,
+    ErrorPropagation,
+    Rule,
+    UnfitError,
+    max_error_magnitude,
+)
 from mcugen.training.layers import layer_name
 from mcugen.training.parameters import is_symmetric
-from mcugen.training.products import LONGEST_CODES, Geometry, codes_of
+from mcugen.training.products import MAX_INT32_SUM, Geometry, codes_of
 
 
 def _of_quantize(walk: ErrorPropagation, node: Node, error: Error) -> None:
@@ -79,8 +86,8 @@ def _of_product(walk: ErrorPropagation, node: Node, error: Error) -> None:
         if value in walk.varying and value is not None:
             other = _stored(node, node.input(1 - index))
             count = error.codes.type.count // value.type.count
-            max_code = LONGEST_CODES // (256 * count)
-            if max_code < MIN_ERROR_RANGE:
+            max_code = MAX_INT32_SUM // (256 * count)
+            if max_code < MIN_ERROR_MAGNITUDE:
                 raise UnfitError(f"sums of {count} positions")
             limited_error = walk.within(error, max_code)
             wide, codes = (walk.call("Cast", v, to=TensorProto.INT32) for v in (limited_error.codes, other))
@@ -215,7 +222,7 @@ def _of_layer(walk: ErrorPropagation, node: Node, error: Error) -> None:
 
 @dataclass(frozen=True)
 class Frozen:
-    """A layer with frozen weights: constant int8 values, and the scale of each channel."""
+    """A layer that is not trained: its shapes, constant int8 weights, and a scale for each output channel."""
 
     geometry: Geometry
     codes: Value
@@ -223,7 +230,7 @@ class Frozen:
 
     @staticmethod
     def of(node: Node) -> Frozen:
-        """Return a layer with frozen weights.
+        """Return the frozen layer of a node.
 
         Raises:
             UnfitError: The weights are not symmetric int8 values, or the layer computes several images.
@@ -236,11 +243,11 @@ class Frozen:
         return Frozen(geometry_of(node), stored, scales)
 
     def back(self, walk: ErrorPropagation, error: Error) -> Error:
-        """Return the error of the layer's input from errors [C, positions] of its output."""
+        """Return the error of the layer's input, given the error [C, positions] of its output."""
         g, emit = self.geometry, walk.emit
         largest = float(self.scales.max())
         shares = (self.scales / largest).reshape(-1, 1) if np.ptp(self.scales) else None
-        rows = walk.within(error, most_errors(g, 1, learns=False), shares)
+        rows = walk.within(error, max_error_magnitude(g, 1, learns=False), shares)
         assert self.codes.data is not None
         plain = walk.graph.constant(f"{self.codes.name}.back", self.codes.data, codes_of((1,), DType.INT8).quant)
         unit = walk.call("Mul", rows.unit, np.full(1, largest, np.float32))
@@ -248,7 +255,7 @@ class Frozen:
 
 
 def geometry_of(node: Node) -> Geometry:
-    """Return the sizes of a layer.
+    """Return the shapes of input, output and weights of a layer.
 
     Raises:
         UnfitError: The layer is neither dense nor a convolution of one image.
@@ -260,7 +267,7 @@ def geometry_of(node: Node) -> Geometry:
 
 
 def rule_of(node: Node) -> Rule:
-    """Return the rule of a node without trained parameters.
+    """Return the back-propagation rule of a node without trained parameters.
 
     Raises:
         UnfitError: The operator has no rule.

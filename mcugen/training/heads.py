@@ -19,7 +19,7 @@ from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.training.losses import SCALAR, require_real
 from mcugen.training.onnx_calls import OnnxCalls
-from mcugen.training.optimizers import kept_finite
+from mcugen.training.optimizers import finite_or_old
 
 HEAD_PATTERN = re.compile(
     r"(?P<classes>centroids):(?P<count>\d{1,6})"
@@ -27,7 +27,7 @@ HEAD_PATTERN = re.compile(
     r"|(?P<normal>statistics)(:(?P<prior>\d{1,6}(\.\d{1,6})?))?"
 )
 UNTRAINED_CLASS_SCORE = float(np.finfo(np.float32).min)
-"""The score of a class of which nothing was shown yet."""
+"""Score of a class without training samples: the lowest finite float32."""
 
 CENTROIDS_HEAD_TEXTS = (
     "the squared distance from the mean of the class",
@@ -44,16 +44,21 @@ STATISTICS_HEAD_TEXTS = (
     "mean and covariance take in what the model makes of the sample, which weighs as much as each one before, but at "
     "least `rate`; with a rate of 0 nothing is learned.",
 )
-"""Losses and learning, in words."""
+"""Descriptions of the statistics head's loss and learning for the generated documentation."""
 
 
 @dataclass(frozen=True)
-class Embedding:
-    """The tensors and operators that a head is built from.
+class HeadContext:
+    """The inputs of a trainable head, and the graph that its operators are added to.
 
-    They are the model's result z for a sample (float32 [1, D]), the sample's class (int32 [1]), and the rate (float32
-    [1]). `first` holds the initial values of states by name, where these are not zeros. `kept` maps each state to its
-    new value.
+    Attributes:
+        graph: The graph.
+        z: The model's result for a sample, float32 [1, D].
+        target: The class of the sample, int32 [1].
+        rate: The learning rate, float32 [1]; 0 or less: do not learn.
+        call: Adds ONNX operators to the graph.
+        first: Initial values of states by name; states that are not listed start with zeros.
+        kept: The new value of each state.
     """
 
     graph: Graph
@@ -65,7 +70,7 @@ class Embedding:
     kept: dict[Value, Value] = field(default_factory=dict)
 
     def keep(self, name: str, first: Array) -> Value:
-        """Add a state with this initial value and return it."""
+        """Add a state, which keeps its value between calls, with the initial value `first`; return its graph input."""
         value = self.graph.add_input(name, TensorType(first.shape, DType.of(first)))
         if np.any(first):
             self.first[value.name] = first
@@ -73,7 +78,7 @@ class Embedding:
 
     def become(self, value: Value, new: Value) -> None:
         """Set the new value of a state; elements that would not be finite stay unchanged."""
-        self.kept[value] = kept_finite(self.call, value, new) if new.type.dtype.is_float else new
+        self.kept[value] = finite_or_old(self.call, value, new) if new.type.dtype.is_float else new
 
     def squares(self, x: Value, axis: int) -> Value:
         """Return the sums of squares along an axis, which stays with length 1."""
@@ -90,19 +95,19 @@ class Embedding:
         return self.call("Cast", self.call("Greater", self.rate, real(0)), to=TensorProto.FLOAT)
 
     def share(self, count: Value) -> Value:
-        """Return the weight of the newest of `count` samples: 1 / count, but at least the rate and at most 1."""
+        """Return the weight of the newest of `count` samples in an average: 1 / count, limited to [rate, 1]."""
         mean = self.call("Div", real(1), self.call("Max", count, real(1)))
         return self.call("Min", self.call("Max", mean, self.rate), real(1))
 
 
 def real(number: float) -> Array:
-    """Return a float32 constant."""
+    """Return a number as a float32 array of shape [1]."""
     return np.full(SCALAR, number, np.float32)
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """Scores (float32 [1, classes], or [1]) and the loss (float32 [1]) of a sample."""
+class HeadResult:
+    """The results of a head for one sample: scores (float32 [1, classes] or [1]) and loss (float32 [1])."""
 
     scores: Value
     loss: Value
@@ -110,17 +115,25 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Head:
-    """A trainable head: number of classes, name of its output, descriptions of loss and learning, and its builder."""
+    """A trainable head that `--train` selects.
+
+    Attributes:
+        classes: Number of classes; 1 for the anomaly score of a statistics head.
+        output: Name of the output with the scores.
+        loss: Description of the loss for the generated documentation.
+        learning: Description of the update for the generated documentation.
+        build: Adds the head's operators to a graph.
+    """
 
     classes: int
     output: str
     loss: str
     learning: str
-    build: Callable[[Embedding], Judgement]
+    build: Callable[[HeadContext], HeadResult]
 
 
 def head_of(text: str) -> Head | None:
-    """Return the head that a text describes; None if the text describes something else.
+    """Return the head that a `--train` text describes; None if the text selects layers instead.
 
     The texts are `centroids:CLASSES`, `nearest:CLASSES:SAMPLES[:K]` and `statistics[:VARIANCE]`.
 
@@ -151,18 +164,18 @@ def _positive(text: str, number: str) -> int:
 
 
 @dataclass(frozen=True)
-class Headed:
-    """A graph's new end: what the head reads and keeps, and the loss."""
+class AttachedHead:
+    """A head that was added to a graph: its inputs and states, and its loss (float32 [1])."""
 
-    embedding: Embedding
+    embedding: HeadContext
     loss: Value
 
 
-def with_head(graph: Graph, result: Value, head: Head) -> Headed:
-    """Put a head behind the first output and make its result the first output.
+def attach_head(graph: Graph, result: Value, head: Head) -> AttachedHead:
+    """Add a head after a value of the graph, and make the head's scores the first output.
 
     Raises:
-        UnsupportedError: The output is not real.
+        UnsupportedError: `result` is not float32.
     """
     name = graph.output_names[0]
     require_real(result, result.name)
@@ -170,16 +183,16 @@ def with_head(graph: Graph, result: Value, head: Head) -> Headed:
     rate = graph.add_input("rate", TensorType(SCALAR, DType.FLOAT32))
     call = OnnxCalls(graph, "head")
     flat = call("Reshape", result, np.asarray([1, result.type.count]))
-    embedding = Embedding(graph, flat, target, rate, call)
+    embedding = HeadContext(graph, flat, target, rate, call)
     judgement = head.build(embedding)
     graph.outputs = [judgement.scores, *graph.outputs[1:]]
     other_names = graph.output_names[1:]
     graph.output_names = [head.output if head.output not in other_names else name, *other_names]
     graph.rename(judgement.scores, head.output)
-    return Headed(embedding, judgement.loss)
+    return AttachedHead(embedding, judgement.loss)
 
 
-def _centroids(e: Embedding, classes: int) -> Judgement:
+def _centroids(e: HeadContext, classes: int) -> HeadResult:
     """Add a nearest-centroid head, whose scores are negative squared distances from the means of classes."""
     call, size = e.call, e.z.type.count
     means = e.keep("centroids", np.zeros((classes, size), np.float32))
@@ -194,10 +207,10 @@ def _centroids(e: Embedding, classes: int) -> Judgement:
     step = call("Mul", learned, e.share(now))
     e.become(means, call("Add", means, call("Mul", step, call("Sub", e.z, means))))
     e.become(counts, now)
-    return Judgement(_row(e, known), call("Reshape", loss, np.asarray(SCALAR)))
+    return HeadResult(_row(e, known), call("Reshape", loss, np.asarray(SCALAR)))
 
 
-def _nearest(e: Embedding, classes: int, kept: int, near: int) -> Judgement:
+def _nearest(e: HeadContext, classes: int, kept: int, near: int) -> HeadResult:
     """Add a nearest-neighbor head, whose scores are the classes' shares of the nearest samples.
 
     The newest sample replaces the oldest one.
@@ -230,10 +243,10 @@ def _nearest(e: Embedding, classes: int, kept: int, near: int) -> Judgement:
     e.become(samples, call("Where", here, e.z, samples))
     e.become(labels, call("Where", here, e.target, labels))
     e.become(place, call("Where", back, at_first, following))
-    return Judgement(_row(e, shares), loss)
+    return HeadResult(_row(e, shares), loss)
 
 
-def _statistics(e: Embedding, prior: float) -> Judgement:
+def _statistics(e: HeadContext, prior: float) -> HeadResult:
     """Add the score (z − μ)ᵀ·Σ⁻¹·(z − μ). A sample of weight a changes Σ to (1 − a)·(Σ + a·δ·δᵀ).
 
     The state is Σ⁻¹ minus its initial value, so that the initial value takes no flash.
@@ -257,9 +270,9 @@ def _statistics(e: Embedding, prior: float) -> Judgement:
     e.become(mean, call("Add", mean, call("Mul", weight, delta)))
     e.become(change, call("Div", call("Sub", change, less), call("Sub", real(1), later)))
     e.become(count, now)
-    return Judgement(distance, call("Identity", distance))
+    return HeadResult(distance, call("Identity", distance))
 
 
-def _row(e: Embedding, scores: Value) -> Value:
+def _row(e: HeadContext, scores: Value) -> Value:
     """Return scores as [1, N], the shape that callers expect."""
     return e.call("Reshape", scores, np.asarray([1, scores.type.count]))

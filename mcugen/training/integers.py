@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that learn in integers, so that the same samples give the same bits on every CPU.
+"""Training of layers in integers, so that the same samples give the same bits on every CPU.
 
-Codes go forward, codes of errors (int16) back, and int8 weights move by steps of fixed point: integers throughout, as
-NITI has them (Wang et al., "NITI: Training integer neural networks using integer-only arithmetic", 2020), with the
-scaling of Lin et al. ("On-device training under 256KB memory", 2022): a step is counted in codes. What is real are
-rates, units and single products with them, which IEEE 754 rounds alike everywhere.
+The forward pass computes in int8, the backward pass in int16, and int8 weights change by fixed-point steps, as in NITI
+(Wang et al., "NITI: Training integer neural networks using integer-only arithmetic", 2020). Steps are scaled to the
+weights' quantization (Lin et al., "On-device training under 256KB memory", 2022). Only learning rates, scales ("units")
+and single products with them are floats, which IEEE 754 rounds alike on every CPU.
 """
 
 from __future__ import annotations
@@ -28,37 +28,47 @@ from mcugen.ops.movement import Movement, Reshape
 from mcugen.ops.pointwise import Binary, Where
 from mcugen.ops.scatter import ScatterND
 from mcugen.ops.softmax import Softmax
-from mcugen.training.coded_errors import Error, ErrorPropagation, UnfitError, most_errors
+from mcugen.training.coded_errors import Error, ErrorPropagation, UnfitError, max_error_magnitude
 from mcugen.training.coded_rules import Frozen, geometry_of, rule_of
 from mcugen.training.layers import TrainableLayer, layer_name
-from mcugen.training.losses import unlikely
+from mcugen.training.losses import logits_of
 from mcugen.training.onnx_calls import OnnxCalls
 from mcugen.training.optimizers import Batch
-from mcugen.training.parameters import TrainedParameter, bias_of, code_scales, coded_weights, first_adapter, numbers
+from mcugen.training.parameters import (
+    TrainedParameter,
+    bias_of,
+    code_scales,
+    coded_weights,
+    first_adapter,
+    float_values,
+)
 from mcugen.training.products import UNIT_QUANT, Emitter, Geometry, codes_of
 
 ERROR_FRACTION_BITS = 15
-"""Bits of fraction of probabilities, and what codes of errors have for a sign and more."""
+"""Fraction bits of softmax probabilities and of quantized output gradients, which are int16."""
 MAX_STEP_PER_INPUT = 2**22
-"""The limit of a step for each unit of an input."""
+"""Largest magnitude of the factor that is multiplied with an int8 input to get a weight's step."""
 BIAS_BITS, MAX_TRAINED_BIAS = 8, 2**30
-"""Fractional bits and largest magnitude of trained biases, which are in units of the sums."""
+"""Fraction bits of a bias step, and largest magnitude of a trained bias, in units of the layer's int32 sums."""
 LARGEST_RATE = 1e30
-"""Rates in codes beyond are no larger steps: all of them saturate."""
+"""Limit of the learning rate after scaling to quantized steps: larger rates saturate all steps anyway."""
 SCORE_RANGE_RATIO = 2.0
-"""Scores reach so much further than first weights say; beyond, they saturate."""
+"""Range reserved for trained scores relative to the range with the initial weights; larger scores saturate."""
 MAX_LAYER_INPUTS = 2**14
-"""Inputs of a layer, whose sums with a bias have 32 bits."""
+"""Largest number of inputs of an output element: with more, int32 sums with a bias could overflow."""
 MOMENTUM_DECAY = 0.9
-"""Decay factor of momentum."""
+"""Factor of the old velocity in a momentum update."""
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """The gradient of a parameter [C, …].
+    """The gradient of a parameter [C, …]: sums · unit · per.
 
-    It is a tensor of int32 sums in units of `unit` (float32 [1]) times `per` ([C, 1]). With `inputs`, it is the product
-    of errors [C, positions] and inputs [depth, positions].
+    Attributes:
+        sums: int32 sums; with `inputs`, the errors [C, positions] instead.
+        unit: Scale of all sums, float32 [1].
+        per: Scale of each output channel, [C, 1].
+        inputs: If given, the layer's inputs [depth, positions]; the gradient is then the product of errors and inputs.
     """
 
     sums: Value
@@ -68,8 +78,15 @@ class Gradient:
 
 
 @dataclass
-class Learned:
-    """A parameter, the fractional bits of its steps, the largest magnitude of its values, and later its gradient."""
+class IntegerParameter:
+    """A parameter that is trained in integers.
+
+    Attributes:
+        parameter: The trained tensor.
+        bits: Fraction bits of an update step.
+        largest: Largest magnitude of the tensor's elements.
+        gradient: The gradient; None until back-propagation sets it.
+    """
 
     parameter: TrainedParameter
     bits: int
@@ -78,11 +95,17 @@ class Learned:
 
 
 @dataclass(frozen=True)
-class Learner:
-    """A product with trained weights.
+class TrainedProduct:
+    """A dense layer or convolution with trained weights.
 
-    It has its quantized input x, which is computed from `source`, the input as the gradient sees it, and the scale of
-    the weights by channel.
+    Attributes:
+        geometry: Shapes of input, output and weights.
+        node: The node that is replaced.
+        source: The value that receives the error of the input.
+        x: The quantized input, computed from `source`.
+        seen: The input as the gradient of the weights reads it, in int8.
+        scales: Scale of the weights for each output channel [C].
+        weights: The trained weights.
     """
 
     geometry: Geometry
@@ -91,22 +114,22 @@ class Learner:
     x: Value
     seen: Value
     scales: Array
-    weights: Learned
+    weights: IntegerParameter
 
     @property
     def units(self) -> Array:
-        """Return the real value of one unit of the sums, by channel."""
+        """Return the float value of 1 in the int32 sums, for each output channel [C]."""
         return self.scales * self.x.type.q.scale[0]
 
     def sums(self, emit: Emitter) -> Value:
-        """Return the products of the layer, int32 [C, positions]."""
+        """Add the product of weights and inputs, and return its int32 sums [C, positions]."""
         return self.geometry.sums(emit, self.x, self.weights.parameter.value)
 
     def back(self, walk: ErrorPropagation, error: Error) -> None:
-        """Propagate errors [C, positions] to the gradient of the weights and to the source."""
+        """Set the gradient of the weights from errors [C, positions], and propagate the errors to the source."""
         g, emit, call = self.geometry, walk.emit, walk.call
         reach = 2 ** (8 * self.seen.type.dtype.nbytes)
-        rows = walk.within(error, most_errors(g, reach, learns=g.positions > 1))
+        rows = walk.within(error, max_error_magnitude(g, reach, learns=g.positions > 1))
         per = column(self.seen.type.q.scale[0] / self.scales)
         if g.is_matrix:
             self.weights.gradient = Gradient(rows.codes, rows.unit, per, g.columns(emit, self.seen))
@@ -127,26 +150,30 @@ def column(each_channel: Array) -> Array:
 
 
 Back = Callable[[ErrorPropagation, Error], None]
-"""Handler of the error of a value."""
+"""A function that propagates the error of a value."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained layer in a graph.
+    """A layer of the graph in its trainable form.
 
-    It has the layer's result and the result's largest magnitude, the parameters in the order of the state, and the
-    handlers of errors of the layer's own values.
+    Attributes:
+        name: Name of the layer.
+        result: The float output of the layer.
+        reach: Largest magnitude of `result` with the initial weights.
+        learned: The parameters in the order of the training state.
+        backs: Handlers of the errors of `result` and of values inside the layer.
     """
 
     name: str
     result: Value
     reach: float
-    learned: Sequence[Learned]
+    learned: Sequence[IntegerParameter]
     backs: Mapping[Value, Back]
 
 
-def computed(graph: Graph, layer: TrainableLayer) -> Trained:
-    """Replace a layer by its trainable form.
+def replace_by_trainable(graph: Graph, layer: TrainableLayer) -> Trained:
+    """Replace a layer of the graph by its trainable form, and return the latter.
 
     Raises:
         UnfitError: The layer cannot be trained in integers.
@@ -163,7 +190,7 @@ class _Maker:
 
     graph: Graph
     node: Node
-    learned: list[Learned] = field(default_factory=list)
+    learned: list[IntegerParameter] = field(default_factory=list)
     parts: list[Back] = field(default_factory=list)
     """Functions that propagate errors [C, positions] of the result."""
     backs: dict[Value, Back] = field(default_factory=dict)
@@ -172,7 +199,7 @@ class _Maker:
         self.name, self.emit = layer_name(self.node), Emitter(self.graph, self.node.origin)
         self.call = OnnxCalls(self.graph, self.name)
         self.geometry, self.source = geometry_of(self.node), self.node.input(0)
-        self.x, self.first = self._codes(self.source), numbers(self.node.inputs[1])
+        self.x, self.first = self._codes(self.source), float_values(self.node.inputs[1])
         self.bias = bias_of(self.node).astype(np.float64)
         if self.geometry.depth > MAX_LAYER_INPUTS:
             raise UnfitError(f"'{self.name}', whose sums are of {self.geometry.depth} products")
@@ -226,16 +253,16 @@ class _Maker:
         rows = np.abs(self.first).reshape(len(self.first), -1).sum(1)
         return float((rows * 255 * self.x.type.q.scale[0] + np.abs(self.bias)).max())
 
-    def _input(self, role: str, first: Array, bits: int, largest: int) -> Learned:
+    def _input(self, role: str, first: Array, bits: int, largest: int) -> IntegerParameter:
         quant = UNIT_QUANT if first.dtype == np.int8 else None
         value = self.graph.add_input(f"{self.name}.{role}", TensorType(first.shape, DType.of(first), quant))
-        learned = Learned(TrainedParameter(value, self.name, first), bits, largest)
+        learned = IntegerParameter(TrainedParameter(value, self.name, first), bits, largest)
         self.learned.append(learned)
         return learned
 
-    def _learner(self, geometry: Geometry, role: str, first: Array, scales: Array) -> Learner:
+    def _learner(self, geometry: Geometry, role: str, first: Array, scales: Array) -> TrainedProduct:
         weights = self._input(role, first, STEP_BITS, LARGEST)
-        return Learner(geometry, self.node, self.source, self.x, self.x, scales.astype(np.float64), weights)
+        return TrainedProduct(geometry, self.node, self.source, self.x, self.x, scales.astype(np.float64), weights)
 
     def _with_bias(self, sums: Value, units: Array) -> Value:
         """Add a trained bias to sums, in their units."""
@@ -269,7 +296,7 @@ class _Maker:
         single = Conv(Window((1,), (0,), (0,), (1,)))
         outer = Geometry(single, (1, rank, g.positions), (1, g.channels, g.positions), (g.channels, rank, 1))
         weights = self._input("adapter.up", up.reshape(g.channels, rank, 1).astype(np.int8), STEP_BITS, LARGEST)
-        up_layer = Learner(outer, self.node, fine, fine, few, channel_peaks / LARGEST, weights)
+        up_layer = TrainedProduct(outer, self.node, fine, fine, few, channel_peaks / LARGEST, weights)
         self.parts.append(up_layer.back)
         self.backs[real] = down_layer.back
         whole = self.call("Round", self._real(up_layer.sums(emit), up_layer.units / unit))
@@ -301,7 +328,7 @@ class _Maker:
     def _trained(self, total: Value, units: Array) -> Trained:
         """Put the trainable layer in place of the node."""
         node, g, parts = self.node, self.geometry, tuple(self.parts)
-        result = g.as_result(self.emit, self._real(total, units))
+        result = g.reshape_to_output(self.emit, self._real(total, units))
         self.graph.replace(node.output, result)
         self.graph.remove(node)
         self.graph.release_name(node.output)
@@ -329,9 +356,17 @@ def _over_positions(walk: ErrorPropagation, error: Error) -> Value:
 # ----------------------------------------------------------------------------------------------------- losses
 
 
-def walked(graph: Graph, trained: Sequence[Trained], result: Value, target: Value, loss: str) -> None:
-    """Set each parameter's gradient of the loss."""
-    value, reach = _judged(graph, trained, unlikely(result) if loss == "cross-entropy" else result)
+def set_gradients(graph: Graph, trained: Sequence[Trained], result: Value, target: Value, loss: str) -> None:
+    """Add integer back-propagation from the loss, and store its result in `gradient` of each trained parameter.
+
+    Args:
+        graph: The graph, changed in place.
+        trained: The trainable layers.
+        result: The model's float output.
+        target: The input with the expected class or output.
+        loss: A key of CODED_LOSSES.
+    """
+    value, reach = _judged(graph, trained, logits_of(result) if loss == "cross-entropy" else result)
     backs = [(value.producer, back) for layer in trained for value, back in layer.backs.items()]
     anchors = {node: back for node, back in backs if node is not None}
     walk = ErrorPropagation(graph, rule_of, anchors)
@@ -412,39 +447,48 @@ def _limited(walk: ErrorPropagation, codes: Value, max_code: int) -> Value:
 
 
 CODED_LOSSES = {"cross-entropy": _of_classes, "mse": _of_squares, "mae": _of_sizes, "huber": _of_huber}
+"""Functions that add a loss's gradient by the int16 result, by value of `--loss`; they return it and its scale."""
 
 
 # ---------------------------------------------------------------------------------------------------- updates
 
 
 @dataclass(frozen=True)
-class Remembered:
-    """The state of a parameter's update: the sum of a batch so far, and momentum, as int32 fractions of a step."""
+class UpdateState:
+    """The states of a parameter's update, as int32 fixed-point steps: `total` of the batch so far, and `velocity`."""
 
     total: Value | None = None
     velocity: Value | None = None
 
     @staticmethod
-    def of(graph: Graph, parameter: Value, *, in_batches: bool, has_momentum: bool) -> Remembered:
+    def of(graph: Graph, parameter: Value, *, in_batches: bool, has_momentum: bool) -> UpdateState:
         """Add inputs of the parameter's shape for the state."""
         type_ = TensorType(parameter.type.shape, DType.INT32)
         total = graph.add_input(f"{parameter.name}.sum", type_) if in_batches else None
-        return Remembered(total, graph.add_input(f"{parameter.name}.velocity", type_) if has_momentum else None)
+        return UpdateState(total, graph.add_input(f"{parameter.name}.velocity", type_) if has_momentum else None)
 
     @property
     def states(self) -> list[Value]:
-        """Return the states of an update that exist."""
+        """Return `total` and `velocity`, without those that are None."""
         return [value for value in (self.total, self.velocity) if value is not None]
 
 
-def stepped(
-    graph: Graph, learned: Learned, rate: Value, turns: Value, kept: Remembered, batch: Batch | None
+def update_integer_parameter(
+    graph: Graph, learned: IntegerParameter, rate: Value, turns: Value, kept: UpdateState, batch: Batch | None
 ) -> list[Value]:
-    """Return the new quantized weights and the new state of their update.
+    """Return the new value of an integer parameter, followed by the new values of `kept.states`.
 
-    The update is w − s, or w − v with v = 0.9·v + s, where s = r·g. It is rounded up as often as its fraction says
-    while `turns` (uint32 [1]) goes through all numbers. At a rate of 0 nothing changes. In a batch of N samples, s = Σ
-    r·g / N at the last sample, else 0; each sample counts by its own rate.
+    The update is w − s, or w − v with v = 0.9·v + s, where s = r·g. At a rate of 0 nothing changes. In a batch of N
+    samples, s = Σ r·g / N at the last sample, else 0; each sample counts with its own rate.
+
+    Args:
+        graph: The graph, changed in place.
+        learned: The parameter with its gradient.
+        rate: The learning rate r, float32 [1].
+        turns: A uint32 [1] that is evenly distributed over the updates; it dithers the rounding of steps, so that small
+            steps are not lost.
+        kept: The states of the update.
+        batch: The batch; None if each sample makes an update.
     """
     parameter, gradient, bits = learned.parameter.value, learned.gradient, learned.bits
     call = OnnxCalls(graph, f"{parameter.name}.update")
@@ -497,7 +541,7 @@ def _step(graph: Graph, call: OnnxCalls, gradient: Gradient, gain: Value) -> Val
     is_outer = inputs is not None and sums.type.shape[1] == 1
     if inputs is not None and not is_outer:
         emit = Emitter(graph)
-        sums, inputs = emit(MatMul(), sums, emit.turned(inputs)), None
+        sums, inputs = emit(MatMul(), sums, emit.transposed(inputs)), None
     real = call("Mul", call("Cast", sums, to=TensorProto.FLOAT), gain)
     step = call(
         "Cast",

@@ -16,13 +16,24 @@ from mcugen.ops.matmul import Dense
 from mcugen.ops.recurrent import LENS, Recurrent, W
 
 LAST, BIAS = re.compile(r"last:(\d{1,6})"), re.compile(r"bias(?::(\d{1,6}))?")
+"""Forms of `--train`: `last:N` (weights and biases of the last N layers); `bias` or `bias:N` (biases only)."""
 CHANNELS = re.compile(r"(?P<layer>.+)\[(?P<channels>\d{1,6}(;\d{1,6})*)\]")
+"""Form `LAYER[C;C;…]` of `--train`: the weights of some output channels."""
 ADAPTER = re.compile(r"adapter:(\d{1,6})(?::(\d{1,6}))?")
+"""Form `adapter:RANK[:N]` of `--train`: low-rank adapters of all layers, or of the last N."""
 
 
 @dataclass(frozen=True)
 class TrainableLayer:
-    """A layer to train: weights and bias, the bias alone, an adapter of a rank, or changes of some output channels."""
+    """A layer to train, and the part of it that is trained.
+
+    Attributes:
+        node: The layer.
+        weights: Whether all weights are trained.
+        bias: Whether the bias is trained.
+        rank: Rank of a trained low-rank adapter that is added to the layer; 0: no adapter.
+        channels: Output channels whose weights are trained, if `weights` is False.
+    """
 
     node: Node
     weights: bool
@@ -37,18 +48,19 @@ def layer_name(node: Node) -> str:
 
 
 def is_called(node: Node, name: str) -> bool:
-    """Return whether a name is the layer's name, or the name of one of its ONNX nodes."""
+    """Return whether `name` is the layer's name, or the name of one of the ONNX nodes that it comes from."""
     return name == layer_name(node) or name in node.origin
 
 
-def chosen(graph: Graph, text: str) -> list[TrainableLayer]:
-    """Return the layers that a text selects, in order.
+def select_layers(graph: Graph, text: str) -> list[TrainableLayer]:
+    """Return the layers that the value of `--train` selects, in the order of the graph.
 
-    The text is a comma-separated list of `last:N`, names, `bias`, `bias:N`, `adapter:RANK` and `adapter:RANK:N`. A
-    layer whose weights are trained is trained as a whole.
+    The text is a comma-separated list of `last:N`, names, `NAME[C;C]`, `bias`, `bias:N`, `adapter:RANK` and
+    `adapter:RANK:N`. A layer that is selected in several forms trains all of its weights if one form selects these.
 
     Raises:
-        UsageError: A name is no layer's, or the layer has no weights to train; the message lists those that have.
+        UsageError: A name is not the name of a layer, or the layer has no weights to train; the message lists the
+            layers that have.
     """
     known = trainable(graph)
     if not known:
@@ -78,15 +90,18 @@ def chosen(graph: Graph, text: str) -> list[TrainableLayer]:
     ]
 
 
-def cells_behind(graph: Graph, text: str, any_layers: bool) -> list[str]:
-    """Return the recurrent layers that are trained or follow a trained layer; all of them if `any_layers` is set.
+def recurrent_layers_to_train(graph: Graph, text: str, any_layers: bool) -> list[str]:
+    """Return the names of the recurrent layers that are trained or depend on a trained layer.
 
-    The floats of the graph must be fused.
+    Args:
+        graph: The graph, after `fuse_float`.
+        text: The value of `--train`.
+        any_layers: Whether to return all recurrent layers instead.
     """
     cells = [node for node in graph.nodes if isinstance(node.op, Recurrent)]
     if any_layers or not cells:
         return [layer_name(node) for node in cells]
-    depending = {layer.node for layer in chosen(graph, text)}
+    depending = {layer.node for layer in select_layers(graph, text)}
     for node in graph.nodes:
         if any(v is not None and v.producer in depending for v in node.inputs):
             depending.add(node)
@@ -114,15 +129,15 @@ def has_channels(node: Node) -> bool:
 
 
 def trainable(graph: Graph) -> list[Node]:
-    """Return the layers that the first output depends on and whose weights are constant, real or quantized.
+    """Return the layers that can be trained: the first output depends on them, and their weights are constants.
 
-    The floats of the graph must be fused. Training starts from the first output.
+    The graph must have gone through `fuse_float`.
     """
-    leading = leading_to(graph.outputs[0])
+    leading = nodes_before(graph.outputs[0])
     return [node for node in graph.nodes if node in leading and _has_weights(node)]
 
 
-def leading_to(result: Value) -> set[Node]:
+def nodes_before(result: Value) -> set[Node]:
     """Return the nodes that a value depends on."""
     nodes: set[Node] = set()
     values = [result]

@@ -18,29 +18,54 @@ from mcugen.ops.gradient import gradients, unfuse
 from mcugen.ops.movement import Reshape
 from mcugen.ops.onnx_node import Refusal
 from mcugen.training.coded_errors import UnfitError
-from mcugen.training.heads import Head, head_of, with_head
-from mcugen.training.integers import CODED_LOSSES, Remembered, computed, stepped, walked
-from mcugen.training.layers import TrainableLayer, chosen, layer_name, leading_to
-from mcugen.training.losses import SCALAR, TrainingLoss, judged
+from mcugen.training.heads import Head, attach_head, head_of
+from mcugen.training.integers import (
+    CODED_LOSSES,
+    UpdateState,
+    replace_by_trainable,
+    set_gradients,
+    update_integer_parameter,
+)
+from mcugen.training.layers import TrainableLayer, layer_name, nodes_before, select_layers
+from mcugen.training.losses import SCALAR, TrainingLoss, add_loss
 from mcugen.training.onnx_calls import OnnxCalls
-from mcugen.training.optimizers import OPTIMIZERS, Batch, Group, coded, dithered, in_batches, turned, updated
-from mcugen.training.parameters import TrainedParameter, with_parameters, without_reals
-from mcugen.training.reals import behind, compute_reals, real_result, real_result_of
-from mcugen.training.statistics import keep_statistics, new_statistics, taught_loss, with_statistics, without_idle
+from mcugen.training.optimizers import (
+    OPTIMIZERS,
+    Batch,
+    Group,
+    accumulate_batch,
+    apply_optimizer,
+    dither_counter,
+    dither_fraction,
+    update_int8_weights,
+)
+from mcugen.training.parameters import TrainedParameter, add_parameters, read_int8_weights
+from mcugen.training.reals import dependent_nodes, real_result, real_result_of, remove_requantization
+from mcugen.training.statistics import (
+    add_normalization_parameters,
+    drop_cancelled_biases,
+    freeze_early_statistics,
+    loss_with_sample_statistics,
+    new_statistics,
+)
 
 DESCENT_TEXT = "the trained weights in `state` move by `rate` times the gradient of the loss."
+"""Description of gradient descent for the generated documentation."""
 
 
-def teach(graph: Graph, training: Training) -> Mapping[str, str]:
-    """Make a graph trainable, in place, and return its states by output; `graph.lesson` has the rest.
+def make_trainable(graph: Graph, training: Training) -> Mapping[str, str]:
+    """Add a loss, gradients and updates to a graph, in place, and describe them in `graph.lesson`.
 
-    Inference stays as it was, except that trained layers and the layers behind them compute in float.
+    Inference stays as it was, except that trained layers and the layers that depend on them may compute in float.
+
+    Returns:
+        The name of the state input that each state output updates.
 
     Raises:
         Refusal: The graph cannot be trained as asked.
     """
     if training.updates_statistics:
-        keep_statistics(graph, training.layers)
+        freeze_early_statistics(graph, training.layers)
     fuse_float(graph)
     what, _, layer = training.layers.partition("@")
     head = head_of(what)
@@ -50,7 +75,7 @@ def teach(graph: Graph, training: Training) -> Mapping[str, str]:
 def _train_head(graph: Graph, head: Head, layer: str) -> Mapping[str, str]:
     """Add a head behind the model, or behind a named layer; the model itself stays as it was."""
     result = real_result_of(graph, layer) if layer else real_result(graph.outputs[0])
-    end = with_head(graph, result, head)
+    end = attach_head(graph, result, head)
     states: dict[str, str] = {}
     for state, new in end.embedding.kept.items():
         _keep(graph, states, state, new)
@@ -64,7 +89,7 @@ def _train_head(graph: Graph, head: Head, layer: str) -> Mapping[str, str]:
 
 
 def _train_layers(graph: Graph, training: Training) -> Mapping[str, str]:
-    layers = chosen(graph, training.layers)
+    layers = select_layers(graph, training.layers)
     if training.precision != "int8":
         return _train_reals(graph, training, layers)
     try:
@@ -87,21 +112,21 @@ def _train_integers(graph: Graph, training: Training) -> Mapping[str, str]:
     """
     if training.loss not in CODED_LOSSES:
         raise UnfitError(f"the gradient of {training.loss}")
-    unfuse(graph, behind(graph, [layer.node for layer in chosen(graph, training.layers)]))
-    trained = [computed(graph, layer) for layer in chosen(graph, training.layers)]
+    unfuse(graph, dependent_nodes(graph, [layer.node for layer in select_layers(graph, training.layers)]))
+    trained = [replace_by_trainable(graph, layer) for layer in select_layers(graph, training.layers)]
     result = real_result(graph.outputs[0])
-    loss = judged(graph, result, training.loss)
+    loss = add_loss(graph, result, training.loss)
     graph.rename(loss.loss, "loss")
     rate, rates = _rates(graph, [layer.name for layer in trained])
-    walked(graph, trained, result, loss.target, training.loss)
+    set_gradients(graph, trained, result, loss.target, training.loss)
     before, states = set(graph.nodes), dict[str, str]()
     batch = _batch(graph, training.batch, states) if training.batch > 1 else None
-    turns = turned(graph, _counted(graph, states, batch))
+    turns = dither_counter(graph, _counted(graph, states, batch))
     for layer in trained:
         for learned in layer.learned:
             tensor, has_momentum = learned.parameter.value, training.optimizer == "momentum"
-            kept = Remembered.of(graph, tensor, in_batches=batch is not None, has_momentum=has_momentum)
-            new = stepped(graph, learned, rates[layer.name], turns, kept, batch)
+            kept = UpdateState.of(graph, tensor, in_batches=batch is not None, has_momentum=has_momentum)
+            new = update_integer_parameter(graph, learned, rates[layer.name], turns, kept, batch)
             for state, value in zip([tensor, *kept.states], new, strict=True):
                 _keep(graph, states, state, value)
     _soon(graph, [node for node in graph.nodes if node not in before])
@@ -110,16 +135,16 @@ def _train_integers(graph: Graph, training: Training) -> Mapping[str, str]:
 
 
 def _train_reals(graph: Graph, training: Training, layers: Sequence[TrainableLayer]) -> Mapping[str, str]:
-    compute_reals(graph, behind(graph, [layer.node for layer in layers]))
+    remove_requantization(graph, dependent_nodes(graph, [layer.node for layer in layers]))
     _require_reals(graph, [layer.node for layer in layers])
-    unfuse(graph, behind(graph, [layer.node for layer in layers]))
-    parameters = with_parameters(graph, chosen(graph, training.layers), coded=training.precision == "int8")
-    normalizing, running = with_statistics(graph)
-    parameters = [*without_idle(graph, parameters), *normalizing]
-    judgement = judged(graph, real_result(graph.outputs[0]), training.loss)
+    unfuse(graph, dependent_nodes(graph, [layer.node for layer in layers]))
+    parameters = add_parameters(graph, select_layers(graph, training.layers), coded=training.precision == "int8")
+    normalizing, running = add_normalization_parameters(graph)
+    parameters = [*drop_cancelled_biases(graph, parameters), *normalizing]
+    judgement = add_loss(graph, real_result(graph.outputs[0]), training.loss)
     graph.rename(judgement.loss, "loss")
     rate, rates = _rates(graph, [parameter.layer for parameter in parameters])
-    loss, statistics = taught_loss(graph, judgement.loss) if running else (judgement.loss, {})
+    loss, statistics = loss_with_sample_statistics(graph, judgement.loss) if running else (judgement.loss, {})
     states = _learned(graph, training, loss, parameters, rates, statistics)
     first = {value.name: constant.data for value, constant in running.items() if constant.data is not None}
     return _taught(graph, training, judgement, rate, states, parameters, first)
@@ -127,8 +152,8 @@ def _train_reals(graph: Graph, training: Training, layers: Sequence[TrainableLay
 
 def _require_reals(graph: Graph, layers: Sequence[Node]) -> None:
     """Raise Refusal if values between a trained layer and the result are quantized, as in loops without derivatives."""
-    path_nodes = leading_to(real_result(graph.outputs[0]))
-    for node in behind(graph, layers):
+    path_nodes = nodes_before(real_result(graph.outputs[0]))
+    for node in dependent_nodes(graph, layers):
         if node in path_nodes and isinstance(node.op, Quantize):
             readers = ", ".join(f"'{layer_name(user)}'" for user in node.output.users[:3] if user in path_nodes)
             rule = "--train: what lies behind the first trained layer must have a derivative"
@@ -195,22 +220,22 @@ def _learned(
         _keep(graph, states, state, value)
     batch = _batch(graph, training.batch, states) if training.batch > 1 else None
     count = _counted(graph, states, batch) if optimizer.counts or is_coded else None
-    dither = dithered(graph, count) if is_coded and count is not None else None
+    dither = dither_fraction(graph, count) if is_coded and count is not None else None
     for parameter, gradient in zip(parameters, slopes, strict=True):
         tensor = parameter.value
         memories = [graph.add_input(f"{tensor.name}.{name}", tensor.type) for name in optimizer.memories]
         group = Group(tensor, gradient, memories, rates[parameter.layer], count)
         if parameter.coded is not None and dither is not None:
-            kept, new = [parameter.kept], [coded(graph, group, *parameter.coded, dither)]
+            kept, new = [parameter.kept], [update_int8_weights(graph, group, *parameter.coded, dither)]
         elif batch is None:
-            kept, new = [tensor, *memories], updated(graph, optimizer, group)
+            kept, new = [tensor, *memories], apply_optimizer(graph, optimizer, group)
         else:
             total = graph.add_input(f"{tensor.name}.sum", tensor.type)
-            kept, new = [tensor, *memories, total], in_batches(graph, optimizer, group, batch, total)
+            kept, new = [tensor, *memories, total], accumulate_batch(graph, optimizer, group, batch, total)
         for state, value in zip(kept, new, strict=True):
             _keep(graph, states, state, value)
     updates = [node for node in graph.nodes if node not in before]
-    without_reals(graph, parameters, [node for node in graph.nodes if node in before - inference_nodes])
+    read_int8_weights(graph, parameters, [node for node in graph.nodes if node in before - inference_nodes])
     _soon(graph, updates)
     return states
 

@@ -19,7 +19,7 @@ from mcugen.ops.softmax import Softmax
 from mcugen.training.onnx_calls import OnnxCalls
 
 SCALAR = (1,)
-"""The shape of losses and rates."""
+"""Shape of a loss, and of a single learning rate."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class TrainingLoss:
 
 
 def cross_entropy(graph: Graph, result: Value) -> TrainingLoss:
-    """Return the loss −log softmax(scores)[target] of one sample; a softmax at the model's end is removed first.
+    """Add the loss −log softmax(scores)[target] of one sample, where a softmax at the model's end gives the scores.
 
     Raises:
         Refusal: The output is not scores of at least two classes.
     """
-    result = real_code(result)
-    last, scores = result.producer, unlikely(result)
+    result = before_quantization(result)
+    last, scores = result.producer, logits_of(result)
     shape = scores.type.shape
     classes = shape[-1] if shape else 1
     if classes < 2 or scores.type.count != classes:
@@ -56,16 +56,16 @@ def cross_entropy(graph: Graph, result: Value) -> TrainingLoss:
     return TrainingLoss(call("Neg", total), target, classes)
 
 
-def real_code(result: Value) -> Value:
-    """Return the value before a quantization and dequantization at the end of a model."""
+def before_quantization(result: Value) -> Value:
+    """Return the value before a final Quantize–Dequantize pair, or `result` if the model does not end with one."""
     last = result.producer
     codes = last.input(0).producer if last is not None and isinstance(last.op, Dequantize) else None
     return codes.input(0) if codes is not None and isinstance(codes.op, Quantize) else result
 
 
-def unlikely(result: Value) -> Value:
-    """Return the scores that a final softmax turns into probabilities, or the result itself if there is no softmax."""
-    last = real_code(result).producer
+def logits_of(result: Value) -> Value:
+    """Return the input of a final softmax, or `result` if the model does not end with one."""
+    last = before_quantization(result).producer
     is_softmax = last is not None and isinstance(last.op, Softmax) and not last.op.log
     return last.input(0) if last is not None and is_softmax else result
 
@@ -120,9 +120,10 @@ def contrastive(graph: Graph, result: Value) -> TrainingLoss:
 
 
 ROOT_EPSILON = 1e-12
-"""Added to squares whose root is taken: it has no derivative at 0."""
+"""Constant added to a squared distance before its square root, which has no derivative at 0."""
 
 Loss = Callable[[Graph, Value], TrainingLoss]
+"""A function that adds a loss of the model's result, and an input for the target, to the graph."""
 
 LOSSES: Mapping[str, Loss] = {
     "cross-entropy": cross_entropy,
@@ -131,21 +132,22 @@ LOSSES: Mapping[str, Loss] = {
     "huber": _of_differences(_huber),
     "contrastive": contrastive,
 }
+"""Losses by value of `--loss`."""
 
 
-def judged(graph: Graph, result: Value, loss: str) -> TrainingLoss:
-    """Add a loss and its target to a graph.
+def add_loss(graph: Graph, result: Value, loss: str) -> TrainingLoss:
+    """Add the loss of a result, and an input for its target, to a graph.
 
     Raises:
         Refusal: The loss does not fit the result.
-        UnsupportedError: The result is not real.
+        UnsupportedError: The result is not float32.
     """
     require_real(result, graph.output_names[0])
     return LOSSES[loss](graph, result)
 
 
 def require_real(result: Value, name: str) -> None:
-    """Raise UnsupportedError, with the user's name of a result, unless the result is float32."""
+    """Raise UnsupportedError unless a result is float32; the message calls the result `name`."""
     if result.type.dtype is not DType.FLOAT32:
         type_text = f"'{name}' is {result.type.dtype.value}"
         raise UnsupportedError("--train: what is learned from must be float32, or codes of reals", type_text, "cast it")

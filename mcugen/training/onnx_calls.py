@@ -20,7 +20,7 @@ _OPSETS = {"": 21, TRAINING: 1}
 
 @dataclass(frozen=True)
 class OnnxCalls:
-    """A function that adds ONNX operators; the names of their values begin with `stem`."""
+    """A callable that adds ONNX operators to a graph; the names of their results begin with `stem`."""
 
     graph: Graph
     stem: str
@@ -32,7 +32,14 @@ class OnnxCalls:
     def several(
         self, op_type: str, operands: Sequence[Value | Array], outputs: int, domain: str, **attributes: object
     ) -> list[Value]:
-        """Add an operator and return its results.
+        """Add an operator with several results, and return these.
+
+        Args:
+            op_type: Name of the ONNX operator.
+            operands: Its inputs; arrays become constants.
+            outputs: Number of its results.
+            domain: Domain of the operator; "" for standard ONNX.
+            **attributes: Its ONNX attributes.
 
         Raises:
             UnsupportedError: The operator does not support these types.

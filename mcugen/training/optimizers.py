@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers: updates of a tensor by its gradient. Optimizers with memory are ONNX's own operators."""
+"""Optimizers: updates of a trained tensor by its gradient; Momentum and Adam are ONNX training operators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ from mcugen.training.onnx_calls import OnnxCalls
 
 @dataclass(frozen=True)
 class Group:
-    """A tensor, its gradient and memories, the rate, and the number of updates including this one."""
+    """The inputs of an optimizer for one trained tensor.
+
+    Attributes:
+        tensor: The tensor.
+        gradient: Its gradient, in the same shape.
+        memories: The optimizer's states for the tensor, for example its velocity.
+        rate: The learning rate, float32 [1].
+        count: Number of updates including this one; None if the optimizer does not need it.
+    """
 
     tensor: Value
     gradient: Value
@@ -31,7 +39,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """An update rule; `memories` are the names of the values that it remembers for each tensor."""
+    """An update rule; `memories` are the names of the states that it keeps for each tensor."""
 
     update: Callable[[OnnxCalls, Group], Sequence[Value]]
     """Returns the new tensor and memories."""
@@ -41,7 +49,7 @@ class Optimizer:
     counts: bool = False
     """Whether the update depends on the number of updates so far."""
     scaled: Optimizer | None = None
-    """Optimizer for gradients that include the rate already, which costs nothing if all layers have one rate."""
+    """The same rule for gradients that are already multiplied by the rate; used if all layers have the same rate."""
 
 
 def _scaled_sgd(call: OnnxCalls, group: Group) -> Sequence[Value]:
@@ -76,10 +84,11 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
     "momentum": Optimizer(_momentum, ("velocity",)),
     "adam": Optimizer(_adam, ("mean", "squares"), counts=True),
 }
+"""Optimizers by value of `--optimizer`."""
 
 
 def factors(gradient: Value) -> tuple[Value, Value] | None:
-    """Return the matrices [C, P] and [P, N] whose product a gradient is; None if it is no such product."""
+    """Return the two matrices [C, P] and [P, N] that a gradient is the product of; None if it is not such a product."""
     node = gradient.producer
     while node is not None and isinstance(node.op, Reshape):
         node = node.input(0).producer
@@ -93,8 +102,8 @@ def factors(gradient: Value) -> tuple[Value, Value] | None:
     return node.input(0), node.input(1)
 
 
-def updated(graph: Graph, optimizer: Optimizer, group: Group) -> list[Value]:
-    """Return the new tensor and the optimizer's new state.
+def apply_optimizer(graph: Graph, optimizer: Optimizer, group: Group) -> list[Value]:
+    """Add an update, and return the new tensor followed by the optimizer's new states.
 
     Elements that would not be finite stay unchanged. At a rate of 0 the state stays unchanged.
     """
@@ -106,14 +115,21 @@ def updated(graph: Graph, optimizer: Optimizer, group: Group) -> list[Value]:
     tensor, *memories = optimizer.update(call, group)
     new = [tensor, *(_unless_frozen(call, group, *pair) for pair in zip(group.memories, memories, strict=True))]
     old = [group.tensor, *group.memories]
-    return [kept_finite(call, was, value) for was, value in zip(old, new, strict=True)]
+    return [finite_or_old(call, was, value) for was, value in zip(old, new, strict=True)]
 
 
-def coded(graph: Graph, group: Group, codes: Value, scales: Value, dither: Value) -> Value:
-    """Return the new int8 weights from the gradient of the real weights: the step is r·g divided by the scale.
+def update_int8_weights(graph: Graph, group: Group, codes: Value, scales: Value, dither: Value) -> Value:
+    """Return int8 weights updated by the gradient of the float weights: the step is rate · gradient / scale.
 
-    This is quantization-aware scaling (Lin et al., "On-device training under 256KB memory", 2022). The step is rounded
-    up as often as its fraction says, as `dither` goes through 0 … 1, so that small steps are not lost.
+    This is quantization-aware scaling (Lin et al., "On-device training under 256KB memory", 2022).
+
+    Args:
+        graph: The graph, changed in place.
+        group: The float weights with their gradient and rate.
+        codes: The int8 weights.
+        scales: Scale of each output channel.
+        dither: A float32 [1] evenly distributed between 0 and 1 over the updates. It is added before rounding down, so
+            that small steps are not lost.
     """
     call = OnnxCalls(graph, f"{codes.name}.update")
     product = factors(group.gradient)
@@ -124,23 +140,23 @@ def coded(graph: Graph, group: Group, codes: Value, scales: Value, dither: Value
     step = call("Div", call("Mul", group.gradient, group.rate), scales)
     moved = call("Floor", call("Add", call("Sub", old, step), dither))
     limited = call("Clip", moved, np.full((), -LARGEST, np.float32), np.full((), LARGEST, np.float32))
-    return call("Cast", kept_finite(call, old, limited), to=TensorProto.INT8)
+    return call("Cast", finite_or_old(call, old, limited), to=TensorProto.INT8)
 
 
 WEYL_STEP = 0x9E3779B9
-"""2³² by the golden ratio: its multiples, cut to 32 bits, lie evenly however many there are (Weyl, 1916)."""
+"""2³² divided by the golden ratio: its multiples modulo 2³² are evenly distributed (Weyl, 1916)."""
 
 
-def turned(graph: Graph, count: Value) -> Value:
-    """Return a uint32 [1] that depends on the number of updates, evenly distributed over all values."""
+def dither_counter(graph: Graph, count: Value) -> Value:
+    """Return count · WEYL_STEP modulo 2³² as uint32 [1]: evenly distributed numbers for a running number of updates."""
     call = OnnxCalls(graph, "dither")
     return call("Mul", call("Cast", count, to=TensorProto.UINT32), np.asarray([WEYL_STEP], np.uint32))
 
 
-def dithered(graph: Graph, count: Value) -> Value:
-    """Return a float32 [1] between 0 and 1 that depends on the number of updates, with the same bits on every CPU."""
+def dither_fraction(graph: Graph, count: Value) -> Value:
+    """Return a float32 [1] from 0 to below 1, evenly distributed over the number of updates and equal on every CPU."""
     call = OnnxCalls(graph, "dither")
-    whole = call("BitShift", turned(graph, count), np.asarray([8], np.uint32), direction="RIGHT")
+    whole = call("BitShift", dither_counter(graph, count), np.asarray([8], np.uint32), direction="RIGHT")
     return call("Mul", call("Cast", whole, to=TensorProto.FLOAT), np.asarray([2.0**-24], np.float32))
 
 
@@ -150,26 +166,34 @@ def _unless_frozen(call: OnnxCalls, group: Group, old: Value, new: Value) -> Val
 
 @dataclass(frozen=True)
 class Batch:
-    """The number of samples of an update, and whether the current sample is the last of them."""
+    """A batch: its size in samples, and a bool value of the graph, whether the current sample is its last."""
 
     size: int
     is_full: Value
 
 
-def in_batches(graph: Graph, optimizer: Optimizer, group: Group, batch: Batch, total: Value) -> list[Value]:
-    """Return the new tensor, optimizer state and sum of gradients, whose old value is `total`.
+def accumulate_batch(graph: Graph, optimizer: Optimizer, group: Group, batch: Batch, total: Value) -> list[Value]:
+    """Add an update by the mean gradient of a batch, which takes place at the last sample of the batch.
 
-    The last sample of a batch makes a step by the mean gradient; other samples change the sum only.
+    Args:
+        graph: The graph, changed in place.
+        optimizer: The update rule.
+        group: The tensor with the gradient of the current sample.
+        batch: The batch.
+        total: The sum of gradients of the batch so far, a state.
+
+    Returns:
+        The new tensor, the optimizer's new states and the new sum.
     """
     call = OnnxCalls(graph, f"{group.tensor.name}.batch")
     now = _unless_frozen(call, group, total, call("Add", total, group.gradient))
     mean = call("Mul", now, np.full((), 1 / batch.size, np.float32))
-    new = updated(graph, optimizer, replace(group, gradient=mean))
+    new = apply_optimizer(graph, optimizer, replace(group, gradient=mean))
     old = [group.tensor, *group.memories]
     stepped = [call("Where", batch.is_full, after, before) for after, before in zip(new, old, strict=True)]
-    return [*stepped, kept_finite(call, total, call("Where", batch.is_full, np.zeros((), np.float32), now))]
+    return [*stepped, finite_or_old(call, total, call("Where", batch.is_full, np.zeros((), np.float32), now))]
 
 
-def kept_finite(call: OnnxCalls, old: Value, new: Value) -> Value:
-    """Return the new value where it is finite, else the old one: ∞ − ∞ is NaN."""
+def finite_or_old(call: OnnxCalls, old: Value, new: Value) -> Value:
+    """Return `new` where it is finite, else `old`, for each element; the test is that new − new is not NaN."""
     return call("Where", call("IsNaN", call("Sub", new, new)), old, new)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters of layers as inputs that hold the trained values, in place of constants."""
+"""Trained parameters: graph inputs that replace the constant weights and biases of layers."""
 
 from __future__ import annotations
 
@@ -28,9 +28,13 @@ from mcugen.training.layers import TrainableLayer, layer_name
 
 @dataclass(frozen=True)
 class TrainedParameter:
-    """A trained tensor with the name of its layer and its initial values.
+    """A trained tensor.
 
-    Where it is kept as codes, `coded` are the input that holds these, and their scales; then `first` is of them.
+    Attributes:
+        value: The float tensor; an input of the graph, or computed from int8 weights.
+        layer: Name of its layer.
+        first: Initial values; int8 if `coded` is given.
+        coded: For int8 weights, the graph input that holds them, and their scales; else None.
     """
 
     value: Value
@@ -40,12 +44,18 @@ class TrainedParameter:
 
     @property
     def kept(self) -> Value:
-        """Return the input that holds the parameter: its codes if it is quantized."""
+        """Return the graph input that holds the parameter: the int8 weights if there are any."""
         return self.value if self.coded is None else self.coded[0]
 
 
-def with_parameters(graph: Graph, layers: Iterable[TrainableLayer], *, coded: bool = False) -> list[TrainedParameter]:
-    """Make layers read parameters, in place, and return these in order. With `coded`, matrices and kernels are int8."""
+def add_parameters(graph: Graph, layers: Iterable[TrainableLayer], *, coded: bool = False) -> list[TrainedParameter]:
+    """Replace the constants of layers by trained parameters, in place, and return these in the order of the layers.
+
+    Args:
+        graph: The graph.
+        layers: The layers to train.
+        coded: Whether weight matrices and convolution kernels are kept as int8.
+    """
     return [parameter for layer in layers for parameter in _of_layer(graph, layer, coded)]
 
 
@@ -58,7 +68,7 @@ def _of_layer(graph: Graph, layer: TrainableLayer, coded: bool) -> Iterator[Trai
         yield bias
     if layer.weights:
         assert bias is not None
-        first = numbers(node.inputs[1])
+        first = float_values(node.inputs[1])
         weights = _coded(graph, node, first) if coded else _parameter(graph, node, "weights", first)
         yield weights
         graph.rewrite(node, _direct(node.op), [node.inputs[0], weights.value, bias.value])
@@ -80,7 +90,7 @@ def _of_recurrent(graph: Graph, layer: TrainableLayer) -> Iterator[TrainedParame
     node, roles = layer.node, {W: "weights", R: "recurrence", B: "bias"}
     for index in (W, R, B) if layer.weights else (B,):
         if len(node.inputs) > index and node.inputs[index] is not None:
-            parameter = _parameter(graph, node, roles[index], numbers(node.inputs[index]))
+            parameter = _parameter(graph, node, roles[index], float_values(node.inputs[index]))
             node.set_input(index, parameter.value)
             yield parameter
 
@@ -92,7 +102,7 @@ def _bias(graph: Graph, node: Node) -> TrainedParameter:
 def bias_of(node: Node) -> Array:
     """Return the biases of a layer by output channel; zeros if it has none."""
     if len(node.inputs) > 2:
-        return numbers(node.inputs[2]).reshape(-1)
+        return float_values(node.inputs[2]).reshape(-1)
     return np.zeros(node.input(1).type.shape[0], np.float32)
 
 
@@ -106,7 +116,7 @@ def _adapter(graph: Graph, node: Node, rank: int) -> tuple[TrainedParameter, Tra
 
 
 def first_adapter(weights: Shape, rank: int) -> tuple[Array, Array]:
-    """Return the initial matrices of an adapter for weights of this shape: one that narrows, one that widens."""
+    """Return the initial matrices of an adapter: random [rank, …] and zero [C, rank, …], for weights [C, …]."""
     channels, *patch = weights
     bound = 1 / np.sqrt(np.prod(patch))
     down = np.random.default_rng([channels, *patch, rank]).uniform(-bound, bound, (rank, *patch)).astype(np.float32)
@@ -163,7 +173,7 @@ def _parameter(graph: Graph, node: Node, role: str, first: Array) -> TrainedPara
 
 
 TRAINED_WEIGHT_HEADROOM = 1.25
-"""Codes reach so much further than what weights are at first."""
+"""Range of int8 weights relative to the largest initial weight, so that weights can grow in training."""
 
 
 def code_scales(first: Array) -> Array:
@@ -174,7 +184,7 @@ def code_scales(first: Array) -> Array:
 
 
 def coded_weights(first: Array, scales: Array | float) -> Array:
-    """Return the int8 values nearest to weights."""
+    """Return weights divided by `scales`, rounded and limited to int8."""
     codes: Array = np.clip(np.rint(first / scales), -LARGEST, LARGEST).astype(np.int8)
     return codes
 
@@ -192,10 +202,15 @@ def _coded(graph: Graph, node: Node, first: Array) -> TrainedParameter:
     return TrainedParameter(value, layer, codes, (kept, scales))
 
 
-def without_reals(graph: Graph, parameters: Iterable[TrainedParameter], back: Iterable[Node]) -> None:
-    """Make products read int8 weights directly, after all gradients (which `back` computes) exist.
+def read_int8_weights(graph: Graph, parameters: Iterable[TrainedParameter], back: Iterable[Node]) -> None:
+    """Rewrite matrix products to read int8 weights directly instead of dequantized ones.
 
-    Other convolutions keep real weights. Products with frozen weights on the way back read int8, too.
+    Convolutions with larger windows keep float weights. Call this after the gradients were added.
+
+    Args:
+        graph: The graph, changed in place.
+        parameters: The trained parameters.
+        back: The nodes of the backward pass; their products with frozen int8 weights are rewritten, too.
     """
     for parameter in parameters:
         if parameter.coded is not None:
@@ -243,7 +258,7 @@ def _read_codes(graph: Graph, node: Node, weights: Value, codes: Value, scales: 
 
 
 def each_position(window: Window) -> Window:
-    """Return the window of the same axes that covers single positions."""
+    """Return a window of size 1 and stride 1 without padding, over the axes of `window`."""
     once, none = tuple(1 for _ in window.strides), tuple(0 for _ in window.strides)
     return Window(once, none, none, once)
 
@@ -279,8 +294,8 @@ class _Products:
         return self.add(CodedProduct(), self.add(Binary("Mul"), rows, row), codes)
 
 
-def numbers(value: Value | None) -> Array:
-    """Return the real numbers of a constant, which may be quantized."""
+def float_values(value: Value | None) -> Array:
+    """Return the float values of a constant, or of a dequantized constant."""
     assert value is not None
     if value.data is not None:
         return value.data.astype(np.float32)

@@ -20,41 +20,48 @@ from mcugen.ops.matmul import Dense, MatMul
 from mcugen.ops.movement import Reshape, Transpose
 from mcugen.training.parameters import each_position
 
-LONGEST_CODES = 2**31 - 1
-"""Largest magnitude of int32 sums."""
+MAX_INT32_SUM = 2**31 - 1
+"""Largest magnitude of an int32 sum."""
 UNIT_QUANT = QuantParams((1.0,), 0)
 """Quantization of integers whose scale is stored elsewhere."""
 
 
 def codes_of(shape: Shape, dtype: DType) -> TensorType:
-    """Return the type of symmetric quantized values with scale 1."""
+    """Return a tensor type of integers with scale 1 and zero point 0."""
     return TensorType(shape, dtype, UNIT_QUANT)
 
 
 @dataclass(frozen=True)
 class Emitter:
-    """An emitter of nodes at the end of a graph, with the names of the ONNX nodes that they come from."""
+    """A callable that adds nodes at the end of a graph, tagged with the ONNX node names `origin`."""
 
     graph: Graph
     origin: Sequence[str] = ()
 
     def __call__(self, op: Operator, *inputs: Value, type_: TensorType | None = None) -> Value:
-        """Add an operator and return its result, of type `type_` if that is given."""
+        """Add an operator and return its result, of type `type_` if given, else of the inferred type."""
         return self.graph.add(op, inputs, self.origin, types=[] if type_ is None else [type_]).output
 
     def reshaped(self, x: Value, shape: Shape) -> Value:
-        """Return x in another shape."""
+        """Return `x` reshaped, with a Reshape only if the shape differs."""
         return x if x.type.shape == shape else self(Reshape(shape), x)
 
-    def turned(self, x: Value) -> Value:
-        """Return the transpose of a matrix."""
+    def transposed(self, x: Value) -> Value:
+        """Return the transpose of a matrix; a Reshape suffices for a single row or column."""
         rows, columns = x.type.shape
         return self.reshaped(x, (columns, rows)) if 1 in (rows, columns) else self(Transpose((1, 0)), x)
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """A dense layer, or a convolution of one image channels first, from x to y by weights [C, …]."""
+    """The shapes of a dense layer, or of a convolution of one image with channels first.
+
+    Attributes:
+        op: The operator.
+        x: Shape of the input.
+        y: Shape of the output.
+        w: Shape of the weights [C, …], with C output channels.
+    """
 
     op: Conv | Dense
     x: Shape
@@ -68,17 +75,17 @@ class Geometry:
 
     @property
     def depth(self) -> int:
-        """Return the number of weights of an output channel."""
+        """Return the number of weights of each output channel."""
         return math.prod(self.w[1:])
 
     @property
     def positions(self) -> int:
-        """Return the number of output positions, which bounds the uses of each weight."""
+        """Return the number of output positions: output elements for each channel."""
         return math.prod(self.y) // self.channels
 
     @property
-    def meeting(self) -> int:
-        """Return the largest number of results that depend on one element of x."""
+    def fan_out(self) -> int:
+        """Return the largest number of output elements that depend on one input element."""
         groups = self.op.groups if isinstance(self.op, Conv) else 1
         return self.channels // groups * math.prod(self.w[2:])
 
@@ -90,7 +97,7 @@ class Geometry:
         return self.op.groups == math.prod(self.w[2:]) == 1 and self.op.window == each_position(self.op.window)
 
     def sums(self, emit: Emitter, x: Value, w: Value) -> Value:
-        """Return the products of inputs and weights, int32 [C, positions]."""
+        """Add the layer's product of input `x` and weights `w`, and return its int32 sums [C, positions]."""
         if self.is_matrix:
             return emit(MatMul(), self._weights(emit, w), self.columns(emit, x))
         assert isinstance(self.op, Conv)
@@ -99,16 +106,16 @@ class Geometry:
         return self.by_channel(emit, products)
 
     def by_inputs(self, emit: Emitter, error: Value, w: Value) -> Value:
-        """Return the gradient by the inputs, int32 in the shape of x, from errors [C, positions] and weights."""
+        """Add the gradient with respect to the input (int32, shape of x) from errors [C, positions] and weights."""
         if not self.is_matrix:
             assert isinstance(self.op, Conv)
             op = IntegerConvTranspose(self.op.window, self.x[2:], self.op.groups)
             return emit(op, emit.reshaped(error, self.y), w)
-        rows = emit(MatMul(), emit.turned(error), self._weights(emit, w))
-        return emit.reshaped(rows if isinstance(self.op, Dense) else emit.turned(rows), self.x)
+        rows = emit(MatMul(), emit.transposed(error), self._weights(emit, w))
+        return emit.reshaped(rows if isinstance(self.op, Dense) else emit.transposed(rows), self.x)
 
     def by_weights(self, emit: Emitter, node: Node, error: Value, x: Value) -> Value:
-        """Return the gradient by the weights of a convolution, int32 [C, depth].
+        """Add the gradient with respect to the weights of a convolution, int32 [C, depth].
 
         Args:
             emit: Adds operators.
@@ -131,20 +138,20 @@ class Geometry:
         return emit.reshaped(correlation, shape)
 
     def by_channel(self, emit: Emitter, y: Value) -> Value:
-        """Return a tensor with the shape of y as [C, positions]."""
+        """Return a tensor that has the shape of the output as a matrix [C, positions]."""
         if isinstance(self.op, Dense):
-            return emit.turned(emit.reshaped(y, (self.positions, self.channels)))
+            return emit.transposed(emit.reshaped(y, (self.positions, self.channels)))
         return emit.reshaped(y, (self.channels, self.positions))
 
-    def as_result(self, emit: Emitter, rows: Value) -> Value:
-        """Return rows in the shape of the output."""
-        return emit.reshaped(emit.turned(rows) if isinstance(self.op, Dense) else rows, self.y)
+    def reshape_to_output(self, emit: Emitter, rows: Value) -> Value:
+        """Return a matrix `rows` [C, positions] in the shape of the layer's output; the inverse of `by_channel`."""
+        return emit.reshaped(emit.transposed(rows) if isinstance(self.op, Dense) else rows, self.y)
 
     def _weights(self, emit: Emitter, w: Value) -> Value:
         return emit.reshaped(w, (self.channels, self.depth))
 
     def columns(self, emit: Emitter, x: Value) -> Value:
-        """Return a tensor with the shape of x as [depth, positions], for a layer that is a matrix product."""
+        """Return a tensor that has the shape of the input as a matrix [depth, positions]; requires `is_matrix`."""
         if isinstance(self.op, Dense):
-            return emit.turned(emit.reshaped(x, (self.positions, self.depth)))
+            return emit.transposed(emit.reshaped(x, (self.positions, self.depth)))
         return emit.reshaped(x, (self.depth, self.positions))

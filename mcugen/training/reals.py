@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversion of everything behind the first trained layer to float."""
+"""Conversion of the trained layers, and of all nodes that depend on them, to float."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mcugen.ops.movement import Movement
 from mcugen.training.layers import is_called, layer_name
 
 
-def behind(graph: Graph, first: Iterable[Node]) -> list[Node]:
+def dependent_nodes(graph: Graph, first: Iterable[Node]) -> list[Node]:
     """Return these nodes and all nodes that depend on them, in order."""
     dependent = dict.fromkeys(first)
     for node in graph.nodes:
@@ -21,8 +21,11 @@ def behind(graph: Graph, first: Iterable[Node]) -> list[Node]:
     return [node for node in graph.nodes if node in dependent]
 
 
-def compute_reals(graph: Graph, part: Iterable[Node]) -> None:
-    """Dequantize(Quantize(x)) → x among `part`, with moves of codes in between; results of the model stay codes."""
+def remove_requantization(graph: Graph, part: Iterable[Node]) -> None:
+    """Replace Dequantize(Quantize(x)) by x among the nodes `part`, also with data movements between both.
+
+    Quantized outputs of the model stay quantized.
+    """
     real: dict[Value, Value] = {}
     for node in part:
         if isinstance(node.op, Quantize):
@@ -36,13 +39,13 @@ def compute_reals(graph: Graph, part: Iterable[Node]) -> None:
 
 
 def real_result(value: Value) -> Value:
-    """Return a result of the model before its quantization."""
+    """Return the input of a final Quantize, or `value` if it is not the result of one."""
     node = value.producer
     return node.input(0) if node is not None and isinstance(node.op, Quantize) else value
 
 
 def real_result_of(graph: Graph, layer: str) -> Value:
-    """Return the real result of a layer.
+    """Return the float output of the layer called `layer`, dequantized if the layer has only a quantized one.
 
     Raises:
         UsageError: The model has no such layer.

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch normalization with changing statistics: inference uses running ones, training those of the sample itself.
+"""Batch normalization whose statistics change on the device: inference uses the running mean and variance.
 
-As ONNX's training mode has it (Ioffe and Szegedy, "Batch normalization", 2015): the gradient goes through mean and
-variance of the sample, of which the running ones take in a share of 1 − momentum.
+Training normalizes by the mean and variance of the sample, as ONNX's training mode does (Ioffe and Szegedy, "Batch
+normalization", 2015). The gradient goes through these, and each running statistic becomes
+momentum · old + (1 − momentum) · (statistic of the sample).
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from mcugen.ops.movement import Reshape
 from mcugen.ops.norm import BatchNormalize
 from mcugen.ops.onnx_node import Refusal
 from mcugen.ops.pointwise import Binary
-from mcugen.training.layers import chosen, layer_name
+from mcugen.training.layers import layer_name, select_layers
 from mcugen.training.onnx_calls import OnnxCalls
-from mcugen.training.optimizers import kept_finite
+from mcugen.training.optimizers import finite_or_old
 from mcugen.training.parameters import TrainedParameter
-from mcugen.training.reals import behind
+from mcugen.training.reals import dependent_nodes
 
 SCALE, BIAS, MEAN, VARIANCE = 1, 2, 3, 4
-"""Inputs."""
+"""Indices of the inputs of BatchNormalize."""
 
 
-def keep_statistics(graph: Graph, layers: str) -> None:
+def freeze_early_statistics(graph: Graph, layers: str) -> None:
     """Freeze the statistics of normalizations before the first trained layer, so that fusion folds them into weights.
 
     Raises:
@@ -37,7 +38,10 @@ def keep_statistics(graph: Graph, layers: str) -> None:
     graph.keeps_statistics = False  # For nodes imported from now on.
     trial = graph.copy()
     fuse_float(trial)
-    changing = {layer_name(node) for node in _normalizations(behind(trial, [c.node for c in chosen(trial, layers)]))}
+    changing = {
+        layer_name(node)
+        for node in _normalizations(dependent_nodes(trial, [c.node for c in select_layers(trial, layers)]))
+    }
     left = 0
     for node in list(_normalizations(graph.nodes)):
         if layer_name(node) in changing and _counted(node) > 1:
@@ -62,11 +66,12 @@ def _normalizations(nodes: Sequence[Node]) -> Iterator[Node]:
     return (node for node in nodes if isinstance(node.op, BatchNormalize))
 
 
-def with_statistics(graph: Graph) -> tuple[list[TrainedParameter], dict[Value, Value]]:
-    """Make normalizations read parameters: scales and biases, which are trained as those of layers.
+def add_normalization_parameters(graph: Graph) -> tuple[list[TrainedParameter], dict[Value, Value]]:
+    """Make the scale, bias, mean and variance of batch normalizations graph inputs instead of constants.
 
     Returns:
-        The parameters; and the running means and variances, each with its constant.
+        The scales and biases, which are trained like the parameters of layers; and a dictionary of the running means
+        and variances, which maps each new input to the constant that it replaces.
     """
     parameters, running = list[TrainedParameter](), dict[Value, Value]()
     for node in _normalizations(graph.nodes):
@@ -83,10 +88,10 @@ def with_statistics(graph: Graph) -> tuple[list[TrainedParameter], dict[Value, V
     return parameters, running
 
 
-def without_idle(graph: Graph, parameters: Sequence[TrainedParameter]) -> list[TrainedParameter]:
-    """Return the parameters without biases that a normalization cancels.
+def drop_cancelled_biases(graph: Graph, parameters: Sequence[TrainedParameter]) -> list[TrainedParameter]:
+    """Turn biases that a normalization cancels into constants, and return the parameters that are left.
 
-    Their gradient is 0 except for rounding, which Adam would take for a direction.
+    The gradient of such a bias is 0 except for rounding errors, which Adam would amplify to full steps.
     """
     learned = list[TrainedParameter]()
     for parameter in parameters:
@@ -112,11 +117,14 @@ def _is_idle(bias: Value) -> bool:
     return bool(read) and all(isinstance(user.op, BatchNormalize) for user in read)
 
 
-def taught_loss(graph: Graph, loss: Value) -> tuple[Value, dict[Value, tuple[str, Value]]]:
-    """Return the loss of samples normalized by their own statistics, and the new running statistics.
+def loss_with_sample_statistics(graph: Graph, loss: Value) -> tuple[Value, dict[Value, tuple[str, Value]]]:
+    """Add the loss of a sample that is normalized by its own mean and variance, as training uses it.
 
-    Everything behind these normalizations is computed a second time. Each running statistic comes with the name of its
-    normalization.
+    The nodes that depend on these normalizations are added a second time for that.
+
+    Returns:
+        The loss; and a dictionary that maps the input of each running statistic to the name of its normalization layer
+        and its new value.
     """
     twins, news = dict[Value, Value](), dict[Value, tuple[str, Value]]()
     for node in _way(graph, loss):
@@ -151,11 +159,17 @@ def _way(graph: Graph, to: Value) -> list[Node]:
 def new_statistics(
     graph: Graph, news: Mapping[Value, tuple[str, Value]], rates: Mapping[str, Value]
 ) -> Iterator[tuple[Value, Value]]:
-    """Yield running statistics with their new values; they stay unchanged at a rate of 0 or if not finite."""
+    """Yield the input of each running statistic with its new value; it stays unchanged at a rate of 0 or if not finite.
+
+    Args:
+        graph: The graph, to which nodes are added.
+        news: Layer name and unconditional new value of each running statistic.
+        rates: Learning rate of each layer, by name.
+    """
     for value, (name, new) in news.items():
         call = OnnxCalls(graph, f"{value.name}.new")
         learns = call("Greater", rates[name], np.zeros((), np.float32))
-        yield value, kept_finite(call, value, call("Where", learns, new, value))
+        yield value, finite_or_old(call, value, call("Where", learns, new, value))
 
 
 def _compute(graph: Graph, node: Node, parameters: Sequence[Value]) -> None:

@@ -436,14 +436,14 @@ def test_a_drop_that_chance_lets_pass_is_told_with_the_samples_that_would_show_i
     """Five points of 101 samples pass, but not in silence."""
     judged, goal = classified(101, lost, won), Demand(METRICS["top1"]).goal(classified(101, 0, 0))
     assert goal.met(judged)
-    told = goal.doubt(goal.metric.compute(judged), chance(goal.metric, judged), 101)
+    told = goal.uncertainty_warning(goal.metric.compute(judged), chance(goal.metric, judged), 101)
     assert bool(told) == is_told
     if is_told:
         assert "4.95 points here, -0.79 to 10.69" in told
         needed = int(re.search(r"about (\d+) samples", told)[1])
         lost_then, won_then = (round(n * needed / 101) for n in (lost, won))
         assert needed > 101 and not goal.met(classified(needed * 2, 2 * lost_then, 2 * won_then))
-    assert not goal.doubt(goal.metric.compute(judged), 0.0, 101)
+    assert not goal.uncertainty_warning(goal.metric.compute(judged), 0.0, 101)
 
 
 def test_several_demands_hold_at_once() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from onnx_models import Net
 
 from mcugen import CompileOptions, compile_model, load_board
-from mcugen.codegen.features import for_features, resolved
+from mcugen.codegen.features import evaluate_condition, for_features
 from mcugen.core.board import FEATURES, board_names
 from mcugen.core.resources import resource_dir
 
@@ -88,7 +88,7 @@ CONDITIONS = st.recursive(
 
 @given(CONDITIONS, st.sets(st.sampled_from(MACROS)))
 def test_a_resolved_condition_holds_where_the_whole_one_does(condition: str, absent: set[str]):
-    found = resolved(condition, absent)
+    found = evaluate_condition(condition, absent)
     names = sorted({*MACROS, "OTHER"} - absent)
     for defined in itertools.chain([()], [names], ([name] for name in names), itertools.combinations(names, 2)):
         assert _value(found, defined) == _value(condition, defined)

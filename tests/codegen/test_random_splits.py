@@ -27,7 +27,7 @@ from mcugen.hir.interpreter import interpret
 from mcugen.hir.operator import Division
 from mcugen.hir.traits import divisions
 from mcugen.kernels.choose import fitting_kernels
-from mcugen.lir.frames import crossing, cut, early_states, may_cut
+from mcugen.lir.frames import crossing, cut, may_cut, update_states_early
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Program
 from mcugen.memory.plan import plan_memory
@@ -69,7 +69,7 @@ class Pipelines:
     ) -> Program:
         fitting_ones = {n: fitting_kernels(n, forms.first.features, any_size=False) for n in graph.nodes}
         program = lower({node: self.random.choice(found) for node, found in fitting_ones.items() if found})
-        early_states(program)
+        update_states_early(program)
         places = [i for i in range(1, len(program.instrs)) if may_cut(program, i) and crossing(program, i)]
         cut(program, self.random.choice(places))
         plan_memory(program)

@@ -15,7 +15,7 @@ from compilers import STRICT, assert_accepted
 from onnx_models import Net
 
 from mcugen import CompiledModel, CompileOptions, compile_model
-from mcugen.codegen.update import Installed
+from mcugen.codegen.update import InstalledCode
 from mcugen.core.errors import UsageError
 from mcugen.simulation import simulate
 
@@ -381,10 +381,10 @@ def test_a_model_of_another_structure_is_refused_with_a_difference(
 
 def test_a_folder_without_updatable_weights_is_refused(tmp_path: Path):
     with pytest.raises(UsageError, match="one file of weights"):
-        Installed.of(tmp_path)
+        InstalledCode.of(tmp_path)
     compiled(network(1), options=CompileOptions("net", weights_blob=True)).write(tmp_path / "net")
     with pytest.raises(UsageError, match="must be updatable"):
-        Installed.of(tmp_path / "net")
+        InstalledCode.of(tmp_path / "net")
     for wrong in ({"weights_version": 1 << 32}, {"weights_version": 1, "updatable": False}):
         with pytest.raises(UsageError, match="version"):
             compiled(network(1), **wrong)

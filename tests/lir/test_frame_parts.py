@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from programs import Sketch
 
-from mcugen.lir.frames import cut, early_states, join_areas, separate_areas
+from mcugen.lir.frames import cut, join_areas, separate_areas, update_states_early
 from mcugen.lir.program import Access, Space
 from mcugen.lir.state import copy_of
 
@@ -31,7 +31,7 @@ def with_states(*readers: tuple[str, ...]) -> Sketch:
 
 
 def order(sketch: Sketch) -> list[str]:
-    early_states(sketch.program)
+    update_states_early(sketch.program)
     return [instr.name for instr in sketch.program.instrs]
 
 

@@ -16,7 +16,7 @@ from mcugen.hir.types import DType, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.copies import CopyRange
 from mcugen.lir.kernel import Call, Kernel, Site, reads, writes
-from mcugen.lir.lesson import lesson_names, phases
+from mcugen.lir.lesson import phases, training_port_names
 from mcugen.lir.lower import lower
 from mcugen.lir.program import Access, Control, Operand, Overlap, Program, Space
 from mcugen.ops.pointwise import Binary, Unary
@@ -215,8 +215,8 @@ def test_a_loss_that_a_run_has_or_that_is_a_state_is_copied(loss: str, source: s
 
 def test_names_that_no_run_has():
     graph, _ = graph_of("x")
-    assert lesson_names(graph) == set()
-    assert lesson_names(learning()) == {"target", "rate", "loss"}
+    assert training_port_names(graph) == set()
+    assert training_port_names(learning()) == {"target", "rate", "loss"}
     assert lower(graph, NONE).lesson is None
 
 
@@ -366,11 +366,11 @@ def test_the_first_kernel_that_fits_is_taken_and_says_why():
     assert [(i.kernel, i.reason) for i in make.program.instrs] == [("b", "Because it may.")]
     make = Builder(Program("net"), NONE, choices={node: OURS}, remarks={node: "It is small."})
     assert make.select(kernels, node) is OURS
-    assert make.of_library(node) is None
+    assert make.chosen_library_kernel(node) is None
     make.lower(kernels, node)
     assert [(i.kernel, i.reason) for i in make.program.instrs] == [("ours", "portable C; It is small.")]
     make = Builder(Program("net"), NONE, remarks={node: "It is small."})
-    make.emit_by(replace(OURS, when=(never,)), node)
+    make.emit_kernel(replace(OURS, when=(never,)), node)
     assert make.program.instrs[0].reason == "Never.; It is small."
     make.call(node, Call(replace(OURS, emit=None), {"x0": make.buffer(node.input(0)), "y": make.buffer(node.output)}))
     assert make.program.instrs[1].reason == "It is small."

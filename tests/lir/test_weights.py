@@ -19,7 +19,7 @@ from mcugen.lir.weights import (
     Decoded,
     Staged,
     is_read,
-    largest_read,
+    max_read_bytes,
     with_decoded_weights,
     with_read_weights,
     with_staged_weights,
@@ -60,7 +60,7 @@ def test_each_layer_reads_its_constants():
     held = [i.operand("y").buffer for i in sketch.program.instrs if i.kernel == "read_weights"]
     assert [(b.space, b.count, b.dtype) for b in held] == [(Space.ARENA, n, DType.INT8) for n in (24, 8, 24)]
     assert len(set(map(id, held))) == 3 and all(b in sketch.program.buffers for b in held)
-    assert largest_read(sketch.program) == 32
+    assert max_read_bytes(sketch.program) == 32
     assert [i.declaration for i in sketch.program.instrs[:2]] == [READ_WEIGHTS_KERNEL] * 2
     assert [is_read(sketch.buffers[name]) for name in ("w", "none", "x")] == [True, False, False]
 
@@ -79,8 +79,8 @@ def test_groups_are_kept_and_outputs_stay_in_the_code():
         "kernel b c 0",
         "kernel c v d 0",
     ]
-    assert largest_read(sketch.program) == 48
-    assert largest_read(weighted().program) == 0
+    assert max_read_bytes(sketch.program) == 48
+    assert max_read_bytes(weighted().program) == 0
 
 
 def test_weights_of_blocks_are_not_read():

@@ -48,12 +48,12 @@ def problems(draw: st.DrawFn) -> Problem:
     return Problem(sizes, {pair: apart for pair, apart in forbidden.items() if apart})
 
 
-@pytest.mark.parametrize("search", [exact.MAX_SEARCH_DISTANCES, -1], ids=["by search", "by constraint programming"])
+@pytest.mark.parametrize("search", [exact.MAX_EXAMINED_DISTANCES, -1], ids=["by search", "by constraint programming"])
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(problem=problems())
 def test_the_least_of_all_placements_is_found_and_proven(problem: Problem, search: int):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exact, "MAX_SEARCH_DISTANCES", search)
+        patch.setattr(exact, "MAX_EXAMINED_DISTANCES", search)
         starts, bound = solve(problem, end_to_end(list(problem.sizes)), max(problem.sizes))
     assert is_allowed(problem, starts)
     assert min(starts) >= 0

@@ -74,7 +74,7 @@ def test_a_search_that_was_cut_short_proves_nothing(allowed: int, monkeypatch: p
     looked: list[int] = []
     moved = exact._push_starts
     monkeypatch.setattr(exact, "_push_starts", lambda *given: looked.append(1) or moved(*given))
-    monkeypatch.setattr(exact, "MAX_SEARCH_DISTANCES", allowed)
+    monkeypatch.setattr(exact, "MAX_EXAMINED_DISTANCES", allowed)
     hint = [40, 30, 20, 10, 50, 60]
     best, is_least = exact._search(problem, list(hint), 0)
     assert not is_least and is_allowed(problem, best)
@@ -114,7 +114,7 @@ def _is_moved(starts: Sequence[int], now: Sequence[int], number: int) -> bool:
 
 
 def test_things_that_push_one_another_on_end_within_the_search(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(exact, "MAX_SEARCH_DISTANCES", 100)
+    monkeypatch.setattr(exact, "MAX_EXAMINED_DISTANCES", 100)
     moved, steps = exact._push_starts([1, 1], [0, 0], [[(1, 1)], [(0, 1)]], 0, 10**9)
     assert (moved, steps) == ([], 101)
 

@@ -26,7 +26,7 @@ from mcugen.memory.place import (
     fitting,
     flash_lacking,
     hottest,
-    in_its_image,
+    in_second_core_image,
     memory_of_arena,
     memory_of_weights,
     place,
@@ -261,7 +261,7 @@ def test_constants_of_a_second_core_lie_in_its_image(room: int, copy_in: str, is
     where = next((m for m in memories if m.name == copy_in), Memory("unseen", "ram", 0x2000_0000, 64, 1))
     copied = {b: where for b in program.buffers if b.space is Space.CONST}
     placement = Placement((where,), ROM, copied, names_arena=True)
-    found = in_its_image(placement, program, seen)
+    found = in_second_core_image(placement, program, seen)
     left = ["mine"] if is_left else ["mine", "others", "both"]
     assert [b.name for b in found.copies] == left
     assert replace(found, copies=copied) == placement

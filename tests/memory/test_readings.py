@@ -14,7 +14,7 @@ from mcugen.core.board import Cache
 from mcugen.hir.types import DType
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Buffer, Gathered, Operand, Program, Space
-from mcugen.memory.activation_stalls import Reading, readings_of, share_bytes, waits_for_arena
+from mcugen.memory.activation_stalls import BufferReads, readings_of, share_bytes, waits_for_arena
 from mcugen.memory.constant_stalls import ConstantReads, constants_of, saved_by_copies, waits_for_constants
 
 IN, OUT, INOUT, SCRATCH = Access.IN, Access.OUT, Access.INOUT, Access.SCRATCH
@@ -54,10 +54,12 @@ class Board:
         return None if memory.cycles is None else {4: 10, 32: 38}[nbytes]
 
 
-def reading(**changes: Any) -> Reading:
+def reading(**changes: Any) -> BufferReads:
     """256 bytes that the caller has written are read once."""
     buffer = Buffer("x", DType.INT8, 256, Space.ARENA)
-    whole = Reading(buffer, 1, 256, 0, None, goes_on=False, gathers=None, makes=0, works_in=0, works_on=0)
+    whole = BufferReads(
+        buffer, 1, 256, 0, None, advances=False, gathers=None, result_bytes=0, scratch_bytes=0, cyclic_bytes=0
+    )
     return replace(whole, **changes)
 
 
@@ -94,13 +96,13 @@ LOST = 1 / 64
         ({"before": (512, 1280)}, LOST * LINES + (1 - LOST) * LINES / 3),
         ({"before": (2000, 3000)}, LINES),
         ({"times": 3}, LINES + 2 * LOST * LINES),
-        ({"times": 3, "goes_on": True}, 3 * LINES),
+        ({"times": 3, "advances": True}, 3 * LINES),
         ({"times": 3, "nbytes": 768}, 3 * LINES + 2 * 3 * LOST * LINES),
         ({"times": 3, "nbytes": 800}, 3 * 800 / 32 * 38),
         ({"reloaded_bytes": 640}, LINES),
-        ({"reloaded_bytes": 640, "times": 2, "works_on": 768}, (1 + LOST) * LINES),
-        ({"reloaded_bytes": 640, "times": 2, "works_on": 1280}, (1 + LOST) * LINES + 2 * 20 * 38),
-        ({"reloaded_bytes": 640, "times": 2, "works_on": 1024}, (1 + LOST) * LINES + 20 * 38),
+        ({"reloaded_bytes": 640, "times": 2, "cyclic_bytes": 768}, (1 + LOST) * LINES),
+        ({"reloaded_bytes": 640, "times": 2, "cyclic_bytes": 1280}, (1 + LOST) * LINES + 2 * 20 * 38),
+        ({"reloaded_bytes": 640, "times": 2, "cyclic_bytes": 1024}, (1 + LOST) * LINES + 20 * 38),
     ],
 )
 def test_lines_that_the_cache_does_not_hold_are_waited_for(changes: dict[str, Any], wanted: float):
@@ -110,7 +112,7 @@ def test_lines_that_the_cache_does_not_hold_are_waited_for(changes: dict[str, An
 def test_the_first_word_of_a_line_comes_first():
     critical = replace(CACHE, critical_word_first=True)
     assert cycles(critical) == CRITICAL
-    assert cycles(replace(critical, line=32), reloaded_bytes=640, works_on=1280) == CRITICAL + 20 * 10
+    assert cycles(replace(critical, line=32), reloaded_bytes=640, cyclic_bytes=1280) == CRITICAL + 20 * 10
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,7 @@ def test_the_first_word_of_a_line_comes_first():
         ({"before": (0, 0)}, 3 * 64 + LOST * LINES),
         ({"times": 3}, LINES + 2 * (3 * 64 + LOST * LINES)),
         ({"reloaded_bytes": 640}, LINES + 3 * 160),
-        ({"reloaded_bytes": 640, "works_on": 1024}, LINES + 20 * 38 / 2 + 3 * 160 / 2),
+        ({"reloaded_bytes": 640, "cyclic_bytes": 1024}, LINES + 20 * 38 / 2 + 3 * 160 / 2),
     ],
 )
 def test_what_is_in_the_cache_takes_its_wait_states(changes: dict[str, Any], wanted: float):
@@ -133,8 +135,8 @@ def test_what_is_in_the_cache_takes_its_wait_states(changes: dict[str, Any], wan
         ({"nbytes": 1024, "gathers": Gathered(64, 16)}, 0, 2),  # 16 lines in 4 sets
         ({"nbytes": 1280, "gathers": Gathered(64, 16)}, 1, 2),  # 20 lines: each set has one too many
         ({"nbytes": 1152, "gathers": Gathered(64, 16)}, 0.5 * 5 / 4.5, 2),  # half of the sets have
-        ({"nbytes": 1024, "makes": 128, "gathers": Gathered(64, 16)}, 0.5 * 5 / 4.5, 2),
-        ({"nbytes": 1024, "works_in": 128, "gathers": Gathered(64, 16)}, 0.5 * 5 / 4.5, 2),
+        ({"nbytes": 1024, "result_bytes": 128, "gathers": Gathered(64, 16)}, 0.5 * 5 / 4.5, 2),
+        ({"nbytes": 1024, "scratch_bytes": 128, "gathers": Gathered(64, 16)}, 0.5 * 5 / 4.5, 2),
         ({"nbytes": 2048, "gathers": Gathered(64, 8)}, 1, 4),
         ({"nbytes": 1152, "gathers": Gathered(16, 4)}, 0.5 * 5 / 4.5, 4),  # 36 lines in 8 sets
         ({"nbytes": 3456, "gathers": Gathered(96, 8)}, 0.5 * 5 / 4.5, 4),  # the same
@@ -185,9 +187,9 @@ def test_working_memory_is_read_in_place_of_the_input():
     sketch.step("y", "x", nbytes=8, scratch=16).macs = 640
     x, scratch = readings_of(sketch.program)
     assert (x.reloaded_bytes, scratch.nbytes, scratch.reloaded_bytes, scratch.before) == (0, 16, 160, (0, 56))
-    assert [r.works_in for r in (x, scratch)] == [16, 16]
-    assert [r.works_on for r in (x, scratch)] == [0, 16]
-    assert [r.makes for r in (x, scratch)] == [8, 8]
+    assert [r.scratch_bytes for r in (x, scratch)] == [16, 16]
+    assert [r.cyclic_bytes for r in (x, scratch)] == [0, 16]
+    assert [r.result_bytes for r in (x, scratch)] == [8, 8]
 
 
 def test_what_is_renewed_is_read_and_what_is_written_is_not():
@@ -218,7 +220,7 @@ def test_a_loop_reads_as_often_as_it_runs_and_a_part_goes_on():
     sketch.step("z", "y", nbytes=8)
     sketch.emit("end")
     found = list(readings_of(sketch.program))
-    assert [(r.buffer.name, r.times, r.nbytes, r.goes_on) for r in found] == [("x", 5, 32, True), ("y", 5, 48, False)]
+    assert [(r.buffer.name, r.times, r.nbytes, r.advances) for r in found] == [("x", 5, 32, True), ("y", 5, 48, False)]
 
 
 def prepared(loads: float | None = None) -> Program:
@@ -240,8 +242,8 @@ def test_weights_that_were_copied_are_read_as_the_kernel_says(loads: float | Non
     x, held, scratch = readings_of(prepared(loads))
     assert (held.buffer.name, held.nbytes, held.reloaded_bytes, held.before) == ("held", 24, again, (48, 80))
     assert (scratch.reloaded_bytes, x.reloaded_bytes) == (160, 0)
-    assert [r.works_on for r in (x, held, scratch)] == [0, 16 + 24, 16 + 24 // 8]
-    assert [r.works_in for r in (x, held, scratch)] == [16, 16, 16]
+    assert [r.cyclic_bytes for r in (x, held, scratch)] == [0, 16 + 24, 16 + 24 // 8]
+    assert [r.scratch_bytes for r in (x, held, scratch)] == [16, 16, 16]
 
 
 def test_images_alone_are_gathered():
@@ -255,7 +257,7 @@ def test_images_alone_are_gathered():
 
 
 @pytest.mark.parametrize(
-    ("x_at", "y_at", "area", "used", "makes"),
+    ("x_at", "y_at", "area", "used", "result_bytes"),
     [
         (0, 32, 0, 96, 64),  # side by side
         (32, 0, 0, 64, 0),  # the input within the output
@@ -265,7 +267,7 @@ def test_images_alone_are_gathered():
         (None, 0, 0, 96, 64),
     ],
 )
-def test_what_lies_over_another_counts_once(x_at: int | None, y_at: int, area: int, used: int, makes: int):
+def test_what_lies_over_another_counts_once(x_at: int | None, y_at: int, area: int, used: int, result_bytes: int):
     sketch = Sketch()
     sketch.input("x", 32)
     sketch.step("y", "x", nbytes=64)
@@ -273,7 +275,7 @@ def test_what_lies_over_another_counts_once(x_at: int | None, y_at: int, area: i
     sketch.buffers["x"].offset, sketch.buffers["y"].offset = x_at, y_at
     sketch.buffers["y"].area = area
     first, second = readings_of(sketch.program)
-    assert (first.makes, second.before) == (makes, (used, 48))
+    assert (first.result_bytes, second.before) == (result_bytes, (used, 48))
 
 
 def test_three_that_lie_over_one_another_count_once():

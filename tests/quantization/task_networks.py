@@ -19,7 +19,7 @@ from sklearn.datasets import load_breast_cancer, load_digits, make_friedman1
 from sklearn.metrics import r2_score, roc_auc_score
 from sklearn.mixture import GaussianMixture
 
-from mcugen.evaluation.boxes import THRESHOLDS, mean_average_precision
+from mcugen.evaluation.boxes import MAP_IOU_THRESHOLDS, mean_average_precision
 from mcugen.evaluation.positions import mean_iou
 from mcugen.hir.types import Array
 
@@ -285,7 +285,7 @@ def detection() -> Trial:
 
     def score(outputs: Arrays) -> float:
         samples = [{name: array[n] for name, array in outputs.items()} for n in range(len(judged.images))]
-        return mean_average_precision(samples, judged.boxes, THRESHOLDS)
+        return mean_average_precision(samples, judged.boxes, MAP_IOU_THRESHOLDS)
 
     calibration = taught.images[:CALIBRATION]
     return Trial(net.model(), {"x": calibration}, {"x": judged.images}, score, taught.boxes[:CALIBRATION])

@@ -17,7 +17,7 @@ from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
 from mcugen.lir.program import Space
 from mcugen.measurement.evaluate import measure_once, on_helper
-from mcugen.memory.place import MAX_CORE_IMAGE_CODE_BYTES, in_its_image
+from mcugen.memory.place import MAX_CORE_IMAGE_CODE_BYTES, in_second_core_image
 from mcugen.search.core_assignment import MIN_STACK_BYTES
 from mcugen.search.core_partition import BARRIER_INSTRUCTIONS
 from mcugen.search.objective import TOLERANCES
@@ -117,7 +117,7 @@ def test_weights_of_an_unlike_core_lie_in_its_image() -> None:
         seen,
         memories=tuple(replace(m, size=MAX_CORE_IMAGE_CODE_BYTES) if m.name == "itcm" else m for m in seen.memories),
     )
-    assert in_its_image(model.draft.placement, model.program, is_small).copies == copies
+    assert in_second_core_image(model.draft.placement, model.program, is_small).copies == copies
 
 
 def test_equal_cores_have_one_image() -> None:

@@ -27,10 +27,10 @@ def update(
 ) -> None:
     """Write a new file of weights for existing code, from a retrained model of the same structure."""
     from mcugen.api.compilation import Compilation
-    from mcugen.codegen.update import Installed
+    from mcugen.codegen.update import InstalledCode
     from mcugen.codegen.write import replace_file
 
-    installed = Installed.of(for_)
+    installed = InstalledCode.of(for_)
     version = options.weights_version or installed.version + 1
     same = replace(options, name=installed.name, updatable=True, weights_version=version)
     net = Compilation(model, board, same, quantizing, judging)

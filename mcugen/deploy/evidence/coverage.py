@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Coverage of the generated C by the samples, measured by gcc on this computer.
+"""Coverage of the generated C code by the samples, measured by gcc on this computer.
 
-The code is plain C here: assembly and intrinsics of the board are counted as their C twins.
+The code runs as plain C: in place of the board's assembly and intrinsics, the equivalent C code is counted.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from mcugen.simulation.simulation import SECONDS_PER_SAMPLE
 from mcugen.simulation.toolchain import find_program, first_lines, program_version
 
 MIN_CONDITION_COVERAGE_GCC = 14
-"""The version of gcc from which on it counts conditions."""
+"""First version of gcc that measures condition coverage."""
 MEASURED = "masking, as gcc counts it (-fcondition-coverage)"
+"""Value of `Coverage.mcdc` if MC/DC was measured."""
 NOT_MEASURED = (
     f"not measured: gcc counts conditions from version {MIN_CONDITION_COVERAGE_GCC} on (-fcondition-coverage)"
 )
@@ -33,12 +34,19 @@ NOT_MEASURED = (
 
 @dataclass(frozen=True)
 class FileCoverage:
-    """Coverage of one file.
+    """The coverage of one file.
 
-    Statements are lines with code; branches are the ways out of conditions. `missed` are lines that never ran, and
-    `half` lines of which a branch was never taken. `conditions` are the outcomes of terms of conditions; covered ones
-    were shown to decide independently (masking MC/DC), and `unshown` are lines with others. They are None if gcc does
-    not count them.
+    Attributes:
+        file: Name of the file.
+        lines: Number of lines with code.
+        covered_lines: Number of these that ran.
+        branches: Number of branches: two or more for each condition.
+        covered_branches: Number of these that were taken.
+        missed: Line numbers that never ran.
+        half: Line numbers with a branch that was never taken.
+        conditions: Number of outcomes of terms of conditions; None if gcc does not count them.
+        covered_conditions: Number of these that were shown to decide independently (masking MC/DC).
+        unshown: Line numbers with other outcomes.
     """
 
     file: str
@@ -55,7 +63,7 @@ class FileCoverage:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Coverage of all files, with the number of samples and the compiler."""
+    """The coverage of all files, with the number of samples that ran and the version of the compiler."""
 
     samples: int
     compiler: str
@@ -98,7 +106,13 @@ def gcc_version() -> int:
 
 
 def file_coverage(name: str, counted: Sequence[Mapping[str, Any]], *, conditions: bool) -> FileCoverage:
-    """Return the coverage of a file. The counts of a header are summed over all files that include it."""
+    """Return the coverage of a file from gcov's JSON.
+
+    Args:
+        name: Name of the file.
+        counted: gcov's entries for the file; a header has one for each file that includes it, whose counts are added.
+        conditions: Whether gcov counted conditions.
+    """
     runs: dict[int, int] = {}
     branch_counts: dict[int, list[int]] = {}
     shown_conditions: dict[int, list[tuple[int, int]]] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of evidence for one model and board."""
+"""The folder of safety evidence for one model and board."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from mcugen.simulation.machines import find_machine, tool_versions
 from mcugen.simulation.toolchain import host_compiler
 
 TOOL_DEPENDENT_FILES = ("sbom.json", "bounds.md", "bounds.json", "coverage.md", "coverage.json")
-"""Files that depend on which compilers and packages are installed; all others depend on model, board and options."""
+"""Files of evidence that depend on the installed compilers and packages, not only on model, board and options."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The findings, and the files: their texts by name."""
+    """The evidence: the report, its parts, and the texts of the files by name."""
 
     report: Report
     trace: TraceabilityMatrix
@@ -42,7 +42,7 @@ class Evidence:
 
 
 def gather(net: Compilation) -> Evidence:
-    """Compile, measure and read the code. Raise the errors of a report, and those of `coverage`."""
+    """Compile and measure a model, and return the evidence. The errors are those of a report and of `coverage`."""
     samples = net.judging_samples()
     report, compiled, board = net.report(), net.compiled, net.target
     if report.instructions is not None:
@@ -96,7 +96,7 @@ def _json(value: object) -> str:
 
 
 def write(evidence: Evidence, folder: Path) -> None:
-    """Replace the files one by one; leave everything else in the folder.
+    """Write the files of the evidence to a folder, one by one; other files in the folder are kept.
 
     Raises:
         OutputError: A file cannot be written.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Requirement(NamedTuple):
-    """A requirement on generated code. `tests` are pytest names of test functions, relative to tests/."""
+    """A requirement on generated code, and the tests that verify it, as pytest node IDs relative to tests/."""
 
     id: str
     text: str

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bill of materials (CycloneDX 1.6): the generated files, the model, mcugen and its packages, and the tools.
+"""Software bill of materials (CycloneDX 1.6): generated files, model, mcugen with its packages, and tools.
 
-It has no time and no path. Packages are those installed that mcugen needs, and what these need; of the compiler that
-builds for the board its own programs count as well, and the libraries that it links.
+It contains no time and no path. Packages are the installed direct and indirect dependencies of mcugen. For the cross
+compiler, its internal programs and the libraries that it links are listed, too.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def bill_of_materials(
         name: Name of the generated code.
         model: File name and SHA-256 of the model.
         files: Generated files.
-        tools: Names of programs.
-        building: The program that builds for the board, with its flags.
+        tools: Names of the programs that were used.
+        building: Command of the compiler for the board, with its flags.
     """
     code = [_component(file, ComponentType.FILE, _sha256(data)) for file, data in sorted(files.items())]
     source = _component(model[0], ComponentType.MACHINE_LEARNING_MODEL, model[1])
@@ -109,7 +109,7 @@ def _files_digest(package: Distribution) -> str:
 
 
 def own_digest() -> str:
-    """Return a digest of mcugen's own files: Python, templates, header, boards."""
+    """Return the SHA-256 of mcugen's own files: Python code, templates, runtime header, and boards."""
     folders = {"mcugen": Path(__file__).parents[2], **{name: resource_dir(name) for name in _RESOURCES}}
     lines = [
         f"{name}/{path.relative_to(folder).as_posix()} {_sha256(path.read_bytes())}\n"
@@ -121,9 +121,9 @@ def own_digest() -> str:
 
 
 def required_packages(package: str) -> dict[str, tuple[str, ...]]:
-    """Return the installed packages that a package needs, directly or indirectly, each with its own needs.
+    """Return the installed dependencies of a package, direct and indirect, each with its own direct dependencies.
 
-    Extras are ignored.
+    Optional dependencies (extras) are ignored.
     """
     todo, needs = [package], dict[str, tuple[str, ...]]()
     while todo:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reader of generated C: functions with their lines, calls of each layer, and annotated deviations.
+"""Parsing of generated C files: functions with their lines, calls of each layer, and annotated MISRA deviations.
 
-It knows nothing of what rendered the files, so that what it says of them is a second look.
+It is independent of the code that rendered the files, so that its results are a second check.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ _COMMENT = re.compile(r"/\*.*?\*/", re.S)
 
 @dataclass(frozen=True, order=True)
 class SourceFunction:
-    """The definition of a function, or of a macro with arguments; conditions of the preprocessor may give it several.
+    """A definition of a function or of a macro with arguments, in lines `first` to `last` of a file.
 
-    `words` are the identifiers in it: other functions and constants among them.
+    A function may have several definitions, selected by the preprocessor. `words` are all identifiers in the
+    definition.
     """
 
     file: str
@@ -33,7 +34,10 @@ class SourceFunction:
 
 
 def functions(files: Mapping[str, str]) -> list[SourceFunction]:
-    """Return the functions of C files and headers, by file and line. A definition ends with a brace in column 1."""
+    """Return the function definitions of C files and headers, sorted by file and line.
+
+    A definition ends with a closing brace in the first column.
+    """
     return sorted(function for file, text in files.items() for function in _of_file(file, text.splitlines()))
 
 
@@ -67,7 +71,7 @@ class Place:
 
 
 def layer_places(file: str, text: str) -> dict[int, list[Place]]:
-    """Return the lines of each layer: from the end of the previous layer to its own end."""
+    """Return the places of each layer's calls, by layer number: from the end of the previous layer to its own end."""
     lines = text.splitlines()
     places: dict[int, list[Place]] = {}
     begin = 1
@@ -102,9 +106,9 @@ _ANNOTATED = re.compile(
 
 @dataclass(frozen=True, order=True)
 class Deviation:
-    """A deviation from a rule of MISRA C:2012, with its reason.
+    """A deviation from a rule of MISRA C:2012 in a line of a file, with its reason.
 
-    `name` is the function, where the reason stands beside a word that functions use.
+    `name` is the function, if the annotation is for all functions that contain a certain word; else "".
     """
 
     rule: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The evidence as Markdown. Names of nodes are untrusted: they are shown as code, without characters that end code."""
+"""The evidence as Markdown. Names of nodes are untrusted: they are escaped and formatted as code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LIMITS = (
 
 
 def code(text: str) -> str:
-    """Return a text as code in a table."""
+    """Return untrusted text formatted as code for a Markdown table."""
     return f"`{' '.join(printable(shortened(text, 200)).split()).replace('`', chr(39)).replace('|', '/')}`"
 
 
@@ -81,7 +81,7 @@ def index(name: str, board: str, model: tuple[str, str], report: Report, checks:
 
 
 def tracing(traced: TraceabilityMatrix) -> str:
-    """Return trace.md: tables from the model to the code and back."""
+    """Return trace.md: tables of traceability from the model to the code and back."""
     layers = [
         (
             layer.number,
@@ -110,7 +110,7 @@ def tracing(traced: TraceabilityMatrix) -> str:
 
 
 def requirements(all_: Sequence[Requirement]) -> str:
-    """Return requirements.md: a table of requirements with the tests that show them."""
+    """Return requirements.md: a table of requirements with the tests that verify them."""
     rows = [(r.id, r.text, "<br>".join(f"`tests/{test}`" for test in r.tests)) for r in all_]
     return f"{_LICENSE}# Requirements of generated code\n\n{table(('', 'requirement', 'shown by'), rows)}"
 

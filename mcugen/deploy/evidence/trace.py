@@ -17,10 +17,14 @@ from mcugen.reporting.figures import ReportedLayer
 
 @dataclass(frozen=True)
 class TracedNode:
-    """A node of the ONNX model, and `how` the code contains it: named, absorbed or gone.
+    """A node of the ONNX model, and how the generated code contains it.
 
-    "named": a layer names the node as an origin. "absorbed": the nearest layers along the graph compute or hold its
-    result. "gone": nothing that runs depends on it.
+    Attributes:
+        name: Its name.
+        operator: Its operator.
+        how: "named": a layer has the node as an origin; "absorbed": the nearest layers along the graph compute or
+            contain its result; "gone": nothing that runs depends on it.
+        layers: Numbers of these layers.
     """
 
     name: str
@@ -31,7 +35,18 @@ class TracedNode:
 
 @dataclass(frozen=True)
 class TracedLayer:
-    """A layer with its calls, the functions that it reaches, and the constants that it reads."""
+    """A layer of the generated code.
+
+    Attributes:
+        number: Its number.
+        title: Its name in the code.
+        operator: Its operator.
+        kernel: Its kernel.
+        nodes: Names of its ONNX nodes.
+        lines: Places of its calls, as FILE:FIRST-LAST.
+        functions: Functions that it calls, directly or indirectly.
+        constants: Arrays of constants that it reads.
+    """
 
     number: int
     title: str
@@ -45,7 +60,10 @@ class TracedLayer:
 
 @dataclass(frozen=True)
 class TracedFunction:
-    """A function of the code with the layers that reach it; none for functions of the interface and their helpers."""
+    """A function of the code, and the numbers of the layers that call it, directly or indirectly.
+
+    Functions of the interface and their helpers have no layers.
+    """
 
     name: str
     lines: str
@@ -54,7 +72,7 @@ class TracedFunction:
 
 @dataclass(frozen=True)
 class TracedConstant:
-    """An array of constants with its place in the code, and the layers that read it."""
+    """An array of constants: its C type, number of elements, place as FILE:LINE, and the layers that read it."""
 
     name: str
     ctype: str
@@ -65,7 +83,7 @@ class TracedConstant:
 
 @dataclass(frozen=True)
 class TraceabilityMatrix:
-    """The traceability in both directions."""
+    """The traceability between model and code, in both directions."""
 
     nodes: tuple[TracedNode, ...]
     layers: tuple[TracedLayer, ...]
@@ -74,7 +92,13 @@ class TraceabilityMatrix:
 
 
 def trace(model: onnx.ModelProto, bundle: Bundle, layers: Sequence[ReportedLayer]) -> TraceabilityMatrix:
-    """Trace the checked model, its generated files, and the report's layers, in the same order."""
+    """Return the traceability between a model and its generated files.
+
+    Args:
+        model: The checked model.
+        bundle: Its generated files.
+        layers: The layers of its report, in the order of the code.
+    """
     texts = {name: bundle.files[name] for name in (*bundle.sources, *bundle.headers)}
     places = layer_places(f"{bundle.name}.c", bundle.files[f"{bundle.name}.c"])
     defined = functions(texts)
@@ -183,7 +207,7 @@ def _nearest(at: int, neighbors: Sequence[Sequence[int]], named: Sequence[Sequen
 
 
 def find_untraced(traced: TraceabilityMatrix) -> Mapping[str, tuple[str, ...]]:
-    """Return what has no counterpart: layers without lines, constants without layers, nodes without layers."""
+    """Return the names of layers without lines, constants without layers, and nodes without layers, by kind."""
     return {
         "layers": tuple(layer.title for layer in traced.layers if not layer.lines),
         "constants": tuple(constant.name for constant in traced.constants if not constant.layers),

@@ -17,7 +17,7 @@ from mcugen.reporting.figures import MemoryUse, Report
 
 @dataclass(frozen=True)
 class Sum:
-    """Bytes or counts of all models in separate folders, and of the firmware."""
+    """A figure (bytes or a count) summed over separate models (`apart`), and that of the linked firmware (`linked`)."""
 
     apart: int
     linked: int
@@ -30,9 +30,21 @@ class Sum:
 
 @dataclass(frozen=True)
 class LinkReport:
-    """All figures of a firmware, in bytes; `kernels` counts C functions. `code` and `flash` are measured, or None.
+    """The figures of a firmware of several models; sizes are in bytes.
 
-    `state` is what one stream of inputs of each model keeps between calls; states lie apart, whatever is exclusive.
+    Attributes:
+        name: Name of the firmware.
+        board: Name of the board.
+        cpu: Its CPU.
+        models: Reports of the single models.
+        arena: Size of the arenas.
+        state: State that one stream of inputs of each model keeps between calls; states never share memory.
+        weights: Size of the weights.
+        kernels: Number of C functions of kernels.
+        code: Measured size of the code; None if not built.
+        flash: Measured size of code and weights; None if not built.
+        memories: Use of each memory.
+        notes: Remarks.
     """
 
     name: str
@@ -40,12 +52,12 @@ class LinkReport:
     cpu: str
     models: list[Report]
     model_code: list[int] | None
-    """Flash that each model takes besides its weights, if it is alone."""
+    """Flash that each model takes alone, without its weights; None if not built."""
     exclusive: list[list[str]]
     """Pairs of models that never run at the same time."""
     arena: Sum
     arena_bound: int
-    """No joint arena of these arenas takes less."""
+    """Proven lower bound of the common arena."""
     state: int
     weights: Sum
     kernels: Sum
@@ -72,7 +84,7 @@ def _weights_use(plan: SharingPlan) -> Counter[Memory]:
 
 
 def memories_use(plan: SharingPlan) -> list[MemoryUse]:
-    """Return the use of each memory."""
+    """Return the use of each memory that holds data of the firmware."""
     arenas = {area.memory: area.joint.nbytes for area in plan.areas}
     weights, copies = _weights_use(plan), Counter[Memory]()
     for placement in (draft.placement for draft in plan.drafts):

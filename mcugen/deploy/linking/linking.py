@@ -28,8 +28,8 @@ from mcugen.simulation.simulation import linked_sizes, roots_of
 class Linking:
     """Models for one board that are linked to one folder; each step runs once, on first use.
 
-    `exclusive` are groups of models, by their names, of which no two are ever in use at the same time: they share
-    memory. All methods raise the errors of mcugen.core.errors.
+    `exclusive` are groups of names of models of which no two ever run at the same time, so that they share memory. All
+    methods raise the errors of mcugen.core.errors.
 
         nets = [Compilation("digits.onnx", "stm32f411"), Compilation("words.onnx", "stm32f411")]
         firmware = Linking(nets, "firmware", exclusive=[("digits", "words")])
@@ -84,7 +84,7 @@ class Linking:
 
     @cached_property
     def plan(self) -> SharingPlan:
-        """Return what the models share.
+        """Return the plan of the functions, arrays and arenas that the models share.
 
         Raises:
             DoesNotFitError: The board has no room for all models.

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device validation over a wire: the computer's side; the device's side is in templates/validate."""
+"""Device validation over a serial link: the host's side. The device's side is in templates/validate."""

@@ -21,7 +21,16 @@ _LINES = (32, 64)
 
 @dataclass(frozen=True)
 class Gap:
-    """A difference of two tensors: the first differing element in memory order, and how many elements differ."""
+    """A difference of two tensors.
+
+    Attributes:
+        element: Index of the first differing element, in memory order.
+        board: Its value on the board.
+        reference: Its value in the reference.
+        count: Number of differing elements.
+        compared: Number of compared elements.
+        looks_like_cache: Whether the differing bytes fill a few cache lines, as with missing cache maintenance.
+    """
 
     element: int
     board: float
@@ -49,13 +58,13 @@ def judge_result(board: Array, reference: Array, tolerates_steps: bool) -> Verdi
 
 
 def worst(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return the verdict that decides for all."""
+    """Return the worst of several verdicts; UNKNOWN if there is none."""
     order = (Verdict.DIFFERENT, Verdict.CLOSE, Verdict.EXACT)
     return next((verdict for verdict in order if verdict in verdicts), Verdict.UNKNOWN)
 
 
 def gap(board: Array, reference: Array) -> Gap:
-    """Return where two tensors of one shape differ."""
+    """Return the difference of two tensors of equal shape, compared bit by bit."""
     mine, theirs = board.reshape(-1), reference.reshape(-1)
     differ = np.flatnonzero(_bits(mine) != _bits(theirs))
     first = int(differ[0]) if differ.size else 0
@@ -95,7 +104,7 @@ def causes(
 
     Args:
         difference: The difference.
-        identity: What the firmware tells of itself.
+        identity: The firmware's description of itself.
         constants: Names of constants that differ on the board.
         is_float: Whether the layer computes with floats.
         is_repeatable: Whether a second run gave the same results.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to a device over the wire. Requests may be repeated; each is answered once."""
+"""Requests of the validation protocol to a device. A lost request is repeated; the device executes each only once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcugen.deploy.validation.frames import ANSWER, PROTOCOL, REFUSAL, Decoder, 
 from mcugen.deploy.validation.links import Link, drain
 
 COUNTERS = ("none", "DWT", "SysTick", "mcycle", "CCOUNT", "the firmware's own", "esp_cpu")
-"""Cycle counters, by the number that the device sends."""
+"""Names of cycle counters, by the number that the device sends."""
 
 NO_PAUSE = 0xFFFF
 """Layer number of a run that does not pause."""
@@ -45,7 +45,7 @@ class SessionLostError(Exception):
 
 
 class Mode(IntEnum):
-    """Purpose of a run."""
+    """What a run on the device measures."""
 
     PLAIN = 0
     """Run the network as the firmware ships it."""
@@ -58,7 +58,7 @@ class Mode(IntEnum):
 
 
 class RunState(IntEnum):
-    """State of a run."""
+    """State of a run on the device: ended, paused after a layer, or waiting for rows of a streamed input."""
 
     DONE = 0
     PAUSED = 1
@@ -66,7 +66,7 @@ class RunState(IntEnum):
 
 
 class DataKind(IntEnum):
-    """Kinds of data that can be read."""
+    """Kind of data to read from the device: an output, a layer's result, or the words of digests or times."""
 
     OUTPUT = 0
     RESULT = 1
@@ -75,7 +75,7 @@ class DataKind(IntEnum):
 
 @dataclass(frozen=True)
 class Identity:
-    """The firmware's description of itself. Its texts come from the board: untrusted."""
+    """The firmware's description of itself; its texts come from the board and are untrusted."""
 
     name: str
     version: str
@@ -86,7 +86,7 @@ class Identity:
     has_layers: bool
     is_big_endian: bool
     frame: int
-    """Bytes of data in a frame."""
+    """Largest number of bytes of data in a protocol frame."""
     arena: int
     clock_hz: int
     """Frequency of the firmware's counter; 0 if unknown."""
@@ -98,9 +98,15 @@ class Identity:
 
 @dataclass(frozen=True)
 class Progress:
-    """State of a run: done with a status, paused behind a layer, or waiting for rows from number `value` on.
+    """The state of a run on the device.
 
-    `cycles` and `stack` (bytes) are None if not measured. `hook` is the cycles that a layer's hook takes.
+    Attributes:
+        state: DONE, PAUSED or ROWS.
+        value: For DONE, the status that the run function returned; for PAUSED, the layer after which the run pauses;
+            for ROWS, the number of the input row that the run waits for.
+        cycles: Counts of the cycle counter; None if not measured.
+        stack: Peak stack in bytes; None if not measured.
+        hook: Counts that one call of the layer hook takes.
     """
 
     state: RunState
@@ -112,7 +118,7 @@ class Progress:
 
 @dataclass
 class Traffic:
-    """Bytes and frames sent and received, and transmission errors."""
+    """Statistics of the link: bytes sent and received, frames, and transmission errors."""
 
     sent: int = 0
     received: int = 0
@@ -120,7 +126,7 @@ class Traffic:
     answers: int = 0
     repeats: int = 0
     late: int = 0
-    """Answers that had been asked for again already: of those requests nothing was lost."""
+    """Answers that came after their request was repeated; they were not lost, only late."""
     damaged: int = 0
     resets: int = 0
 
@@ -130,14 +136,19 @@ class Traffic:
         return max(self.repeats - self.late, 0)
 
     def seconds(self, baud: int) -> float:
-        """Return the time that the bytes take on a serial line, one direction at a time."""
+        """Return the time in seconds that all bytes take on a serial line, one direction at a time."""
         return (self.sent + self.received) * _BITS_PER_BYTE / baud
 
 
 class Device:
-    """A device on a link. `patience` is the number of seconds of silence after which it counts as lost.
+    """A device on a link, which executes requests of the validation protocol.
 
-    Methods raise SessionLostError where the device was reset, and BoardError where it is silent or refuses.
+    Methods raise SessionLostError if the device was reset, and BoardError if it is silent or refuses the request.
+
+    Args:
+        link: The link.
+        baud: Bits per second of a serial line.
+        patience: Seconds of silence after which the device counts as lost.
     """
 
     def __init__(self, link: Link, baud: int, patience: float) -> None:
@@ -176,25 +187,38 @@ class Device:
         return Identity(name, version, options, compiler, flags, *properties)
 
     def spoil(self, pattern: int) -> None:
-        """Fill the arena with a byte."""
+        """Fill the arena with a byte, to detect reads of stale data."""
         self._ask(Kind.SPOIL, bytes([pattern]))
 
     def write(self, index: int, data: bytes) -> None:
-        """Write an input from its start on, little-endian."""
+        """Write input number `index` of the model; `data` is little-endian."""
         step = self._chunk - 5
         for at in range(0, len(data), step):
             self._ask(Kind.WRITE, struct.pack("<BI", index, at) + data[at : at + step])
 
     def run(self, mode: Mode, pause: int = NO_PAUSE, sizes: tuple[int, ...] = (), *, paints: bool = False) -> Progress:
-        """Run on the written inputs, up to the layer after which to pause."""
+        """Run the model on the written inputs.
+
+        Args:
+            mode: What to measure.
+            pause: Number of the layer after which to pause; NO_PAUSE to run to the end.
+            sizes: Run-time sizes.
+            paints: Whether to measure the stack of the run.
+        """
         return self._run(Kind.RUN, struct.pack(f"<BBH{len(sizes)}i", mode, paints, pause, *sizes))
 
     def resume(self, pause: int = NO_PAUSE) -> Progress:
-        """Continue a paused run until it ends or reaches layer `pause`."""
+        """Continue a paused run until it ends or has computed layer number `pause`."""
         return self._run(Kind.CONTINUE, struct.pack("<H", pause))
 
     def read(self, store: DataKind, index: int, nbytes: int) -> bytes:
-        """Read bytes of an output, of a result behind which the run pauses, or of digests or times; little-endian."""
+        """Read data from the device, little-endian.
+
+        Args:
+            store: An output, a result of the layer after which the run pauses, or the words of digests or times.
+            index: Number of the output or result.
+            nbytes: Bytes to read.
+        """
         parts = []
         for at in range(0, nbytes, self._chunk):
             count = min(self._chunk, nbytes - at)
@@ -206,11 +230,11 @@ class Device:
         self._ask(Kind.RESET)
 
     def constant(self, index: int) -> int:
-        """Return the CRC-32 of an array of constants in the firmware."""
+        """Return the CRC-32 of array number `index` of constants in the firmware."""
         return int.from_bytes(self._ask(Kind.CONSTANT, struct.pack("<H", index), size=4), "little")
 
     def settle(self) -> None:
-        """Wait for late answers."""
+        """Wait some seconds for late answers, so that they are not counted as lost."""
         end = time.monotonic() + _LONGEST_WAIT
         while self.traffic.lost and time.monotonic() < end:
             self._answer(Frame(self._session, 0, 0), time.monotonic() + _FIRST_WAIT)

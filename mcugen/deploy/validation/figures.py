@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data of a validation report."""
+"""The figures of a validation report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mcugen.reporting.figures import ModelFigures
 
 
 class Verdict(StrEnum):
-    """Result of the comparison with the reference: the generated code, run on this computer."""
+    """Result of the comparison with the reference, which is the generated code run on this computer."""
 
     EXACT = "exact"
     CLOSE = "close"
@@ -25,10 +25,20 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class LayerCheck:
-    """A layer on the board: what was compared with the reference, its cycles and stack (None: not measured).
+    """The validation of one layer on the board; None: not measured.
 
-    `instructions`, `cycles_estimate` and `stack_simulated` are the simulator's, where it was asked. Stacks are the peak
-    in bytes while the layer runs, from the frame that calls the network's run function down, that function's included.
+    Attributes:
+        name: Name of its result.
+        origin: Names of its ONNX nodes.
+        op: Its operator.
+        kernel: Its kernel.
+        macs: Number of multiply-accumulates.
+        verdict: Comparison of its results with the reference (Verdict).
+        cycles: Cycles on the board.
+        instructions: Instructions in the simulator.
+        cycles_estimate: Cycles that the simulator estimates.
+        stack: Peak stack on the board in bytes, from the frame of the run function's caller down.
+        stack_simulated: Peak stack in the simulator in bytes.
     """
 
     name: str
@@ -46,10 +56,21 @@ class LayerCheck:
 
 @dataclass(frozen=True)
 class Difference:
-    """The first layer that differs from the reference, and its first differing element.
+    """The first difference from the reference.
 
-    `layer` is its number, -1 for an output that differs where all layers are equal. `count` of `compared` elements
-    differ. `element` is the index in memory's order.
+    Attributes:
+        sample: Number of the sample.
+        layer: Number of the layer; -1 for an output that differs although all layers are equal.
+        name: Name of the layer or output.
+        kernel: Kernel of the layer.
+        dtype: Type of the elements.
+        element: Index of the first differing element, in memory order.
+        board: Its value on the board.
+        reference: Its value in the reference.
+        count: Number of differing elements.
+        compared: Number of compared elements.
+        is_repeatable: Whether a second run gave the same results.
+        causes: Likely causes, the most likely first.
     """
 
     sample: int
@@ -76,7 +97,16 @@ class Difference:
 
 @dataclass(frozen=True)
 class CycleRange:
-    """Cycles of one inference by the firmware's counter: for the first sample, and the extremes of all samples."""
+    """Measured cycles of an inference.
+
+    Attributes:
+        counter: Name of the cycle counter.
+        first: Cycles for the first sample.
+        least: Smallest number of cycles of all samples.
+        most: Largest number of cycles of all samples.
+        clock_hz: Frequency of the counter.
+        milliseconds: Time for the first sample.
+    """
 
     counter: str
     first: int
@@ -88,7 +118,7 @@ class CycleRange:
 
 @dataclass(frozen=True)
 class Simulated:
-    """The simulator's figures for the first sample."""
+    """The simulator's figures for the first sample; `stack` is in bytes, `cycles_note` names the timing model."""
 
     instructions: int | None
     cycles_estimate: int | None
@@ -98,7 +128,19 @@ class Simulated:
 
 @dataclass(frozen=True)
 class Wire:
-    """Traffic over the wire. `seconds` is the time of so many bytes at this baud rate; `lost` counts frames."""
+    """Statistics of the link to the board.
+
+    Attributes:
+        port: Name of the port.
+        baud: Bits per second.
+        sent: Bytes sent.
+        received: Bytes received.
+        frames: Number of frames.
+        lost: Number of lost frames.
+        damaged: Number of damaged frames.
+        resets: Number of resets of the device.
+        seconds: Time that the bytes take at this baud rate.
+    """
 
     port: str
     baud: int
@@ -113,9 +155,28 @@ class Wire:
 
 @dataclass(frozen=True)
 class ValidationReport:
-    """All figures of a validation; None for unknown ones.
+    """The figures of a device validation; None if unknown.
 
-    `outputs` is the verdict on all samples' outputs, `layers_samples` how many samples layers were compared on.
+    Attributes:
+        model: Figures of the model.
+        board: Name of the board.
+        cpu: Its CPU.
+        precision: Main precision of the model.
+        firmware: The firmware's description of itself.
+        samples: Number of samples.
+        accuracy: Accuracy of the outputs.
+        outputs: Verdict on the outputs of all samples.
+        different_samples: Number of samples with a different output.
+        layer_samples: Number of samples for which layers were compared.
+        difference: The first difference.
+        constants_differ: Names of arrays of constants whose checksum differs.
+        cycles: Measured cycles.
+        instructions_estimate: Instructions that the cost model estimates.
+        stack: Peak stack of a call in bytes.
+        simulated: Figures of the simulator.
+        wire: Statistics of the link.
+        layers: Validation of each layer.
+        notes: Remarks.
     """
 
     model: ModelFigures

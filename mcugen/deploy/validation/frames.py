@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames on the wire: a body and its CRC-32 in COBS encoding between zeros. Damaged frames are dropped."""
+"""Frames of the validation protocol: a body and its CRC-32, in COBS encoding between zero bytes.
+
+Damaged frames are dropped.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 PROTOCOL = 2
-"""Version of what is said; both ends must have the same."""
-
+"""Version of the protocol, which must be the same on both sides."""
 HEAD = struct.Struct("<IHB")
-"""Session, sequence number, kind."""
+"""Layout of a frame's header: session, sequence number, kind."""
 
 _CRC = struct.Struct("<I")
 _LONGEST_RUN = 254
@@ -22,7 +24,7 @@ _MAX_UNFINISHED_BYTES = 1 << 16
 
 
 class Kind(IntEnum):
-    """Kind of a request; the kind of its answer has ANSWER added."""
+    """Kind of a request; the kind of its answer is larger by ANSWER."""
 
     HELLO = 1
     TEXT = 2
@@ -36,7 +38,9 @@ class Kind(IntEnum):
 
 
 ANSWER = 0x80
+"""Difference between the kinds of an answer and of its request."""
 REFUSAL = 0xFF
+"""Kind of an answer that refuses a request; its data is a Reason."""
 
 
 class Reason(IntEnum):
@@ -49,7 +53,7 @@ class Reason(IntEnum):
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame of either side. An answer has the session and sequence number of its request."""
+    """A frame of either side; an answer has the session and sequence number of its request."""
 
     session: int
     sequence: int
@@ -57,7 +61,7 @@ class Frame:
     payload: bytes = b""
 
     def encoded(self) -> bytes:
-        """Return the bytes that go over the wire."""
+        """Return the bytes to send."""
         body = HEAD.pack(self.session, self.sequence, self.kind) + self.payload
         return b"\0" + _cobs_encode(body + _CRC.pack(zlib.crc32(body))) + b"\0"
 
@@ -97,11 +101,11 @@ class Decoder:
 
     def __init__(self) -> None:
         self.damaged = 0
-        """Runs of bytes between zeros that were no frame."""
+        """Number of byte sequences between zeros that were not valid frames."""
         self._open = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Yield the frames that end within these bytes."""
+        """Take received bytes, and yield the frames that they complete."""
         *ended, begun = data.split(b"\0")
         for part in ended:
             whole, self._open = bytes(self._open + part), bytearray()

@@ -32,7 +32,10 @@ class Link(Protocol):
         """Return the name of the link for messages."""
 
     def read(self, seconds: float) -> bytes:
-        """Return the received bytes; wait at most `seconds` for the first."""
+        """Return the bytes received so far.
+
+        Wait at most `seconds` for the first one, and return b"" if none arrives.
+        """
 
     def write(self, data: bytes) -> None:
         """Send all bytes."""
@@ -68,7 +71,7 @@ class SerialLink:
             raise BoardError(f"{port}: the port must open", str(error), _ports()) from error
 
     def read(self, seconds: float) -> bytes:
-        """See Link."""
+        """Return the bytes received so far; wait at most `seconds` for the first one (Link.read)."""
         try:
             self._port.timeout = seconds
             first = self._port.read(1)
@@ -78,7 +81,7 @@ class SerialLink:
             raise _broken(self.name, error) from error
 
     def write(self, data: bytes) -> None:
-        """See Link."""
+        """Send all bytes (Link.write)."""
         try:
             self._port.write(data)
             self._port.flush()
@@ -86,7 +89,7 @@ class SerialLink:
             raise _broken(self.name, error) from error
 
     def close(self) -> None:
-        """See Link."""
+        """Close the link."""
         self._port.close()
 
 
@@ -113,7 +116,7 @@ class SocketLink:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def read(self, seconds: float) -> bytes:
-        """See Link."""
+        """Return the bytes received so far; wait at most `seconds` for the first one (Link.read)."""
         ready, _, _ = select.select([self._socket], [], [], seconds)
         if not ready:
             return b""
@@ -126,19 +129,19 @@ class SocketLink:
         return data
 
     def write(self, data: bytes) -> None:
-        """See Link."""
+        """Send all bytes (Link.write)."""
         try:
             self._socket.sendall(data)
         except OSError as error:
             raise _broken(self.name, error) from error
 
     def close(self) -> None:
-        """See Link."""
+        """Close the link."""
         self._socket.close()
 
 
 class ProcessLink:
-    """A program whose standard input and output are the wire."""
+    """A program on this computer that talks over its standard input and output."""
 
     def __init__(self, command: Sequence[str], name: str, folder: Path | None = None) -> None:
         self.name = name
@@ -148,7 +151,7 @@ class ProcessLink:
         )
 
     def read(self, seconds: float) -> bytes:
-        """See Link."""
+        """Return the bytes received so far; wait at most `seconds` for the first one (Link.read)."""
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], seconds)
         if not ready:
@@ -159,7 +162,7 @@ class ProcessLink:
         return data
 
     def write(self, data: bytes) -> None:
-        """See Link."""
+        """Send all bytes (Link.write)."""
         assert self._process.stdin is not None
         left = memoryview(data)
         try:
@@ -172,7 +175,7 @@ class ProcessLink:
             raise _broken(self.name, self._last_words()) from error
 
     def close(self) -> None:
-        """See Link."""
+        """Close the link."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._errors):
@@ -193,7 +196,7 @@ def _broken(name: str, reason: object) -> BoardError:
 
 
 def drain(link: Link, seconds: float) -> None:
-    """Discard what was sent before, until nothing arrives for `seconds`."""
+    """Discard received bytes until nothing arrives for `seconds`, but for at most four times as long."""
     end = time.monotonic() + 4 * seconds
     while link.read(seconds) and time.monotonic() < end:
         pass

@@ -73,7 +73,7 @@ class _ProbeLink:
         raise NotImplementedError
 
     def read(self, seconds: float) -> bytes:
-        """See Link."""
+        """Return the bytes received so far; wait at most `seconds` for the first one (Link.read)."""
         end = time.monotonic() + seconds
         try:
             while not (data := self._take()) and time.monotonic() < end:
@@ -83,14 +83,14 @@ class _ProbeLink:
         return data
 
     def write(self, data: bytes) -> None:
-        """See Link."""
+        """Send all bytes (Link.write)."""
         try:
             self._give(data)
         except self._failures as error:
             raise self._broken(error) from error
 
     def close(self) -> None:
-        """See Link."""
+        """Close the link."""
         self._session.close()
 
     def _broken(self, error: Exception) -> BoardError:

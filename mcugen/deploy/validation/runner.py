@@ -28,7 +28,7 @@ from mcugen.simulation.execute import Sample, cut_outputs, input_array, sizes_of
 T = TypeVar("T")
 
 SPOIL_BYTE = 0xA5
-"""Byte that fills the arena before each sample."""
+"""Byte that the arena is filled with before each sample."""
 
 _MAX_RESETS_IN_ROW = 3
 """Largest number of resets in a row during one action."""
@@ -54,13 +54,20 @@ def _protocol_error(place: str, pause: int) -> BoardError:
 
 @dataclass
 class Runner:
-    """A device, and the model that it must have. Samples are the model's inputs by name, as the code takes them."""
+    """Runs samples of a model on a device, and reads results; repeats a sample if the device is reset.
+
+    Attributes:
+        device: The device.
+        bundle: The model that its firmware must contain.
+        samples: Inputs of the samples by name, as the generated code takes them.
+        identity: The firmware's description of itself, once connected.
+    """
 
     device: Device
     bundle: Bundle
     samples: Sequence[Sample]
     check: Callable[[Identity], None]
-    """Is told who answers, each time a session begins; raises BoardError for another firmware."""
+    """Called with the firmware's identity when a session begins; raises BoardError for another firmware."""
     identity: Identity | None = None
     _next: dict[bool, int | None] = field(default_factory=dict)
     """Next sample of a model with state, for the network without (False) and with hooks (True)."""
@@ -70,7 +77,10 @@ class Runner:
         return self._safely("it was asked who it is", lambda: self._identity())
 
     def outputs(self, index: int, paints: bool = False) -> tuple[dict[str, Array], Progress]:
-        """Return the outputs that the network, as the firmware ships it, computes for a sample."""
+        """Run sample number `index` without hooks, and return its outputs by name and the state of the run.
+
+        With `paints`, the stack of the run is measured.
+        """
 
         def run() -> tuple[dict[str, Array], Progress]:
             progress = self._run(index, Mode.PLAIN, paints=paints)
@@ -79,23 +89,29 @@ class Runner:
         return self._safely(f"it ran sample {index}", run)
 
     def digests(self, index: int) -> list[int]:
-        """Return the CRC-32 of each result of layers for a sample, in the order of the bundle's validation."""
+        """Return the CRC-32 of each layer result for a sample, in the order of `bundle.validation.results`."""
         return self._words(index, Mode.DIGESTS, len(self._validation.results))[0]
 
     def times(self, index: int) -> list[int | None]:
-        """Return the cycles of each layer for a sample; None for layers that were not measured."""
+        """Return the cycles of each layer for sample number `index`; None for layers that were not measured."""
         words, progress = self._words(index, Mode.TIMES, len(self.bundle.layers))
         if self.identity is None or self.identity.counter == "none":
             return [None] * len(words)
         return [None if word == UNMEASURED_VALUE else max(word - progress.hook, 0) for word in words]
 
     def stacks(self, index: int) -> list[int | None]:
-        """Stack of each layer in bytes, from what calls the run function down; None where it was not measured."""
+        """Return the peak stack of each layer in bytes for a sample; None for layers that were not measured.
+
+        It is measured from the frame of the run function's caller down.
+        """
         words, _ = self._words(index, Mode.STACKS, len(self.bundle.layers))
         return [None if word == UNMEASURED_VALUE else word for word in words]
 
     def results(self, index: int, counts: Mapping[int, int]) -> dict[int, Array]:
-        """Return the first elements of layers' results for a sample, by result number; `counts` gives their counts."""
+        """Return the first elements of some layer results for sample number `index`, by result number.
+
+        `counts` maps the numbers of the results to the number of elements to read.
+        """
 
         def run() -> dict[int, Array]:
             fetched: dict[int, Array] = {}

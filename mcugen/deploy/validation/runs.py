@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of measured runs: the cycles of layers on boards, by kernel (docs/validate.md has the format)."""
+"""Files of measured runs: cycles of layers on boards, by kernel (docs/validate.md describes the format)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from mcugen.deploy.validation.figures import ValidationReport
 
 @dataclass(frozen=True)
 class RunsFile:
-    """A file of runs to which a run is added; it is read before the board runs, so that a bad file loses no run."""
+    """A file of measured runs that a new run is added to.
+
+    The file is read before the board runs, so that no run is lost because of an invalid file.
+    """
 
     path: Path
     runs: tuple[Any, ...]
 
     @classmethod
     def at(cls, path: Path) -> RunsFile:
-        """Return the file of runs at a path, which need not exist.
+        """Read the file of runs at a path; a file that does not exist has no runs.
 
         Raises:
             UsageError: The file holds something else.
@@ -36,7 +39,7 @@ class RunsFile:
             raise UsageError(rule, error.found, "name another") from error
 
     def add(self, report: ValidationReport) -> None:
-        """Write the file with one more run."""
+        """Write the file with the run of a validation report added."""
         write_text(self.path, runs_text([*self.runs, _run(report)]))
 
 

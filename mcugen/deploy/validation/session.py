@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The course of a validation, from the first frame to the report."""
+"""A device validation, from the first request to the report."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from mcugen.simulation.simulation import Execution, Setup, simulate_layer_stacks
 from mcugen.simulation.timer import SysTick
 
 SIMULATOR_PORT = "simulator"
-"""Name of the port that stands for a simulated board: QEMU's machine, or this computer."""
+"""Value of `--port` for a simulated board: QEMU's machine, or this computer."""
 
 _MAX_FETCHED_BYTES = 1 << 16
 """Largest number of bytes of a tensor that are fetched to locate a difference."""
@@ -53,10 +53,14 @@ _MAX_COMPARED_FLOATS = 1 << 10
 
 @dataclass(frozen=True)
 class Wiring:
-    """The connection to the board.
+    """The connection to the board, and the extent of the validation.
 
-    `patience` is the silence after which to give up, in seconds. Layers are compared for the first `layer_samples`
-    samples. `simulates` adds the simulator's figures.
+    Attributes:
+        port: Value of `--port`.
+        baud: Bits per second of a serial port.
+        patience: Seconds of silence after which to give up.
+        layer_samples: Number of samples, from the first one on, for which layers are compared.
+        simulates: Whether to add the simulator's figures.
     """
 
     port: str
@@ -71,7 +75,7 @@ class Wiring:
 
 
 def validate_model(net: Compilation, wiring: Wiring) -> ValidationReport:
-    """Run the evaluation samples, or a random one, on the board; see `validate`."""
+    """Validate a compiled model on a board with its evaluation samples, or with a random one; see `validate`."""
     if wiring.port == SIMULATOR_PORT:
         _require_serial_port(net.target)
     compiled = net.compiled

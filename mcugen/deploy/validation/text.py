@@ -24,6 +24,7 @@ _WORDS = {
 }
 
 Row = tuple[str, str, str]
+"""Label, value and note of a figure."""
 
 LAYER_CHECK_COLUMNS: tuple[tuple[str, bool, Callable[[LayerCheck], str]], ...] = (
     ("kernel", False, lambda layer: layer.kernel),
@@ -47,7 +48,7 @@ def title(report: ValidationReport) -> str:
 
 
 def totals(report: ValidationReport) -> list[Row]:
-    """Return the label, value and note of each figure."""
+    """Return the rows of the report's total figures."""
     rows = [("outputs", _WORDS[Verdict(report.outputs)], _outputs(report))]
     rows.append(("layers", _WORDS[_layers(report)], f"on {report.layer_samples} samples, beside this computer's"))
     if report.accuracy is not None:
@@ -102,7 +103,7 @@ def _simulated_note(simulated: int | None) -> str:
 
 
 def findings(report: ValidationReport) -> list[str]:
-    """Return lines on differing weights, and on the first difference with its likely causes."""
+    """Return lines of text on differing weights, and on the first difference with its likely causes."""
     lines = [f"weights on the board differ: {name}" for name in report.constants_differ]
     difference = report.difference
     if difference is not None:
