@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages in a real browser: Debian's Chromium, driven by Selenium."""
+"""Opens pages in a real browser: Debian's Chromium, driven by Selenium."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ needs_chromium = pytest.mark.skipif(
 
 
 class Page:
-    """A page that is open."""
+    """An open page."""
 
     def __init__(self, driver: Any) -> None:
         self.driver = driver
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """The value of `return …`."""
+        """Return the value of a script `return …`."""
         return self.driver.execute_script(script, *arguments)
 
     @property
     def errors(self) -> list[str]:
-        """What the console was told; icons aside, which browsers ask for by themselves."""
+        """Return the messages on the console, without those on icons, which browsers request by themselves."""
         return [entry["message"] for entry in self.driver.get_log("browser") if "favicon" not in entry["message"]]
 
     @property
     def requests(self) -> list[str]:
-        """What was asked of the network."""
+        """Return the network requests of the page."""
         messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         urls = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
         return [url for url in urls if not url.startswith(("data:", "file:"))]
@@ -42,7 +42,7 @@ class Page:
 
 @contextmanager
 def opened(path: Path, width: int = 1400, dark: bool = False, seconds: float = 60) -> Iterator[Page]:
-    """The page, once its charts are drawn."""
+    """Yield the page once its charts are drawn."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
     from selenium.webdriver.support.ui import WebDriverWait
@@ -67,7 +67,7 @@ def opened(path: Path, width: int = 1400, dark: bool = False, seconds: float = 6
 
 
 def screenshot(page: Page, path: Path) -> None:
-    """Of the whole page."""
+    """Write a screenshot of the whole page."""
     import base64
 
     height = page.run("return document.documentElement.scrollHeight")

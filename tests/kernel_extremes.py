@@ -31,7 +31,7 @@ TINY, HUGE = 1e-40, 1e30
 
 @dataclass(frozen=True)
 class End:
-    """A way to go to the ends: of zero points, perhaps of scales of results, or of weights."""
+    """A set of extreme values: of zero points, and optionally of scales of results or of weights."""
 
     high: bool
     scale: float | None = None
@@ -90,7 +90,7 @@ def trained_values(models: Sequence[CompiledModel]) -> Mapping[str, Mapping[str,
 
 
 def _ends(array: Array) -> list[Array]:
-    """Three of the same shape and type."""
+    """Return three arrays of the shape and type, at the ends of the type."""
     if array.dtype.kind in "iu":
         limits = np.iinfo(array.dtype)
         return [np.full_like(array, number) for number in (limits.min, limits.max, limits.max // 2)]
@@ -101,7 +101,7 @@ def _ends(array: Array) -> list[Array]:
 
 
 def _at(model: onnx.ModelProto, end: End) -> onnx.ModelProto:
-    """The model with the zero points, scales and weights of an end."""
+    """Return the model with the zero points, scales and weights of an end."""
     moved = _copy(model)
     constants = {tensor.name: tensor for tensor in moved.graph.initializer}
     results = {output.name for output in moved.graph.output}
@@ -125,7 +125,7 @@ def _at(model: onnx.ModelProto, end: End) -> onnx.ModelProto:
 
 
 def _least(made: CompiledModel) -> onnx.ModelProto:
-    """The model with axes of inputs as short as its kernels take them, one after the other."""
+    """Return the model with input axes as short as its kernels accept them, one axis after the other."""
     least, kernels = made.model, _kernels(made)
     for port, info in enumerate(made.model.graph.input):
         for axis, dim in enumerate(info.type.tensor_type.shape.dim):

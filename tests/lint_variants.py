@@ -14,8 +14,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
-from forms import MODELS, OF_FILES_AND_RAW_DATA, PATH, floats, quantized
 from lint_models import KERNEL, PLAIN, VARIANT
+from model_variants import MODELS, OF_FILES_AND_RAW_DATA, PATH, floats, quantized
 from onnx_models import Net
 from portable_models import WEIGHTS, learning_model, portable_models
 from shared_models import MODELS as SHARED

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generated int8 networks of the kinds that run on microcontrollers, as exports of TFLite write them: explicit Pads."""
+"""Generates int8 networks for microcontrollers, with explicit Pads as exports of TFLite have them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import onnx
 from onnx_models import Net
 
 SCALE = 0.05
-"""Of all activations."""
+"""Scale of all activations."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ MCUNET_VWW = (
     Block(6, 5, 96),
     Block(6, 5, 160),
 )
-"""As the networks of MCUNet are built (Lin et al., 2020)."""
+"""Blocks as in the networks of MCUNet (Lin et al., 2020)."""
 
 
 MOBILENET_V2_035 = (
@@ -66,7 +66,7 @@ class QuantizedNet(Net):
             self.x = self.fake(self.input("x", *shape), SCALE)
 
     def weights(self, *shape: int) -> str:
-        """int8, one scale an output channel, so that outputs spread as inputs do."""
+        """Return int8 weights with a scale per output channel, so that outputs spread as inputs do."""
         codes = self.random.integers(-127, 128, shape).astype(np.int8)
         scales = self.random.uniform(0.8, 1.2, shape[0]) / (73 * np.sqrt(np.prod(shape[1:])))
         scale = self.const(scales.astype(np.float32))
@@ -76,7 +76,7 @@ class QuantizedNet(Net):
     def conv(
         self, x: str, inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, *, relu: bool = True
     ) -> str:
-        """As TFLite has it: SAME padding in the window for stride 1, else a Pad of its own between conversions."""
+        """Add a convolution as TFLite writes it: SAME padding in the window for stride 1, else a separate Pad."""
         pads = [kernel // 2] * 4
         if stride > 1 and kernel > 1:
             widths = self.const([0, 0, *pads[:2], 0, 0, *pads[2:]], np.int64)
@@ -87,7 +87,7 @@ class QuantizedNet(Net):
         return self.fake(self.op("Clip", y, self.const(0.0), self.const(6.0)) if relu else y, SCALE)
 
     def inverted_residual(self, x: str, inputs: int, block: Block) -> str:
-        """Expand, depthwise, project, add."""
+        """Add expansion, depthwise convolution, projection and sum."""
         wide = inputs * block.expansion
         y = x if block.expansion == 1 else self.conv(x, inputs, wide, 1)
         y = self.conv(y, wide, wide, block.kernel, block.stride, wide)
@@ -124,7 +124,7 @@ def mobile_net(
 
 
 def u_net(size: int = 32, widths: Sequence[int] = (16, 32, 64), *, is_integer: bool = False) -> onnx.ModelProto:
-    """Down by pooling, up by transposed convolutions, with concatenations of channels between the two."""
+    """Return a U-Net: down by pooling, up by transposed convolutions, with concatenations between the two."""
     net = QuantizedNet((size, size), is_integer=is_integer)
     y, channels, skips = net.x, 3, []
     for width in widths[:-1]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of one node, with what they are fed, beside ONNX Runtime."""
+"""Models of one node with inputs, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Operand = Array | Fixed | None
 
 @dataclass
 class Case:
-    """One node: operands (inputs of the model unless Fixed), element types of the outputs ("" for one left out)."""
+    """One node: operands (inputs of the model unless Fixed) and element types of outputs ("": output left out)."""
 
     op_type: str
     operands: Sequence[Operand]
@@ -43,7 +43,7 @@ class Case:
         return net.plain_model()
 
     def add_to(self, net: Net, prefix: str) -> None:
-        """The node with inputs and outputs of its own."""
+        """Add the node to a network, with separate inputs and outputs."""
         names = []
         for index, operand in enumerate(self.operands):
             if operand is None:
@@ -80,6 +80,6 @@ def whole(*numbers: object, dtype: type = np.int32) -> Array:
 
 
 def agrees(case: Case) -> None:
-    """The numpy reference of the compiled graph, beside ONNX Runtime."""
+    """Check the numpy reference of the compiled graph against ONNX Runtime."""
     model = case.model()
     assert_close(numpy_outputs(model, case.feeds), onnxruntime_outputs(model, case.feeds), case.relative)

@@ -52,12 +52,12 @@ class Portable:
 
     @property
     def kernels(self) -> set[str]:
-        """The templates of its code."""
+        """Return the templates of its code."""
         return _kernels(self.model)
 
     @property
     def has_doubles(self) -> bool:
-        """Whether it computes in float64."""
+        """Return whether it computes in float64."""
         return any(b.dtype is DType.FLOAT64 for b in self.model.program.buffers)
 
 
@@ -111,7 +111,7 @@ def models_for(wanted: Sequence[Kernel]) -> list[Portable]:
 
 @cache
 def _others() -> list[Portable]:
-    """Of no kernel in particular."""
+    """Return small models that are chosen for no kernel in particular."""
     return [*_quantized(), *_rows()]
 
 
@@ -122,7 +122,7 @@ def _portable(net: Net, name: str, board: Board | None = None, options: CompileO
 
 
 def _with_numpy(compiled: CompiledModel, feeds: Feeds) -> Portable:
-    """Without the outputs that only tell the sizes of others."""
+    """Return the model with numpy's outputs, without those that only give sizes of others."""
     sizes = {symbol.output for symbol in compiled.program.symbols}
     found = compiled.interpret(feeds)
     return Portable(compiled, feeds, {name: array for name, array in found.items() if name not in sizes})
@@ -142,7 +142,7 @@ class _Turned:
 
 
 def _real(layers: Layers, name: str, shape: tuple[int, ...]) -> str:
-    """An input, as reals."""
+    """Add an input and return its real value."""
     x = layers.input(name, shape)
     is_real = np.dtype(layers.dtype).kind == "f"
     return x.name if is_real else layers.net.dequantize(x.name, x.scale, x.zero, layers.dtype)
@@ -187,7 +187,7 @@ class _Sums:
 
 @dataclass(frozen=True)
 class _Enlarged:
-    """A transposed convolution that makes its input twice as large."""
+    """A transposed convolution that doubles the size of its input."""
 
     channels: int
     kernel: int
@@ -302,7 +302,7 @@ def _of_onnx(wanted: Sequence[Kernel]) -> Iterator[Portable]:
 
 @cache
 def _tests() -> list[Case]:
-    """The small ones first."""
+    """Return ONNX's tests of operators, small models first."""
     return sorted((c for c in cases(("node",)) if isinstance(c, Case)), key=_size)
 
 
@@ -347,7 +347,7 @@ def quantized_operators() -> Iterator[tuple[str, Net]]:
 
 
 def _codes(net: Net, dtype: type, index: int, *shape: int) -> str:
-    """An input of codes, as reals."""
+    """Add a quantized input and return its real value."""
     return net.dequantize(net.input(f"x{index}", *shape, dtype=dtype), *_CODES, dtype)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a model that shows a fault as small as it can: fewer outputs, fewer nodes, tensors that become inputs."""
+"""Reduces a model that shows a fault: fewer outputs, fewer nodes, tensors that become inputs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import onnx
 from onnx import helper
 
 Fails = Callable[[onnx.ModelProto], bool]
-"""Whether a model still shows the fault."""
+"""Returns whether a model still shows the fault."""
 
 
 def reduced(model: onnx.ModelProto, fails: Fails) -> onnx.ModelProto:
-    """A model that fails and of which no single step of `_smaller` fails. Greedy: the first that does is taken."""
+    """Reduce greedily; return a failing model of which no single step of `_smaller` fails."""
     current = model
     while True:
         following = next((m for m in _smaller(current) if fails(m)), None)
@@ -23,7 +23,7 @@ def reduced(model: onnx.ModelProto, fails: Fails) -> onnx.ModelProto:
 
 
 def _smaller(model: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
-    """Valid models with less: fewer outputs, or the results of a node given instead of computed."""
+    """Yield smaller valid models: with fewer outputs, or with results of a node as inputs."""
     for names in _fewer([output.name for output in model.graph.output]):
         yield from _valid(_with_outputs(model, names))
     types = _types(model)
@@ -34,7 +34,7 @@ def _smaller(model: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
 
 
 def _fewer(names: list[str]) -> Iterator[list[str]]:
-    """Either half, then all but one."""
+    """Yield either half, then all but one."""
     half = len(names) // 2
     if half:
         yield from (names[:half], names[half:])
@@ -43,7 +43,7 @@ def _fewer(names: list[str]) -> Iterator[list[str]]:
 
 
 def _types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
-    """Of tensors between nodes, where all is known."""
+    """Return types of the tensors between nodes that shape inference knows."""
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     return {
         info.name: info.type
@@ -62,7 +62,7 @@ def _with_outputs(model: onnx.ModelProto, names: list[str]) -> onnx.ModelProto:
 
 
 def _given(model: onnx.ModelProto, node: onnx.NodeProto, types: dict[str, onnx.TypeProto]) -> onnx.ModelProto:
-    """The node is gone, and its results are inputs; outputs among them are not."""
+    """Return the model without the node, whose results become inputs and are no outputs any more."""
     copy = onnx.ModelProto.FromString(model.SerializeToString())
     copy.graph.node.remove(next(n for n in copy.graph.node if n.output == node.output))
     kept = [output for output in copy.graph.output if output.name not in node.output]
@@ -73,7 +73,7 @@ def _given(model: onnx.ModelProto, node: onnx.NodeProto, types: dict[str, onnx.T
 
 
 def _pruned(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Without what no output depends on."""
+    """Return the model without what no output depends on."""
     graph = model.graph
     wanted, kept = {output.name for output in graph.output}, []
     for node in reversed(graph.node):
@@ -92,7 +92,7 @@ def _pruned(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Names of inputs, those of its bodies too."""
+    """Yield the names of a node's inputs, those of its bodies included."""
     yield from node.input
     for attribute in node.attribute:
         for inner in attribute.g.node:
@@ -101,7 +101,7 @@ def _reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _valid(model: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
-    """The model, if it has outputs and is valid: a fault must not become another one."""
+    """Yield the model if it has outputs and is valid, so that a fault does not become another one."""
     if not model.graph.output:
         return
     try:

@@ -39,18 +39,18 @@ DATASETS = {
 
 
 def dataset(name: str, split: str = "eval") -> Path:
-    """The .npz that belongs to a model."""
+    """Return the .npz file of a model's data."""
     key = next(value for prefix, value in DATASETS.items() if name.startswith(prefix))
     return DATA / f"{key}_{split}.npz"
 
 
 def options(name: str) -> mcugen.CompileOptions:
-    """Symbolic dimensions bound to 1."""
+    """Return options with symbolic dimensions bound to 1."""
     return mcugen.CompileOptions(dims={"batch": 1} if "dynbatch" in name else {})
 
 
 def roomy(board: str) -> Board:
-    """A board's CPU with memory enough for every model: what is tested is the code, not the fit."""
+    """Return a board with the same CPU and enough memory for every model; tests check the code, not the fit."""
     found = mcugen.load_board(board)
     memories = tuple(dataclasses.replace(m, size=1 << 25, origin=m.origin) for m in found.memories)
     return dataclasses.replace(found, memories=memories)
@@ -59,7 +59,7 @@ def roomy(board: str) -> Board:
 def recorded(
     name: str, compiled: mcugen.CompiledModel
 ) -> tuple[list[dict[str, np.ndarray]], list[dict[str, np.ndarray]]]:
-    """The three inputs beside a model and the outputs to expect."""
+    """Return the three inputs beside a model and the expected outputs."""
     io = np.load(MODELS / f"{name}.io.npz")
     inputs = [
         {e.name: io[f"in{k}_{i}"].reshape(e.shape) for i, e in enumerate(compiled.program.inputs)} for k in range(3)
@@ -74,7 +74,7 @@ def recorded(
 
 
 def integer_graph(model: onnx.ModelProto) -> Graph:
-    """The graph right after quantized operators became integers, still channels-first and named as in ONNX."""
+    """Return the graph right after conversion to integers, still channels-first and named as in ONNX."""
     graph = import_model(model, "net")
     for pass_, _ in PIPELINE:
         while pass_(graph) and pass_ is not convert_qdq:
@@ -85,7 +85,7 @@ def integer_graph(model: onnx.ModelProto) -> Graph:
 
 
 def tensors_of_onnxruntime(model: onnx.ModelProto, samples: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
-    """Every quantized tensor of the model for each sample, graph optimization off; uint8 ones as int8."""
+    """Return every quantized tensor of the model for each sample, graph optimization off; uint8 as int8."""
     instrumented = onnx.ModelProto()
     instrumented.CopyFrom(model)
     model = instrumented

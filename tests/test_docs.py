@@ -20,6 +20,19 @@ from mcugen.reporting.stored import report_schema
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def test_files_that_documents_and_code_name_exist() -> None:
+    """Check paths in documents, docstrings and comments; recipes name files that a reader writes."""
+    sources = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    sources += [path for folder in ("mcugen", "tools") for path in (ROOT / folder).rglob("*.py")]
+    sources.remove(ROOT / "docs" / "recipes.md")
+    sources.remove(ROOT / "CHANGELOG.md")
+    path_of_file = re.compile(r"(?<![\w/.])(?:mcugen|tests|tools)/[\w/]+\.(?:py|txt)\b")
+    named = {(path.name, name) for path in sources for name in path_of_file.findall(path.read_text())}
+    assert len(named) > 100
+    folders = (ROOT, ROOT / "tests")  # Requirements name tests by their paths within tests/.
+    assert [(file, name) for file, name in sorted(named) if not any((f / name).is_file() for f in folders)] == []
+
+
 def test_operator_table_is_current() -> None:
     text = (ROOT / "docs" / "operators.md").read_text()
     between = text.split("<!-- operators:begin -->\n")[1].split("<!-- operators:end -->")[0]

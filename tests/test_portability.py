@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from bundle_batch import combine
 from compilers import OTHERS, assert_accepted
-from exported import first_line
+from export_packages import first_line
 from narrow_int import overflows
 from onnx_models import Net, assert_close
 from portable_models import STEPS, WEIGHTS, Portable, learning_model, models_for, portable_models

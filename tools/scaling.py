@@ -72,7 +72,7 @@ def totals(found: Sequence[Spent]) -> Mapping[int, float]:
 
 
 def on_paper(tasks: Sequence[float], start: float, workers: int) -> float:
-    """Return the seconds until the last task is done, in their order; a worker needs `start` seconds first."""
+    """Return the seconds until the last task is done, in order; a worker first needs `start` seconds."""
     free = [start] * workers
     for seconds in tasks:
         heapq.heapreplace(free, free[0] + seconds)

@@ -202,7 +202,7 @@ def _gaps(apart: Sequence[Interval], max_distance: int) -> list[Interval]:
     """Return what is left from -`max_distance` to `most` between sorted, disjoint intervals.
 
     The solver could take it as the domain of a difference, but OR-tools 9.15 then returns non-optimal solutions as
-    optimal: tests/lir/test_exact.py.
+    optimal: tests/memory/test_exact.py.
     """
     ends = [-max_distance - 1, *(end for interval in apart for end in interval), max_distance + 1]
     between = zip(ends[::2], ends[1::2], strict=True)

@@ -15,7 +15,7 @@ __attribute__((noreturn)) void semihosting_exit(uint32_t code);
 __attribute__((noreturn)) void start(void);
 __attribute__((noreturn)) void report_fault(uint32_t exception, uint32_t pc);
 
-/* What tells the instructions retired so far; mcugen knows how (simulate/timer.py). */
+/* What tells the instructions retired so far; mcugen knows how (mcugen/simulation/timer.py). */
 struct reading {
     uint32_t words[3];
 };

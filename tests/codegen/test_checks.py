@@ -14,7 +14,7 @@ from c_programs import build_and_run, check_compiles, write
 from command_line import mcugen
 from compilers import command, run
 from flip_constants import campaign
-from forms import floats, quantized, sized, stateful
+from model_variants import floats, quantized, sized, stateful
 from onnx_models import Net
 
 from mcugen import CompileOptions, compile_model, load_board

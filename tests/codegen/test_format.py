@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from forms import MODELS, OF_FILES_AND_RAW_DATA
+from model_variants import MODELS, OF_FILES_AND_RAW_DATA
 
 from mcugen import compile_model
 from mcugen.core.resources import resource_dir

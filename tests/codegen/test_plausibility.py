@@ -13,7 +13,7 @@ import onnx
 import pytest
 from c_programs import build_and_run, check_compiles, write
 from command_line import mcugen
-from forms import floats, quantized, sized
+from model_variants import floats, quantized, sized
 from onnx_models import Net
 
 from mcugen import CompileOptions

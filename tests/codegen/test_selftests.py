@@ -14,7 +14,7 @@ import onnx
 import pytest
 from c_programs import build_and_run, check_compiles, write
 from command_line import mcugen
-from forms import PATH, floats, quantized, sized, stateful
+from model_variants import PATH, floats, quantized, sized, stateful
 from onnx_models import Net
 
 from mcugen import CompileOptions, Places

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from c_programs import build_and_run, check_compiles
-from forms import branching, floats, quantized, sized, stateful
+from model_variants import branching, floats, quantized, sized, stateful
 from onnx_models import Net
 from typer.testing import CliRunner
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from command_line import mcugen
-from exported import tiny
+from export_packages import tiny
 
 from mcugen.core.board import Board, board_names, load_board
 from mcugen.core.errors import UsageError

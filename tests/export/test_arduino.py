@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from exported import FORMATS, digits, export, first_line, need, run, tiny
+from export_packages import FORMATS, digits, export, first_line, need, run, tiny
 
 from mcugen.export.assemble import package_archive
 from mcugen.export.install import install

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from exported import BOARDS, RISCV_LINK, ROOT, digits, export, need, on_mps2, on_virt, run, tiny
+from export_packages import BOARDS, RISCV_LINK, ROOT, digits, export, need, on_mps2, on_virt, run, tiny
 
 FIRMWARE = ROOT / "examples" / "firmware" / "board"
 PASSED = "digits: self-test passed (0)\n"

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from command_line import mcugen
-from exported import DIGITS, ROOT, need, run
+from export_packages import DIGITS, ROOT, need, run
 
 from mcugen.export.formats import FORMATS
 

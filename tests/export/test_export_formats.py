@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 from compilers import assert_accepted
-from exported import ROOT, files_of, tiny
+from export_packages import ROOT, files_of, tiny
 
 from mcugen.core.board import load_board
 from mcugen.core.errors import UsageError

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from command_line import mcugen
-from exported import ROOT, need, on_mps2, run
+from export_packages import ROOT, need, on_mps2, run
 
 FIRMWARE = ROOT / "examples" / "firmware"
 README = (FIRMWARE / "README.md").read_text()

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from exported import export, need, run, tiny
+from export_packages import export, need, run, tiny
 
 yaml = pytest.importorskip("yaml")
 kconfiglib = pytest.importorskip("kconfiglib")

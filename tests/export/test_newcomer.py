@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from command_line import mcugen
-from exported import DIGITS, ROOT, need, on_mps2, run
+from export_packages import DIGITS, ROOT, need, on_mps2, run
 from test_frameworks import ZEPHYR
 
 BOARD = ROOT / "examples" / "firmware" / "board"

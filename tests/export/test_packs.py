@@ -10,7 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from exported import files_of, need, run, tiny
+from export_packages import files_of, need, run, tiny
 from onnx_models import Net
 from test_conv import quantized_conv
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fed_models import CODES, assert_same_bits, fed, feed_of
 from folder_programs import build_and_run
 from PIL import Image
+from pipeline_models import CODES, assert_same_bits, fed, feed_of
 
 from mcugen.core.errors import UsageError
 from mcugen.hir.types import Array

@@ -12,9 +12,9 @@ import pytest
 import scipy.fft
 import scipy.signal
 import scipy.stats
-from fed_models import assert_same_bits, fed, feed_of
 from folder_programs import build_and_run
 from narrow_int import overflows
+from pipeline_models import assert_same_bits, fed, feed_of
 from test_portability import AVR_GCC, WARNINGS
 
 from mcugen.core.errors import UsageError

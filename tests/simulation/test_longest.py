@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import onnx
 import pytest
-from forms import branching, floats, quantized
+from model_variants import branching, floats, quantized
 from onnx_models import Net
 from shared_models import roomy
 from test_flipped_constants import forest

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 import pytest
 from command_line import mcugen as mcugen_
-from forms import quantized
+from model_variants import quantized
 from shared_models import MODELS, NAMES, options, roomy
 from tiny_models import tiny
 

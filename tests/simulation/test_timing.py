@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from command_line import mcugen
-from forms import branching, floats, quantized
+from model_variants import branching, floats, quantized
 from onnx_models import Net
 from shared_models import MODELS, QUANTIZED, roomy
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import mcugen
-from lines import Noise, Resets, on_socket, on_terminal
 from onnx_models import Net
+from serial_lines import Noise, Resets, on_socket, on_terminal
 
 from mcugen import CompileOptions, compile_model
 from mcugen.api.compilation import Compilation

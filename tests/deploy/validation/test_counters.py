@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from command_line import mcugen
-from lines import on_socket
+from serial_lines import on_socket
 from test_wire import PATIENCE, SAMPLES, small
 
 from mcugen import CompileOptions, compile_model

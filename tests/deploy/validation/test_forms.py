@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from forms import MODELS
-from lines import Resets, on_socket
+from model_variants import MODELS
+from serial_lines import Resets, on_socket
 
 from mcugen import CompiledModel, compile_model
 from mcugen.deploy.validation.figures import ValidationReport, Verdict

@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 import pytest
 from command_line import Done, mcugen
-from lines import Chatter, Fault, Noise, Resets, Rubbish, Silence, WrongBaud, on_socket, on_terminal
 from onnx_models import Net
+from serial_lines import Chatter, Fault, Noise, Resets, Rubbish, Silence, WrongBaud, on_socket, on_terminal
 
 from mcugen import CompileOptions, compile_model
 from mcugen.codegen.bundle import Bundle

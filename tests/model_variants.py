@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that make generated code of every form: what callers pass, how sizes are known, where things lie."""
+"""Small models for each variant of generated code: interfaces of callers, sizes at run time, places of memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATH = "StatefulPartitionedCall/functional_1/block_12_depthwise/batch_normalizat
 
 
 def quantized(long: str = "") -> Net:
-    """Convolutions, a sum, a pool, a dense layer, Softmax, and floats at both ends."""
+    """Return convolutions, a sum, a pool, a dense layer and Softmax, with floats at both ends."""
     random = np.random.default_rng(0)
     net = Net()
     x = net.fake(net.input(f"{long}image", 1, 3, 9, 9), 0.05, 3)
@@ -42,7 +42,7 @@ def floats() -> Net:
 
 
 def sized() -> Net:
-    """A product over a sequence of any length."""
+    """Return a product over a sequence of any length."""
     net = Net()
     x = net.input(f"{PATH}/tokens", "a_dimension_with_a_name_that_explains_everything", 8)
     y = net.op("Softmax", net.op("MatMul", x, net.const(np.ones((8, 8)))))
@@ -59,7 +59,7 @@ def stateful() -> Net:
 
 
 def branching() -> Net:
-    """A loop and a branch in it."""
+    """Return a loop with a branch inside."""
     body = Net(prefix="body_")
     body.inputs += [_scalar("step", np.int64), _scalar("go_on", bool)]
     total = body.input("body_total", 4)
@@ -144,4 +144,4 @@ OF_FILES_AND_RAW_DATA: Mapping[str, tuple[Make, str, CompileOptions]] = {
         ),
     ),
 }
-"""Those whose weights are files, or whose input is made of raw data."""
+"""Models with weights in files, or with an input made of raw data."""

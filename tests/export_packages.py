@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packages of small models, and what builds and runs them."""
+"""Builds packages of small models, and builds and runs what is in them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ ROOT = Path(__file__).resolve().parents[1]
 DIGITS = ROOT / "examples" / "digits" / "digits_int8.onnx"
 
 BOARDS = {"nrf52840": "arm-none-eabi-gcc", "esp32c3": "riscv64-unknown-elf-gcc", "host": "gcc"}
-"""One for each toolchain, and its compiler."""
+"""Board of each toolchain, and its compiler."""
 
 
 def need(*programs: str) -> None:
-    """Skips the test where a program is not installed."""
+    """Skip the test if a program is not installed."""
     missing = [program for program in programs if shutil.which(program) is None]
     if missing:
         pytest.skip(f"needs {', '.join(missing)}")
@@ -38,7 +38,7 @@ def need(*programs: str) -> None:
 
 @cache
 def tiny(board: str = "host", name: str = "tiny", weights_blob: bool = False) -> CompiledModel:
-    """A layer and a softmax of floats, which needs libm."""
+    """Return a model of a dense layer and a softmax in float, which needs libm."""
     random = np.random.default_rng(1)
     net = Net()
     x = net.op("MatMul", net.input("x", 1, 4), net.const(random.standard_normal((4, 3))))
@@ -61,7 +61,7 @@ def export(compiled: CompiledModel, format_: str, folder: Path) -> Path:
 
 
 def run(arguments: Sequence[str | Path], folder: Path, **environment: str) -> str:
-    """What a program prints; it must succeed. Build files choose the compiler, not the tests' $CC."""
+    """Run a program, which must succeed, and return its output. Build files choose the compiler, not the tests' $CC."""
     done = subprocess.run(
         [str(argument) for argument in arguments],
         cwd=folder,
@@ -89,7 +89,7 @@ SECONDS = 20
 
 
 def first_line(command: Sequence[str | Path], folder: Path) -> str:
-    """What a program prints that never ends."""
+    """Return the first line that a program prints which never ends."""
     with subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         timer = Timer(SECONDS, process.kill)
@@ -106,11 +106,11 @@ RISCV_LINK = (
     *("-Wl,--defsym=__flash=0x80000000", "-Wl,--defsym=__flash_size=0x200000"),
     *("-Wl,--defsym=__ram=0x80200000", "-Wl,--defsym=__ram_size=0x200000"),
 )
-"""Start-up and places of picolibc for QEMU's board `virt`."""
+"""Start-up code and memory layout of picolibc for QEMU's board `virt`."""
 
 
 def on_virt(program: Path) -> str:
-    """What a program for RV32 prints on QEMU's board `virt`."""
+    """Return the output of a program for RV32 on QEMU's board `virt`."""
     need("qemu-system-riscv32")
     command = ("qemu-system-riscv32", "-M", "virt", "-bios", "none", "-nographic")
     return run([*command, "-semihosting-config", "enable=on,target=native", "-kernel", program], program.parent)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A device at the other end of a socket or a pseudo-terminal, and what becomes of bytes on the way to it."""
+"""Serial lines over a socket or a pseudo-terminal to a simulated device, with faults on the way."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 
 class Fault:
-    """What a line does to bytes: nothing, unless told otherwise."""
+    """A line that passes bytes unchanged; subclasses change them."""
 
     def to_board(self, data: bytes) -> bytes:
         return data
@@ -25,13 +25,13 @@ class Fault:
         return data
 
     def resets(self) -> bool:
-        """Whether the board is to be reset now."""
+        """Return whether to reset the board now."""
         return False
 
 
 @dataclass
 class Noise(Fault):
-    """Something happens to one of so many bytes, in both directions; seeded."""
+    """A line that damages one of a number of bytes, in both directions; seeded."""
 
     change: Callable[[random.Random, int], Sequence[int]]
     one_of: int
@@ -51,7 +51,7 @@ class Noise(Fault):
 
 @dataclass
 class Silence(Fault):
-    """After so many bytes to the board nothing comes from it any more."""
+    """A line on which nothing comes from the board after a number of bytes to it."""
 
     after: int
 
@@ -65,7 +65,7 @@ class Silence(Fault):
 
 @dataclass
 class Resets(Fault):
-    """The board is reset whenever it was sent so many bytes, so many times."""
+    """A line that resets the board after a number of bytes to it, a number of times."""
 
     every: int
     times: int
@@ -83,7 +83,7 @@ class Resets(Fault):
 
 
 class WrongBaud(Fault):
-    """Half of the bytes, and none of them right: what a line at twice the speed makes of them."""
+    """A line at twice the speed: half of the bytes arrive, and none is right."""
 
     def to_board(self, data: bytes) -> bytes:
         return bytes((byte * 7 + 0x5B) & 0xFF | 0x80 for byte in data[::2])
@@ -92,14 +92,14 @@ class WrongBaud(Fault):
 
 
 class Rubbish(Fault):
-    """What the board says is never heard right."""
+    """A line on which nothing from the board arrives correctly."""
 
     def to_host(self, data: bytes) -> bytes:
         return bytes(byte ^ 0x55 for byte in data)
 
 
 class Chatter(Fault):
-    """A firmware that prints between frames."""
+    """A firmware that prints text between frames."""
 
     def to_host(self, data: bytes) -> bytes:
         return b"[00:00:01.234] tick\r\n" + data
@@ -107,7 +107,7 @@ class Chatter(Fault):
 
 @dataclass
 class Board:
-    """A program whose standard input and output are a board's serial line; it can be reset."""
+    """A program whose standard input and output are a board's serial line, and which can be reset."""
 
     command: Sequence[str]
     process: subprocess.Popen[bytes] | None = None
@@ -118,7 +118,7 @@ class Board:
         self.process = subprocess.Popen(self.command, stdin=pipe, stdout=pipe, stderr=subprocess.PIPE, bufsize=0)
 
     def stop(self) -> bytes:
-        """What it said of errors."""
+        """Stop the program and return what it wrote to stderr."""
         if self.process is None:
             return b""
         with suppress(OSError):
@@ -135,7 +135,7 @@ class Board:
 
 
 def carry(board: Board, fault: Fault, near: Callable[[], int], ends: threading.Event, write: Callable) -> None:
-    """Passes bytes on both ways until told to end."""
+    """Pass bytes in both directions until told to end."""
     board.start()
     while not ends.is_set():
         out = board.process.stdout.fileno()  # type: ignore[union-attr]
@@ -155,7 +155,7 @@ def carry(board: Board, fault: Fault, near: Callable[[], int], ends: threading.E
 
 @contextmanager
 def on_socket(command: Sequence[str], fault: Fault | None = None) -> Iterator[str]:
-    """The port of a board behind a socket."""
+    """Yield the port of a board behind a socket."""
     ends = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -172,7 +172,7 @@ def on_socket(command: Sequence[str], fault: Fault | None = None) -> Iterator[st
 
 @contextmanager
 def on_terminal(command: Sequence[str], fault: Fault | None = None) -> Iterator[str]:
-    """The port of a board behind a pseudo-terminal."""
+    """Yield the port of a board behind a pseudo-terminal."""
     ends = threading.Event()
     master, slave = os.openpty()
     tty.setraw(slave)

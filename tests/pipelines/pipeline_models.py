@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that do next to nothing with an input that is made of raw data, to look at how it is made."""
+"""Models with a minimal network behind an input that is made of raw data."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from mcugen.hir.types import Array
 from mcugen.pipelines import Feed, bind
 
 CODES = (0.03, 3)
-"""Scale and zero point of inputs that are codes."""
+"""Scale and zero point of int8 inputs."""
 
 
 def fed(pipeline: str, *shape: int, coded: bool = False) -> CompiledModel:
-    """A model whose input is made by the pipeline: float32, or int8 codes."""
+    """Return a model whose input the pipeline makes, as float32 or int8."""
     net = Net()
     x = net.dequantize(net.input("x", *shape, dtype=np.int8), *CODES) if coded else net.input("x", *shape)
     net.output(net.op("ReduceMax", x, keepdims=0, out="y"))
@@ -32,7 +32,7 @@ def feed_of(model: CompiledModel) -> Feed:
 
 
 def assert_same_bits(model: CompiledModel, raws: Sequence[Array]) -> None:
-    """The generated C makes of raw data what numpy makes, under the sanitizers."""
+    """Check that the generated C makes of raw data what numpy makes, under the sanitizers."""
     feed = feed_of(model)
     expected = [zlib.crc32(np.ascontiguousarray(feed.sample("raw", raw)).tobytes()) for raw in raws]
     given = [{"x": feed.stages.stored(raw)} for raw in raws]
