@@ -33,11 +33,7 @@ from mcugen.quantization.scheme import code_range
 
 
 def precisions_of_given(graph: Graph) -> tuple[OtherPrecision, ...]:
-    """Return the layers that compute in float32 in a model that was quantized by another tool.
-
-    Args:
-        graph: The optimized graph.
-    """
+    """Return the layers that compute in float32 in a model that was quantized by another tool."""
     islands = float_islands(graph)
     rows = []
     for name, op in float_layers(graph).items():

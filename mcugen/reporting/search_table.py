@@ -22,12 +22,7 @@ NO_SEARCH = "no search: the program must work for all sizes, so that there is on
 
 
 def print_search(trace: SearchTrace, console: Console) -> None:
-    """Print a table of the candidates of each search, in the order in which they were tried; the chosen one is bold.
-
-    Args:
-        trace: The trace of a compilation.
-        console: Where to print.
-    """
+    """Print the candidates of each search in their order; the chosen one is marked and bold."""
     for search in dict.fromkeys(entry.search for entry in trace.entries):
         console.print(f"search: {escape(printable(search))}", highlight=False)
         console.print(_table(list(trace.of(search))))
