@@ -4,7 +4,7 @@ DIGITS := examples/digits
 
 unexport PYTHONDONTWRITEBYTECODE  # without .pyc files each program that a test starts takes a second longer
 
-.PHONY: demo test lint lint-c bench plain-c zoo gallery two-cores costs kernel-table docs quant-study onnx-tests compile-time random-graphs \
+.PHONY: demo test lint lint-c bench plain-c zoo gallery two-cores costs kernel-table docs picture quant-study onnx-tests compile-time random-graphs \
 	fuzz fuzz-graphs fuzz-networks fuzz-inputs hostile tutorial sweep cpu-paths big-endian compilers coverage mutants newest clean \
 	setup setup-demo setup-sweep
 
@@ -21,6 +21,7 @@ lint: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/codespell
 
 lint-c: export PYTHONPATH := tests:tests/ops:tests/quantization:tests/training:tools
 lint-c: setup  ## MISRA C:2012, clang-tidy, -fanalyzer, warnings: the C of every model of ../shared, and of every form; rewrites docs/misra.md
@@ -60,6 +61,10 @@ docs: setup  ## rewrite the generated passages of the documents
 	$(BIN)/python tools/write_docs.py
 	PYTHONPATH=tests:tools $(BIN)/python -W ignore tests/exporters.py
 	PYTHONPATH=tests:tests/ops:tests/quantization:tests/training:tools $(BIN)/python -W ignore tests/proofs.py 0 --write-docs
+
+picture: export PYTHONPATH := tests:tools
+picture: setup  ## the picture of README.md; needs chromium
+	$(BIN)/python -W ignore tools/picture.py
 
 quant-study: setup  ## accuracy of quantized models, by technique and by task; rewrites docs/quantization.md
 	$(BIN)/python -W ignore tools/quant_study.py --write-docs

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from architecture import rooms, walk
 from markers import replace_between_markers
-from performance_summary import summary
+from performance_summary import peers, summary
 
 from mcugen.core.errors import McugenError
 from mcugen.reporting.kernels import kernel_table
@@ -71,8 +71,23 @@ def test_the_summary_is_of_the_tables() -> None:
     assert re.search(r"\| M4 \(5 networks\) \| 0\.[23]\dx \|", summary(text))
 
 
-def test_readme_documents_every_exit_code() -> None:
+def test_readme_compares_by_the_tables() -> None:
+    readme, table = (ROOT / "README.md").read_text(), peers((ROOT / "docs" / "performance.md").read_text())
+    assert replace_between_markers(readme, "peers", table) == readme, "run `make docs`"
+    assert re.search(r"TensorFlow Lite Micro .*\| 5 \| 0\.[23]\d \|", table)
+    assert re.search(r"ExecuTorch .*\| 9 \| 0\.[012]\d \|", table)
+
+
+def test_readme_is_short_and_begins_with_what_it_does() -> None:
     readme = (ROOT / "README.md").read_text()
+    assert len(readme.split()) <= 900
+    assert readme.splitlines()[2].startswith("mcugen compiles ONNX neural networks to plain C")
+    assert readme.index("pip install") < readme.index("```c") < readme.index("make demo")
+    assert "make test" in readme
+
+
+def test_documents_list_every_exit_code() -> None:
+    readme = (ROOT / "docs" / "commands.md").read_text()
     codes = {cls.exit_code for cls in McugenError.__subclasses__()}
     assert len(codes) >= 8
     for code in codes:
@@ -91,7 +106,8 @@ def test_passage_is_rewritten_between_its_markers() -> None:
 @pytest.mark.parametrize(
     ("file", "name"),
     [
-        ("README.md", "demo"),
+        ("README.md", "peers"),
+        ("docs/tutorial.md", "demo"),
         ("docs/operators.md", "operators"),
         ("docs/performance.md", "bench"),
         ("docs/kernels.md", "kernels"),

@@ -86,7 +86,7 @@ install_packages() {
 
 purpose=${1:-}
 case $purpose in
-    demo) extras=. stamps='demo test' ;;
+    demo) extras='.[report,planning]' stamps='demo test' ;;
     test) extras='.[dev]' stamps='test sweep' ;;
     sweep) extras='.[dev]' stamps='test sweep' ;;
     *) die "usage: setup.sh demo|test|sweep [--list]" ;;

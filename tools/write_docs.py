@@ -14,7 +14,7 @@ import tutorial
 from architecture import rooms, walk
 from lint_c import deviation_table
 from markers import replace_between_markers
-from performance_summary import summary
+from performance_summary import peers, summary
 
 from mcugen.cli.option_reference import option_reference
 from mcugen.export.formats import format_table
@@ -85,7 +85,7 @@ def main() -> None:
     """All passages."""
     rewrite(ROOT / "examples" / "streaming" / "README.md", "streaming", streaming())
     demo = f"What `make demo` prints (`mcugen {' '.join(DEMO)}`):\n\n```\n{output(*DEMO)}\n```"
-    rewrite(ROOT / "README.md", "demo", demo)
+    rewrite(ROOT / "docs" / "tutorial.md", "demo", demo)
     rewrite(ROOT / "docs" / "operators.md", "operators", output("operators"))
     rewrite(ROOT / "docs" / "kernels.md", "declared", kernel_table())
     rewrite(ROOT / "docs" / "options.md", "options", option_reference())
@@ -95,6 +95,7 @@ def main() -> None:
     output(*EVIDENCE)
     performance = ROOT / "docs" / "performance.md"
     rewrite(performance, "summary", summary(performance.read_text()))
+    rewrite(ROOT / "README.md", "peers", peers(performance.read_text()))
     (ROOT / "docs" / "report.schema.json").write_text(json.dumps(report_schema(), indent=1) + "\n")
     rewrite(ROOT / "ARCHITECTURE.md", "walk", walk())
     rewrite(ROOT / "ARCHITECTURE.md", "rooms", rooms())

@@ -7,14 +7,17 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
 
 from mcugen.core.errors import UsageError
 from mcugen.core.limits import MAX_PIXELS, open_regular
+from mcugen.core.packages import optional_package
 from mcugen.hir.types import Array
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 
@@ -78,7 +81,10 @@ class Preprocessing:
 
         Raises:
             UsageError: The file cannot be read.
+            ToolMissingError: Pillow is not installed.
         """
+        with optional_package("report", "an image file"):
+            from PIL import Image
         try:
             with open_regular(path) as file, Image.open(file, formats=("PNG",)) as image:
                 if image.width * image.height > MAX_PIXELS:
@@ -96,7 +102,9 @@ class Preprocessing:
         colorless = image.mode in ("1", "L", "LA")
         shown = image.convert(self.mode or ("L" if colorless else "RGB"))
         if self.size:
-            shown = shown.resize(self.size, Image.Resampling.BILINEAR)
+            from PIL.Image import Resampling
+
+            shown = shown.resize(self.size, Resampling.BILINEAR)
         pixels = np.asarray(shown)
         return pixels.reshape(*pixels.shape[:2], -1)
 

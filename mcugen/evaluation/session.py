@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 
 from mcugen.core.errors import VerificationError
+from mcugen.core.packages import optional_package
 from mcugen.evaluation.exact_products import with_exact_products
 from mcugen.hir.types import Array
 
@@ -44,7 +45,8 @@ class Session:
         *,
         relabels: bool = True,
     ) -> None:
-        import onnxruntime  # half as long as all else that is imported, and only what quantizes or compares needs it
+        with optional_package("quantize", "a comparison with ONNX Runtime, or a quantization,"):
+            import onnxruntime  # Its import takes half as long as all others together.
 
         levels = onnxruntime.GraphOptimizationLevel
         options = onnxruntime.SessionOptions()

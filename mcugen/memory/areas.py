@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mcugen.core.board import Board, Memory
+from mcugen.core.packages import optional_package
 from mcugen.lir.program import Buffer, Program, aligned
 from mcugen.memory.activation_stalls import share_bytes, waits_for_arena
 from mcugen.memory.exact import deterministic_solver
@@ -104,7 +105,8 @@ class _Unit:
 
 def _assign(units: Sequence[_Unit], limits: Sequence[int]) -> list[int] | None:
     """Return the memory of each unit, or None if there is no solution."""
-    from ortools.sat.python import cp_model  # A slow import that one memory does not need.
+    with optional_package("planning", "an arena in several memories (--place auto)"):
+        from ortools.sat.python import cp_model  # A slow import that one memory does not need.
 
     model = cp_model.CpModel()
     lies_in = [[model.new_bool_var(f"{u}in{m}") for m in range(len(limits))] for u in range(len(units))]

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exact placement of intervals on a line with forbidden distances between their starts, for the least total extent.
 
-A short branch-and-bound search settles most problems. The others go to constraint programming (CP-SAT), which takes a
-hundred times longer to start.
+A short branch-and-bound search settles most problems. The others go to constraint programming (CP-SAT of OR-Tools), which
+takes a hundred times longer to start. Without OR-Tools, a longer search is all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ MAX_SOLVER_PAIRS = 2_000
 
 MAX_EXAMINED_DISTANCES = 50_000
 """Largest number of forbidden distances that the branch-and-bound search examines before it gives up (some 20 ms)."""
+
+MAX_EXAMINED_WITHOUT_SOLVER = 2_000_000
+"""Largest number of forbidden distances that the search examines where OR-Tools is not installed: about a second."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,9 @@ def solve(problem: Problem, hint: Sequence[int], lower_bound: int, target: int =
         return best, lower_bound
     if is_least:
         return best, reach
+    if not _has_solver():
+        best, is_least = _search(problem, best, max(lower_bound, target), MAX_EXAMINED_WITHOUT_SOLVER)
+        return best, _reach(problem, best) if is_least else lower_bound
     allowed = PLACEMENT_SOLVER_TIME * min(1.0, FULL_EFFORT_PAIRS / len(problem.forbidden))
     limit, undecided, left, step = max(lower_bound, target), lower_bound, allowed, 1
     while undecided < reach and left > 0:
@@ -88,13 +95,25 @@ def solve(problem: Problem, hint: Sequence[int], lower_bound: int, target: int =
     return best, lower_bound
 
 
-def _search(problem: Problem, best: list[int], lower_bound: int) -> tuple[list[int], bool]:
+@cache
+def _has_solver() -> bool:
+    """Return whether OR-Tools is installed."""
+    try:
+        import ortools.sat.python.cp_model  # noqa: F401  (It takes half a second, and most models do not need it.)
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+def _search(
+    problem: Problem, best: list[int], lower_bound: int, max_distances: int = MAX_EXAMINED_DISTANCES
+) -> tuple[list[int], bool]:
     """Return the best solution found by branch and bound, and whether it is optimal.
 
     A forbidden distance is resolved in two ways: either item starts later. Each way adds an inequality of two starts;
     the least solution of all inequalities bounds everything that follows from them.
     """
-    reach, left = _reach(problem, best), MAX_EXAMINED_DISTANCES
+    reach, left = _reach(problem, best), max_distances
     pairs = sorted(problem.forbidden.items(), key=lambda item: -min(problem.sizes[i] for i in item[0]))
     open_: list[tuple[list[int], list[list[Interval]]]] = [([0] * len(best), [[] for _ in best])]
     while open_ and reach > lower_bound:
@@ -167,7 +186,7 @@ def _solve_within(
     """
     if limit < max(problem.sizes):
         return False, [], 0.0
-    from ortools.sat.python import cp_model  # This import takes half a second, and most models do not need it.
+    from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
     starts = [model.new_int_var(0, limit - size, f"start{i}") for i, size in enumerate(problem.sizes)]

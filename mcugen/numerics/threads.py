@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
+from typing import TYPE_CHECKING
 
-from threadpoolctl import ThreadpoolController
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 
 @contextmanager
@@ -16,14 +18,19 @@ def one_thread() -> Iterator[None]:
 
     Several threads would wait for each other (eightfold time on a busy machine), and sums would vary.
     """
-    with _blas().limit(limits=1):
+    blas = _blas()
+    with nullcontext() if blas is None else blas.limit(limits=1):
         yield
 
 
 @cache
-def _blas() -> ThreadpoolController:
-    """Return the controller of the BLAS libraries.
+def _blas() -> ThreadpoolController | None:
+    """Return the controller of the BLAS libraries, or None if threadpoolctl is not installed.
 
     It is found once: the search takes as long as to compile a small model's graph.
     """
+    try:
+        from threadpoolctl import ThreadpoolController
+    except ModuleNotFoundError:
+        return None
     return ThreadpoolController().select(user_api="blas")

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from mcugen.core.cache import Store, cache_folder
 from mcugen.core.errors import printable
+from mcugen.core.packages import optional_package
 from mcugen.reporting.pages import standalone
 
 Chart = dict[str, Any]
@@ -97,7 +98,9 @@ def vega() -> str:
 
     The script is cached, because it takes seconds to make.
     """
-    store, key = Store(cache_folder() / "charts"), f"vega-{version(_PACKAGE)}.js"
+    with optional_package("report", "a chart"):
+        key = f"vega-{version(_PACKAGE)}.js"
+    store = Store(cache_folder() / "charts")
     known = store.read(key)
     if known is not None:
         return known.decode()

@@ -10,6 +10,7 @@ from dataclasses import fields
 
 from markupsafe import Markup
 
+from mcugen.core.packages import optional_package
 from mcugen.evaluation.layers import LayerError
 from mcugen.evaluation.metrics import described
 from mcugen.evaluation.sample_results import SampleResult, SampleView
@@ -183,7 +184,8 @@ def _sample(result: SampleResult, names: Sequence[str] | None) -> tuple[str, str
 
 def picture(view: SampleView) -> Markup | str:
     """Return a sample's picture as a PNG data address; a signal is drawn as a curve; "" for inconsistent data."""
-    from PIL import Image
+    with optional_package("report", "the picture of a sample"):
+        from PIL import Image
 
     data = base64.b64decode(view.values)
     if len(data) != view.height * view.width * view.channels or view.channels not in (1, 3):

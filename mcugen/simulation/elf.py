@@ -5,17 +5,32 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from elftools.common.exceptions import ELFError
-from elftools.elf.constants import SH_FLAGS
-from elftools.elf.elffile import ELFFile
+from mcugen.core.packages import optional_package
+
+if TYPE_CHECKING:
+    from elftools.elf.elffile import ELFFile
+
+_WRITABLE, _ALLOCATED, _EXECUTABLE = 1, 2, 4
+"""Flags of a section: SHF_WRITE, SHF_ALLOC and SHF_EXECINSTR of the ELF specification."""
 
 # Sections of the harness's linker script, and beginnings of those in the script that comes with a model.
 _WEIGHTS, _ARENA, _COPIES = ".weights", ".arena", ".copies"
 _THREAD_LOCALS = ".tbss"  # Its memory is part of .bss.
+
+
+@contextmanager
+def _opened(program: Path) -> Iterator[ELFFile]:
+    """Open a program as an ELF file."""
+    with optional_package("report", "a measurement of a program"):
+        from elftools.elf.elffile import ELFFile
+    with program.open("rb") as file:
+        yield ELFFile(file)
 
 
 @dataclass(frozen=True)
@@ -29,9 +44,10 @@ class Cpu:
 
 def cpu_of(program: Path) -> Cpu:
     """Return the CPU of an ELF file, or this computer's CPU for a program in its own format."""
+    with optional_package("report", "a measurement of a program"):
+        from elftools.common.exceptions import ELFError
     try:
-        with program.open("rb") as file:
-            elf = ELFFile(file)
+        with _opened(program) as elf:
             return Cpu(str(elf["e_machine"]), int(elf.elfclass), bool(elf.little_endian))
     except ELFError:
         return Cpu("", sys.maxsize.bit_length() + 1, sys.byteorder == "little")
@@ -49,16 +65,16 @@ class ElfSizes:
 def read_sizes(program: Path) -> ElfSizes:
     """Return the sizes of a program linked by the harness's script. Initialized data count as flash and as RAM."""
     flash = weights = ram = 0
-    with program.open("rb") as file:
-        for section in ELFFile(file).iter_sections():
-            if not section["sh_flags"] & SH_FLAGS.SHF_ALLOC or section.name.startswith((_ARENA, _THREAD_LOCALS)):
+    with _opened(program) as elf:
+        for section in elf.iter_sections():
+            if not section["sh_flags"] & _ALLOCATED or section.name.startswith((_ARENA, _THREAD_LOCALS)):
                 continue
             size = int(section["sh_size"])
             if section.name.startswith((_WEIGHTS, _COPIES)):
                 weights += size
                 continue
             flash += size if section["sh_type"] != "SHT_NOBITS" else 0
-            ram += size if section["sh_flags"] & SH_FLAGS.SHF_WRITE else 0
+            ram += size if section["sh_flags"] & _WRITABLE else 0
     return ElfSizes(flash, weights, ram)
 
 
@@ -79,8 +95,8 @@ class AddressRange:
 def functions(program: Path) -> dict[str, AddressRange]:
     """Return the address range of each function of a program, by name."""
     ranges = {}
-    with program.open("rb") as file:
-        symbols = ELFFile(file).get_section_by_name(".symtab")
+    with _opened(program) as elf:
+        symbols = elf.get_section_by_name(".symtab")
         for symbol in symbols.iter_symbols() if symbols else ():
             if symbol["st_info"]["type"] == "STT_FUNC":
                 begin = symbol["st_value"] & ~1  # Without the Thumb bit.
@@ -105,19 +121,18 @@ def function_at(program: Path, address: int) -> str | None:
 
 def sections(program: Path) -> dict[str, AddressRange]:
     """Return the address range of each section that takes memory on the target, by name."""
-    with program.open("rb") as file:
-        allocated = [s for s in ELFFile(file).iter_sections() if s["sh_flags"] & SH_FLAGS.SHF_ALLOC]
+    with _opened(program) as elf:
+        allocated = [s for s in elf.iter_sections() if s["sh_flags"] & _ALLOCATED]
     return {str(s.name): AddressRange(s["sh_addr"], s["sh_addr"] + s["sh_size"]) for s in allocated}
 
 
 def words(program: Path) -> dict[int, int]:
     """Return the aligned 32-bit words of a program's executable sections, by address."""
     code_words: dict[int, int] = {}
-    with program.open("rb") as file:
-        elf = ELFFile(file)
+    with _opened(program) as elf:
         order: Literal["little", "big"] = "little" if elf.little_endian else "big"
         for section in elf.iter_sections():
-            if section["sh_flags"] & SH_FLAGS.SHF_EXECINSTR:
+            if section["sh_flags"] & _EXECUTABLE:
                 data, begin = section.data(), section["sh_addr"]
                 whole = range(-begin % 4, len(data) - 3, 4)
                 code_words |= {begin + at: int.from_bytes(data[at : at + 4], order) for at in whole}

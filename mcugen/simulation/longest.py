@@ -21,6 +21,7 @@ from pathlib import Path
 from mcugen.codegen.bundle import Bundle
 from mcugen.core.board import Board
 from mcugen.core.options import LibraryFiles
+from mcugen.core.packages import optional_package
 from mcugen.simulation.build import build_target
 from mcugen.simulation.elf import AddressRange, functions
 from mcugen.simulation.execute import Sample
@@ -279,7 +280,8 @@ def _retreating(blocks: Mapping[int, _Block], root: int) -> Iterator[Jump]:
 
 def _solved(blocks: Mapping[int, _Block], begin: int, loops: Sequence[_Loop]) -> LongestPath:
     """Return the path with the largest sum of instructions, by linear programming."""
-    from ortools.linear_solver import pywraplp  # half a second, which most commands do not need
+    with optional_package("planning", "a bound of instructions"):
+        from ortools.linear_solver import pywraplp  # Its import takes half a second.
 
     solver = pywraplp.Solver.CreateSolver("GLOP")
     jumps = {

@@ -101,11 +101,18 @@ def cases(networks: dict[str, Network], quick: str) -> list[object]:
     return [name if name == quick else pytest.param(name, marks=pytest.mark.slow) for name in networks]
 
 
+SMALLER_BY_DEFAULT = {**LARGER, "lstm of 1,165": NETWORKS["lstm"], "rnn of 1,315": NETWORKS["rnn"]}
+"""Networks whose int8 form is the smaller one by default.
+
+Below 1,700 parameters that is not always so: the fast int8 kernels of GRUs and of layers in two directions take the
+flash that the weights save."""
+
+
 @pytest.mark.qemu
-@pytest.mark.parametrize("name", cases(LARGER, "gru linear"))
+@pytest.mark.parametrize("name", cases(SMALLER_BY_DEFAULT, "gru linear"))
 def test_int8_takes_less_flash_than_float32(name: str):
     """By default, which spends flash on time where there is plenty."""
-    network = LARGER[name]
+    network = SMALLER_BY_DEFAULT[name]
     assert flash(network.quantized(), "nrf52840", "balanced") < flash(network.model, "nrf52840", "balanced")
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from mcugen.core.packages import EXTRAS
+
 ROOT = Path(__file__).resolve().parents[2]
 LOG = "log.txt"
 PLAIN = ("sh", "tr", "dirname", "cmp", "cat", "mkdir", "chmod")
@@ -106,7 +108,7 @@ def test_the_demo_wants_what_it_runs_and_the_tests_the_rest(tmp_path: Path):
 
 def test_what_is_there_is_not_installed(tmp_path: Path):
     machine = Machine(tmp_path, dict.fromkeys(FOR_DEMO, COMPILER))
-    assert machine.missing("demo") == ["pip ."]
+    assert machine.missing("demo") == ["pip .[report,planning]"]
     assert set(machine.missing("test")) == words(FOR_TESTS) | {"pip .[dev]"}
     machine.install(dict.fromkeys(FOR_TESTS, COMPILER))
     assert machine.missing("test") == ["pip .[dev]"]
@@ -114,7 +116,7 @@ def test_what_is_there_is_not_installed(tmp_path: Path):
 
 def test_a_compiler_without_its_library(tmp_path: Path):
     machine = Machine(tmp_path, dict.fromkeys(FOR_DEMO, COMPILER) | {"arm-none-eabi-gcc": BARE_COMPILER})
-    assert machine.missing("demo") == ["libnewlib-arm-none-eabi", "pip ."]
+    assert machine.missing("demo") == ["libnewlib-arm-none-eabi", "pip .[report,planning]"]
 
 
 def test_who_may_not_install_is_told_the_command(tmp_path: Path):
@@ -133,13 +135,13 @@ def test_root_installs_once(tmp_path: Path):
     machine.install(dict.fromkeys(FOR_DEMO | FOR_TESTS, COMPILER))
     pip = "pip install --quiet --disable-pip-version-check --no-compile -c tools/constraints.txt -e"
     apt = ["apt update -qq", "apt install -y --no-install-recommends gcc libc6-dev -qq"]
-    assert machine.log() == [*apt, f"{pip} ."]
+    assert machine.log() == [*apt, f"{pip} .[report,planning]"]
     for purpose in ("demo", "test", "test", "demo"):  # the tests need more, and then the demo nothing
         assert machine.setup(purpose).stdout == ""
-    assert machine.log() == [*apt, f"{pip} .", f"{pip} .[dev]"]
+    assert machine.log() == [*apt, f"{pip} .[report,planning]", f"{pip} .[dev]"]
     (machine.folder / "pyproject.toml").write_text("two\n")
     machine.setup("demo")
-    assert machine.log()[-1] == f"{pip} ."
+    assert machine.log()[-1] == f"{pip} .[report,planning]"
     (machine.folder / "tools" / "constraints.txt").write_text("numpy==2\n")
     machine.setup("test")
     assert machine.log()[-1] == f"{pip} .[dev]"
@@ -150,7 +152,16 @@ def test_every_direct_requirement_has_its_version() -> None:
     wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
     lines = (ROOT / "tools" / "constraints.txt").read_text().lower().splitlines()
     pinned = {line.partition("==")[0].replace("_", "-") for line in lines if "==" in line}
-    assert {re.split("[>=]", name)[0].lower().replace("_", "-") for name in wanted} <= pinned
+    extras = project["optional-dependencies"]
+    wanted += [name for extra in EXTRAS for name in extras[extra]]
+    names = {re.split(r"[>=\[]", name)[0].lower().replace("_", "-") for name in wanted}
+    assert names - {"mcugen"} <= pinned
+
+
+def test_every_extra_that_users_install_is_in_all() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extras["all"] == [f"mcugen[{','.join(EXTRAS)}]"]
+    assert set(EXTRAS) <= set(extras)
 
 
 def test_other_words_are_refused(tmp_path: Path):

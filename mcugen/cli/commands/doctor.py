@@ -7,7 +7,7 @@ import json
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 import typer
@@ -15,6 +15,7 @@ import typer
 from mcugen.cli.command import takes_options
 from mcugen.cli.commands.console import stdout
 from mcugen.core.board import load_board
+from mcugen.core.packages import EXTRAS, requirements_of
 from mcugen.core.version import __version__
 
 if TYPE_CHECKING:
@@ -32,9 +33,10 @@ def doctor(
     from mcugen.simulation.installed import install_command, require, tools
 
     known_tools = tools(load_board(board) if board else None)
-    packages = _packages()
+    extra_of = _extras()
+    packages = {name: _version(name) for name in extra_of}
     missing = [tool for tool in known_tools if not tool.is_there]
-    commands = [command for command in (install_command(missing), _pip(packages)) if command]
+    commands = [command for command in (install_command(missing), _pip(packages, extra_of)) if command]
     if json_:
         data = {
             "mcugen": __version__,
@@ -45,21 +47,18 @@ def doctor(
         }
         typer.echo(json.dumps(data, indent=2))
     else:
-        _print(known_tools, packages, commands)
+        _print(known_tools, packages, extra_of, commands)
     if board:
         require(known_tools)
 
 
-def _packages() -> dict[str, str | None]:
-    """Return the versions of the Python packages that mcugen imports; None for a missing package."""
-    names = [_name(line) for line in requires(PROGRAM) or () if "extra ==" not in line]
-    return {name: _version(name) for name in names}
-
-
-def _name(requirement: str) -> str:
-    """Return the name of the package in a requirement, without versions and conditions."""
-    end = next((i for i, c in enumerate(requirement) if not (c.isalnum() or c in "-_.")), len(requirement))
-    return requirement[:end]
+def _extras() -> dict[str, str]:
+    """Return the Python packages that mcugen imports, each with the first extra that installs it, "" for none."""
+    extra_of = dict[str, str]()
+    for name, extra in requirements_of(PROGRAM):
+        if name != PROGRAM and extra in ("", *EXTRAS):
+            extra_of.setdefault(name, extra)
+    return extra_of
 
 
 def _version(package: str) -> str | None:
@@ -69,13 +68,20 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _pip(packages: Mapping[str, str | None]) -> str:
+def _pip(packages: Mapping[str, str | None], extra_of: Mapping[str, str]) -> str:
     """Return the command that installs the missing packages; "" if none is missing."""
     missing = [name for name, version_text in packages.items() if version_text is None]
-    return f"pip install {' '.join(missing)}" if missing else ""
+    extras = sorted({extra_of[name] for name in missing if extra_of[name]})
+    names = [name for name in missing if not extra_of[name]] + [f"'{PROGRAM}[{','.join(extras)}]'"] * bool(extras)
+    return f"pip install {' '.join(names)}" if names else ""
 
 
-def _print(known_tools: Sequence[Tool], packages: Mapping[str, str | None], commands: Sequence[str]) -> None:
+def _print(
+    known_tools: Sequence[Tool],
+    packages: Mapping[str, str | None],
+    extra_of: Mapping[str, str],
+    commands: Sequence[str],
+) -> None:
     from rich import box
     from rich.markup import escape
     from rich.table import Table
@@ -85,7 +91,8 @@ def _print(known_tools: Sequence[Tool], packages: Mapping[str, str | None], comm
     table = Table("", "what", "for", "version", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_row("✓", "mcugen", "", f"{__version__}, Python {platform.python_version()}")
     for name, known in packages.items():
-        table.add_row("✓" if known else "✗", escape(name), "mcugen", escape(known or "missing"))
+        purpose = EXTRAS.get(extra_of[name], PROGRAM)
+        table.add_row("✓" if known else "✗", escape(name), purpose, escape(known or "missing"))
     for tool in known_tools:
         known = printable(tool.version) or "missing"
         table.add_row("✓" if tool.is_there else "✗", escape(tool.name), escape(tool.purpose), escape(known))

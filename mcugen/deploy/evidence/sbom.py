@@ -15,17 +15,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
-from cyclonedx.model import HashAlgorithm, HashType, Property
-from cyclonedx.model.bom import Bom
-from cyclonedx.model.component import Component, ComponentType
-from cyclonedx.output.json import JsonV1Dot6
-from packageurl import PackageURL
-
+from mcugen.core.packages import EXTRAS, optional_package, requirements_of
 from mcugen.core.resources import resource_dir
 from mcugen.core.version import __version__
 from mcugen.simulation.toolchain import find_program, libraries_of, program_version, programs_of
 
-_NAME = re.compile(r"[A-Za-z0-9._-]+")
+with optional_package("evidence", "a bill of materials"):
+    from cyclonedx.model import HashAlgorithm, HashType, Property
+    from cyclonedx.model.bom import Bom
+    from cyclonedx.model.component import Component, ComponentType
+    from cyclonedx.output.json import JsonV1Dot6
+    from packageurl import PackageURL
+
+PROGRAM = "mcugen"
+"""The name of the package."""
 _RESOURCES = ("templates", "runtime_c", "boards")
 """Folders besides Python code that generated code is made from."""
 
@@ -45,7 +48,7 @@ def bill_of_materials(
     code = [_component(file, ComponentType.FILE, _sha256(data)) for file, data in sorted(files.items())]
     source = _component(model[0], ComponentType.MACHINE_LEARNING_MODEL, model[1])
     compiler = _component("mcugen", ComponentType.APPLICATION, own_digest(), __version__)
-    needs = required_packages("mcugen")
+    needs = required_packages(PROGRAM)
     packages = {package: _package(distribution(package)) for package in sorted(needs) if package != "mcugen"}
     programs = {tool: _program(tool) for tool in tools}
     parts = [
@@ -123,7 +126,7 @@ def own_digest() -> str:
 def required_packages(package: str) -> dict[str, tuple[str, ...]]:
     """Return the installed dependencies of a package, direct and indirect, each with its own direct dependencies.
 
-    Optional dependencies (extras) are ignored.
+    Those of the extras that users of mcugen install count, others do not.
     """
     todo, needs = [package], dict[str, tuple[str, ...]]()
     while todo:
@@ -135,11 +138,10 @@ def required_packages(package: str) -> dict[str, tuple[str, ...]]:
 
 def _needs(package: str) -> Iterator[str]:
     """Yield the names of the installed packages that a package needs; missing ones are for other platforms."""
-    for requirement in distribution(package).requires or ():
-        named = _NAME.match(requirement)
-        if named and "extra ==" not in requirement:
-            with contextlib.suppress(PackageNotFoundError):
-                yield _canonical(distribution(named[0]).metadata["Name"])
+    extras = ("", *EXTRAS) if package == PROGRAM else ("",)
+    for name in {name for name, extra in requirements_of(package) if extra in extras and name != package}:
+        with contextlib.suppress(PackageNotFoundError):
+            yield _canonical(distribution(name).metadata["Name"])
 
 
 def _canonical(name: str) -> str:

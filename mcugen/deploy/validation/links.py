@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from mcugen.core.errors import BoardError, UsageError, listed
+from mcugen.core.packages import optional_package
 
 _CHUNK = 1 << 16
 _CONNECT_SECONDS = 5.0
@@ -59,7 +60,8 @@ class SerialLink:
     """A serial port, or any URL that pyserial accepts."""
 
     def __init__(self, port: str, baud: int) -> None:
-        import serial
+        with optional_package("validate", "a serial port"):
+            import serial
 
         self.name = port
         self._failure = (serial.SerialException, OSError)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packages that only some commands need: `pip install mcugen` leaves them out, and an extra of mcugen installs them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import requires
+
+from mcugen.core.errors import ToolMissingError
+
+EXTRAS: Mapping[str, str] = {
+    "quantize": "quantization, and comparison with ONNX Runtime",
+    "report": "reports: measured programs, charts, images",
+    "planning": "memory plans: exact where a short search is not",
+    "validate": "boards on a serial port",
+    "evidence": "evidence: bill of materials",
+    "cluster": "work on a cluster",
+}
+"""The extras of mcugen that users install, with what their packages serve."""
+
+_REQUIREMENT = re.compile(r"""([A-Za-z0-9._-]+)(?:.*;.*\bextra == ["']([^"']+)["'])?""")
+
+
+@contextmanager
+def optional_package(extra: str, purpose: str) -> Iterator[None]:
+    """Turn the failed import of a package within a `with` block into one error that says how to install it.
+
+    Args:
+        extra: The extra of mcugen that installs the package (one of EXTRAS).
+        purpose: What needs the package, as the beginning of the message.
+
+    Raises:
+        ToolMissingError: If the package is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        rule = f"{purpose} needs the package '{error.name}'"
+        raise ToolMissingError(rule, "not installed", f"pip install 'mcugen[{extra}]'") from error
+
+
+def requirements_of(package: str) -> Iterator[tuple[str, str]]:
+    """Yield the name of each package that an installed package requires, and the extra that requires it, "" for none.
+
+    Args:
+        package: The name of the installed package.
+    """
+    for requirement in requires(package) or ():
+        match = _REQUIREMENT.match(requirement)
+        if match:
+            yield match[1], match[2] or ""
