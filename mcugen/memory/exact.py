@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exact placement of intervals on a line with forbidden distances between their starts, for the least total extent.
 
-A short branch-and-bound search settles most problems. The others go to constraint programming (CP-SAT of OR-Tools), which
-takes a hundred times longer to start. Without OR-Tools, a longer search is all.
+A short branch-and-bound search settles most problems. The others go to constraint programming (CP-SAT of OR-Tools),
+which takes a hundred times longer to start. Without OR-Tools, a longer search is all.
 """
 
 from __future__ import annotations
