@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a program search makes candidates: they are built, completed for two cores, evaluated and recorded."""
+"""The candidates of a program search: they are built, completed for two cores, evaluated and recorded."""
 
 from __future__ import annotations
 

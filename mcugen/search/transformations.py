@@ -100,14 +100,10 @@ class KernelsWithinBudget(Transformation):
     def propose(self, problem: SearchProblem) -> Iterator[ProgramCandidate]:
         """Yield a program for each correction of the limits."""
         board, options, budget = problem.board, problem.options, problem.budget
-        variants = list(graph_variants(problem, streamings_of(problem)))
-        kernels = [Kernels(variant.graph, board, options) for variant in variants]
+        variants = [_VariantWithinLimits(problem, v) for v in graph_variants(problem, streamings_of(problem))]
         limits, tried = limits_of(problem), set[Limits]()
         while limits not in tried and len(tried) < MAX_LIMIT_CORRECTIONS:
-            built = least_ram(
-                BuiltProgram(_with_kernels(problem, variant, choice, limits), variant.changes)
-                for variant, choice in zip(variants, kernels, strict=True)
-            )
+            built = least_ram(variant.within(limits) for variant in variants)
             use = self.estimate(built.program, board, options)
             yield problem.candidate(self.name, built, use=use)
             tried.add(limits)
@@ -132,12 +128,10 @@ class LineBufferFusion(Transformation):
         streamings, limits = streamings_of(problem), limits_of(problem)
         graph = streamings.ordered(problem.graph)
         plans = [plan for streaming in streamings.with_pairs(graph) for plan in _close_plans(streaming, limits)]
-        for plan in plans:
-            grouped_graph = with_groups(graph, plan, is_streamed_in=problem.options.stream_input)
-            variant = GraphVariant(grouped_graph, changes=problem.changes)
-            kernels = Kernels(grouped_graph, problem.board, problem.options)
-            program = _with_kernels(problem, variant, kernels, limits)
-            yield self.candidate(problem, BuiltProgram(program, variant.changes))
+        grouped_graphs = (with_groups(graph, plan, is_streamed_in=problem.options.stream_input) for plan in plans)
+        for grouped_graph in dict.fromkeys(grouped_graphs):  # Several plans may have no groups.
+            variant = _VariantWithinLimits(problem, GraphVariant(grouped_graph, changes=problem.changes))
+            yield self.candidate(problem, variant.within(limits))
 
 
 @dataclass(frozen=True)
@@ -182,9 +176,23 @@ class WeightDecompression(Transformation):
                 return
 
 
-def _with_kernels(problem: SearchProblem, variant: GraphVariant, kernels: Kernels, limits: Limits) -> Program:
-    """Return the planned program of a variant with the best kernels within the limits."""
-    return plan_program(lowered(variant.graph, problem.board, problem.options, kernels=kernels.within(limits)))
+class _VariantWithinLimits:
+    """The programs of a variant of the graph with kernels within limits; equal choices of kernels are planned once."""
+
+    def __init__(self, problem: SearchProblem, variant: GraphVariant) -> None:
+        self._problem, self._variant = problem, variant
+        self._kernels = Kernels(variant.graph, problem.board, problem.options)
+        self._known = dict[tuple[str, ...], BuiltProgram]()
+
+    def within(self, limits: Limits) -> BuiltProgram:
+        """Return the planned program with the best kernels within the limits."""
+        kernels = self._kernels.within(limits)
+        key = tuple(kernel.name for kernel in kernels.values())
+        if key not in self._known:
+            board, options = self._problem.board, self._problem.options
+            program = plan_program(lowered(self._variant.graph, board, options, kernels=kernels))
+            self._known[key] = BuiltProgram(program, self._variant.changes)
+        return self._known[key]
 
 
 def _close_plans(streaming: Streaming, limits: Limits) -> Sequence[list[Stretch]]:
