@@ -160,7 +160,7 @@ def test_areas_follow_the_order_of_memories_and_those_without_buffers_have_none(
     third = replace(SLOW, name="third", size=64)
     program = chain(64, 64, 64).program
     plan_memory(program)
-    found = areas.split(program, BOARD, {FAST: 0, third: 64, SLOW: 64})
+    found = areas.split_arena(program, BOARD, {FAST: 0, third: 64, SLOW: 64})
     assert found == (third, SLOW)
     assert program.area_sizes == [64, 64]
     assert {b.area for b in program.buffers} == {0, 1}
@@ -178,7 +178,7 @@ def test_a_memory_whose_plan_came_out_too_large_is_given_less(monkeypatch: pytes
         return [0] * len(units) if len(limits) < 3 else assign(units, given)
 
     monkeypatch.setattr(areas, "_assign", watched)
-    assert areas.split(program, BOARD, {FAST: 112, SLOW: 64}) is not None
+    assert areas.split_arena(program, BOARD, {FAST: 112, SLOW: 64}) is not None
     assert limits == [[112, 64], [96, 64], [80, 64]]
 
 
@@ -195,7 +195,7 @@ def test_what_does_not_fit_lies_as_before_after_so_many_rounds(rounds: int, monk
 
     monkeypatch.setattr(areas, "MAX_AREA_RETRIES", rounds)
     monkeypatch.setattr(areas, "_assign", too_much)
-    assert areas.split(program, BOARD, {FAST: 64, SLOW: 64}) is None
+    assert areas.split_arena(program, BOARD, {FAST: 64, SLOW: 64}) is None
     assert len(tried) == 2 * rounds  # of buffers that lie over one another together, and of each for itself
     assert Planned.of(program) == before
 
@@ -205,7 +205,7 @@ def test_without_any_way_no_further_round_is_tried(monkeypatch: pytest.MonkeyPat
     plan_memory(program)
     tried: list[int] = []
     monkeypatch.setattr(areas, "_assign", lambda units, limits: tried.append(len(units)))
-    assert areas.split(program, BOARD, {FAST: 16, SLOW: 16}) is None
+    assert areas.split_arena(program, BOARD, {FAST: 16, SLOW: 16}) is None
     assert tried == [3, 3]
 
 
@@ -214,5 +214,5 @@ def test_a_pipeline_is_not_split():
     plan_memory(program)
     program.handover = range(1, 1)
     before = Planned.of(program)
-    assert areas.split(program, BOARD, {FAST: 64, SLOW: 64}) is None
+    assert areas.split_arena(program, BOARD, {FAST: 64, SLOW: 64}) is None
     assert Planned.of(program) == before
