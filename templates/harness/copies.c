@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: 0BSD */
-/* Copies of weights while a layer runs: made where they begin. */
+/* Copies of weights for --copy-ahead: each is complete as soon as it begins. */
 #include "copies.h"
 #include <stdint.h>
 

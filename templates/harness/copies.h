@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: 0BSD */
-/* Forced into the model's files: what stands for a DMA controller. The profiling plugin lets its work go on beside what
- * the CPU computes. */
+/* Included in the model's files by a compiler option: stands in for a DMA controller. The profiling plugin lets its
+ * copies proceed while the CPU computes. */
 #include <stddef.h>
 
 void mcugen_harness_copy_begin(void *to, const void *from, size_t nbytes);

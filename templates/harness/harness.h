@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: 0BSD */
-/* What the test firmware needs of the machine it runs on; host.c and target.c provide it.
- * It uses no library function: those that the model pulls in count as the model's size. */
+/* Functions of the test firmware that depend on the machine; host.c and target.c implement them. They use no library
+ * function: the functions that the model links count as its size. */
 #ifndef HARNESS_H
 #define HARNESS_H
 
 #include <stdint.h>
 
-/* What to measure in the call for the first sample. */
+/* Measurements of the call for the first sample. */
 enum { MEASURE_NOTHING = 0, MEASURE_STACK = 1, MEASURE_TIME = 2, MEASURE_PROFILE = 3 };
 
 typedef int (*run_function)(void *arena);
@@ -18,10 +18,10 @@ void harness_write(const void *from, uint32_t size);
 /* Prints one line: the key, then the numbers in hexadecimal. */
 void harness_print(const char *key, const uint32_t *numbers, uint32_t count);
 
-/* Returns run(arena), and prints what `measure` asks for. */
+/* Returns run(arena), and prints the measurements that `measure` selects. */
 int harness_measure(uint32_t measure, run_function run, void *arena);
 
-/* Returns run(arena); where `measure` asks for time, prints readings around the call under that key. */
+/* Returns run(arena); if `measure` selects time, prints readings before and after the call under that key. */
 int harness_time(const char *key, uint32_t measure, run_function run, void *arena);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: 0BSD */
-/* The harness on a computer: files by stdio, nothing measured. */
+/* The harness on a computer: files by stdio, no measurements. */
 #include <stdio.h>
 #include <stdlib.h>
 

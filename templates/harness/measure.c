@@ -17,10 +17,10 @@ static struct reading layers[HARNESS_LAYERS];
 #if defined(HARNESS_LAYER_STACKS)
 static uint32_t layer_stacks[HARNESS_LAYERS];
 
-/* The frame that the stack is painted below; none while it is not. */
+/* Frame below which the stack is painted; NULL if it is not painted. */
 static uint32_t *painted_top;
 
-/* What the layer touched is painted again for the next one, up to this frame. */
+/* The part that a layer touched is painted again for the next layer, up to this frame. */
 __attribute__((noipa)) void mcugen_harness_on_layer(int index) {
     volatile uint32_t *word = stack_bottom;
     while (word < painted_top && *word == PAINT) {
@@ -32,7 +32,7 @@ __attribute__((noipa)) void mcugen_harness_on_layer(int index) {
     }
 }
 #else
-/* Not inlined into the calibration either, so that this costs there what it costs in the model. */
+/* Not inlined into the calibration, so that it costs the same there as in the model. */
 __attribute__((noipa)) void mcugen_harness_on_layer(int index) {
     if ((uint32_t)index < HARNESS_LAYERS) {
         read_counter(&layers[index]);
@@ -49,7 +49,7 @@ __attribute__((noinline)) static int run_timed(run_function run, void *arena, st
     return status;
 }
 
-/* The second call takes the hook's own time. */
+/* The second call measures the time of the hook itself. */
 __attribute__((noinline)) static int run_two_hooks(void *arena) {
     (void)arena;
     mcugen_harness_on_layer(0);
@@ -72,7 +72,7 @@ int harness_time(const char *key, uint32_t measure, run_function run, void *aren
     return measure == MEASURE_TIME ? print_timed(key, run, arena) : run(arena);
 }
 
-/* What the profiling plugin sees between two calls is a span of its own. */
+/* For the profiling plugin, the time between two calls is a span of its own. */
 __attribute__((noipa)) void harness_mark(void) {
 }
 
@@ -98,7 +98,7 @@ static int measure_time(run_function run, void *arena) {
     return status;
 }
 
-/* Peak: from this frame down to the lowest word of the paint that was touched. */
+/* Peak: from this frame down to the lowest painted word that changed. */
 __attribute__((noinline)) static int measure_stack(run_function run, void *arena) {
     uint32_t *const top = stack_pointer();
 #if defined(HARNESS_LAYER_STACKS)

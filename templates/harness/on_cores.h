@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: 0BSD */
-/* Forced into the model's files: see cores.c. */
+/* Included in the model's files by a compiler option: see cores.c. */
 void harness_signal(void);
 void harness_wait(void);
 

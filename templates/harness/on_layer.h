@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: 0BSD */
-/* Forced into the model's files, to learn when each of its layers is done. */
+/* Included in the model's files by a compiler option, to record when each layer ends. */
 void mcugen_harness_on_layer(int index);
 
 #define MCUGEN_ON_LAYER(model, index) mcugen_harness_on_layer(index)

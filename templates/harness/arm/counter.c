@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: 0BSD */
-/* Counts instructions by SysTick, which counts down 24 bits and interrupts at 0. */
+/* Counts instructions with SysTick, a 24-bit counter that counts down and raises an interrupt at 0. */
 #include "target.h"
 
 #define SYST_CSR REGISTER(0xE000E010u)
@@ -10,7 +10,7 @@
 
 static volatile uint32_t interrupts;
 
-/* Five instructions, always: mcugen takes them off for every interrupt. */
+/* The handler always takes five instructions: mcugen subtracts them for every interrupt. */
 __attribute__((naked)) void systick_handler(void) {
     __asm__ volatile(
         ".syntax unified\n"
@@ -29,7 +29,7 @@ void start_counter(void) {
     SYST_RVR = 0xFFFFFFu;
     SYST_CVR = 0;
     SYST_CSR = SYST_ON_CPU_CLOCK_WITH_INTERRUPT;
-    while (SYST_CVR == 0) { /* loads on its first tick */
+    while (SYST_CVR == 0) { /* SysTick loads its start value on the first tick */
     }
 }
 
@@ -37,7 +37,7 @@ void stop_counter(void) {
     SYST_CSR = 0;
 }
 
-/* The last word tells an interrupt that has not come yet. */
+/* The last word tells whether an interrupt is pending. */
 void read_counter(struct reading *reading) {
     __asm__ volatile("cpsid i" ::: "memory");
     reading->words[0] = SYST_CVR;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: 0BSD */
-/* What the test firmware needs of an Arm M-profile CPU. */
+/* Functions of the test firmware that depend on an Arm M-profile CPU. */
 #ifndef CPU_H
 #define CPU_H
 

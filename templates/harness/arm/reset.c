@@ -28,7 +28,7 @@ void enable_cpu_features(void) {
     __asm__ volatile("dsb\n isb");
 #endif
 #if !defined(__ARM_FEATURE_UNALIGNED)
-    /* Cortex-M0+ code on a larger CPU: what would fault there must fault here. */
+    /* Cortex-M0+ code on a larger CPU: unaligned accesses, which fault on Cortex-M0+, must fault here as well. */
     CCR |= CCR_UNALIGN_TRP;
 #endif
 }

@@ -15,7 +15,7 @@
 
 enum { TX_FULL = 1, RX_FULL = 2, RX_INTERRUPT = 2, TX_AND_RX = 3, RX_INTERRUPTS = 8, NVIC_WORDS = 4 };
 
-void SysTick_Handler(void); /* of the validation */
+void SysTick_Handler(void); /* defined by the validation firmware */
 
 void systick_handler(void) {
     SysTick_Handler();
@@ -26,7 +26,7 @@ void wire_start(void) {
     CTRL = TX_AND_RX | RX_INTERRUPTS;
 }
 
-/* Any interrupt ends the sleep; which one the UART has is the machine's. */
+/* Any interrupt ends the sleep; the number of the UART's interrupt depends on the machine. */
 static void sleep(void) {
     __asm__ volatile("cpsid i" ::: "memory");
     for (uint32_t word = 0; word < NVIC_WORDS; word++) {
