@@ -19,7 +19,7 @@ from mcugen.core.errors import UsageError
 from mcugen.core.options import AUTO, OWN
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.traits import Widenable
-from mcugen.kernels.common.library import alone, library_kernels, own_kernel
+from mcugen.kernels.common.library import library_kernels, lower_without_choice, own_kernel
 from mcugen.kernels.common.loop_options import FloatLoops
 from mcugen.kernels.common.weighted_layers import half_weights
 from mcugen.kernels.cost import CostTable, estimate_unmeasured_instructions
@@ -78,7 +78,7 @@ class Limits:
     """Bytes of RAM."""
     flash: int
     """Bytes of flash."""
-    taken: int = 0
+    ram_in_use: int = 0
     """Bytes of RAM that are in use anyway: a node outside of bodies that needs no more counts as needing none."""
     instructions: float = math.inf
     """Estimated instructions of all nodes per inference."""
@@ -87,16 +87,16 @@ class Limits:
         """Return the bytes of RAM and flash by which a plan exceeds the limits."""
         return max(cost.ram - self.ram, 0) + max(cost.flash - self.flash, 0)
 
-    def missed(self, cost: Cost) -> tuple[int, float]:
+    def miss(self, cost: Cost) -> tuple[int, float]:
         """Return the bytes and the instructions by which a plan exceeds the limits.
 
         Plans are compared by this pair first, then by the goal.
         """
         return self.excess(cost), max(cost.instructions - self.instructions, 0.0)
 
-    def counted(self, offer: Sequence[Candidate]) -> list[Candidate]:
-        """Return the candidates of a node outside of bodies, with a RAM of 0 if they need at most `taken` bytes."""
-        return [replace(c, ram=0) if c.ram <= self.taken else c for c in offer]
+    def discount_ram(self, offer: Sequence[Candidate]) -> list[Candidate]:
+        """Return candidates of a node outside of bodies, with a RAM of 0 if they need at most `ram_in_use` bytes."""
+        return [replace(c, ram=0) if c.ram <= self.ram_in_use else c for c in offer]
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class KernelChoice:
         """Return the candidates of each node under these limits, and the cost of all other nodes."""
         offers, rams = self._offers
         outer = set(self._graph.nodes)
-        offered = [limits.counted(offer) if node in outer else offer for node, offer in offers.items()]
+        offered = [limits.discount_ram(offer) if node in outer else offer for node, offer in offers.items()]
         return offered, FixedCost(max(rams.values(), default=0), *self._time_of_others)
 
     @cached_property
@@ -300,7 +300,7 @@ def offers_of(
     standing = live_memory_by_node(program) if in_any_order else {}
     reorder(program)
     alive = {
-        name: min(now, standing.get(name, now), key=LiveMemory.least)
+        name: min(now, standing.get(name, now), key=LiveMemory.used_bytes)
         for name, now in live_memory_by_node(program).items()
     }
     lasting = {v for g in graph.nested() if g is not graph for v in g.inputs}
@@ -316,7 +316,7 @@ def offers_of(
     }
     offers = {node: _by_cycles(node, offer, costs, times[node]) for node, offer in offers.items()}
     fixed_names = alive.keys() - {node.outputs[0].name for node in fitting}
-    return offers, {name: alive[name].least() for name in fixed_names}
+    return offers, {name: alive[name].used_bytes() for name in fixed_names}
 
 
 def _by_cycles(node: Node, offer: list[Candidate], costs: CostTable, times: int) -> list[Candidate]:
@@ -477,7 +477,9 @@ def fitting_kernels(
     return [k for k in kernels if k.any_size] or kernels if any_size else kernels
 
 
-def unmeasured(graph: Graph, features: frozenset[str], costs: CostTable, any_size: bool = False) -> dict[Node, str]:
+def remarks_on_unmeasured(
+    graph: Graph, features: frozenset[str], costs: CostTable, any_size: bool = False
+) -> dict[Node, str]:
     """Return a remark for each node at which some of several kernels were not measured, and so are assumed to be slow.
 
     Args:
@@ -513,7 +515,7 @@ class LiveMemory:
     is_free: bool
     """Whether the outputs are buffers of their own, not parts of larger buffers, so that they may overlap inputs."""
 
-    def least(self) -> int:
+    def used_bytes(self) -> int:
         """Return the bytes of live buffers after the saving."""
         return self.nbytes - self.saved
 
@@ -547,7 +549,7 @@ def live_memory_by_node(program: Program) -> dict[str, LiveMemory]:
     peaks: dict[str, LiveMemory] = {}
     for index, (instr, is_free) in enumerate(zip(program.instrs, free, strict=True)):
         now = LiveMemory(live_bytes[index], _saved_in_place([instr], ending[index]) if is_free else 0, is_free)
-        peaks[instr.name] = max(now, peaks.get(instr.name, now), key=LiveMemory.least)
+        peaks[instr.name] = max(now, peaks.get(instr.name, now), key=LiveMemory.used_bytes)
     return peaks
 
 
@@ -573,7 +575,7 @@ def _candidate(
         lasting: Values that nothing may overwrite.
         numbers: Numbers of contents in flash; contents that are new get the next number.
     """
-    lowered = trial(node, kernel, features) if kernel.emit else Trial.of(node, alone(node, features))
+    lowered = trial(node, kernel, features) if kernel.emit else Trial.of(node, lower_without_choice(node, features))
     program = lowered.program
     functions = {instr.function_key: kernel.name for instr in program.instrs}
     stored: dict[object, int] = dict(costs.code_of(functions, kernel.code_of(node)))
@@ -692,7 +694,7 @@ def _search(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, fi
     if goal != "speed":
         return best
     improved = _where_faster(best, _balanced(offers, limits, fixed_cost))
-    fits = limits.missed(_Plan(improved, fixed_cost).cost()) <= limits.missed(_Plan(best, fixed_cost).cost())
+    fits = limits.miss(_Plan(improved, fixed_cost).cost()) <= limits.miss(_Plan(best, fixed_cost).cost())
     return improved if fits else best
 
 
@@ -745,7 +747,7 @@ def _is_clearly_better(one: _Plan, other: _Plan, limits: Limits) -> bool:
 
 def _within(limits: Limits, worth: Callable[[Cost], float]) -> Rank:
     """Return a key that compares plans by how far they miss the limits first, and by `worth` second."""
-    return lambda cost: (*limits.missed(cost), worth(cost))
+    return lambda cost: (*limits.miss(cost), worth(cost))
 
 
 def _traded(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: FixedCost) -> list[Candidate]:
@@ -765,9 +767,9 @@ def _traded(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: F
     slowest = MAX_FLASH_SLOWDOWN * _Plan(_best(long, "balanced", limits, fixed_cost), fixed_cost).cost().instructions
     quick = replace(flash_limits, instructions=min(limits.instructions, slowest))
     plan = _best_trade(offers, flash_limits, fixed_cost)
-    if any(quick.missed(plan.cost())):
+    if any(quick.miss(plan.cost())):
         faster = _best_trade(offers, quick, fixed_cost)
-        plan = plan if any(quick.missed(faster.cost())) else faster
+        plan = plan if any(quick.miss(faster.cost())) else faster
     return plan.taken
 
 
@@ -812,7 +814,7 @@ def _slowest(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: 
 
     There is no limit if the fastest plan needs more than that share of memory.
     """
-    room = Limits(int(AMPLE_MEMORY_FRACTION * limits.ram), int(AMPLE_MEMORY_FRACTION * limits.flash), limits.taken)
+    room = Limits(int(AMPLE_MEMORY_FRACTION * limits.ram), int(AMPLE_MEMORY_FRACTION * limits.flash), limits.ram_in_use)
     fastest = _best_end(offers, fixed_cost, _within(room, lambda cost: cost.rank("speed"))).cost()
     return math.inf if room.excess(fastest) else MAX_BALANCED_SLOWDOWN * fastest.instructions
 

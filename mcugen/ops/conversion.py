@@ -16,7 +16,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.traits import Simplifiable
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.kernels.portable.borders import emit_codes
+from mcugen.kernels.portable.borders import emit_quantization
 from mcugen.kernels.portable.elementwise import Scalars
 from mcugen.lir.builder import Builder
 from mcugen.numerics.fixedpoint import dequantize, quantize
@@ -211,7 +211,7 @@ class Quantize(Simplifiable, Elementwise):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Lower to a block kernel, or to a loop of the expression."""
-        if not emit_codes(node, builder, node.output.type):
+        if not emit_quantization(node, builder, node.output.type):
             super().lower(node, builder)
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
@@ -289,7 +289,7 @@ class Dequantize(Elementwise):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Lower to a block kernel, or to a loop of the expression."""
-        if not emit_codes(node, builder, node.input(0).type):
+        if not emit_quantization(node, builder, node.input(0).type):
             super().lower(node, builder)
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:

@@ -19,7 +19,15 @@ from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, Ro
 from mcugen.hir.traits import Channelwise, Permutable, Quantizable, Rowwise
 from mcugen.hir.types import Array, Bounds, DType, Layout, QuantParams, TensorType
 from mcugen.kernels.portable.activations import CurveSpec
-from mcugen.kernels.portable.elementwise import MOST_SHARED, Literals, Loop, ReusedScalars, Scalars, Typed, emit_loop
+from mcugen.kernels.portable.elementwise import (
+    MAX_SHARED_CONSTANTS,
+    Literals,
+    Loop,
+    ReusedScalars,
+    Scalars,
+    Typed,
+    emit_loop,
+)
 from mcugen.lir.builder import Builder
 from mcugen.lir.spec import HasKernels
 from mcugen.numerics.curves import CODES, INT8_TABLE_ORDER, TANH_TABLE, Line, Segments, SharedTanh, interpolation
@@ -338,7 +346,7 @@ def _emit_steps(node: Node, steps: Sequence[Step], builder: Builder) -> None:
     tables = node.op.tables if isinstance(node.op, Elementwise) else frozenset()
     scalar = Scalars(builder.features)
     plain = _expressions(node, steps, tables, scalar)
-    if len(scalar.params) > MOST_SHARED and not any(isinstance(v, float) for v in scalar.params.values()):
+    if len(scalar.params) > MAX_SHARED_CONSTANTS and not any(isinstance(v, float) for v in scalar.params.values()):
         scalar = Literals(builder.features)
         plain = _expressions(node, steps, tables, scalar)
     helium = _vectors(node, steps, tables, ReusedScalars(scalar)) if "mve" in builder.features else None

@@ -35,8 +35,8 @@ from mcugen.kernels.portable.activations import (
     RowsOfInt8,
     dense_int8,
     emit_product,
+    emit_saturating_sum,
     emit_sum,
-    emit_sum_of_halves,
 )
 from mcugen.kernels.portable.elementwise import Scalars
 from mcugen.lir.builder import Builder
@@ -564,7 +564,7 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
         if self.function != "Add" or out.dtype is not DType.INT16 or not all(map(is_quantized, (*sig.inputs, out))):
             return False
         fixed, limits = self.fixed_sum(sig), clamp_range(self.clamp, out.q, out.dtype)
-        return fixed is not None and limits == out.dtype.limits and emit_sum_of_halves(node, builder, fixed)
+        return fixed is not None and limits == out.dtype.limits and emit_saturating_sum(node, builder, fixed)
 
     def stands_alone(self, sig: Signature) -> bool:
         """Return whether this is a sum or product of dense int8 tensors, for which some CPUs have fast kernels."""

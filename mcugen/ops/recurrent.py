@@ -32,7 +32,7 @@ from mcugen.kernels.portable.recurrent import (
     LstmOptions,
     RecurrentLayer,
     Sizes,
-    real_text,
+    float_literal,
 )
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel, Options
@@ -514,7 +514,7 @@ class Lstm(Recurrent):
         own = LstmOptions(
             g=functions.texts["g"],
             k=functions.texts["k"],
-            one=real_text("1.0", layer.x.dtype),
+            one=float_literal("1.0", layer.x.dtype),
             coupled=self.coupled,
             c0="c0" in layer.inputs,
             peepholes="peepholes" in layer.inputs,
@@ -584,7 +584,7 @@ class Gru(Recurrent):
 
     def options(self, layer: RecurrentLayer, functions: DirectionActivations) -> list[Options]:
         """Return the template options, including those of the hidden gate."""
-        own = GruOptions(g=functions.texts["g"], one=real_text("1.0", layer.x.dtype), linear=self.linear)
+        own = GruOptions(g=functions.texts["g"], one=float_literal("1.0", layer.x.dtype), linear=self.linear)
         return [*super().options(layer, functions), own]
 
 

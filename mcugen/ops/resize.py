@@ -16,7 +16,7 @@ from mcugen.hir.traits import Interpolating, Permutable, Quantizable, Rowwise, S
 from mcugen.hir.types import Array, DType, Shape, TensorType, required
 from mcugen.kernels.common.strided_loops import AxisWalk, dense_strides, numbered
 from mcugen.kernels.portable.resize import (
-    MOST_LANE_BITS,
+    MAX_LANE_FRACTION_BITS,
     RESAMPLE,
     RESIZE_LINEAR,
     RESIZE_LINEAR_LANES,
@@ -387,7 +387,11 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         """
         x, y = sig.input(0), sig.output
         bits = sum(_fewest_bits(taps) for taps in self.taps if taps is not None)
-        fits = x.dtype is y.dtype is DType.INT8 and walk.inner_size % CODES_PER_WORD == 0 and bits <= MOST_LANE_BITS
+        fits = (
+            x.dtype is y.dtype is DType.INT8
+            and walk.inner_size % CODES_PER_WORD == 0
+            and bits <= MAX_LANE_FRACTION_BITS
+        )
         return fits and "thumb1" not in features and (same_codes(x, y) or "mve" not in features)
 
     def _lower_lanes(self, node: Node, builder: Builder, walk: LinearWalk) -> None:

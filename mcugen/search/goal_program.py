@@ -173,7 +173,7 @@ class GoalSearch:
         board, options = self.problem.board, self.problem.options
         known = {candidate.program.instructions_estimate}
         for ratio in ARENA_ESTIMATE_RATIOS:
-            limits = Limits(board.total_ram, board.total_flash, taken=int(ratio * candidate.program.arena_size))
+            limits = Limits(board.total_ram, board.total_flash, ram_in_use=int(ratio * candidate.program.arena_size))
             kernels = candidate.kernels.within(limits)
             faster = lowered(candidate.variant.graph, board, options, kernels=kernels)
             if faster.instructions_estimate not in known:

@@ -18,7 +18,7 @@ from mcugen.hir.graph import Graph
 from mcugen.hir.types import DType
 from mcugen.kernels.choose import Cost
 from mcugen.kernels.cost import CostTable, cost_table
-from mcugen.kernels.portable.compressed_weights import MIN_SAVED_CODE_BYTES, Code, code_of
+from mcugen.kernels.portable.compressed_weights import MIN_SAVED_CODE_BYTES, CompressedConstant, compress_constant
 from mcugen.lir.program import DECODE_WEIGHTS, PREPARATION_KERNELS, Buffer, Instr, Program, Space
 from mcugen.lir.weights import Decoded, is_read, with_decoded_weights
 from mcugen.memory.peak import moments
@@ -183,12 +183,12 @@ def _codes(program: Program) -> Iterator[tuple[Buffer, Decoded]]:
         if not is_alone or not is_read(buffer) or buffer in outputs:
             continue
         assert buffer.data is not None
-        code = code_of(buffer.data)
+        code = compress_constant(buffer.data)
         if code is not None and code.nbytes + MIN_SAVED_CODE_BYTES * len(instrs) < buffer.nbytes:
             yield buffer, _decoded(buffer, code)
 
 
-def _decoded(constant: Buffer, code: Code) -> Decoded:
+def _decoded(constant: Buffer, code: CompressedConstant) -> Decoded:
     """Return the compressed form of a constant: its buffers, and the call that decodes it."""
     coded = Buffer(f"{constant.name}.coded", DType.UINT8, code.coded.size, Space.CONST, code.coded)
     plain = None

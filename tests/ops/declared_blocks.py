@@ -18,7 +18,7 @@ from test_streamed import NETS, groups
 
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.traits import divisions
-from mcugen.kernels.common.library import alone
+from mcugen.kernels.common.library import lower_without_choice
 from mcugen.kernels.families import library_kernels_of
 from mcugen.lir.kernel import SHORT_LOOPS, Kernel
 from mcugen.lir.program import Control, Program
@@ -61,7 +61,7 @@ def programs_of(graph: Graph, board: str, most: int, library: str = "") -> Itera
     for node in graph.nodes:
         choices = own_kernels(node.op) if not library else library_kernels_of(node, library)
         if not choices and not library:
-            yield alone(node, features).program, node.op.name
+            yield lower_without_choice(node, features).program, node.op.name
         for kernel in choices:
             wanted = features | (kernel.needs & {SHORT_LOOPS})
             if counts[kernel.name] >= most or not kernel.fits(node, wanted):
@@ -106,7 +106,7 @@ def streamed_blocks(random: np.random.Generator, count: int) -> list[Block]:
             stretch = Stretch(first, end, group_of(graph.nodes[first:end], graph.outputs), 0, 0.0)
             for node in with_groups(graph, [stretch]).nodes:
                 if isinstance(node.op, Streamed):
-                    program = alone(node, roomy(BOARDS[0]).features).program
+                    program = lower_without_choice(node, roomy(BOARDS[0]).features).program
                     found += [b for b in blocks_of(program, name) if b.head.control is Control.STREAM and b.claims()]
     return found
 
@@ -123,7 +123,7 @@ def forked_blocks(seed: int, layers: int, random: np.random.Generator) -> list[B
             whole = other.nodes[number]
             inputs = [v for v in whole.inputs if v is not None and not v.is_constant]
             fork = other.rewrite(whole, form, inputs, types=[whole.output.type])
-            program = alone(fork, features).program
+            program = lower_without_choice(fork, features).program
             found += [b for b in blocks_of(program, node.op.name) if b.head.control is Control.FORK and b.claims()]
     return found
 

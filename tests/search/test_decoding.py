@@ -18,7 +18,7 @@ from mcugen.core.board import load_board
 from mcugen.driver.compiled import CompiledModel
 from mcugen.hir.interpreter import interpret
 from mcugen.kernels.choose import AMPLE_MEMORY_FRACTION
-from mcugen.kernels.portable.compressed_weights import Code, code_of, split_base_256
+from mcugen.kernels.portable.compressed_weights import CompressedConstant, compress_constant, split_base_256
 from mcugen.lir.program import DECODE_WEIGHTS, Instr
 from mcugen.search import goal_program
 from mcugen.search.budget import use_of
@@ -49,7 +49,7 @@ def numbers_of(data: np.ndarray, count: int, remainder: int) -> list[int]:
     return found
 
 
-def decoded(code: Code) -> np.ndarray:
+def decoded(code: CompressedConstant) -> np.ndarray:
     """Words in rows, by what is stored of them."""
     rows, before, inner, after = (
         getattr(code.params, n) or 0 for n in ("rows", "words_before", "coded_size", "words_after")
@@ -84,7 +84,7 @@ def test_words_come_back_with_what_is_not_coded(seed: int, rows: int, before: in
     random = np.random.default_rng(seed)
     words = random.integers(-(2**31), 2**31, (rows, before + inner + after)).astype(np.int32)
     words[:, before : before + inner] = coarse_weights(seed, rows, inner, 4).view(np.int32)[..., 0]
-    code = code_of(words)
+    code = compress_constant(words)
     assert code is not None
     assert (decoded(code) == words).all()
 
@@ -92,7 +92,7 @@ def test_words_come_back_with_what_is_not_coded(seed: int, rows: int, before: in
 def test_biases_beside_weights_are_left_alone():
     words = np.random.default_rng(0).integers(-(2**31), 2**31, (16, 36)).astype(np.int32)
     words[:, 2:-2] = coarse_weights(0, 16, 32, 4).view(np.int32)[..., 0]
-    code = code_of(words)
+    code = compress_constant(words)
     assert code is not None
     assert (code.params.words_before, code.params.coded_size, code.params.words_after) == (2, 32, 2)
     assert code.nbytes < 0.75 * words.nbytes

@@ -23,8 +23,8 @@ from mcugen.kernels.choose import (
     Limits,
     estimated_cycles,
     estimated_instructions,
+    remarks_on_unmeasured,
     time_without_choice,
-    unmeasured,
 )
 from mcugen.kernels.cost import CostTable, cost_table
 from mcugen.lir.kernel import Kernel
@@ -239,7 +239,7 @@ def lowered(
     """
     costs = cost_table(board.cpu, board.features)
     choices = Kernels(graph, board, options, any_size).within() if kernels is None else dict(kernels)
-    remarks = unmeasured(graph, board.features, costs, any_size)
+    remarks = remarks_on_unmeasured(graph, board.features, costs, any_size)
     widens = _widens(graph, board, options)
     program = lower(graph, board.features, options.states, options.optimize, choices, any_size, remarks, widens=widens)
     program.layer_estimates = estimated_instructions(graph, costs, choices)

@@ -144,7 +144,13 @@ def layer_constants(
 
 
 def with_scratch(operands: Mapping[str, Buffer], site: Site, size: int) -> dict[str, Buffer]:
-    """Return the operands with `size` bytes of scratch memory for the library."""
+    """Add scratch memory for the library to the operands of a call.
+
+    Args:
+        operands: Buffers by role.
+        site: Operands and CPU features of the call.
+        size: Bytes of scratch memory.
+    """
     return {**operands, "scratch": site.scratch("scratch", DType.INT8, size)}
 
 

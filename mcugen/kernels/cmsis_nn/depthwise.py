@@ -27,7 +27,7 @@ from mcugen.kernels.common.specs import ConvSpec
 from mcugen.kernels.common.weighted_layers import CodeLimits, four_bits
 from mcugen.lir.kernel import Call, Kernel, Params, Site
 
-MAX_GATHERED_CHANNELS = 124
+GATHERED_CHANNELS = 124
 """Largest number of channels that the library gathers at a time with Helium."""
 
 
@@ -69,8 +69,8 @@ def depthwise_scratch_bytes(shape: ConvShape, features: frozenset[str], small: b
     taps = shape.kernel_height * shape.kernel_width
     window = 2 * taps * shape.in_channels
     if small:
-        return select_by_variant(features, window, window, 4 * taps * MAX_GATHERED_CHANNELS)
-    return select_by_variant(features, 0, 0 if has_direct_function(shape) else window, 4 * taps * MAX_GATHERED_CHANNELS)
+        return select_by_variant(features, window, window, 4 * taps * GATHERED_CHANNELS)
+    return select_by_variant(features, 0, 0 if has_direct_function(shape) else window, 4 * taps * GATHERED_CHANNELS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ def has_even_channels(spec: ConvSpec) -> bool:
     return shape.in_channels % 2 == 0 or uses_fast_function(shape)
 
 
-HELIUM = frozenset({"mve"})
+MISCOMPILED_FEATURES = frozenset({"mve"})
 """CPU features with which the library's depthwise function for 4-bit weights is not used: gcc 12 compiles it wrongly
 for Helium (it takes the predicates of 32-bit lanes for all ones)."""
 
@@ -183,7 +183,7 @@ CMSIS_DEPTHWISE_S8: tuple[Kernel, ...] = (
             has_small_axes,
         ),
         emit=emit_s4,
-        lacks=HELIUM,
+        lacks=MISCOMPILED_FEATURES,
     ),
 )
 """CMSIS-NN's kernels of int8 depthwise convolutions, in order of preference."""

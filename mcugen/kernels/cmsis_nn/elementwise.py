@@ -34,12 +34,12 @@ forward."""
 
 
 def is_sum(spec: BinarySpec) -> bool:
-    """Require a sum or difference of int8 tensors of one shape."""
+    """Require a sum or difference of int8 tensors of one shape that 32 bits can compute."""
     return spec.fixed_sum is not None and spec.are(DType.INT8)
 
 
 def is_product(spec: BinarySpec) -> bool:
-    """Require a product of int8 tensors of one shape."""
+    """Require a product of int8 tensors of one shape that fits 32 bits before its requantization."""
     if spec.product is None or not spec.are(DType.INT8):
         return False
     return spec.largest_product << (32 - spec.product.shift) < 2**31
@@ -82,7 +82,7 @@ class Int8Elements(Params):
 
     @staticmethod
     def of(spec: BinarySpec) -> Int8Elements:
-        """Return the parameters of a layer."""
+        """Return the sizes, zero points and limits of a layer."""
         (low, high), x0, x1, y = spec.limits, spec.x0.q, spec.x1.q, spec.y.q
         zeros = {"x0_zero_point": x0.zero_point, "x1_zero_point": x1.zero_point, "y_zero_point": y.zero_point}
         return Int8Elements(count=spec.y.count, low=low, high=high, **zeros)
@@ -138,7 +138,7 @@ class BroadcastMatrices(Params):
 
     @staticmethod
     def of(spec: BinarySpec) -> BroadcastMatrices:
-        """Return the parameters of a layer."""
+        """Return the sizes of the matrices of a layer."""
         dims, strides = _walks(spec)
         sizes = [dims] + [[size if stride else 1 for size, stride in zip(dims, row, strict=True)] for row in strides]
         (y_h, y_w), (x0_h, x0_w), (x1_h, x1_w) = ((rows[0] if len(rows) > 1 else 1, rows[-1]) for rows in sizes)

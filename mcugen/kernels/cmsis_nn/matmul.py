@@ -40,7 +40,7 @@ class ProductSize(Params):
 
     @staticmethod
     def of(spec: MatMulSpec) -> ProductSize:
-        """Return the sizes of a layer."""
+        """Return the sizes of a product."""
         return ProductSize(batch=spec.batch, rows=spec.rows, depth=spec.depth, columns=spec.columns)
 
 

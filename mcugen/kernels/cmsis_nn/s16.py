@@ -67,7 +67,13 @@ class Scaling:
 
     @staticmethod
     def near(exact: Requantizer, bits: int, max_shift: int) -> Scaling:
-        """Return the scaling nearest to `exact` whose multipliers have `bits` bits, and shifts at most `max_shift`."""
+        """Return the nearest scaling that the library can represent.
+
+        Args:
+            exact: The requantization to approximate.
+            bits: Bits of a multiplier.
+            max_shift: Largest right shift.
+        """
         real = exact.multiplier / 2.0**exact.shift
         shift = np.minimum(bits - np.frexp(real)[1].astype(np.int64), max_shift)
         shift -= np.rint(real * 2.0**shift) >= 2**bits

@@ -102,7 +102,7 @@ class Int16Elements(Params):
 
     @staticmethod
     def of(spec: BinarySpec) -> Int16Elements:
-        """Return the parameters of a layer."""
+        """Return the size and the limits of a layer."""
         return Int16Elements(low=spec.limits[0], high=spec.limits[1], count=spec.y.count)
 
 

@@ -68,7 +68,7 @@ def references(graph: Graph, program: Program) -> dict[Node, Reference]:
     return {node: kernel.evaluate for node, kernel in used if kernel is not None and kernel.evaluate is not None}
 
 
-def alone(node: Node, features: frozenset[str]) -> Builder:
+def lower_without_choice(node: Node, features: frozenset[str]) -> Builder:
     """Lower a node by its operator's own lowering, without a choice of kernels.
 
     Returns:
@@ -87,7 +87,7 @@ def own_kernel(node: Node, features: frozenset[str]) -> Kernel | None:
     Returns:
         The kernel; None if the operator's lowering emits several kinds of instructions.
     """
-    names = {instr.kernel for instr in alone(node, features).program.instrs}
+    names = {instr.kernel for instr in lower_without_choice(node, features).program.instrs}
     first = next((v for v in node.inputs if v is not None), node.outputs[0])
     cost_key = f"{node.op.name}_{first.type.dtype.value}"
     return Kernel(names.pop(), way=lambda _: cost_key) if len(names) == 1 else None

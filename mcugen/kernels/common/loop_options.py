@@ -20,7 +20,7 @@ class Loops(Options):
 
     @staticmethod
     def of(site: Site) -> Loops:
-        """Return the options that the tuning flags select."""
+        """Return the options that the tuning flags in the CPU features select."""
         return Loops(paired_loads=PAIRED_LOADS in site.features)
 
 
@@ -39,7 +39,7 @@ class FloatLoops(Options):
 
     @staticmethod
     def of(wishes: Site | Builder) -> FloatLoops:
-        """Return the options that the tuning flags select."""
+        """Return the options that the tuning flags in the CPU features select."""
         return FloatLoops(separate_sums=sums_apart(wishes.features))
 
 

@@ -134,7 +134,7 @@ class WeightedSpec:
 
     @cached_property
     def multipliers(self) -> Array:
-        """Return the multipliers of `high_word`, int32 by channel."""
+        """Return the requantization multipliers of `high_word`, int32 [out_channels]."""
         return np.broadcast_to(self.high_word.multiplier, self.channels).astype(np.int32)
 
     @cached_property

@@ -294,7 +294,7 @@ def uint8_example(channels: int, results: int, group: int = 1) -> str:
     }}"""
 
 
-def to_int8_codes(spec: WeightedSpec) -> bool:
+def has_int8_output(spec: WeightedSpec) -> bool:
     """Require int8 results."""
     return spec.y.dtype is DType.INT8
 
@@ -328,7 +328,7 @@ def of_four_bits(kernel: Kernel, *when: Callable[[Any], bool], **changes: Any) -
     return replace(
         kernel,
         name=kernel.name.replace("s8", "s4"),
-        what=f"{kernel.what}, two weights a byte",
+        what=f"{kernel.what}, two weights per byte",
         lacks=kernel.lacks | {UPDATABLE},  # Updated weights may need more bits.
         when=(*kernel.when, four_bits, *when),
         **changes,

@@ -24,7 +24,7 @@ from mcugen.kernels.common.reading_order import in_turn, windows
 from mcugen.kernels.common.reading_order import rows as ring_rows
 from mcugen.kernels.common.specs import ConvSpec
 from mcugen.kernels.common.weighted_layers import NIBBLES, four_bits, int8_tensors, int16_tensors
-from mcugen.kernels.portable.weighted import shared_channels
+from mcugen.kernels.portable.weighted import is_not_depthwise
 from mcugen.lir.kernel import (
     SHORT_LOOPS,
     UPDATABLE,
@@ -369,7 +369,7 @@ class StreamOptions(Options):
 
     @staticmethod
     def of(spec: ConvSpec) -> StreamOptions:
-        """Return the options of a layer of this family."""
+        """Return the template options of a layer."""
         shifted = not spec.is_sums and spec.high_word.shift > 32
         return StreamOptions(y_t=spec.y.dtype.c, clamp=spec.is_clamped, post_shifted=shifted)
 
@@ -669,9 +669,15 @@ def unrolled_layer_bytes(spec: ConvSpec) -> int:
     return around + UNROLLED_STEP_BYTES * runs_of(shape, few=True).groups
 
 
-UNROLLED_STEP_BYTES, POINTWISE_BASE_BYTES, WINDOW_BASE_BYTES = 62, 620, 783
-"""Flash bytes of one unrolled step (a group of four elements) and of the code around all steps, for pointwise and for
-other convolutions (sizes by nm for layers on a Cortex-M4: tests/kernels/test_written_out.py)."""
+UNROLLED_STEP_BYTES = 62
+"""Flash bytes of one step (a group of four elements) of a fully unrolled loop, by nm for layers on a Cortex-M4
+(tests/kernels/test_written_out.py)."""
+
+POINTWISE_BASE_BYTES = 620
+"""Flash bytes of a pointwise layer without its unrolled steps: the code around them and the layer's parameters."""
+
+WINDOW_BASE_BYTES = 783
+"""Flash bytes of any other fully unrolled layer without its steps."""
 
 
 def _walk(shape: ConvShape, runs: Runs, rows: RowSource) -> PixelWalk:
@@ -714,7 +720,7 @@ def has_depth_multiple_of_8(spec: ConvSpec) -> bool:
 
 
 def has_several_pixels(spec: ConvSpec) -> bool:
-    """Require several output pixels."""
+    """Require a layer that is not a single row of outputs (is_one_row)."""
     return not is_one_row(spec)
 
 
@@ -914,7 +920,7 @@ def _conv(
         what=what,
         operands=(
             *(_X, _W, _Y, scratch("ring", "padded rows of x", DType.INT8, DType.INT16, optional=True), _PATCH),
-            scratch("table", "where the runs of two pixels' windows begin", DType.INT32),
+            scratch("table", "addresses of the runs of two pixels' windows", DType.INT32),
         ),
         params=(ConvGeometry, PixelWalk, HighWord, InnerLoop, GroupCount),
         optional=(PixelWalk,),
@@ -923,7 +929,7 @@ def _conv(
         options=(StreamOptions, Loops, UnrollOptions, *[Raised] * (four_bits in when)),
         needs=_DSP,
         lacks=_lacks(when),
-        when=(has_several_pixels, shared_channels, *when),
+        when=(has_several_pixels, is_not_depthwise, *when),
         loads=0.125 if fits_packed_pairs in when else 0.25,
         stalls=STALLS.get(name, {}),
         slowdown=narrow_row_slowdown,
@@ -977,7 +983,7 @@ DSP_ROW: tuple[Kernel, ...] = (
 _OF_BYTES = _conv("conv2d_s8_dsp", f"two pixels by two channels, {_PAIRS}", *_CODES8, fits_packed_pairs)
 _OF_NIBBLES = _conv(
     "conv2d_s4_dsp",
-    "two pixels by two channels, eight weights a word",
+    "two pixels by two channels, eight weights per word",
     int8_tensors,
     four_bits,
     fits_high_word_of_shifted_sums,
@@ -997,7 +1003,7 @@ def _short(kernel: Kernel) -> Kernel:
     return replace(
         kernel,
         name=f"{kernel.name}_short",
-        what=f"{kernel.what}; few steps of the loop are written out",
+        what=f"{kernel.what}; the loop is unrolled only a few times",
         needs=kernel.needs | {SHORT_LOOPS},
     )
 
@@ -1008,7 +1014,7 @@ DSP_PIXELS: tuple[Kernel, ...] = (
     _conv("conv2d_s8_dsp16", "two pixels by two channels, weights widened to 16 bits", *_CODES8_WIDENED),
     _conv(
         "conv2d_s8_dsp_few",
-        "two pixels by two channels, a window of few elements written out",
+        "two pixels by two channels, with an unrolled loop over windows of few elements",
         *_CODES8_WIDENED,
         is_small_window,
         extra=count_unrolled_steps,
@@ -1019,7 +1025,7 @@ DSP_PIXELS: tuple[Kernel, ...] = (
     _short(_OF_NIBBLES),
     Kernel(
         "pointwise_s8_dsp",
-        what="pixels of four or eight channels, which pass by the weights of a channel that registers hold",
+        what="pixels of four or eight channels, a strip at a time, with the weights of a channel in registers",
         operands=(reads("x", "input", DType.INT8), _W, writes("y", "output", DType.INT8), _PATCH),
         params=(Strip,),
         options=(PointwiseOptions,),

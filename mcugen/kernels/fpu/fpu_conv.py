@@ -338,7 +338,7 @@ _RING = scratch("rows", "a ring of padded rows", DType.FLOAT32)
 
 _DEPTHWISE = Kernel(
     "depthwise_f32_mve",
-    what="one filter a channel, several pixels of four channels in vectors",
+    what="one filter per channel, several pixels of four channels in vectors",
     operands=_operands(_RING),
     params=(ConvGeometry, Blocks, FloatLimits),
     without=frozenset({"kernel_height", "kernel_width", "stride_width", "dilation_width"}),

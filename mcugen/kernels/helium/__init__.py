@@ -19,7 +19,7 @@ import numpy as np
 from mcugen.hir.types import DType
 from mcugen.kernels.common.conv_shape import ConvGeometry
 from mcugen.kernels.common.specs import ConvSpec
-from mcugen.kernels.common.weighted_layers import of_four_bits, to_int8_codes, uint8_example
+from mcugen.kernels.common.weighted_layers import has_int8_output, of_four_bits, uint8_example
 from mcugen.kernels.dsp.dsp_conv import ungrouped
 from mcugen.kernels.helium import conv, layer
 from mcugen.kernels.helium import depthwise as patches
@@ -36,7 +36,7 @@ from mcugen.kernels.helium.layer import (
     is_int8_in_32_bits,
 )
 from mcugen.kernels.helium.wide import WIDE, WIDE_DEPTHWISE
-from mcugen.kernels.portable.weighted import depthwise, single_row
+from mcugen.kernels.portable.weighted import depthwise, is_single_pixel
 from mcugen.lir.kernel import Call, Kernel, Role, Site, Trained, reads, scratch
 from mcugen.lir.traversal import Traversal
 
@@ -68,7 +68,7 @@ def emit_row(spec: ConvSpec, site: Site) -> Call:
     codes = table.codes.values()
     frame = RowFrame(
         channel_blocks=table.blocks,
-        inner_iterations=loop.turns,
+        inner_iterations=loop.num_iterations,
         tail_products=loop.tail,
         last_block_channels=table.last,
         **codes,  # type: ignore[arg-type]
@@ -176,11 +176,11 @@ _COLUMNS_NINE = replace(
     _COLUMNS,
     name="conv2d_s8_mve_columns_nine",
     what=f"{_COLUMNS.what}; nine-bit weights: int8 weights, plus each channel's offset times the sum of a window",
-    when=(has_nine_bit_products, to_int8_codes, conv.is_3x3_in_vectors),
+    when=(has_nine_bit_products, has_int8_output, conv.is_3x3_in_vectors),
     example=uint8_example(16, 2),
 )
 
-_SINGLE = replace(_ROW, when=(has_int8_products, single_row))
+_SINGLE = replace(_ROW, when=(has_int8_products, is_single_pixel))
 
 _NINE_WINDOWS = replace(_NINE, when=(has_nine_bit_products, ungrouped), emit=conv.emit_nine_bits)
 
@@ -204,7 +204,7 @@ HELIUM_CONV: tuple[Kernel, ...] = (
 _DEPTHWISE = (
     Kernel(
         "depthwise_s8_mve_4x4",
-        what="windows of up to 4 x 4 of one filter a channel: a patch of one channel is a vector",
+        what="windows of up to 4 x 4 of one filter per channel: a patch of one channel is a vector",
         operands=layer.operands(working=(scratch("columns", "columns of four rows, by channels", DType.INT8),)),
         params=(
             *(patches.PatchesFrame, layer.Padding, ConvGeometry),
@@ -220,7 +220,7 @@ _DEPTHWISE = (
     ),
     Kernel(
         "depthwise_s8_mve_8x8",
-        what="windows of up to 8 x 8 of one filter a channel, as 2 x 2 patches",
+        what="windows of up to 8 x 8 of one filter per channel, as 2 x 2 patches",
         operands=layer.operands(working=_strip()),
         params=(patches.LargeFrame, layer.Padding, ConvGeometry, layer.StripRows, patches.Columns),
         without=frozenset({"dilation_height", "dilation_width"}),
@@ -233,7 +233,7 @@ _DEPTHWISE = (
     ),
     Kernel(
         "depthwise_s8_mve_row",
-        what="rows of up to 64 taps of one filter a channel: 16 taps of one channel are a vector",
+        what="rows of up to 64 taps of one filter per channel: 16 taps of one channel are a vector",
         operands=layer.operands(working=(scratch("planes", "pixels under some of y, by channels", DType.INT8),)),
         params=(
             layer.RequantizationParams,
@@ -264,7 +264,7 @@ _DEPTHWISE = (
     ),
     Kernel(
         "depthwise_s8_mve",
-        what="any window of one filter a channel: channels in lanes, two taps at a time",
+        what="any window of one filter per channel: channels in lanes, two taps at a time",
         operands=layer.operands(
             reads("offsets", "offset of each tap in the strip, in bytes", DType.INT32), working=_strip()
         ),
@@ -287,7 +287,7 @@ _DEPTHWISE_NINE = replace(
         working=(scratch("columns", "columns of four rows, by channels", DType.INT8),),
     ),
     options=(patches.PatchOptions, patches.RecomputedTaps, layer.Halves, layer.Clamped, layer.Shifted),
-    when=(has_nine_bit_products, to_int8_codes, depthwise, patches.is_small_patch_window),
+    when=(has_nine_bit_products, has_int8_output, depthwise, patches.is_small_patch_window),
     extra=patches.count_repaired_half_groups,
     example=uint8_example(16, 16, group=16),
 )

@@ -442,7 +442,7 @@ MAX_SEGMENT_PIXELS = 64
 
 
 def is_row_window(spec: ConvSpec) -> bool:
-    """Require a one-dimensional window of 2 to 64 taps, with a stride or a dilation but not both."""
+    """Require a one-dimensional window of 2 to 64 taps, with a stride or a dilation above 1, but not both."""
     shape = spec.shape.as_row()
     in_turn = shape.stride_height == 1 or shape.out_height == 1
     if shape.kernel_height > 1 or not in_turn or shape.in_height != shape.out_height or shape.padding_top:

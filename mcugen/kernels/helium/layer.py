@@ -236,7 +236,7 @@ class GemmFrame(StackFrame):
 
 @dataclass(frozen=True, kw_only=True)
 class Padding(Params):
-    """Parameter of the padding beside rows."""
+    """Parameter of the padding before and after rows of x."""
 
     x_zero_point: Annotated[Trained, "zero point of x, the value of padding"]
 
@@ -297,14 +297,14 @@ class LoopFlags(Options):
     unroll: Annotated[int, "vectors of a loop iteration; 0: there are no whole vectors"]
     has_loop: Annotated[bool, "whether there are several iterations"]
     has_tail_vector: Annotated[bool, "whether products remain after the whole vectors"]
-    nibbles: Annotated[bool, "whether two channels' weights share bytes"] = False
+    nibbles: Annotated[bool, "whether each byte holds the weights of two channels"] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Halves(Options):
     """Template option of 4-bit weights that are unpacked before they are multiplied."""
 
-    nibbles: Annotated[bool, "whether two weights share bytes"]
+    nibbles: Annotated[bool, "whether each byte holds two weights"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -354,8 +354,8 @@ class VectorLoop:
         return LoopFlags(unroll=unroll, has_loop=looped, has_tail_vector=self.tail > 0)
 
     @property
-    def turns(self) -> int:
-        """Return the number of iterations."""
+    def num_iterations(self) -> int:
+        """Return the number of iterations, each of which takes `unroll` vectors; 0 without whole vectors."""
         return self.vectors // self.flags.unroll if self.flags.unroll else 0
 
 
@@ -373,7 +373,7 @@ def gemm_frame(table: RequantizationTable, loop: VectorLoop, x_next: int) -> Gem
         table_bytes=table.nbytes,
         x_step_bytes=x_next,
         y_pair_stride=2 * table.spec.channels,
-        inner_iterations=loop.turns,
+        inner_iterations=loop.num_iterations,
         iteration_gap_bytes=0,
         left_shift=codes.left_shift,
         tail_products=loop.tail,

@@ -132,7 +132,7 @@ def count_wide_instructions(spec: ConvSpec) -> int:
     """
     shape, vectors = spec.shape, -(-spec.depth // INT16_LANES)
     pixels, blocks = spec.y.count // spec.channels, -(-spec.channels // CHANNELS_PER_BLOCK)
-    products = (9 if pixels == 1 else 14) * vectors + 3 * VectorLoop(vectors).turns + 36
+    products = (9 if pixels == 1 else 14) * vectors + 3 * VectorLoop(vectors).num_iterations + 36
     total = -(-pixels // PIXELS_PER_WEIGHT) * (60 + blocks * products)
     if not (is_unstrided_pointwise(shape) and spec.depth % INT16_LANES == 0):
         left = np.arange(shape.out_width) * shape.stride_width - shape.padding_left
@@ -160,7 +160,7 @@ _MVE, _WHEN = frozenset({"mve"}), (int16_tensors, int8_weights, fits_shifted_hig
 
 WIDE = Kernel(
     "conv2d_s16_mve",
-    what="two pixels of int16 by four channels of int8 weights, 8 products an instruction",
+    what="two pixels of int16 by four channels of int8 weights, 8 products per instruction",
     operands=(*_OPERANDS, scratch("patch", "windows of two pixels, in whole vectors", DType.INT16, optional=True)),
     params=(ConvGeometry, WideWindow, WideCodes),
     optional=(ConvGeometry,),
@@ -175,7 +175,7 @@ WIDE = Kernel(
 
 WIDE_DEPTHWISE = Kernel(
     "depthwise_s16_mve",
-    what="one filter a channel, eight channels of int16 in lanes",
+    what="one filter per channel, eight channels of int16 in lanes",
     operands=_OPERANDS,
     params=(ConvGeometry, WideCodes),
     without=frozenset({"out_channels", "kernel_height", "kernel_width"}),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of quantized activations without weights that are faster than the general loop."""
+"""Kernels of elementwise functions of quantized tensors that are faster than the general elementwise loop."""
 
 from __future__ import annotations
 
@@ -20,25 +20,29 @@ from mcugen.numerics.fixedpoint import Range, Requantizer, clamp_range, is_quant
 
 
 def dense_int8(sig: Signature) -> bool:
-    """Return whether all tensors are int8 and of one shape, so that all are traversed alike."""
+    """Return whether all inputs and the output are int8 tensors of one shape."""
     types = [t for t in (*sig.inputs, sig.output) if t is not None]
     return all(t.dtype is DType.INT8 and t.shape == sig.output.shape for t in types)
 
 
 @dataclass(frozen=True)
 class RowsOfInt8:
-    """Two int8 tensors with adjacent elements: `x0` has `rows` of `columns`, `x1` as many or one row for all."""
+    """The operands of an elementwise function of two int8 tensors, as rows of adjacent elements."""
 
     x0: int
+    """Number of the node's input that has all rows."""
     x1: int
+    """Number of the other input, which has as many rows, or a single row that is used for all rows of x0."""
     rows: int
+    """Rows of x0; 1 if both tensors have the same shape."""
     columns: int
+    """Elements of a row."""
 
     @staticmethod
     def of(sig: Signature) -> RowsOfInt8 | None:
-        """Return the rows with `x0` and `x1` as input numbers.
+        """Return the rows of a node's two inputs.
 
-        The result is None if the tensors lie otherwise, or rows are shorter than a word.
+        The result is None for other types or broadcasting, or if rows are shorter than a word.
         """
         types, y = (sig.input(0), sig.input(1)), sig.output
         if not all(t.dtype is DType.INT8 for t in (*types, y)):
@@ -58,7 +62,7 @@ class RowsOfInt8:
         return {role: builder.buffer(value) for role, value in (read | {"y": node.output}).items()}
 
     def overlaps(self, node: Node) -> list[Overlap]:
-        """Return how the output may overlap inputs that are read from first to last element."""
+        """Return how far the output may overlap inputs, which are read from the first to the last element."""
         y, order = node.output.type, Traversal.forward(node.output.type.count)
         dense = {"x0": self.x0} | ({"x1": self.x1} if self.rows == 1 else {})
         return [allowed for role, i in dense.items() for allowed in overlap(node.input(i).type, y, order, into=role)]
@@ -68,37 +72,41 @@ class RowsOfInt8:
 
 
 class WeightedSum(Protocol):
-    """q = (x · factors[0] + y · factors[1] + offset) >> shift."""
+    """A weighted sum in fixed point: q = (x · factors[0] + y · factors[1] + offset) >> shift."""
 
     @property
     def factors(self) -> tuple[int, int]:
-        """Return the factors of x and y."""
+        """Return the integer factors of x and y."""
 
     @property
     def offset(self) -> int:
-        """Return the zero points and one half, in units of the sum."""
+        """Return the zero points plus one half, at the scale of the sum."""
 
     @property
     def shift(self) -> int:
-        """Return the bits behind the point of the sum."""
+        """Return the fraction bits of the sum, which are shifted out."""
 
 
 @dataclass(frozen=True, eq=False)
 class BinarySpec:
-    """An elementwise function of two quantized tensors, named as in ONNX, as kernels take it.
-
-    Sums of int8 tensors of one shape have a `fixed_sum` where possible, and products their requantizer and the largest
-    magnitude that is requantized.
-    """
+    """An elementwise function of two quantized tensors, as its kernels see it."""
 
     function: str
+    """Name of the ONNX operator, such as Add."""
     x0: TensorType
+    """Type of the first operand."""
     x1: TensorType
+    """Type of the second operand."""
     y: TensorType
+    """Type of the output."""
     clamp: Range | None
+    """Range that results are clamped to, in real numbers; None without a clamp."""
     fixed_sum: WeightedSum | None = None
+    """The sum or difference in fixed point; None for other functions, or if 32 bits are too few."""
     product: Requantizer | None = None
+    """Requantization of the product; None for other functions."""
     largest_product: int = 0
+    """Upper bound of the magnitude of products before the requantization."""
 
     @cached_property
     def limits(self) -> tuple[int, int]:
@@ -106,7 +114,7 @@ class BinarySpec:
         return clamp_range(self.clamp, self.y.q, self.y.dtype)
 
     def are(self, dtype: DType) -> bool:
-        """Return whether all tensors are quantized, of that type and of one shape."""
+        """Return whether all tensors are quantized, have this type, and have one shape."""
         types = (self.x0, self.x1, self.y)
         return all(is_quantized(t) and t.dtype is dtype and t.shape == self.y.shape for t in types)
 
@@ -116,8 +124,11 @@ class CurveSpec:
     """A function of one tensor that is looked up in a table."""
 
     function: str
+    """Name of the function, such as sigmoid."""
     x: TensorType
+    """Type of the input."""
     y: TensorType
+    """Type of the output."""
     is_constant: bool
     """Whether the table is a constant."""
 
@@ -129,8 +140,8 @@ class CurveSpec:
 class SumParams(Params):
     """Parameters of y = clamp((x0 · m0 + x1 · m1 + offset) >> shift), with m below 2^23 and sums below 2^31."""
 
-    count: Annotated[int, "elements, of a row where x1 is one"]
-    rows: Annotated[int | None, "rows of x0, to each of which x1 is added"] = None
+    count: Annotated[int, "elements; of a row, if x1 is a single row"]
+    rows: Annotated[int | None, "rows of x0, if x1 is a single row that is added to each"] = None
     x0_multiplier: Annotated[Trained, "multiplier of x0: its scale / scale of y, times 2^shift"]
     x1_multiplier: Annotated[Trained, "multiplier of x1"]
     requantize_offset: Annotated[Trained, "zero points plus one half, at the scale of the sum"]
@@ -143,8 +154,8 @@ class SumParams(Params):
 class SumOptions(Options):
     """Template options of a sum."""
 
-    clamped: Annotated[bool, "whether low and high are other than int8's"]
-    repeats: Annotated[bool, "whether x1 is one row, which is added to each of x0"]
+    clamped: Annotated[bool, "whether results are limited further than by int8"]
+    repeats: Annotated[bool, "whether x1 is a single row, which is added to each row of x0"]
 
 
 ADD_S8 = Kernel(
@@ -160,21 +171,22 @@ ADD_S8 = Kernel(
     options=(SumOptions,),
     baked=frozenset({"shift"}),
 )
+"""Kernel of sums of int8 tensors."""
 
 
 def emit_sum(node: Node, builder: Builder, factors: tuple[int, int], offset: int, shift: int, limits: Range) -> bool:
-    """Emit y = clamp((x0 · m0 + x1 · m1 + offset) >> shift) of int8 tensors.
+    """Emit a sum of two int8 tensors in fixed point: y = clamp((x0 · m0 + x1 · m1 + offset) >> shift).
 
     Args:
         node: Node to lower.
         builder: Builder that receives the instruction.
         factors: m0 and m1, below 2^23, in the order of the node's inputs; sums stay below 2^31.
-        offset: Zero points and one half, in units of the sum.
-        shift: Bits behind the point of the sum.
+        offset: Zero points plus one half, at the scale of the sum.
+        shift: Fraction bits of the sum.
         limits: Lowest and highest quantized value of y.
 
     Returns:
-        False if the kernel does not take tensors that lie as these do.
+        False, without an instruction, if the shapes do not fit the kernel.
     """
     rows = RowsOfInt8.of(node.sig)
     if rows is None or (rows.rows > 1 and builder.any_size):
@@ -208,8 +220,8 @@ def emit_sum(node: Node, builder: Builder, factors: tuple[int, int], offset: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class HalvesParams(Params):
-    """Size of y = saturate(x0 + x1)."""
+class SaturatingSumParams(Params):
+    """Size of a saturating sum, y = saturate(x0 + x1)."""
 
     count: Annotated[int, "elements"]
 
@@ -222,7 +234,7 @@ ADD_S16 = Kernel(
         reads("x1", "the other", DType.INT16),
         writes("y", "output", DType.INT16),
     ),
-    params=(HalvesParams,),
+    params=(SaturatingSumParams,),
     needs=frozenset({"dsp"}),
     lacks=frozenset({"mve"}),
     example="""<ir_version: 10, opset_import: ["": 21]>
@@ -234,10 +246,11 @@ net (int16[5, 7] a, int16[5, 7] b) => (int16[5, 7] y)
   y = QuantizeLinear(sum, scale, zero)
 }""",
 )
+"""Kernel of saturating sums of int16 tensors of one scale."""
 
 
-def emit_sum_of_halves(node: Node, builder: Builder, sum_of: WeightedSum) -> bool:
-    """Emit y = saturate(x0 + x1) of int16 tensors of one shape.
+def emit_saturating_sum(node: Node, builder: Builder, sum_of: WeightedSum) -> bool:
+    """Emit a saturating sum of two int16 tensors of one shape and scale: y = saturate(x0 + x1).
 
     Args:
         node: Node to lower.
@@ -245,7 +258,7 @@ def emit_sum_of_halves(node: Node, builder: Builder, sum_of: WeightedSum) -> boo
         sum_of: The weighted sum to compute.
 
     Returns:
-        False if `sum_of` is another sum, or no kernel fits.
+        False, without an instruction, if `sum_of` has other factors, or no kernel fits.
     """
     kernel, one, y = ADD_S16, 1 << sum_of.shift, node.output.type
     fits = kernel.runs_on(builder.features) and not builder.any_size
@@ -257,7 +270,7 @@ def emit_sum_of_halves(node: Node, builder: Builder, sum_of: WeightedSum) -> boo
     call = Call(
         kernel,
         {role: builder.buffer(value) for role, value in operands.items()},
-        [HalvesParams(count=y.count)],
+        [SaturatingSumParams(count=y.count)],
         overlaps=[allowed for i in (0, 1) for allowed in overlap(node.input(i).type, y, order, into=f"x{i}")],
     )
     builder.call(node, call)
@@ -269,7 +282,7 @@ def emit_sum_of_halves(node: Node, builder: Builder, sum_of: WeightedSum) -> boo
 
 @dataclass(frozen=True, kw_only=True)
 class ProductParams(Params):
-    """y = saturate(zero_y + (x0 - zero0) · (x1 - zero1) · multiplier / 2^32), rounded half up."""
+    """Parameters of y = saturate(zero_y + (x0 - zero0) · (x1 - zero1) · multiplier / 2^32), rounded half up."""
 
     rows: Annotated[int, "rows of x0"]
     columns: Annotated[int, "elements of a row, and of x1"]
@@ -299,10 +312,11 @@ net (int8[2, 6, 8] a, int8[1, 1, 8] b) => (int8[2, 6, 8] y)
   y = QuantizeLinear(product, scale, zero)
 }""",
 )
+"""Kernel of products of int8 tensors."""
 
 
 def emit_product(node: Node, builder: Builder, spec: BinarySpec) -> bool:
-    """Emit a product of int8 tensors.
+    """Emit a product of two int8 tensors, or of the rows of one by a single row.
 
     Args:
         node: Node to lower.
@@ -310,7 +324,7 @@ def emit_product(node: Node, builder: Builder, spec: BinarySpec) -> bool:
         spec: The product.
 
     Returns:
-        False if no kernel fits.
+        False, without an instruction, if no kernel fits.
     """
     rows, kernel = RowsOfInt8.of(node.sig), MUL_S8
     requantize = spec.product.for_high_word() if spec.product else None
@@ -336,7 +350,7 @@ def emit_product(node: Node, builder: Builder, spec: BinarySpec) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class PReluParams(Params):
-    """y = saturate((d * (slope if d < 0 else factor) + start) >> bits) for d = x - zero."""
+    """Parameters of PRelu: y = saturate((d * (slope if d < 0 else factor) + start) >> bits) for d = x - zero."""
 
     pixels: Annotated[int, "pixels"]
     channels: Annotated[int, "adjacent channels of a pixel"]
@@ -365,37 +379,40 @@ net (int8[1, 20, 20, 6] x) => (int8[1, 20, 20, 6] y)
   y = QuantizeLinear(lines, scale, zero)
 }""",
 )
+"""Kernel of PRelu of int8 tensors with one slope per channel."""
 
-CODES_OF_A_BYTE = 256
+NUM_INT8_VALUES = 256
 """Entries of a channel's table, one for each int8 value."""
 
-FEWEST_PIXELS = 128
-"""Least number of pixels for which a table is faster: building one takes the time of a hundred elements."""
+MIN_TABLE_PIXELS = 128
+"""Smallest number of pixels for which a table is faster: building one takes as long as a hundred elements."""
 
 
 def emit_prelu(node: Node, builder: Builder, factor: int, start: int, bits: int) -> bool:
-    """Emit y = saturate((d · (slope if d < 0 else factor) + start) >> bits) for d = x - zero.
+    """Emit PRelu of an int8 tensor by tables: y = saturate((d · (slope if d < 0 else factor) + start) >> bits).
+
+    Here d = x - zero, with the zero point of x.
 
     Args:
         node: Node to lower.
         builder: Builder that receives the instruction.
         factor: scale of x / scale of y, times 2^bits.
-        start: Zero point of y and one half, times 2^bits.
-        bits: Bits behind the point.
+        start: Zero point of y plus one half, times 2^bits.
+        bits: Fraction bits.
 
     Returns:
-        False if slopes are not per channel, or tables are not worth their time or RAM.
+        False, without an instruction, if slopes are not per channel, or tables do not pay in time or RAM.
     """
     x, slopes, y = node.input(0).type, node.input(1).type, node.output.type
     pixels, channels = y.count // y.shape[-1], y.shape[-1]
     by_channel = slopes.shape[-1] == slopes.count == channels and x.shape == y.shape
-    if not by_channel or pixels < FEWEST_PIXELS or builder.optimize == "ram" or builder.any_size:
+    if not by_channel or pixels < MIN_TABLE_PIXELS or builder.optimize == "ram" or builder.any_size:
         return False
     constants = node.input(1).data
     if constants is None:
         return False
     steepest = max(abs(factor), int(np.abs(constants.astype(np.int64)).max()))
-    if CODES_OF_A_BYTE * steepest + abs(start) >= 2**31:  # The loop adds one step beyond the last value.
+    if NUM_INT8_VALUES * steepest + abs(start) >= 2**31:  # The loop adds one step beyond the last value.
         return False
     params = PReluParams(
         pixels=pixels,
@@ -409,7 +426,7 @@ def emit_prelu(node: Node, builder: Builder, factor: int, start: int, bits: int)
         "x": builder.buffer(node.input(0)),
         "slopes": builder.buffer(node.input(1)),
         "y": builder.buffer(node.output),
-        "table": builder.scratch(f"{node.output.name}.table", DType.INT8, CODES_OF_A_BYTE),
+        "table": builder.scratch(f"{node.output.name}.table", DType.INT8, NUM_INT8_VALUES),
     }
     builder.call(node, Call(PRELU_S8, operands, [params], inplace=[("y", "x")]))
     return True

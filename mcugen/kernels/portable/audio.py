@@ -32,12 +32,12 @@ class DftOptions(Options):
 
     t: Annotated[str, "C type of the elements"]
     parts: Annotated[int, "numbers of a sample: 1 if real, 2 if complex"]
-    form: Annotated[str, "full; half: y is the first half of a spectrum; real: x is one, and y is real"]
+    form: Annotated[str, "full; half: y is the first half of a spectrum; real: x is such a half, and y is real"]
     packed: Annotated[bool, "whether pairs of reals are transformed as complex numbers"]
-    direct: Annotated[bool, "whether length has an odd factor"]
+    direct: Annotated[bool, "whether the length has an odd factor"]
     window: Annotated[bool, "whether samples are weighted"]
     scaled: Annotated[bool, "whether the transform is the inverse one"]
-    whole: Annotated[bool, "whether no frame goes beyond the signal"]
+    whole: Annotated[bool, "whether no frame extends beyond the signal"]
 
 
 DFT = Kernel(
@@ -52,3 +52,4 @@ DFT = Kernel(
     params=(DftParams,),
     options=(DftOptions,),
 )
+"""Kernel of DFT and STFT."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels between reals and int8, eight elements at a time, where the general loop takes elements one by one."""
+"""Kernels that quantize floats to int8 and dequantize int8 to floats, eight elements at a time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class QuantizedTensorParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class InverseScale(Params):
-    """The value 1 / scale as a sum of two floats."""
+    """The reciprocal of the scale as a sum of two floats, for exact rounding."""
 
     inverse_scale: Annotated[float, "1 / scale, rounded down"]
     inverse_scale_remainder: Annotated[float, "1 / scale - inverse_scale"]
@@ -38,34 +38,36 @@ class InverseScale(Params):
 
 QUANTIZE_S8 = Kernel(
     "quantize_s8_fpu",
-    what="reals to int8 codes, eight at a time by the FPU, packed by the DSP extension",
-    operands=(reads("x", "reals", DType.FLOAT32), writes("y", "codes", DType.INT8)),
+    what="floats to int8, eight at a time by the FPU, packed by the DSP extension",
+    operands=(reads("x", "floats", DType.FLOAT32), writes("y", "quantized values", DType.INT8)),
     params=(QuantizedTensorParams, InverseScale),
     needs=_NEEDS,
     lacks=_LACKS,
     example=_EXAMPLE,
 )
+"""Kernel of QuantizeLinear to int8 on CPUs with FPU and DSP extension."""
 DEQUANTIZE_S8 = Kernel(
     "dequantize_s8_fpu",
-    what="int8 codes to reals, eight at a time by the FPU, unpacked by the DSP extension",
-    operands=(reads("x", "codes", DType.INT8), writes("y", "reals", DType.FLOAT32)),
+    what="int8 to floats, eight at a time by the FPU, unpacked by the DSP extension",
+    operands=(reads("x", "quantized values", DType.INT8), writes("y", "floats", DType.FLOAT32)),
     params=(QuantizedTensorParams,),
     needs=_NEEDS,
     lacks=_LACKS,
     example=_EXAMPLE,
 )
+"""Kernel of DequantizeLinear from int8 on CPUs with FPU and DSP extension."""
 
 
-def emit_codes(node: Node, builder: Builder, codes: TensorType) -> bool:
-    """Emit one instruction that quantizes or dequantizes.
+def emit_quantization(node: Node, builder: Builder, codes: TensorType) -> bool:
+    """Emit a quantization of floats to int8, or a dequantization.
 
     Args:
         node: Node to lower.
         builder: Builder that receives the instruction.
-        codes: Type of the quantized side: that of x or of y.
+        codes: Type of the quantized tensor: that of y to quantize, that of x to dequantize.
 
     Returns:
-        False if no kernel fits.
+        False, without an instruction, if no kernel fits.
     """
     x, y = node.input(0).type, node.output.type
     is_packed = {x.dtype, y.dtype} == {DType.INT8, DType.FLOAT32} and len(codes.q.scale) == 1

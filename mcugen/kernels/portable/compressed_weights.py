@@ -19,7 +19,7 @@ from mcugen.hir.types import Array, DType
 from mcugen.kernels.common.reading_order import in_turn, windows
 from mcugen.kernels.common.specs import ConvSpec
 from mcugen.kernels.common.weighted_layers import IntegerStore, Requantization, integer_store
-from mcugen.kernels.portable.weighted import single_row
+from mcugen.kernels.portable.weighted import is_single_pixel
 from mcugen.lir.kernel import CHECKED, UPDATABLE, Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
 from mcugen.lir.program import DECODE_WEIGHTS, Buffer, Space
 
@@ -165,7 +165,7 @@ COMPRESSED_DENSE: tuple[Kernel, ...] = (
         without=frozenset({"x_zero_point", "max_int32_products"}),
         options=(RiceOptions, IntegerStore),
         lacks=frozenset({UPDATABLE, CHECKED}),
-        when=(has_int8_weights, single_row, is_compressible),
+        when=(has_int8_weights, is_single_pixel, is_compressible),
         emit=emit_coded,
         extra=count_coded_bits,
     ),
@@ -223,7 +223,7 @@ DECODE = Kernel(
 
 
 @dataclass(frozen=True)
-class Code:
+class CompressedConstant:
     """A constant that is compressed by a Rice code."""
 
     coded: Array
@@ -252,7 +252,7 @@ class Code:
         return Call(DECODE, operands, [self.params], [options], variant=held.dtype.tag)
 
 
-def code_of(weights: Array) -> Code | None:
+def compress_constant(weights: Array) -> CompressedConstant | None:
     """Compress a constant by a Rice code.
 
     Each word of an int32 constant is encoded as four int8 numbers. Words at both ends of all rows, such as biases, stay
@@ -267,7 +267,7 @@ def code_of(weights: Array) -> Code | None:
     if weights.dtype == np.int8:
         remainder, _ = choose_remainder_bits(weights)
         params = CodedWeights(rows=1, coded_size=weights.size, remainder_bits=remainder)
-        return Code(encode(weights, remainder), None, params)
+        return CompressedConstant(encode(weights, remainder), None, params)
     if weights.dtype != np.int32 or weights.ndim < 2:
         return None
     words = weights.reshape(-1, weights.shape[-1])
@@ -285,7 +285,7 @@ def code_of(weights: Array) -> Code | None:
         words_after=words.shape[1] - end,
         remainder_bits=remainder,
     )
-    return Code(encode(inner, remainder), plain, params)
+    return CompressedConstant(encode(inner, remainder), plain, params)
 
 
 def split_base_256(words: Array) -> Array:

@@ -31,7 +31,7 @@ from mcugen.kernels.common.weighted_layers import (
     of_four_bits,
     paired_nibbles,
 )
-from mcugen.kernels.portable.weighted import Ring, depthwise, filters, reads_in_place, ring_of, ring_size
+from mcugen.kernels.portable.weighted import Ring, depthwise, is_depthwise, reads_in_place, ring_of, ring_size
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, Trained, reads, scratch, writes
 from mcugen.lir.program import Buffer, Gathered
 
@@ -103,10 +103,10 @@ class Strips:
 
     def may_overwrite_input(self) -> bool:
         """Return whether y may overwrite x: no output of a strip is stored over an input that a later strip reads."""
-        return stays_behind(self, 2 // self.stride, 4, 2)
+        return may_overwrite_input_of(self, 2 // self.stride, 4, 2)
 
 
-def stays_behind(tiling: Strips, at_once: int, window: int, step: int) -> bool:
+def may_overwrite_input_of(tiling: Strips, at_once: int, window: int, step: int) -> bool:
     """Return whether y may overwrite x: no output is stored over an input that is still to be read.
 
     Args:
@@ -593,7 +593,7 @@ class TapStrips(Strips):
         """Return whether y may overwrite x: no output of a strip is stored over an input that a later strip reads."""
         if self.is_folded:
             return self.points.size >= self.points.out
-        return not self.afresh and stays_behind(self, self.at_once, 2 * self.pairs, 2 * self.step)
+        return not self.afresh and may_overwrite_input_of(self, self.at_once, 2 * self.pairs, 2 * self.step)
 
 
 def choose_tap_strips(shape: ConvShape) -> TapStrips | None:
@@ -855,7 +855,7 @@ _CODES = (DType.INT8, DType.INT16)
 def _taps(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
     return Kernel(
         name,
-        what="any window of one filter a channel, on strips of a few lines, two taps an instruction",
+        what="any window of one filter per channel, on strips of a few lines, two taps per instruction",
         operands=(
             reads("x", "input, channels last", *_CODES),
             reads("w", "weights by channel, point after point of the window", *_CODES),
@@ -867,7 +867,7 @@ def _taps(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
         params=(StripWalk, CodeLimits, EndWord),
         options=(TapOptions,),
         needs=frozenset({"dsp"}),
-        when=(tensors, filters, is_not_3x3, fits_tap_strips, has_four_channels, fits_high_word),
+        when=(tensors, is_depthwise, is_not_3x3, fits_tap_strips, has_four_channels, fits_high_word),
         loads=0.0,
         emit=emit_tap_strips,
         extra=count_strip_instructions,
@@ -888,13 +888,21 @@ def _stored_apart(results: tuple[DType, ...], weights: DType = DType.UINT8) -> t
 
 _THREE_BY_THREE = Kernel(
     "depthwise_s8_dsp",
-    what="3 x 3 windows of one filter a channel, on strips of four or five lines, two taps an instruction",
+    what="3 x 3 windows of one filter per channel, on strips of four or five lines, two taps per instruction",
     operands=_operands((DType.INT8,), DType.INT32, _STRIP),
     params=(StripWalk, CodeLimits, YZero),
     uniform=frozenset({"batch", "padding_lines", "padding_points", "x_zero_point", "low", "high", "y_zero_point"}),
     options=(StrideOptions, Loops),
     needs=frozenset({"dsp"}),
-    when=(int8_tensors, filters, is_3x3, stride_one_or_two, has_four_channels, has_int8_results, fits_scaled_high_word),
+    when=(
+        int8_tensors,
+        is_depthwise,
+        is_3x3,
+        stride_one_or_two,
+        has_four_channels,
+        has_int8_results,
+        fits_scaled_high_word,
+    ),
     loads=0.0,
     emit=emit_strips,
     extra=count_strips,
@@ -920,7 +928,7 @@ DEPTHWISE_STRIPS: tuple[Kernel, ...] = (
     _taps("depthwise_s16_taps_dsp", int16_tensors),
     Kernel(
         "depthwise_f32_fpu",
-        what="one filter a channel, eight or four channels of a pixel at a time",
+        what="one filter per channel, eight or four channels of a pixel at a time",
         operands=_operands((DType.FLOAT32,), DType.FLOAT32, scratch("rows", "a ring of padded rows", DType.FLOAT32)),
         params=(ConvGeometry, Ring, HighLimit),
         without=frozenset({"kernel_width"}),
@@ -931,12 +939,12 @@ DEPTHWISE_STRIPS: tuple[Kernel, ...] = (
     ),
     Kernel(
         "depthwise_s8_3x3",
-        what="3 x 3 windows of one filter a channel, three pixels of a row at a time",
+        what="3 x 3 windows of one filter per channel, three pixels of a row at a time",
         operands=_operands((DType.INT8,), DType.INT32, scratch("rows", "a ring of padded rows", DType.INT8)),
         params=(ConvGeometry, Ring, InputOutputZeros, CodeLimits),
         without=frozenset({"out_channels", "kernel_width", "stride_width", "dilation_width"}),
         options=(StrideOptions, ThreePixelOptions),
-        when=(int8_tensors, has_ten_bit_weights, filters, has_rows_of_three, has_int8_results),
+        when=(int8_tensors, has_ten_bit_weights, is_depthwise, has_rows_of_three, has_int8_results),
         loads=0.5,
         emit=emit_rows_of_three,
     ),

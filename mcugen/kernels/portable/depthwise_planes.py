@@ -31,10 +31,10 @@ from mcugen.kernels.portable.depthwise import (
     fits_high_word,
     has_int8_results,
     high_word_offset,
-    stays_behind,
+    may_overwrite_input_of,
     strip_walk,
 )
-from mcugen.kernels.portable.weighted import filters
+from mcugen.kernels.portable.weighted import is_depthwise
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
 
 MAX_UNROLLED_PRODUCTS = 64
@@ -117,7 +117,7 @@ class PlaneStrips(Strips):
 
     def may_overwrite_input(self) -> bool:
         """Return whether y may overwrite x: no line of y is stored over a line of x that is still to be read."""
-        return stays_behind(self, 1, self.span, self.lines.stride)
+        return may_overwrite_input_of(self, 1, self.span, self.lines.stride)
 
 
 def choose_plane_strips(shape: ConvShape, few: bool) -> PlaneStrips:
@@ -331,7 +331,7 @@ _CODES = (DType.INT8, DType.INT16)
 def _planes(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
     return Kernel(
         name,
-        what="any window of one filter a channel, channel by channel from a strip of its lines",
+        what="any window of one filter per channel, channel by channel from a strip of its lines",
         operands=(
             reads("x", "input, channels last", *_CODES),
             reads("w", "weights by channel", *_CODES),
@@ -342,7 +342,7 @@ def _planes(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
         params=(StripWalk, PlaneWindow, CodeLimits, EndWord),
         without=frozenset({"strip_points"}),
         options=(PlaneOptions,),
-        when=(tensors, filters, fits_high_word, input_is_read),
+        when=(tensors, is_depthwise, fits_high_word, input_is_read),
         loads=0.0,
         emit=emit_planes,
         extra=count_plane_instructions,
@@ -363,7 +363,7 @@ DEPTHWISE_PLANES: tuple[Kernel, ...] = (
         params=(LineWalk, CodeLimits, EndWord),
         options=(LineOptions,),
         lacks=frozenset({"mve"}),
-        when=(int8_tensors, filters, fits_high_word, is_row_of_three),
+        when=(int8_tensors, is_depthwise, fits_high_word, is_row_of_three),
         loads=0.0,
         emit=emit_line,
         extra=count_sequences,

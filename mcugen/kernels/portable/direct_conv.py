@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions and transposed convolutions of any number of dimensions, channels first, as loops of the formula."""
+"""Convolutions and transposed convolutions of any number of dimensions, channels first, as plain loop nests."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class ChannelGroups(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class RealLimits(Params):
-    """Limits that results are clamped to."""
+    """Limits that float results are clamped to."""
 
     low: Annotated[Real, "lowest result"]
     high: Annotated[Real, "highest result"]
 
     @classmethod
     def of(cls, limits: Range, dtype: DType) -> RealLimits:
-        """Return the limits of results of a float type."""
+        """Return the parameters for `limits`, (lowest, highest), of results of a float type."""
         low, high = (real_param(limit, dtype) for limit in limits)
         return cls(low=low, high=high)
 
@@ -50,7 +50,7 @@ class RealLimits(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroStep(Params):
-    """Stride of the zero points of weights."""
+    """Stride of the zero points of weights, which are an operand."""
 
     w_zero_point_stride: Annotated[
         int, "elements from zero point to zero point of a channel; 0 if all channels have the same"
@@ -59,10 +59,10 @@ class ZeroStep(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class FilterPlanes(Params):
-    """Sizes of a channel."""
+    """Sizes of an input channel and of its filter."""
 
     x_plane_size: Annotated[int, "elements of a channel of x"]
-    filter_taps: Annotated[int, "weights of a filter per channel"]
+    filter_taps: Annotated[int, "weights of a filter for one input channel"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,50 +82,58 @@ class DirectOptions(Options):
     y_t: Annotated[str, "C type of the output"]
     rank: Annotated[int, "spatial axes"]
     bias: Annotated[bool, "whether sums begin with a bias"]
-    integer: Annotated[bool, "whether zero points are operands, and sums wrap"]
-    clamp: Annotated[bool, "whether results of floats are limited"]
-    shift: Annotated[int, "of products with the multiplier to the right; 0: no codes are made"]
+    integer: Annotated[bool, "whether zero points are operands, and sums wrap around"]
+    clamp: Annotated[bool, "whether float results are limited"]
+    shift: Annotated[int, "right shift of products with the multiplier; 0: results are not requantized"]
 
 
 CONV_DIRECT = Kernel(
     "conv_direct",
-    what="a convolution in any number of dimensions, channels first: each result by itself",
+    what="a convolution in any number of dimensions, channels first, output by output",
     operands=(
         reads("x", "input, channels first"),
         reads("w", "filters"),
         reads("bias", "by output channel", optional=True),
         reads("x_zero_point", "zero point of x", optional=True),
         reads("w_zero_point", "zero point of the weights, one or by output channel", optional=True),
-        reads("multiplier", "of sums, by output channel", DType.INT32, optional=True),
+        reads("multiplier", "requantization multiplier of each output channel", DType.INT32, optional=True),
         writes("y", "output, channels first"),
     ),
     params=(RealLimits, CodeStore, ZeroStep, ChannelGroups, FilterPlanes, WindowWalk, FilterStrides),
     optional=(RealLimits, CodeStore, ZeroStep),
     options=(DirectOptions,),
 )
+"""Kernel of convolutions that no other kernel computes: any number of axes, types or non-constant weights."""
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Arithmetic of a direct convolution; `acc` is the C type of its sums."""
+    """The arithmetic of a direct convolution: its sums, and how these become results."""
 
     acc: str
+    """C type of sums."""
     params: RealLimits | CodeStore | ZeroStep | None = None
+    """Kernel parameters of clamped floats, of requantization, or of plain integers; None for unclamped floats."""
     shift: int = 0
+    """Right shift of products with the requantization multiplier; 0 without requantization."""
 
     @staticmethod
     def of_reals(dtype: DType, clamp: Range | None) -> Arithmetic:
-        """Return the arithmetic of floats: sums in their own type, clamped."""
+        """Return the arithmetic of floats: sums have the type of the elements, and results are clamped to `clamp`."""
         return Arithmetic(dtype.c, RealLimits.of(clamp, dtype) if clamp else None)
 
     @staticmethod
     def of_codes(spec: WeightedSpec) -> Arithmetic:
-        """Return the arithmetic of quantized values, which are requantized."""
+        """Return the arithmetic of quantized values, whose sums are requantized."""
         return Arithmetic(spec.acc.c, CodeStore.of(spec), spec.high_word.shift)
 
     @staticmethod
     def of_integers(zeros: int) -> Arithmetic:
-        """Return the arithmetic of plain integers in 32 bits, which wrap, with `zeros` zero points of weights."""
+        """Return the arithmetic of plain integers, whose 32-bit sums wrap around.
+
+        Args:
+            zeros: Number of zero points of the weights: 1, or one for each output channel.
+        """
         return Arithmetic("uint32_t", ZeroStep(w_zero_point_stride=int(zeros > 1)))
 
 
@@ -136,7 +144,7 @@ def direct_call(
     groups: int,
     how: Arithmetic,
 ) -> Call:
-    """Return the call of a convolution.
+    """Return the instruction of a direct convolution.
 
     Args:
         operands: Buffers by role.
@@ -182,17 +190,17 @@ class DenseDirectOptions(Options):
     """Template options of a fully connected layer."""
 
     bias: Annotated[bool, "whether sums begin with a bias"]
-    has_tail_channels: Annotated[bool, "whether channels are left over"]
-    codes: Annotated[bool, "whether weights are int8 codes, whose sums are scaled by channel"]
+    has_tail_channels: Annotated[bool, "whether the number of channels is not a multiple of four"]
+    codes: Annotated[bool, "whether weights are int8, and sums are scaled by channel"]
 
 
 DENSE_DIRECT = Kernel(
     "dense_direct",
-    what="a fully connected layer whose weights are computed or learned: four channels at a time, as they lie",
+    what="a fully connected layer whose weights are computed or trained: four channels at a time, weights not packed",
     operands=(
         reads("x", "input", DType.FLOAT32),
         reads("w", "weights, a row for each output channel", DType.FLOAT32, DType.INT8),
-        reads("scale", "of codes, by output channel", DType.FLOAT32, optional=True),
+        reads("scale", "scale of int8 weights, by output channel", DType.FLOAT32, optional=True),
         reads("bias", "by output channel", DType.FLOAT32, optional=True),
         writes("y", "output", DType.FLOAT32),
     ),
@@ -202,10 +210,11 @@ DENSE_DIRECT = Kernel(
     net (float[1, 9] x, float[8, 9] v, float[6, 8] w, float[6] b) => (float[1, 6] y)
     { h = Gemm<transB = 1>(x, v)  y = Gemm<transB = 1>(h, w, b) }""",
 )
+"""Kernel of float fully connected layers whose weights are not constant."""
 
 
 def dense_call(operands: Mapping[str, Buffer], rows: int, depth: int, channels: int) -> Call:
-    """Return the call of a fully connected layer.
+    """Return the instruction of a fully connected layer whose weights are not constant.
 
     Args:
         operands: Buffers by role; with a `scale`, weights are int8.
@@ -224,7 +233,7 @@ def dense_call(operands: Mapping[str, Buffer], rows: int, depth: int, channels: 
 
 @dataclass(frozen=True, kw_only=True)
 class SpreadPlanes(Params):
-    """Sizes of a channel."""
+    """Sizes of a channel of input, output and filter."""
 
     x_plane_size: Annotated[int, "elements of a channel of x"]
     y_plane_size: Annotated[int, "elements of a channel of y"]
@@ -247,13 +256,13 @@ class SpreadOptions(Options):
     y_t: Annotated[str, "C type of the output, and of sums"]
     rank: Annotated[int, "spatial axes"]
     bias: Annotated[bool, "whether sums begin with a bias"]
-    columns: Annotated[bool, "whether x holds the products already, by tap"]
+    columns: Annotated[bool, "whether x holds the products of each tap, so that there are no weights"]
     clamp: Annotated[bool, "whether results are limited"]
 
 
 DIRECT_CONV_TRANSPOSE = Kernel(
     "conv_transpose",
-    what="a transposed convolution in any number of dimensions, channels first; or the sum of blocks that overlap",
+    what="a transposed convolution in any number of dimensions, channels first; or a sum of overlapping blocks",
     operands=(
         reads("x", "input, channels first", *_FLOATS, DType.INT16),
         reads("w", "filters", *_FLOATS, DType.INT8, optional=True),
@@ -264,6 +273,7 @@ DIRECT_CONV_TRANSPOSE = Kernel(
     optional=(RealLimits,),
     options=(SpreadOptions,),
 )
+"""Kernel of float transposed convolutions in any number of axes, and of Col2Im."""
 
 
 def spread_call(
@@ -273,10 +283,10 @@ def spread_call(
     channels: ChannelGroups,
     clamp: Range | None = None,
 ) -> Call:
-    """Return the call of a transposed convolution: products are added up where they overlap.
+    """Return the instruction of a direct transposed convolution, which adds up overlapping products.
 
     Args:
-        operands: Buffers by role; without weights, x holds the products by tap.
+        operands: Buffers by role; without weights, x holds the products of each tap.
         window: Strides, dilations and padding.
         spaces: Spatial sizes of x, y and the kernel.
         channels: Images and groups of channels.

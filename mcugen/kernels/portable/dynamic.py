@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels whose results have a size that depends on data; they store it in `count`."""
+"""Kernels whose results have a size that depends on data; they store the number of entries in `count`."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ NONZERO = Kernel(
     params=(NonZeroParams,),
     options=(NonZeroOptions,),
 )
+"""Kernel of NonZero."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ class CompressParams(Params):
     """Sizes around one axis, of which the condition may cover only the beginning."""
 
     outer_size: Annotated[int, "product of the sizes of the axes before the axis"]
-    inner_size: Annotated[int, "elements of an entry"]
+    inner_size: Annotated[int, "elements of an entry of the axis"]
     x_outer_stride: Annotated[int, "elements of a block of x"]
     axis_size: Annotated[int, "entries for which the condition has an element"]
 
@@ -65,34 +66,36 @@ COMPRESS = Kernel(
     ),
     params=(CompressParams,),
 )
+"""Kernel of Compress."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UniqueOptions(Options):
-    """Template options of the entries, and of the wanted results."""
+    """Template options of the entries, and of the results that the node has."""
 
     t: Annotated[str, "C type of the elements"]
     is_real: Annotated[bool, "whether elements may be NaN"]
-    is_sorted: Annotated[bool, "whether entries come sorted, not in the order of their appearance"]
-    roles: Annotated[list[str], "results that are wanted"]
+    is_sorted: Annotated[bool, "whether entries are sorted, instead of in order of appearance"]
+    roles: Annotated[list[str], "results that the node has"]
 
 
 UNIQUE = Kernel(
     "unique",
     varies="elements are sorted and compared with their neighbours",
-    what="the different entries of an axis, where each is first, which of them each entry is, and how often",
+    what="distinct entries of an axis, with their first index, the inverse mapping, and the number of occurrences",
     operands=(
         reads("x", "input"),
-        writes("y", "the different entries", optional=True),
-        writes("indices", "where each is first", DType.INT64, optional=True),
-        writes("inverse", "which of them each entry of x is", DType.INT64, optional=True),
-        writes("counts", "how often each is in x", DType.INT64, optional=True),
+        writes("y", "distinct entries", optional=True),
+        writes("indices", "first index of each distinct entry in x", DType.INT64, optional=True),
+        writes("inverse", "number of the distinct entry that equals each entry of x", DType.INT64, optional=True),
+        writes("counts", "number of occurrences of each distinct entry in x", DType.INT64, optional=True),
         _COUNT,
-        scratch("first", "where each is first", DType.INT32),
+        scratch("first", "first index of each distinct entry", DType.INT32),
     ),
     params=(AxisWalk,),
     options=(UniqueOptions,),
 )
+"""Kernel of Unique."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +112,7 @@ class SuppressionOptions(Options):
     """Template options of the format of boxes."""
 
     is_centered: Annotated[bool, "whether a box is its centre and extent, not two corners"]
-    has_score: Annotated[bool, "whether there is a least score"]
+    has_score: Annotated[bool, "whether scores must exceed a threshold"]
 
 
 def _rounds(instr: Instr) -> int:
@@ -125,17 +128,18 @@ NONMAXSUPPRESSION = Kernel(
     "nonmaxsuppression",
     varies="boxes are compared with those that were taken",
     rounds=_rounds,
-    what="the best boxes of each class that overlap no better one too much, chosen one after the other",
+    what="the best boxes of each class that do not overlap a better box too much, chosen one after the other",
     operands=(
-        reads("boxes", "four numbers each", DType.FLOAT32),
+        reads("boxes", "boxes, four numbers each", DType.FLOAT32),
         reads("scores", "by class and box", DType.FLOAT32),
-        reads("most", "boxes of a class at most", DType.INT64),
-        reads("overlap", "intersection by union at most", DType.FLOAT32),
-        reads("least_score", "what a score must exceed", DType.FLOAT32, optional=True),
-        writes("y", "image, class and box of each", DType.INT64),
+        reads("most", "largest number of boxes per class", DType.INT64),
+        reads("overlap", "largest ratio of intersection to union", DType.FLOAT32),
+        reads("least_score", "threshold that a score must exceed", DType.FLOAT32, optional=True),
+        writes("y", "image, class and box of each chosen box", DType.INT64),
         _COUNT,
         scratch("left", "for each box, whether it may still be chosen", DType.UINT8),
     ),
     params=(SuppressionParams,),
     options=(SuppressionOptions,),
 )
+"""Kernel of NonMaxSuppression."""

@@ -24,23 +24,28 @@ from mcugen.numerics.fixedpoint import is_quantized
 Typed = tuple[TensorType, Expression]
 """The type of a step's result, and its expression."""
 
-MOST_SHARED = 8
-"""Most integer constants of a loop that is shared by layers: further ones do not stay in registers, and are loaded for
-each element."""
+MAX_SHARED_CONSTANTS = 8
+"""Largest number of integer constants in a loop that layers share: more constants do not stay in registers, and would
+be loaded for each element."""
 
 SHORT_LOOP_UNROLL = 4
-"""Unroll factor of a short loop."""
+"""Unroll factor of an elementwise loop with a short body, in elements."""
 
 
 class Scalars:
-    """Collector of the per-layer constants of expressions as kernel parameters; `features` are those of the CPU."""
+    """Collector that turns the constants of expressions into kernel parameters.
+
+    Attributes:
+        params: The parameters, by name.
+        features: CPU features and tuning flags.
+    """
 
     def __init__(self, features: frozenset[str] = frozenset()) -> None:
         self.params: dict[str, Param] = {}
         self.features = features
 
     def __call__(self, value: Param) -> Parameter:
-        """Return the local variable that holds `value` at run time.
+        """Add a parameter with this value, and return the C variable that holds the value at run time.
 
         Layers that differ only in such values share their code.
         """
@@ -49,17 +54,16 @@ class Scalars:
         return Parameter(name, value, param_dtype(value))
 
     def locals_of(self, expressions: Sequence[Expression]) -> list[LoadedParameter]:
-        """Return the local variables that these expressions use.
+        """Return the parameters that these expressions use, as local variables.
 
-        Parameters are copied to local variables because, as far as C knows, stores through `y` could change what `p`
-        points to.
+        Parameters are copied to local variables because a C compiler must assume that stores through `y` change them.
         """
         used = {p.name for e in expressions for p in parameters(e)}
         return [LoadedParameter(name, param_dtype(v).c) for name, v in self.params.items() if name in used]
 
 
 class ReusedScalars(Scalars):
-    """Collector that reuses the variables of another one for equal values before it adds new ones."""
+    """Collector that shares the parameters of another collector: equal values use the same variable."""
 
     def __init__(self, scalars: Scalars) -> None:
         super().__init__(scalars.features)
@@ -67,17 +71,17 @@ class ReusedScalars(Scalars):
         self._spell = scalars
 
     def __call__(self, value: Param) -> Parameter:
-        """Return the variable that holds `value`."""
+        """Return the C variable that holds `value`, a new one if no parameter has this value."""
         same = (name for name, v in self.params.items() if type(v) is type(value) and v == value)
         name = next(same, None)
         return self._spell(value) if name is None else Parameter(name, value, param_dtype(value))
 
 
 class Literals(Scalars):
-    """Collector that writes integers as literals where they are used."""
+    """Collector that turns integers into C literals instead of parameters."""
 
     def __call__(self, value: Param) -> Parameter:
-        """Return a literal if the value is an int32, else a variable."""
+        """Return a C literal if the value is an int32, else a variable."""
         if isinstance(value, float) or not -(2**31) < value < 2**31:
             return super().__call__(value)
         return Parameter(str(value) if value >= 0 else f"({value})", value, DType.INT32)
@@ -88,38 +92,45 @@ class Literals(Scalars):
 
 @dataclass(frozen=True)
 class LoadedParameter:
-    """A local variable that holds a parameter of the same name."""
+    """A local C variable that holds the kernel parameter of the same name."""
 
     name: str
+    """Name of variable and parameter."""
     ctype: str
+    """C type."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """The way in which an input is read: one element per iteration if it `moves`, else one for all iterations.
-
-    `axes` are the outer loops whose iterations move it. `vector` declares a variable of four elements, which `four`
-    loads; `few` loads the last ones.
-    """
+    """The C text with which the innermost loop reads an input."""
 
     role: str
+    """Operand role of the input."""
     value: str
+    """Name of the variable that holds an element."""
     ctype: str
+    """C type of the input's elements."""
     value_ctype: str
+    """C type of the variable."""
     moves: bool
+    """Whether each iteration reads another element; else all iterations use one element."""
     axes: tuple[int, ...]
+    """Outer loops whose iterations advance the input."""
     vector: str = ""
+    """Declaration of a Helium variable of four elements; empty if the loop is not vectorized."""
     four: str = ""
+    """Expression that loads four elements."""
     few: str = ""
+    """Expression that loads the last elements, up to four, with a predicate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoopParams(Params):
     """Parameters of the loops and the formula."""
 
-    d: Annotated[Mapping[str, int], "trips of this loop"]
-    x: Annotated[Mapping[str, int], "elements of this input from trip to trip of this loop"]
-    k: Annotated[Mapping[str, Real], "a number of the formula"]
+    d: Annotated[Mapping[str, int], "trip count of this loop"]
+    x: Annotated[Mapping[str, int], "stride of this input in this loop, in elements"]
+    k: Annotated[Mapping[str, Real], "a constant of the formula"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,14 +140,16 @@ class LoopOptions(Options):
     steps: Annotated[str, "names of the operators, for the comment"]
     rank: Annotated[int, "loops"]
     loads: Annotated[list[Load], "how inputs are read"]
-    lines: Annotated[list[str], "declarations, each of what one operator computes"]
-    vectors: Annotated[list[str], "the same of four elements by Helium, if all can be"]
-    real: Annotated[bool, "whether Helium must have floats"]
+    lines: Annotated[list[str], "C declarations, each with the result of one operator"]
+    vectors: Annotated[
+        list[str], "declarations for four elements with Helium; empty if some operator cannot be vectorized"
+    ]
+    real: Annotated[bool, "whether vectors have floats, which needs Helium with floating point"]
     store: Annotated[tuple[str, str], "statements of Helium that store four elements, and the last few"]
     scalars: Annotated[list[LoadedParameter], "parameters that lines use"]
-    headers: Annotated[list[str], "of functions that lines call"]
+    headers: Annotated[list[str], "C headers of the functions that lines call"]
     vector_scalars: Annotated[list[LoadedParameter], "parameters that vectors use"]
-    unroll: Annotated[int, "elements at a time"]
+    unroll: Annotated[int, "unroll factor of the innermost loop"]
     result: Annotated[str, "variable of the result"]
 
 
@@ -151,31 +164,33 @@ ELEMENTWISE = Kernel(
     params=(LoopParams,),
     options=(LoopOptions,),
 )
+"""Kernel of elementwise operators, alone or several in a row."""
 
 # ------------------------------------------------------------------------------------------------- lowering
 
 
 @dataclass(frozen=True)
 class Loop:
-    """The computation of a loop over a node's inputs, of which `tables` are read as a whole.
-
-    `plain` has the type and expression of each step, of variables v0, v1, … (t1 where input 1 is a table); `helium` has
-    the same for four elements (q0, q1, …), if all steps can be vectorized.
-    """
+    """The computation of an elementwise loop over a node's inputs."""
 
     steps: Sequence[str]
+    """Names of the operators that the loop computes, in order."""
     tables: frozenset[int]
+    """Numbers of the inputs that are lookup tables, which every iteration may read as a whole."""
     scalar: Scalars
+    """Constants of the expressions."""
     plain: Sequence[Typed]
+    """Type and expression of each step, over the variables v0, v1, … (t1 if input 1 is a table)."""
     helium: Sequence[Typed] | None
+    """Type and expression of each step for four elements, over q0, q1, …; None if a step cannot be vectorized."""
 
     def name(self, index: int) -> str:
-        """Return the role of an input."""
+        """Return the operand role of input `index`: t and its number for tables, else x and its number."""
         return f"{'t' if index in self.tables else 'x'}{index}"
 
 
 def emit_loop(node: Node, builder: Builder, loop: Loop) -> None:
-    """Emit the call of a loop over the elements of a node's output.
+    """Emit an elementwise loop over a node's output, with broadcasting of the inputs.
 
     Args:
         node: Node to lower.

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convolutions of quantized values to few output channels, as at the end of networks for masks, depths and images.
 
-As few channels share what a window reads, windows are read where they lie, for one channel at a time and two pixels per
-load of the weights. A transposed convolution is one such convolution (phase) for each position within its strides.
+With few output channels, im2col does not pay: windows are read in place, one output channel and two pixels at a time,
+so that each load of weights serves two pixels. A transposed convolution is divided into phases, one ordinary
+convolution for each position of the output modulo the strides.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from mcugen.kernels.common.specs import ConvSpec
 from mcugen.kernels.common.weighted_layers import CodeLimits
 from mcugen.kernels.dsp import dsp_conv
 from mcugen.kernels.portable.transposed import TransposedSpec, meets
-from mcugen.kernels.portable.weighted import shared_channels
+from mcugen.kernels.portable.weighted import is_not_depthwise
 from mcugen.kernels.scalar import scalar_conv
 from mcugen.lir.kernel import CHECKED, Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
 from mcugen.lir.program import Wide
@@ -33,35 +34,41 @@ from mcugen.numerics.sums import folded_bias
 
 @dataclass(frozen=True)
 class Phase:
-    """One output channel at one position within the strides of y: windows of x, and a part of the kernel.
-
-    Windows begin `top` rows and `left` pixels after the pixel of x that corresponds to the step.
-    """
+    """One output channel at one position modulo the strides of y: a convolution with a part of the kernel."""
 
     top: int
+    """First row of a window, relative to the row of x that corresponds to the step."""
     left: int
+    """First pixel of a window, relative to the pixel of x that corresponds to the step."""
     weights: Array
     """Weights, [rows, columns, channels of x]."""
     channel: int
+    """Number of the output channel."""
 
 
 @dataclass(frozen=True)
 class WindowPlan:
-    """The order of a layer's windows, and where they are read: in x, or in a ring buffer of padded rows."""
+    """The order of a layer's windows, and where they are read: in x, or in a ring buffer of padded rows.
+
+    A step covers the outputs of all phases at one position of x.
+    """
 
     spec: ConvSpec
+    """The layer."""
     phases: tuple[Phase, ...]
-    """Phases, by row and column within the strides of y, and by channel."""
+    """Phases, by row and column modulo the strides of y, and by channel."""
     places: tuple[int, int]
+    """Rows and pixels of y that a step covers: the strides of a transposed convolution, else (1, 1)."""
     step: tuple[int, int]
     """Rows and pixels of x from step to step."""
     dilation: int
     """Rows of x from row to row of a window."""
     is_dsp: bool
+    """Whether the plan is for the kernel for the DSP extension."""
 
     @staticmethod
     def of(spec: ConvSpec, is_dsp: bool) -> WindowPlan:
-        """Return the plan of a convolution, transposed or not."""
+        """Return the plan of a convolution or transposed convolution; `is_dsp`: for the DSP extension."""
         shape = spec.shape
         if not isinstance(spec, TransposedSpec):
             shape = dsp_conv.flatten_pixels(shape)
@@ -79,12 +86,12 @@ class WindowPlan:
 
     @property
     def shape(self) -> ConvShape:
-        """Return the geometry of the layer; if pixels are read where they lie, with all of them in one row."""
+        """Return the geometry of the layer; all pixels of a pointwise convolution are one row."""
         return self.spec.shape if isinstance(self.spec, TransposedSpec) else dsp_conv.flatten_pixels(self.spec.shape)
 
     @property
     def steps(self) -> tuple[int, int]:
-        """Return the steps along the rows and the columns of y; the last may cover fewer places."""
+        """Return the number of steps along the rows and along the columns of y; the last step may exceed y."""
         (rows, columns), shape = self.places, self.shape
         return -(-shape.out_height // rows), -(-shape.out_width // columns)
 
@@ -95,14 +102,14 @@ class WindowPlan:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Return the rows and pixels from the first to the end of the first windows."""
+        """Return the rows and pixels that the windows of one step cover."""
         top, left = self.first
         rows = max(p.top - top + (p.weights.shape[0] - 1) * self.dilation + 1 for p in self.phases)
         return rows, max(p.left - left + p.weights.shape[1] for p in self.phases)
 
     @cached_property
     def is_padded(self) -> bool:
-        """Return whether windows leave x."""
+        """Return whether some windows leave x, so that rows are copied and padded."""
         sizes = (self.shape.in_height, self.shape.in_width)
         ends = zip(self.first, self.span, self.steps, self.step, sizes, strict=True)
         return any(at < 0 or at + span + (steps - 1) * step > size for at, span, steps, step, size in ends)
@@ -114,18 +121,18 @@ class WindowPlan:
 
     @property
     def unit(self) -> int:
-        """Return the elements that are loaded together."""
+        """Return the number of int8 elements that are loaded together: 8 or 4."""
         return 8 if self.shape.in_channels % 8 == 0 else 4
 
     @property
-    def turn(self) -> int:
-        """Return the elements per iteration of the inner loop: two units where every run has an even number of them."""
+    def iteration_size(self) -> int:
+        """Return the elements of an inner loop iteration: two units if every window row has an even number."""
         doubled = all(phase.weights[0].size % (2 * self.unit) == 0 for phase in self.phases)
         return self.unit * (2 if doubled and self.is_dsp else 1)
 
     @property
     def margin(self) -> int:
-        """Return the elements of a row of the ring buffer before those of x, in whole words."""
+        """Return the elements of padding before those of x in a row of the ring buffer."""
         return max(-self.first[1], 0) * self.shape.in_channels
 
     @property
@@ -138,14 +145,16 @@ class WindowPlan:
         return self.margin + max(end, shape.in_width) * shape.in_channels
 
     @property
-    def turns(self) -> int:
-        """Return the number of inner loop iterations in total."""
+    def num_iterations(self) -> int:
+        """Return the number of inner loop iterations per inference."""
         images, (rows, columns) = self.shape.batch, self.steps
-        return images * rows * -(-columns // 2) * sum(phase.weights.size for phase in self.phases) // self.turn
+        return (
+            images * rows * -(-columns // 2) * sum(phase.weights.size for phase in self.phases) // self.iteration_size
+        )
 
     @property
     def traversal(self) -> Traversal:
-        """Return the traversal: rows are copied before their results, or read again at each place of a row."""
+        """Return the order of reads and writes: rows are copied before their results, or are read for each output."""
         if isinstance(self.spec, TransposedSpec):
             return self.spec.traversal(self.spec.windows, not self.is_padded)
         if self.is_padded:
@@ -163,27 +172,28 @@ class WindowPlan:
         return windows(self.shape, np.concatenate([row[in_turn(self.shape.out_width, 2)] for row in pixels]))
 
     def table(self, multipliers: Array) -> Array:
-        """Return the table of phases.
-
-        A row has: where windows begin, in rows and in elements; rows of a window; iterations per row; where the weights
-        begin; the bias; the multiplier.
+        """Return the table of phases that the kernel reads.
 
         Args:
             multipliers: The requantization multipliers, by channel.
+
+        Returns:
+            int64 [phases, 7]: first row and first element of a window, rows of a window, iterations per window row,
+            index of the first weight, bias, multiplier.
         """
         spec, (top, left), start, entries = self.spec, self.first, 0, []
         for phase in self.phases:
             own = spec.integer_bias[phase.channel : phase.channel + 1]
             (bias,) = folded_bias(spec.sig, phase.weights[None], own)
             rows, size = len(phase.weights), phase.weights.size
-            turns = size // rows // self.turn
+            num_iterations = size // rows // self.iteration_size
             place = (phase.top - top, (phase.left - left) * self.shape.in_channels)
-            entries.append((*place, rows, turns, start, bias, multipliers[phase.channel]))
+            entries.append((*place, rows, num_iterations, start, bias, multipliers[phase.channel]))
             start += size
         return np.array(entries, np.int64)
 
     def params(self) -> SingleRows:
-        """Return the parameters common to all kernels of this module."""
+        """Return the parameters that all kernels of this module have."""
         shape, (top, left) = self.shape, self.first
         return SingleRows(
             batch=shape.batch,
@@ -237,7 +247,7 @@ class SingleRows(Params):
     row_size: Annotated[int, "elements of a row of x"]
     out_height: Annotated[int, "rows of y"]
     out_width: Annotated[int, "pixels of a row of y"]
-    out_channels: Annotated[int, "channels of a pixel of y, each with a phase of its own"]
+    out_channels: Annotated[int, "channels of a pixel of y; each has its own phases"]
     out_rows_per_step: Annotated[int, "rows of y that are computed in a step along the rows of x"]
     out_pixels_per_step: Annotated[int, "pixels of y that are computed in a step along a row of x"]
     copies_rows: Annotated[int, "1 if rows of x are copied to the ring buffer and padded"]
@@ -254,7 +264,7 @@ class SingleRows(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class OffsetCodeLimits(CodeLimits):
-    """Parameters of requantization."""
+    """Parameters of requantization in plain C."""
 
     requantize_offset: Annotated[Wide, "zero point of y plus one half, at the scale of products before the right shift"]
 
@@ -263,47 +273,47 @@ class OffsetCodeLimits(CodeLimits):
 class SingleOptions(Options):
     """Template options of how windows are read."""
 
-    single_run: Annotated[bool, "whether a window is one run of neighbouring elements"]
-    unroll: Annotated[int, "unroll factor of the inner loop, in elements"]
-    load_size: Annotated[int, "elements that one load reads"]
+    single_run: Annotated[bool, "whether a window is one run of adjacent elements"]
+    unroll: Annotated[int, "elements of an inner loop iteration"]
+    load_size: Annotated[int, "elements that are loaded together"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shift(Options):
     """Template option of the requantization shift."""
 
-    shift: Annotated[int, "to the right"]
+    shift: Annotated[int, "right shift of products with the multiplier"]
 
 
 # ---------------------------------------------------------------------------------------------- conditions
 
 
 MAX_FEW_CHANNELS = 3
-"""Largest number of output channels: with four, kernels that share what windows read are faster."""
+"""Largest number of output channels: with four, kernels whose loads serve several channels are faster."""
 
 
-def few_channels(spec: ConvSpec) -> bool:
-    """Require up to three output channels."""
+def has_few_channels(spec: ConvSpec) -> bool:
+    """Require one group of channels and at most three output channels."""
     return spec.shape.groups == 1 and spec.channels <= MAX_FEW_CHANNELS
 
 
-def odd_channels(spec: ConvSpec) -> bool:
+def has_odd_channels(spec: ConvSpec) -> bool:
     """Require an odd number of output channels."""
-    return spec.channels % 2 == 1  # Pairs of channels share what windows read.
+    return spec.channels % 2 == 1  # Pairs of channels share loads of inputs in another kernel.
 
 
-def whole_words(spec: ConvSpec) -> bool:
-    """Require pixels of whole words."""
+def has_whole_words(spec: ConvSpec) -> bool:
+    """Require a multiple of four input channels."""
     return spec.shape.in_channels % 4 == 0
 
 
-def undilated_rows(spec: ConvSpec) -> bool:
-    """Require rows of the window without gaps."""
+def has_adjacent_taps(spec: ConvSpec) -> bool:
+    """Require window rows of adjacent pixels."""
     return isinstance(spec, TransposedSpec) or spec.shape.dilation_width == 1 or spec.shape.kernel_width == 1
 
 
-def fits_27_bits(spec: ConvSpec) -> bool:
-    """Require sums of 32 bits."""
+def has_32_bit_sums(spec: ConvSpec) -> bool:
+    """Require accumulators of 32 bits."""
     return spec.acc is DType.INT32
 
 
@@ -311,7 +321,7 @@ def fits_27_bits(spec: ConvSpec) -> bool:
 
 
 def emit(spec: ConvSpec, site: Site) -> Call:
-    """Emit the kernel, with weights phase by phase.
+    """Emit a convolution or transposed convolution to few channels, with weights phase by phase.
 
     Weights are int8 in natural order, or, with the DSP extension, widened to 16 bits.
     """
@@ -346,16 +356,16 @@ def emit(spec: ConvSpec, site: Site) -> Call:
     if not plan.single:
         operands["table"] = site.scratch("table", DType.INT32, max(len(phase.weights) for phase in plan.phases))
     params = [plan.params(), *params]
-    options.append(SingleOptions(single_run=plan.single, unroll=plan.turn, load_size=plan.unit))
+    options.append(SingleOptions(single_run=plan.single, unroll=plan.iteration_size, load_size=plan.unit))
     clamped = form is dsp_conv.StreamOptions and spec.is_clamped
-    variant = "_".join([f"{plan.turn}", *["single"] * plan.single, *["clamped"] * clamped])
+    variant = "_".join([f"{plan.iteration_size}", *["single"] * plan.single, *["clamped"] * clamped])
     return site.call(operands, params, options, overlaps=spec.overlaps(plan.traversal), variant=variant)
 
 
-def turns(spec: ConvSpec) -> int:
-    """Count inner loop iterations in plain C."""
+def num_iterations(spec: ConvSpec) -> int:
+    """Count inner loop iterations per inference of the plain C kernel, for the cost model."""
     plan = WindowPlan.of(spec, is_dsp=False)
-    return plan.turns
+    return plan.num_iterations
 
 
 def _kernels(
@@ -364,22 +374,29 @@ def _kernels(
     """Return the kernels for the DSP extension (under the conditions `with_dsp` too), for Thumb-1, and in plain C."""
     plain = Kernel(
         f"{name}_s8_one",
-        what=f"{what} to few channels, one at a time: two pixels pass by the weights together, read where they lie",
+        what=f"{what} to few channels, one channel by two pixels at a time, read in place",
         operands=(
             reads("x", "input, channels last", DType.INT8),
             reads("w", "weights, phase by phase", DType.INT8),
-            reads("phases", "by place in the strides of y: see templates/kernels/one_channel.j2", DType.INT32),
+            reads("phases", "table of phases (templates/kernels/one_channel.j2)", DType.INT32),
             writes("y", "output", DType.INT8),
             scratch("ring", "padded rows of x", DType.INT8),
-            scratch("table", "where the runs of a window begin, if there are several", DType.INT32, optional=True),
+            scratch("table", "addresses of the rows of a window, if there are several", DType.INT32, optional=True),
         ),
         params=(SingleRows, OffsetCodeLimits),
         options=(Shift, SingleOptions),
         lacks=frozenset({CHECKED}),  # The table holds addresses and sizes.
-        when=(*when, few_channels, whole_words, undilated_rows, scalar_conv.has_int8_tensors, fits_27_bits),
+        when=(
+            *when,
+            has_few_channels,
+            has_whole_words,
+            has_adjacent_taps,
+            scalar_conv.has_int8_tensors,
+            has_32_bit_sums,
+        ),
         loads=1.0,
         emit=emit,
-        extra=turns,
+        extra=num_iterations,
     )
     x, _, *remaining_operands = plain.operands
     dsp = replace(
@@ -405,9 +422,9 @@ def _kernels(
 
 
 ONE_CHANNEL_CONV = _kernels(
-    "conv2d", "a convolution", shared_channels, dsp_conv.has_several_pixels, with_dsp=(odd_channels,)
+    "conv2d", "a convolution", is_not_depthwise, dsp_conv.has_several_pixels, with_dsp=(has_odd_channels,)
 )
-"""Kernels of convolutions."""
+"""Kernels of convolutions with at most three output channels, in order of preference."""
 
 ONE_CHANNEL_CONV_TRANSPOSE = _kernels("conv_transpose", "a transposed convolution")
-"""Kernels of transposed convolutions."""
+"""Kernels of transposed convolutions with at most three output channels, in order of preference."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that read elements from places given by indices; no index can lead out of the tensor."""
+"""Kernels that read elements at given indices; no index can lead out of the tensor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class GatherParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class IndexedAxes(ByAxis):
-    """Axes of a block that an index has numbers for."""
+    """Axes of a block that an index selects along."""
 
     stride: Annotated[Mapping[str, int], "elements from entry to entry of this axis"]
     depth: Annotated[Mapping[str, int], "entries of this axis"]
@@ -41,19 +41,20 @@ class GatherOptions(Options):
 
     t: Annotated[str, "C type of the elements"]
     index_t: Annotated[str, "C type of the indices"]
-    depths: Annotated[int, "numbers of an index"]
-    single_element: Annotated[bool, "whether an index takes one element"]
+    depths: Annotated[int, "numbers of an index: axes that it selects along"]
+    single_element: Annotated[bool, "whether an index selects one element"]
     shared: Annotated[bool, "whether all blocks have the same indices"]
-    known: Annotated[bool, "whether indices are constants that lie within x"]
+    known: Annotated[bool, "whether indices are constants inside x"]
 
 
 GATHER = Kernel(
     "gather",
     what="elements, or runs of them, at indices of one or several axes",
-    operands=(reads("x", "what is taken from"), reads("index", "places"), writes("y", "output")),
+    operands=(reads("x", "tensor to read from"), reads("index", "indices"), writes("y", "output")),
     params=(GatherParams, IndexedAxes, GatherRun),
     options=(GatherOptions,),
 )
+"""Kernel of Gather and GatherND."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +66,11 @@ class IndexCount(Params):
 
 GATHER_ELEMENTS = Kernel(
     "gather_elements",
-    what="an element for each index, which stands for the place along one axis",
-    operands=(reads("x", "what is taken from"), reads("index", "places"), writes("y", "output")),
+    what="an element for each index, which is the position along one axis",
+    operands=(reads("x", "tensor to read from"), reads("index", "indices"), writes("y", "output")),
     params=(AxisWalk, IndexCount),
 )
+"""Kernel of GatherElements."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,10 +86,11 @@ class ReverseParams(Params):
 
 REVERSE_SEQUENCE = Kernel(
     "reverse_sequence",
-    what="sequences turned round up to a length each, as they are from there on",
-    operands=(reads("x", "input"), reads("length", "of each sequence"), writes("y", "output")),
+    what="sequences whose first elements, up to a length each, are reversed",
+    operands=(reads("x", "input"), reads("length", "reversed length of each sequence"), writes("y", "output")),
     params=(ReverseParams,),
 )
+"""Kernel of ReverseSequence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,12 +120,13 @@ SLICE_AT = Kernel(
     "slice_at",
     what="a part of x whose starts and steps are known at run time only",
     operands=(
-        reads("x", "what is taken from"),
-        reads("starts", "first places"),
-        reads("axes", "which axes these are of"),
-        reads("steps", "from place to place"),
+        reads("x", "tensor to read from"),
+        reads("starts", "starts"),
+        reads("axes", "axes of the starts and steps"),
+        reads("steps", "steps"),
         writes("y", "output"),
     ),
     params=(SliceCount, SlicedAxes),
     options=(SliceOptions,),
 )
+"""Kernel of slices whose starts or steps are known at run time only."""

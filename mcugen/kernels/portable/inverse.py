@@ -29,14 +29,15 @@ class InverseOptions(Options):
 
 INVERSE = Kernel(
     "inverse",
-    what="inverse matrices, by elimination with pivots in a copy",
+    what="inverse matrices, by Gaussian elimination with pivoting in a copy",
     operands=(
         reads("x", "matrices", *_FLOATS),
-        writes("y", "their inverses", *_FLOATS),
-        scratch("m", "the matrix that is eliminated", *_FLOATS),
+        writes("y", "inverse matrices", *_FLOATS),
+        scratch("m", "copy of a matrix for the elimination", *_FLOATS),
     ),
     params=(InverseParams,),
     options=(InverseOptions,),
     example="""<ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
     inverse (float[2, 3, 3] x) => (float[2, 3, 3] y) { y = com.microsoft.Inverse (x) }""",
 )
+"""Kernel of Inverse."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of training: matrix updates by products that are not stored, and products with trainable int8 weights."""
+"""Kernels of training: updates of weights without a stored gradient, and products with trainable int8 weights."""
 
 from __future__ import annotations
 
@@ -15,62 +15,67 @@ from mcugen.lir.kernel import Kernel, Options, Params, reads, writes
 class DescentOptions(Options):
     """Template option of the updated matrix."""
 
-    codes: Annotated[bool, "whether it holds int8 codes, which a dither rounds"]
+    codes: Annotated[bool, "whether weights are int8, rounded with a dither"]
 
 
 DESCEND = Kernel(
     "descend",
-    what="a matrix less a product of two others: a step of learning, whose gradient is nowhere kept",
+    what="subtracts a product of two matrices from weights: a step of gradient descent without a stored gradient",
     operands=(
-        reads("w", "the matrix, with as many rows as a", DType.FLOAT32, DType.INT8),
+        reads("w", "weights, with as many rows as a", DType.FLOAT32, DType.INT8),
         reads("a", "matrix on the left", DType.FLOAT32),
         reads("b", "matrix on the right", DType.FLOAT32),
-        reads("dither", "added to codes before they are cut off, 0 to 1", DType.FLOAT32, optional=True),
-        writes("y", "the matrix afterwards, which may be w", DType.FLOAT32, DType.INT8),
+        reads(
+            "dither", "from 0 to 1, added to int8 weights before the fraction is dropped", DType.FLOAT32, optional=True
+        ),
+        writes("y", "updated weights, which may be w", DType.FLOAT32, DType.INT8),
     ),
     params=(DenseSizes,),
     options=(DescentOptions,),
 )
+"""Kernel of gradient descent steps of float or int8 weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CodedStep(Params):
-    """Zero point of a quantized operand."""
+    """Zero point of the quantized inputs."""
 
     b_zero_point: Annotated[int, "zero point of b"]
 
 
 DESCEND_CODES = Kernel(
     "descend_codes",
-    what="int8 weights less a product of codes, of which each sum becomes a step: no gradient is kept",
+    what="subtracts scaled products of quantized errors and inputs from int8 weights, without a stored gradient",
     operands=(
         reads("w", "weights, with as many rows as a", DType.INT8),
         reads("a", "errors, by output channel", DType.INT16),
-        reads("b", "inputs, as many to a row as errors", DType.INT8),
-        reads("gain", "of sums, by output channel", DType.FLOAT32),
-        reads("fraction", "added to weights before they are cut off", DType.INT32),
-        writes("y", "weights afterwards, which may be w", DType.INT8),
+        reads("b", "inputs, with as many elements per row as errors", DType.INT8),
+        reads("gain", "scale of sums, by output channel", DType.FLOAT32),
+        reads("fraction", "dither that is added to weights before the fraction is dropped", DType.INT32),
+        writes("y", "updated weights, which may be w", DType.INT8),
     ),
     params=(DenseSizes, CodedStep),
 )
+"""Kernel of gradient descent steps of int8 weights in integers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProductLoops(Options):
-    """Template options of rows."""
+    """Template options of the rows of x."""
 
-    has_row_blocks: Annotated[bool, "whether there are four"]
-    has_tail_rows: Annotated[bool, "whether some are left over"]
+    has_row_blocks: Annotated[bool, "whether x has four rows or more"]
+    has_tail_rows: Annotated[bool, "whether the number of rows is not a multiple of four"]
 
 
 CODED_PRODUCT = Kernel(
     "coded_product",
-    what="a product of reals by int8 codes that are learned, as they lie",
+    what="a product of floats and trainable int8 weights, which are not packed",
     operands=(
-        reads("x", "matrix of reals", DType.FLOAT32),
-        reads("w", "matrix of codes", DType.INT8),
-        writes("y", "their product", DType.FLOAT32),
+        reads("x", "float matrix", DType.FLOAT32),
+        reads("w", "int8 matrix", DType.INT8),
+        writes("y", "product of x and w", DType.FLOAT32),
     ),
     params=(DenseSizes,),
     options=(ProductLoops,),
 )
+"""Kernel of products of floats and int8 weights that are trained."""

@@ -58,7 +58,7 @@ class Factor(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class ProductStore(Params):
-    """Parameters of requantization; only the zero points where the sums themselves are the result."""
+    """Parameters of requantization; only the zero points if accumulators are themselves the result."""
 
     a_zero_point: Annotated[Trained | None, "zero point of a; 0 for int16"] = None
     b_zero_point: Annotated[Trained | None, "zero point of b; 0 for int16"] = None
@@ -97,10 +97,10 @@ class ProductOptions(Options):
     b_t: Annotated[str, "C type of b"]
     y_t: Annotated[str, "C type of the output"]
     acc_t: Annotated[str, "C type of the sums"]
-    shift: Annotated[int, "of products with the multiplier to the right"] = 0
-    low: Annotated[int, "the lowest code of y"] = 0
-    high: Annotated[int, "the highest code of y"] = 0
-    fits_32_bits: Annotated[bool, "whether results fit 32 bits before they are clamped"] = False
+    shift: Annotated[int, "right shift of products with the multiplier"] = 0
+    low: Annotated[int, "lowest quantized value of y"] = 0
+    high: Annotated[int, "highest quantized value of y"] = 0
+    fits_32_bits: Annotated[bool, "whether products fit 32 bits after the shift, before the clamp"] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,12 +111,12 @@ class ColumnStrips(Params):
     b_zero_point: Annotated[Trained, "zero point of b"]
     multiplier: Annotated[Trained, "requantization multiplier of sums"]
     strip_columns: Annotated[int, "columns of a strip"]
-    column_pair_words: Annotated[int, "words of two columns"]
+    column_pair_words: Annotated[int, "32-bit words of two packed columns"]
     inner_iterations: Annotated[int, "iterations of the inner loop: groups of four elements of a column"]
 
 
 def matmul_call(spec: MatMulSpec, site: Site) -> Call:
-    """Return the call of the site's kernel, with the parameters, options and working memory that it declares."""
+    """Return the instruction of a product, with the parameters and scratch memory that the kernel declares."""
     operands = {"a": site.input(0), "b": site.input(1), "y": site.y}
     params: list[Params] = [_matrices(spec)]
     options: list[Options] = []
@@ -143,11 +143,11 @@ def matmul_call(spec: MatMulSpec, site: Site) -> Call:
 
 
 MAX_STRIP_BYTES = 2304
-"""Most bytes of packed columns, unless a single group of four or six columns needs more."""
+"""Largest size, in bytes, of a strip of packed columns, unless a single group of columns needs more."""
 
 
-def upper_words(spec: MatMulSpec) -> bool:
-    """Require int8 by int8 to int8, codes by the upper word of a product."""
+def fits_upper_word(spec: MatMulSpec) -> bool:
+    """Require int8 operands and result, and results from the high word of a 64-bit product."""
     return _is_int8(spec) and spec.requantizer.for_high_word().shift == 32
 
 
@@ -158,7 +158,7 @@ def _is_int8(spec: MatMulSpec) -> bool:
 
 
 def emit_strips(spec: MatMulSpec, site: Site) -> Call:
-    """Emit the kernel for the DSP extension: two rows by two columns per step of four elements.
+    """Emit a product for the DSP extension: two rows by two columns per step of four elements.
 
     Loops: batch, strips of columns of b, pairs of rows of a, pairs of columns, steps (unrolled 16 times).
 
@@ -191,7 +191,7 @@ def emit_strips(spec: MatMulSpec, site: Site) -> Call:
 
 @dataclass(frozen=True, kw_only=True)
 class PlainStrips(Params):
-    """Parameters of strips whose columns keep their elements of 8 bits."""
+    """Parameters of strips whose packed columns have 8-bit elements."""
 
     a_zero_point: Annotated[Trained, "zero point of a"]
     b_zero_point: Annotated[Trained, "zero point of b"]
@@ -206,8 +206,8 @@ class PlainStrips(Params):
         return PlainStrips(a_zero_point=zeros[0], b_zero_point=zeros[1], multiplier=multiplier, strip_columns=width)
 
 
-def by_vectors(spec: MatMulSpec) -> bool:
-    """Require int8 by int8 to int8, sums in 32 bits."""
+def fits_vectors(spec: MatMulSpec) -> bool:
+    """Require int8 operands and result, accumulators of 32 bits, and at most 16384 columns."""
     if not _is_int8(spec) or spec.columns > MAX_OUT_CHANNELS:
         return False
     left = 31 - spec.requantizer.shift
@@ -215,12 +215,12 @@ def by_vectors(spec: MatMulSpec) -> bool:
 
 
 def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
-    """Emit the kernel for Helium: two rows by four columns.
+    """Emit a product for Helium: two rows by four columns.
 
     Loops: matrices of the batch, strips of columns of b, pairs of rows of a, four columns, vectors of 16 elements.
 
     A strip is as many columns of b as fit MAX_STRIP_BYTES, packed like the weights of a convolution for Helium. The
-    sums of rows are computed for the zero point of b.
+    kernel also computes the sums of rows of a, which correct for the zero point of b.
     """
     depth, left = -(-spec.depth // VECTOR) * VECTOR, 31 - spec.requantizer.shift
     width = _width(spec.columns, max(MAX_STRIP_BYTES // (CHANNELS_PER_BLOCK * (depth + 8)), 1), CHANNELS_PER_BLOCK)
@@ -258,17 +258,17 @@ def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
     return site.call(operands, [frame, _matrices(spec), PlainStrips.of(spec, width)], options, overlaps=spec.overlaps())
 
 
-def strip_vectors(spec: MatMulSpec) -> int:
-    """Count vectors of products in blocks of two rows by four columns."""
+def count_vector_steps(spec: MatMulSpec) -> int:
+    """Count blocks of 16 products for two rows by four columns, the unit of the cost model."""
     return spec.batch * -(-spec.rows // 2) * -(-spec.columns // CHANNELS_PER_BLOCK) * -(-spec.depth // VECTOR)
 
 
-SIX = 6
-"""Columns computed together on Thumb-1."""
+COLUMNS_PER_PASS = 6
+"""Columns of b that the Thumb-1 kernel computes together."""
 
 
-def short_products(spec: MatMulSpec) -> bool:
-    """Require int8 by int8 to int8, requantized by products of 32 bits."""
+def fits_32_bit_products(spec: MatMulSpec) -> bool:
+    """Require int8 operands and result, and a requantization that products of 32 bits can compute."""
     return _is_int8(spec) and choose_piece_bits(spec.requantizer, _largest_sum(spec), spec.y.dtype.limits[0]) > 0
 
 
@@ -277,14 +277,14 @@ def _largest_sum(spec: MatMulSpec) -> int:
 
 
 def emit_sixes(spec: MatMulSpec, site: Site) -> Call:
-    """Emit the kernel for Thumb-1: a row by six columns.
+    """Emit a product for Thumb-1: one row by six columns.
 
     Loops: matrices of the batch, strips of columns of b, rows of a, six columns, elements.
 
-    A strip is as many columns of b as fit MAX_STRIP_BYTES, packed like the weights of a dense layer. The sums of
-    rows are computed for what is added to the columns.
+    A strip is as many columns of b as fit MAX_STRIP_BYTES, packed like the weights of a dense layer. The kernel also
+    computes the sums of rows of a, which correct for the offset that is added to packed columns.
     """
-    width = _width(spec.columns, max(MAX_STRIP_BYTES // (SIX * (spec.depth + 8)), 1), SIX)
+    width = _width(spec.columns, max(MAX_STRIP_BYTES // (COLUMNS_PER_PASS * (spec.depth + 8)), 1), COLUMNS_PER_PASS)
     operands = {
         "a": site.input(0),
         "b": site.input(1),
@@ -299,9 +299,9 @@ def emit_sixes(spec: MatMulSpec, site: Site) -> Call:
     )
 
 
-def six_steps(spec: MatMulSpec) -> int:
-    """Count instructions in assembly: 81 per four inputs of six columns."""
-    return spec.batch * spec.rows * -(-spec.columns // SIX) * (81 * spec.depth // 4 + 240)
+def count_thumb1_instructions(spec: MatMulSpec) -> int:
+    """Estimate the instructions of the Thumb-1 kernel: 81 per four inputs of six columns."""
+    return spec.batch * spec.rows * -(-spec.columns // COLUMNS_PER_PASS) * (81 * spec.depth // 4 + 240)
 
 
 def _width(columns: int, max_groups: int, group: int) -> int:
@@ -314,8 +314,8 @@ def _matrices(spec: MatMulSpec) -> Matrices:
     return Matrices(batch=spec.batch, rows=spec.rows, depth=spec.depth, columns=spec.columns)
 
 
-def strip_steps(spec: MatMulSpec) -> int:
-    """Count steps of the inner loop: groups of four products, for two rows and two columns."""
+def count_dsp_steps(spec: MatMulSpec) -> int:
+    """Count inner-loop steps of the DSP kernel: groups of four products, for two rows and two columns."""
     return spec.batch * -(-spec.rows // 2) * -(-spec.columns // 2) * -(-spec.depth // GROUP)
 
 
@@ -348,35 +348,37 @@ def _operands(*dtypes: DType, sums: bool = False) -> tuple[Role, ...]:
     return (
         reads("a", "matrices on the left", *dtypes),
         reads("b", "matrices on the right", *dtypes),
-        writes("y", "their products", *stored),
+        writes("y", "products of a and b", *stored),
     )
 
 
-def of_codes(spec: MatMulSpec) -> bool:
-    """Require tensors with scales."""
+def is_quantized(spec: MatMulSpec) -> bool:
+    """Require that both operands have a quantization scale."""
     return spec.a.quant is not None and spec.b.quant is not None
 
 
 def _of_codes(name: str, condition: Callable[[Typed], bool]) -> Kernel:
     return Kernel(
         name,
-        what="products of codes: four columns of b are gathered at a time, in the order of the CPU's inner loop",
+        what="products of quantized values: four columns of b are gathered at a time, in the order of the inner loop",
         operands=(
             *_operands(*_CODES, sums=True),
             scratch("strip", "four columns of b", DType.INT16),
-            scratch("row_sums", "of a, where zero points are taken off in the end", DType.INT32, optional=True),
+            scratch(
+                "row_sums", "sums of rows of a, if zero points are subtracted at the end", DType.INT32, optional=True
+            ),
         ),
         params=(Matrices, ProductStore),
         options=(ProductOptions,),
-        when=(condition, of_codes),
+        when=(condition, is_quantized),
         emit=matmul_call,
-        extra=loose_products,
+        extra=count_tail_products,
         any_size=True,
     )
 
 
-def loose_products(spec: MatMulSpec) -> int:
-    """Count products beyond whole groups of four."""
+def count_tail_products(spec: MatMulSpec) -> int:
+    """Count products beyond whole groups of four along the depth, for the cost model."""
     return spec.batch * spec.rows * spec.columns * (spec.depth % GROUP)
 
 
@@ -405,7 +407,7 @@ MATMUL: tuple[Kernel, ...] = (
     ),
     Kernel(
         "matmul_f64",
-        what="each element by itself",
+        what="element by element",
         operands=_operands(DType.FLOAT64),
         params=(Matrices, Factor),
         options=(ScaledOptions, ElementOptions),
@@ -416,7 +418,7 @@ MATMUL: tuple[Kernel, ...] = (
     ),
     Kernel(
         "matmul_int",
-        what="each element by itself; sums wrap",
+        what="element by element; sums wrap around",
         operands=_operands(*(dtype for dtype in DType if dtype.is_integer)),
         params=(Matrices, Factor),
         options=(ScaledOptions, ElementOptions),
@@ -438,9 +440,9 @@ MATMUL: tuple[Kernel, ...] = (
         options=(Loops,),
         needs=frozenset({"dsp"}),
         lacks=frozenset({"mve"}),
-        when=(upper_words,),
+        when=(fits_upper_word,),
         emit=emit_strips,
-        extra=strip_steps,
+        extra=count_dsp_steps,
     ),
     Kernel(
         "matmul_s8_mve",
@@ -448,34 +450,35 @@ MATMUL: tuple[Kernel, ...] = (
         operands=(
             *_operands(DType.INT8),
             scratch("strip", "packed columns of b", DType.INT8),
-            scratch("table", "what their sums start with, and multipliers", DType.INT32),
-            scratch("sums", "of rows of a, times the zero point of b", DType.INT32),
+            scratch("table", "biases and multipliers of the columns", DType.INT32),
+            scratch("sums", "sums of rows of a, times the zero point of b", DType.INT32),
         ),
         params=(GemmFrame, Matrices, PlainStrips),
         options=(LoopFlags, Jump, Ragged, Clamped, Shifted, Results),
         needs=frozenset({"mve"}),
-        when=(by_vectors,),
+        when=(fits_vectors,),
         emit=emit_vectors,
-        extra=strip_vectors,
+        extra=count_vector_steps,
     ),
     Kernel(
         "matmul_s8_thumb1",
-        what="a row by six columns of int8, columns packed like weights of layers of rows",
+        what="one row by six columns of int8, columns packed like weights of dense layers",
         operands=(
             *_operands(DType.INT8),
             scratch("strip", "packed columns of b", DType.UINT8),
-            scratch("tails", "what their sums start with, and multipliers", DType.INT32),
-            scratch("sums", "of rows of a, times what was added to columns", DType.INT32),
+            scratch("tails", "biases and multipliers of the columns", DType.INT32),
+            scratch("sums", "sums of rows of a, times the offset of packed columns", DType.INT32),
         ),
         params=(Matrices, ThumbOffset, PlainStrips),
         options=(ThumbOptions,),
         needs=frozenset({"thumb1"}),
-        when=(short_products,),
+        when=(fits_32_bit_products,),
         emit=emit_sixes,
-        extra=six_steps,
+        extra=count_thumb1_instructions,
     ),
     _of_codes("matmul_s8", int8_tensors),
 )
+"""Kernels of products of two activations, in order of preference."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -495,12 +498,13 @@ class DetOptions(Options):
 
 DET = Kernel(
     "det",
-    what="determinants, by elimination with pivots in a copy",
+    what="determinants, by Gaussian elimination with pivoting in a copy",
     operands=(
         reads("x", "matrices", *_FLOATS),
-        writes("y", "their determinants", *_FLOATS),
-        scratch("m", "the matrix that is eliminated", *_FLOATS),
+        writes("y", "determinants", *_FLOATS),
+        scratch("m", "copy of a matrix for the elimination", *_FLOATS),
     ),
     params=(DetParams,),
     options=(DetOptions,),
 )
+"""Kernel of determinants."""

@@ -44,6 +44,7 @@ RBF = Kernel(
     params=(RbfParams,),
     example=_CLASSIFIER,
 )
+"""Kernel of the radial basis function of support vector machines."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +69,12 @@ SVM_DUELS = Kernel(
     params=(DuelsParams,),
     example=_CLASSIFIER,
 )
+"""Kernel of the pairwise scores of a support vector classifier."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassPairs(Params):
-    """Numbers of rows, classes and pairs of classes."""
+    """Sizes of the scores of pairs of classes."""
 
     rows: Annotated[int, "rows of x"]
     classes: Annotated[int, "classes"]
@@ -86,11 +88,12 @@ SVM_WINNER = Kernel(
     params=(ClassPairs,),
     example=_CLASSIFIER,
 )
+"""Kernel that chooses the class of a support vector classifier by votes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Iteration(Params):
-    """Limits of an iteration."""
+    """Limits of an iterative solution."""
 
     max_iterations: Annotated[int, "largest number of iterations"]
     tolerance: Annotated[float, "distance from the optimum at which the iteration ends"]
@@ -105,18 +108,19 @@ SVM_COUPLING = Kernel(
         reads("b", "offset of each pair's sigmoid", DType.FLOAT32),
         writes("y", "probabilities by row and class", DType.FLOAT32),
         scratch("q", "matrix of the quadratic form", DType.FLOAT32),
-        scratch("qp", "its product with y", DType.FLOAT32),
+        scratch("qp", "product of q and y", DType.FLOAT32),
     ),
     params=(ClassPairs, Iteration),
     example=_CLASSIFIER,
 )
+"""Kernel that turns the scores of pairs into probabilities of classes."""
 
 # ------------------------------------------------------------------------------------------------- encoders
 
 
 @dataclass(frozen=True, kw_only=True)
 class TranslateParams(Params):
-    """Sizes of the table, and the results of elements that are no keys."""
+    """Sizes of the table, and the values of elements that are not keys."""
 
     count: Annotated[int, "elements"]
     num_keys: Annotated[int, "keys"]
@@ -138,8 +142,8 @@ TRANSLATE = Kernel(
     what="the value of the key that an element equals, by binary search",
     operands=(
         reads("x", "input"),
-        reads("key", "ascending"),
-        reads("value", "by key"),
+        reads("key", "keys, ascending"),
+        reads("value", "value of each key"),
         writes("y", "output"),
     ),
     params=(TranslateParams,),
@@ -153,3 +157,4 @@ TRANSLATE = Kernel(
         > (key)
     }""",
 )
+"""Kernel of LabelEncoder."""

@@ -35,15 +35,16 @@ class NgramsOptions(Options):
 NGRAMS = Kernel(
     "ngrams",
     varies="items are compared until they differ",
-    what="how often each n-gram of a pool stands in a row, perhaps with items skipped in between",
+    what="how often each n-gram of a pool occurs in a row, perhaps with skipped items between its items",
     operands=(
         reads("x", "rows of items", DType.INT32, DType.INT64),
         reads("pool", "the n-grams one after the other, short ones first", DType.INT32, DType.INT64),
-        reads("columns", "of y, by n-gram", DType.INT32),
-        reads("ends", "by length, the number of n-grams up to it", DType.INT32),
-        reads("weights", "of columns", DType.FLOAT32, optional=True),
+        reads("columns", "column of y of each n-gram", DType.INT32),
+        reads("ends", "number of n-grams of each length or less", DType.INT32),
+        reads("weights", "weights of columns", DType.FLOAT32, optional=True),
         writes("y", "counts", DType.FLOAT32),
     ),
     params=(NgramsParams,),
     options=(NgramsOptions,),
 )
+"""Kernel of TfIdfVectorizer."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of normalizations: loops over rows of equal statistics around loops within rows."""
+"""Kernels of normalizations: loops over rows, whose elements share mean and variance, around loops within a row."""
 
 from __future__ import annotations
 
@@ -24,51 +24,58 @@ from mcugen.numerics.normalize import FixedNormalize, span
 
 @dataclass(frozen=True)
 class NormalizeLoops:
-    """The loop nest: parameters, numbers of loops, and index expressions.
-
-    `index` is by role and nest: k for loops over rows, r for loops within a row.
-    """
+    """The loop nest of a normalization."""
 
     nests: Nests
+    """Kernel parameters: sizes and strides of the loops."""
     k: int
+    """Number of loops over rows."""
     r: int
+    """Number of loops within a row."""
     index: Mapping[tuple[str, str], str]
+    """C index expressions by operand role and nest: "k" for loops over rows, "r" for loops within a row."""
 
 
 @dataclass(frozen=True)
 class NormalizedRows:
-    """A normalization of x to y, both of `shape`, with statistics over `axes`; `strides` are by operand role."""
+    """A normalization of rows, whose elements share mean and variance."""
 
     x: TensorType
+    """Type of the input."""
     y: TensorType
+    """Type of the output."""
     shape: Shape
+    """Shape of x and y, perhaps with split axes."""
     axes: tuple[int, ...]
+    """Axes of `shape` that form a row."""
     centered: bool
+    """Whether the mean is subtracted."""
     strides: Mapping[str, Sequence[int]]
+    """Stride of each axis of `shape`, in elements, by operand role."""
 
     @property
     def count(self) -> int:
-        """Return the elements of a row."""
+        """Return the number of elements of a row."""
         return math.prod(self.shape[a] for a in self.axes)
 
     @property
     def is_forward(self) -> bool:
-        """Return whether rows are contiguous and walked forward."""
+        """Return whether rows are contiguous, and are processed in memory order."""
         is_reduced = [axis in self.axes for axis, size in enumerate(self.shape) if size != 1]
         return is_reduced == sorted(is_reduced)
 
     @property
     def inplace(self) -> list[tuple[str, str]]:
-        """Return the overlap of y with x where each element is replaced in place, if rows are not contiguous."""
+        """Return the pair (y, x) if y may begin at the address of x; empty for contiguous rows (see overlaps)."""
         return [("y", "x")] if self.x.dtype is self.y.dtype and not self.is_forward else []
 
     def overlaps(self) -> list[Overlap]:
-        """Return how far y may overlap x."""
+        """Return how far y may overlap x in memory; empty if rows are not contiguous."""
         return overlap(self.x, self.y, Traversal.forward(self.x.count)) if self.is_forward else []
 
     @property
     def formula(self) -> str:
-        """Return the formula in one line."""
+        """Return the formula as one line of text, for a comment."""
         text = "(x - mean) / sqrt(variance + epsilon)" if self.centered else "x / sqrt(mean(x * x) + epsilon)"
         return text + (" * scale" if "scale" in self.strides else "") + (" + bias" if "bias" in self.strides else "")
 
@@ -111,7 +118,7 @@ _Walk = tuple[int, tuple[int, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics(Params):
-    """Parameters of mean and variance of real rows."""
+    """Parameters of mean and variance of float rows."""
 
     inverse_row_size: Annotated[Real, "1 / elements of a row"]
     epsilon: Annotated[Real, "added to the variance"]
@@ -119,11 +126,11 @@ class Statistics(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class NormalizeOptions(Options):
-    """Template options of reals; an index is an expression of loop counters, empty where it is always 0."""
+    """Template options for floats. An index is a C expression of loop counters, empty if it is always 0."""
 
     what: Annotated[str, "the formula"]
     t: Annotated[str, "C type of the elements"]
-    f: Annotated[str, "suffix of the functions of math.h for that type"]
+    f: Annotated[str, "suffix of the functions of math.h for the type"]
     centered: Annotated[bool, "whether the mean is subtracted"]
     scale: Annotated[bool, "whether there is a scale"]
     bias: Annotated[bool, "whether there is a bias"]
@@ -139,28 +146,29 @@ class NormalizeOptions(Options):
 
 NORMALIZE = Kernel(
     "normalize",
-    what="elements less their row's mean over the root of its variance, or over that of the mean square",
+    what="normalizes rows: (x - mean) / sqrt(variance + epsilon), or x / sqrt(mean square + epsilon), in floats",
     operands=(
         reads("x", "input"),
-        reads("scale", "factors", optional=True),
-        reads("bias", "summands", optional=True),
+        reads("scale", "factors of normalized elements", optional=True),
+        reads("bias", "added to scaled elements", optional=True),
         writes("y", "output"),
     ),
     params=(Statistics, Nests),
     options=(NormalizeOptions,),
 )
+"""Kernel of normalizations of floats."""
 
 
 def call_normalize(
     node: Node, builder: Builder, rows: NormalizedRows, epsilon: float, inputs: Mapping[str, int]
 ) -> None:
-    """Emit the call of a normalization of reals.
+    """Emit a normalization of floats.
 
     Args:
         node: Node to lower.
         builder: Builder that receives the instruction.
-        rows: Types, axes and strides.
-        epsilon: Summand of the variance.
+        rows: Types, axes and strides of the normalization.
+        epsilon: Number that is added to the variance.
         inputs: Numbers of the node's inputs, by role.
     """
     dtype, loops = rows.x.dtype, rows.loops()
@@ -194,7 +202,7 @@ def call_normalize(
 
 @dataclass(frozen=True, kw_only=True)
 class FixedPoint(Params):
-    """Parameters of integers (mcugen.numerics.normalize)."""
+    """Parameters of normalization in integers (mcugen.numerics.normalize)."""
 
     row_size: Annotated[int, "elements of a row"]
     x_zero_point: Annotated[Trained, "zero point of x"]
@@ -207,7 +215,7 @@ class FixedPoint(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedOptions(Options):
-    """Template options of integers; an index is an expression of loop counters, empty where it is always 0."""
+    """Template options for quantized values. An index is a C expression of loop counters, empty if it is always 0."""
 
     what: Annotated[str, "the formula"]
     x_t: Annotated[str, "C type of x"]
@@ -224,26 +232,27 @@ class FixedOptions(Options):
 
 NORMALIZE_INT = Kernel(
     "normalize_int",
-    what="the same in integers: exact statistics, then three factors of 31 bits; four elements at a time with Helium",
+    what="normalizes rows in integers: exact statistics, three factors of 31 bits; four elements at a time with Helium",
     operands=(
         reads("x", "input", DType.INT8, DType.INT16),
-        reads("gain", "factors", DType.INT32),
-        reads("bias", "summands, with the zero point and one half", DType.INT32),
+        reads("gain", "factors of normalized elements", DType.INT32),
+        reads("bias", "added to scaled elements, with the zero point and one half", DType.INT32),
         writes("y", "output", DType.INT8, DType.INT16),
     ),
     params=(FixedPoint, Nests),
     options=(FixedOptions,),
 )
+"""Kernel of normalizations of quantized values."""
 
 
 def call_normalize_codes(node: Node, builder: Builder, rows: NormalizedRows, fixed: FixedNormalize) -> None:
-    """Emit the call of a normalization of quantized values.
+    """Emit a normalization of quantized values.
 
     Args:
         node: Node to lower.
         builder: Builder that receives the instruction.
-        rows: Types, axes and strides.
-        fixed: The integer formula, with gains and biases that elements have or share.
+        rows: Types, axes and strides of the normalization.
+        fixed: The formula in integers, with gains and biases.
     """
     x, y, name, loops = rows.x, rows.y, node.output.name, rows.loops()
     params = FixedPoint(

@@ -15,26 +15,27 @@ from mcugen.kernels.fpu.fpu_conv import ClampOptions, UpperLimit
 from mcugen.lir.kernel import Kernel, Options, Params, Trained, reads, scratch, writes
 from mcugen.numerics.fixedpoint import largest_code
 
-WIDTHS = (2, 4, 8)
-"""Bits that quantized weights may have in flash."""
+WEIGHT_BITS = (2, 4, 8)
+"""Possible numbers of bits of a packed weight."""
 
 
 ROWS_PER_WEIGHT = 4
-"""Rows that a weight is multiplied with once it is read."""
+"""Rows of x that each unpacked weight is multiplied with."""
 
 TILE_ROWS, TILE_CHANNELS = 32, 8
-"""Tile of widened weights: rows for which a weight is converted to float once, and channels of a tile."""
+"""Size of a tile of weights that are unpacked to float once: the rows of x that they serve, and the output channels."""
 
 
 @dataclass(frozen=True)
 class Packed:
-    """Quantized weights packed in flash: `bits` bits each, the first in the lowest bits; each group begins a byte."""
+    """Group-quantized weights in flash."""
 
     bits: int
+    """Bits of a weight: 2, 4 or 8."""
     data: Array
-    """Packed weights, uint8."""
+    """Packed weights, uint8: the first weight of a byte is in its lowest bits, and each group begins a byte."""
     zeros: Array
-    """Zero points, uint8: a single one, or one by channel and group."""
+    """Zero points, uint8: a single one, or one for each channel and group."""
 
     @property
     def nbytes(self) -> int:
@@ -43,7 +44,7 @@ class Packed:
 
     @property
     def has_zeros(self) -> bool:
-        """Return whether zero points are stored, as they differ."""
+        """Return whether zero points are stored in flash, because they differ."""
         return self.zeros.size > 1
 
     @property
@@ -53,9 +54,16 @@ class Packed:
 
     @staticmethod
     def of(codes: Array, group: int) -> Packed | None:
-        """Return integers [N, K] packed in groups of `group`, or None if they need more than 8 bits.
+        """Pack integer weights with as few bits as possible.
 
-        There is one zero point for all groups if that needs no more bits than one per group.
+        All groups share one zero point if that needs no more bits than one zero point per group.
+
+        Args:
+            codes: Quantized weights, [out_channels, depth].
+            group: Weights of a group, along the depth.
+
+        Returns:
+            The packed weights; None if they need more than 8 bits.
         """
         parts = [codes[:, start : start + group].astype(np.int64) for start in range(0, codes.shape[1], group)]
         lows = np.stack([np.minimum(part.min(1), 0) for part in parts], 1)
@@ -74,7 +82,7 @@ class Packed:
 
 def _width(span: int) -> int | None:
     """Return the narrowest of WIDTHS for numbers from 0 to `span`, or None."""
-    return next((bits for bits in WIDTHS if span < 1 << bits), None)
+    return next((bits for bits in WEIGHT_BITS if span < 1 << bits), None)
 
 
 def _bytes(codes: Array, bits: int) -> Array:
@@ -89,13 +97,15 @@ def _bytes(codes: Array, bits: int) -> Array:
 class GroupRequantizer:
     """Requantization of sums of groups, in 64 bits with one rounding, half up.
 
-    y[n] = (Σ_g sum[n, g] · multiplier[n, g] + bias[n]) >> shift; the bias includes the zero point and the rounding
-    term.
+    y[n] = (Σ_g sum[n, g] · multiplier[n, g] + bias[n]) >> shift, for output channel n and group g.
     """
 
     multiplier: Array
+    """Multipliers, int64 [N, G]."""
     bias: Array
+    """Biases at the scale of products, with the zero point and the rounding term, int64 [N]."""
     shift: int
+    """Right shift, in bits."""
 
     @staticmethod
     def of(factors: Array, bias: Array, zero_point: int, sums: Array) -> GroupRequantizer:
@@ -116,14 +126,14 @@ class GroupRequantizer:
         return GroupRequantizer(multiplier, start + (zero_point << shift) + (1 << (shift - 1)), shift)
 
     def __call__(self, sums: Array) -> Array:
-        """Return quantized values [..., N], not yet clamped, of sums [..., N, G]."""
+        """Return the quantized values [..., N], before the clamp, for group sums [..., N, G]."""
         codes: Array = ((sums.astype(np.int64) * self.multiplier).sum(-1) + self.bias) >> self.shift
         return codes
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedRows(Params):
-    """Sizes of the layer."""
+    """Sizes of a layer with group-quantized weights."""
 
     rows: Annotated[int, "rows of x and y"]
     depth: Annotated[int, "elements of a row of x"]
@@ -133,7 +143,7 @@ class GroupedRows(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedReals(Params):
-    """Limits of real results."""
+    """Limits of float results."""
 
     low: Annotated[float, "lowest result"]
     high: Annotated[float, "highest result"]
@@ -160,13 +170,13 @@ class PackedOptions(Options):
 
     x_t: Annotated[str, "C type of the input"]
     y_t: Annotated[str, "C type of the output"]
-    bits: Annotated[int, "of a weight"]
-    zero: Annotated[int, "what stands for 0, where that is one number"]
-    zeros: Annotated[bool, "whether there is one a group"]
-    bias: Annotated[bool, "whether there is one"]
-    clamp: Annotated[bool, "whether real results are limited"]
-    has_row_blocks: Annotated[bool, "whether there are four rows"]
-    shift: Annotated[int, "of totals to the right; 0: results are real"]
+    bits: Annotated[int, "bits of a weight"]
+    zero: Annotated[int, "zero point of weights, if there is a single one"]
+    zeros: Annotated[bool, "whether each group has its own zero point"]
+    bias: Annotated[bool, "whether sums begin with a bias"]
+    clamp: Annotated[bool, "whether float results are limited"]
+    has_row_blocks: Annotated[bool, "whether x has four rows or more"]
+    shift: Annotated[int, "right shift of requantized totals; 0: results are floats"]
 
 
 def _example(rows: int) -> str:
@@ -187,12 +197,12 @@ def _example(rows: int) -> str:
 
 DENSE_PACKED = Kernel(
     "dense_packed",
-    what="four rows by a channel; weights of 2, 4 or 8 bits in groups with a scale each, widened as they are read",
+    what="four rows by a channel; weights of 2, 4 or 8 bits in groups with one scale each, unpacked as they are read",
     operands=(
         reads("x", "input", DType.FLOAT32, DType.INT8, DType.INT16),
         reads("w", "weights, the first of a byte in its lowest bits; each group begins a byte", DType.UINT8),
-        reads("scale", "by channel and group: what a product stands for", DType.FLOAT32, DType.INT32),
-        reads("zeros", "by channel and group: the weight that stands for 0", DType.UINT8, optional=True),
+        reads("scale", "scale or multiplier by channel and group", DType.FLOAT32, DType.INT32),
+        reads("zeros", "zero point by channel and group", DType.UINT8, optional=True),
         reads("bias", "by channel", DType.FLOAT32, DType.INT64, optional=True),
         writes("y", "output", DType.FLOAT32, DType.INT8, DType.INT16),
     ),
@@ -201,48 +211,50 @@ DENSE_PACKED = Kernel(
     options=(PackedOptions,),
     example=_example(2),
 )
+"""Kernel of fully connected layers with group-quantized weights, on any CPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TileOptions(Options):
     """Template options of how weights are packed, and of the tile."""
 
-    bits: Annotated[int, "of a weight"]
-    zero: Annotated[int, "what stands for 0, where that is one number"]
-    zeros: Annotated[bool, "whether there is one a group"]
-    bias: Annotated[bool, "whether there is one"]
-    rows: Annotated[int, "for which a weight becomes a float once"]
+    bits: Annotated[int, "bits of a weight"]
+    zero: Annotated[int, "zero point of weights, if there is a single one"]
+    zeros: Annotated[bool, "whether each group has its own zero point"]
+    bias: Annotated[bool, "whether sums begin with a bias"]
+    rows: Annotated[int, "rows of x for which a weight is unpacked to float once"]
 
 
 DENSE_PACKED_TILE = Kernel(
     "dense_packed_tile",
-    what="four rows by four channels in registers or vectors; weights of 2, 4 or 8 bits in groups with a scale each, "
-    "eight channels of which become floats once for 32 rows",
+    what="four rows by four channels in registers or vectors; weights of 2, 4 or 8 bits in groups with one scale each, "
+    "unpacked to float by tiles of eight channels, once for 32 rows",
     operands=(
         reads("x", "input", DType.FLOAT32),
         reads("w", "weights, the first of a byte in its lowest bits; each group begins a byte", DType.UINT8),
-        reads("scale", "by channel and group", DType.FLOAT32),
-        reads("zeros", "by channel and group: the weight that stands for 0", DType.UINT8, optional=True),
+        reads("scale", "scale by channel and group", DType.FLOAT32),
+        reads("zeros", "zero point by channel and group", DType.UINT8, optional=True),
         reads("bias", "by channel", DType.FLOAT32, optional=True),
         writes("y", "output", DType.FLOAT32),
-        scratch("patch", "the rows, four of them interleaved", DType.FLOAT32),
-        scratch("tile", "by four channels their biases, then their weights", DType.FLOAT32),
+        scratch("patch", "rows of x, interleaved by four", DType.FLOAT32),
+        scratch("tile", "for each four channels, their biases, then their weights", DType.FLOAT32),
     ),
     params=(GroupedRows, FloatLimits),
     options=(TileOptions, ClampOptions, UpperLimit, FloatLoops),
     needs=frozenset({"fpu"}),
     example=_example(TILE_ROWS + 3),
 )
+"""Kernel of float fully connected layers with group-quantized weights and several rows, on CPUs with an FPU."""
 
 
 def tile_sizes(rows: int, depth: int) -> tuple[int, int]:
-    """Return the floats of the interleaved rows, and of the tile of weights."""
+    """Return the number of floats of the interleaved rows, and of the tile of weights: the sizes of scratch memory."""
     held = min(-(-rows // ROWS_PER_WEIGHT) * ROWS_PER_WEIGHT, TILE_ROWS)
     return held * depth, TILE_CHANNELS * (depth + 1)
 
 
 def largest_group_sums(codes: Array, group: int, x: DType) -> Array:
-    """Return, by channel and group, an upper bound of the magnitude of sums of products.
+    """Return an upper bound of the magnitude of each group's sum of products, [N, groups].
 
     Args:
         codes: Quantized weights, [N, K].

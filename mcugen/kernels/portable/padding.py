@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of padding: with an element computed at run time, or with the tensor's own elements."""
+"""Kernels of padding: with a value that is computed at run time, or with the tensor's own elements."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ class Count(Params):
 
 FILL_WITH = Kernel(
     "fill_with",
-    what="one element for every element",
-    operands=(reads("value", "what each is"), writes("y", "what is filled")),
+    what="sets every element to a value computed at run time",
+    operands=(reads("value", "value of each element"), writes("y", "tensor to fill")),
     params=(Count,),
 )
+"""Kernel that sets every element of a tensor to a value computed at run time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExtendWalk(ByAxis):
-    """Loops over y; axes that do not grow are merged with their neighbours."""
+    """Loops over y; adjacent axes without padding are merged."""
 
     count: Annotated[Mapping[str, int], "elements of y along the axis, or of a run"]
     stride: Annotated[Mapping[str, int], "elements of x from one index along the axis to the next"]
-    places: Annotated[Mapping[str, int], "entries of x along an axis that grows: other indices count as 0"]
+    places: Annotated[Mapping[str, int], "entries of x along a padded axis; other indices in its table count as 0"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,37 +44,41 @@ class ExtendOptions(Options):
     """Template options of a padding with the tensor's own elements."""
 
     t: Annotated[str, "C type of the elements"]
-    grows: Annotated[list[bool], "of each loop: whether a table says where its elements come from"]
-    mode: Annotated[str, "ONNX's name of the way"]
+    grows: Annotated[list[bool], "for each loop, whether its axis is padded, by an index table"]
+    mode: Annotated[str, "ONNX name of the mode: reflect, edge or wrap"]
 
 
 EXTEND = Kernel(
     "extend",
-    what="a tensor within its own elements: mirrored, the nearest, or from the other end",
+    what="a tensor padded with its own elements: reflected, nearest, or from the opposite end",
     operands=(
         reads("x", "input"),
-        reads("at", "index in x by index in y, along an axis that grows", optional=True, several=True),
+        reads("at", "index in x of each index in y, along a padded axis", optional=True, several=True),
         writes("y", "output"),
     ),
     params=(ExtendWalk,),
     options=(ExtendOptions,),
 )
+"""Kernel of paddings with the tensor's own elements."""
 
 
 @dataclass
 class Extension:
-    """The loops of a padding, outermost first: trips, strides in x, and index tables of axes that grow."""
+    """The loops of a padding with the tensor's own elements, from the outermost."""
 
     counts: list[int] = field(default_factory=list)
+    """Trip count of each loop."""
     strides: list[int] = field(default_factory=list)
+    """Stride of x in each loop, in elements."""
     tables: list[Array | None] = field(default_factory=list)
+    """Index table of each loop; None for axes without padding."""
 
     def grow(self, table: Array, stride: int) -> None:
-        """Append an axis whose elements come from the indices in `table`."""
+        """Append a padded axis: `table` has the index in x of each index in y, `stride` is that of x in elements."""
         self._append(len(table), stride, table)
 
     def keep(self, size: int, stride: int) -> None:
-        """Append an axis that keeps its size, merged with the previous one if that does too."""
+        """Append an axis without padding; it is merged with the previous axis if that has no padding either."""
         if self.tables and self.tables[-1] is None:
             size *= self.counts.pop()
             self.strides.pop()
@@ -87,16 +92,16 @@ class Extension:
 
     @property
     def grows(self) -> list[bool]:
-        """Return, for each loop, whether its axis grows."""
+        """Return whether the axis of each loop is padded."""
         return [table is not None for table in self.tables]
 
     @property
     def places(self) -> dict[str, int]:
-        """Return, for axes that grow, the number of entries that their tables refer to."""
+        """Return the kernel parameters `places`: entries of x that the table of each padded axis refers to."""
         return {f"places{axis}": int(table.max()) + 1 for axis, table in enumerate(self.tables) if table is not None}
 
     def order(self) -> Traversal:
-        """Return the traversal: element by element, or by runs where the last axis does not grow."""
+        """Return the order of reads and writes: element by element, or by runs if the last axis is not padded."""
         loops = zip(self.counts, self.strides, self.tables, strict=True)
         walks = [(np.arange(count) if table is None else table) * stride for count, stride, table in loops]
         if self.grows[-1]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of positions and order: triangles, one-hot vectors, ranges, cumulative sums, top-k."""
+"""Kernels whose results depend on positions or order: triangles, one-hot vectors, ranges, cumulative sums, top-k."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TriluParams(Params):
 class TriluOptions(Options):
     """Template option of the half that is kept."""
 
-    keeps: Annotated[str, "how columns less rows compare with the diagonal where elements stay: >= or <="]
+    keeps: Annotated[str, "comparison of (column - row) with the diagonal for elements that are kept: >= or <="]
 
 
 TRILU = Kernel(
@@ -34,23 +34,29 @@ TRILU = Kernel(
     params=(TriluParams,),
     options=(TriluOptions,),
 )
+"""Kernel of Trilu."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneHotOptions(Options):
     """Template options of the comparison of an index."""
 
-    wide_t: Annotated[str, "C type that indices are compared in"]
+    wide_t: Annotated[str, "C type in which indices are compared"]
     hit: Annotated[str, "C text that compares index v with position d"]
 
 
 ONE_HOT = Kernel(
     "one_hot",
     what="one of two values, by whether an index is the position along a new axis",
-    operands=(reads("index", "positions"), reads("values", "elsewhere, and there"), writes("y", "output")),
+    operands=(
+        reads("index", "positions"),
+        reads("values", "value elsewhere, then value at the index"),
+        writes("y", "output"),
+    ),
     params=(AxisWalk,),
     options=(OneHotOptions,),
 )
+"""Kernel of OneHot."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,19 +68,20 @@ class RangeParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class RangeOptions(Options):
-    """Template options of arithmetic that wraps."""
+    """Template options of a range of numbers; integer arithmetic wraps around."""
 
     t: Annotated[str, "C type of the elements"]
-    wide_t: Annotated[str, "C type that computes"]
+    wide_t: Annotated[str, "C type of the computation"]
 
 
 RANGE = Kernel(
     "range",
-    what="numbers at equal distances",
-    operands=(reads("start", "the first"), reads("delta", "from one to the next"), writes("y", "output")),
+    what="numbers with a constant difference",
+    operands=(reads("start", "first number"), reads("delta", "difference of adjacent numbers"), writes("y", "output")),
     params=(RangeParams,),
     options=(RangeOptions,),
 )
+"""Kernel of Range."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +91,9 @@ class CumulativeOptions(Options):
     t: Annotated[str, "C type of the elements"]
     acc_t: Annotated[str, "C type of the accumulator"]
     op: Annotated[str, "+ or *"]
-    start: Annotated[str, "what it starts from"]
+    start: Annotated[str, "initial value of the accumulator"]
     exclusive: Annotated[bool, "whether an element is not part of its own sum"]
-    reverse: Annotated[bool, "whether it runs from the end"]
+    reverse: Annotated[bool, "whether elements are processed from the end"]
 
 
 CUMULATIVE = Kernel(
@@ -96,6 +103,7 @@ CUMULATIVE = Kernel(
     params=(AxisWalk,),
     options=(CumulativeOptions,),
 )
+"""Kernel of CumSum and CumProd."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,13 +123,14 @@ class TopOptions(Options):
 
 TOP_K = Kernel(
     "top_k",
-    varies="elements are moved as far as their order asks for",
+    varies="elements are moved as far as sorting needs",
     what="the largest or smallest elements along an axis in order, by insertion, and their positions",
     operands=(
         reads("x", "input"),
-        writes("values", "the elements"),
-        writes("indices", "their positions", DType.INT64),
+        writes("values", "selected elements"),
+        writes("indices", "positions of the selected elements", DType.INT64),
     ),
     params=(AxisWalk, TopParams),
     options=(TopOptions,),
 )
+"""Kernel of TopK."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of recurrent layers: one call per direction, all of which write the same results."""
+"""Kernels of recurrent layers: one call per direction; each call writes its part of the results."""
 
 from __future__ import annotations
 
@@ -26,21 +26,27 @@ class Sizes:
     """Sizes of a recurrent layer, and strides of its tensors in elements."""
 
     steps: int
+    """Steps of the longest sequence."""
     batch: int
+    """Sequences."""
     depth: int
+    """Elements of x at one step of a sequence."""
     hidden: int
+    """Elements of a hidden state."""
     directions: int
+    """Directions: 1 or 2."""
     batch_first: bool
+    """Whether the first axis of x, y and states is the sequence (ONNX layout 1), else the step or direction."""
 
     @property
     def y_shape(self) -> Shape:
-        """Return the shape of Y."""
+        """Return the shape of Y, the hidden states of all steps."""
         outer = (self.steps, self.directions, self.batch)
         return (*((self.batch, self.steps, self.directions) if self.batch_first else outer), self.hidden)
 
     @property
     def state_shape(self) -> Shape:
-        """Return the shape of the first and last states h and c."""
+        """Return the shape of the initial and final states h and c."""
         return (*((self.batch, self.directions) if self.batch_first else (self.directions, self.batch)), self.hidden)
 
     @property
@@ -59,28 +65,32 @@ class Sizes:
 
     @property
     def state_stride(self) -> int:
-        """Return the stride of states from sequence to sequence."""
+        """Return the elements of states from sequence to sequence."""
         return self.hidden * (self.directions if self.batch_first else 1)
 
     def start(self, direction: int) -> int:
-        """Return the first element of a direction in Y and in states."""
+        """Return the index of the first element of a direction in Y and in states."""
         return direction * self.hidden * (1 if self.batch_first else self.batch)
 
 
 @dataclass(frozen=True)
 class Gates:
-    """The gates of a recurrent layer.
-
-    `count` is the number of gates in the rows of W and R, `blocks` how many of them each product with R computes.
-    `kept` is the number of gate buffers that a step needs at once, including values that are kept besides.
-    """
+    """The gates of a recurrent layer."""
 
     count: int
+    """Gates in the rows of W and R."""
     blocks: tuple[int, ...]
+    """Gates that each product with R computes, product by product."""
     kept: int
+    """Buffers, each of the size of a hidden state, that a step needs at once for gates and other values."""
 
     def packed(self, matrices: Array, blocks: Sequence[int]) -> Array:
-        """Pack [directions, gates · hidden, k] matrices flat, with rows interleaved within each block of gates."""
+        """Pack matrices [directions, gates · hidden, k] flat, with rows interleaved within each block of gates.
+
+        Args:
+            matrices: W or R.
+            blocks: Gates of each block.
+        """
         hidden = matrices.shape[1] // self.count
         cuts = [int(gate) * hidden for gate in np.cumsum(blocks)[:-1]]
         return np.concatenate([interleave(part) for matrix in matrices for part in np.split(matrix, cuts)])
@@ -128,7 +138,7 @@ class HiddenWalk(Params):
     """Offset and stride of a direction's hidden states."""
 
     h_offset: Annotated[int, "first element of h_all of this direction"]
-    h_stride: Annotated[int, "elements of h_all from sequence to sequence; 0 if one serves all of them"]
+    h_stride: Annotated[int, "elements of h_all from sequence to sequence; 0 if all use one state buffer"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +146,7 @@ class CellWalk(Params):
     """Offset and stride of a direction's cell states."""
 
     c_offset: Annotated[int, "first element of c_all of this direction"]
-    c_stride: Annotated[int, "elements of c_all from sequence to sequence; 0 if one serves all of them"]
+    c_stride: Annotated[int, "elements of c_all from sequence to sequence; 0 if all use one state buffer"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,16 +161,16 @@ class FunctionParams(ExpressionParams):
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentOptions(Options):
-    """Template options of any recurrent layer; functions are C statements on a variable @."""
+    """Template options of any recurrent layer. Functions are C statements in which @ stands for the variable."""
 
     packed: Annotated[bool, "whether rows of w and r are interleaved by four"]
-    bias: Annotated[str, "none, sum (of the biases of W and R), or pair (one behind the other)"]
-    lens: Annotated[bool, "whether sequences have lengths of their own"]
-    h0: Annotated[bool, "whether there is a first hidden state"]
-    y: Annotated[bool, "whether the states of all steps are wanted"]
+    bias: Annotated[str, "none, sum (of the biases of W and R), or pair (one after the other)"]
+    lens: Annotated[bool, "whether sequences have different lengths"]
+    h0: Annotated[bool, "whether there is an initial hidden state"]
+    y: Annotated[bool, "whether the hidden states of all steps are a result"]
     t: Annotated[str, "C type of the elements"]
-    zero: Annotated[str, "0 of that type"]
-    headers: Annotated[list[str], "what the functions need"]
+    zero: Annotated[str, "C literal of 0"]
+    headers: Annotated[list[str], "C headers that the functions need"]
     f: Annotated[str, "function of the gates"]
 
 
@@ -169,8 +179,8 @@ class GruOptions(Options):
     """Template options of a GRU."""
 
     g: Annotated[str, "function of the hidden gate"]
-    one: Annotated[str, "1 of the elements' type"]
-    linear: Annotated[bool, "whether the product with R comes before the reset gate"]
+    one: Annotated[str, "C literal of 1"]
+    linear: Annotated[bool, "whether the product with R is computed before the reset gate is applied"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,10 +189,10 @@ class LstmOptions(Options):
 
     g: Annotated[str, "function of the cell gate"]
     k: Annotated[str, "function of a cell"]
-    one: Annotated[str, "1 of the elements' type"]
+    one: Annotated[str, "C literal of 1"]
     coupled: Annotated[bool, "whether the forget gate is the input gate's complement"]
-    c0: Annotated[bool, "whether there is a first cell"]
-    peepholes: Annotated[bool, "whether gates see the cell"]
+    c0: Annotated[bool, "whether there is an initial cell state"]
+    peepholes: Annotated[bool, "whether gates depend on the cell state through peepholes"]
 
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
@@ -192,15 +202,15 @@ _INPUTS = (
     reads("r", "weights of the hidden state, of all directions", *_FLOATS),
     reads("bias", "biases of all directions", *_FLOATS, optional=True),
     reads("lens", "lengths of the sequences", DType.INT32, optional=True),
-    reads("h0", "first hidden states", *_FLOATS, optional=True),
+    reads("h0", "initial hidden states", *_FLOATS, optional=True),
 )
 _CELLS = (
-    reads("c0", "first cells", *_FLOATS, optional=True),
-    reads("peepholes", "factors by which gates see the cell: input, output, forget", *_FLOATS, optional=True),
+    reads("c0", "initial cell states", *_FLOATS, optional=True),
+    reads("peepholes", "peephole weights of the cell state: input, output, forget", *_FLOATS, optional=True),
 )
 _Y = writes("y", "hidden states of all steps", *_FLOATS, optional=True)
-_H = writes("h_all", "last hidden states, or working memory for one", *_FLOATS)
-_C = writes("c_all", "last cells, or working memory for one", *_FLOATS)
+_H = writes("h_all", "final hidden states, or scratch memory for one", *_FLOATS)
+_C = writes("c_all", "final cell states, or scratch memory for one", *_FLOATS)
 _GATES = scratch("gates", "sums of the gates of a step", *_FLOATS)
 
 
@@ -222,6 +232,7 @@ RNN = _recurrent(
     (*_INPUTS, _Y, _H, _GATES),
     (SequenceParams, OutputWalk, HiddenWalk, FunctionParams),
 )
+"""Kernel of simple recurrent layers."""
 GRU = _recurrent(
     "gru",
     "gated recurrent units, step by step",
@@ -229,6 +240,7 @@ GRU = _recurrent(
     (SequenceParams, OutputWalk, HiddenWalk, FunctionParams),
     (GruOptions,),
 )
+"""Kernel of gated recurrent units."""
 LSTM = _recurrent(
     "lstm",
     "long short-term memory, step by step",
@@ -236,44 +248,52 @@ LSTM = _recurrent(
     (SequenceParams, PeepholeParams, OutputWalk, HiddenWalk, CellWalk, FunctionParams),
     (LstmOptions,),
 )
+"""Kernel of LSTM layers."""
 
 # ------------------------------------------------------------------------------------------------- calls
 
 
 @dataclass(frozen=True)
 class DirectionActivations:
-    """Activation functions of a direction.
-
-    `texts` are C statements on a variable @, by role; `headers` are the headers that they need.
-    """
+    """Activation functions of one direction of a recurrent layer."""
 
     texts: Mapping[str, str]
+    """C statements by role (f, g, k), in which @ stands for the variable."""
     headers: list[str]
+    """C headers that the statements need."""
     params: FunctionParams
+    """Kernel parameters of the functions."""
 
 
 @dataclass(frozen=True)
 class RecurrentLayer:
-    """A recurrent layer as its kernel takes it.
-
-    `inputs` are the inputs that are present, by role; `results` are buffers by state (h, c) and of y. `backwards` is by
-    direction, `bias` and `packed` are as in RecurrentOptions; `x` and `y` are types.
-    """
+    """A recurrent layer as its kernel sees it."""
 
     kernel: Kernel
+    """RNN, GRU or LSTM."""
     sizes: Sizes
+    """Sizes and strides."""
     gates: Gates
+    """Gates of a step."""
     backwards: tuple[bool, ...]
+    """Whether each direction reads sequences from their end."""
     states: tuple[str, ...]
+    """States of the layer: "h", and "c" for an LSTM."""
     x: TensorType
+    """Type of the sequences."""
     y: TensorType | None
+    """Type of the hidden states of all steps; None if they are not a result."""
     inputs: Mapping[str, Buffer]
+    """Buffers of the inputs that are present, by role."""
     results: Mapping[str, Buffer]
+    """Buffers of the results that are present: "y", and final states by name."""
     packed: bool
+    """Whether rows of W and R are interleaved by four."""
     bias: str
+    """Layout of the biases, as in RecurrentOptions."""
 
     def options(self, functions: DirectionActivations) -> RecurrentOptions:
-        """Return the template options of a direction that every recurrent kernel has."""
+        """Return the template options that every recurrent kernel has, for one direction."""
         return RecurrentOptions(
             packed=self.packed,
             bias=self.bias,
@@ -281,13 +301,13 @@ class RecurrentLayer:
             h0="h0" in self.inputs,
             y="y" in self.results,
             t=self.x.dtype.c,
-            zero=real_text("0.0", self.x.dtype),
+            zero=float_literal("0.0", self.x.dtype),
             headers=functions.headers,
             f=functions.texts["f"],
         )
 
     def call(self, node: Node, builder: Builder, d: int, functions: FunctionParams, options: Sequence[Options]) -> None:
-        """Emit the call of direction `d`.
+        """Emit the instruction of one direction.
 
         Args:
             node: Node to lower.
@@ -376,6 +396,6 @@ class RecurrentLayer:
         return overlap(self.x, self.y, Traversal(reads, ends))
 
 
-def real_text(text: str, dtype: DType) -> str:
-    """Return a C literal of a float type."""
+def float_literal(text: str, dtype: DType) -> str:
+    """Return the decimal number `text` as a C literal of a float type: with the suffix f for float32."""
     return text + ("" if dtype is DType.FLOAT64 else "f")

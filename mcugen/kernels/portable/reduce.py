@@ -17,11 +17,14 @@ from mcugen.lir.program import Wide
 from mcugen.lir.traversal import Traversal, nested
 
 Walks = list[tuple[int, int]]
-"""Loops as (size, stride in elements)."""
+"""Loops, each as (trip count, stride in elements), from the outermost."""
 
 
 def walks_of(shape: Shape, axes: Sequence[int]) -> tuple[Walks, Walks]:
-    """Return (size, stride in elements) of kept and of reduced dimensions; neighbours of a kind are merged."""
+    """Return the loops over kept and over reduced dimensions of a dense tensor.
+
+    Adjacent dimensions of the same kind are merged; dimensions of size 1 are dropped.
+    """
     merged: list[tuple[int, int, bool]] = []
     for axis, size in enumerate(shape):
         if size == 1:
@@ -35,7 +38,7 @@ def walks_of(shape: Shape, axes: Sequence[int]) -> tuple[Walks, Walks]:
 
 
 def nests_of(kept: Walks, reduced: Walks) -> Nests:
-    """Return the loops over kept and reduced axes as members of the parameter struct."""
+    """Return the loops over kept and reduced dimensions as kernel parameters."""
 
     def loops(letter: str, walks: Walks) -> dict[str, int]:
         members: dict[str, int] = {}
@@ -50,9 +53,9 @@ def nests_of(kept: Walks, reduced: Walks) -> Nests:
 class Finish(Params):
     """Parameters that turn an accumulator into an element of y."""
 
-    scale: Annotated[Real | None, "1 / elements of a mean of reals"] = None
+    scale: Annotated[Real | None, "1 / elements of a mean of floats"] = None
     mean_size: Annotated[int | None, "elements of a mean of integers"] = None
-    multiplier: Annotated[Trained | None, "unit of the sum / scale of y, times 2^shift"] = None
+    multiplier: Annotated[Trained | None, "scale of the sum / scale of y, times 2^shift"] = None
     requantize_offset: Annotated[
         Wide | None, "zero points plus one half, at the scale of a product of a sum and the multiplier"
     ] = None
@@ -63,18 +66,18 @@ class Finish(Params):
 class ReduceOptions(Options):
     """Template options of a reduction."""
 
-    what: Annotated[str, "its name"]
-    kept: Annotated[int, "loops over what is kept"]
-    reduced: Annotated[int, "loops over what is reduced"]
+    what: Annotated[str, "name of the reduction"]
+    kept: Annotated[int, "loops over kept axes"]
+    reduced: Annotated[int, "loops over reduced axes"]
     x_t: Annotated[str, "C type of x"]
     y_t: Annotated[str, "C type of y"]
     acc_t: Annotated[str, "C type of the accumulator"]
-    start: Annotated[str, "what it starts from; empty: the first element"]
-    step: Annotated[str, "the statement for each element v"]
+    start: Annotated[str, "initial value of the accumulator; empty: the first element"]
+    step: Annotated[str, "C statement for each element v"]
     finish: Annotated[str, "plain, scale, divide_signed, divide_unsigned, average or requantize"]
-    shift: Annotated[int, "bits behind the point of a product"] = 0
-    low: Annotated[int, "the least code"] = 0
-    high: Annotated[int, "the largest code"] = 0
+    shift: Annotated[int, "fraction bits of a product"] = 0
+    low: Annotated[int, "lowest quantized value of y"] = 0
+    high: Annotated[int, "highest quantized value of y"] = 0
 
 
 REDUCE = Kernel(
@@ -84,6 +87,7 @@ REDUCE = Kernel(
     params=(Nests, Finish),
     options=(ReduceOptions,),
 )
+"""Kernel of reductions along any axes."""
 
 
 # ------------------------------------------------------------------------------------ position of an extreme
@@ -93,9 +97,9 @@ REDUCE = Kernel(
 class ArgOptions(Options):
     """Template options of a search for an extreme."""
 
-    what: Annotated[str, "its name"]
+    what: Annotated[str, "name of the function"]
     x_t: Annotated[str, "C type of x"]
-    beats: Annotated[str, "the comparison by which an element takes the place of the best before it"]
+    beats: Annotated[str, "C comparison by which an element replaces the best one before it"]
 
 
 ARG = Kernel(
@@ -105,9 +109,10 @@ ARG = Kernel(
     params=(AxisWalk,),
     options=(ArgOptions,),
 )
+"""Kernel of ArgMax and ArgMin."""
 
 
 def arg_order(walk: AxisWalk) -> Traversal:
-    """Return the traversal row by row."""
+    """Return the order of reads and writes of `arg`: all elements of a row are read before its index is written."""
     rows = np.arange(walk.outer_size) * walk.axis_size * walk.inner_size
     return Traversal.runs(nested(rows, np.arange(walk.inner_size)), 1)

@@ -16,7 +16,7 @@ from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, Trained, reads, w
 
 @dataclass(frozen=True, kw_only=True)
 class NearestRun(Params):
-    """Size of a run that no index table concerns."""
+    """Size of the contiguous runs behind the last resized axis."""
 
     run_size: Annotated[int | None, "elements that are adjacent in x and y"] = None
 
@@ -25,9 +25,11 @@ class NearestRun(Params):
 class NearestAxes(ByAxis):
     """Loops over y."""
 
-    d: Annotated[Mapping[str, int], "trips of this loop"]
-    s: Annotated[Mapping[str, int], "elements of x from entry to entry of this axis"]
-    places: Annotated[Mapping[str, int], "entries of x along this axis, where a table has places: others count as 0"]
+    d: Annotated[Mapping[str, int], "trip count of this loop"]
+    s: Annotated[Mapping[str, int], "stride of x in this loop, in elements"]
+    places: Annotated[
+        Mapping[str, int], "entries of x along this axis, if it has an index table: other indices count as 0"
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,31 +37,32 @@ class NearestOptions(Options):
     """Template options of the loops."""
 
     x_t: Annotated[str, "C type of the elements"]
-    axes: Annotated[list[str], "by loop, the table of indices, or nothing where the axis stays"]
-    depth: Annotated[int, "loops"]
+    axes: Annotated[list[str], "operand role of the index table of each loop; empty if the axis keeps its size"]
+    depth: Annotated[int, "number of loops"]
     run: Annotated[bool, "whether runs are copied instead of elements"]
 
 
 RESIZE_NEAREST = Kernel(
     "resize_nearest",
-    what="the element at an index that a table has for each position of an axis",
+    what="for each position of an axis, the element at the index that a table has",
     operands=(
         reads("x", "input"),
-        reads("index", "places in x along an axis", optional=True, several=True),
+        reads("index", "index in x of each position along an axis", optional=True, several=True),
         writes("y", "output"),
     ),
     params=(NearestRun, NearestAxes),
     options=(NearestOptions,),
 )
+"""Kernel of nearest-neighbour resizing along any axes."""
 
 # --------------------------------------------------------------------------------------------------- linear
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinearWalk(Params):
-    """Sizes of [outer][a][middle][b][inner], of which axes a and b are interpolated.
+    """Sizes of x and y as [outer][first][middle][last][inner], of which the axes first and last are interpolated.
 
-    With one axis, the sizes are those of [outer][b][inner].
+    With one axis, the sizes are those of [outer][last][inner].
     """
 
     outer_size: Annotated[int, "blocks of x"]
@@ -67,15 +70,15 @@ class LinearWalk(Params):
     inner_size: Annotated[int, "elements from entry to entry of the last axis"]
     last_out_size: Annotated[int, "entries of the last axis of y"]
     last_step: Annotated[int, "elements to the next entry of the last axis of x; 0 if it has one entry"]
-    last_positions: Annotated[int, "entries that the table of the last axis may refer to: other positions count as 0"]
+    last_positions: Annotated[int, "entries of x along the last axis; other positions in the table count as 0"]
     first_out_size: Annotated[int | None, "entries of the first axis of y"] = None
     first_stride: Annotated[int | None, "elements from entry to entry of the first axis of x"] = None
     first_step: Annotated[int | None, "elements to the next entry of the first axis of x; 0 if it has one entry"] = None
     first_positions: Annotated[
-        int | None, "entries that the table of the first axis may refer to: other positions count as 0"
+        int | None, "entries of x along the first axis; other positions in the table count as 0"
     ] = None
     middle_size: Annotated[int | None, "blocks between the first and the last axis"] = None
-    middle_stride: Annotated[int | None, "elements from such block to block of x"] = None
+    middle_stride: Annotated[int | None, "elements of x from middle block to middle block"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +90,7 @@ class LinearOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Rescaling(Params):
-    """Parameters from the weighted sum of quantized values to y.
+    """Parameters that requantize the weighted sum of quantized values to y.
 
     y = ((sum - x_zero_point) · multiplier / 2^32 + offset) >> shift_more.
     """
@@ -103,33 +106,33 @@ class CodesOptions(LinearOptions):
     """Template options of linear interpolation of quantized values."""
 
     y_t: Annotated[str, "C type of y"]
-    low: Annotated[int, "the least code"]
-    high: Annotated[int, "the largest code"]
-    fine: Annotated[bool, "whether weights have 23 bits behind the point, not 15"]
+    low: Annotated[int, "lowest quantized value of y"]
+    high: Annotated[int, "highest quantized value of y"]
+    fine: Annotated[bool, "whether weights have 23 fraction bits, instead of 15"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResizedRowOptions(Options):
-    """Template options of rows of quantized values on CPUs with vectors or the DSP extension.
+    """Template options of rows of quantized values on CPUs with Helium or the DSP extension.
 
-    Places have 16 bits then.
+    Positions in the tables then have 16 bits.
     """
 
-    gathers: Annotated[bool, "whether entries of the last axis are elements, which Helium gathers"] = False
-    words: Annotated[bool, "whether the DSP extension takes rows"] = False
+    gathers: Annotated[bool, "whether inner_size is 1, so that Helium gathers single elements"] = False
+    words: Annotated[bool, "whether rows are interpolated by the DSP extension"] = False
     narrow_channels: Annotated[
-        int, "channels of their pixels, if these fill no word; else 0: it takes four at a time"
+        int, "channels of a pixel if these are fewer than a word; 0: four channels at a time"
     ] = 0
-    has_tail_channels: Annotated[bool, "whether some are left then"] = False
+    has_tail_channels: Annotated[bool, "whether the number of channels is not a multiple of four"] = False
 
 
 _A = "of the first of two axes"
 _OPERANDS = (
     reads("x", "input"),
-    reads("a_low", f"places in x, {_A}", optional=True),
-    reads("a_weight", f"what the entry behind it counts for, {_A}", optional=True),
-    reads("b_low", "places in x, of the last axis"),
-    reads("b_weight", "what the entry behind it counts for"),
+    reads("a_low", f"lower position in x, {_A}", optional=True),
+    reads("a_weight", f"weight of the entry after it, {_A}", optional=True),
+    reads("b_low", "lower position in x, of the last axis"),
+    reads("b_weight", "weight of the entry after it"),
     writes("y", "output"),
 )
 
@@ -137,7 +140,7 @@ _OPERANDS = (
 def _linear_int(name: str) -> Kernel:
     return Kernel(
         name,
-        what="linear interpolation of codes in fixed point, with one rounding",
+        what="linear interpolation of quantized values in fixed point, with one rounding",
         operands=_OPERANDS,
         params=(LinearWalk, Rescaling),
         options=(CodesOptions, ResizedRowOptions),
@@ -162,17 +165,17 @@ RESIZE_LINEAR = {
 class LinearLaneOptions(LinearOptions):
     """Template options of linear interpolation with weights of few bits, such as sixteenths."""
 
-    a_bits: Annotated[int, "bits of weights of the first of two axes behind the point"]
-    b_bits: Annotated[int, "bits of weights of the last axis behind the point"]
-    same: Annotated[bool, "whether codes of x and y mean the same: sums are rounded, not requantized"]
+    a_bits: Annotated[int, "fraction bits of the weights of the first of two axes"]
+    b_bits: Annotated[int, "fraction bits of the weights of the last axis"]
+    same: Annotated[bool, "whether x and y have the same scale and zero point: sums are rounded, not requantized"]
 
 
-MOST_LANE_BITS = 8
-"""Most bits behind the point of products of weights, so that sums of quantized values have 16 bits."""
+MAX_LANE_FRACTION_BITS = 8
+"""Largest number of fraction bits of products of weights, so that sums of int8 values fit 16 bits."""
 
 RESIZE_LINEAR_LANES = Kernel(
     "resize_linear_s8_lanes",
-    what="linear interpolation of codes by weights of few bits, exact: two channels a word, eight a vector",
+    what="exact linear interpolation of int8 values by weights of few bits: two channels per word, eight per vector",
     operands=_OPERANDS,
     params=(LinearWalk, Rescaling),
     optional=(Rescaling,),
@@ -185,17 +188,18 @@ net (int8[1, 4, 5, 8] x) => (int8[1, 8, 10, 8] y)
   y = QuantizeLinear(large, s, z)
 }""",
 )
+"""Kernel of exact linear interpolation of int8 images whose weights have few bits."""
 
 # -------------------------------------------------------------------------------------------------- weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResampleParams(Params):
-    """Sizes of y and of the table."""
+    """Sizes of y and of the table of weights along the resampled axis."""
 
     out_size: Annotated[int, "entries of y along the axis"]
-    taps: Annotated[int, "weights of an entry"]
-    num_starts: Annotated[int, "first neighbours that a table entry may refer to: others count as 0"]
+    taps: Annotated[int, "weights of each entry of y"]
+    num_starts: Annotated[int, "number of possible first neighbours; other values in the table count as 0"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,13 +211,14 @@ class ResampleOptions(Options):
 
 RESAMPLE = Kernel(
     "resample",
-    what="sums of neighbours along one axis by a table of weights: any interpolation, axis by axis",
+    what="weighted sums of adjacent entries along one axis by a table of weights, for any interpolation",
     operands=(
         reads("x", "input", DType.FLOAT32, DType.FLOAT64),
-        reads("start", "the first neighbour of each entry"),
-        reads("w", "their weights"),
+        reads("start", "first entry of x that each entry of y reads"),
+        reads("w", "weights of the entries that each entry of y reads"),
         writes("y", "output"),
     ),
     params=(AxisWalk, ResampleParams),
     options=(ResampleOptions,),
 )
+"""Kernel of float resampling along one axis with any interpolation."""

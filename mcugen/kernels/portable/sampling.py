@@ -18,7 +18,7 @@ class FloatTypeOptions(Options):
     """Template options in which kernels of float and double differ."""
 
     t: Annotated[str, "C type of the elements"]
-    f: Annotated[str, "what names of functions and literals end in: f, or nothing for double"]
+    f: Annotated[str, "suffix of functions and literals: f, or empty for double"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +45,14 @@ class GridOptions(FloatTypeOptions):
 
     rank: Annotated[int, "axes of a plane"]
     mode: Annotated[str, "nearest, linear or cubic"]
-    padding: Annotated[str, "what lies outside: zeros, border or reflection"]
+    padding: Annotated[str, "value outside the image: zeros, border or reflection"]
     align: Annotated[bool, "whether -1 and 1 are the centres of the outermost elements, not their edges"]
-    steps: Annotated[tuple[int, ...], "where neighbours along an axis lie"]
+    steps: Annotated[tuple[int, ...], "offsets of the neighbours that are interpolated along an axis"]
 
 
 GRID_SAMPLE = Kernel(
     "grid_sample",
-    what="images interpolated at positions that a grid tells",
+    what="images interpolated at the positions of a grid",
     operands=(
         reads("x", "images, channels first", *_FLOATS),
         reads("grid", "positions from -1 to 1, last axis first", *_FLOATS),
@@ -61,6 +61,7 @@ GRID_SAMPLE = Kernel(
     params=(GridParams, PlaneAxes),
     options=(GridOptions,),
 )
+"""Kernel of GridSample."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +69,8 @@ class DeformParams(Params):
     """Sizes of a convolution whose taps are moved."""
 
     batch: Annotated[int, "images"]
-    groups: Annotated[int, "groups of channels with filters of their own"]
-    offset_groups: Annotated[int, "groups of channels with offsets of their own"]
+    groups: Annotated[int, "groups of channels, each with its own filters"]
+    offset_groups: Annotated[int, "groups of channels, each with its own offsets"]
     group_out_channels: Annotated[int, "output channels of a group"]
     filter_size: Annotated[int, "weights of a filter"]
     taps: Annotated[int, "taps of a channel"]
@@ -79,7 +80,7 @@ class DeformParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class DeformWindow(ByAxis):
-    """The window, by axis."""
+    """Sizes of the window by axis."""
 
     in_size: Annotated[Mapping[str, int], "elements of x along the axis"]
     out_size: Annotated[Mapping[str, int], "elements of y along the axis"]
@@ -103,15 +104,16 @@ DEFORM_CONV = Kernel(
     operands=(
         reads("x", "images, channels first", *_FLOATS),
         reads("w", "filters", *_FLOATS),
-        reads("offset", "of taps, by position", *_FLOATS),
+        reads("offset", "offsets of taps, by position", *_FLOATS),
         reads("bias", "by filter", *_FLOATS, optional=True),
         reads("mask", "factors of taps, by position", *_FLOATS, optional=True),
         writes("y", "output", *_FLOATS),
-        scratch("patch", "what the taps of a position read", *_FLOATS),
+        scratch("patch", "interpolated inputs of the taps at a position", *_FLOATS),
     ),
     params=(DeformParams, DeformWindow),
     options=(DeformOptions,),
 )
+"""Kernel of DeformConv."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +148,8 @@ class BinSamples(Params):
 class AlignOptions(FloatTypeOptions):
     """Template options of how a region is sampled, and what is computed from its samples."""
 
-    half_pixel: Annotated[bool, "whether coordinates are of edges, and elements lie half a unit behind them"]
-    max: Annotated[bool, "whether the largest sample is wanted, not the average"]
+    half_pixel: Annotated[bool, "whether coordinates refer to edges of elements, whose centres are half a unit further"]
+    max: Annotated[bool, "whether the result is the largest sample, instead of the average"]
 
 
 ROI_ALIGN = Kernel(
@@ -162,6 +164,7 @@ ROI_ALIGN = Kernel(
     params=(RegionParams, BinSamples, RegionScale),
     options=(AlignOptions,),
 )
+"""Kernel of RoiAlign."""
 
 MAX_ROI_POOL = Kernel(
     "max_roi_pool",
@@ -178,3 +181,4 @@ MAX_ROI_POOL = Kernel(
         y = MaxRoiPool <pooled_shape = [2, 3], spatial_scale = 1.5> (x, rois)
     }""",
 )
+"""Kernel of MaxRoiPool."""

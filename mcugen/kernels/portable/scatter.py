@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that write updates to places given by indices; no index can lead out of the tensor."""
+"""Kernels that write updates at given indices; no index can lead out of the tensor."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, Role, reads, writ
 
 def _operands(index: str, meaning: str) -> tuple[Role, ...]:
     return (
-        reads("x", "what stays elsewhere"),
+        reads("x", "elements that are not updated"),
         reads(index, meaning),
-        reads("updates", "what is written"),
+        reads("updates", "elements to write"),
         writes("y", "output, which may be x"),
     )
 
@@ -41,8 +41,8 @@ class ScatterElementsParams(Params):
 class ScatteredAxes(ByAxis):
     """Loops over the indices."""
 
-    d: Annotated[Mapping[str, int], "trips of this loop"]
-    y_s: Annotated[Mapping[str, int], "elements of y from trip to trip; 0 along the axis that indices are of"]
+    d: Annotated[Mapping[str, int], "trip count of this loop"]
+    y_s: Annotated[Mapping[str, int], "stride of y in this loop, in elements; 0 along the axis that indices refer to"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +54,12 @@ class ScatterElementsOptions(Reduced):
 
 SCATTER_ELEMENTS = Kernel(
     "scatter_elements",
-    what="x with an element changed for each index, which stands for the place along one axis",
-    operands=_operands("index", "places"),
+    what="x with an element changed for each index, which is the position along one axis",
+    operands=_operands("index", "indices"),
     params=(ScatterElementsParams, ScatteredAxes),
     options=(ScatterElementsOptions,),
 )
+"""Kernel of ScatterElements."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +73,7 @@ class ScatterParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class PlacedAxes(ByAxis):
-    """Axes that an index has numbers for."""
+    """Axes that an index selects along."""
 
     depth: Annotated[Mapping[str, int], "entries of this axis"]
     stride: Annotated[Mapping[str, int], "elements from entry to entry"]
@@ -80,18 +81,19 @@ class PlacedAxes(ByAxis):
 
 @dataclass(frozen=True, kw_only=True)
 class ScatterOptions(Reduced):
-    """Template option of runs that are found by their index."""
+    """Template option of updates of contiguous runs."""
 
-    depths: Annotated[int, "numbers of an index"]
+    depths: Annotated[int, "numbers of an index: axes that it selects along"]
 
 
 SCATTER_ND = Kernel(
     "scatter_nd",
     what="x with a run changed for each index of several axes",
-    operands=_operands("index", "places"),
+    operands=_operands("index", "indices"),
     params=(ScatterParams, PlacedAxes),
     options=(ScatterOptions,),
 )
+"""Kernel of ScatterND."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,15 +110,16 @@ class TensorScatterParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class TensorScatterOptions(Options):
-    """Template option of a cache."""
+    """Template option of TensorScatter."""
 
-    circular: Annotated[bool, "whether updates go on at the beginning once they reach the end"]
+    circular: Annotated[bool, "whether updates continue at the beginning of the axis after its end"]
 
 
 TENSOR_SCATTER = Kernel(
     "tensor_scatter",
-    what="x with a part of one axis changed, from a place on that each sample has: a cache that grows",
-    operands=_operands("first", "place of the first update, by sample"),
+    what="x with a part of one axis replaced, from a position of each sample on, as in a key-value cache",
+    operands=_operands("first", "position of the first update, by sample"),
     params=(TensorScatterParams,),
     options=(TensorScatterOptions,),
 )
+"""Kernel of TensorScatter."""

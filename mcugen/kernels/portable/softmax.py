@@ -22,22 +22,27 @@ from mcugen.numerics.softmax import SOFTMAX_LOG_BITS, FixedExp, FixedLogSoftmax,
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxSpec:
-    """A softmax or log-softmax along `axis`, as kernels take it; `mask` is the type of the mask, if any."""
+    """A softmax or log-softmax as its kernels see it."""
 
     x: TensorType
+    """Type of the input."""
     y: TensorType
+    """Type of the output."""
     axis: int
+    """Axis along which results add up to 1."""
     log: bool
+    """Whether the layer is a log-softmax."""
     mask: TensorType | None
+    """Type of the mask that hides elements; None without a mask."""
 
     @property
     def walk(self) -> AxisWalk:
-        """Return how rows along the axis lie in memory."""
+        """Return the walk along the axis, as kernel parameters."""
         return AxisWalk.of(self.x.shape, self.axis)
 
     @cached_property
     def fixed(self) -> FixedSoftmax | FixedLogSoftmax | None:
-        """Return the integer formula; None for reals, or where integers are too coarse."""
+        """Return the formula in integers; None for floats, or if integers are too coarse."""
         sig = Signature((self.x,), (self.y,))
         return FixedLogSoftmax.of(sig, self.axis) if self.log else FixedSoftmax.of(sig, self.axis)
 
@@ -46,12 +51,12 @@ class SoftmaxSpec:
 class Mask(Params):
     """Parameter of a mask that hides elements."""
 
-    mask_rows: Annotated[int | None, "rows of the mask, which repeats"] = None
+    mask_rows: Annotated[int | None, "rows of the mask, which is repeated along the outer axes"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Probabilities(Params):
-    """Parameters that turn exponentials into quantized values: e · (numerator · 2^bits / sum), 2^shift a step."""
+    """Parameters that turn exponentials e into quantized values: (e · (numerator · 2^bits / sum) + offset) >> shift."""
 
     numerator: Annotated[Trained, "1 / scale of y, with shift - exponential_bits fraction bits"]
     exponential_bits: Annotated[Trained, "fraction bits of an exponential"]
@@ -99,31 +104,29 @@ class MaskOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RealOptions(MaskOptions):
-    """Template options of a softmax of reals."""
+class FloatSoftmaxOptions(MaskOptions):
+    """Template options of a softmax of floats."""
 
-    vectors: Annotated[bool, "whether a row's elements lie together, four at a time with Helium"]
+    vectors: Annotated[bool, "whether the elements of a row are adjacent, so that Helium computes four at a time"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShareOptions(Options):
+class QuotientOptions(Options):
     """Template options of how exponentials become quantized values."""
 
     shift_more: Annotated[bool, "whether products are shifted by more than 32 bits"]
-    has_long_rows: Annotated[
-        bool, "whether rows are so long that those without a clamped element are worth a loop of their own"
-    ]
+    has_long_rows: Annotated[bool, "whether rows are so long that rows without a clamped element have a separate loop"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CodeOptions(ShareOptions):
+class QuantizedSoftmaxOptions(QuotientOptions):
     """Template options of the quantized output."""
 
     y_t: Annotated[str, "C type of y"]
-    bits_y: Annotated[int, "its bits"]
-    low: Annotated[int, "the least code"]
-    high: Annotated[int, "the largest code"]
-    joined: Annotated[bool, "whether elements of a row lie side by side"]
+    bits_y: Annotated[int, "bits of y"]
+    low: Annotated[int, "lowest quantized value of y"]
+    high: Annotated[int, "highest quantized value of y"]
+    joined: Annotated[bool, "whether the elements of a row are adjacent"]
 
 
 _EXP = reads("exp_table", "exponentials by the difference from the largest, or by its low byte", DType.INT32)
@@ -138,8 +141,8 @@ def _operands(dtype: DType, masked: bool) -> tuple[Role, ...]:
     return (x, *(_VISIBLE,) * masked, *_WIDER.get(dtype, ()), y)
 
 
-LONG = 32
-"""Shortest row, in elements, that gets a separate loop without clamping."""
+MIN_LONG_ROW = 32
+"""Smallest row, in elements, for which the kernel has a separate loop for rows without clamped elements."""
 
 _VARIES = "the largest element and the length of the sum are looked for"
 
@@ -156,7 +159,7 @@ def _rounds(instr: Instr) -> int:
 
 def _softmax(dtype: DType) -> Kernel:
     codes = dtype in _WIDER
-    how = "in integers, by a table of exponentials" if codes else "as it is written"
+    how = "in integers, by a table of exponentials" if codes else "in floats"
     return Kernel(
         f"softmax_{dtype.tag}",
         varies=_VARIES,
@@ -164,7 +167,7 @@ def _softmax(dtype: DType) -> Kernel:
         what=f"exp(x - max) / sum of exp(x - max) along an axis, {how}; some elements may be hidden",
         operands=_operands(dtype, masked=True),
         params=(AxisWalk, Mask, Probabilities) if codes else (AxisWalk, Mask),
-        options=(MaskOptions, CodeOptions) if codes else (RealOptions,),
+        options=(MaskOptions, QuantizedSoftmaxOptions) if codes else (FloatSoftmaxOptions,),
     )
 
 
@@ -174,7 +177,7 @@ log_softmax (double[2, 5] x) => (double[2, 5] y) { y = LogSoftmax (x) }"""
 
 def _log_softmax(dtype: DType) -> Kernel:
     codes = dtype in _WIDER
-    how = "in integers, by a table of exponentials" if codes else "as it is written"
+    how = "in integers, by a table of exponentials" if codes else "in floats"
     return Kernel(
         f"log_softmax_{dtype.tag}",
         varies=_VARIES,
@@ -182,13 +185,13 @@ def _log_softmax(dtype: DType) -> Kernel:
         what=f"x - max - log of the sum of exp(x - max) along an axis, {how}",
         operands=_operands(dtype, masked=False),
         params=(AxisWalk, Logarithms) if codes else (AxisWalk,),
-        options=(MaskOptions, CodeOptions) if codes else (),
+        options=(MaskOptions, QuantizedSoftmaxOptions) if codes else (),
         example=_OF_DOUBLES if dtype is DType.FLOAT64 else "",
     )
 
 
-FEWEST, MOST = 8, 256
-"""Shortest and longest row, in elements, whose exponentials are kept in four bytes each."""
+MIN_DSP_ROW, MAX_DSP_ROW = 8, 256
+"""Smallest and largest row, in elements, for which the DSP kernel keeps the exponentials of a row in scratch memory."""
 
 SOFTMAX_DSP = Kernel(
     "softmax_s8_dsp",
@@ -202,7 +205,7 @@ SOFTMAX_DSP = Kernel(
     ),
     params=(AxisWalk, Probabilities),
     without=frozenset({"inner_size"}),
-    options=(ShareOptions,),
+    options=(QuotientOptions,),
     needs=frozenset({"dsp"}),
     lacks=frozenset({"mve"}),
     example="""<ir_version: 10, opset_import: ["": 21]>
@@ -213,15 +216,17 @@ net (int8[4, 16] a) => (int8[4, 16] y)
   y = QuantizeLinear(shares, finer, least)
 }""",
 )
-"""Kernel that keeps the exponentials of a row; they need no more memory than the tensor, as there are enough rows."""
+"""Kernel of int8 softmax that keeps the exponentials of a row, so that each is looked up once."""
 
 _TYPES = (DType.FLOAT32, DType.FLOAT64, DType.INT8, DType.INT16)
 SOFTMAX = {dtype: _softmax(dtype) for dtype in _TYPES}
+"""Kernels of softmax by input type."""
 LOG_SOFTMAX = {dtype: _log_softmax(dtype) for dtype in _TYPES}
+"""Kernels of log-softmax by input type."""
 
 
 def call_softmax(node: Node, builder: Builder, spec: SoftmaxSpec) -> None:
-    """Emit the call of a softmax or log-softmax.
+    """Emit a softmax or log-softmax by the best kernel.
 
     Args:
         node: Node to lower; input 1, if present, is the mask.
@@ -236,7 +241,7 @@ def _call_dsp(node: Node, builder: Builder, spec: SoftmaxSpec) -> bool:
     """Emit the DSP kernel; return False if rows are too short, too long or too few, or the kernel does not fit."""
     x, y, walk, fixed = spec.x, spec.y, spec.walk, spec.fixed
     is_wanted = isinstance(fixed, FixedSoftmax) and x.dtype is y.dtype is DType.INT8 and walk.inner_size == 1
-    is_worth_it = FEWEST <= walk.axis_size <= min(MOST, x.count // 4) and spec.mask is None
+    is_worth_it = MIN_DSP_ROW <= walk.axis_size <= min(MAX_DSP_ROW, x.count // 4) and spec.mask is None
     if not is_wanted or not is_worth_it or builder.any_size or not SOFTMAX_DSP.runs_on(builder.features):
         return False
     assert isinstance(fixed, FixedSoftmax)
@@ -245,7 +250,7 @@ def _call_dsp(node: Node, builder: Builder, spec: SoftmaxSpec) -> bool:
         SOFTMAX_DSP,
         operands | {"e": builder.scratch(f"{node.output.name}.e", DType.INT32, walk.axis_size)},
         [walk, Probabilities.of(fixed)],
-        [ShareOptions(shift_more=fixed.shift != 32, has_long_rows=walk.axis_size >= LONG)],
+        [QuotientOptions(shift_more=fixed.shift != 32, has_long_rows=walk.axis_size >= MIN_LONG_ROW)],
         overlaps=overlap(x, y, Traversal.forward(x.count)),
     )
     builder.call(node, call)
@@ -259,7 +264,7 @@ def _call_any(node: Node, builder: Builder, spec: SoftmaxSpec) -> None:
     vectors = joined and not masked and x.dtype is DType.FLOAT32 and "mve" in builder.features and not spec.log
     options: list[Options] = [MaskOptions(masked=masked)] if fixed is not None else []
     if fixed is None and not spec.log:
-        options.append(RealOptions(masked=masked, vectors=vectors))
+        options.append(FloatSoftmaxOptions(masked=masked, vectors=vectors))
     if masked:
         operands["visible"] = builder.buffer(node.input(1))
     if not spec.log:
@@ -288,15 +293,15 @@ def _tables(builder: Builder, exp: FixedExp) -> dict[str, Buffer]:
     return {role: builder.const(f"softmax.{role}", np.asarray(table, np.int32)) for role, table in tables.items()}
 
 
-def _code_options(dtype: DType, walk: AxisWalk, fixed: FixedSoftmax | FixedLogSoftmax) -> CodeOptions:
+def _code_options(dtype: DType, walk: AxisWalk, fixed: FixedSoftmax | FixedLogSoftmax) -> QuantizedSoftmaxOptions:
     low, high = dtype.limits
     more = isinstance(fixed, FixedSoftmax) and fixed.shift != 32
-    return CodeOptions(
+    return QuantizedSoftmaxOptions(
         y_t=dtype.c,
         bits_y=8 * dtype.nbytes,
         low=low,
         high=high,
         joined=walk.inner_size == 1,
         shift_more=more,
-        has_long_rows=walk.axis_size >= LONG,
+        has_long_rows=walk.axis_size >= MIN_LONG_ROW,
     )

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels of transposed convolutions of quantized values.
 
-In plain C, each output pixel gathers the input pixels that contribute to it. With fast matrix products, the rows of y
-at equal places within their stride are one phase: windows of x by a part of the kernel. The output channels of a phase
-are those of as many neighbouring pixels of y as the stride has, so that a row of y is written in one piece.
+In plain C, each output pixel gathers the input pixels that contribute to it. Kernels with fast matrix products divide
+the layer into phases. A phase has the rows of y whose number modulo the vertical stride is the same; it is an ordinary
+product of windows of x by a part of the kernel. One window produces as many adjacent pixels of y as the horizontal
+stride, so that a row of y is written in one piece.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class SpreadGeometry(Params):
 
     @classmethod
     def of(cls, shape: ConvShape) -> SpreadGeometry:
-        """Return the parameters of a geometry."""
+        """Return the geometry of a transposed convolution as kernel parameters."""
         return cls(**{member.name: getattr(shape, member.name) for member in cls.declared()})
 
 
@@ -67,12 +68,12 @@ class SpreadTypes(Options):
     bias_t: Annotated[str, "C type of the bias"]
     y_t: Annotated[str, "C type of the output"]
     acc_t: Annotated[str, "C type of the sums"]
-    shift: Annotated[int, "of products with the multiplier to the right"]
-    has_tail_channels: Annotated[bool, "whether channels are left over by fours"]
+    shift: Annotated[int, "right shift of products with the multiplier"]
+    has_tail_channels: Annotated[bool, "whether the number of channels is not a multiple of four"]
 
 
 def transposed_call(spec: ConvSpec, site: Site) -> Call:
-    """Return the call of the plain C kernel: two spatial axes, four output channels at a time.
+    """Return the instruction of the plain C kernel, which computes four output channels of a pixel at a time.
 
     Weights are interleaved by four channels, per group of channels.
     """
@@ -131,19 +132,20 @@ def _first_inputs(shape: ConvShape, axis: str) -> Array:
 
 CONV_TRANSPOSE_INT = Kernel(
     "conv_transpose_int",
-    what="a transposed convolution of codes: the taps of a pixel are found once, then four channels at a time",
+    what="a transposed convolution of quantized values: finds the taps of a pixel, then four channels at a time",
     operands=(
         reads("x", "input, channels last", *_CODES),
         reads("w", "weights by blocks of four channels, then by channel", *_CODES),
-        reads("bias", "by output channel", DType.INT32, DType.INT64),
-        reads("multiplier", "of sums, by output channel", DType.INT32),
+        reads("bias", "bias of each output channel", DType.INT32, DType.INT64),
+        reads("multiplier", "requantization multiplier of each output channel", DType.INT32),
         writes("y", "output, channels last", *_CODES),
-        scratch("taps", "where the pixels that meet lie, and their taps", DType.INT32),
+        scratch("taps", "offsets of the pixels that contribute, and their taps", DType.INT32),
     ),
     params=(ChannelGroups, SpreadGeometry, CodeStore),
     options=(SpreadTypes,),
     emit=transposed_call,
 )
+"""Kernel of transposed convolutions of quantized values in plain C, for any geometry with two spatial axes."""
 
 
 # ------------------------------------------------------------------------------------------------- phases
@@ -151,19 +153,20 @@ CONV_TRANSPOSE_INT = Kernel(
 
 @dataclass(frozen=True, eq=False)
 class PhaseSpec(ConvSpec):
-    """One phase of a transposed convolution: the rows of y at one place within their stride.
+    """One phase of a transposed convolution: the rows of y whose number has one remainder modulo the vertical stride.
 
-    The phase is a product of windows of x by a part of the kernel. Its output channels, [stride · O], are those of the
-    pixels of y that a window makes. Windows begin `first` rows below the row of x with the row's number divided by the
-    stride.
+    The phase is a product of windows of x by a part of the kernel. Its output channels, [stride_width · out_channels],
+    are the channels of the adjacent pixels of y that a window produces.
     """
 
     codes: Requantizer
+    """Requantization of the layer, with a multiplier for each output channel of the phase."""
     first: int
+    """First row of a window, relative to the row of x that is y's row divided by the vertical stride."""
 
     @cached_property
     def requantizer(self) -> Requantizer:
-        """Return the requantization of the whole layer, as that for a part of its sums could differ."""
+        """Return the requantization of the whole layer, since one for the phase alone could differ."""
         return self.codes
 
 
@@ -186,24 +189,24 @@ class TransposedSpec(ConvSpec):
 
     @cached_property
     def columns(self) -> tuple[int, int]:
-        """Return the columns of x that a window reads, relative to its number: the first one, and how many."""
+        """Return (first column of x that a window reads, relative to the window's number; columns read)."""
         offsets = [at for place in range(self.shape.stride_width) for _, at in meets(self.shape, "width", place)]
         first = min(offsets, default=0)
         return first, max(offsets, default=0) - first + 1
 
     @property
     def windows(self) -> int:
-        """Return the windows of a row; each makes as many pixels of y as the stride has, the last perhaps fewer."""
+        """Return the number of windows of a row; each produces `stride_width` pixels of y, the last perhaps fewer."""
         return -(-self.shape.out_width // self.shape.stride_width)
 
     @property
-    def is_cut(self) -> bool:
-        """Return whether the last window makes pixels beyond the row."""
+    def has_partial_window(self) -> bool:
+        """Return whether the last window of a row produces pixels beyond the row."""
         return self.shape.out_width % self.shape.stride_width != 0
 
     @cached_property
     def phases(self) -> tuple[PhaseSpec, ...]:
-        """Return the phases by place of a row within the stride.
+        """Return the phases, by row of y modulo the vertical stride.
 
         Groups of channels are merged into one, with zero weights between them.
         """
@@ -244,14 +247,14 @@ class TransposedSpec(ConvSpec):
 
     @property
     def reads_pixels(self) -> bool:
-        """Return whether each pixel of y depends on a single pixel of x at the same place."""
+        """Return whether each window is a single pixel of x, at the position of the window, inside x."""
         single = all(p.first == 0 and p.weights.shape[1] == 1 for p in self.phases) and self.columns == (0, 1)
         shape = self.shape
         inside = self.windows <= shape.in_width and shape.out_height <= shape.in_height * shape.stride_height
         return single and inside
 
     def traversal(self, at_once: int, rereads: bool) -> Traversal:
-        """Return the traversal row by row.
+        """Return the order of reads and writes of a kernel that computes y row by row.
 
         Args:
             at_once: Windows that are read together.
@@ -279,15 +282,15 @@ class TransposedSpec(ConvSpec):
 
 
 def meets(shape: ConvShape, axis: str, place: int) -> list[tuple[int, int]]:
-    """Return the taps that contribute at a place within the stride along an axis.
+    """Return the taps that contribute to outputs at one position modulo the stride, along an axis.
 
     Args:
         shape: Geometry of the convolution.
         axis: "height" or "width".
-        place: The place, from 0 to the stride less 1.
+        place: The output position modulo the stride.
 
     Returns:
-        Pairs of a tap and its input, which is relative to the window's number.
+        Pairs of a tap and the input that it reads; the input is relative to the output position divided by the stride.
     """
     _, _, taps, stride, dilation, pad = shape.along(axis)
     met = ((tap, place + pad - tap * dilation) for tap in range(taps))
@@ -304,7 +307,7 @@ class PhaseRows(Params):
     x_channels: Annotated[int, "channels of a pixel of x"]
     y_height: Annotated[int, "rows of an image of y"]
     y_row_size: Annotated[int, "elements of a row of y"]
-    phases: Annotated[int, "rows of y per row of x, each with a phase of its own"]
+    phases: Annotated[int, "phases: rows of y per row of x"]
     windows_per_row: Annotated[int, "windows of a row"]
 
 
@@ -321,12 +324,14 @@ class PhasePatches(Params):
 class PhaseOptions(Options):
     """Template options of how windows are read and rows written."""
 
-    reads_in_place: Annotated[bool, "whether windows are pixels of x, which are read where they lie"]
-    has_partial_rows: Annotated[bool, "whether rows are made aside, as their last window goes beyond them"]
+    reads_in_place: Annotated[bool, "whether windows are pixels of x, which are read in place"]
+    has_partial_rows: Annotated[
+        bool, "whether rows are computed in scratch memory, because their last window exceeds the row"
+    ]
 
 
-PATCHED = 1024
-"""Approximate size in bytes of the windows that are gathered at a time."""
+MAX_GATHERED_BYTES = 1024
+"""Largest size, in bytes, of the windows that are gathered at a time, unless the kernel needs more."""
 
 
 @dataclass(frozen=True)
@@ -357,7 +362,7 @@ class _Rows:
     @property
     def most(self) -> int:
         """Return the windows that are gathered at a time."""
-        fitting = PATCHED // max(self.pitches) // self.at_least * self.at_least
+        fitting = MAX_GATHERED_BYTES // max(self.pitches) // self.at_least * self.at_least
         return min(max(fitting, self.at_least), self.spec.windows)
 
     def table(self, sizes: Sequence[int]) -> Array:
@@ -393,14 +398,14 @@ class _Rows:
     @property
     def options(self) -> PhaseOptions:
         """Return the template options common to all kernels by phases."""
-        return PhaseOptions(reads_in_place=self.is_direct, has_partial_rows=self.spec.is_cut)
+        return PhaseOptions(reads_in_place=self.is_direct, has_partial_rows=self.spec.has_partial_window)
 
     def working(self, site: Site) -> dict[str, Buffer]:
         """Return the working memory for windows, and for a row of y if it is cut."""
         buffers = {}
         if not self.is_direct:
             buffers["patches"] = site.scratch("patches", DType.INT8, self.most * max(self.pitches))
-        if self.spec.is_cut:
+        if self.spec.has_partial_window:
             line = self.spec.windows * self.spec.shape.stride_width * self.spec.shape.out_channels
             buffers["line"] = site.scratch("line", DType.INT8, line)
         return buffers
@@ -416,21 +421,22 @@ class _Rows:
         """
         at_once = self.at_least if self.is_direct else self.most
         free = self.spec.overlaps(self.spec.traversal(at_once, self.rereads and self.is_direct))
-        variant = "_".join(["direct"] * self.is_direct + ["cut"] * self.spec.is_cut)
+        variant = "_".join(["direct"] * self.is_direct + ["cut"] * self.spec.has_partial_window)
         return site.call(operands, [*params, *self.params], [*options, self.options], overlaps=free, variant=variant)
 
 
-MOST_GROUPS = 4
-"""Most groups of channels for which Helium and the DSP extension multiply zeros faster than they loop over groups."""
+MAX_MERGED_GROUPS = 4
+"""Largest number of groups of channels for which a dense layer with zero weights is faster than a loop over groups,
+with Helium and the DSP extension."""
 
 
-def few_groups(spec: TransposedSpec) -> bool:
+def has_few_groups(spec: TransposedSpec) -> bool:
     """Require at most four groups of channels."""
-    return spec.shape.groups <= MOST_GROUPS
+    return spec.shape.groups <= MAX_MERGED_GROUPS
 
 
-def phases_in_pairs(spec: TransposedSpec) -> bool:
-    """Require sums of 24 bits: two int8 weights lie in 16."""
+def fits_packed_pairs(spec: TransposedSpec) -> bool:
+    """Require sums of 24 bits in odd channels, and int8 weights of two channels that share 16 bits, in all phases."""
     return all(dsp_conv.fits_packed_pairs(phase) for phase in spec.phases)
 
 
@@ -439,7 +445,7 @@ def _dsp_rows(spec: TransposedSpec) -> _Rows:
 
 
 def emit_dsp(spec: TransposedSpec, site: Site) -> Call:
-    """Emit the kernel for the DSP extension, with the weights of dsp_conv.pack_weights phase by phase."""
+    """Emit a transposed convolution for the DSP extension, with weights packed phase by phase."""
     rows, head = _dsp_rows(spec), spec.phases[0]
     streams, pitch = [], max(rows.pitches)
     for phase in spec.phases:
@@ -477,8 +483,8 @@ def emit_dsp(spec: TransposedSpec, site: Site) -> Call:
     return rows.call(site, operands, params, [dsp_conv.StreamOptions.of(head), Loops.of(site), written])
 
 
-def dsp_steps(spec: TransposedSpec) -> int:
-    """Count steps of the inner loop: groups of four products, for two windows and two channels."""
+def count_dsp_steps(spec: TransposedSpec) -> int:
+    """Count inner-loop steps per inference: groups of four products, for two windows and two channels."""
     rows = _dsp_rows(spec)
     return _blocks_of(spec, 2, 2) * sum(rows.pitches) // 4
 
@@ -494,7 +500,7 @@ def _mve_rows(spec: TransposedSpec) -> _Rows:
 
 
 def emit_mve(spec: TransposedSpec, site: Site) -> Call:
-    """Emit the kernel for Helium, with vectors of weights and tables phase by phase."""
+    """Emit a transposed convolution for Helium, with weights and requantization tables phase by phase."""
     rows, head = _mve_rows(spec), spec.phases[0]
     vectors, tables = [], [layer.RequantizationTable(phase) for phase in spec.phases]
     packed = [layer.pack_vectors(phase.rows, layer.CHANNELS_PER_BLOCK) for phase in spec.phases]
@@ -519,8 +525,8 @@ def emit_mve(spec: TransposedSpec, site: Site) -> Call:
     return rows.call(site, operands, [frame, _Channels(out_channels=head.channels), *zero], options)
 
 
-def mve_vectors(spec: TransposedSpec) -> int:
-    """Count vectors of products in blocks of two windows by four channels."""
+def count_mve_steps(spec: TransposedSpec) -> int:
+    """Count blocks of 16 products for two windows by four channels, the unit of the cost model."""
     return _blocks_of(spec, 2, layer.CHANNELS_PER_BLOCK) * sum(-(-phase.depth // layer.VECTOR) for phase in spec.phases)
 
 
@@ -536,7 +542,7 @@ def _thumb_rows(spec: TransposedSpec) -> _Rows:
 
 
 def emit_thumb1(spec: TransposedSpec, site: Site) -> Call:
-    """Emit the kernel for Thumb-1, with the weights of six channels side by side, phase by phase."""
+    """Emit a transposed convolution for Thumb-1, with interleaved weights of six channels, phase by phase."""
     rows, head = _thumb_rows(spec), spec.phases[0]
     packed, tails = zip(*(scalar_conv.pack_in_sixes(phase) for phase in spec.phases), strict=True)
     offset, codes = scalar_conv.thumb1_requantization(spec.requantizer, spec.largest_sum, spec.limits)
@@ -554,17 +560,17 @@ def emit_thumb1(spec: TransposedSpec, site: Site) -> Call:
     return rows.call(site, operands, [offset, size, *zero], [codes, tail_options])
 
 
-def thumb1_steps(spec: TransposedSpec) -> int:
-    """Count products in blocks of a window by six channels."""
+def count_thumb1_steps(spec: TransposedSpec) -> int:
+    """Count products per channel in blocks of one window by six channels, the unit of the cost model."""
     return _blocks_of(spec, 1, 6) * sum(phase.depth for phase in spec.phases)
 
 
 _BY_VALUE = frozenset({CHECKED})
 """Tuning flag that kernels by phases lack: the table of phases holds addresses of weights and sizes of windows."""
-_PHASES = reads("phases", "by row of y in the stride: see templates/kernels/phases.j2", DType.INT32)
+_PHASES = reads("phases", "table of phases, by row of y modulo the stride (templates/kernels/phases.j2)", DType.INT32)
 _WORKING: tuple[Role, ...] = (
-    scratch("patches", "what lies under some windows", DType.INT8, optional=True),
-    scratch("line", "a row of y with what its last window makes besides", DType.INT8, optional=True),
+    scratch("patches", "inputs under some windows", DType.INT8, optional=True),
+    scratch("line", "a row of y, with the pixels of its last window beyond the row", DType.INT8, optional=True),
 )
 _BY_PHASES = "a transposed convolution as products of windows and parts of the kernel, a row at a time"
 
@@ -574,11 +580,11 @@ CONV_TRANSPOSE_KERNELS: tuple[Kernel, ...] = (
         what=f"{_BY_PHASES}: two windows by two channels; few groups are one, with zeros between them",
         operands=(
             reads("x", "input, channels last", DType.INT8),
-            reads("w", "the streams of all phases", DType.INT32),
+            reads("w", "packed weights of all phases", DType.INT32),
             _PHASES,
             writes("y", "output, channels last", DType.INT8),
             scratch("patch", "two windows, widened", DType.INT16),
-            scratch("table", "where they begin", DType.INT32),
+            scratch("table", "addresses of the two windows", DType.INT32),
             *_WORKING,
         ),
         params=(
@@ -590,9 +596,9 @@ CONV_TRANSPOSE_KERNELS: tuple[Kernel, ...] = (
         options=(dsp_conv.StreamOptions, Loops, dsp_conv.UnrollOptions, PhaseOptions),
         needs=frozenset({"dsp"}),
         lacks=frozenset({"mve"}) | _BY_VALUE,
-        when=(few_groups, int8_tensors, dsp_conv.fits_high_word, phases_in_pairs),
+        when=(has_few_groups, int8_tensors, dsp_conv.fits_high_word, fits_packed_pairs),
         emit=emit_dsp,
-        extra=dsp_steps,
+        extra=count_dsp_steps,
     ),
     Kernel(
         "conv_transpose_s8_mve",
@@ -603,9 +609,9 @@ CONV_TRANSPOSE_KERNELS: tuple[Kernel, ...] = (
         options=(layer.LoopFlags, layer.Jump, layer.Ragged, layer.Clamped, layer.Shifted, layer.Results, PhaseOptions),
         needs=frozenset({"mve"}),
         lacks=_BY_VALUE,
-        when=(few_groups, layer.is_int8_in_32_bits),
+        when=(has_few_groups, layer.is_int8_in_32_bits),
         emit=emit_mve,
-        extra=mve_vectors,
+        extra=count_mve_steps,
     ),
     Kernel(
         "conv_transpose_s8_thumb1",
@@ -625,7 +631,8 @@ CONV_TRANSPOSE_KERNELS: tuple[Kernel, ...] = (
         lacks=_BY_VALUE,
         when=(dsp_conv.ungrouped, scalar_conv.has_int8_tensors, scalar_conv.fits_32_bit_products),
         emit=emit_thumb1,
-        extra=thumb1_steps,
+        extra=count_thumb1_steps,
     ),
     CONV_TRANSPOSE_INT,
 )
+"""Kernels of transposed convolutions of quantized values, in order of preference."""

@@ -16,7 +16,7 @@ from mcugen.lir.program import Instr, Param
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 Line = tuple[str | Param, ...]
-"""A line of C text with numbers in between."""
+"""A line of C code as a sequence of text and numbers; numbers become parameters or literals."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +34,10 @@ class ForestParams(Params):
 class ForestOptions(Options):
     """Template options of how scores are computed."""
 
-    x_t: Annotated[str, "C type that computes"]
+    x_t: Annotated[str, "C type of the computation"]
     combine: Annotated[str, "C text that adds a weight {w} to a score {y}"]
     marked: Annotated[bool, "whether scores begin as NaN, not as 0"]
-    fills: Annotated[bool, "whether those that stay NaN become 0"]
+    fills: Annotated[bool, "whether scores that stay NaN become 0"]
     average: Annotated[bool, "whether sums are divided by the number of trees"]
     has_base: Annotated[bool, "whether scores begin with a base"]
     single_score: Annotated[bool, "whether there is one score, and each leaf has a weight for it"]
@@ -58,13 +58,15 @@ class TableParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions(ForestOptions):
-    """Template options of comparisons, and of where the weights of a leaf lie."""
+    """Template options of comparisons, and of the layout of weights."""
 
-    test: Annotated[str, "C text of the comparison, if there is one only"]
-    tests: Annotated[list[tuple[int, str]], "else numbers of comparisons and their C texts"]
+    test: Annotated[str, "C text of the comparison, if all nodes use the same"]
+    tests: Annotated[list[tuple[int, str]], "numbers and C texts of the comparisons, if nodes use several"]
     nans: Annotated[bool, "whether NaN goes to the yes side at some nodes"]
-    checked: Annotated[bool, "whether damaged tables are looked out for"]
-    leaf: Annotated[str, "dense: a weight for each score; even: as many weights a leaf; ragged"]
+    checked: Annotated[bool, "whether tables are checked for damage"]
+    leaf: Annotated[
+        str, "dense: a weight per leaf and score; even: the same number of weights per leaf; ragged: any number"
+    ]
 
 
 def _rounds(instr: Instr) -> int | None:
@@ -94,34 +96,38 @@ TREES_TABLE = Kernel(
     what="decision trees as tables: nodes are followed from the root of each tree to a leaf, whose weights are added",
     operands=(
         reads("x", "rows of features", *_FLOATS),
-        reads("feature", "by node, what it looks at"),
-        reads("threshold", "by node, what that is compared with", *_FLOATS),
-        reads("yes", "by node, where to go if so"),
-        reads("no", "by node, where to go if not"),
-        reads("root", "by tree, its first node"),
+        reads("feature", "feature that each node compares"),
+        reads("threshold", "threshold of each node", *_FLOATS),
+        reads("yes", "next node if the comparison is true, by node"),
+        reads("no", "next node if the comparison is false, by node"),
+        reads("root", "first node of each tree"),
         reads("how", "by node, number of the comparison; 8 more where NaN goes to the yes side", optional=True),
-        reads("weight", "by leaf", *_FLOATS),
-        reads("target", "by weight, the score that it is for", optional=True),
-        reads("first", "by leaf, its first weight", optional=True),
-        reads("base", "of each score", *_FLOATS, optional=True),
+        reads("weight", "weights, leaf by leaf", *_FLOATS),
+        reads("target", "score that each weight is added to", optional=True),
+        reads("first", "first weight of each leaf", optional=True),
+        reads("base", "initial value of each score", *_FLOATS, optional=True),
         writes("y", "scores", *_FLOATS),
     ),
     params=(ForestParams, TableParams),
     options=(TableOptions,),
 )
+"""Kernel of tree ensembles that one loop evaluates by tables."""
 
 
 @dataclass(frozen=True)
 class TreeText:
-    """The body of a tree's function, and whether it reads x and writes y."""
+    """The C function of one decision tree."""
 
     lines: Sequence[Line]
+    """Lines of the function's body."""
     reads: bool
+    """Whether the body reads x."""
     writes: bool
+    """Whether the body writes y."""
 
     @staticmethod
     def of(lines: Sequence[Line]) -> TreeText:
-        """Return the body, with the flags derived from its text."""
+        """Return the function with these lines; `reads` and `writes` follow from their text."""
         return TreeText(lines, _mentions(lines, "x["), _mentions(lines, "y["))
 
 
@@ -143,9 +149,10 @@ TREES_CODE = Kernel(
     what="decision trees as C functions of nested ifs: faster than tables, and larger",
     operands=(
         reads("x", "rows of features", *_FLOATS),
-        reads("base", "of each score", *_FLOATS, optional=True),
+        reads("base", "initial value of each score", *_FLOATS, optional=True),
         writes("y", "scores", *_FLOATS),
     ),
     params=(ForestParams,),
     options=(TreeCodeOptions,),
 )
+"""Kernel of tree ensembles whose trees are C functions."""

@@ -39,22 +39,22 @@ from mcugen.lir.kernel import UPDATABLE, Call, Kernel, Options, Params, Role, Si
 from mcugen.lir.program import Buffer, Overlap
 
 
-def filters(spec: ConvSpec) -> bool:
-    """Require one filter per channel."""
+def is_depthwise(spec: ConvSpec) -> bool:
+    """Require a depthwise convolution: each channel has its own filter."""
     return spec.shape.is_depthwise
 
 
 def depthwise(spec: ConvSpec) -> bool:
-    """Require one filter per channel, for all channels of a pixel."""
+    """Require a depthwise convolution of all channels of a pixel in memory."""
     return spec.shape.is_depthwise and spec.shape.pixel_channels is None
 
 
-def shared_channels(spec: ConvSpec) -> bool:
+def is_not_depthwise(spec: ConvSpec) -> bool:
     """Require a convolution that is not depthwise."""
     return not spec.shape.is_depthwise
 
 
-def single_row(spec: ConvSpec) -> bool:
+def is_single_pixel(spec: ConvSpec) -> bool:
     """Require one output pixel that reads one input pixel."""
     shape = spec.shape
     return shape.groups == 1 and shape.reads_pixels and spec.y.count == shape.out_channels
@@ -70,7 +70,7 @@ class DenseSizes(Params):
 
     @staticmethod
     def of(spec: WeightedSpec) -> DenseSizes:
-        """Return the sizes of a layer."""
+        """Return the sizes of a fully connected layer."""
         return DenseSizes(rows=spec.y.count // spec.channels, depth=spec.depth, out_channels=spec.channels)
 
 
@@ -132,7 +132,7 @@ class Ring(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class WindowOptions(Options):
-    """Template options of a small window, whose taps are unrolled."""
+    """Template options of the loops over the taps of a window, which are unrolled if the window is small."""
 
     kernel_height: Annotated[int, "rows of the window; 0: not unrolled"]
     kernel_width: Annotated[int, "columns of the window; 0: not unrolled"]
@@ -410,7 +410,7 @@ def _conv(kind: str) -> Kernel:
         optional=(Gathering, Lines),
         without=frozenset({"kernel_width", *["x_zero_point"] * (kind == "s16")}),
         options=(ElementTypes, WindowRows, options),
-        when=(*_TENSORS[kind], shared_channels),
+        when=(*_TENSORS[kind], is_not_depthwise),
         lacks=_LACKS.get(kind, frozenset()),
         loads=0.5 if is_float else 2.0,
         sweeps=0.5,
@@ -430,7 +430,7 @@ def _depthwise(kind: str) -> Kernel:
         params=(ConvGeometry, Ring, params),
         without=frozenset(["x_zero_point"] * (kind == "s16")),
         options=(ElementTypes, WindowOptions, options),
-        when=(*_TENSORS[kind], filters),
+        when=(*_TENSORS[kind], is_depthwise),
         lacks=_LACKS.get(kind, frozenset()),
         loads=1.0 if is_float else 4.0,
         emit=emit_depthwise,
@@ -445,7 +445,10 @@ PORTABLE_DEPTHWISE: tuple[Kernel, ...] = tuple(map(_depthwise, ("f32", "s16", "s
 """Kernels of depthwise convolutions in C, one for each type of input and weights."""
 
 PORTABLE_CONV: tuple[Kernel, ...] = (
-    *(replace(kernel, when=(*kernel.when, single_row)) for kernel in map(_dense, ("f32", "s16", "s8", "s4", "f16"))),
+    *(
+        replace(kernel, when=(*kernel.when, is_single_pixel))
+        for kernel in map(_dense, ("f32", "s16", "s8", "s4", "f16"))
+    ),
     *map(_conv, ("f32", "s16", "s8", "s4", "s2", "f16")),
 )
 """Kernels of convolutions in C, in order of preference: dense kernels for single pixels, then those of any window."""

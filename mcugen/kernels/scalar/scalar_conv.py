@@ -23,10 +23,10 @@ from mcugen.kernels.common.weighted_layers import (
     NIBBLES,
     CodeLimits,
     four_bits,
+    has_int8_output,
     nibbles,
     nine_bits,
     of_four_bits,
-    to_int8_codes,
     uint8_example,
 )
 from mcugen.kernels.portable.weighted import DenseSizes, RestOptions
@@ -692,7 +692,7 @@ def has_many_pixels(spec: ConvSpec) -> bool:
 
 
 def has_four_inputs(spec: ConvSpec) -> bool:
-    """Require at least four inputs."""
+    """Require at least four inputs per output (depth)."""
     return spec.depth >= 4
 
 
@@ -824,7 +824,7 @@ _PIXELS_9 = tuple(
         kernel,
         name=f"{kernel.name}_nine",
         what=f"{_CONV}; nine-bit weights: int8 weights, plus each channel's offset times the sum of a pixel's inputs",
-        when=(nine_bits, to_int8_codes, *(holds for holds in kernel.when if holds is not has_int8_tensors)),
+        when=(nine_bits, has_int8_output, *(holds for holds in kernel.when if holds is not has_int8_tensors)),
         extra=partial(_with_sums, steps),
         example=uint8_example(16, 16),
     )
