@@ -58,7 +58,7 @@ def c_value(expression: Expression) -> str:
 
 
 def _is_truth(e: Expression) -> bool:
-    """Whether C has a truth value there, and no number that stands for one."""
+    """Return whether C has a truth value there, and no number that stands for one."""
     return isinstance(e, Compare) or (isinstance(e, UnaryExpression) and e.operator == "!")
 
 

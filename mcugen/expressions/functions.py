@@ -109,7 +109,7 @@ def _of_reals(name: str, reference: Callable[..., Array]) -> Function:
 
 
 def _at_least(x: Array, low: Array) -> Array:
-    """NaN stays, as in C."""
+    """Return the larger of x and low; NaN in x stays, as in C."""
     return np.asarray(np.where(x < low, low, x))
 
 
@@ -189,7 +189,7 @@ RATIO = Function("mcugen_ratio", _ratio, is_quick=True)
 
 
 def _rounded(x: Array, low: Array, high: Array) -> Array:
-    """Half to even; NaN gives the lower end."""
+    """Round half to even and clamp; NaN gives the lower end."""
     return np.asarray(np.rint(np.clip(np.where(np.isnan(x), low, x), low, high)), np.int64)
 
 
@@ -271,7 +271,7 @@ TRUNCATE_U64 = Function(
 
 
 def _power(base: Array, exponent: Array) -> Array:
-    """Modulo 2^64; 1 / base^-exponent is cut off to a whole number."""
+    """Return the power modulo 2^64; 1 / base^n is truncated toward 0."""
     wrapped = np.power(base, np.maximum(exponent, 0).astype(np.uint64))
     sign = np.where(exponent % 2 != 0, base, np.uint64(1))
     inverse = np.where((base == 1) | (base == np.uint64(2**64 - 1)), sign, np.uint64(0))

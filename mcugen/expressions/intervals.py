@@ -58,7 +58,7 @@ def bounds(expression: Expression, arguments: Mapping[str, Bounds]) -> Bounds | 
 
 
 def _is_monotone(e: Expression) -> bool:
-    """Whether it rises or falls with each operand, whatever the others."""
+    """Return whether it rises or falls with each operand, whatever the others."""
     match e:
         case CallExpression(function):
             return function.is_monotone

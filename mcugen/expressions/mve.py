@@ -55,7 +55,7 @@ _ARITHMETIC = {"+": "add", "-": "sub", "*": "mul"}
 
 
 def helium_text(e: Expression) -> str:
-    """Return the C expression of a vector. Scalars may occur only as operands beside vectors.
+    """Return the Helium C expression of a vector; one operand of an operation may be a scalar.
 
     Raises:
         NotImplementedError: Helium has no such operation.
@@ -119,7 +119,7 @@ def _entry(e: Entry) -> str:
 
 
 def _is_natural(e: Expression) -> bool:
-    """Whether it is never negative."""
+    """Return whether it is never negative."""
     interval = bounds(e, {})
     return interval is not None and bool((interval[0] >= 0).all())
 

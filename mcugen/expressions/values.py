@@ -28,7 +28,7 @@ from mcugen.hir.types import Array, DType
 
 
 def _divided(x: Array, y: Array) -> Array:
-    """Integers towards zero; what C leaves undefined is 0."""
+    """Divide; integers are truncated toward 0, and what C leaves undefined is 0."""
     if x.dtype.kind == "f":
         return np.asarray(x / y)
     divisor = np.where(y == 0, np.ones_like(y), y)
@@ -101,7 +101,7 @@ class Evaluator:
 
 
 def _parts(e: Expression, parts: dict[int, Expression]) -> dict[int, Expression]:
-    """All parts, operands first."""
+    """Yield all parts of an expression, operands first."""
     if id(e) not in parts:
         for operand in e.operands:
             _parts(operand, parts)

@@ -315,9 +315,13 @@ class Graph:
         self.output_names.append(name)
 
     def constant(self, name: str, data: Array, quant: QuantParams | None = None, dtype: DType | None = None) -> Value:
-        """Add a constant with these elements and return its value.
+        """Add a constant and return its value.
 
-        `dtype` is needed for types that numpy lacks: integers below 8 bits are stored in bytes.
+        Args:
+            name: Preferred name.
+            data: Elements.
+            quant: Scale and zero point of quantized elements.
+            dtype: Element type, if numpy lacks it: integers below 8 bits are stored in bytes.
         """
         return Value(self.fresh_name(name), TensorType(data.shape, dtype or DType.of(data), quant), data)
 

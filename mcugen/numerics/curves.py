@@ -55,7 +55,10 @@ class Line:
 
     @staticmethod
     def of(slope: float, constant: float, low: int, high: int) -> Line:
-        """Return the line q = round(slope · x + constant); slopes are limited to ±2^29."""
+        """Return the line q = round(slope · x + constant), clamped to [low, high].
+
+        Slopes are limited to ±2^29.
+        """
         slope = float(np.clip(slope, -(2.0**29), 2.0**29))
         shift = 32
         while abs(round(slope * 2.0**shift)) >= 2**31:
@@ -96,7 +99,14 @@ class Line:
 
 
 def limited(value: Expression, low: int, high: int, scalar: Scalar) -> Expression:
-    """Return the expression of an int32 limited to [low, high]."""
+    """Return the expression of an int32 limited to [low, high].
+
+    Args:
+        value: Expression of an int32.
+        low: Lower limit.
+        high: Upper limit.
+        scalar: Makes a kernel parameter of a number.
+    """
     for bits in (8, 16):
         if (low, high) == DType(f"int{bits}").limits:
             return call(SATURATE[bits], value)

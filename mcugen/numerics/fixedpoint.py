@@ -104,13 +104,25 @@ def same_codes(x: TensorType, y: TensorType) -> bool:
 
 
 def quantize(real: Array, quant: QuantParams, dtype: DType) -> Array:
-    """Quantize as ONNX QuantizeLinear: real ÷ scale in float32, rounded half to even, saturating."""
+    """Quantize as ONNX QuantizeLinear does: real ÷ scale in float32, rounded half to even, saturated.
+
+    Args:
+        real: Real values.
+        quant: Scale and zero point.
+        dtype: Integer type of the result.
+    """
     q: Array = (_steps(real, quant, dtype) + quant.zero_point).astype(dtype.numpy)
     return q
 
 
 def fake_quantize(real: Array, quant: QuantParams, dtype: DType) -> Array:
-    """Return real values rounded and saturated by a quantization: `dequantize` of `quantize`."""
+    """Return real values rounded and saturated by a quantization: `dequantize` of `quantize`.
+
+    Args:
+        real: Real values.
+        quant: Scale and zero point.
+        dtype: Integer type of the quantization.
+    """
     scale = broadcast_scale(quant, real.ndim).astype(np.float32)
     stored: Array = _steps(real, quant, dtype).astype(np.float32, copy=False) * scale
     return stored
@@ -145,7 +157,13 @@ def broadcast_scale(quant: QuantParams, rank: int) -> Array:
 
 
 def clamp_range(clamp: Range | None, quant: QuantParams, dtype: DType) -> tuple[int, int]:
-    """Return the smallest and the largest integer of a quantized tensor whose real values are clamped to `clamp`."""
+    """Return the smallest and the largest integer of a quantized tensor whose real values are clamped.
+
+    Args:
+        clamp: Limits of the real values; None for no clamp.
+        quant: Scale and zero point.
+        dtype: Integer type.
+    """
     limits = np.iinfo(dtype.numpy)
     if clamp is None:
         return int(limits.min), int(limits.max)

@@ -37,7 +37,13 @@ def max_offset_magnitude(x: TensorType) -> int:
 
 
 def largest_sums(x: TensorType, weights: Array, bias: Array) -> Array:
-    """Return an upper bound of the accumulator's magnitude at all times, by output channel (axis 0 of the weights)."""
+    """Return an upper bound of the accumulator's magnitude at any time during the sum, by output channel.
+
+    Args:
+        x: Type of the quantized input.
+        weights: Quantized weights, with output channels on axis 0.
+        bias: Integer bias, by output channel.
+    """
     rows = np.abs(weights.astype(np.int64)).reshape(len(weights), -1)
     sums: Array = rows.sum(1) * max_offset_magnitude(x) + np.abs(bias.astype(np.int64))
     return sums

@@ -65,7 +65,10 @@ class Window:
         return any(b or (out - 1) * s + d * (k - 1) >= n for n, k, s, b, out, d in rows)
 
     def patches(self, x: Array, kernel: Shape, pad_value: float) -> Array:
-        """Return the patches of x, padded with `pad_value`: [N, *space, C] → [N, *output, C, *kernel]."""
+        """Return the patches of x, padded with `pad_value`: [N, *space, C] → [N, *output, C, *kernel].
+
+        `kernel` are the spatial sizes of the kernel.
+        """
         widths = [(0, 0), *zip(self.before, self.after, strict=True), (0, 0)]
         padded = pad(x, widths, pad_value)
         first, *along, last = padded.strides

@@ -74,11 +74,16 @@ class Dft(Operator):
 
     @property
     def _read(self) -> int:
-        """Samples of a frame."""
+        """Return the number of samples that one frame reads."""
         return self.length // 2 + 1 if self.form == "real" else self.length
 
     def _plan(self, x: TensorType) -> tuple[bool, int, int]:
-        """Whether pairs of reals make one complex number (half the work); complex points; their odd factor."""
+        """Return how the transform is computed.
+
+        Returns:
+            Whether pairs of reals make one complex number, which halves the work; the number of complex points; the odd
+            factor of that number.
+        """
         packed = self.length % 2 == 0 and (x.shape[2] == 1 or self.form == "real")
         points = self.length // 2 if packed else self.length
         return packed, points, points // (points & -points)
@@ -117,7 +122,7 @@ class Dft(Operator):
         builder.call(node, Call(DFT, operands, [params], [options], variant=f"{self.form}_{x.dtype.tag}"))
 
     def _factors(self, count: int) -> Array:
-        """exp(∓2πik / length) for k < count, as real and imaginary parts."""
+        """Return exp(∓2πik / length) for k < count, as real and imaginary parts."""
         angles = (2.0 if self.inverse else -2.0) * np.pi * np.arange(count) / self.length
         return np.stack([np.cos(angles), np.sin(angles)], -1)
 

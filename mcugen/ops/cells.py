@@ -118,9 +118,17 @@ class AffineSum:
 
 
 def cell_of(x: Value, states: Sequence[Value], after: Sequence[Value]) -> RecurrentCell | None:
-    """Return the recurrent cell that computes the states `after` from rows x [batch, depth] and states [batch, hidden].
+    """Match the recurrent cell that computes the states `after` from an input and the states before.
 
     Any of the values may have further axes of length 1.
+
+    Args:
+        x: Input of the step, [batch, depth].
+        states: States before the step, each [batch, hidden].
+        after: States after the step.
+
+    Returns:
+        The cell; None if the states are not computed by an RNN, GRU or LSTM.
     """
     if any(v.type.rank < 2 or v.type.dtype is not DType.FLOAT32 or v.type.shape[-1] > _WIDEST for v in (x, *states)):
         return None
@@ -174,7 +182,7 @@ def _rnn_states(new: Value) -> Iterator[States]:
 
 
 def _blends(new: Value) -> Iterator[tuple[Value, Value, Value]]:
-    """z, a and b where the value is z · a + (1 - z) · b, or z · (a - b) + b."""
+    """Yield z, a and b for each way in which the value is z · a + (1 - z) · b, or z · (a - b) + b."""
     for kept, fresh in operands_of(new, "Add"):
         for gate, a in operands_of(kept, "Mul"):
             yield from ((gate, a, b) for complement, b in operands_of(fresh, "Mul") if _is_one_less(complement, gate))
@@ -231,7 +239,7 @@ def compose_layer(
 
 
 def _lstm(x: Value, states: Sequence[Value], after: Sequence[Value], order: tuple[int, ...]) -> RecurrentCell | None:
-    """h' = σ(o) · tanh(c'), c' = σ(f) · c + σ(i) · tanh(g)."""
+    """Match h' = σ(o) · tanh(c'), c' = σ(f) · c + σ(i) · tanh(g), and return the cell; None if it does not match."""
     h, c, new_h, new_c = *(states[i] for i in order), *(after[i] for i in order)
     for out, squashed in operands_of(new_h, "Mul"):
         for kept, fresh in operands_of(new_c, "Add") if argument_of(squashed, "Tanh") is new_c else ():
@@ -245,7 +253,7 @@ def _lstm(x: Value, states: Sequence[Value], after: Sequence[Value], order: tupl
 
 
 def _gru(x: Value, h: Value, new: Value) -> RecurrentCell | None:
-    """h' = z · h + (1 - z) · tanh(g), where g is a sum of x and r · h, or of x and r · (a sum of h)."""
+    """Match h' = z · h + (1 - z) · tanh(g), where g is a sum of x and r · h, or of x and r · (a sum of h)."""
     for update, old, candidate in _blends(new):
         argument, z = argument_of(candidate, "Tanh"), argument_of(update, "Sigmoid")
         if old is h and argument is not None and z is not None and (gru := _reset(x, h, z, argument)) is not None:
@@ -282,7 +290,7 @@ def _reset(x: Value, h: Value, z: Value, argument: Value) -> RecurrentCell | Non
 
 
 def _rnn(x: Value, h: Value, new: Value) -> RecurrentCell | None:
-    """h' = tanh(a sum of x and h)."""
+    """Match h' = tanh(a sum of x and h), and return the cell; None if it does not match."""
     return _of_gates("RNN", x, h, [argument_of(new, "Tanh")], (0,))
 
 
@@ -364,7 +372,7 @@ def _itself(value: Value) -> AffineSum:
 
 
 def _is_whole(part: Value, total: Value) -> bool:
-    """Whether a term is not repeated in the sum, unless it is a constant."""
+    """Return whether a term is not repeated in the sum, unless it is a constant."""
     return part.type.rank > 0 and (_known(part) is not None or part.type.shape[-1] == total.type.shape[-1])
 
 

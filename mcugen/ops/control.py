@@ -186,7 +186,7 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
         return self.steps * work(self.body)
 
     def _split(self, items: Sequence[T]) -> tuple[Sequence[T], Sequence[T], Sequence[T], Sequence[T]]:
-        """Condition (or nothing), states, walked tensors and the rest: of inputs, or of the body's outputs."""
+        """Split the node's inputs into the condition (if there is one), states, sliced tensors, and whole tensors."""
         first = int(self.conditional)
         second = first + self.states
         third = second + len(self.taken)
@@ -206,7 +206,7 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
         return tuple(plain(t) for t in (*(v.type for v in results), *whole))
 
     def _results(self, items: Sequence[T]) -> tuple[Sequence[T], Sequence[T], Sequence[T]]:
-        """Condition (or nothing), states and parts among the body's results."""
+        """Split the body's results into the condition (if there is one), states, and slices of stacked tensors."""
         first, second = int(self.conditional), int(self.conditional) + self.states
         return items[:first], items[first:second], items[second:]
 
@@ -430,7 +430,10 @@ def _stored(node: OnnxNode, index: int) -> Value:
 
 
 def _as(graph: Graph, value: Value, dtype: DType | None) -> Value:
-    """`value` in float32 or a half, if it is in one of those and `dtype` names another: one side had lost track."""
+    """Return `value` as float32 or as the 16-bit float `dtype`, if it is one of these types and `dtype` is another.
+
+    The two sides of a branch or the states of a loop may disagree on which of these types a value has.
+    """
     own_dtype = value.type.dtype
     both = dtype is not None and {own_dtype, dtype} <= {DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16}
     if dtype is None or dtype is own_dtype or not both:
@@ -715,17 +718,17 @@ class _LoopBody:
 
     @property
     def conditional(self) -> bool:
-        """Whether the number of steps is known only at run time."""
+        """Return whether the number of steps is known only at run time."""
         return self.of.cond is not None or (self.cond is not None and self.cond.data is None)
 
     @property
     def ends_at_once(self) -> bool:
-        """Whether the first step is the last."""
+        """Return whether the first step is the last."""
         return self.cond is not None and self.cond.data is not None and not self.cond.data.any()
 
     @property
     def changes_shapes(self) -> bool:
-        """Whether a state has another shape after a step."""
+        """Return whether a state has another shape after a step."""
         return any(v.type.shape != s.type.shape for v, s in zip(self.states, self.of.initial, strict=True))
 
     def walks(self) -> list[Walk]:

@@ -45,13 +45,27 @@ from mcugen.ops.weighted import by_output_channels, have_channels_alone, integer
 
 
 def unfold(window: Window, groups: int, x: Array, kernel: Shape) -> Array:
-    """Return the im2col matrices of a channels-last array, [groups, positions, C/groups · taps]."""
+    """Return the im2col matrices of a channels-last array, [groups, positions, C/groups · taps].
+
+    Args:
+        window: Strides, padding and dilations.
+        groups: Number of groups of channels.
+        x: Input, [N, *space, C].
+        kernel: Spatial sizes of the kernel.
+    """
     patches = window.patches(x, kernel, 0)
     return patches.reshape(math.prod(patches.shape[: x.ndim - 1]), groups, -1).transpose(1, 0, 2)
 
 
 def correlate(window: Window, groups: int, x: Array, w: Array) -> Array:
-    """Compute a convolution of channels-last arrays without bias; floats are rounded once, integers are exact."""
+    """Compute a convolution of channels-last arrays without bias; floats are rounded once, integers are exact.
+
+    Args:
+        window: Strides, padding and dilations.
+        groups: Number of groups of channels.
+        x: Input, [N, *space, C].
+        w: Weights, [O, *kernel, C/groups].
+    """
     kernel = w.shape[1:-1]
     sums = _products(unfold(window, groups, x, kernel), w)
     return sums.reshape(x.shape[0], *window.output(x.shape[1:-1], kernel), len(w))
@@ -133,7 +147,7 @@ class Conv(
         return self._turned(y if self.clamp is None else np.clip(y, *self.clamp).astype(sums.dtype))
 
     def _sums(self, x: Array, w: Array) -> Array:
-        """Channels last."""
+        """Return the sums of products, channels last."""
         perm = to_channels_last(x.ndim)
         x, w = (a if self.is_channels_last else a.transpose(perm) for a in (x, w))
         return correlate(self.window, self.groups, x, w)
@@ -450,6 +464,6 @@ def has_fast_kernel(node: OnnxNode) -> bool:
 
 
 def _is_fixed(value: Value) -> bool:
-    """Whether it depends on constants alone (perhaps through a Dequantize that is not folded yet)."""
+    """Return whether it depends on constants alone (perhaps through a Dequantize that is not folded yet)."""
     producer = value.producer
     return value.is_constant or (producer is not None and all(v is None or _is_fixed(v) for v in producer.inputs))

@@ -136,7 +136,7 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
         return replace(self.window, before=before, after=after) if min((*before, *after), default=0) >= 0 else None
 
     def _turned_weights(self, graph: Graph, node: Node, w: Value) -> Value | None:
-        """Constants, or dequantized ones, as [O, C/groups, *kernel], the last tap first; None of computed weights."""
+        """Return weights as [O, C/groups, *kernel] with reversed taps; None for computed weights."""
         taps = tuple(range(2, w.type.rank))
         if w.data is not None:
             return graph.constant(f"{w.name}.turned", np.flip(swap_channels(w.data, self.groups), taps).copy())

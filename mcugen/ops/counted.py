@@ -80,7 +80,7 @@ def counted(graph: Graph, step: Value, states: Iterable[State], cond: Value | No
 
 
 def _following(graph: Graph, known: set[Value]) -> set[Value]:
-    """All that is computed of what is known, that itself included."""
+    """Return `known` and all values that are computed only from known values and constants."""
     known = set(known)
     for node in graph.nodes:
         if not node.op.bodies and all(v is None or v.is_constant or v in known for v in node.inputs):
@@ -99,7 +99,7 @@ def _needed(nodes: list[Node], values: Iterable[Value | None]) -> list[Node]:
 
 
 def _played(nodes: list[Node], step: Value, counters: list[State], cond: Value | None, max_steps: int) -> Counted:
-    """Step by step, as long as the condition holds."""
+    """Evaluate the nodes step by step, as long as the condition holds, and return the steps and counters."""
     now = {s.read: s.first for s in counters if s.first is not None}
     numbers, steps, goes_on = set(now), 0, True
     while goes_on and steps < max_steps:

@@ -50,7 +50,7 @@ class Dynamic(Operator):
     size: int = 0
 
     def _sized(self, sig: Signature, *arrays: Array, size: int) -> tuple[Array, ...]:
-        """Results of the actual size, filled up with zeros or cut to the assumed one."""
+        """Return results of the actual size, filled up with zeros or cut to the assumed size, and the size itself."""
         shapes = [t.shape for t in sig.outputs[:-1]]
         return (*map(_fitted, arrays, shapes), np.array([size], np.int32))
 
@@ -183,7 +183,7 @@ class Unique(Dynamic):
         return [r for r, is_wanted in zip(results, self.wanted, strict=True) if is_wanted]
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the input's type with `size` entries, the wanted int64 vectors, and the type of the actual size."""
+        """Return the input's type with `size` entries, the selected int64 vectors, and the type of the actual size."""
         (x,) = required(inputs)
         shape = (*x.shape[: self.axis], self.size, *x.shape[self.axis + 1 :])
         lengths = (self.size, x.shape[self.axis], self.size)
@@ -284,7 +284,7 @@ def _corners(boxes: Array, is_centered: bool) -> Array:
 
 
 def _overlap(corners: Array, chosen: int) -> Array:
-    """Intersection over union of every box with one."""
+    """Return the intersection over union of every box with one box."""
     one = corners[chosen]
     extent = np.minimum(corners[:, 2:], one[2:]) - np.maximum(corners[:, :2], one[:2])
     shared = extent.clip(0).prod(1)

@@ -342,7 +342,7 @@ class Stack(Elementwise):
 
 
 def _emit_steps(node: Node, steps: Sequence[Step], builder: Builder) -> None:
-    """One instruction for a node that computes `steps` on its inputs."""
+    """Emit one instruction that computes `steps` on the node's inputs."""
     tables = node.op.tables if isinstance(node.op, Elementwise) else frozenset()
     scalar = Scalars(builder.features)
     plain = _expressions(node, steps, tables, scalar)
@@ -354,7 +354,7 @@ def _emit_steps(node: Node, steps: Sequence[Step], builder: Builder) -> None:
 
 
 def _expressions(node: Node, steps: Sequence[Step], tables: frozenset[int], scalar: Scalars) -> list[Typed]:
-    """Each step, of the variables before it."""
+    """Return the type and the expression of each step; operands are variables for inputs and earlier steps."""
     types = [node.input(i).type for i in range(len(node.inputs))]
     args = [_argument(f"t{i}" if i in tables else f"v{i}", t, i in tables) for i, t in enumerate(types)]
     typed_steps = []
@@ -373,7 +373,7 @@ def _argument(name: str, tensor: TensorType, is_table: bool = False) -> Expressi
 
 
 def _vectors(node: Node, steps: Sequence[Step], tables: frozenset[int], scalar: Scalars) -> list[Typed] | None:
-    """Each step of four elements by Helium, if all of them can be."""
+    """Return the type and the Helium expression of each step; None if a step has none."""
     types = [node.input(i).type for i in range(len(node.inputs))]
     dtypes = [t.dtype for i, t in enumerate(types) if i not in tables] + [step.dtype for step in steps]
     if not all(dtype in mve.TYPES for dtype in dtypes):

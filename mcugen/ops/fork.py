@@ -117,7 +117,7 @@ class Forked(Operator):
                     self._put(node, builder, aside=True)
 
     def _put(self, node: Node, builder: Builder, *, aside: bool) -> None:
-        """Portions become parts of the output."""
+        """Move the results of shares to their places in the output, if they are not there already."""
         for share in self.shares:
             if share.aside is aside and share.makes.pitch is None:
                 part, at = builder.buffer(share.body.outputs[0]), share.makes.at * self.output.dtype.nbytes
@@ -154,7 +154,10 @@ def _lanes(part: Run) -> Lanes:
 
 
 def _declare(marker: Instr, instrs: Sequence[Instr], results: Sequence[Buffer]) -> None:
-    """Lets the marker say what portions' results may lie over: what only the instructions read that make them."""
+    """Declare at the fork marker which inputs the results of the shares may overlap.
+
+    An input may be overlapped if only the instructions that compute the result read it.
+    """
     inside = [i for i in instrs[next(i for i, instr in enumerate(instrs) if instr is marker) + 1 :] if i.kernel != MOVE]
     operands, overlaps, inplace = list[Operand](), list[Overlap](), list[tuple[str, str]]()
     for result in dict.fromkeys(results):
@@ -212,7 +215,7 @@ def forked(node: Node, division: Division, stages: Stages) -> Forked | None:
 
 
 def _splits_words(part: Run, dtype: DType) -> bool:
-    """Whether it begins within a word, or some of its lanes begin or end there."""
+    """Return whether it begins within a word, or some of its lanes begin or end there."""
     places = (part.at,) if part.pitch is None else (part.at, part.shape[-1], part.pitch)
     return any(place * dtype.nbytes % WORD for place in places)
 
@@ -241,7 +244,7 @@ def _body(node: Node, portion: Portion, suffix: str) -> Graph:
 
 
 def _constant(body: Graph, value: Value, part: Run | None) -> Value:
-    """All of a constant, or some entries of its axis 0, with their scales."""
+    """Return a constant, or some entries of its axis 0, with the scales of these entries."""
     assert value.data is not None
     if part is None:
         return body.constant(value.name, value.data, value.type.quant, value.type.dtype)

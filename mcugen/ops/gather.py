@@ -121,7 +121,7 @@ class Taking(Movement):
 
 
 def _emit_gather(node: Node, builder: Builder, outer: int, depths: Shape, run: int, shared: bool) -> None:
-    """y[o][j] = the run of x[o] at index[o][j] (index[j] if `shared`); x[o] has `depths` runs."""
+    """Emit y[o][j] = the run of x[o] at index[o][j] (index[j] if `shared`), where x[o] has `depths` runs."""
     x, index = node.input(0), node.input(1)
     known, strides = _lies_within(index, depths), [stride * run for stride in dense_strides(depths)]
     count = index.type.count // len(depths) // (1 if shared else outer)
@@ -148,7 +148,7 @@ def _emit_gather(node: Node, builder: Builder, outer: int, depths: Shape, run: i
 
 
 def _lies_within(index: Value, depths: Shape) -> bool:
-    """Whether indices are constant and need no check."""
+    """Return whether indices are constant and need no check."""
     if index.data is None:
         return False
     rows = index.data.reshape(-1, len(depths))

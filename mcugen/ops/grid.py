@@ -132,7 +132,7 @@ class GridSample(Operator):
 
 
 def _reflect(at: Array, low: Array, high: Array) -> Array:
-    """Into [low, high] as by mirrors there; NaN and infinity go to low."""
+    """Reflect positions at the ends of [low, high] until they are inside; NaN and infinity become low."""
     span = high - low
     if span <= 0:
         return np.full_like(at, low)
@@ -267,7 +267,7 @@ class DeformConv(Operator):
 
 
 def _bilinear(x: Array, row: Array, column: Array) -> Array:
-    """x [N, G, C, H, W] at rows and columns [N, G, *points] → [N, G, C, *points]; 0 outside."""
+    """Sample x [N, G, C, H, W] at rows and columns [N, G, *points]; return [N, G, C, *points], 0 outside."""
     height, width = x.shape[-2:]
     n, g = (i.reshape(*x.shape[:2], *[1] * (row.ndim - 2)) for i in np.indices(x.shape[:2]))
     near = (row > -1) & (row < height) & (column > -1) & (column < width)

@@ -70,8 +70,11 @@ class Descend(Operator):
         builder.call(node, Call(DESCEND, operands, params, [options], inplace=[("y", "w")], variant=dtype.tag))
 
 
-STEP_BITS, MAX_CODE_STEP = 20, 2**30
-"""Bits of fraction of a step of codes, and its limit: 32 bits hold codes and steps."""
+STEP_BITS = 20
+"""Number of fraction bits of a gradient step on int8 weights."""
+
+MAX_CODE_STEP = 2**30
+"""Limit of the magnitude of a gradient step, in units of 2^-STEP_BITS, so that weight and step fit in 32 bits."""
 
 
 @dataclass(frozen=True)

@@ -336,7 +336,7 @@ _KERNELS = tuple(kernel.name for op in (Dense, MatMul) for kernel in op.kernels)
 
 
 def _require_numbers(node: OnnxNode, *values: Value) -> None:
-    """Operands of one arithmetic type."""
+    """Refuse operands that are not of one arithmetic type."""
     allowed = [dtype for dtype in DType if dtype.is_float or dtype.is_integer]
     for value in values:
         node.require_dtype(value, *(allowed if value is values[0] else [values[0].type.dtype]))
@@ -365,7 +365,7 @@ def _import_gemm(node: OnnxNode) -> list[Value]:
 
 
 def _scaled(node: OnnxNode, value: Value, factor: float, suffix: str) -> Value:
-    """Integers by a factor that is no whole number are cut off."""
+    """Multiply by a factor; integers are truncated if the factor is not an integer."""
     dtype = value.type.dtype
     if factor == 1.0:
         return value
@@ -417,7 +417,10 @@ def _import_einsum(node: OnnxNode) -> list[Value]:
 
 
 def _parse_equation(node: OnnxNode, equation: str, values: Sequence[Value]) -> tuple[list[_Term], str]:
-    """Operands and output by labels; the axes of an ellipsis are called by digits and the like, aligned at the end."""
+    """Return the labels of each operand and of the output.
+
+    The axes of an ellipsis get unused labels, aligned at the end.
+    """
     left, arrow, right = equation.replace(" ", "").partition("->")
     texts = left.split(",")
     node.require(len(texts) == len(values), "every operand needs a term", f"'{equation}' of {len(values)}")
@@ -443,7 +446,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def _diagonal(node: OnnxNode, term: _Term) -> _Term:
-    """Repeated labels: both axes become one, of which every (n + 1)th element is taken."""
+    """Replace two axes with the same label by their diagonal: every (n + 1)-th element of the merged axis."""
     value, labels = term.value, term.labels
     while twice := next((label for label in labels if labels.count(label) > 1), ""):
         first, second = labels.index(twice), labels.rindex(twice)
@@ -470,7 +473,7 @@ def _summed(node: OnnxNode, term: _Term, needed: set[str]) -> _Term:
 
 
 def _spread(node: OnnxNode, term: _Term, labels: str, sizes: Mapping[str, int]) -> _Term:
-    """Axes of length 1 stretched to the length that they have elsewhere."""
+    """Expand axes of length 1 to the length that their label has in other operands."""
     shape = tuple(
         sizes[label] if label in labels else size
         for label, size in zip(term.labels, term.value.type.shape, strict=True)
@@ -480,7 +483,7 @@ def _spread(node: OnnxNode, term: _Term, labels: str, sizes: Mapping[str, int]) 
 
 
 def _product(node: OnnxNode, x: _Term, y: _Term, needed: set[str], sizes: Mapping[str, int]) -> _Term:
-    """Σ x·y over the shared labels that are needed no more, as a batch of matrix products."""
+    """Return Σ x·y over the shared labels that are not needed any more, as a batch of matrix products."""
     shared = "".join(label for label in x.labels if label in y.labels)
     x, y = (_spread(node, term, shared, sizes) for term in (x, y))
     batch = "".join(label for label in shared if label in needed)

@@ -746,7 +746,7 @@ def _import_split(node: OnnxNode) -> list[Value]:
 
 
 def _split_sizes(node: OnnxNode, axis: int) -> list[int]:
-    """Given, declared, or equal but for the last."""
+    """Return the sizes of the parts: as given, as declared, or equal except for the last one."""
     known = [t.shape[axis] for t in node.declared if t is not None and len(t.shape) > axis]
     if decided_shape(node, 1) is not None and len(known) == len(node.outputs):
         return known

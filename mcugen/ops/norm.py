@@ -178,7 +178,7 @@ class BatchNormalize(Operator):
 
 
 def _per_channel(node: OnnxNode, value: Value, rank: int) -> Value:
-    """One number a channel, aligned with axis 1."""
+    """Return a constant with one number per channel in a shape aligned with axis 1."""
     return reshaped(node, value, (1, value.type.count) + (1,) * (rank - 2), f"{value.name}.aligned")
 
 
@@ -192,14 +192,14 @@ def _trailing(node: OnnxNode, index: int, x: TensorType) -> Value | None:
 
 
 def _statistics(node: OnnxNode, x: Value, axes: Sequence[int]) -> tuple[Value, Value]:
-    """Mean and variance over `axes`, which stay as dimensions of size 1."""
+    """Return mean and variance over `axes`, which stay with length 1."""
     mean = emit_reduce(node, x, "mean", axes, "mean")
     centered = node.emit(Binary("Sub"), x, mean, suffix="centered")
     return mean, emit_reduce(node, node.emit(Binary("Mul"), centered, centered, suffix="square"), "mean", axes, "var")
 
 
 def _inverse_deviation(node: OnnxNode, variance: Value, suffix: str = "inverse") -> Value:
-    """1 / √(variance + epsilon)."""
+    """Return 1 / √(variance + epsilon)."""
     epsilon = node.constant("epsilon", np.asarray(node.attr("epsilon", 1e-5), variance.type.dtype.numpy))
     root = node.emit(Unary("Sqrt"), node.emit(Binary("Add"), variance, epsilon, suffix="shifted"), suffix="deviation")
     return node.emit(Unary("Reciprocal"), root, suffix=suffix)

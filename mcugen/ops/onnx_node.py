@@ -245,7 +245,14 @@ class OnnxNode:
             )
 
     def emit(self, op: Operator, *inputs: Value | None, types: Sequence[TensorType] = (), suffix: str = "") -> Value:
-        """Add a node with one output to the graph and return the output."""
+        """Add a node with one output to the graph and return the output.
+
+        Args:
+            op: Operator with its attributes.
+            inputs: Operands; None for an absent optional one.
+            types: Type of the output, as a sequence of one; inferred if empty.
+            suffix: End of the output's name, for values that are not the ONNX node's own output.
+        """
         name = f"{self.outputs[0]}.{suffix}" if suffix else self.outputs[0]
         origin = (self.name or self.outputs[0],)
         return self.graph.add(op, inputs, origin, names=[name], types=types).output
@@ -269,7 +276,13 @@ class OnnxNode:
         return self.composition(op_type, inputs, outputs, domain, **attributes)
 
     def constant(self, suffix: str, data: Array, quant: QuantParams | None = None) -> Value:
-        """Add a constant named after this node's first output and `suffix`."""
+        """Add a constant named after this node's first output, with `suffix` appended.
+
+        Args:
+            suffix: End of the name.
+            data: Elements.
+            quant: Scale and zero point of quantized elements.
+        """
         return self.graph.constant(f"{self.outputs[0]}.{suffix}", data, quant)
 
 
@@ -432,7 +445,17 @@ def onnx_operator(
     keeps_halves: bool = False,
     takes_strings: bool = False,
 ) -> Callable[[AnyImporter], AnyImporter]:
-    """Return a decorator that registers an importer of ONNX operators and what it supports (see Support)."""
+    """Return a decorator that registers a function as the importer of ONNX operators.
+
+    Args:
+        op_types: Names of the operators.
+        domain: Their domain; "" for ONNX's own.
+        types: Supported element types; empty for all that ONNX allows and C has.
+        kernels: Templates that compute the operator, in order of preference, for `mcugen operators`.
+        limits: What is not supported, in a few words.
+        keeps_halves: Whether 16-bit floats are passed as they are stored, instead of as float32.
+        takes_strings: Whether a constant list of strings is passed as int64 indices into the list.
+    """
     support = Support(tuple(types), tuple(kernels), limits, keeps_halves, takes_strings)
 
     def register(importer: AnyImporter) -> AnyImporter:

@@ -207,7 +207,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         builder.call(node, site.call(operands, [size, limits], [options, *loops], overlaps=overlaps, variant=variant))
 
     def _lower_as_read(self, node: Node, builder: Builder) -> None:
-        """Each weight is widened for four rows."""
+        """Lower to a kernel that widens each weight once for four rows."""
         sig, site = node.sig, Site(builder, node, DENSE_PACKED)
         codes, scales, *more = _constants(node)
         packed, rows = self._packed(codes, sig.output)
@@ -273,12 +273,12 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
 
 
 def _constants(node: Node) -> list[Array]:
-    """Codes, scales and, if there is one, bias."""
+    """Return the integer weights, the scales and, if there is one, the bias."""
     return constant_data(node.inputs[1:])
 
 
 def _overlaps(sig: Signature) -> list[Overlap]:
-    """Four rows of x are read again for each channel of y's, then one by one."""
+    """Return how y may overlap x: four rows of x are read again for each channel of y, other rows singly."""
     x, y = sig.input(0), sig.output
     rows, depth, channels = y.count // y.shape[-1], x.shape[-1], y.shape[-1]
     fours = rows // ROWS_PER_WEIGHT * ROWS_PER_WEIGHT

@@ -122,7 +122,7 @@ def _import_pad(node: OnnxNode) -> list[Value]:
 
 
 def _widths(node: OnnxNode, rank: int) -> tuple[list[int], list[int]]:
-    """Elements to add before and after each axis; negative ones are cropped."""
+    """Return the numbers of elements to add before and after each axis; negative numbers crop."""
     pads, declared_axes = node.ints("pads", 1) or [], node.ints("axes", 3)
     axes = normalize_axes(node, range(rank) if declared_axes is None else declared_axes, rank)
     node.require(len(pads) == 2 * len(axes), "there must be two widths per axis", f"{len(pads)} for {len(axes)} axes")
@@ -158,7 +158,7 @@ def _padded(node: OnnxNode, x: Value, before: Shape, after: Shape) -> Value:
 
 
 def _fits_float(data: Array) -> bool:
-    """Whether the element is the same as float32 and back (NaN too)."""
+    """Return whether the element survives a conversion to float32 and back (NaN does)."""
     value = data.reshape(-1)[:1]
     return bool(value.dtype.kind in "fV" and value.dtype.itemsize <= 4) or abs(int(value[0])) < 2**24
 

@@ -215,7 +215,7 @@ def _gelu_tanh(x: Expression) -> Expression:
 
 
 def _is_infinite(x: Expression, positive: Expression, negative: Expression) -> Expression:
-    """`positive` and `negative`: whether +inf and -inf count."""
+    """Return the test for infinities; `positive` and `negative` tell which of them count."""
     return both(both(equal(x, x), differ(x - x, 0)), select(x > 0, positive, negative) > 0)
 
 
@@ -316,7 +316,7 @@ class Unary(FunctionFamily, Saturating, Elementwise):
 
 
 def _divide(x: Expression, y: Expression) -> Expression:
-    """Integers are cut off towards zero; their quotient by 0 is 0."""
+    """Return the quotient; integers are truncated toward 0, and a division by 0 gives 0."""
     if x.dtype.is_float:
         return x / y
     quotient = Convert(x.dtype, select(equal(y, 0), 0, x / y))
@@ -356,12 +356,12 @@ def _power(x: Expression, y: Expression) -> Expression:
 
 
 def _greatest(x: Expression, y: Expression) -> Expression:
-    """NaN where one is."""
+    """Return the larger operand; NaN if one is NaN."""
     return select(either(x >= y, is_nan(x)) if x.dtype.is_float else x > y, x, y)
 
 
 def _least(x: Expression, y: Expression) -> Expression:
-    """NaN where one is."""
+    """Return the smaller operand; NaN if one is NaN."""
     return select(either(x <= y, is_nan(x)) if x.dtype.is_float else x < y, x, y)
 
 
@@ -476,14 +476,14 @@ class FixedSum:
         return None if self.wide else self.expression(x, y, scalar)
 
     def _whole(self) -> tuple[tuple[int, int], int, int]:
-        """Factors, offset and shift; without a shift where factors are whole numbers, which need no rounding."""
+        """Return factors, offset and shift; shift 0 if the factors are integers, which need no rounding."""
         if any(m % (1 << self.shift) for m in self.factors):
             return self.factors, self.offset, self.shift
         return (self.factors[0] >> self.shift, self.factors[1] >> self.shift), self.offset >> self.shift, 0
 
 
 def _rescaled(q: Expression, of: TensorType, out: TensorType, scalar: Scalars) -> Expression:
-    """Codes of `of` as codes of `out`."""
+    """Return integers of quantized type `of` as integers of equal reals in type `out`."""
     return q if same_codes(of, out) else Line.requantization(of, out).expression(q, scalar)
 
 
@@ -496,7 +496,10 @@ def _recoded(graph: Graph, value: Value | None, out: TensorType) -> Value | None
 
 
 def _coded(graph: Graph, value: Value | None) -> Value | None:
-    """Constant numbers as codes of 16 bits, as slopes are where nobody quantized them; other tensors stay."""
+    """Return a float constant quantized to int16; other tensors are returned unchanged.
+
+    It is used for slopes that the model does not quantize.
+    """
     if value is None or value.data is None or value.type.dtype is not DType.FLOAT32:
         return value
     largest = float(np.abs(value.data).max(initial=0.0))
@@ -549,7 +552,7 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
             super().lower(node, builder)
 
     def _emit_int8(self, node: Node, builder: Builder) -> bool:
-        """Whether there is a kernel of its own, and it was emitted."""
+        """Emit a dedicated kernel for quantized tensors and return True; return False if there is none."""
         sig, out = node.sig, node.output.type
         if not self.stands_alone(sig):
             return False

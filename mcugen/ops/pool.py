@@ -222,7 +222,7 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
         return True
 
     def _counts(self, sig: Signature) -> list[Array]:
-        """Divisors: per spatial axis, one factor an output position."""
+        """Return the divisors as one factor per spatial axis and output position."""
         return self._taps(self._last(sig.input(0))[1:-1], self.counted_before, self.counted_after)
 
     def _requantizer(self, sig: Signature) -> Requantizer:
@@ -333,7 +333,7 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
 
 
 def _is_positive(x: Value) -> bool:
-    """Whether no element can be below zero: by its type, or since its producer clamps it."""
+    """Return whether no element can be below zero: by its type, or since its producer clamps it."""
     if x.type.quant is not None:
         return x.type.quant.zero_point == x.type.dtype.limits[0]
     clamp = clamp_of(x.producer.op) if x.producer is not None else None
@@ -373,7 +373,7 @@ class DirectPool(FunctionFamily, Pool):
         return None
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type of the values, quantized only for a maximum, and of the positions if wanted."""
+        """Return the type of the values, quantized only for a maximum, and of the positions if `order` is set."""
         (out,) = super().infer(*inputs)
         out = out if self.moves_data else out.with_quant(None)
         return (out, replace(out, dtype=DType.INT64, quant=None)) if self.order else (out,)
@@ -450,12 +450,12 @@ class DirectPool(FunctionFamily, Pool):
 
     @property
     def _widens(self) -> bool:
-        """Whether taps in the padding count."""
+        """Return whether taps in the padding count."""
         return any(self.counted[0] + self.counted[1])
 
     @property
     def _is_general(self) -> bool:
-        """Whether an Lp norm takes powers."""
+        """Return whether an Lp norm takes powers."""
         return self.function == "lp" and self.p not in (1, 2)
 
     def _direct_params(self, space: Shape, dtype: DType) -> DirectParams:
@@ -477,7 +477,7 @@ class DirectPool(FunctionFamily, Pool):
         )
 
     def _order(self, x: Shape, y: Shape) -> Traversal:
-        """Element by element."""
+        """Return the order in which elements of x are read and elements of y are written: one by one."""
         w = self.window
         walks = zip(y[2:], w.strides, w.before, w.dilations, dense_strides(x)[2:], strict=True)
         axes = [first_taps(*walk) * pitch for *walk, pitch in walks]

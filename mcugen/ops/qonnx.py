@@ -86,7 +86,7 @@ def _import_quant(node: OnnxNode) -> list[Value]:
 
 
 def _grid(node: OnnxNode, low: float, high: float) -> tuple[Array, int] | None:
-    """Scales and zero point of codes that 16 bits hold, rounded half to even; None: there is no such type."""
+    """Return scales and zero point for values of at most 16 bits, rounded half to even; None if impossible."""
     scale, zero, x = node.input(1).data, node.input(2).data, node.input(0)
     even = _text(node, "rounding_mode", "ROUND").upper() in ("ROUND", "HALF_EVEN")
     if scale is None or zero is None or not even or not any(_holds(t, low, high) for t in (np.int16, np.uint16)):
@@ -107,7 +107,7 @@ def _holds(kind: type, low: float, high: float) -> bool:
 
 
 def _constant_codes(node: OnnxNode, x: Array, scale: Array, zero: int, limits: tuple[float, float]) -> Value:
-    """Weights behind a Dequantize, for integer layers to find."""
+    """Return constant weights behind a Dequantize, where integer layers look for them."""
     codes = np.clip(np.rint(x / scale + np.float32(zero)), *limits) - zero
     fits = np.abs(codes).max(initial=0) < 128
     axis = next((a for a, size in enumerate(scale.shape) if size > 1), None)
@@ -116,7 +116,7 @@ def _constant_codes(node: OnnxNode, x: Array, scale: Array, zero: int, limits: t
 
 
 def _by_reals(node: OnnxNode, low: float, high: float) -> Value:
-    """(clip(round(x / scale + zero)) − zero) · scale."""
+    """Return (clip(round(x / scale + zero)) − zero) · scale, computed in float."""
     steps = node.call("Add", node.call("Div", node.input(0), node.input(1)), node.input(2))
     codes = node.call("Clip", _round(node, steps, "ROUND"), np.float32(low), np.float32(high))
     return node.call("Mul", node.call("Sub", codes, node.input(2)), node.input(1))

@@ -81,9 +81,14 @@ def _quant(scale: Array, zero_point: int, axis: int, rank: int) -> QuantParams:
 
 
 def emit_quantize(node: OnnxNode, real: Value, scale_at: int, suffix: str = "", default: DType = DType.UINT8) -> Value:
-    """Add a QuantizeLinear with the scale and zero point at inputs `scale_at` and `scale_at` + 1.
+    """Add a QuantizeLinear with the scale and zero point at two inputs of the node.
 
-    `default` is the type if no zero point is given.
+    Args:
+        node: Node that is imported.
+        real: Value that is quantized.
+        scale_at: Index of the input with the scale; the zero point is the next one.
+        suffix: End of the result's name.
+        default: Type if no zero point is given.
     """
     dtype = _quantized_dtype(node, scale_at, default)
     fits = _is_known(node, scale_at, whole=True) and real.type.dtype is DType.FLOAT32
@@ -102,7 +107,7 @@ def emit_quantize(node: OnnxNode, real: Value, scale_at: int, suffix: str = "", 
 
 
 def _emit_narrow_quantize(node: OnnxNode, real: Value, scale_at: int, dtype: DType, suffix: str) -> Value:
-    """Codes of fewer than 8 bits are int8 ones of reals that were clamped; those who want their type get a cast."""
+    """Quantize to fewer than 8 bits: clamp the reals, then quantize to int8; a Cast gives the narrow type."""
     scale, zero = _params(node, scale_at, node.attr("axis", 1), real.type, "output")
     quant = _quant(scale, int(zero.reshape(-1)[0]), 0, real.type.rank)
     ends = (float(np.float32((end - quant.zero_point) * quant.scale[0])) for end in dtype.limits)
@@ -138,7 +143,15 @@ def _code_dtype(node: OnnxNode, index: int) -> DType:
 
 
 def emit_dequantize(node: OnnxNode, q: Value, scale_at: int, suffix: str = "", axis: int = 0) -> Value:
-    """Add a DequantizeLinear of `q` with the scale and zero point at inputs `scale_at` and `scale_at` + 1."""
+    """Add a DequantizeLinear with the scale and zero point at two inputs of the node.
+
+    Args:
+        node: Node that is imported.
+        q: Value that is dequantized.
+        scale_at: Index of the input with the scale; the zero point is the next one.
+        suffix: End of the result's name.
+        axis: Axis of per-channel scales.
+    """
     if q.type.dtype is DType.FLOAT32:  # narrow floats, widened
         return _emit_plain_dequantize(node, q, scale_at, suffix, axis)
     q = _before_narrowing(q)
@@ -233,7 +246,7 @@ def _emit_plain_dequantize(node: OnnxNode, q: Value, scale_at: int, suffix: str,
 
 
 def _as_real(node: OnnxNode, value: Value, suffix: str) -> Value:
-    """float32 numbers of an integer tensor."""
+    """Return the numbers of an integer tensor as float32."""
     if value.type.dtype is DType.FLOAT32:
         return value
     return node.emit(Cast(DType.FLOAT32), value, suffix=f"{suffix}.real")
@@ -267,7 +280,7 @@ def _spread(node: OnnxNode, param: Value, x: TensorType, axis: int, suffix: str)
 
 
 def _dequantize_constant(node: OnnxNode, q: Value, scale: Array, zero: Array, axis: int, suffix: str) -> Value:
-    """Weights stay quantized constants behind a Dequantize, for integer kernels to find."""
+    """Add constant weights as quantized constants behind a Dequantize, where integer kernels look for them."""
     data, rank = q.type, q.type.rank
     assert q.data is not None
     stored, zeros = q.data, zero.astype(np.int64).reshape(-1)
@@ -352,7 +365,7 @@ def learn_quant(value: Value) -> None:
 
 
 def _only_moves(node: Node) -> bool:
-    """Whether its results are elements of its only input."""
+    """Return whether its results are elements of its only input."""
     return node.op.moves_data and not isinstance(node.op, Pad) and len(node.outputs) == len(node.inputs) == 1
 
 
@@ -468,7 +481,7 @@ def _import_conv_integer(node: OnnxNode) -> list[Value]:
 
 
 def _centered_weights(node: OnnxNode, zero: Value) -> Array | None:
-    """Constant weights of a ConvInteger less their zero points, if 32 bits hold their sums with any int16."""
+    """Return constant weights of a ConvInteger minus their zero points; None if sums with int16 exceed 32 bits."""
     w = node.input(1).data
     if w is None or zero.data is None:
         return None
@@ -478,7 +491,7 @@ def _centered_weights(node: OnnxNode, zero: Value) -> Array | None:
 
 
 def _emit_centered_conv(node: OnnxNode, zero: Value, weights: Array) -> Value:
-    """Σ (x − zx)(w − zw): of weights that fit a byte by _emit_padded_conv, else a convolution of int16 at scale 1."""
+    """Add Σ (x − zx)(w − zw): by _emit_padded_conv if the weights fit int8, else by an int16 convolution."""
     unit = QuantParams((1.0,), 0)
     padded_conv = _emit_padded_conv(node, zero, weights) if _is_int8(weights) else None
     if padded_conv is not None:
@@ -496,7 +509,7 @@ def _emit_centered_conv(node: OnnxNode, zero: Value, weights: Array) -> Value:
 
 
 def _emit_padded_conv(node: OnnxNode, zero: Value, weights: Array) -> Value | None:
-    """Σ x·w − zx · Σ w of an x that is padded with zx: no number needs more than a byte. None: x has another scale."""
+    """Add Σ x·w − zx · Σ w for an x that is padded with zx, so that int8 suffices; None if x has another scale."""
     window, unit = conv_window(node), QuantParams((1.0,), 0)
     padded = replace(node, inputs=(_zero_padded(node, zero, window),))
     real = _integer_operand(padded, 0, 1, "x").producer
@@ -515,7 +528,7 @@ def _emit_padded_conv(node: OnnxNode, zero: Value, weights: Array) -> Value | No
 
 
 def _zero_padded(node: OnnxNode, zero: Value, window: Window) -> Value:
-    """x with padding that stands for 0."""
+    """Return x with explicit padding that represents 0."""
     if not any((*window.before, *window.after)):
         return node.input(0)
     before, after = ((0, 0, *widths) for widths in (window.before, window.after))
@@ -547,11 +560,7 @@ def _whole_weights(node: OnnxNode) -> tuple[Array, Array] | None:
 
 
 def _emit_weighted_sums(node: OnnxNode, w: Array, zero: Array) -> Value:
-    """Σ (x − zx)(w − zw) = Σ x·v + (c − zw) · Σ x − zx · Σ (w − zw), v = w − c in int8: a dense layer at scale 1.
-
-    So weights stay as short as they are whatever is computed, as in models that are quantized dynamically. c is a zero
-    point that leaves int8, else 128 of uint8. Of the sums the second is a column, if c is not zw; the third constant.
-    """
+    """Add Σ (x − zx)(w − zw) as Σ x·v + (c − zw) · Σ x − zx · Σ (w − zw), with v = w − c in int8: a dense layer."""
     center = zero if _is_int8(w - zero) else np.asarray([128 * (node.input(1).type.dtype is DType.UINT8)])
     codes = node.constant("w.codes", (w - center).astype(np.int8), QuantParams((1.0,), 0))
     x = replace(node, inputs=(node.input(0), node.input(1)))
@@ -576,7 +585,7 @@ def _is_int8(codes: Array) -> bool:
 
 
 def _emit_integer_matmul(node: OnnxNode, a: tuple[int, int], b: tuple[int, int]) -> Value:
-    """Σ (a − za)(b − zb) in int32, each operand given by the inputs of matrix and zero point."""
+    """Add Σ (a − za)(b − zb) in int32, with inputs for each matrix and its zero point."""
 
     def centered(index: int, zero_at: int, suffix: str, rows: bool) -> Value:
         codes = node.emit(Cast(DType.INT32), node.input(index), suffix=f"{suffix}.wide")

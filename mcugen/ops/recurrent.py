@@ -305,7 +305,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         return [v for v, result in zip(node.outputs, self.results, strict=True) if result != "Y_c"]
 
     def _found(self, sig: Signature, arrays: Sequence[Array]) -> tuple[tuple[Array, ...], dict[str, list[Array]]]:
-        """Results, and what the steps compute by role."""
+        """Return the results, and the tensors that the steps compute by role."""
         y, states, steps = self._run(sig, arrays)
         by_name = {"Y": y.transpose(2, 0, 1, 3) if self.batch_first else y}
         by_name |= {f"Y_{state}": self._turned(value) for state, value in zip(self.states, states, strict=True)}
@@ -313,7 +313,10 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         return tuple(by_name[r] for r in self.results), inner
 
     def _run(self, sig: Signature, arrays: Sequence[Array]) -> tuple[Array, Array, list[dict[str, Array]]]:
-        """Y with steps before batch, the last states [states, directions, batch, hidden], and what was computed."""
+        """Return Y, the last states [states, directions, batch, hidden], and the tensors of all steps.
+
+        Y has steps before batch.
+        """
         present = (i for i, t in enumerate(sig.inputs) if t is not None)
         operands = dict(zip(present, arrays, strict=True))
         sizes = self.sizes(sig.input(X), sig.input(R))
@@ -367,7 +370,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         return {"projection": projection, "recurrence": recurrence, "gates": projection + recurrence}
 
     def _gate(self, values: Array, activation: Activation) -> Array:
-        """Clipped, then activated."""
+        """Return the activation of a gate's clipped sum."""
         return activation(values if math.isinf(self.clip) else np.clip(values, -self.clip, self.clip))
 
     def summed_bias(self, bias: Array) -> Array:
@@ -413,10 +416,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         )
 
     def _weights(self, node: Node, builder: Builder) -> dict[str, Buffer]:
-        """Operands w, r and bias, of all directions.
-
-        Constant matrices are interleaved by four rows, constant biases summed as far as the equations allow.
-        """
+        """Return the operands w, r and bias of all directions."""
         name, w, r = node.outputs[0].name, node.input(W), node.input(R)
         b = node.inputs[B] if len(node.inputs) > B else None
         if w.data is not None and r.data is not None:
@@ -440,7 +440,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         return [layer.options(functions)]
 
     def _functions(self, d: int, dtype: DType) -> DirectionActivations:
-        """C statements that apply each activation to a variable `@`."""
+        """Return C statements that apply each activation to a variable `@`."""
         x = Argument("@", dtype)
         clip = Parameter("p->clip", self.clip, dtype)
         clips = not math.isinf(self.clip)

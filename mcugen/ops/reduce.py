@@ -138,7 +138,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return (TensorType(shape, x.dtype, quant, x.layout),)
 
     def _count(self, x: TensorType) -> int:
-        """Elements that one result sees."""
+        """Return the number of elements that one result depends on."""
         return math.prod(x.shape[axis] for axis in self.axes)
 
     def _requantizer(self, sig: Signature) -> Requantizer | None:
@@ -444,7 +444,7 @@ def _axes(node: OnnxNode, x: TensorType) -> list[int]:
 
 
 def _without(node: OnnxNode, value: Value, axes: Sequence[int]) -> Value:
-    """keepdims=0: the reduced axes dropped."""
+    """Drop the reduced axes (keepdims=0)."""
     if node.attr("keepdims", 1):
         return value
     return node.emit(Reshape(tuple(s for axis, s in enumerate(value.type.shape) if axis not in axes)), value)

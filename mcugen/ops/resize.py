@@ -45,7 +45,7 @@ from mcugen.ops.pointwise import Unary
 
 
 def _changes_space(rank: int, changed: Sequence[int]) -> bool:
-    """Whether axes behind the first two of a tensor with space change, and only those."""
+    """Return whether axes behind the first two of a tensor with space change, and only those."""
     return rank in (3, 4) and min(changed, default=0) > 1
 
 
@@ -213,13 +213,13 @@ def _reread(order: Traversal) -> Traversal:
 
 
 def _fewest_bits(taps: Taps) -> int:
-    """Fraction bits that hold all weights of int8 tensors exactly."""
+    """Return the smallest number of fraction bits that represents all weights of int8 tensors exactly."""
     every = int(np.bitwise_or.reduce(taps.fixed(_LANE_BITS).astype(np.int64)))
     return next(bits for bits in range(_LANE_BITS + 1) if every % (1 << (_LANE_BITS - bits)) == 0)
 
 
 def _weight_bits(sig: Signature) -> int:
-    """Fraction bits of weights in tables."""
+    """Return the number of fraction bits of weights in tables."""
     return _LANE_BITS if sig.input(0).dtype is sig.output.dtype is DType.INT8 else _BITS
 
 
@@ -368,7 +368,10 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         builder.call(node, call)
 
     def _row_options(self, sig: Signature, walk: LinearWalk, features: frozenset[str]) -> ResizedRowOptions:
-        """Helium takes elements of a row one by one: with few channels, a pixel's own work would outweigh them."""
+        """Return the template options for rows.
+
+        Helium gathers elements of a row one by one; with few channels, the work per pixel would outweigh that.
+        """
         inner, both = walk.inner_size, sig.input(0).dtype is sig.output.dtype is DType.INT8
         if "mve" in features:
             return ResizedRowOptions(
@@ -416,7 +419,7 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         builder.call(node, Call(RESIZE_LINEAR_LANES, operands, params, [options], overlaps=free, variant=variant))
 
     def _walk(self, x: Shape, y: Shape) -> LinearWalk:
-        """Sizes and steps, of one axis or two."""
+        """Return the sizes and strides of the loops over one or two interpolated axes."""
         first, last, strides = self._axes[0], self._axes[-1], dense_strides(x)
         walk = LinearWalk(
             outer_size=math.prod(x[:first]),
@@ -439,7 +442,7 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         )
 
     def _rescaling(self, sig: Signature) -> Rescaling:
-        """One half and the zero point of y have no bits below the upper word of a product: nothing carries over."""
+        """Return the requantization as parameters: its offset has no bits below the upper word of a product."""
         requantize = self._requantizer(sig)
         zero_point, has_zero = sig.input(0).q.zero_point, sig.input(0).dtype is DType.INT8
         return Rescaling(
@@ -455,7 +458,7 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         return CodesOptions(pair=len(self._axes) == 2, y_t=sig.output.dtype.c, low=low, high=high, fine=fine)
 
     def _order(self, walk: LinearWalk, block: int = 1) -> Traversal:
-        """Position by position, some elements at a time."""
+        """Return the order in which x is read and y is written: position by position, `block` elements at a time."""
         low = [np.asarray(taps.low) for taps in self.taps if taps is not None]
         walks = [np.arange(walk.outer_size) * walk.x_block_size]
         if walk.first_stride is not None and walk.middle_size is not None and walk.middle_stride is not None:
@@ -463,7 +466,10 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         return Traversal.pixels(nested(*walks, low[-1] * walk.inner_size), walk.inner_size, block)
 
     def _tables(self, node: Node, builder: Builder, letter: str, axis: int, run: int) -> dict[str, Buffer]:
-        """Places and weights of an axis' entries; if `run`, in 16 bits and for that many elements of each."""
+        """Add the tables of positions and weights of an axis.
+
+        With `run`, both have 16 bits and `run` entries for each position.
+        """
         taps, name = self.taps[axis], node.output.name
         assert taps is not None
         is_float = node.input(0).type.dtype.is_float
@@ -702,7 +708,7 @@ def _resized_axes(node: OnnxNode) -> dict[int, ResizedAxis]:
 
 
 def _by_sizes(node: OnnxNode, axes: Sequence[int]) -> dict[int, ResizedAxis] | None:
-    """Sizes are an input, or else follow from the declared shape of the result."""
+    """Return sizes that are an input, or that follow from the declared shape of the result."""
     if not node.has(3):
         return None
     shape, policy = node.input(0).type.shape, node.attr("keep_aspect_ratio_policy", "stretch")

@@ -74,7 +74,14 @@ MAX_GROUP_ENDS = 3
 def group_of(
     nodes: Sequence[Node], kept: Collection[Value] = (), *, is_narrow: bool = False, pairs: Collection[str] = ()
 ) -> Streamed | None:
-    """Return the row-by-row group of these consecutive nodes; None if they cannot form one. See RowGroups."""
+    """Return the row-by-row group of these consecutive nodes; None if they cannot form one.
+
+    Args:
+        nodes: The nodes, in order.
+        kept: Values that must be outputs of the group although no other node reads them.
+        is_narrow: Whether rows have no padding columns.
+        pairs: Names of outputs that are computed two rows at a time if possible.
+    """
     return RowGroups(nodes, kept, is_narrow=is_narrow, pairs=pairs).group(0, len(nodes))
 
 
@@ -188,7 +195,7 @@ class RowGroups:
         return self._known.setdefault(tuple(node for node, _ in unit.nodes), unit)
 
     def _goes_on(self, value: Value, window: RowWindow, units: Mapping[Value, _Unit]) -> bool:
-        """Whether a unit makes the rows that are read, one by one, and nobody else reads them."""
+        """Return whether a unit makes the rows that are read, one by one, and nobody else reads them."""
         if value not in units or len(value.uses) > 1 or value in self._kept:
             return False
         form = units[value].form
@@ -259,6 +266,9 @@ def _band(value: Value, window: RowWindow) -> TensorType:
 
 
 def _agree(readers: Sequence[RowWindow], step: int) -> bool:
-    """Whether all who leave a tensor find the same there; the newest row alone can be had again."""
+    """Return whether all layers that read beyond a tensor's ends expect the same values there.
+
+    Rows that are computed several per step cannot be repeated.
+    """
     outside = {(w.fill, w.repeats) for w in readers if w.leaves}
     return len(outside) < 2 and not (step > 1 and any(w.repeats for w in readers))

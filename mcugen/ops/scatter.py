@@ -234,7 +234,10 @@ def _box(index: Array, shape: Shape) -> list[tuple[int, int]] | None:
 
 
 def _with_part(graph: Graph, node: Node, x: Value, part: Value, box: Sequence[tuple[int, tuple[int, int]]]) -> Value:
-    """x with a box of it replaced, by the axes of the box that are left: what lies before, beside and behind."""
+    """Return x with a box of it replaced by `part`.
+
+    For each axis of the box, it concatenates the slices before, in and behind the box.
+    """
     shape = x.type.shape
     partial = [(axis, place) for axis, place in box if place[1] < shape[axis]]
     if not partial:

@@ -205,7 +205,7 @@ class Schedule:
         return self._progress[result, source]
 
     def _leave_out_unread(self) -> None:
-        """Rows outside of tensors that nobody reads any more: they kept the pace of those who do."""
+        """Drop events for rows outside of tensors that no later event reads."""
         last = {t: i for i, event in enumerate(self.events) if event.is_row for t, _ in self._reads[event.tensor]}
         self.events = [e for i, e in enumerate(self.events) if e.is_row or i < last.get(e.tensor, -1)]
 
@@ -504,7 +504,7 @@ class _Lowering:
         return window
 
     def _is_replaced(self, tensor: int) -> bool:
-        """Whether the next rows are all of the window."""
+        """Return whether each step overwrites the whole line buffer of a tensor."""
         return self.schedule.windows[tensor] == self.schedule.step(tensor) and not any(self.op.tensors[tensor].sides)
 
     def _next(self, tensor: int) -> Buffer:
@@ -537,14 +537,17 @@ class _Lowering:
             self.builder.call(self.node, Call(SHIFT_ROWS, {"x": window}, [params]))
 
     def _outside(self, tensor: int) -> None:
-        """Rows of padding go in; or the newest, which a shift leaves where it is, is there once more."""
+        """Append rows outside the tensor to its line buffer: filled rows, or the newest row once more.
+
+        After the shift, the newest row still stands in the last place, so that it is repeated.
+        """
         self._shift(tensor)
         if not self.schedule.repeats(tensor):
             step = self.schedule.step(tensor)
             self._fill(self._window(tensor), self.schedule.windows[tensor] - step, step, tensor)
 
     def _fill(self, window: Buffer, first: int, rows: int, tensor: int) -> None:
-        """Rows of padding."""
+        """Fill `rows` rows of a line buffer from row `first` on with the padding value."""
         count, fill = self.op.tensors[tensor].in_memory.count, self.op.fill(tensor)
         value = float(fill) if self.op.tensors[tensor].row.dtype.is_float else int(fill)
         params = FillParams(first_element=first * count, count=rows * count, fill_value=value)

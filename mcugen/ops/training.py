@@ -62,7 +62,7 @@ Update = Callable[[OnnxNode, Formula, list[Value]], list[Value]]
 
 
 def _update_each(node: OnnxNode, memories: int, update: Update) -> list[Value | None]:
-    """Every tensor for itself; results are grouped as inputs are."""
+    """Apply `update` to every tensor, and return the results grouped as the inputs are."""
     num_tensors = len(node.inputs) - _TENSORS
     if num_tensors <= 0 or num_tensors % (2 + memories):
         mismatch, rule = (

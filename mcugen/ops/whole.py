@@ -64,7 +64,7 @@ class Cut(Elementwise):
         return Convert(out.dtype, call(fn.CLAMP, y, low, high))
 
 
-def cut(numerator: int, denominator: int, low: int, high: int) -> Cut | None:
+def exact_cut(numerator: int, denominator: int, low: int, high: int) -> Cut | None:
     """Return the operator that computes min(max(⌊⌊x⌋ · numerator / denominator⌋, low), high) exactly.
 
     It is exact for every integer x and, if low ≥ 0, for every real x, as division by multiplication is (Granlund
@@ -133,7 +133,7 @@ _ROUNDS = 64
 """Iterations of the ternary search: enough for 31 bits."""
 
 
-def steps(function: Callable[[Array], Array], shape: tuple[int, ...], low: int, high: int) -> Steps | None:
+def exact_steps(function: Callable[[Array], Array], shape: tuple[int, ...], low: int, high: int) -> Steps | None:
     """Express non-decreasing functions of int32 as one multiplication and shift each.
 
     The result is exact: each result value begins at the same x as in the function. Return None if no multipliers

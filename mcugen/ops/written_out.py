@@ -38,7 +38,7 @@ class TensorPart:
         """Return the number of elements."""
         return self.whole.type.count // self.whole.type.shape[self.axis]
 
-    def moved(self, by: int) -> TensorPart:
+    def shifted(self, by: int) -> TensorPart:
         """Return the slice `by` positions further along the axis."""
         return replace(self, index=self.index + by)
 
@@ -80,10 +80,10 @@ class _Link:
     part: TensorPart
 
     def leads_to(self, other: _Link) -> bool:
-        """Whether the other is the step after this one."""
+        """Return whether the other is the step after this one."""
         return (
             other.step.before == self.step.after
-            and other.part in (self.part.moved(1), self.part.moved(-1))
+            and other.part in (self.part.shifted(1), self.part.shifted(-1))
             and other.step.found.is_same(self.step.found)
         )
 
@@ -131,7 +131,7 @@ def part_of(value: Value) -> TensorPart | None:
 
 
 def _alike(a: Value, b: Value) -> bool:
-    """Whether they have the same shape but for axes of one."""
+    """Return whether two values have the same shape, ignoring axes of length 1."""
     left, right = ([size for size in v.type.shape if size != 1] for v in (a, b))
     return left == right
 
@@ -142,7 +142,7 @@ def _layer(chain: Sequence[_Link]) -> UnrolledLayer:
     initial: tuple[Value | None, ...] = first.step.before
     outputs = [link.step.after[0] for link in chain]
     begin = first.part
-    earlier = begin.moved(-stride)
+    earlier = begin.shifted(-stride)
     size = begin.whole.type.shape[begin.axis]
     if 0 <= earlier.index < size and _starts(first, earlier):
         outputs.insert(0, first.step.before[0])
@@ -160,9 +160,9 @@ def _layer(chain: Sequence[_Link]) -> UnrolledLayer:
 
 
 def _starts(link: _Link, part: TensorPart) -> bool:
-    """Whether the states that a step reads are what it gives itself for another part, and states of zeros.
+    """Return whether the step before `link` reads `part` and states of zeros, so that it is the first step.
 
-    Exporters fold what zeros leave of a first step, so it is judged by its numbers.
+    Exporters fold what zeros leave of a first step, so it is recognized by its numbers on random inputs.
     """
     random = np.random.default_rng(0)
     for _ in range(_SAMPLES):

@@ -24,7 +24,7 @@ from mcugen.ops.movement import Pad
 from mcugen.ops.pointwise import Binary, Clamp, Unary
 from mcugen.ops.pool import AveragePool
 from mcugen.ops.reduce import Reduce
-from mcugen.ops.whole import ChannelCut, Cut, cut, steps
+from mcugen.ops.whole import ChannelCut, Cut, exact_cut, exact_steps
 from mcugen.passes.rewrite import Outcome, Rewriting, pattern
 
 _ROUNDED = (Unary("Floor"), Unary("Ceil"), Unary("Round"))
@@ -221,7 +221,7 @@ def cut_channels(graph: Graph, node: Node) -> Outcome:
             (numbers,) = link.op.evaluate(link.sig, numbers, *constants)
         return numbers.astype(np.int64) - zero
 
-    scaling = steps(codes, (1,) * (x.type.rank - len(shape)) + shape, op.low, op.high)
+    scaling = exact_steps(codes, (1,) * (x.type.rank - len(shape)) + shape, op.low, op.high)
     if scaling is None:
         return "no multiplication gives the same"
     multiplier = graph.constant(f"{x.name}.multiplier", scaling.multipliers.astype(np.int32))
@@ -294,7 +294,7 @@ def recognize_cut(graph: Graph, node: Node) -> Outcome:
     x, numerator, denominator, is_floor = fraction
     if x.type.dtype is DType.FLOAT32 and numerator == denominator == 1 and not stores:
         return False  # NaN would become a number.
-    op = cut(numerator, denominator, int(low), int(high)) if is_floor or low >= 0 else None
+    op = exact_cut(numerator, denominator, int(low), int(high)) if is_floor or low >= 0 else None
     if op is None:
         return "no multiplication gives the same"
     if stores:

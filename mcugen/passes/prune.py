@@ -56,7 +56,7 @@ def _computed(graph: Graph) -> Dropped:
 def constant_channels(graph: Graph) -> dict[Value, Array]:
     """Return, for each quantized tensor, an array with the constant value of each channel, NaN for other channels.
 
-    Values are stored integers. Tensors without constant channels are left out.
+    Values are stored integers.
     """
     constants: dict[Value, Array] = {}
     for value, (low, high) in bounds_of(graph).items():

@@ -25,7 +25,7 @@ MAX_WIDE_WEIGHT_SHARE = 0.2
 """Largest share of all weights (unused ones included) that may keep 8 bits."""
 
 KNAPSACK_STEPS = 1024
-"""Number of steps that sizes are rounded up to in the knapsack problem that chooses the layers with 8-bit weights."""
+"""Number of steps that a budget is divided into when layers with 8-bit weights are chosen (knapsack problem)."""
 
 MAX_FINALIST_NOISE_RATIO = 2.0
 """Largest estimated noise of a choice of layers that is tried with rounded weights, relative to the least estimate.
@@ -68,7 +68,7 @@ def weights_of(node: Node) -> list[Value]:
     return [node.input(index) for index in weight_axes(node.op)]
 
 
-def count(node: Node) -> int:
+def num_weights(node: Node) -> int:
     """Return the number of weights of a layer."""
     return sum(v.type.count for v in weights_of(node))
 
@@ -93,7 +93,7 @@ def choose_finalists(
     Returns:
         Each choice as names of the layers' outputs.
     """
-    sizes = {n: count(n) for n in layers}
+    sizes = {n: num_weights(n) for n in layers}
     return choose_layers(
         weight_noise(model, plan, layers, samples), sizes, MAX_WIDE_WEIGHT_SHARE * sum(sizes.values()), NUM_FINALISTS
     )
@@ -184,7 +184,7 @@ def stored_bytes(node: Node, plan: Plan) -> float:
 def num_stored_weights(node: Node, plan: Plan) -> int:
     """Return the number of a layer's weights in flash, without unused ones if the plan holds its quantized weights."""
     codes = plan.layers.get(node.outputs[0].name)
-    return count(node) if codes is None else stored_weights(codes).size
+    return num_weights(node) if codes is None else stored_weights(codes).size
 
 
 def weights_in_flash(model: FloatModel, plan: Plan) -> int:

@@ -42,8 +42,11 @@ BATCH_SAMPLES = 8
 FINETUNE_LEARNING_RATE = 0.01
 """Initial learning rate, in units of a weight's scale or, for a bias, of the output tensor's scale."""
 
-MOMENTUM, DECAY = 0.9, 0.99
-"""Decay rates of Adam's first and second moment."""
+MOMENTUM = 0.9
+"""Decay rate of Adam's first moment, per training step."""
+
+DECAY = 0.99
+"""Decay rate of Adam's second moment, per training step."""
 
 SUFFICIENT_SQNR_DB = 25.0
 """SQNR of the outputs, in dB, from which on fine-tuning is not needed, unless the user sets another limit."""

@@ -52,10 +52,9 @@ It is above 1 because the noise stands for the rounding of inputs only, while ev
 
 @dataclass
 class FloatModel:
-    """The fused float model in two forms, ONNX (`proto`) and HIR (`graph`).
+    """The fused float model in two forms, ONNX and HIR.
 
-    Tensors that both have bear the same name and hold the same numbers. `oracle` is the user's model, which other
-    programs run to compute the correct outputs.
+    Tensors that both forms have bear the same name and hold the same numbers.
 
     Attributes:
         proto: The model as ONNX, which ONNX Runtime runs.

@@ -68,7 +68,7 @@ class Moments:
             self._cross = self._cross + (real.astype(np.float64) - seen).swapaxes(1, 2) @ seen
 
     @property
-    def real(self) -> Array:
+    def float_mean(self) -> Array:
         """Return E[x], the mean row of the float model, [groups, depth]."""
         return np.asarray(self._real) / self._count
 
@@ -114,7 +114,7 @@ class Moments:
         """
         cross = np.asarray(self._cross, np.float64) / self._count
         if centred:
-            cross = cross - (self.real - self.quantized_mean)[:, :, None] * self.quantized_mean[:, None, :]
+            cross = cross - (self.float_mean - self.quantized_mean)[:, :, None] * self.quantized_mean[:, None, :]
         gram, depth = self.gram(centred), cross.shape[-1]
         kept = self._count / (self._count + VIRTUAL_ROWS_PER_DEPTH * depth)
         is_dead = np.trace(gram, axis1=1, axis2=2)[:, None, None] == 0

@@ -256,7 +256,7 @@ class OnnxWriter:
 
 
 def tensor_info(name: str, dtype: DType, shape: Sequence[int]) -> onnx.ValueInfoProto:
-    """Return the ONNX declaration (ValueInfoProto) of a model input or output."""
+    """Return the ONNX declaration (ValueInfoProto) of a model input or output of this name, type and shape."""
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype.value)), shape)
 
 

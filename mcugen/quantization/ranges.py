@@ -340,7 +340,7 @@ def refit_range(method: str, tensor: TensorProfile, dtype: DType, scheme: Scheme
 
 
 def clipping_share(tensor: TensorProfile, low: float, high: float) -> float:
-    """Return the share of elements outside [low, high], as far as the histogram shows it."""
+    """Return the share of elements outside [low, high], from 0 to 1, estimated from the histogram."""
     if tensor.low == tensor.high:
         return float(not low <= tensor.low <= high)
     share = np.concatenate([[0.0], np.cumsum(tensor.counts)]) / tensor.counts.sum()
@@ -390,7 +390,13 @@ def _noises(tensor: TensorProfile, scales: Array, zero_points: Array, dtype: DTy
 
 
 def expected_sqnr(tensor: TensorProfile, params: QuantParams, dtype: DType) -> float:
-    """Return the expected SQNR of the tensor itself in dB."""
+    """Return the expected SQNR of the tensor itself in dB, estimated from its histogram.
+
+    Args:
+        tensor: The profile.
+        params: The scale and the zero point.
+        dtype: The integer type.
+    """
     middle, counts = tensor.filled_bins
     signal = float(np.average(middle**2, weights=counts))
     noise = expected_noise(tensor, params, dtype)

@@ -72,7 +72,7 @@ class GraphWriter:
         return name
 
     def outputs(self, op_type: str, inputs: Sequence[str], names: Sequence[str], **attributes: object) -> Sequence[str]:
-        """Add a node with several outputs and return their names.
+        """Add a node with several outputs and return the outputs' names.
 
         Args:
             op_type: The ONNX operator.
@@ -84,11 +84,11 @@ class GraphWriter:
         return names
 
     def op(self, op_type: str, *inputs: str, out: str = "", **attributes: object) -> str:
-        """Add a node with one output and return its name."""
+        """Add a node with one output and return the output's name: `out`, or a new name."""
         name = out or f"{self.prefix}.{len(self.nodes)}.{op_type}"
         return self.outputs(op_type, inputs, [name], **attributes)[0]
 
-    def codes(self, real: str, role: str, out: str = "") -> str:
+    def quantize(self, real: str, role: str, out: str = "") -> str:
         """Add a QuantizeLinear with the scale and zero point of a role, and return its output.
 
         Args:
@@ -98,13 +98,13 @@ class GraphWriter:
         """
         return self.op("QuantizeLinear", real, *self._params(role), out=out)
 
-    def real(self, codes: str, role: str) -> str:
+    def dequantize(self, codes: str, role: str) -> str:
         """Add a DequantizeLinear of the quantized tensor `codes` with the parameters of a role; return its output."""
         return self.op("DequantizeLinear", codes, *self._params(role))
 
-    def rounded(self, real: str, role: str) -> str:
+    def fake_quantize(self, real: str, role: str) -> str:
         """Quantize and dequantize a float tensor with the parameters of a role, and return the rounded float tensor."""
-        return self.real(self.codes(real, role), role)
+        return self.dequantize(self.quantize(real, role), role)
 
     def weights(self, what: str, codes: Array, scales: Array) -> str:
         """Add quantized constants with one scale per index of the first axis, and return them dequantized.
@@ -118,7 +118,7 @@ class GraphWriter:
         zero = self.constant(f"{what}_zero_point", np.zeros(len(scales), codes.dtype))
         return self.op("DequantizeLinear", self.constant(what, codes), scale, zero, axis=0)
 
-    def shaped(self, x: str, shape: Shape, out: str = "") -> str:
+    def reshape(self, x: str, shape: Shape, out: str = "") -> str:
         """Add a Reshape of tensor `x` and return its output, which is called `out` if that is given."""
         return self.op("Reshape", x, self.constant("shape", np.asarray(shape, np.int64)), out=out)
 
@@ -207,7 +207,7 @@ class CellWriter:
 
     def projection(self, x: str) -> str:
         """Add the product of W with the step's input x, rounded to its storage type."""
-        return self.body.rounded(self.inner.times(self.body, x, self.body.stored["x"].quant), "projection")
+        return self.body.fake_quantize(self.inner.times(self.body, x, self.body.stored["x"].quant), "projection")
 
     def product(self, index: int, h: str, role: str) -> str:
         """Add the product of a part of R with a hidden state, rounded to its storage type.
@@ -218,7 +218,7 @@ class CellWriter:
             role: The role that h is stored as.
         """
         body = self.body
-        return body.rounded(self.recurrent[index].times(body, h, body.stored[role].quant), "recurrence")
+        return body.fake_quantize(self.recurrent[index].times(body, h, body.stored[role].quant), "recurrence")
 
     def parts(self, x: str, *gates: int) -> Sequence[str]:
         """Split a tensor of all gates into parts; each of `gates` is the number of gates in one part."""
@@ -226,15 +226,15 @@ class CellWriter:
 
     def sum(self, a: str, b: str) -> str:
         """Add a + b, rounded as the input of an activation function is stored."""
-        return self.body.rounded(self.body.op("Add", a, b), "gates")
+        return self.body.fake_quantize(self.body.op("Add", a, b), "gates")
 
     def sigmoid(self, x: str) -> str:
         """Add the sigmoid of x, a gate from 0 to 1, rounded to int16."""
-        return self.body.rounded(self.body.op("Sigmoid", x), "sigmoid")
+        return self.body.fake_quantize(self.body.op("Sigmoid", x), "sigmoid")
 
     def tanh(self, x: str) -> str:
         """Add the hyperbolic tangent of x, from -1 to 1, rounded to int16."""
-        return self.body.rounded(self.body.op("Tanh", x), "tanh")
+        return self.body.fake_quantize(self.body.op("Tanh", x), "tanh")
 
     def scaled(self, gate: str, x: str, role: str) -> str:
         """Add the product of a gate and a tensor, rounded as `role` is stored.
@@ -244,13 +244,13 @@ class CellWriter:
             x: The name of the tensor.
             role: The role that the product is stored as.
         """
-        return self.body.rounded(self.body.op("Mul", gate, x), role)
+        return self.body.fake_quantize(self.body.op("Mul", gate, x), role)
 
 
 def _rnn(cell: CellWriter, projection: str, states: Sequence[str]) -> list[str]:
     """Return h' = tanh(p + R h)."""
     total = cell.sum(projection, cell.product(0, states[0], "hidden"))
-    return [cell.body.codes(cell.body.op("Tanh", total), "hidden")]
+    return [cell.body.quantize(cell.body.op("Tanh", total), "hidden")]
 
 
 def _lstm(cell: CellWriter, projection: str, states: Sequence[str]) -> list[str]:
@@ -259,15 +259,15 @@ def _lstm(cell: CellWriter, projection: str, states: Sequence[str]) -> list[str]
     i, o, f, g = cell.parts(cell.sum(projection, cell.product(0, h, "hidden")), 1, 1, 1, 1)
     kept = cell.scaled(cell.sigmoid(f), c, "cell")
     fresh = cell.scaled(cell.sigmoid(i), cell.tanh(g), "cell")
-    new = body.codes(body.op("Add", kept, fresh), "cell")
-    squashed = cell.tanh(body.real(new, "cell"))
-    return [body.codes(body.op("Mul", cell.sigmoid(o), squashed), "hidden"), new]
+    new = body.quantize(body.op("Add", kept, fresh), "cell")
+    squashed = cell.tanh(body.dequantize(new, "cell"))
+    return [body.quantize(body.op("Mul", cell.sigmoid(o), squashed), "hidden"), new]
 
 
 def _gru(cell: CellWriter, projection: str, states: Sequence[str]) -> list[str]:
     """Return h' = g + z · (h - g), with z, r = σ(p + R h) and g = tanh(p + R (r · h)) or tanh(p + r · (R h + b))."""
     body, (h,) = cell.body, states
-    fed = body.rounded(h, "fed")
+    fed = body.fake_quantize(h, "fed")
     p_gates, p_fresh = cell.parts(projection, 2, 1)
     linear = len(cell.recurrent) == 1
     products = cell.product(0, fed, "fed")
@@ -275,8 +275,8 @@ def _gru(cell: CellWriter, projection: str, states: Sequence[str]) -> list[str]:
     z, r = (cell.sigmoid(x) for x in cell.parts(cell.sum(p_gates, r_gates), 1, 1))
     scaled = cell.scaled(r, r_fresh if linear else fed, "reset")
     fresh = cell.tanh(cell.sum(p_fresh, scaled if linear else cell.product(1, scaled, "reset")))
-    difference = body.rounded(body.op("Sub", h, fresh), "difference")
-    return [body.codes(body.op("Add", fresh, cell.scaled(z, difference, "difference")), "hidden")]
+    difference = body.fake_quantize(body.op("Sub", h, fresh), "difference")
+    return [body.quantize(body.op("Add", fresh, cell.scaled(z, difference, "difference")), "hidden")]
 
 
 STEP_WRITERS: dict[type[Recurrent], Callable[[CellWriter, str, Sequence[str]], list[str]]] = {
@@ -293,7 +293,7 @@ They take the step, its projection and its states as float tensors, and return t
 # ----------------------------------------------------------------------------------------------- whole layers
 
 
-def stores(op: Recurrent, ranges: Ranges, scheme: Scheme) -> dict[str, Stored]:
+def tensor_storage(op: Recurrent, ranges: Ranges, scheme: Scheme) -> dict[str, Stored]:
     """Return the integer storage of the tensors of a step, by role; "fed" is the hidden state that R is multiplied by.
 
     The scales of tensors that are int16 in every scheme are powers of two: scaling a product is then a shift.
@@ -358,7 +358,7 @@ class _Layer:
         )
         results = {f"Y_{s}": (name, STATE_ROLES[s]) for s, name in zip(self.op.states, names, strict=False)}
         results["Y"] = (names[-1], "hidden")
-        return {r: self.scope.real(*results[r]) for r in self.op.results}
+        return {r: self.scope.dequantize(*results[r]) for r in self.op.results}
 
     def _bias(self, d: int) -> Array | None:
         bias = self.node.inputs[B] if len(self.node.inputs) > B else None
@@ -371,7 +371,7 @@ class _Layer:
         axis = int(self.sizes.batch_first)
         if value is not None and value.data is None:
             number = self.scope.constant("direction", np.asarray(d, np.int64))
-            return self.scope.codes(self.scope.op("Gather", self.inputs[at], number, axis=axis), role)
+            return self.scope.quantize(self.scope.op("Gather", self.inputs[at], number, axis=axis), role)
         shape = (self.sizes.batch, self.sizes.hidden)
         real = np.zeros(shape, np.float32) if value is None or value.data is None else value.data.take(d, axis)
         stored = self.scope.stored[role]
@@ -381,7 +381,7 @@ class _Layer:
         """Return one step: it maps quantized states and an input to the next states, and gives h a second time."""
         body = GraphWriter(f"{self.scope.prefix}.{d}", self.scope.stored)
         roles = [*(STATE_ROLES[s] for s in self.op.states), "x"]
-        reals = [body.real(f"{body.prefix}.{role}", role) for role in roles]
+        reals = [body.dequantize(f"{body.prefix}.{role}", role) for role in roles]
         cell = CellWriter(body, self.sizes.hidden, self.inner(d), self.recurrent(d))
         after = STEP_WRITERS[type(self.op)](cell, cell.projection(reals[-1]), reals[:-1])
         after.append(body.op("Identity", after[0]))
@@ -436,7 +436,14 @@ def rounded_weights(node: Node, plan: Plan) -> dict[str, Array]:
     assert isinstance(node.op, Recurrent)
     sizes = node.op.sizes(node.input(X).type, node.input(R).type)
     layer = _Layer(
-        GraphWriter("", {**stores(node.op, ranges, scheme), "x": x}), node, node.op, sizes, (), "", scheme, moments
+        GraphWriter("", {**tensor_storage(node.op, ranges, scheme), "x": x}),
+        node,
+        node.op,
+        sizes,
+        (),
+        "",
+        scheme,
+        moments,
     )
     inner = [layer.inner(d).real for d in range(sizes.directions)]
     recurrent = [np.concatenate([m.real for m in layer.recurrent(d)]) for d in range(sizes.directions)]
@@ -471,13 +478,13 @@ def expand(
     op = node.op
     if not isinstance(op, Recurrent) or not op.can_expand(node):
         return None
-    scope = GraphWriter(f"{outputs[0]}.integer", {**stores(op, ranges, scheme), "x": x})
+    scope = GraphWriter(f"{outputs[0]}.integer", {**tensor_storage(op, ranges, scheme), "x": x})
     sizes = op.sizes(node.input(X).type, node.input(R).type)
-    layer = _Layer(scope, node, op, sizes, inputs, scope.codes(inputs[X], "x"), scheme, moments or {})
+    layer = _Layer(scope, node, op, sizes, inputs, scope.quantize(inputs[X], "x"), scheme, moments or {})
     directions = [layer.direction(d) for d in range(sizes.directions)]
     for result, name in zip(op.results, outputs, strict=True):
         shape = sizes.y_shape if result == "Y" else sizes.state_shape
         axis = int(sizes.batch_first) + (result == "Y")
-        parts = [scope.shaped(results[result], (*shape[:axis], 1, *shape[axis + 1 :])) for results in directions]
+        parts = [scope.reshape(results[result], (*shape[:axis], 1, *shape[axis + 1 :])) for results in directions]
         scope.op("Concat", *parts, out=name, axis=axis)
     return scope.nodes, scope.initializers

@@ -35,11 +35,14 @@ from mcugen.quantization.weights import effective_weights, layer_bias, layer_wei
 Shared = tuple[int, DType]
 """A set of layers with the same quantized weights (`Plan.shares`)."""
 
-MAX_INT8_REFINEMENT_SAMPLES, MAX_COMPENSATION_SAMPLES, MAX_COARSE_REFINEMENT_SAMPLES = 48, 128, 256
-"""Largest numbers of samples for 8-bit weights, for compensating 8-bit weights, and for weights of fewer bits.
+MAX_INT8_REFINEMENT_SAMPLES = 48
+"""Largest number of samples by which 8-bit weights are rounded."""
 
-Coarser weights gain more by knowledge of the inputs.
-"""
+MAX_COMPENSATION_SAMPLES = 128
+"""Largest number of samples by which 8-bit weights are rounded that compensate errors of earlier layers."""
+
+MAX_COARSE_REFINEMENT_SAMPLES = 256
+"""Largest number of samples by which weights of fewer bits are rounded, which gain most by knowledge of the inputs."""
 
 COMPENSATED_ERROR_SHARE = 0.5
 """Share of the error of earlier layers, as far as it shows in a layer's input, that the layer's weights compensate.
@@ -386,9 +389,9 @@ def _correct_bias(node: Node, codes: Codes, moments: Moments) -> Codes:
     The correction is reduced as far as the means are uncertain (`Moments.trust`).
     """
     real = layer_weights(node)[0]
-    weights = real.reshape(len(moments.real), -1, moments.real.shape[-1]).astype(np.float64)
+    weights = real.reshape(len(moments.float_mean), -1, moments.float_mean.shape[-1]).astype(np.float64)
     seen = (codes.weights * codes.steps).reshape(weights.shape)
-    error = weights @ moments.real[..., None] - seen @ moments.quantized_mean[..., None]
+    error = weights @ moments.float_mean[..., None] - seen @ moments.quantized_mean[..., None]
     bias, mended = layer_bias(node), moments.trust * error
     return codes if bias is None else replace(codes, bias=(bias + mended.reshape(bias.shape)).astype(np.float32))
 

@@ -56,8 +56,8 @@ At 31 dB the area under the ROC curve was up to 0.022 less than that of float32 
 COARSE_MARGIN_DB = 4.0
 """Margin in dB that is added to the doubtful SQNR for tensors that are quantized alone.
 
-The layers beside a tensor are raised if quantizing that tensor alone gives a lower SQNR than this sum. The noise of
-three such tensors makes the outputs doubtful.
+If quantizing one tensor alone gives a lower SQNR than this sum, the layers that compute and read it are raised. The
+noise of three such tensors makes the outputs doubtful.
 """
 
 INT16_ENOUGH_DB = 33.0

@@ -15,7 +15,7 @@ from mcugen.hir.graph import Graph
 from mcugen.hir.types import DType
 from mcugen.ops.conv import Conv
 from mcugen.ops.matmul import Dense
-from mcugen.ops.whole import Cut, cut, steps
+from mcugen.ops.whole import Cut, exact_cut, exact_steps
 
 
 def draw(*shape: int, most: int = 60, seed: int = 0) -> np.ndarray:
@@ -160,7 +160,7 @@ def test_a_cut_is_the_quotient(low: int) -> None:
     found = 0
     for _ in range(60):
         numerator, denominator = pick.randint(1, 70), pick.choice([2 ** pick.randint(1, 26), pick.randint(2, 2**26)])
-        op = cut(numerator, denominator, low, low + 255)
+        op = exact_cut(numerator, denominator, low, low + 255)
         if op is None or op.multiplier is None:
             continue
         found += 1
@@ -200,7 +200,7 @@ def test_steps_begin_where_each_code_does(most: int) -> None:
     fitted = 0
     for _ in range(8):
         factors, shifts = draw.integers(1, most, 6), draw.integers(-(10**6), 10**6, 6)
-        found = steps(lambda x, f=factors, s=shifts: _codes(x, f, s), (6,), 0, 255)
+        found = exact_steps(lambda x, f=factors, s=shifts: _codes(x, f, s), (6,), 0, 255)
         if found is None:
             continue
         fitted += 1
@@ -213,8 +213,8 @@ def test_steps_begin_where_each_code_does(most: int) -> None:
 
 
 def test_steps_of_a_constant_and_of_what_rises_too_fast() -> None:
-    assert steps(lambda x: np.full(x.shape, 7), (2,), 0, 255) is not None
-    assert steps(lambda x: np.clip(x.astype(np.int64) * 3, 0, 255), (2,), 0, 255) is None
+    assert exact_steps(lambda x: np.full(x.shape, 7), (2,), 0, 255) is not None
+    assert exact_steps(lambda x: np.clip(x.astype(np.int64) * 3, 0, 255), (2,), 0, 255) is None
 
 
 def test_steps_of_wide_codes_that_rise_slowly() -> None:
@@ -224,7 +224,7 @@ def test_steps_of_wide_codes_that_rise_slowly() -> None:
         def wanted(x: np.ndarray, rise: int = rise) -> np.ndarray:
             return np.clip(x.astype(np.int64) // rise + 700, 0, 32767) if rise > 1 else np.full(x.shape, 700)
 
-        found = steps(wanted, (1,), 0, 32767)
+        found = exact_steps(wanted, (1,), 0, 32767)
         assert found is not None
         x = np.concatenate([np.arange(-40, 41) * rise + k for k in (-1, 0, 1)] + [[-(2**31), 2**31 - 1]])
         x = np.clip(x, -(2**31), 2**31 - 1)

@@ -93,7 +93,9 @@ def test_ways_to_keep_few_bits() -> None:
 
 
 def test_which_layers_may_have_few_bits() -> None:
-    assert [few_bits.count(n) for n in (A, B, C)] == list(SIZES.values()) and few_bits.count(NODES["y"]) == 0
+    assert [few_bits.num_weights(n) for n in (A, B, C)] == list(SIZES.values()) and few_bits.num_weights(
+        NODES["y"]
+    ) == 0
     assert few_bits.candidates(MODEL, Plan(precision=INT8)) == [A, B, C]
     assert few_bits.candidates(MODEL, Plan(precision={**INT8, "b": DType.INT16, "c": DType.FLOAT32})) == [A]
     codable = Plan(precision={**INT8, "b": DType.INT16, "c": DType.FLOAT32}, few_bits=frozenset("a"))

@@ -16,7 +16,7 @@ from mcugen.frontend.onnx import import_model
 from mcugen.hir.types import DType, QuantParams
 from mcugen.ops.recurrent import Gru, Lstm, Recurrent, Rnn
 from mcugen.quantization.plan import Stored
-from mcugen.quantization.recurrent import Matrix, expand, stores
+from mcugen.quantization.recurrent import Matrix, expand, tensor_storage
 from mcugen.quantization.rounding import best_scales, round_weights
 from mcugen.quantization.scheme import Scheme
 
@@ -49,7 +49,7 @@ def power_of_two(most: float) -> float:
 def test_only_what_is_multiplied_with_weights_may_be_int8(name: str, activations: DType) -> None:
     """All else is int16, whose powers of two reach twice as far as what was seen; sums share one."""
     op, narrow, summed = LAYERS[name]
-    found = stores(op, RANGES, Scheme(activations))
+    found = tensor_storage(op, RANGES, Scheme(activations))
     assert found.keys() == {*RANGES, "fed", "sigmoid", "tanh"}
     assert found["sigmoid"] == found["tanh"]
     assert (found["tanh"].dtype, found["tanh"].quant) == (INT16, QuantParams((2.0**-15,), 0))
@@ -137,7 +137,7 @@ def test_first_states_that_are_constant_are_stored_as_codes(first: str, layout: 
     assert found is not None
     codes = [numpy_helper.to_array(t) for t in found[1]]
     starts = [c for c in codes if c.shape == (batch, hidden) and c.dtype == np.int8]
-    quant = stores(Rnn(), RANGES, Scheme())["hidden"].quant
+    quant = tensor_storage(Rnn(), RANGES, Scheme())["hidden"].quant
     real = h0 if first == "constant" else np.zeros_like(h0)
     for direction, got in enumerate(starts):
         part = real[:, direction] if layout else real[direction]

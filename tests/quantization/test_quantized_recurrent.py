@@ -76,7 +76,7 @@ def written(model: onnx.ModelProto, feeds: dict[str, np.ndarray], scheme: Scheme
     stored = Stored(scheme.activations, activation_params(x.min(), x.max(), scheme.activations, scheme))
     scope = GraphWriter("input", {"x": stored})
     (old,) = model.graph.node
-    inputs = [scope.rounded("X0", "x"), *old.input[1:]]
+    inputs = [scope.fake_quantize("X0", "x"), *old.input[1:]]
     found = expand(node, inputs, [o.name for o in model.graph.output], ranges, stored, scheme)
     if found is None:
         return None

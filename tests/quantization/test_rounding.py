@@ -80,7 +80,7 @@ def test_moments() -> None:
     for real, seen in samples:
         moments.add(real, seen)
     real, seen = (np.concatenate(rows, 1) for rows in zip(*samples, strict=True))
-    np.testing.assert_allclose(moments.real, real.mean(1))
+    np.testing.assert_allclose(moments.float_mean, real.mean(1))
     np.testing.assert_allclose(moments.quantized_mean, seen.mean(1))
     for group in range(2):
         mean = seen[group].mean(0)

@@ -114,7 +114,7 @@ def test_second_moments(samples: int, trust: float, centred: bool):
     seen = [np.round(x * 4) / 4 for x in real]
     found, rows = added(real, seen), np.concatenate([y[0] for y in seen])
     np.testing.assert_allclose(found.quantized_mean[0], rows.mean(0))
-    np.testing.assert_allclose(found.real[0], np.concatenate([x[0] for x in real]).mean(0))
+    np.testing.assert_allclose(found.float_mean[0], np.concatenate([x[0] for x in real]).mean(0))
     assert found.trust == trust
     square, mean = rows.T @ rows / len(rows), rows.mean(0)
     gram = square - trust * np.outer(mean, mean) * centred

@@ -46,7 +46,7 @@ def _of_expand(back: Backward, _op: Expand, node: Node, gradient: Value) -> Part
 
 @derivative_of(Slice)
 def _of_slice(back: Backward, op: Slice, node: Node, gradient: Value) -> Parts:
-    """Zeros around, or between."""
+    """Pad the gradient with zeros around, and between elements if there are steps."""
     x = node.input(0).type
     if any(step != 1 for step in op.steps):
         return {0: lambda: _scattered(back, node, gradient)}
@@ -60,7 +60,10 @@ def _of_extend(back: Backward, _op: Extend, node: Node, gradient: Value) -> Part
 
 
 def _scattered(back: Backward, node: Node, gradient: Value) -> Value:
-    """Each element is added to where it came from, which one sees by moving positions."""
+    """Add each element of the gradient at the position in x that it was moved from.
+
+    Moving an array of positions shows where each element comes from.
+    """
     x = node.input(0).type
     positions = np.arange(x.count, dtype=np.int32).reshape(x.shape)
     (moved,) = node.op.evaluate(node.sig, positions)
@@ -108,7 +111,7 @@ def _of_concat(back: Backward, op: Concat, node: Node, gradient: Value) -> Parts
 
 @derivative_of(Gather)
 def _of_gather(back: Backward, op: Gather, node: Node, gradient: Value) -> Parts:
-    """Rows are added to where they were taken from: an embedding is one of these."""
+    """Add each row of the gradient to the row that it was taken from, as for an embedding."""
     return {0: lambda: _rows_added(back, node, gradient, op.axis)}
 
 
@@ -171,7 +174,7 @@ def _of_reverse_sequence(back: Backward, op: ReverseSequence, node: Node, gradie
 
 @derivative_of(Cumulative)
 def _of_cumulative(back: Backward, op: Cumulative, node: Node, gradient: Value) -> Parts:
-    """Each element is part of all sums behind it."""
+    """Sum the gradient in the opposite direction, since each element is part of all sums behind it."""
     if op.function != "CumSum":
         raise Refusal("cumulative sums are differentiated", f"{node.place}, a product", "train what lies behind it")
     return {0: lambda: back.emit(replace(op, reverse=not op.reverse), gradient)}

@@ -20,7 +20,7 @@ from mcugen.ops.packed import DequantizeBlocks, PackedDense
 
 
 def _turned(back: Backward, x: Value) -> Value:
-    """Matrices with rows and columns exchanged."""
+    """Return matrices with rows and columns exchanged."""
     rank = x.type.rank
     return back.transposed(x, [*range(rank - 2), rank - 1, rank - 2])
 
@@ -112,7 +112,7 @@ def _of_packed_dense(back: Backward, op: PackedDense, node: Node, gradient: Valu
 
 
 def _require_plain(node: Node, x: Value) -> None:
-    """Refusal of codes, and of layers that took in an activation, which are not differentiated."""
+    """Refuse quantized layers, and layers with a fused activation, which are not differentiated."""
     if x.type.quant is not None or clamp_of(node.op) is not None:
         raise Refusal("layers are differentiated before they are fused", node.place, "train what lies behind it")
 

@@ -62,7 +62,7 @@ def gradients_of_several(
 def _require_slopes(
     graph: Graph, by: Sequence[Value], path: Sequence[Node], gradient_of: Mapping[Value, Value]
 ) -> None:
-    """Refusal, with the operators that end gradients, if one of the values has none."""
+    """Raise a Refusal if one of the values has no gradient; it names the operators that end the gradients."""
     silent = {value for value in by if value not in gradient_of}
     if not silent:
         return
@@ -117,7 +117,7 @@ def _way(graph: Graph, of: Iterable[Value], by: Iterable[Value]) -> list[Node]:
 
 
 def _carries(node: Node) -> bool:
-    """Whether its results are reals: what is counted or compared changes in steps."""
+    """Return whether its results are reals: what is counted or compared changes in steps."""
     return any(output.type.dtype.is_float for output in node.outputs)
 
 
@@ -131,7 +131,7 @@ def _require_rules(graph: Graph, of: Collection[Value], by: Sequence[Value], pat
 
 
 def _is_differentiable(node: Node, of: Collection[Value], path: Sequence[Node]) -> bool:
-    """Whether there is a rule for all outputs that count."""
+    """Return whether there is a rule for all outputs that count."""
     used, derivative = set(path), derivative_for(node.op)
     has_further_outputs = any(
         o.type.dtype.is_float and (o in of or used.intersection(o.users)) for o in node.outputs[1:]

@@ -29,7 +29,7 @@ def _refuse(node: Node, what: str) -> Refusal:
 
 @derivative_of(Reduce)
 def _of_reduce(back: Backward, op: Reduce, node: Node, gradient: Value) -> Parts:
-    """Each element has its share; equal extremes share one gradient."""
+    """Give each element its share of the gradient; equal extremes share one gradient."""
     x, y = node.input(0), node.output
 
     def by_x() -> Value:
@@ -52,7 +52,7 @@ def _of_reduce(back: Backward, op: Reduce, node: Node, gradient: Value) -> Parts
 
 @derivative_of(Softmax)
 def _of_softmax(back: Backward, op: Softmax, node: Node, gradient: Value) -> Parts:
-    """y·(∂y − Σ ∂y·y); of the logarithm ∂y − exp(y)·Σ ∂y."""
+    """Return y·(∂y − Σ ∂y·y), or, for the logarithm, ∂y − exp(y)·Σ ∂y."""
     y = node.output
     axes = (op.axis,)
 
@@ -111,7 +111,7 @@ def _of_direct_pool(back: Backward, op: DirectPool, node: Node, gradient: Value)
 
 @derivative_of(AveragePool)
 def _of_average_pool(back: Backward, op: AveragePool, node: Node, gradient: Value) -> Parts:
-    """All elements of a window have as much."""
+    """Give all elements of a window an equal share."""
     return {0: lambda: _to_all(back, node, op, gradient)}
 
 

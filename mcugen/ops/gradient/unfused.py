@@ -27,7 +27,7 @@ def unfuse(graph: Graph, part: Iterable[Node]) -> None:
 
 
 def _part_clamp(graph: Graph, node: Node, plain: Operator | None, clamp: tuple[float, float]) -> None:
-    """Layers with weights that clamp → layers, and clamps behind them."""
+    """Split a layer that clamps its result into the layer and a Clamp node."""
     assert plain is not None
     layer = graph.rewrite(node, plain, node.inputs, types=[node.output.type]).output
     limited = graph.add(Clamp(*clamp), [layer], node.origin, types=[layer.type])

@@ -93,7 +93,7 @@ def split_branches(node: OnnxNode, x: Value) -> Value:
 
 
 def _mix(node: OnnxNode, mix: Value, streams: Value) -> Value:
-    """Gates (..., C), (..., C, 1), (..., C, H) or (..., C · H), as what multiplies streams (..., C, H)."""
+    """Return gates (..., C), (..., C, 1), (..., C, H) or (..., C · H) so that they broadcast to streams (..., C, H)."""
     shape = streams.type.shape
     if mix.type.count == math.prod(shape):
         return shaped(node, mix, *shape)

@@ -44,7 +44,7 @@ def mask_sum(node: OnnxNode, index: int, length: int, keys: int) -> Value | None
 
 
 def _causal(node: OnnxNode, length: int, keys: int) -> Array | None:
-    """Hides later keys altogether, whatever masks do."""
+    """Return the mask term that hides later keys; None without causality."""
     if not node.attr("unidirectional", 0) or length == 1:
         return None
     later = np.arange(keys) > np.arange(length)[:, None] + (keys - length)
@@ -196,7 +196,7 @@ def attend_with_past(
 
 
 def _projected(node: OnnxNode, x: Value, start: int, end: int) -> Value:
-    """x times some columns of the weights, with their bias."""
+    """Return x times some columns of the weights, plus their bias."""
     product = node.call("MatMul", x, sliced(node, node.input(1), 1, start, end))
     return plus(node, product, sliced(node, node.input(2), 0, start, end) if node.has(2) else None)
 
@@ -373,7 +373,7 @@ def _cache(node: OnnxNode, length: int) -> KeyValueCache:
 
 
 def _positions(node: OnnxNode, cache: KeyValueCache, length: int) -> Value | Array:
-    """(B, S) or (1, S): where the new tokens stand."""
+    """Return the positions of the new tokens, (B, S) or (1, S)."""
     steps = np.arange(length)[None]
     if isinstance(cache.past, int):
         return (steps + cache.past).astype(np.int64)
@@ -382,7 +382,7 @@ def _positions(node: OnnxNode, cache: KeyValueCache, length: int) -> Value | Arr
 
 
 def _stored(node: OnnxNode, cache: KeyValueCache, past: Value | None, new: Value) -> Value:
-    """(B, N, keys, H): the past, what is new, and zeros."""
+    """Return the cache with the new keys or values: (B, N, keys, H), the past, the new ones, and zeros."""
     batch, heads, length, size = new.type.shape
 
     def filled(x: Value, count: int) -> Value:
@@ -453,7 +453,7 @@ def _visible(node: OnnxNode, cache: KeyValueCache, length: int) -> Value | Array
 
 
 def _softmax_with_sink(node: OnnxNode, raw: Value) -> Value:
-    """Softmax beside one more score, of each head or 0, which takes its share."""
+    """Return the softmax over the scores and one further score per head (or 0), whose share is dropped."""
     if not node.has(11) and not node.attr("smooth_softmax", 0):
         return node.call("Softmax", raw, axis=-1)
     *rows, keys = raw.type.shape

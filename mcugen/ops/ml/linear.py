@@ -22,7 +22,15 @@ from mcugen.ops.onnx_node import OnnxNode, Refusal
 
 
 def emit_dense(node: OnnxNode, x: Value, weights: object, bias: object, suffix: str) -> Value:
-    """Add x · weightsᵀ + bias for the rows of `x`, with weights [targets, F] and bias [targets]."""
+    """Add x · weightsᵀ + bias for the rows of `x`, and return the result.
+
+    Args:
+        node: Node that is imported.
+        x: Input, [N, F].
+        weights: Weights, [targets, F].
+        bias: Bias, [targets].
+        suffix: End of the result's name.
+    """
     w = float32_constant(node, f"{suffix}.weights", weights)
     return node.emit(Dense(), x, w, float32_constant(node, f"{suffix}.bias", bias), suffix=suffix)
 

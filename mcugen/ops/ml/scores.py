@@ -36,7 +36,14 @@ POST_TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 def ml_operator(
     *op_types: str, kernels: Sequence[str] = (), limits: str = "", takes_strings: bool = False
 ) -> Callable[[Importer], Importer]:
-    """Return a decorator that registers an importer of operators of domain ai.onnx.ml."""
+    """Return a decorator that registers an importer of operators of domain ai.onnx.ml.
+
+    Args:
+        op_types: Names of the operators.
+        kernels: Templates that compute the operator, for `mcugen operators`.
+        limits: What is not supported, in a few words.
+        takes_strings: Whether a constant list of strings is passed as int64 indices into the list.
+    """
     return onnx_operator(*op_types, domain="ai.onnx.ml", kernels=kernels, limits=limits, takes_strings=takes_strings)
 
 
