@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public Python interface: one model for one board, and everything that can be asked of the pair."""
+"""The public Python interface: compilation, evaluation and export of one model for one board."""

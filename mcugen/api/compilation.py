@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python interface to everything that the command line does with one model for one board."""
+"""The Python interface to all operations of the command line on one model for one board."""
 
 from __future__ import annotations
 
@@ -94,8 +94,16 @@ SampleSource = Path | Mapping[str, Array]
 class Compilation:
     """A model that is quantized, compiled, run and evaluated for one board; each step runs once, on first use.
 
-    `progress` is called with the name of a task, the number of finished steps, and their total. `trace` records what
-    passes do. All methods raise the errors of mcugen.core.errors.
+    All methods raise the errors of mcugen.core.errors.
+
+    Attributes:
+        model: An ONNX model or its file.
+        board: The board, or its name or file.
+        options: Options of the generated code.
+        quantizing: How the model is quantized, if it is.
+        judging: Samples and metric of the evaluation.
+        progress: Called with the name of a task, the number of finished steps, and the number of all steps.
+        trace: Records the effects of passes and of the program search.
 
         net = Compilation("model.onnx", "rt1060", quantizing=Quantizing(calibration="samples.npz"))
         net.write("net")
@@ -110,15 +118,15 @@ class Compilation:
     progress: Progress = no_progress
     trace: CompilationTrace | None = None
     workers: Workers = ONLY_THIS_PROCESS
-    """Processes or computers that run samples and the candidates of a search."""
+    """Processes or computers that run samples, and that evaluate candidates of a search."""
     teaching: Teaching | None = None
-    """Samples that a trainable model learns from."""
+    """Samples and learning rate for the training of a trainable model."""
     search: Search | None = field(default=None, init=False)
-    """Search for the precisions of layers; None until it begins."""
+    """The precision search of `--precision auto`; None until it begins."""
     notes: list[str] = field(default_factory=list, init=False)
     """Assumptions about the model and the samples; set by `run`."""
     warnings: list[str] = field(default_factory=list, init=False)
-    """Faults of the samples; set by `run` and `profile`."""
+    """Problems of the samples; set by `run` and `profile`."""
 
     def __post_init__(self) -> None:
         pipeline, preprocess = self.options.input_pipeline, self.quantizing.preprocess
@@ -145,7 +153,7 @@ class Compilation:
 
     @cached_property
     def quantized(self) -> Quantization:
-        """Return the quantized model with an estimate of its accuracy; ranges come from samples or a profile.
+        """Quantize the model with ranges from samples or a profile, and estimate its accuracy.
 
         Raises:
             UsageError: Neither samples nor a profile is given.
@@ -251,7 +259,7 @@ class Compilation:
             return []
         from mcugen.training.layers import recurrent_layers_to_train
 
-        return recurrent_layers_to_train(graph, training.layers, training.is_open)
+        return recurrent_layers_to_train(graph, training.layers, training.needs_layer_search)
 
     @cached_property
     def _basis(self) -> _Basis:
@@ -306,7 +314,7 @@ class Compilation:
         return program.cycles_estimate or program.instructions_estimate
 
     def make_search(self) -> Search:
-        """Return a search for the precisions of layers; the workers of a cluster evaluate its candidates."""
+        """Return a search for the precision of each layer; the workers of a cluster evaluate its candidates."""
         basis, judging = self._basis, self.judging
         graph = self.float_model.graph
         endpoints = graph_endpoints(graph, self.options.states)
@@ -326,7 +334,7 @@ class Compilation:
 
     @cached_property
     def compiled(self) -> CompiledModel:
-        """Return the compiled model, quantized first if samples or a profile are given.
+        """Compile the model; it is quantized first if samples or a profile are given.
 
         With `--train auto`, the layers of the best trial are trained, and a note lists the other trials.
 
@@ -335,7 +343,7 @@ class Compilation:
         """
         self.check()
         training = self.options.training
-        if training is None or not training.is_open:
+        if training is None or not training.needs_layer_search:
             return self._compiled(self.options)
         best_trial = best(self.trials)
         options = replace(self.options, training=replace(training, layers=best_trial.layers))
@@ -361,7 +369,7 @@ class Compilation:
         Selections that the model or the budget refuses, or that diverge, are left out.
 
         Raises:
-            UsageError: There is no lesson, or the loss is not the first of LOSS_NAMES.
+            UsageError: There are no training samples, or the loss is not the first of LOSS_NAMES.
             McugenError: All selections are refused; this is the last refusal.
         """
         self.check()
@@ -388,7 +396,7 @@ class Compilation:
         return trials
 
     def alternatives(self) -> tuple[Alternative, ...]:
-        """Return estimates of the model for each optimization goal, and in float32, without running any program."""
+        """Return the estimated costs of the model for each optimization goal and in float32; nothing is run."""
         builders = {
             f"--optimize {goal}": partial(self._made, other) for goal, other in other_goals(self.compiled.options)
         }
@@ -542,11 +550,11 @@ class Compilation:
         return learn(self.compiled, plain, self.teaching, lesson, self.judging_samples(), self.progress)
 
     def judging_samples(self, data: str | SampleSource | None = None) -> Samples:
-        """Return the samples that a report runs.
+        """Return the samples that a report runs: the first of these that is available.
 
-        These are `data`, or else the samples of `judging`, or else the first calibration sample of a quantized model,
-        or else a random sample. A random sample is the last choice, since it is unlike the samples that determined the
-        ranges, and would make a good model look bad.
+        They are `data`, the samples of `judging`, the first calibration sample of a quantized model, and a random
+        sample. A random sample is the last choice, since it differs from the samples that determined the ranges, so
+        that the measured accuracy would be too low.
         """
         source = self.judging.data if data is None else data
         endpoints = sample_endpoints(self.compiled)
@@ -574,7 +582,7 @@ class Compilation:
     def samples(
         self, source: str | SampleSource, endpoints: Sequence[Endpoint], *, accepts_nonfinite: bool = False
     ) -> Samples:
-        """Return samples for these inputs, prepared as `judging` and `quantizing` say.
+        """Read samples for these inputs, with the preprocessing of `judging` and `quantizing`.
 
         Args:
             source: A file, a folder or arrays.

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Board files corrected by what was measured: `mcugen calibrate-board`."""
+"""Calibration of board files by measured cycles: `mcugen calibrate-board`."""

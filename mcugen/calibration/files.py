@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of a calibration: the runs that were measured (docs/validate.md), and the board file that follows."""
+"""Files of a calibration: measured runs (docs/validate.md), and the resulting board file."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from mcugen.core.errors import UsageError, printable, shortened
 from mcugen.core.limits import BOARD_BYTES, read_bounded
 
 FORMAT, VERSION = "mcugen-runs", 1
+"""Name and version of the format, in each file of runs."""
 MAX_RUNS_FILE_BYTES = 64 * BOARD_BYTES
-"""Largest size of a file of runs."""
+"""Largest size of a file of runs in bytes."""
 _LONGEST_NAME = 60
 
 
 @dataclass(frozen=True)
 class RunLayer:
-    """A layer of a run: what mcugen called it, by which kernel, and its cycles on the board."""
+    """A layer of a measured run: its name, its kernel, and its cycles on the board."""
 
     name: str
     kernel: str
@@ -31,11 +32,11 @@ class RunLayer:
 
 @dataclass(frozen=True)
 class BoardRun:
-    """One inference on the board."""
+    """A measured inference on the board: the model, the clock in Hz, the cycles of the run, and those of its layers."""
 
     model: str
     sha256: str
-    """Of the model's file."""
+    """Digest of the model's file."""
     options: str
     clock_hz: int
     cycles: int
@@ -43,7 +44,7 @@ class BoardRun:
 
 
 def read_runs(path: Path) -> list[BoardRun]:
-    """Return the runs of a file, at least one.
+    """Read and check the runs of a file, which must have at least one.
 
     Raises:
         UsageError: The file is invalid.
@@ -55,12 +56,12 @@ def read_runs(path: Path) -> list[BoardRun]:
 
 
 def runs_text(runs: Sequence[Any]) -> str:
-    """Return the content of a file of these runs."""
+    """Return the text of a file of runs; the runs are JSON data."""
     return json.dumps({"format": FORMAT, "version": VERSION, "runs": list(runs)}, indent=2) + "\n"
 
 
 def stored_runs(path: Path) -> list[Any]:
-    """Return the runs of a file as stored.
+    """Return the runs of a file as JSON data, without checks of their contents.
 
     Raises:
         UsageError: The file is no file of runs.
@@ -123,7 +124,7 @@ def _run(table: _Table) -> BoardRun:
 
 
 def board_text(base: Board, calibration: Calibration, source: str) -> str:
-    """Return a board file that inherits from `base`; `source` describes what was measured."""
+    """Return the text of a board file that inherits from `base`; `source` describes the measurements, for a comment."""
     board = calibration.board
     lines = [
         f"# Made by mcugen calibrate-board from {_comment(source)}. Estimates of layers less what was measured,",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A board file after measurements: what the core and its memories take, so that estimates meet runs on the board.
+"""Fit of a board's core factor and wait states to measured cycles.
 
-Cycles of a layer are the core's, times a factor, and what it waits for each memory. Least squares over the layers say
-how much more (or less) than estimated each of these is; wait states and overheads follow, as whole numbers, and the
-layers are estimated once more with them, until nothing changes. What the layers do not tell apart stays as it is.
+The cycles of a layer are those of the core times a factor, plus the stall cycles of each memory. Weighted least squares
+over the layers give a factor for each of these terms. Integer wait states and bus overheads follow from the factors,
+and the layers are estimated again with them, until nothing changes. Terms that the layers cannot distinguish are kept.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ _ALIKE = 30.0
 
 @dataclass(frozen=True)
 class MeasuredLayer:
-    """A layer of a run on the board."""
+    """A layer with its measured cycles."""
 
     model: str
     name: str
     cycles: int
     share: float
-    """Of the run's cycles."""
+    """Share of the cycles of the whole run."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimate for a layer: cycles without stalls, and stall cycles by memory."""
+    """The estimate for a layer: `core` cycles without stalls, and stall cycles (`waits`) by memory."""
 
     core: int
     waits: Mapping[str, int]
 
     def cycles(self, factor: float) -> float:
-        """Return the total cycles with a core factor."""
+        """Return the estimated total cycles for a core factor."""
         return self.core * factor + sum(self.waits.values())
 
 
@@ -62,7 +62,7 @@ Estimator = Callable[[Board], Sequence[Estimate]]
 
 @dataclass(frozen=True)
 class Residual:
-    """Relative error of a layer's estimate, before and after calibration."""
+    """The relative error of a layer's estimate before and after calibration."""
 
     layer: MeasuredLayer
     before: float
@@ -71,7 +71,10 @@ class Residual:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The corrected board; `kept` are terms that the layers do not tell from others."""
+    """The result of a calibration: the corrected board, the error of each layer, and the terms that were kept.
+
+    `kept` are the memories whose stalls the layers cannot distinguish from other terms.
+    """
 
     board: Board
     residuals: tuple[Residual, ...]
@@ -79,12 +82,12 @@ class Calibration:
 
     @property
     def before(self) -> float:
-        """Root of the mean square of the residuals."""
+        """Return the root mean square of the relative errors before calibration."""
         return _rms([r.before for r in self.residuals])
 
     @property
     def after(self) -> float:
-        """Return the root mean square of the errors after calibration."""
+        """Return the root mean square of the relative errors after calibration."""
         return _rms([r.after for r in self.residuals])
 
 
@@ -93,10 +96,10 @@ def _rms(values: Sequence[float]) -> float:
 
 
 def calibrate(board: Board, layers: Sequence[MeasuredLayer], estimator: Estimator) -> Calibration:
-    """Return the board parameters that explain the layers best.
+    """Fit the parameters of a board to measured layers.
 
     Raises:
-        UsageError: There are too few layers, or they are nothing like the estimates.
+        UsageError: There are too few layers, or they differ from the estimates by more than calibration allows.
     """
     first = estimator(replace(board, core_factor=1.0))
     _check(layers, first, board)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measured runs beside the simulator's estimates of the same layers, which a calibration brings together."""
+"""Calibration from measured runs: matches measured layers with the simulator's estimates of the same layers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ from mcugen.measurement.evaluate import sample_endpoints
 def calibrate_runs(
     board: Board, runs: Sequence[BoardRun], models: Sequence[Path], options: CompileOptions
 ) -> Calibration:
-    """Return the board parameters that explain the runs best; `options` are those that the models were compiled with.
+    """Fit the parameters of a board to measured runs.
+
+    Args:
+        board: The board.
+        runs: The measured runs.
+        models: ONNX files of the measured models.
+        options: Options that the models were compiled with.
 
     Raises:
         UsageError: The runs are of other models or other code or of several clocks, have too few layers, or are nothing
@@ -72,7 +78,7 @@ def _check(run: BoardRun, by_sha256: Mapping[str, CompiledModel]) -> None:
 
 
 def layer_estimates(compiled: CompiledModel, board: Board) -> list[Estimate]:
-    """Return the estimates for a model's layers on a board.
+    """Return the estimated core and stall cycles of each layer of a model on a board.
 
     Raises:
         UsageError: The simulator cannot estimate cycles.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text of a calibration."""
+"""Terminal output of a calibration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mcugen.reporting.listing import waits_text
 
 
 def print_calibration(base: Board, calibration: Calibration, console: Console) -> None:
-    """Print what changed, and the remaining error of each layer."""
+    """Print the changed parameters of a board, and the error of each layer before and after calibration."""
     facts = Table("", base.name, "calibrated")
     facts.add_row("core factor", f"{base.core_factor:g}", f"{calibration.board.core_factor:g}")
     for before, after in zip(base.memories, calibration.board.memories, strict=True):

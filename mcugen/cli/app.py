@@ -57,6 +57,7 @@ def program(
 
 
 CODE, REPORTS, MODELS, BOARDS = "Models to code", "Reports", "Models", "Boards and this computer"
+"""Titles of the groups of commands in `mcugen --help`."""
 
 app.command(cls=FirstCommand, rich_help_panel=CODE)(init)
 app.command("compile", rich_help_panel=CODE)(compile_command)
@@ -85,5 +86,5 @@ app.add_typer(boards_app, name="boards", help="Boards that mcugen knows.", rich_
 
 
 def main() -> None:
-    """Run the command line; every failure is one message on stderr and an exit code of its kind."""
+    """Run the command line; a failure prints one message on stderr and ends with the exit code of its kind."""
     sys.exit(guarded(app))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of a command's options, and the objects that the compiler takes, which are built from them."""
+"""The values of a command's options, and the option objects of the compiler that are built from them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from mcugen.distributed.sharing import Workers
 from mcugen.driver.tasks import Judging, Quantizing, Teaching
 
 T = TypeVar("T")
+"""Class whose fields options set."""
 
 
 @dataclass(frozen=True)
 class Telling:
-    """The options on a command's output.
+    """The options on a command's own output.
 
-    `quiet` suppresses progress and summary. `json_` is the file for the report as JSON, - for stdout.
+    Attributes:
+        quiet: Whether to print no progress and no summary.
+        json_: File for the report as JSON; "-" for stdout, "" for none.
     """
 
     quiet: bool
@@ -30,7 +33,7 @@ class Telling:
 
 
 class Ir(StrEnum):
-    """An intermediate representation."""
+    """An intermediate representation that `mcugen inspect --ir` prints."""
 
     HIR = "hir"
     LIR = "lir"
@@ -57,7 +60,7 @@ class Arguments(Generic[T]):
     values: Mapping[str, Any]
 
     def build(self) -> T:
-        """Return the options in the form of the compiler.
+        """Return an instance of the class with the values of the options.
 
         Raises:
             UsageError: The value of an option is invalid, or options contradict each other; the message names them.
@@ -72,7 +75,7 @@ class Arguments(Generic[T]):
         return built
 
     def having(self, values: Mapping[str, Any]) -> Arguments[T]:
-        """Return the arguments with some values, by the names of options, in place of their own."""
+        """Return a copy of the arguments with other values for some options, by name."""
         return replace(self, values={**self.values, **values})
 
     def overridden(self, settings: Mapping[str, Sequence[str]]) -> Arguments[T]:

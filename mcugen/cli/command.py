@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands: functions whose parameters become options of the table, and that read `mcugen.toml`.
+"""Commands: functions whose parameters are replaced by options of the option table, and that read `mcugen.toml`.
 
 Only the functions that need numpy and the compiler import them, so that help appears at once.
 """
@@ -30,10 +30,11 @@ from mcugen.core.errors import UsageError, printable
 T = TypeVar("T")
 
 Model = Annotated[Path, typer.Argument(help="ONNX file", show_default=False)]
+"""Type of the argument of commands that take a model."""
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command with options of the table in place of its parameters.
+    """Decorate a command: replace its parameters by options of the option table.
 
     A parameter whose type is a class of TARGETS stands for all options of the command that set fields of the class.
     The command receives an instance, or for `Arguments[CLASS]` the values as given. Any other parameter is the option
@@ -156,13 +157,13 @@ class Command(TyperCommand):
 
 
 class FirstCommand(Command):
-    """A command that writes the settings file and does not read it."""
+    """The command `init`, which writes the settings file and does not read it."""
 
     reads_settings = False
 
 
 def command_text(context: typer.Context) -> str:
-    """Return the running command for a shell, with the options from settings."""
+    """Return the running command as a text for a shell, with the options that come from the settings file."""
     return shlex.join(["mcugen", str(context.info_name), *context.meta[_ARGUMENTS]])
 
 
@@ -171,7 +172,7 @@ def _is_seldom_needed(parameter: Any) -> bool:
 
 
 class CommandApp(typer.Typer):
-    """A program whose commands are instances of Command."""
+    """A Typer application whose commands are instances of Command."""
 
     def command(self, *args: Any, **settings: Any) -> Callable[[T], T]:
         """Register a function as a command."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handler of last resort: any exception that ends a command becomes a message and an exit code."""
+"""The outermost error handler: any exception that ends a command becomes a message and an exit code."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _PATH_ERRORS = (
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
 _LONGEST_ARGUMENTS = 400
 MOST_TOLD = 4000
-"""Largest number of characters of a message with its command to paste: a longer command is left out."""
+"""Largest number of characters of an error message with its suggested command; a longer command is left out."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 class Commands(TyperGroup):
-    """Commands whose code cannot end the program silently: sys.exit in a plug-in is a failure, not success."""
+    """The group of all commands; it turns exceptions, and sys.exit in a plug-in, into errors."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         """Parse the options of the program itself."""
@@ -99,7 +99,7 @@ def _short_usage() -> Iterator[None]:
 
 
 def guarded(run: Callable[[], object]) -> int:
-    """Run a program and return its exit code; print what it raises to stderr."""
+    """Run a program, print any exception as a message on stderr, and return the exit code."""
     try:
         run()
     except SystemExit as end:  # The framework ends programs this way.
@@ -144,7 +144,7 @@ def _known(error: BaseException) -> McugenError:
 
 
 def internal_error(error: BaseException) -> InternalError:
-    """Return the report of an unexpected error: its message, its place, and the contents of a bug report."""
+    """Return the error to show for an unexpected exception: its message, its place, and how to report the bug."""
     reason = shortened(f"{type(error).__name__}: {error}".split("\n")[0], 300)
     command = shortened(shlex.join(["mcugen", *sys.argv[1:]]), _LONGEST_ARGUMENTS)
     remedy = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record of one option, from which its place on the command line, in settings and in documents follows."""
+"""The description of one option, from which the command line, settings files and documents are derived."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 from mcugen.core.errors import UsageError, shortened
 
 REQUIRED = Parameter.empty
-"""The default of an option that must be given."""
+"""Default of an option that must be given."""
 
 _TARGETS_IN_SETTINGS = ("CompileOptions", "Quantizing", "Judging")
 """Classes whose fields a settings file and `mcugen link --set` may give."""
@@ -106,13 +106,13 @@ class Option:
 
     @property
     def description(self) -> str:
-        """Return the text of the help, with the choices filled in."""
+        """Return the help text with the choices filled in."""
         has_choices = "{choices}" in self.help  # The names of boards are only read to complete one.
         return self.help.replace("{choices}", ", ".join(self._choices())) if has_choices else self.help
 
     @property
     def info(self) -> Any:
-        """Return the option in the form of Typer."""
+        """Return the Typer description of the option."""
         return typer.Option(
             *self.flags.split(),
             help=self.description,
@@ -126,14 +126,14 @@ class Option:
 
     @property
     def parameter(self) -> Parameter:
-        """Return the parameter that Typer reads."""
+        """Return the function parameter from which Typer makes the option."""
         kind = self.kind if self.initial is not None else self.kind | None
         return Parameter(
             self.parameter_name, Parameter.KEYWORD_ONLY, default=self.initial, annotation=Annotated[kind, self.info]
         )
 
     def read(self, value: Any) -> Any:
-        """Return the value in the form of the field.
+        """Convert a value of the command line to the value of the field.
 
         Args:
             value: The value from the command line.
@@ -145,7 +145,7 @@ class Option:
         return self.parse(self.flag, value) if self.parse else value
 
     def convert(self, texts: Sequence[str], before: Any) -> Any:
-        """Return the value as the command line would give it.
+        """Convert texts of `mcugen link --set` to the value that the command line would give.
 
         Args:
             texts: The texts of `mcugen link --set`; "" for a flag.

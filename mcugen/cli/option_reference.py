@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference of all options, as docs/options.md has it."""
+"""Generation of docs/options.md, the reference of all options."""
 
 from __future__ import annotations
 

@@ -38,26 +38,30 @@ from mcugen.core.version import __version__
 from mcugen.export.formats import FORMATS
 
 CODE = ("init", "compile", "report", "export", "link", "update", "evidence", "validate")
-"""Commands whose generated code people read."""
+"""Commands that write generated code, or figures about it, and so have options on its form."""
 RUN = (*CODE, "explore", "run", "inspect", "calibrate-board")
-"""Commands that compile."""
+"""Commands that compile a model, and so have the options of code generation."""
 READ = (*RUN, "quantize", "profile")
-"""Commands that read a model."""
+"""Commands that read a model, and so have the options of the importer."""
 QUANTIZE = (*CODE, "explore", "run", "inspect", "quantize")
 """Commands that quantize a model and measure its accuracy."""
 LEARN = ("compile", "report")
-"""Commands that train a model on samples."""
+"""Commands that can train a model on samples."""
 SHARE = ("report", "explore", "quantize")
-"""Commands whose work is shared by processes or computers."""
+"""Commands that can divide their work between processes or computers."""
 JSON = ("compile", "report", "explore", "export", "link", "update", "evidence", "quantize", "inspect", "validate")
-"""Commands that write a report as JSON to a file."""
+"""Commands that have --json for a report as JSON."""
 QUIET = (*JSON, "run", "profile", "calibrate-board", "view", "diff")
-"""Commands that show progress or a summary."""
+"""Commands that have --quiet, as they show progress or a summary."""
 
 READING, QUANTIZATION, SAMPLES = "How the model is read", "Quantization", "Samples"
+"""Titles of panels of options in --help: import, quantization, and evaluation samples."""
 MEMORY, APART, TIME = "Memory", "Weights apart from the code", "Time"
+"""Titles of panels of options in --help: memory, weights in a file, and execution time."""
 LEARNING, OFFERS, SAFETY = "Learning on the device", "What the code offers", "Safety"
+"""Titles of panels of options in --help: on-device training, functions of the code, and safety."""
 KERNELS, COMPUTERS, DEVELOPERS = "Kernels", "Computers", "For developers"
+"""Titles of panels of options in --help: choice of kernels, parallel work, and debugging."""
 
 _BOARD = "a name of `mcugen boards`, or a .toml file"
 _HEADERS, _ARCHIVE = LIBRARIES[CMSIS_NN].options
@@ -325,6 +329,7 @@ OPTIONS = (
     Option("--like", str, "list only boards with this text in name, CPU, kits or description", ("boards",)),
     Option("--fits", Path, "list only boards that this model fits, with its estimates on each", ("boards",)),
 )
+"""All options of all commands."""
 # fmt: on
 
 
@@ -339,5 +344,5 @@ def options_that_set(target: type, command: str) -> tuple[Option, ...]:
 
 
 def settings_kinds() -> Kinds:
-    """Return the types of the options that `mcugen.toml` may give, by name."""
+    """Return the value types of the options that `mcugen.toml` may contain, by name."""
     return {MODEL: Path} | {option.name: option.base for option in OPTIONS if option.is_in_settings}

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parsers of the values of options: from the texts of the command line to the values that the compiler takes.
+"""Parsers of option values: from texts of the command line to the values that the compiler takes.
 
-Each takes the flag, for messages, and the value. They raise UsageError if a value is invalid.
+Each parser takes the name of the option (`flag`, for messages) and the value. It raises UsageError if the value is
+invalid.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TECHNIQUES = {"equalization": "equalize", "bias-correction": "correct_bias", "rounding": "optimize_rounding"}
-"""Fields of Scheme by the names of the techniques on the command line."""
+"""Techniques of quantization: field of mcugen.quantization's Scheme by name on the command line."""
 
 
 def cpus(flag: str, jobs: int) -> int:
@@ -46,23 +47,23 @@ def cpus(flag: str, jobs: int) -> int:
 
 
 def negated(flag: str, is_given: bool) -> bool:
-    """Return whether what a flag turns off is on."""
+    """Return the field of a flag that turns the field off: the opposite of the flag."""
     return not is_given
 
 
 def as_tuple(flag: str, files: list[T]) -> tuple[T, ...]:
-    """Return the values of an option that may be repeated."""
+    """Return the values of a repeated option as a tuple."""
     return tuple(files)
 
 
 def method(flag: str, text: str) -> str:
-    """Return a method to choose ranges; "" for the method of least measured error."""
+    """Check the name of a method that chooses quantization ranges, and return it; "" for the best measured one."""
     _one_of(flag, text, ("", *METHODS))
     return text
 
 
 def techniques(flag: str, without: list[str]) -> dict[str, bool]:
-    """Return the fields of Scheme that say which techniques are used."""
+    """Return the boolean fields of Scheme for `--without`: False for each technique that is left out, else True."""
     for technique in without:
         _one_of(flag, technique, tuple(TECHNIQUES))
     return {field: name not in without for name, field in TECHNIQUES.items()}
@@ -93,14 +94,14 @@ def _named(flag: str, texts: Sequence[str], form: str, example: str, read: Calla
 
 
 def layers(flag: str, texts: list[str]) -> dict[str, str]:
-    """Return the requested precision of layers by name, from texts NAME=PRECISION."""
+    """Parse texts NAME=PRECISION; return the precision of each named layer."""
     few = {key: "int4" for key, group in FEW_BITS.items() if group == 0}
     known = PRECISIONS | WIDE_WEIGHTS | few | dict.fromkeys(TWO_BIT_GROUP_SIZES, "int2")
     return _named(flag, texts, "NAME=PRECISION", f"a precision is one of: {', '.join(known)}", known.get)
 
 
 def dims(flag: str, texts: list[str]) -> dict[str, int | tuple[int, int]]:
-    """Return the sizes of symbolic dimensions, or ranges of sizes, from texts NAME=SIZE or NAME=LOW..HIGH."""
+    """Parse texts NAME=SIZE or NAME=LOW..HIGH; return the size or range of each symbolic dimension."""
     form = "NAME=SIZE or NAME=LOW..HIGH with positive sizes"
     return _named(flag, texts, form, "e.g. --dim batch=1, or --dim T=1..64", _sizes)
 
@@ -116,7 +117,10 @@ def _sizes(text: str) -> int | tuple[int, int] | None:
 
 
 def plausible(flag: str, texts: list[str]) -> dict[str, tuple[float, float]]:
-    """Return the plausible ranges of outputs by name; the text `samples` gives the key SAMPLES and no range."""
+    """Parse texts NAME=LOW..HIGH; return the plausible range of each output.
+
+    The text `samples` gives the key SAMPLES with a range without meaning.
+    """
     spelled = [f"{SAMPLES}=0..0" if text == SAMPLES else text for text in texts]
     form = "NAME=LOW..HIGH with LOW not above HIGH"
     return _named(flag, spelled, form, "e.g. --plausible y=-1.5..2, or --plausible samples", _range)
@@ -129,13 +133,13 @@ def _range(text: str) -> tuple[float, float] | None:
 
 
 def input_types(flag: str, texts: list[str]) -> dict[str, str]:
-    """Return the types of inputs by name, from texts NAME=TYPE."""
+    """Parse texts NAME=TYPE; return the type of each named input."""
     form, types = f"NAME=TYPE, of {', '.join(INPUT_TYPES)}", {name: name for name in INPUT_TYPES}
     return _named(flag, texts, form, "e.g. --input-type image=uint8", types.get)
 
 
 def states(flag: str, texts: list[str]) -> dict[str, str]:
-    """Return the input that each output feeds in the next call, from texts OUTPUT:INPUT."""
+    """Parse texts OUTPUT:INPUT; return the input that gets the value of each output in the next call."""
     return _named(flag, texts, "OUTPUT:INPUT", "e.g. --state h_out:h_in", lambda kept: kept or None)
 
 
@@ -143,7 +147,7 @@ _MOST_LABEL_BYTES = 10**6
 
 
 def labels(flag: str, path: Path | None) -> tuple[str, ...]:
-    """Return the names of classes from a file with one name per line; empty lines at its end are ignored."""
+    """Read the names of classes from a file with one name on each line; empty lines at the end are ignored."""
     if path is None:
         return ()
     with open_regular(path) as file:
@@ -172,7 +176,7 @@ def _number(text: str) -> float | None:
 
 
 def bound(flag: str, texts: list[str]) -> dict[str, Array]:
-    """Return the values of inputs by name, from texts NAME=VALUE with numbers as JSON or a .npy file."""
+    """Parse texts NAME=VALUE, where VALUE is numbers in JSON or a .npy file; return the value of each input."""
     from mcugen.evaluation.array_files import read_npy
 
     values = []
@@ -210,7 +214,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20}
 
 
 def size(flag: str, text: str) -> int | None:
-    """Return a number of bytes; KB are 1024 bytes, as in the list of boards. None for an empty text."""
+    """Parse a number of bytes such as 20000 or 20KB (1 KB is 1024 bytes); None for an empty text."""
     match = _SIZE.fullmatch(text)
     number = _positive(match[1]) if match else None
     if text and number is None:
@@ -222,7 +226,7 @@ _PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,3})?) ?%")
 
 
 def share(flag: str, text: str) -> float | None:
-    """Return a share between 0 and 1 from a text in percent. None for an empty text."""
+    """Parse a percentage such as 60%; return the share from 0 to 1, or None for an empty text."""
     match = _PERCENT.fullmatch(text)
     if text and (match is None or not 0 < float(match[1]) <= 100):
         raise UsageError(f"{flag} must be a share of at most 100 %", f"'{text}'", "e.g. 60%")
@@ -234,7 +238,7 @@ _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def seconds(flag: str, text: str) -> float | None:
-    """Return the seconds of a time with its unit. None for an empty text."""
+    """Parse a time with its unit such as 20ms; return seconds, or None for an empty text."""
     match = _TIME.fullmatch(text)
     if text and (match is None or not float(match[1])):
         raise UsageError(f"{flag} must be a positive time with its unit", f"'{text}'", "e.g. 20ms, 500us or 1.5s")
@@ -242,7 +246,7 @@ def seconds(flag: str, text: str) -> float | None:
 
 
 def cycles(flag: str, text: str) -> int | None:
-    """Return a positive number of cycles. None for an empty text."""
+    """Parse a positive number of cycles; None for an empty text."""
     if text and _positive(text) is None:
         raise UsageError(f"{flag} must be a positive number of cycles", f"'{text}'", "e.g. 1500000")
     return _positive(text)
@@ -263,7 +267,7 @@ def library_files(include: Path | None, archive: Path | None) -> LibraryFiles | 
 
 
 def places(flag: str, texts: list[str]) -> Places:
-    """Return the placement of data in memories, from texts of one or more parts WHAT=MEMORY separated by commas."""
+    """Parse texts of `--place`: one or more parts WHAT=MEMORY separated by commas."""
     pairs = []
     for part in (part.strip() for text in texts for part in text.split(",")):
         what, _, where = ("arena", "", part) if part == AUTO_PLACE else part.partition("=")
@@ -292,7 +296,7 @@ def _one_of(option: str, value: str, allowed: Sequence[str]) -> None:
 
 
 def several_of(option: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
-    """Return the values of a text separated by commas, without duplicates.
+    """Parse values separated by commas; return them without duplicates.
 
     Args:
         option: The name of the option, for messages.
@@ -309,7 +313,7 @@ def several_of(option: str, text: str, allowed: Sequence[str]) -> tuple[str, ...
 
 
 def named_once(flag: str, pairs: Sequence[tuple[str, T]]) -> dict[str, T]:
-    """Return the values by name.
+    """Return pairs of name and value as a dictionary.
 
     Raises:
         UsageError: The option is given twice for one name.

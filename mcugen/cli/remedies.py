@@ -40,9 +40,12 @@ _OUT = re.compile(r"leave (?:out (--[a-z-]+)|(--[a-z-]+) out)")
 
 @dataclass(frozen=True)
 class Invocation:
-    """A command as the user gave it: its name and its arguments.
+    """A command as the user gave it.
 
-    `options` are the options that the command has, by name, with whether they take a value.
+    Attributes:
+        name: Name of the command.
+        arguments: Its arguments and options.
+        options: All options that the command has, by name, with whether they take a value.
     """
 
     name: str
@@ -63,7 +66,7 @@ class Invocation:
         return shlex.join(words[words.index(name) : words.index(name) + 2]) if name in words else ""
 
     def without(self, option: str, key: str = "") -> Invocation:
-        """Return the command without an option; with a `key`, without the option's values KEY=VALUE of that key."""
+        """Return the command without an option; with a `key`, without only the option's values that begin with KEY=."""
         kept: list[str] = []
         words = iter(self.arguments)
         for word in words:
@@ -76,7 +79,7 @@ class Invocation:
         return Invocation(self.name, kept, self.options)
 
     def having(self, option: str, value: str) -> Invocation:
-        """Return the command with an option, whose old values (for KEY=VALUE: those of that KEY) are replaced."""
+        """Return the command with an option added; it replaces old values (for KEY=VALUE, those of the same KEY)."""
         words = [option, value] if self.options[option] else [option]
         key, equals, _ = value.partition("=")
         return Invocation(self.name, [*self.without(option, key * bool(equals)).arguments, *words], self.options)
@@ -86,7 +89,7 @@ class Invocation:
 
 
 def command_that_helps(error: McugenError, invocation: Invocation) -> str:
-    """Return the command to paste after an error; "" after Ctrl-C."""
+    """Return the command to suggest to the user after an error; "" after Ctrl-C."""
     if isinstance(error, Interrupted):
         return ""
     whole = _WHOLE.search(error.remedy)

@@ -21,7 +21,9 @@ from mcugen.core.errors import UsageError, shortened
 from mcugen.core.limits import read_bounded
 
 FILE = "mcugen.toml"
+"""Name of a settings file."""
 MOST_BYTES = 1 << 16
+"""Largest size of a settings file in bytes."""
 SAFE_FOLDERS_VARIABLE = "MCUGEN_SAFE_DIRECTORY"
 """Environment variable with folders whose settings are read whoever owns them, like git's safe.directory.
 
@@ -32,7 +34,7 @@ _REPOSITORY_MARKS = (".git", ".hg", ".jj")
 _ROOT = 0
 """Number of the user and the group that can change any file."""
 MODEL = "model"
-"""Key of the only positional argument that a file may give."""
+"""Key in a settings file for the model, the only positional argument that the file may give."""
 
 Kinds = Mapping[str, type[Any]]
 """Types of the options that a file may give, by name: bool, int, float, str, Path, or list (of texts)."""
@@ -40,7 +42,7 @@ Kinds = Mapping[str, type[Any]]
 
 @dataclass(frozen=True)
 class Settings:
-    """The contents of a settings file: the values of each option as command-line texts; none for a flag that is set."""
+    """The contents of a settings file: for each option, its values as command-line texts (none for a flag)."""
 
     path: Path
     values: Mapping[str, Sequence[str]]
@@ -127,7 +129,7 @@ def _is_private_group(group: int) -> bool:
 
 
 def read_settings(path: Path, kinds: Kinds) -> Settings:
-    """Return the settings of a file.
+    """Read the settings of a file.
 
     Raises:
         UsageError: Another user may have written the file, it is not TOML, a key is unknown, or a value has a wrong
@@ -201,9 +203,9 @@ def _from_here(path: Path, file: str) -> str:
 
 
 def settings_text(values: Mapping[str, object]) -> str:
-    """Return the text of a settings file with texts, numbers, flags and lists of texts.
+    """Return the text of a settings file with these values: texts, numbers, flags and lists of texts.
 
-    Strings of JSON are strings of TOML, as long as all of their characters are printable.
+    Values are written as JSON strings, which are valid TOML strings if all characters are printable.
 
     Raises:
         UsageError: A text is not printable.

@@ -161,7 +161,7 @@ class FirmwareConstant:
 
 @dataclass(frozen=True)
 class Validation:
-    """What device validation compares: the identity of the code, results of layers, and constants."""
+    """The data that device validation compares: identity of the code, results of layers, and constants."""
 
     code: bytes
     """16 bytes of a digest of the model's C files."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Definitions that every package uses: errors, limits, cache, resources, options, boards, version."""
+"""Definitions that all packages use: errors, limits, cache, resources, options, boards, version."""

@@ -39,7 +39,7 @@ _LONGEST_LINE, _LARGEST_CACHE = 256, 1 << 24
 _WORD = 4
 """Bytes of a word: the default of `line_bytes`, the bytes that one access fetches."""
 ROOM_IN_CACHE = 0.75
-"""Share of a cache that data may fill and still be resident at the next use: other data and code need the rest."""
+"""Share of a cache that a data set may fill and still be cached at its next use; other data and code need the rest."""
 BEGIN_COPY = 100
 """CPU cycles to start and finish a DMA copy: an assumption, for a few writes to the controller."""
 _LONGEST_NAME = 100
@@ -108,8 +108,8 @@ class Parallel:
     clock_hz: int
     """Clock of the memory's bus, whose cycles are wait states; by default the CPU's clock."""
 
-    def seconds(self, accesses: int, nbytes: int) -> Fraction:
-        """Return the seconds of one burst of `accesses`."""
+    def burst_seconds(self, accesses: int, nbytes: int) -> Fraction:
+        """Return the time in seconds of one burst of `accesses` accesses; `nbytes`, its total size, does not matter."""
         del nbytes
         return Fraction(1 + self.wait_states + (accesses - 1) * (1 + self.burst_wait_states), self.clock_hz)
 
@@ -125,8 +125,8 @@ class Serial:
     overhead_clocks: int
     """Clocks of a read in addition to its data: command, address, mode, dummy, chip select, controller latency."""
 
-    def seconds(self, accesses: int, nbytes: int) -> Fraction:
-        """Return the seconds of one read of `nbytes`."""
+    def burst_seconds(self, accesses: int, nbytes: int) -> Fraction:
+        """Return the time in seconds of one read of `nbytes` bytes; the number of `accesses` does not matter."""
         del accesses
         return Fraction(self.overhead_clocks + -(-8 * nbytes // self.bits_per_clock), self.clock_hz)
 
@@ -155,7 +155,7 @@ class Memory:
 
     @property
     def end(self) -> int:
-        """Return the first address behind the memory."""
+        """Return the first address after the memory."""
         return self.origin + self.size
 
     @property
@@ -177,7 +177,7 @@ class Cache:
     line: int
     """Bytes of a line, which a miss fetches as one burst."""
     ways: int
-    """Number of ways of a set; the number of lines if the cache is fully associative."""
+    """Associativity: lines of a set; equal to the number of lines if the cache is fully associative."""
     hit_wait_states: int = 0
     """CPU cycles of a hit beyond the first."""
     keeps_prefetched: bool = False
@@ -333,7 +333,10 @@ class Board:
 
     @property
     def helper(self) -> Core | None:
-        """Return the second core if it can share layers with the first: if it is alike, or has a board file."""
+        """Return the second core (the "helper") if it can compute parts of layers; None otherwise.
+
+        It can if it is of the same kind as the first core, or has a board file of its own.
+        """
         for core in self.cores[1:2]:
             if core.board or (core.cpu, core.clock_hz) == (self.cpu, self.clock_hz):
                 return core
@@ -341,14 +344,16 @@ class Board:
 
     @property
     def other_kind(self) -> Board | None:
-        """Return the chip as its second core sees it, or None if the second core is like the first."""
+        """Return the board as the second core sees it if that core is of another kind than the first, else None."""
         return self.helper.board if self.helper else None
 
     def seen_by_helper(self, memory: Memory) -> Board | None:
-        """Return the chip as seen by another kind of core, with the arena in `memory`; None if all cores are alike.
+        """Return the board as a second core of another kind sees it, with the arena in the first core's `memory`.
+
+        Return None if all cores are of one kind.
 
         Raises:
-            UsageError: The other core does not see all of the memory at the same addresses.
+            UsageError: The second core does not see all of the memory at the same addresses.
         """
         seen = self.other_kind
         if seen is None:
@@ -372,7 +377,7 @@ class Board:
 
 def _wait_cycles(access: Parallel | Serial, line_bytes: int, nbytes: int, clock_hz: int) -> int:
     accesses = -(-nbytes // line_bytes)
-    return max(math.ceil(access.seconds(accesses, nbytes) * clock_hz) - 1, 0)
+    return max(math.ceil(access.burst_seconds(accesses, nbytes) * clock_hz) - 1, 0)
 
 
 def board_names() -> list[str]:
@@ -381,7 +386,7 @@ def board_names() -> list[str]:
 
 
 def kit_names() -> dict[str, str]:
-    """Return the name of the board of each development kit, by the kit's name."""
+    """Return a dictionary from the name of each development kit to the name of its board."""
     return {kit: name for name, table in _files_of_ours().items() for kit in table.get("kits", ())}
 
 
@@ -392,7 +397,7 @@ def _files_of_ours() -> dict[str, dict[str, Any]]:
 
 
 def load_board(name_or_path: str) -> Board:
-    """Return the board of a name, a development kit or a TOML file.
+    """Load a board by its name, the name of a development kit, or the path of a TOML file.
 
     Raises:
         UsageError: There is no such board, or a field of the file is wrong.

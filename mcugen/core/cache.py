@@ -100,7 +100,7 @@ class Store:
 
     @contextmanager
     def locked(self, key: str) -> Iterator[None]:
-        """Let one process at a time enter the block of a key; no lock on Windows."""
+        """Hold a lock for `key` during the block, so that one process at a time runs it; Windows has no lock."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.path(f"{key}.lock").open("wb") as file:
             if sys.platform != "win32":

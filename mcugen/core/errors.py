@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors that a user can see: each names a place, a reason and a remedy, and each class has its own exit code."""
+"""The errors that users see: each has a rule, the value found and a remedy; each class has its own exit code."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of one compilation: for any input, the compiler ends in time and within the memory of a computer.
+"""Limits of one compilation, so that the compiler ends within limited time and memory for any input.
 
-Real models stay far below the limits: MobileNetV2 has about a hundred nodes, and files of 100 MB are accepted.
+Real models are far below the limits: MobileNetV2 has about a hundred nodes, and files of 100 MB are accepted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_NESTED = 12
 MAX_RANK = 64
 """Largest rank of a tensor that ONNX's own code sees; it truncates larger axis numbers to 32 bits."""
 MAX_ELEMENTS = 1 << 22
-"""Largest number of elements of a computed tensor: no microcontroller has room for more."""
+"""Largest number of elements of a computed tensor; no microcontroller has memory for more."""
 MAX_UNROLLED = 128
 """Largest number of steps of a loop that is unrolled."""
 MAX_WORK = 1 << 18
@@ -60,7 +60,7 @@ LONGEST_LABEL = 200
 """Largest number of characters of a class label."""
 
 MAX_DIGITS = 18
-"""Largest number of digits of a number on the command line: 64 bits hold any such number."""
+"""Largest number of digits of a whole number on the command line, so that it fits in 64 bits."""
 
 SECONDS = 20.0
 """Largest CPU time in seconds from the checked model to the memory plan of a program."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of a compilation. They describe behavior only; the hardware is described by a Board."""
+"""Options of a compilation, which describe the wanted code; the hardware is described by a Board."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ GOALS = ("balanced", "speed", "ram", "flash")
 """Optimization goals of generated code."""
 
 THROUGHPUT = "throughput"
-"""Goal on two cores: many frames instead of a short time for each. Otherwise equal to the first goal."""
+"""Goal on two cores: many frames per second instead of a short time for each. Otherwise as the first of GOALS."""
 
 
 OWN, CMSIS_NN, AUTO = "own", "cmsis-nn", "auto"
+"""Names of the kernel families; "auto" is also the value of other options that let the compiler choose."""
 FAMILIES = (OWN, CMSIS_NN, AUTO)
 """Kernel families: mcugen's own kernels, CMSIS-NN's kernels wherever it has one, or the best of both for the goal."""
 
 LOSS_NAMES = ("cross-entropy", "mse", "mae", "huber", "contrastive")
+"""Losses of on-device training (mcugen.training.losses)."""
 OPTIMIZER_NAMES = ("sgd", "momentum", "adam")
+"""Optimizers of on-device training (mcugen.training.optimizers)."""
 LEARN_INTEGERS = OPTIMIZER_NAMES[:2]
-"""Optimizers for int8 weights."""
+"""Optimizers that support int8 weights."""
 HEADS = ("centroids", "nearest", "statistics")
 """Trainable heads, which remember samples; see mcugen.training."""
 MATCH_STATISTICS = "statistics"
@@ -42,7 +45,7 @@ METHODS = (
     "entropy",
     "mse",
 )
-"""Ways to choose the range of an activation from its profile."""
+"""Methods that choose the quantization range of an activation from statistics of its values."""
 
 PRECISIONS = {"float32": "float32", "int8": "int8", "int16x8": "int16"}
 """Activation type (a DType) of each precision; weights are int8 except for float32."""
@@ -60,13 +63,13 @@ WIDE_WEIGHTS = {"int16x16": "int32"}
 """Precision of single layers with int16 activations and weights of up to 16 bits, as many as keep sums within int32."""
 
 MIXED = "auto"
-"""Name of the precision that is chosen for each layer."""
+"""Value of `--precision` that lets a search choose the precision of each layer."""
 
 SAMPLES = "samples"
-"""Key of CompileOptions.plausible for all outputs, with the ranges that the samples have."""
+"""Key of CompileOptions.plausible that stands for all outputs, with the ranges that they have on the samples."""
 
 DIVERGED_DB = 20.0
-"""Default SQNR in dB below which a layer has diverged: an error of a tenth of the signal."""
+"""Default SQNR in dB below which a layer counts as diverged; at 20 dB the error is a tenth of the signal."""
 
 METRIC_TITLES = {
     "top1": "top-1",
@@ -105,7 +108,7 @@ class LibraryFiles:
 
 
 AUTO_PLACE = "auto"
-"""Placement name that stands for the best memories."""
+"""Value of `--place` that lets the compiler choose the memories."""
 
 
 @dataclass(frozen=True)
@@ -140,13 +143,13 @@ class Places:
 
 
 INPUT_TYPES = ("uint8", "int8", "uint16", "int16")
-"""Types that may replace a float input: float32 represents all of their numbers."""
+"""Types that a caller may pass instead of a float input; float32 represents all of their values."""
 
 TRAINED_AS = ("auto", "float32", "int8")
 """Types in which trained weights are kept."""
 
 RUNNING = ("frozen", "updated")
-"""Treatment of running means and variances while a model trains."""
+"""Values of `--statistics`: whether training updates the running means and variances of batch normalizations."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,7 @@ class Training:
     """
 
     layers: str
-    """Selection of layers; AUTO selects those that a trial shows to be best."""
+    """Selection of layers, as in `--train`; AUTO selects those that train best in a trial."""
     loss: str = LOSS_NAMES[0]
     optimizer: str = OPTIMIZER_NAMES[0]
     batch: int = 1
@@ -169,12 +172,12 @@ class Training:
 
     @property
     def is_head(self) -> bool:
-        """Return whether a head is trained, without gradients."""
+        """Return whether `layers` selects a head that remembers samples, which is trained without gradients."""
         return self.layers.partition("@")[0].partition(":")[0] in HEADS
 
     @property
-    def is_open(self) -> bool:
-        """Return whether a trial is to select the trained layers."""
+    def needs_layer_search(self) -> bool:
+        """Return whether the compiler must choose the trained layers by a trial, as the user asked for AUTO."""
         return self.layers == AUTO
 
     @property
@@ -194,7 +197,7 @@ class Training:
 
 @dataclass(frozen=True)
 class LayerTimes:
-    """Measured cycles of a layer with a kernel: constants read in place, or copied to the arena first."""
+    """Measured cycles of a layer with a kernel: constants read in place (`plain`), or copied to the arena first."""
 
     plain: int
     copied: int

@@ -28,10 +28,10 @@ _ENCRYPTED = ("tls://", "wss://")
 """Schemes of scheduler addresses with mutual authentication by certificates."""
 
 SECONDS_TO_ANSWER = 30
-"""Seconds in which a scheduler, and then its first worker, must answer."""
+"""Time limit in seconds for the answer of a scheduler, and then of its first worker."""
 
 SECONDS_ALONE = 10
-"""Seconds that a scheduler may be without a worker: a supervisor restarts a lost one within this time."""
+"""Time in seconds that a scheduler may have no worker; a supervisor restarts a lost one within this time."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from mcugen.core.limits import open_regular
 
 @dataclass(frozen=True)
 class Parcel:
-    """A pickled value and the contents of files, each under the number of its folder and its name."""
+    """A pickled value, and the contents of the files whose paths it contains, as FOLDER_NUMBER/NAME and bytes."""
 
     data: bytes
     files: tuple[tuple[str, bytes], ...]

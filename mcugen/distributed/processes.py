@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work in several processes of this computer, any of which may be lost."""
+"""Work in several processes of this computer; the tasks of a process that dies are repeated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 MAX_LOSSES = 3
-"""Largest number of processes that may be lost in a row without a result in between."""
+"""Largest number of processes in a row that may die without a result in between."""
 
 
 def done_by_processes(work: Callable[[T], R], tasks: Sequence[T], jobs: int) -> Iterator[tuple[T, R]]:

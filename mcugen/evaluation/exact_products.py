@@ -40,10 +40,7 @@ _MEET_UINT8 = frozenset({"DynamicQuantizeLSTM", "DynamicQuantizeMatMul"})
 
 
 def with_exact_products(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of a model in which no product mixes int8 with uint8.
-
-    The model itself if it has no such operators.
-    """
+    """Return a copy of a model in which no product mixes int8 with uint8, or the model if it has no products."""
     bodies = (model.graph, *model.functions)
     if not any(_key(node) in PRODUCTS for body in bodies for node in all_nodes(body)):
         return model

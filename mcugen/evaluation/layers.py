@@ -14,8 +14,9 @@ from mcugen.core.options import DIVERGED_DB
 from mcugen.hir.types import Array
 
 REQUESTED_REAL, NO_INTEGER_FORM, BETWEEN_FLOAT_LAYERS = "as wanted", "no integer form", "between float layers"
+"""Reasons, shown in reports, why a layer stays in float32: the user's option, its operator, or its neighbors."""
 UNEQUAL_RANGES = "its parts' ranges differ too much for one scale"
-"""Reasons, shown in reports, why quantization leaves a layer in float32."""
+"""Reason, shown in reports, why quantization leaves a layer in float32: its inputs' ranges differ too much."""
 
 UNCONVERTED = "no integer form for these types and constants"
 """Reason, shown in reports: the quantized operator could not be converted to integer arithmetic."""

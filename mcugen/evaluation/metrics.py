@@ -86,10 +86,7 @@ class Metric:
         return f"{value:.2f} dB" if self.unit == "dB" else f"{value:.4g}"
 
     def loss(self, value: float, expected: float) -> float:
-        """Return by how much `value` is worse than `expected`, in the metric's unit.
-
-        In percentage points for shares.
-        """
+        """Return by how much `value` is worse than `expected`: percentage points for shares, else the metric's unit."""
         worse = value - expected if self.lower_is_better else expected - value
         return 100 * worse if self.unit == "%" else worse
 
@@ -354,7 +351,7 @@ def _by_elements(function: Callable[[Array, Array], float]) -> Callable[[Judged]
 def sqnr_db(outputs: Array, expected: Array) -> float:
     """Return the signal-to-noise ratio 10·log10(Σ expected² ÷ Σ (outputs − expected)²) in dB.
 
-    Infinity without noise.
+    It is infinity without noise, and minus infinity if `expected` is zero or the noise is infinite.
     """
     outputs, expected = _paired(outputs, expected)
     with np.errstate(over="ignore"):

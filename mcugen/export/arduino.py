@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Libraries for Arduino and PlatformIO."""
+"""Package formats for Arduino and PlatformIO libraries."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ ARDUINO = Format(
     checked="a tiny model compiled in tests by Arduino's own builder for an ATmega2560 and run under QEMU; the same "
     "files by arm-none-eabi-g++ for a Cortex-M4",
 )
+"""Package format for Arduino libraries."""
 
 
 def _library_json(package: Package) -> Files:
@@ -105,3 +106,4 @@ PLATFORMIO = Format(
     checked="packed by `pio pkg pack` in tests; its sources compiled as the Arduino library's are; the script for -O2 "
     "run with a stand-in for PlatformIO's environment",
 )
+"""Package format for PlatformIO libraries."""

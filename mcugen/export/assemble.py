@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All files of a package in a format, as a folder or as one archive: the same for the same model, byte by byte."""
+"""All files of a package in a format, as a folder or as one archive; equal models give equal bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mcugen.export.zipped import zipped
 
 
 def package_files(package: Package, format_: Format) -> Files:
-    """Return the files of the package as a folder."""
+    """Return the files of a package in the form of a folder."""
     code = {format_.code + name: text for name, text in package.code.items()}
     companion_files = {format_.beside + name: content for name, content in package.beside.items()}
     return {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain CMake and Make."""
+"""Package formats for plain CMake and Make."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def cmake_library(package: Package) -> Files:
-    """Return the generated CMakeLists.txt: a static library with libm, optimized unless the project says otherwise."""
+    """Return the generated CMakeLists.txt, which builds a static library; the project may change its optimization."""
     return {"CMakeLists.txt": package.bundle.files["CMakeLists.txt"]}
 
 
@@ -36,6 +36,7 @@ CMAKE = Format(
     ),
     checked="built in tests for a Cortex-M4, RV32 and the host; run under QEMU and on the host",
 )
+"""Package format for CMake projects."""
 
 MAKE = Format(
     name="make",
@@ -54,3 +55,4 @@ MAKE = Format(
     ),
     checked="built in tests for a Cortex-M4, RV32 and the host; run under QEMU and on the host",
 )
+"""Package format for GNU Make."""

@@ -16,40 +16,41 @@ Files = Mapping[str, str | bytes]
 
 
 def nothing(package: Package) -> Files:
-    """Return no files: for formats whose files are all templates."""
+    """Return no files; it is the default of `Format.made`, for formats whose files are all templates."""
     return {}
 
 
 def any_board(board: Board) -> None:
-    """Accept the board: for tools that build for all boards."""
+    """Accept any board; it is the default of `Format.require_board`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """A form that an IDE or a build system takes as it is. In its texts, {name} and {version} are the package's."""
+    """The declaration of a package format. In its texts, {name} and {version} stand for those of the package."""
 
     name: str
+    """Value of `--format`."""
     tool: str
-    """Who takes it."""
+    """The tools that use the format, for docs/export.md."""
     steps: tuple[str, ...]
-    """How a person brings it into a project, and sees the self-test pass: a sentence each."""
+    """Steps for the user to add a package to a project and to run the self-test, one sentence each."""
     checked: str
-    """How it is checked that the tool takes it, for docs/export.md."""
+    """How the format is tested, for docs/export.md."""
     code: str = "src/"
-    """The folder of the C files, with a slash; "" for the top."""
+    """Folder of the C files in the package, with a slash; "" for the package's root."""
     beside: str = "extras/"
-    """The same of what no compiler reads."""
+    """Folder of the files that no compiler reads, in the same form."""
     carries_code: bool = True
-    """Whether these files lie in the package, besides in a pack."""
+    """Whether the package contains the files themselves, not only a pack that contains them."""
     templates: Mapping[str, str] = field(default_factory=dict)
-    """Files of the package, and the templates below templates/export that they are made of."""
+    """Files of the package by path, each with its template below templates/export."""
     made: Callable[[Package], Files] = nothing
-    """Files that a library writes: XML, JSON, archives."""
+    """Returns further files, which are not templates: XML, JSON, archives."""
     archive: str = ""
-    """The file name of the package as one zipped file, where the tool takes that."""
+    """File name of the package as one zipped file; "" if the tool does not accept that."""
     top: str = ""
-    """The folder in that archive which holds all, with a slash."""
+    """Folder in the archive that contains all files, with a slash; "" for none."""
     require_board: Callable[[Board], object] = any_board
-    """Raises UsageError for a board that the tool does not build for."""
+    """Raises UsageError for boards that the tool does not support."""
     archived: Callable[[Package], Files] | None = None
-    """What is in the archive, where that is not the package itself."""
+    """Returns the files of the archive if they differ from those of the package."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The formats that there are."""
+"""All package formats."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMATS: dict[str, Format] = {format_.name: format_ for format_ in _ALL}
 
 
 def format_table() -> str:
-    """docs/export.md's table: formats, who takes them, how that is checked."""
+    """Return the Markdown table of docs/export.md: formats, the tools that use them, and how they are tested."""
     rows = ["| `--format` | for | how it is checked |", "|---|---|---|"]
     rows += [f"| `{f.name}` | {f.tool} | {f.checked} |" for f in FORMATS.values()]
     return "\n".join(rows) + "\n"

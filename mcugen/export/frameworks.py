@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules and components of frameworks with a build system of their own: Zephyr, ESP-IDF, Pico SDK."""
+"""Package formats for frameworks with a build system of their own: Zephyr, ESP-IDF, Pico SDK."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ ZEPHYR = Format(
     checked="Kconfig read by kconfiglib and module.yml by PyYAML in tests, module and sample built with stand-ins for "
     "Zephyr's functions; built once, by hand, with Zephyr 2.6 for a Cortex-M3 and run under QEMU",
 )
+"""Package format for modules of Zephyr."""
 
 ESP_IDF = Format(
     name="esp-idf",
@@ -52,6 +53,7 @@ ESP_IDF = Format(
     checked="manifests loaded by idf-component-manager, Kconfig by kconfiglib in tests, component and example built "
     "with stand-ins for the IDF's functions; built once, by hand, with ESP-IDF 6.2 for its target linux, and run",
 )
+"""Package format for components of ESP-IDF."""
 
 PICO_SDK = Format(
     name="pico-sdk",
@@ -74,3 +76,4 @@ PICO_SDK = Format(
     ),
     checked="built once, by hand, against SDK 2.2.0 for RP2040 and RP2350 (Arm); its library is the one of `cmake`",
 )
+"""Package format for the Raspberry Pi Pico SDK."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IDEs of chip and compiler makers: their packs, and projects or connections that they import."""
+"""Package formats for IDEs of chip and compiler vendors."""
 
 from __future__ import annotations
 
@@ -132,6 +132,7 @@ MCUXPRESSO = _eclipse(
     "Or through the pack: drop `" + PACK_NAME + "` onto the Installed SDKs view, and tick the component in Manage SDK "
     "components.",
 )
+"""Package format for NXP's MCUXpresso IDE."""
 
 STM32CUBE = _eclipse(
     "stm32cube",
@@ -140,6 +141,7 @@ STM32CUBE = _eclipse(
     "Or through the pack: in the .ioc, Software Packs > Manage Software Packs > From Local: `" + PACK_NAME + "`, then "
     "Select Components.",
 )
+"""Package format for ST's STM32CubeIDE and STM32CubeMX."""
 
 
 # ---------------------------------------------------------------------------------------------------------------- IAR
@@ -183,6 +185,7 @@ IAR = Format(
     ),
     checked="structure in tests; never opened in the IDE itself",
 )
+"""Package format for IAR Embedded Workbench."""
 
 
 # --------------------------------------------------------------------------------------------------------------- Keil
@@ -279,3 +282,4 @@ KEIL = Format(
     ),
     checked="structure in tests, and the pack as `cmsis-pack`; never opened in the IDE itself",
 )
+"""Package format for Keil MDK."""

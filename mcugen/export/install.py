@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a package into a folder that may be part of a project: what is the user's stays.
+"""Writing of a package into a folder that may be part of a project; the user's files are kept.
 
-A manifest in the folder holds the hashes of what mcugen wrote there. A file that differs from it was edited, and is not
-overwritten unless the user forces it; one that a new package no longer has goes if it was not edited.
+A manifest in the folder contains the hashes of the files that mcugen wrote. A file that differs from its hash was
+edited, and is not overwritten unless the user forces it. A file that the new package does not contain is removed if it
+was not edited.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ from mcugen.core.version import __version__
 from mcugen.export.declaration import Files
 
 MANIFEST = ".mcugen-manifest.json"
-"""JSON: `package`, and `files`: the SHA-256 by path; several where a killed export may have left old or new."""
+"""Name of the manifest, a JSON file with the name of the package, and the hashes of the files by path.
+
+A file has several hashes if an export was killed and may have left the old or the new file.
+"""
 
 _MANIFEST_BYTES = 1 << 20
 _FINAL = ".final"
@@ -35,14 +39,14 @@ _FINAL = ".final"
 
 @dataclass(frozen=True)
 class InstallResult:
-    """The result of an export: what it did to a folder. Paths are relative to the folder."""
+    """The files that an export wrote to a folder, removed and kept. Paths are relative to the folder."""
 
     folder: Path
     written: tuple[str, ...]
     removed: tuple[str, ...]
     """Removed files of an older export."""
     kept: tuple[str, ...]
-    """Files of an older export that do not belong any more, but were edited."""
+    """Files of an older export that the package no longer contains, but that were edited and so kept."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +56,11 @@ class _Manifest:
 
 
 def install(files: Files, folder: Path, package: str, *, force: bool = False) -> InstallResult:
-    """Write the files of a package called `package`; leave everything else in the folder unchanged.
+    """Write the files of the package named `package` to a folder; keep all other files in the folder.
 
     Raises:
-        OutputError: Nothing can be written, or, without `force`, a file was edited or is the user's own, or the folder
-            holds another package. Nothing is changed.
+        OutputError: Nothing can be written; or, without `force`, a file was edited or was not written by mcugen, or the
+            folder contains another package. The folder is then unchanged.
     """
     target = Path(os.path.realpath(folder))
     is_new = not target.exists()
@@ -77,7 +81,10 @@ def install(files: Files, folder: Path, package: str, *, force: bool = False) ->
 
 
 def digest(data: bytes) -> str:
-    """Return a hash that changes with edits; line ends do not count, as version control changes them."""
+    """Return the hash of a file for the manifest.
+
+    It ignores the kind of line ends, which version control may change.
+    """
     return hashlib.sha256(data.replace(b"\r\n", b"\n")).hexdigest()
 
 

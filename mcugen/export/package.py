@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compiled model as package formats see it."""
+"""The description of a compiled model for package formats."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LIBRARY_FLAGS = {
 
 
 def check_package(version: str, board: Board, options: CompileOptions) -> None:
-    """Check what a package requires of its version, its board and the options, before there is a model.
+    """Check the version, the board and the options of a package, before the model is compiled.
 
     Raises:
         UsageError: The version is not MAJOR.MINOR.PATCH, a flag of the board has characters that shells and build files
@@ -56,9 +56,10 @@ def check_package(version: str, board: Board, options: CompileOptions) -> None:
 
 @dataclass(frozen=True)
 class Package:
-    """A compiled model under a version: names, files and flags as build systems want them.
+    """A compiled model with a version, and the names, files and flags that package formats need.
 
-    UsageError if `check_package` refuses it, or if build systems have a target of the model's name.
+    Raises:
+        UsageError: `check_package` refuses it, or the model's name is reserved by build systems.
     """
 
     compiled: CompiledModel
@@ -73,7 +74,7 @@ class Package:
 
     @property
     def bundle(self) -> Bundle:
-        """The generated files."""
+        """Return the generated files."""
         return self.compiled.bundle
 
     @property
@@ -103,7 +104,7 @@ class Package:
 
     @property
     def title(self) -> str:
-        """One line for lists of packages."""
+        """Return a one-line description for lists of packages."""
         return f"{self.name}: a neural network as C, for {self.cpu}"
 
     @property
@@ -118,26 +119,26 @@ class Package:
 
     @property
     def selftest(self) -> str:
-        """A C expression: the self-test on the model's own arena (and weights)."""
+        """Return the C expression that runs the self-test on the model's own arena and weights."""
         several = len(self.bundle.arena_sizes) > 1
         weights = f", {self.name}_default_weights()" * (self.bundle.weights_blob is not None)
         return f"{self.name}_selftest({self.name}_default_arena{'s' * several}(){weights})"
 
     @cached_property
     def code(self) -> Mapping[str, str]:
-        """The C files, headers and the runtime's among them, by name."""
+        """Return the C files and headers by name, with the runtime header."""
         return {name: text for name, text in sorted(self.bundle.files.items()) if Path(name).suffix in (".c", ".h")}
 
     @cached_property
     def beside(self) -> Mapping[str, str | bytes]:
-        """Return the files that no compiler reads: the report, a linker script's part, a file of weights."""
+        """Return the files that no compiler reads, by name: report, linker script, and file of weights."""
         kinds = (".json", ".ld")
         files: dict[str, str | bytes] = {**self.bundle.files, **self.bundle.blobs}
         return {name: files[name] for name in sorted(files) if name in self.bundle.blobs or Path(name).suffix in kinds}
 
     @property
     def sources(self) -> list[str]:
-        """Names of the files to compile, the self-test's among them."""
+        """Return the names of the files to compile, with the self-test."""
         return [name for name in self.code if name.endswith(".c")]
 
     @property
@@ -152,17 +153,17 @@ class Package:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Return the flags of the CPU. Everything that is linked together needs the same flags."""
+        """Return the compiler flags of the CPU, which all linked code must have in common."""
         return self.board.cflags
 
     @property
     def library_flags(self) -> tuple[str, ...]:
-        """Return the flags that link a program with a C library, where the project does not say how."""
+        """Return the flags that link a program with the small C library of the toolchain, for examples."""
         return _LIBRARY_FLAGS.get(self.toolchain, ())
 
     @property
     def has_fpu(self) -> bool:
-        """Whether the CPU computes floats itself."""
+        """Return whether the CPU has a floating-point unit."""
         return "fpu" in self.board.features
 
     def filled(self, text: str) -> str:
@@ -174,7 +175,7 @@ class Package:
 
     @property
     def notes(self) -> list[str]:
-        """Return what the project must know or provide."""
+        """Return notes for the user on libraries and linker scripts that the project must provide."""
         texts = [f"{self.name} calls {library.versions}, which your project brings" for library in self.libraries]
         if self.bundle.sections:
             texts.append(f"parts of it lie in memories of their own: see {self.name}_memory.ld")
@@ -182,7 +183,7 @@ class Package:
 
     @property
     def licence(self) -> str:
-        """The text of the licence of all that lands in a user's firmware."""
+        """Return the text of the licence of the generated code."""
         return (resource_dir("LICENSES") / "0BSD.txt").read_text("utf-8")
 
     def rendered(self, template: str) -> str:

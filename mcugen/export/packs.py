@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CMSIS-Packs: what Keil, IAR, MCUXpresso, STM32CubeMX and the CMSIS-Toolbox install."""
+"""CMSIS-Packs, which Keil, IAR, MCUXpresso, STM32CubeMX and the CMSIS-Toolbox install."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mcugen.export.package import Package
 
 PACK_NAME = "mcugen.{name}.{version}.pack"
-"""File name that tools expect: vendor, name, version."""
+"""File name of a pack: vendor, name and version, as tools expect it."""
 
 _MAIN = "template/main.c"
 _DESCRIBED = "mcugen.{name}.pdsc"
@@ -39,7 +39,7 @@ def pack(package: Package) -> Files:
 
 
 def component(package: Package) -> tuple[str, str, str]:
-    """Class, group and subgroup by which projects name the model."""
+    """Return the class, group and subgroup of the pack's component, by which projects select the model."""
     return ("Machine Learning", "mcugen", package.name)
 
 
@@ -94,3 +94,4 @@ CMSIS_PACK = Format(
     checked="its .pdsc held against PACK.xsd 1.7.60 and its layer against CMSIS-Toolbox's schema once, by hand; tests "
     "read both and find every file that they name in the archive; its files are those that `cmake` builds",
 )
+"""Package format for CMSIS-Packs."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An export as a whole: from a compiled model to a package in a folder."""
+"""The export of a compiled model to a package in a folder."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ from mcugen.reporting.figures import Report
 
 @dataclass(frozen=True)
 class Packaging:
-    """Options of an export: the package's version (MAJOR.MINOR.PATCH), and whether it is a zip file or a folder.
+    """Options of an export.
 
-    `force` overwrites files that were edited, or that mcugen did not write.
+    Attributes:
+        version: Version of the package, MAJOR.MINOR.PATCH.
+        zipped: Whether to write one zip file instead of a folder.
+        force: Whether to overwrite files that were edited, or that mcugen did not write.
     """
 
     version: str = __version__
@@ -34,7 +37,7 @@ class Packaging:
 
 @dataclass(frozen=True)
 class Exported:
-    """The result of an export: what it did to the folder, notes for the user, and the report of the compilation."""
+    """The result of an export: format, changed files, notes for the user, steps, and the report of the compilation."""
 
     format_: Format
     installed: InstallResult
@@ -62,7 +65,7 @@ def declared(name: str) -> Format:
 
 
 def check_packaging(format_: Format, packaging: Packaging, board: Board, options: CompileOptions) -> None:
-    """Check that there can be such a package of any model.
+    """Check the options of an export before the model is compiled.
 
     Args:
         format_: The format.
@@ -71,7 +74,7 @@ def check_packaging(format_: Format, packaging: Packaging, board: Board, options
         options: The options of the compilation.
 
     Raises:
-        UsageError: The board, an option, or the version or form of the package is not of the format.
+        UsageError: The format does not support the board, an option, or the version or form of the package.
     """
     format_.require_board(board)
     if packaging.zipped:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Zip archives that depend on nothing but what is in them."""
+"""Reproducible zip archives, whose bytes depend only on the names and contents of their files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def zipped(files: Files, top: str = "") -> bytes:
-    """Return a zip archive of the files, in a folder `top/` if given."""
+    """Return a zip archive of files; `top` is put before their paths, for example a folder name with a slash."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, content in sorted(files.items()):

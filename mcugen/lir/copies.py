@@ -47,6 +47,7 @@ MOVE_KERNEL = Kernel(
     params=(MoveParams,),
     options=(MoveOptions,),
 )
+"""Kernel that copies bytes, unless memory planning gives both buffers the same address (MOVE)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,3 +97,4 @@ COPY_KERNEL = Kernel(
     params=(Offsets, CopyWalk, CopiedRunParams),
     options=(CopyOptions,),
 )
+"""Kernel that copies elements or contiguous runs between two strided layouts."""

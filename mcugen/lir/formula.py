@@ -127,10 +127,7 @@ class Fitter:
     _formulas: dict[tuple[object, ...], Formula | None] = field(default_factory=dict)
 
     def fit(self, values: Sequence[Number]) -> Formula | None:
-        """Return the formula of a number whose values at `points` are given in order.
-
-        None if no formula is accepted.
-        """
+        """Return the formula of a number, given its values at `points` in order; None if no formula is accepted."""
         key: tuple[object, ...] = (type(values[0]), *values)  # The type distinguishes 1 and 1.0.
         if key not in self._formulas:
             self._formulas[key] = self._fit(values)

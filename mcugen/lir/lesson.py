@@ -17,12 +17,13 @@ STOP_KERNEL = Kernel(
     what="where a call ends that goes no further",
     operands=(reads("x", "the loss, which must be a finite number", optional=True),),
 )
+"""Kernel at which a call of a trainable model may end (STOP)."""
 
 
 def training_port_names(graph: Graph) -> set[str]:
-    """Return the names of the inputs and outputs that only training has: target, rate and loss.
+    """Return the names of the ports that only training has (target, rate, loss).
 
-    Empty without training.
+    Empty if the model is not trainable.
     """
     lesson = graph.lesson
     return set() if lesson is None else {lesson.target, lesson.rate, lesson.loss}

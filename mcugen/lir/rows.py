@@ -26,3 +26,4 @@ READ_ROWS_KERNEL = Kernel(
     operands=(updates("next", "number of the first row", DType.INT32), writes("y", "the rows")),
     params=(ReadRowsParams,),
 )
+"""Kernel that calls back the caller for the next rows of a streamed input (READ_ROWS)."""

@@ -32,6 +32,7 @@ READ_WEIGHTS_KERNEL = Kernel(
     what="constants of a layer, read by the caller",
     operands=(reads("x", "what the file has"), writes("y", "the same in the arena")),
 )
+"""Kernel that calls back the caller to read constants (READ_WEIGHTS)."""
 
 
 STAGE_WEIGHTS_KERNEL = Kernel(
@@ -39,6 +40,7 @@ STAGE_WEIGHTS_KERNEL = Kernel(
     what="constants of a layer, copied to where they are read faster",
     operands=(reads("x", "where they lie"), writes("y", "the same in the arena")),
 )
+"""Kernel that copies constants to faster memory (STAGE_WEIGHTS)."""
 
 
 BEGIN_WEIGHTS_KERNEL = Kernel(
@@ -46,10 +48,12 @@ BEGIN_WEIGHTS_KERNEL = Kernel(
     what="constants of a later layer, whose copy begins",
     operands=(reads("x", "where they lie"), writes("y", "the same in the arena, when the copy is done")),
 )
+"""Kernel that begins a DMA copy of constants (BEGIN_WEIGHTS)."""
 
 END_WEIGHTS_KERNEL = Kernel(
     END_WEIGHTS, what="constants of a layer, whose copy is waited for", operands=(updates("y", "they, in the arena"),)
 )
+"""Kernel that waits for a DMA copy of constants (END_WEIGHTS)."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluation of a compiled model on samples: run, measure, judge accuracy, and compare layer by layer."""
+"""Evaluation of a compiled model on samples: runs, measurements, accuracy, and comparison layer by layer."""
 
 from __future__ import annotations
 
@@ -41,13 +41,15 @@ if TYPE_CHECKING:
     from mcugen.simulation import Execution
 
 Sample = Mapping[str, Array]
+"""Inputs or outputs of one sample, by name."""
 
 
 def metric_of(text: str, labels: Array | None, outputs: Sequence[Endpoint], inputs: Sequence[Endpoint]) -> Metric:
-    """Return the metric of that name, or the user's function FILE.py:FUNCTION.
+    """Return the metric that `--metric` selects.
 
     Args:
-        text: The name or function; "" selects the metric that suits labels and outputs.
+        text: Name of a metric, or the user's function FILE.py:FUNCTION; "" selects the metric that suits labels and
+            outputs.
         labels: Labels of the samples, if any.
         outputs: The outputs of the model.
         inputs: The inputs of the model.
@@ -59,7 +61,7 @@ def metric_of(text: str, labels: Array | None, outputs: Sequence[Endpoint], inpu
 
 
 def sample_endpoints(compiled: CompiledModel) -> Sequence[Endpoint]:
-    """Return the inputs that evaluation samples belong to: those of the float model if mcugen quantized it."""
+    """Return the inputs that samples must have: those of the float model if mcugen quantized it, else the program's."""
     quantized = compiled.quantization
     return (
         compiled.program.inputs
@@ -69,7 +71,7 @@ def sample_endpoints(compiled: CompiledModel) -> Sequence[Endpoint]:
 
 
 def measure_once(compiled: CompiledModel, progress: Progress = no_progress) -> Report:
-    """Return the report with the measurements of one run on a random sample, time included."""
+    """Run a compiled model on one random sample, and return its report with the measurements, also of time."""
     (sample,) = random_samples(sample_endpoints(compiled)).inputs
     stored = [as_stored(sample, compiled.program.inputs)]
 
@@ -88,7 +90,10 @@ def _on_helper(compiled: CompiledModel, inputs: Sequence[Sample]) -> Execution |
 
 
 def on_helper(compiled: CompiledModel) -> tuple[Bundle, Board] | None:
-    """Return the model as built for a second core of another kind and the board as that core sees it, or None."""
+    """Return the model rendered for a second core of another kind, and the board as that core sees it.
+
+    Return None if the board has no such core.
+    """
     draft = compiled.draft
     board = compiled.board.seen_by_helper(draft.placement.arenas[0])
     if board is None:
@@ -132,7 +137,7 @@ def evaluate(
     wait_states: int | None = None,
     workers: Workers = ONLY_THIS_PROCESS,
 ) -> Report:
-    """Return the report with measurements of a simulated run, accuracy, and the layers' errors of a quantized model.
+    """Run samples in the simulator, and return the report with measurements, accuracy, and errors of quantized layers.
 
     Args:
         compiled: The model.
@@ -187,7 +192,7 @@ def _sample_warnings(compiled: CompiledModel, samples: Samples, metric: Metric) 
 def judge(
     compiled: CompiledModel, samples: Samples, outputs: Sequence[Sample], metric: Metric, progress: Progress
 ) -> tuple[Accuracy, OracleRun]:
-    """Return the accuracy of the generated code's outputs, and the run of the reference that they were compared with.
+    """Compute the accuracy of the generated code's outputs; also return the reference run that they are compared with.
 
     Args:
         compiled: The model.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`report --extreme-inputs`: instructions for easy and hard inputs, where they depend on data, and their upper bound.
+"""`report --extreme-inputs`: smallest and largest number of instructions if they depend on data, and an upper bound.
 
-The bound comes from the code (mcugen.simulation.longest), where the code determines one.
+The bound comes from an analysis of the linked code (mcugen.simulation.longest), if the code allows one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REAL = 4.0
 
 
 def extremes(endpoint: Endpoint) -> list[Array]:
-    """Return arrays of zeros, the least value, the largest, both alternately, a ramp, and random elements."""
+    """Return extreme arrays for an input: zeros, smallest and largest value, both alternating, a ramp, and random."""
     dtype, shape = endpoint.dtype, endpoint.shape
     low, high = (0, 1) if dtype is DType.BOOL else dtype.limits if dtype.is_integer else (-_REAL, _REAL)
     low, high = max(low, -(2**31)), min(high, 2**31 - 1)
@@ -43,7 +43,7 @@ def require_simulated(board: Board) -> None:
 
 
 def with_extremes(compiled: CompiledModel, report: Report, progress: Callable[[str, int, int], None]) -> Report:
-    """Return the report with the least and most instructions of runs on extreme inputs, and the bound of all runs.
+    """Add the smallest and largest instructions of runs on extreme inputs, and their upper bound, to a report.
 
     Args:
         compiled: The model, for a board that is simulated (`require_simulated`).

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulated on-device training: alternating training steps and evaluations of a model that learns."""
+"""Simulated on-device training: alternating training steps and evaluations of a trainable model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mcugen.quantization.quantize import Progress
 from mcugen.reporting.figures import CallFigures, Examination, LearningFigures
 
 NUM_EXAMINATIONS = 5
-"""Number of evaluations besides the first one, as far as there are training steps between them."""
+"""Number of evaluations after the first one; fewer if there are fewer training steps."""
 
 
 Calls = Sequence[Mapping[str, Array]]
@@ -33,18 +33,18 @@ def learn(
     exam: Samples,
     progress: Progress,
 ) -> LearningFigures:
-    """Run all training steps and evaluations in one simulation, and measure one training step and one inference.
+    """Train a model in the simulator with evaluations in between, and measure a training step and an inference.
 
     Args:
-        compiled: The model that learns.
-        plain: The model that does not learn, for the cost of an inference.
+        compiled: The trainable model.
+        plain: The same model without training, for the cost of an inference.
         teaching: Learning rate and epochs.
         lesson: Training samples with labels.
         exam: Evaluation samples with labels.
         progress: Receives the number of finished calls.
 
     Raises:
-        UsageError: If the model does not learn classes, or labels are missing.
+        UsageError: If the model is not trained on classes, or labels are missing.
     """
     names, labels = _require_classes(compiled, lesson)
     _, exam_labels = _require_classes(compiled, exam)
@@ -74,7 +74,7 @@ def _figures(compiled: CompiledModel, call: Mapping[str, Array]) -> CallFigures:
 
 @dataclass(frozen=True)
 class TrainingTrial:
-    """A choice of trained layers, with its accuracy on held-out samples and its RAM in bytes."""
+    """A trial of `--train auto`: the trained layers, the accuracy on held-out samples, and the RAM in bytes."""
 
     layers: str
     accuracy: float
@@ -85,16 +85,16 @@ class TrainingTrial:
 
 
 HELD_OUT_STRIDE = 4
-"""One of so many training samples is held out to judge what the other ones taught."""
+"""One of so many training samples is held out, to evaluate the training on the other ones."""
 
 
 def lengths(count: int) -> list[int]:
-    """Return the numbers of last layers that are tried as trained layers: powers of two up to `count`."""
+    """Return the numbers of last layers to try as trained layers: the powers of two up to `count`."""
     return [1 << n for n in range(count.bit_length()) if 1 << n <= count]
 
 
 def candidates(count: int) -> list[str]:
-    """Return the choices of trained layers to try, for a model with so many trainable layers."""
+    """Return the values of `--train` to try for a model with `count` trainable layers."""
     every = lengths(count)
     longer = every[1:]
     return [
@@ -106,15 +106,15 @@ def candidates(count: int) -> list[str]:
 
 
 SENSITIVE_DIVISOR = 4
-"""Divisor of the channels of a layer: this share of them, with the largest gradients, is trained where not all are."""
+"""Divisor of the number of channels of a layer that are trained by sparse updates: those with the largest gradients."""
 NUM_GRADIENT_SAMPLES = 32
-"""Approximate number of training samples by which these channels are chosen."""
+"""Approximate number of training samples from which the channels with the largest gradients are chosen."""
 GRADIENT_SUFFIX = ".weights.velocity"
 """Suffix of the state that keeps the gradient of a layer's weights."""
 
 
 def sensitive(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -> dict[str, list[int]]:
-    """Return by trained layer the channels with the largest gradients on training samples.
+    """Return the channels with the largest gradients on training samples, for each trained layer by name.
 
     Args:
         compiled: A model that learns by `momentum`: after one step, its momentum is the gradient.
@@ -142,7 +142,7 @@ def sensitive(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -> d
 
 
 def try_training(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -> TrainingTrial:
-    """Train on most of the samples, and return the accuracy on the held-out ones.
+    """Train a model on most of the samples in the simulator, and evaluate it on the held-out ones.
 
     Args:
         compiled: The model, with its choice of trained layers.
@@ -167,7 +167,7 @@ def try_training(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -
 
 
 def best(trials: Sequence[TrainingTrial]) -> TrainingTrial:
-    """Return the most accurate trial, and of several the one with the least RAM."""
+    """Return the most accurate trial; among equally accurate ones, the one with the least RAM."""
     return min(trials, key=lambda trial: (-trial.accuracy, trial.ram))
 
 

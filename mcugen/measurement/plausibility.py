@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--plausible`: ranges that results must lie in, as given by the user or measured on samples."""
+"""`--plausible`: ranges of plausible outputs, given by the user or measured on samples."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mcugen.lir.program import Endpoint
 from mcugen.reporting.figures import PlausibleRange
 
 RANGE_MARGIN = 1 / 8
-"""Share of the width of a measured range that is added at both ends."""
+"""Share of the width of a measured range that is added at each end."""
 
 MAX_RANGE_SAMPLES = 64
-"""Largest number of samples by which ranges are measured."""
+"""Largest number of samples that ranges are measured on."""
 
 
 def with_plausibility(compiled: CompiledModel, samples: Sequence[Mapping[str, Array]]) -> CompiledModel:
-    """Return the model with the function NAME_check_outputs.
+    """Return the model with the generated function NAME_check_outputs, which checks ranges of outputs.
 
     Args:
         compiled: The model, with the requested ranges in its options.

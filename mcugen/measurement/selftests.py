@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples of the self-test: one of the user's or, with `--self-test N`, those that detect most faults.
+"""Samples of the self-test: one of the user's samples or, with `--self-test N`, those that detect most faults.
 
-Without that option the self-test runs on the user's sample that shows most: of few samples spread over all, the one
-with the most different output values that do not saturate. A random sample takes its place if there are no samples, or
-if outputs depend so much on rounding that correct code could fail.
+Without the option, the self-test uses one of a few of the user's samples: the one with the most different output values
+that do not saturate. A random sample is used if there are no samples, or if outputs depend so much on rounding that
+correct code could fail.
 
 With the option, single bits of constants are flipped, equally many in each layer, and the generated code runs on this
-computer. One half of the flips chooses samples greedily: first the sample that detects most, then the one that detects
-most of the remaining flips. The other half measures the coverage of the chosen samples. A flip is significant if any
-candidate detects it.
+computer. One half of the flips is used to choose samples greedily: each next sample detects most of the flips that are
+not detected yet. The other half is used to measure the coverage of the chosen samples. A flip is significant if any
+candidate sample detects it.
 """
 
 from __future__ import annotations
@@ -37,35 +37,38 @@ MAX_USER_SAMPLES = 8
 """Largest number of the user's samples that are candidates."""
 
 CANDIDATE_AMPLITUDES = (1.0, 1.0, 1.0, 0.25, 0.0625)
-"""Amplitudes of random candidates: large values saturate what small values change."""
+"""Amplitudes of random candidate samples, relative to the input's range; small ones avoid saturation."""
 
 FLIP_MACS = 20_000_000_000
-"""Multiply-accumulates that all runs with flips may take: sets the number of flips per layer within FLIPS_PER_LAYER."""
+"""Budget of multiply-accumulates of all runs with flips; it determines the flips per layer within FLIPS_PER_LAYER."""
 
 FLIPS_PER_LAYER = (8, 48)
-"""Least and largest number of flips per layer."""
+"""Smallest and largest number of flips per layer."""
 
 PERTURBATION = 2.0**-22
-"""Relative change of real inputs, as large as rounding in float32, under which outputs must be stable."""
+"""Relative change of float inputs, as large as float32 rounding, under which outputs must be stable."""
 
 MAX_PERTURBED_CHANGE = 1 / 4
-"""Share of the self-test's tolerance by which outputs may change under that perturbation."""
+"""Largest change of outputs under PERTURBATION, as a share of the self-test's tolerance."""
 
 MIN_VISIBLE_SHARE = 1e-3
-"""Least magnitude of a visible real output, as a share of the largest one; the tolerance is a tenth of that."""
+"""Smallest magnitude of a float output, as a share of the largest, for which the self-test can see a change.
+
+The tolerance of the self-test is a tenth of that.
+"""
 
 INTERPRETED_MACS = 40_000_000
-"""Multiply-accumulates that numpy may take to compute candidates: a large model gets fewer than MAX_USER_SAMPLES."""
+"""Budget of multiply-accumulates for computing candidates by numpy; large models get fewer than MAX_USER_SAMPLES."""
 
 UNSTABLE_INPUT = "random numbers, as outputs of the given samples depend on rounding"
-"""Text for a self-test on random numbers, used where no sample of the user's can be compared."""
+"""Description of the self-test's input if none of the user's samples has outputs that are stable under rounding."""
 
 Matrix = npt.NDArray[np.bool_]
-"""Whether a flip (row) is detected by a sample (column)."""
+"""Detection matrix: whether a flip (row) is detected by a sample (column)."""
 
 
 def with_selftest(compiled: CompiledModel, user_samples: Sequence[Mapping[str, Array]]) -> CompiledModel:
-    """Return the model with a self-test of as many samples as requested, and its coverage in the report.
+    """Return the model with a self-test on samples that are chosen to detect faults, and its coverage in the report.
 
     Args:
         compiled: The model.
@@ -95,12 +98,12 @@ def with_selftest(compiled: CompiledModel, user_samples: Sequence[Mapping[str, A
 
 
 def can_use_user_sample(compiled: CompiledModel) -> bool:
-    """Return whether the self-test may run on a user's sample: only models of one size that do not learn qualify."""
+    """Return whether the self-test can use a user's sample: the model has no run-time sizes and is not trainable."""
     return not compiled.program.symbols and compiled.options.training is None
 
 
 def use_user_sample(compiled: CompiledModel, user_samples: Sequence[Mapping[str, Array]], source: str) -> CompiledModel:
-    """Return the model with a self-test on one of the user's samples, if the self-test can run on one.
+    """Return the model with a self-test on one of the user's samples, or unchanged if none can be used.
 
     Args:
         compiled: The model, whose self-test runs on random numbers.
@@ -196,10 +199,10 @@ def _describe_found(figures: SelfTestFigures, layers: Sequence[int]) -> str:
 
 
 def choose(detected: Matrix, max_samples: int) -> list[int]:
-    """Return the samples (columns) that together detect most flips (rows).
+    """Choose at most `max_samples` samples (columns) that together detect most flips (rows); return their indices.
 
-    Samples are chosen greedily: at least one, and none that detects nothing new. Then each is replaced by another one
-    as long as all of them detect more.
+    Samples are chosen greedily: at least one, and none that detects nothing new. Then samples are exchanged for others
+    while this increases the number of detected flips.
     """
     chosen: list[int] = []
     undetected = np.ones(len(detected), bool)

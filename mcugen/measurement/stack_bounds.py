@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--stack-bound`: an upper bound of the stack of a call, from the code that the board's compiler makes of the model.
+"""`--stack-bound`: an upper bound of a call's stack, from an analysis of the compiled code.
 
-The bound holds for that compiler and those flags, which the header names.
+The bound holds for the compiler and the flags that the header names.
 """
 
 from __future__ import annotations

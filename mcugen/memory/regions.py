@@ -34,10 +34,7 @@ class Freedom:
 
 
 def freedom(instr: Instr, out: Buffer, into: Buffer) -> Freedom | None:
-    """Return how an instruction's output may overlap one of its inputs, if nothing reads the input later.
-
-    None if not.
-    """
+    """Return how an instruction's output may overlap an input that nothing reads later; None if it may not."""
     pairs = [(o.role, i.role) for o in instr.operands if o.buffer is out for i in instr.operands if i.buffer is into]
     if len(pairs) != 1:
         return None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Input pipelines, from raw data to a model's input.
+"""Input pipelines, which convert raw data (images, sound, vibration) to a model's input.
 
-One description is interpreted by numpy and compiled to C, with the same bits.
+A pipeline is described by a text. It is computed by numpy and by generated C code, with equal results bit by bit.
 """
 
 from mcugen.pipelines.feed import Feed, bind

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pipeline bound to a model: samples for calibration and evaluation, and the C that makes the same of raw data."""
+"""A pipeline bound to a model: it converts raw samples for calibration and evaluation, and generates the C code."""
 
 from __future__ import annotations
 
@@ -25,14 +25,20 @@ from mcugen.pipelines.image import ImageStages
 
 @dataclass(frozen=True)
 class Feed:
-    """The pipeline that computes `endpoint`, a model's only input, from raw data; `text` is the user's description."""
+    """A pipeline that computes a model's only input from raw data.
+
+    Attributes:
+        text: The user's description.
+        stages: The parsed pipeline.
+        endpoint: The input.
+    """
 
     text: str
     stages: Stages
     endpoint: Endpoint
 
     def sample(self, place: str, raw: Array) -> Array:
-        """Return a raw sample as the model reads it: float32, or quantized.
+        """Convert a raw sample to the model's input: float32, or quantized. `place` names the sample in messages.
 
         Raises:
             UsageError: The sample cannot be used; the message names it.
@@ -44,7 +50,7 @@ class Feed:
         return real if quant is None else quantize(real, quant, self.endpoint.dtype)
 
     def samples(self, source: Path | Mapping[str, Array]) -> Samples:
-        """Return the samples of a file or folder of raw data, or of arrays.
+        """Read raw data from a file, a folder or arrays, and convert them to samples.
 
         Raises:
             UsageError: The data cannot be used.
@@ -60,14 +66,14 @@ class Feed:
         return Samples(inputs, labels_of(path, arrays, raw_samples), raw=stored_inputs)
 
     def random(self) -> Samples:
-        """One seeded sample, for figures that need none in particular."""
+        """Return one seeded random sample, for measurements that do not depend on the data."""
         info = np.iinfo(self.stages.raw_dtype)
         shape = self.stages.least_raw(self.endpoint.shape)
         raw = np.random.default_rng(0).integers(info.min, info.max, shape, self.stages.raw_dtype, endpoint=True)
         return self.samples({"x": raw[None]})
 
     def code(self, accessor: str, encode: str) -> InputCode:
-        """Return the C code.
+        """Return the C code of the pipeline.
 
         Args:
             accessor: Function that returns the input's memory.
@@ -93,12 +99,12 @@ class Feed:
 
     @property
     def state_bytes(self) -> int:
-        """Return the bytes of RAM for each stream."""
+        """Return the bytes of RAM that the pipeline's state takes for each stream."""
         return self.stages.state_bytes_of(self.endpoint.dtype.nbytes)
 
     @property
     def table_bytes(self) -> int:
-        """Return the bytes of constants in flash."""
+        """Return the bytes of the pipeline's constant tables in flash."""
         return self.stages.table_bytes_of(self.endpoint.dtype.nbytes)
 
 
@@ -106,7 +112,7 @@ _ELEMENTS = ("float32", "int8", "uint8", "int16", "uint16")
 
 
 def bind(text: str, endpoints: Sequence[Endpoint]) -> Feed:
-    """Return the pipeline of a text or file, for a model with these inputs.
+    """Parse a pipeline from its text or from the file that it names, and bind it to a model with these inputs.
 
     Raises:
         UsageError: The pipeline cannot compute the inputs.

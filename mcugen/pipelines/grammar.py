@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of a pipeline: `image=rgb565, crop=center, rgb, scale=1/255`; `sound=16000, frame=640/320, mel=40:20:4000`.
+"""Parser of a pipeline's text.
 
-Keys stand between commas or on lines of their own; what follows `#` on a line is a remark.
+Examples: `image=rgb565, crop=center, rgb, scale=1/255`, or `sound=16000, frame=640/320, mel=40:20:4000`. Keys are
+separated by commas or line ends; `#` begins a comment.
 """
 
 from __future__ import annotations
@@ -22,29 +23,29 @@ from mcugen.pipelines.statistics import STATISTICS
 from mcugen.pipelines.stream import StreamStages
 
 Stages = ImageStages | StreamStages
-
+"""A parsed pipeline."""
 LONGEST_TEXT = 4096
-"""Characters of a pipeline."""
+"""Largest number of characters of a pipeline's text."""
 
 PREPROCESS = "preprocess"
-"""The word of an image pipeline that stands for what `--preprocess` says."""
+"""Keyword of an image pipeline that stands for the steps of `--preprocess`."""
 
 MAX_FRAME_SAMPLES = 1 << 13
-"""Largest number of samples in a frame: sums of squares and of fourth powers fit in 64 bits."""
+"""Largest number of samples in a frame, so that sums of squares and of fourth powers fit in 64 bits."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """One word of the grammar: the field that it sets, what its value means (None: nothing), and an example."""
+    """A keyword of the grammar."""
 
     field: str
     read: Callable[[str], Any]
     example: str = ""
-    """"": the word stands alone."""
+    """Example of a value for messages; "" if the keyword has no value."""
 
 
 def read_pipeline(text: str) -> str:
-    """Return a pipeline's text, or that of the file it names, on one line without comments.
+    """Return a pipeline's text on one line without comments; the text may also name a file that contains it.
 
     Raises:
         UsageError: The file cannot be read.
@@ -53,9 +54,9 @@ def read_pipeline(text: str) -> str:
 
 
 def with_preprocessing(text: str, preprocess: str) -> str:
-    """Return a pipeline's text with the steps of `--preprocess` where the word `preprocess` stands for them.
+    """Replace the keyword `preprocess` in a pipeline's text by the steps of `--preprocess`, and return the text.
 
-    The steps have the same names and the same bits here.
+    The steps have the same names and the same results, bit by bit, in both.
 
     Raises:
         UsageError: The word does not occur, or a step has no equivalent.
@@ -91,7 +92,7 @@ def _file_text(name: str) -> str:
 
 
 def parse_pipeline(text: str) -> Stages:
-    """Return the stages that a text describes.
+    """Parse the text of a pipeline.
 
     Raises:
         UsageError: The text is wrong; the message names the key.

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images: from a camera's pixels to a model's input, in integers up to a table of what each of 256 values becomes."""
+"""Image pipelines: from a camera's pixels to a model's input.
+
+Colors are computed in integers. A table finally maps each of the 256 color values to an element of the input.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,24 @@ from mcugen.evaluation.preprocess import Preprocessing
 from mcugen.hir.types import Array
 
 COLOR_CHANNELS = {"gray": 1, "rgb": 3, "bgr": 3}
-"""Channels of what a model gets, by their order."""
+"""Number of channels of the model's input, by color order."""
 
 MAX_IMAGE_SIDE = 1 << 13
-"""Largest side of an image: positions in 1/65536 of a pixel fit in 32 bits."""
+"""Largest width and height of an image in pixels, so that positions in 1/65536 of a pixel fit in 32 bits."""
 
 POSITION_FRACTION_BITS = 11
-"""Bits of a position between two pixels: a product with two of them and a color fits 31 bits."""
+"""Fraction bits of a position between two pixels; the product of two fractions and a color fits in 31 bits."""
 
 
 @dataclass(frozen=True)
 class PixelFormat:
-    """A pixel format of cameras: bytes of a pixel, and the conversion to colors.
+    """A pixel format of cameras.
 
-    `decode` maps bytes [height, width, bytes] to red, green and blue (or one gray) as int32 [.., channels].
+    Attributes:
+        nbytes: Bytes of a pixel.
+        decode: Converts bytes [height, width, nbytes] to red, green and blue, or gray, as int32 [height, width,
+            channels].
+        is_gray: Whether pixels have only a gray value.
     """
 
     nbytes: int
@@ -71,14 +78,21 @@ PIXEL_FORMATS = {
     "uyvy": PixelFormat(2, _yuv422(1, 0, 2)),
     "gray": PixelFormat(1, lambda pixels: pixels, is_gray=True),
 }
-"""Pixel formats of cameras. rgb565 has the low byte first, rgb565be the high one; yuyv and uyvy are YUV 4:2:2."""
+"""Pixel formats by name. rgb565 has the low byte first, rgb565be the high byte; yuyv and uyvy are YUV 4:2:2."""
 
 _LUMA = {"yuyv": 0, "uyvy": 1}
 
 
 @dataclass(frozen=True)
 class Picture:
-    """The image that a model reads: its size, and the strides of rows, columns and channels."""
+    """The image that a model reads.
+
+    Attributes:
+        height: Rows.
+        width: Columns.
+        channels: Channels.
+        distances: Strides of rows, columns and channels, in elements.
+    """
 
     height: int
     width: int
@@ -88,10 +102,19 @@ class Picture:
 
 @dataclass(frozen=True)
 class ImageStages:
-    """Pixels of a camera are cut (`crop`), brought to the model's size, and become (color · scale − mean) / std.
+    """An image pipeline: pixels are cropped, resized to the model's size, and become (color · scale − mean) / std.
 
-    `crop` is "center" (the largest part of the model's proportions), or (width, height) in the middle, or (width,
-    height, left, top); None takes all. `size` (width, height) need only be said where the input's shape does not.
+    Attributes:
+        format: Name of the pixel format.
+        crop: "center" (the largest part with the aspect ratio of the input), (width, height) in the middle, or (width,
+            height, left, top); None takes the whole image.
+        size: Width and height of the input; None takes them from the input's shape.
+        method: Resizing method: "bilinear" or "nearest".
+        colors: Color order of the input; "" for that of the pixel format.
+        scale: Factor of colors.
+        mean: One number, or one for each channel.
+        std: One number, or one for each channel.
+        layout: Order of the input's axes: "chw" or "hwc"; "" takes the one that fits its shape.
     """
 
     format: str
@@ -109,7 +132,7 @@ class ImageStages:
 
     @staticmethod
     def state_bytes_of(element: int) -> int:
-        """Return 0: an image is computed at once."""
+        """Return 0, the bytes of state: an image needs no state between calls."""
         return 0
 
     def table_bytes_of(self, element: int) -> int:
@@ -126,7 +149,7 @@ class ImageStages:
         return self.colors or ("gray" if PIXEL_FORMATS[self.format].is_gray else "rgb")
 
     def picture(self, shape: Sequence[int]) -> Picture:
-        """Return the image that an input of this shape needs.
+        """Return size and strides of the image for an input of this shape.
 
         Raises:
             UsageError: The shape is no image with so many channels.
@@ -152,7 +175,11 @@ class ImageStages:
         return Picture(height, width, self.channels, distances)
 
     def require(self, shape: Sequence[int]) -> None:
-        """UsageError where the pipeline gives no input of that shape, or has numbers for other channels."""
+        """Check that the pipeline can compute an input of this shape.
+
+        Raises:
+            UsageError: It cannot, or `mean` or `std` has numbers for another number of channels.
+        """
         self.picture(shape)
         for key, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, self.channels):
@@ -160,11 +187,18 @@ class ImageStages:
                 raise UsageError(f"--input-pipeline: {key} must have one number, or one a channel", fault)
 
     def reals(self, place: str, raw: Array, shape: Sequence[int]) -> Array:
-        """Convert an image (uint8 [height, width, bytes of a pixel]) to float32 of the input's shape."""
+        """Convert a raw image (uint8 [height, width, bytes of a pixel]) to float32 of the input's shape."""
         return self.rendered(place, raw, shape, self.table())
 
     def rendered(self, place: str, raw: Array, shape: Sequence[int], table: Array) -> Array:
-        """Convert an image by a table [1 or channels, 256] of results for each color value."""
+        """Convert a raw image to an input of this shape.
+
+        Args:
+            place: Name of the image for messages.
+            raw: The image, uint8 [height, width, bytes of a pixel].
+            shape: Shape of the input.
+            table: The element for each color value, [1 or channels, 256].
+        """
         picture = self.picture(shape)
         colors = self._resized(self._cut(place, self.pixels(place, raw), picture), picture)
         channel = np.arange(picture.channels) % len(table)
@@ -175,14 +209,14 @@ class ImageStages:
         return out.reshape(tuple(shape))
 
     def table(self) -> Array:
-        """Return the result for each of 256 color values, float32 [1 or channels, 256]."""
+        """Return the input element (color · scale − mean) / std for each color value, float32 [1 or channels, 256]."""
         count = max(len(self.mean), len(self.std))
         steps = Preprocessing(scale=self.scale, mean=self.mean, std=self.std)
         values = np.broadcast_to(np.arange(256, dtype=np.uint8)[:, None, None], (256, 1, count))
         return np.ascontiguousarray(steps.numbers("--input-pipeline", values, "hwc")[:, 0].T.astype(np.float32))
 
     def pixels(self, place: str, raw: Array) -> Array:
-        """Return the bytes of an image, [height, width, bytes of a pixel], however it is stored."""
+        """Return a raw image in any supported form as bytes [height, width, bytes of a pixel]."""
         nbytes = PIXEL_FORMATS[self.format].nbytes
         if raw.dtype == np.uint16 and nbytes == 2 and raw.ndim == 2:  # RGB565 as numbers
             order = ">u2" if self.format == "rgb565be" else "<u2"
@@ -203,11 +237,11 @@ class ImageStages:
         return np.ascontiguousarray(image)
 
     def stored(self, raw: Array) -> Array:
-        """Return an image as the C code reads it."""
+        """Return a raw image as the bytes that the C code reads."""
         return self.pixels("", raw)
 
     def least_raw(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return a possible shape of a raw image."""
+        """Return the smallest possible shape of a raw image for an input of this shape."""
         picture = self.picture(shape)
         width, height = picture.width, picture.height
         if isinstance(self.crop, tuple):
@@ -262,7 +296,7 @@ class ImageStages:
         )
 
     def context(self, shape: Sequence[int]) -> dict[str, object]:
-        """For the template."""
+        """Return the context of the C template, for an input of this shape."""
         picture = self.picture(shape)
         crop = self.crop if isinstance(self.crop, tuple) else ()
         return {
@@ -288,9 +322,13 @@ def _sides(image: tuple[int, ...], layout: str) -> tuple[int, int]:
 
 
 def positions(size: int, count: int) -> tuple[Array, Array, Array]:
-    """For each of `count` pixels the two of `size` that it lies between, and how far, in 2^-POSITION_FRACTION_BITS.
+    """Return the source positions of bilinear resizing along an axis, from `size` to `count` pixels.
 
-    Centers lie on centers: pixel o is at (o + 1/2) · size / count − 1/2.
+    Pixel o is at (o + 1/2) · size / count − 1/2.
+
+    Returns:
+        For each resized pixel: the source pixel before it, the one after it, and the fraction between both in units of
+        2^-POSITION_FRACTION_BITS.
     """
     step = (size << 16) // count
     at = np.clip(np.arange(count, dtype=np.int64) * step + (step >> 1) - 32768, 0, (size - 1) << 16)
@@ -303,6 +341,6 @@ def positions(size: int, count: int) -> tuple[Array, Array, Array]:
 
 
 def nearest(size: int, count: int) -> Array:
-    """For each of `count` pixels the one of `size` that its center lies in."""
+    """Return the source pixel of each of `count` pixels in nearest-neighbor resizing of `size` pixels."""
     step = (size << 16) // count
     return (np.arange(count, dtype=np.int64) * step + (step >> 1)) >> 16

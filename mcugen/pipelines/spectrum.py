@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spectra, bands, logarithms and cosine transforms in fixed point, to the bit what the C of templates/pipeline gives.
+"""Spectra, bands, logarithms and cosine transforms in fixed point, bit by bit as the C code of templates/pipeline.
 
-A frame is scaled so that its largest sample takes 16 bits, windowed to 29 bits, and transformed as N / 2 complex
-numbers, radix 2, halved at each step, so that nothing overflows and errors are of the last of 30 bits: nearly 150 dB
-below a full-scale tone. Powers are exact 64-bit numbers, sums over bands 96-bit ones; a logarithm has 16 bits behind
-the point.
+A frame is scaled so that its largest sample takes 16 bits, and windowed to 29 bits. The Fourier transform takes N / 2
+complex numbers, radix 2, and halves them at each step, so that nothing overflows; errors are in the last of 30 bits,
+nearly 150 dB below a full-scale tone. Powers are exact 64-bit numbers, sums over bands have 96 bits, and logarithms
+have 16 fraction bits.
 """
 
 from __future__ import annotations
@@ -19,30 +19,31 @@ import numpy as np
 from mcugen.hir.types import Array
 
 FIXED_POINT_ONE = 1 << 30
-"""1 in tables of windows, turns and cosines."""
+"""The number 1 in the fixed-point tables of windows, twiddle factors and cosines."""
 
 SPECTRUM_LOG_BITS = 16
-"""Fractional bits of logarithms to base 2."""
+"""Fraction bits of base-2 logarithms."""
 
 _SEGMENTS = 64
 _PART = (1 << SPECTRUM_LOG_BITS) // _SEGMENTS
 
 LOG_TABLE = np.rint(np.log2(1 + np.arange(_SEGMENTS + 1) / _SEGMENTS) * (1 << SPECTRUM_LOG_BITS)).astype(np.int64)
-"""log2(1 + i / 64), between which lines are drawn: at most 5e-5 off."""
+"""Table of log2(1 + i / 64) with SPECTRUM_LOG_BITS fraction bits; linear interpolation is at most 5e-5 off."""
 
 LOGARITHMS = {"ln": math.log(2), "log2": 1.0, "log10": math.log10(2), "db": 10 * math.log10(2)}
-"""Value of a unit of the logarithm to base 2 in each logarithm. Decibels of magnitudes count twice."""
+"""Factor from base-2 logarithms to each kind of logarithm; decibels of magnitudes are twice as much."""
 
 BANDS = ("mel", "slaney", "bins")
-"""Triangles on the mel scale of HTK, of peak 1; on that of Slaney's toolbox, of area 1; equal parts, averaged."""
+"""Kinds of bands: mel (triangles on HTK's mel scale, peak 1), slaney (triangles on Slaney's mel scale, area 1), and
+bins (equal frequency ranges, averaged)."""
 
 _WINDOW_TERMS = {"hann": (0.5, 0.5), "hamming": (0.54, 0.46), "rectangle": (1.0, 0.0)}
 WINDOWS = tuple(_WINDOW_TERMS)
-"""Periodic ones: a - b · cos(2 pi n / length)."""
+"""Names of the window functions, which are periodic: a - b · cos(2π·n / length)."""
 
 
 def window(name: str, length: int) -> Array:
-    """Return the first half of a window and its middle, in 1/FIXED_POINT_ONE, int64 [length / 2 + 1]."""
+    """Return the first half and middle of a window function in 1/FIXED_POINT_ONE, int64 [length / 2 + 1]."""
     a, b = _WINDOW_TERMS[name]
     n = np.arange(length // 2 + 1)
     return _fixed((a - b * np.cos(2 * np.pi * n / length)) * FIXED_POINT_ONE)
@@ -53,13 +54,17 @@ def _fixed(real: Array) -> Array:
 
 
 def turns(points: int) -> Array:
-    """cos and −sin of 2 pi k / N for N = 2 · points and k < points, in 1/FIXED_POINT_ONE: int64 [points, 2]."""
+    """Return twiddle factors: cos and −sin of π·k / points for k < points, int64 [points, 2] in 1/FIXED_POINT_ONE."""
     angles = np.pi * np.arange(points) / points
     return _fixed(np.stack([np.cos(angles), -np.sin(angles)], -1) * FIXED_POINT_ONE)
 
 
 def normalized(frames: Array) -> tuple[Array, Array]:
-    """int16 frames [.., n] shifted left until the largest is above half of 2^15, and by how many bits [..]."""
+    """Scale int16 frames [.., n] up by a power of two until the largest magnitude is above 2^14.
+
+    Returns:
+        The scaled frames, and the number of bits that each frame was shifted left by [..].
+    """
     wide = frames.astype(np.int64)
     peak = np.abs(wide).max(axis=-1)
     shift = np.zeros(peak.shape, np.int64)
@@ -69,10 +74,18 @@ def normalized(frames: Array) -> tuple[Array, Array]:
 
 
 def powers(frames: Array, half_window: Array, fft: int) -> tuple[Array, Array]:
-    """Squares of a spectrum, uint64 [.., fft / 2 + 1], of int16 frames [.., n <= fft], and the frames' shifts [..].
+    """Return the power spectrum of frames.
 
-    They are P · 2^(58 + 2 shift) / points² with P = |sum of sample / 2^15 · window · exp(−2 pi i j k / fft)|², and
-    points = fft / 2.
+    It is P · 2^(58 + 2 shift) / points² with P = |Σ sample / 2^15 · window · exp(−2πi·j·k / fft)|² and points = fft /
+    2.
+
+    Args:
+        frames: int16 [.., n], n <= fft.
+        half_window: The window function (`window`).
+        fft: Number of points of the transform.
+
+    Returns:
+        The spectrum, uint64 [.., fft / 2 + 1], and the shift of each frame [..] (`normalized`).
     """
     scaled, shift = normalized(frames)
     length, points = frames.shape[-1], fft // 2
@@ -130,7 +143,7 @@ def _squares(re: Array, im: Array, turn: Array) -> Array:
 
 
 def roots(squares: Array) -> Array:
-    """Whole parts of square roots, uint64."""
+    """Return the square roots of uint64 numbers, rounded down."""
     root = np.sqrt(squares.astype(np.float64)).astype(np.uint64)
     root -= root * root > squares
     return root + ((root + np.uint64(1)) ** 2 <= squares)
@@ -138,7 +151,7 @@ def roots(squares: Array) -> Array:
 
 @dataclass(frozen=True)
 class Bands:
-    """The number of bands between two frequencies (Hz), and their kind."""
+    """Frequency bands of a spectrum: their kind (see BANDS), their number, and the frequency range in Hz."""
 
     kind: str
     count: int
@@ -146,7 +159,7 @@ class Bands:
     high: float
 
     def filters(self, rate: int, fft: int) -> Filters:
-        """Return the bands as weights of a spectrum's bins."""
+        """Return the weights of a spectrum's bins in each band, for a sampling `rate` in Hz and `fft` points."""
         frequencies = np.arange(fft // 2 + 1) * rate / fft
         edges = _equal(self) if self.kind == "bins" else _mel_edges(self)
         real = np.zeros((self.count, len(frequencies)))
@@ -195,13 +208,16 @@ def _from_slaney(mel: float) -> float:
 
 @dataclass(frozen=True)
 class Filters:
-    """Bands as weights [bands, bins]: 16 bits, relative to each band's largest, which its logarithm makes good."""
+    """Weights of a spectrum's bins in each band, as 16-bit numbers relative to the largest weight of the band.
+
+    The logarithm of a band's largest weight is added to the logarithm of the band later (`offsets`).
+    """
 
     real: Array
 
     @cached_property
     def weights(self) -> Array:
-        """int64 [bands, bins], at most 65535."""
+        """Return the fixed-point weights, int64 [bands, bins] of at most 65535."""
         return _fixed(self.real / np.maximum(self._largest, 1e-300)[:, None] * 65535)
 
     @property
@@ -210,24 +226,24 @@ class Filters:
 
     @cached_property
     def offsets(self) -> Array:
-        """Return what to add to each band's logarithm to base 2, in 2^-SPECTRUM_LOG_BITS, int64 [bands]."""
+        """Return the base-2 logarithm of each band's unit, int64 [bands] in 2^-SPECTRUM_LOG_BITS."""
         largest = np.where(self._largest > 0, self._largest, 1.0)
         return _fixed(np.log2(largest / 65535) * (1 << SPECTRUM_LOG_BITS))
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """The first bin of each band, and how many it has."""
+        """Return the first bin and the number of bins of each band."""
         bins = [np.flatnonzero(row) for row in self.weights]
         return [(int(at[0]), int(at[-1] - at[0] + 1)) if len(at) else (0, 0) for at in bins]
 
     def sums(self, values: Array) -> tuple[Array, Array]:
-        """Weighted sums of uint64 [.., bins], as their upper and lower parts: high · 2^32 + low, uint64 [.., bands]."""
+        """Return the weighted sums of a spectrum (uint64 [.., bins]) as two uint64 [.., bands]: high · 2^32 + low."""
         weights = self.weights.astype(np.uint64).T
         return (values >> np.uint64(32)) @ weights, (values & np.uint64(0xFFFFFFFF)) @ weights
 
 
 def logarithms(high: Array, low: Array, silent: int) -> Array:
-    """log2(high · 2^32 + low) in 2^-SPECTRUM_LOG_BITS, int64; `silent` of 0."""
+    """Return log2(high · 2^32 + low), int64 in 2^-SPECTRUM_LOG_BITS; `silent` for the number 0."""
     high, low = high + (low >> np.uint64(32)), low & np.uint64(0xFFFFFFFF)
     is_large = high >> np.uint64(32) > 0
     value = np.where(is_large, high, (high << np.uint64(32)) | low)
@@ -244,7 +260,7 @@ def logarithms(high: Array, low: Array, silent: int) -> Array:
 
 
 def cosines(bands: int, count: int) -> Array:
-    """Return the first rows of the orthonormal cosine transform (DCT-II), in 1/FIXED_POINT_ONE, [count, bands]."""
+    """Return the first `count` rows of the orthonormal DCT-II matrix, [count, bands] in units of 1/FIXED_POINT_ONE."""
     k, n = np.arange(count)[:, None], np.arange(bands)
     rows = np.cos(np.pi * k * (2 * n + 1) / (2 * bands)) * math.sqrt(2 / bands)
     rows[0] /= math.sqrt(2)
@@ -252,5 +268,5 @@ def cosines(bands: int, count: int) -> Array:
 
 
 def cosine_transform(values: Array, table: Array) -> Array:
-    """int64 [.., count] of [.., bands], rounded once, half up."""
+    """Multiply values [.., bands] by a table of `cosines`; return int64 [.., count], rounded once, half up."""
     return np.asarray((values @ table.T + FIXED_POINT_ONE // 2) >> 30)

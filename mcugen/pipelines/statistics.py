@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of a frame of samples, in integers: what the C of templates/pipeline computes, to the bit."""
+"""Statistics of a frame of samples, in integers, equal bit by bit to the C code of templates/pipeline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,18 @@ _WIDEST = 1 << 12
 
 @dataclass(frozen=True)
 class SampleMoments:
-    """Sums, extremes and central moments of samples; the moments are of scaled-down samples."""
+    """Sums, extremes and central moments of int16 samples.
+
+    Attributes:
+        count: Number of samples.
+        total: Sum of the samples.
+        squares: Sum of their squares.
+        low: Smallest sample.
+        high: Largest sample.
+        second: Sum of squared deviations from the mean, which are scaled down to avoid overflow.
+        third: Sum of third powers of the scaled deviations.
+        fourth: Sum of fourth powers of the scaled deviations.
+    """
 
     count: int
     total: int
@@ -47,17 +58,17 @@ class SampleMoments:
 
     @property
     def rms(self) -> int:
-        """Root of the mean square, in 2^-8 of a sample's unit."""
+        """Return the root mean square, in 1/256 of a sample's unit."""
         return isqrt((self.squares << 16) // self.count)
 
     @property
     def peak(self) -> int:
-        """The largest magnitude."""
+        """Return the largest magnitude of a sample."""
         return max(-self.low, self.high)
 
     @property
     def variance(self) -> int:
-        """Return the variance of the scaled-down samples, in 1/16."""
+        """Return the variance of the scaled deviations, in units of 1/16."""
         return (self.second << 4) // self.count
 
 
@@ -90,7 +101,7 @@ def _kurtosis(m: SampleMoments) -> int:
 
 @dataclass(frozen=True)
 class Statistic:
-    """One number of a frame: its unit, and how it is computed."""
+    """A statistic of a frame: the real value of one unit of its integer result, and the function that computes it."""
 
     unit: float
     value: Callable[[SampleMoments], int]
@@ -113,6 +124,6 @@ The first five treat samples as numbers from -1 to 1; crest is peak / rms; a nor
 
 
 def statistics(samples: Array, names: tuple[str, ...]) -> list[int]:
-    """Return statistics of int16 samples [n], in the statistics' units."""
+    """Return the named statistics of int16 samples [n], in the units of STATISTICS."""
     moments = SampleMoments.of(samples)
     return [STATISTICS[name].value(moments) for name in names]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams of samples (sound, vibration): frames, what numbers a frame becomes, and windows of frames."""
+"""Stream pipelines (sound, vibration): frames of samples, features of each frame, and windows of frames."""
 
 from __future__ import annotations
 
@@ -33,10 +33,27 @@ from mcugen.pipelines.statistics import STATISTICS, statistics
 
 @dataclass(frozen=True)
 class StreamStages:
-    """Samples of int16 at `source` (Hz, axes) become frames (samples, step), features of each, and windows of frames.
+    """A stream pipeline: int16 samples are divided into frames, each frame gives features, and frames are stacked.
 
-    Features of an axis are `stats`, then the logarithms of `bands` of its spectrum, or `dct` coefficients of those.
-    Real features are (feature · scale − mean) / std. `stack` are frames of a window, and from window to window.
+    The features of an axis are statistics, followed by logarithms of the bands of its spectrum or by DCT coefficients
+    of these. The model's input is (feature · scale − mean) / std.
+
+    Attributes:
+        source: Sampling rate in Hz and, optionally, number of axes that are sampled together.
+        frame: Samples of a frame, and samples from frame to frame.
+        window: Name of the window function.
+        fft: Points of the Fourier transform; 0: the power of two from the frame's length on.
+        spectrum: "power" or "magnitude".
+        bands: Frequency bands; None: no spectrum.
+        log: Kind of logarithm (mcugen.pipelines.spectrum.LOGARITHMS).
+        floor: Smallest value before the logarithm.
+        dct: Number of DCT coefficients; 0: no DCT.
+        stats: Names of statistics (mcugen.pipelines.statistics.STATISTICS).
+        stack: Frames of a window and, optionally, frames from window to window.
+        features_first: Whether the input is [features, frames] instead of [frames, features].
+        scale: Factor of features.
+        mean: One number, or one for each feature.
+        std: One number, or one for each feature.
     """
 
     source: tuple[int, ...]
@@ -86,32 +103,32 @@ class StreamStages:
 
     @property
     def rate(self) -> int:
-        """Samples a second."""
+        """Return the sampling rate in Hz."""
         return self.source[0]
 
     @property
     def axes(self) -> int:
-        """Signals that are sampled together."""
+        """Return the number of axes: signals that are sampled together."""
         return self.source[1] if len(self.source) > 1 else 1
 
     @property
     def length(self) -> int:
-        """Samples of a frame."""
+        """Return the number of samples of a frame."""
         return self.frame[0]
 
     @property
     def step(self) -> int:
-        """Samples from frame to frame."""
+        """Return the number of samples from the start of a frame to that of the next."""
         return self.frame[1]
 
     @property
     def transform(self) -> int:
-        """Points of the Fourier transform."""
+        """Return the number of points of the Fourier transform."""
         return self.fft or 1 << (self.length - 1).bit_length()
 
     @property
     def points(self) -> int:
-        """Complex ones, two reals each; 0 without a spectrum."""
+        """Return the number of complex points of the Fourier transform, half of `transform`; 0 without a spectrum."""
         return self.transform // 2 if self.bands else 0
 
     @property
@@ -120,7 +137,7 @@ class StreamStages:
 
     @property
     def features(self) -> int:
-        """Numbers of a frame."""
+        """Return the number of features of a frame."""
         return self.axes * (len(self.stats) + self._spectral)
 
     @property
@@ -130,11 +147,15 @@ class StreamStages:
 
     @property
     def every(self) -> int:
-        """Frames from window to window."""
+        """Return the number of frames from the start of a window to that of the next."""
         return self.stack[1] if len(self.stack) > 1 else self.frames
 
     def require(self, shape: Sequence[int]) -> None:
-        """UsageError where windows have not as many elements as an input of that shape."""
+        """Check that a window has as many elements as an input of this shape.
+
+        Raises:
+            UsageError: It has not, or no band contains a bin of the spectrum.
+        """
         if math.prod(shape) != self.frames * self.features:
             fault = f"{self.frames} frames of {self.features} features for an input of {tuple(shape)}"
             raise UsageError(
@@ -145,29 +166,29 @@ class StreamStages:
 
     @cached_property
     def filters(self) -> Filters:
-        """The bands' weights."""
+        """Return the weights of the spectrum's bins in each band."""
         assert self.bands is not None
         return self.bands.filters(self.rate, self.transform)
 
     @cached_property
     def half_window(self) -> Array:
-        """The first half of the window, and its middle."""
+        """Return the first half of the window function and its middle."""
         return window(self.window, self.length)
 
     @property
     def silent(self) -> int:
-        """The least logarithm: that of `floor`."""
+        """Return the base-2 logarithm of `floor`, the smallest logarithm, in 2^-SPECTRUM_LOG_BITS."""
         return round(math.log2(self.floor) * (1 << SPECTRUM_LOG_BITS))
 
     @property
     def exponent(self) -> int:
-        """Return what to add to a logarithm to base 2 to get that of the spectrum of samples from -1 to 1."""
+        """Return the number to add to base-2 logarithms of `powers`, so that they refer to samples from -1 to 1."""
         bits = self.points.bit_length() - 1
         return bits - 29 if self.spectrum == "magnitude" else 2 * bits - 58
 
     @property
     def of_shift(self) -> int:
-        """Return by how many bits one bit of a frame's shift scales its spectrum."""
+        """Return the change of a base-2 logarithm of the spectrum for each bit that a frame is shifted by."""
         return 1 if self.spectrum == "magnitude" else 2
 
     def _units(self) -> Array:
@@ -177,7 +198,7 @@ class StreamStages:
         return np.array(axis * self.axes) * self.scale
 
     def scales(self) -> tuple[Array, Array]:
-        """Zero (int32) and scale (float32) of each feature: real = (feature − zero) · scale."""
+        """Return zero point (int64) and scale (float32) of each feature: input = (feature − zero point) · scale."""
         units = self._units()
         zeros = np.clip(np.rint(np.broadcast_to(self.mean, units.shape) / units), -(2**31) + 1, 2**31 - 1)
         return zeros.astype(np.int64), (units / np.broadcast_to(self.std, units.shape)).astype(np.float32)
@@ -194,7 +215,11 @@ class StreamStages:
         return (real.T if self.features_first else real).reshape(tuple(shape))
 
     def samples(self, place: str, raw: Array) -> Array:
-        """Return samples as int16 [n, axes]; there must be enough for a window."""
+        """Return raw samples as int16 [n, axes].
+
+        Raises:
+            UsageError: They have another type or shape, or are too few for a window. `place` names them in the message.
+        """
         flat = raw.reshape(-1, self.axes) if raw.ndim == 1 and raw.size % self.axes == 0 else raw
         min_samples = self.length + (self.frames - 1) * self.step
         if flat.dtype != np.int16 or flat.ndim != 2 or flat.shape[1] != self.axes or len(flat) < min_samples:
@@ -203,7 +228,7 @@ class StreamStages:
         return flat
 
     def stored(self, raw: Array) -> Array:
-        """Return samples as the C code reads them."""
+        """Return raw samples as the array that the C code reads."""
         return np.ascontiguousarray(self.samples("", raw))
 
     def least_raw(self, shape: Sequence[int]) -> tuple[int, ...]:
@@ -211,7 +236,7 @@ class StreamStages:
         return self.length + (self.frames - 1) * self.step, self.axes
 
     def features_of(self, samples: Array) -> Array:
-        """Return the features of all frames of int16 [n, axes], int64 [frames, features]."""
+        """Return the features of all frames in samples (int16 [n, axes]) as int64 [frames, features]."""
         starts = range(0, len(samples) - self.length + 1, self.step)
         frames = np.stack([samples[start : start + self.length].T for start in starts])
         parts: list[Array] = []
@@ -222,7 +247,10 @@ class StreamStages:
         return np.concatenate(parts, axis=-1).reshape(len(frames), -1)
 
     def spectra(self, frames: Array) -> Array:
-        """Logarithms of bands of int16 frames [.., length], or coefficients of those: int64 [.., features]."""
+        """Return the spectral features of int16 frames [.., length]: logarithms of bands or DCT coefficients.
+
+        They are int64 [.., features].
+        """
         squares, shift = powers(frames, self.half_window, self.transform)
         values = roots(squares) if self.spectrum == "magnitude" else squares
         lifted = self.filters.offsets + ((self.exponent - self.of_shift * shift[..., None]) << SPECTRUM_LOG_BITS)
@@ -236,7 +264,7 @@ class StreamStages:
         return features[begin : begin + self.frames]
 
     def context(self, shape: Sequence[int]) -> dict[str, object]:
-        """For the template."""
+        """Return the context of the C template."""
         tables = self.tables()
         needs_magnitude = self.spectrum == "magnitude" and self.bands is not None
         return {
@@ -277,7 +305,7 @@ class StreamStages:
         }
 
     def tables(self) -> dict[str, Array]:
-        """Constants in flash, by their names in C."""
+        """Return the constant tables of the C code by name."""
         zeros, scales = self.scales()
         arrays = {"feature_zeros": zeros.astype(np.int32), "feature_scales": scales}
         if self.bands is None:
@@ -295,7 +323,7 @@ class StreamStages:
         return {**arrays, "cosines": cosines(len(spans), self.dct).astype(np.int32)} if self.dct else arrays
 
     def table_bytes_of(self, element: int) -> int:
-        """Return the bytes of constants in flash."""
+        """Return the bytes of constant tables in flash."""
         return sum(table.nbytes for table in self.tables().values())
 
     def state_bytes_of(self, element: int) -> int:

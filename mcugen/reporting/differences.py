@@ -91,10 +91,7 @@ class LayerChange:
 
     @property
     def weight(self) -> int:
-        """Return the magnitude of the change in cycles, or in instructions if cycles are unknown.
-
-        Used to sort changes.
-        """
+        """Return the magnitude of the change in cycles, or in instructions if cycles are unknown, as a sort key."""
         return abs(_time(self.after) - _time(self.before))
 
     @property

@@ -17,10 +17,7 @@ from mcugen.lir.program import Program
 from mcugen.reporting.pages import standalone
 
 ROW_PIXELS, LANE_PIXELS, MAX_LANES = 44, 14, 12
-"""Height of a row and width of a lane in pixels, and the largest number of lanes.
-
-Further tensors share the last lane.
-"""
+"""Height of a row and width of a lane in pixels, and the largest number of lanes; more tensors share the last."""
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,9 @@ def _reason(instr: Instr, *, saturates: bool) -> str:
 
 def max_loop_rounds(program: Program) -> tuple[int, str]:
     """Return an upper bound of the total iterations of data-dependent loops in one run.
+
     Returns:
-            The bound and ""; or 0 and the reason why there is no bound.
+        The bound and ""; or 0 and the reason why there is no bound.
     """
     total = 0
     for instr in program.instrs:

@@ -53,6 +53,7 @@ ARM = Toolchain(
         "qemu-system-arm": "qemu-system-arm",
     },
 )
+"""Toolchain of Arm Cortex-M CPUs, with newlib-nano."""
 RISCV = Toolchain(
     "riscv64-unknown-elf",
     "qemu-system-riscv32",
@@ -63,6 +64,7 @@ RISCV = Toolchain(
         "qemu-system-riscv32": "qemu-system-misc",
     },
 )
+"""Toolchain of 32-bit RISC-V CPUs, with picolibc."""
 
 USER_MODE = {
     Cpu("EM_AARCH64", 64, True): "qemu-aarch64",

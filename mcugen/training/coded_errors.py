@@ -99,7 +99,7 @@ class ErrorPropagation:
     def give(self, value: Value, error: Error) -> None:
         """Record an error of a value, which is added to its other errors.
 
-        Ignored if no trained parameter affects it.
+        The error is ignored if the value does not depend on trained parameters.
         """
         if value in self.varying:
             self.found.setdefault(value, []).append(error)

@@ -26,6 +26,7 @@ HEAD_PATTERN = re.compile(
     r"|(?P<samples>nearest):(?P<of>\d{1,6}):(?P<kept>\d{1,6})(:(?P<near>\d{1,6}))?"
     r"|(?P<normal>statistics)(:(?P<prior>\d{1,6}(\.\d{1,6})?))?"
 )
+"""Forms of `--train` that select a head; see `head_of`."""
 UNTRAINED_CLASS_SCORE = float(np.finfo(np.float32).min)
 """Score of a class without training samples: the lowest finite float32."""
 
@@ -34,11 +35,13 @@ CENTROIDS_HEAD_TEXTS = (
     "the mean of the class moves towards what the model makes of the sample, by its share of all samples of the class, "
     "but at least by `rate` of the way; with a rate of 0 nothing is learned.",
 )
+"""Descriptions of the centroids head's loss and learning for the generated documentation."""
 NEAREST_HEAD_TEXTS = (
     "the share of the nearest samples that are of other classes",
     "what the model makes of the sample takes the place of the oldest one that is kept; with a rate of 0 nothing is "
     "learned.",
 )
+"""Descriptions of the nearest-neighbor head's loss and learning for the generated documentation."""
 STATISTICS_HEAD_TEXTS = (
     "the squared distance from the mean, measured by the covariance",
     "mean and covariance take in what the model makes of the sample, which weighs as much as each one before, but at "

@@ -57,6 +57,7 @@ from mcugen.passes.prune import constant_channels, drop_channels
 from mcugen.passes.rewrite import Log, Rewriting
 
 Pass = Callable[[Graph], bool]
+"""A pass: it changes a graph in place and returns whether it changed anything."""
 
 _LAYERS: tuple[tuple[Pass, str], ...] = (
     (simplify.simplify, "exporters write identities and compute constants; patterns must see through them"),
@@ -78,7 +79,7 @@ _FOLDS: tuple[tuple[Pass, str], ...] = (
     (operator_stacking.stack_unary, "several functions of one int8 tensor make one table"),
 )
 FUSION = tuple((assume_mask if pass_ is recognize_mask else pass_, because) for pass_, because in (*_LAYERS, *_FOLDS))
-"""Passes on a float network before quantization profiles its ranges (mcugen.quantization)."""
+"""Passes on a float network, with their reasons, before quantization measures its ranges (mcugen.quantization)."""
 
 INTEGER_PASSES: tuple[tuple[Pass, str], ...] = (
     *_LAYERS,
@@ -98,7 +99,7 @@ INTEGER_PASSES: tuple[tuple[Pass, str], ...] = (
     (fuse.fold_clamp, "and its activations"),
     (cut_channels, "sums of integers are scaled by integers, where that gives the same codes"),
 )
-"""Passes that decide what is computed, in the model's own layout."""
+"""Passes, with their reasons, that determine the results of a model; they keep the model's data layout."""
 
 PIPELINE: tuple[tuple[Pass, str], ...] = (
     *INTEGER_PASSES,
@@ -121,13 +122,18 @@ PIPELINE: tuple[tuple[Pass, str], ...] = (
     (operator_stacking.stack_elementwise, "one loop instead of many"),
     (round_weights, "the user may have asked for it, and nothing is folded into weights any more"),
 )
+"""All passes of a compilation, with their reasons, in order; NHWC from `layout.channels_last` on."""
 
 
 @dataclass
 class Trace:
-    """Debugging output of the pipeline: dumps after named passes, seconds per pass, and effects of passes.
+    """Debugging output of the pipeline.
 
-    `dump_after` is the name of a pass, "all", or "" for no dump; `watched` names the passes whose effects are kept.
+    Attributes:
+        dump_after: Name of the pass after which to print the graph; "all" for each pass, "" for none.
+        watched: Names of the passes whose effects are recorded.
+        dumps: Name of a pass, and the graph after it as text.
+        seconds: Name of a pass, and its time in seconds.
     """
 
     dump_after: str = ""
@@ -135,7 +141,7 @@ class Trace:
     dumps: list[tuple[str, str]] = field(default_factory=list)
     seconds: list[tuple[str, float]] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
-    """Effects of each run of a watched pass, runs on the bodies of operators included."""
+    """The effect of each run of a watched pass, also on bodies of operators."""
 
     def __post_init__(self) -> None:
         names = list(dict.fromkeys(pass_.__name__ for pass_, _ in PIPELINE))
@@ -160,19 +166,19 @@ def optimize(graph: Graph, trace: Trace | None = None) -> None:
 
 
 def fuse_float(graph: Graph) -> None:
-    """Run the passes in place that come before quantization."""
+    """Run the passes FUSION on a float graph, in place."""
     _run(FUSION, graph)
 
 
 def convert_integers(graph: Graph) -> None:
-    """Run the passes in place that determine the results, to the last bit; later passes only move data."""
+    """Run the passes INTEGER_PASSES, in place; later passes do not change results, bit by bit."""
     _run(INTEGER_PASSES, graph)
 
 
 def find_constant_channels(graph: Graph) -> dict[Value, Array]:
-    """Run the pipeline in place up to the pass that drops constant channels, and return these channels.
+    """Run the pipeline in place up to the pass that removes constant channels, and return these channels.
 
-    The arrays hold, for each channel of a value, the only quantized value that the channel can have, or NaN.
+    For each value, the array has one entry for each channel: the quantized value that the channel always has, or NaN.
     """
     before = [pass_ for pass_, _ in PIPELINE].index(drop_channels)
     _run(PIPELINE[:before], graph)
@@ -225,13 +231,13 @@ def lowered(
     any_size: bool = False,
     kernels: Mapping[Node, Kernel] | None = None,
 ) -> Program:
-    """Return the program of an optimized graph, without a memory plan.
+    """Lower an optimized graph to a program, without a memory plan.
 
     Args:
         graph: The optimized graph.
         board: The board that the program is for.
         options: The options of the compilation.
-        any_size: Whether programs for different sizes of a dimension may differ in parameters only.
+        any_size: Whether programs for different sizes of a dimension must differ in parameters only.
         kernels: The kernel of each node; by default the best ones within the board's RAM and flash.
 
     Raises:
@@ -260,7 +266,7 @@ def lowered(
 
 
 class Kernels:
-    """The choice of the best kernels for a goal on a board, within limits."""
+    """Chooses the best kernels of a graph for a goal on a board, within limits of memory and time."""
 
     def __init__(self, graph: Graph, board: Board, options: CompileOptions, any_size: bool = False) -> None:
         self.board, self._options = board, options
@@ -275,11 +281,11 @@ class Kernels:
         )
 
     def within(self, limits: Limits | None = None) -> dict[Node, Kernel]:
-        """Return the best kernel of each node within `limits`, or by default within the board's RAM and flash."""
+        """Return the best kernel of each node within limits of memory, by default the board's RAM and flash."""
         return self._choice.within(replace(limits or self._limits, instructions=self._options.most_instructions))
 
     def slowest(self) -> float:
-        """Return the most instructions that a `balanced` program may take; infinite where RAM or flash is scarce."""
+        """Return the largest number of instructions of a `balanced` program; infinity if RAM or flash is scarce."""
         return self._choice.slowest(self._limits)
 
     @property
@@ -332,12 +338,12 @@ def _with_waits(costs: CostTable, board: Board, options: CompileOptions) -> Cost
 
 
 def plan_program(program: Program, target_bytes: int = 0, max_bytes: float = math.inf) -> Program:
-    """Reorder the program for the least memory, plan and verify its memory, and return it.
+    """Reorder a program for the least memory, plan and verify its memory, and return it.
 
     Args:
         program: The program, changed in place.
-        target_bytes: Bytes of an arena that need not become smaller; see plan_memory.
-        max_bytes: Bytes of an arena above which any plan will do; see plan_memory.
+        target_bytes: Size of an arena that is small enough, at which the planner stops; see plan_memory.
+        max_bytes: Size limit of an arena, beyond which the quality of the plan does not matter; see plan_memory.
     """
     reorder(program)
     plan_memory(program, target_bytes, max_bytes)

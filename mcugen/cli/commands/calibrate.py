@@ -16,6 +16,7 @@ from mcugen.core.errors import UsageError
 from mcugen.core.options import CompileOptions
 
 Board = Annotated[str, typer.Argument(help="a name of `mcugen boards`, or a .toml file: what was measured")]
+"""Type of the argument that names the measured board."""
 
 
 @takes_options

@@ -40,7 +40,7 @@ def compile_command(
     from mcugen.driver.compilation_trace import CompilationTrace
     from mcugen.reporting.text import holds
 
-    if teaching is not None and not (options.training and options.training.is_open):
+    if teaching is not None and not (options.training and options.training.needs_layer_search):
         remedy = "mcugen report --lesson tells what a model learns"
         raise UsageError("--lesson says what --train auto is to choose", "no --train auto", remedy)
     trace = CompilationTrace(dump_after)

@@ -28,16 +28,16 @@ SECONDS_BETWEEN_LINES = 10.0
 """Seconds between two lines of progress if stderr is not a terminal."""
 
 LEAST_STEPS = 2
-"""Number of finished steps from which on the remaining time of a task is estimated."""
+"""Smallest number of finished steps for which the remaining time of a task is estimated."""
 
 MOST_NOTES = 12
-"""Largest number of notes that are printed."""
+"""Largest number of notes that a command prints."""
 LONGEST_NOTE = 600
-"""Largest number of characters that are printed of a note."""
+"""Largest number of characters of a printed note; longer ones are shortened."""
 
 
 class Output(Console):
-    """A console whose reader may close the pipe: `mcugen boards | head` is no failure."""
+    """A console for stdout that treats a closed pipe, as in `mcugen boards | head`, as a normal end."""
 
     def on_broken_pipe(self) -> None:
         """Raise BrokenPipeError, which the error boundary handles, instead of ending the program."""
@@ -45,7 +45,7 @@ class Output(Console):
 
 
 class Reported(Protocol):
-    """A result that has a JSON form."""
+    """A result that can be written as JSON."""
 
     def to_json(self) -> Any:
         """Return the result as JSON data."""
@@ -57,7 +57,7 @@ stderr = Console(stderr=True, emoji=False)
 
 @contextmanager
 def watched(net: Compilation, quiet: bool) -> Iterator[None]:
-    """Show the progress of a compilation, and at its end the steps of its search for precisions, if there was one."""
+    """Show the progress of a compilation within the block, and at its end the steps of its precision search, if any."""
     from mcugen.reporting.text import print_tradeoffs
 
     try:
@@ -80,7 +80,7 @@ def tell_warnings(warnings: Sequence[str]) -> None:
 
 
 def tell_notes(notes: Sequence[str]) -> None:
-    """Print the first MOST_NOTES notes on stderr, and all notes that name layers of another type.
+    """Print notes on stderr: the first MOST_NOTES ones, and all notes that name layers of another precision.
 
     The JSON report has all notes.
     """
@@ -102,7 +102,7 @@ def tell_quantization(quantized: Quantization) -> None:
 
 
 def write_json(target: str, result: Reported) -> None:
-    """Write a result as JSON to the target of `--json`: "-" is stdout, "" is nowhere, other texts are paths."""
+    """Write a result as JSON to the target of `--json`: "-" for stdout, "" for none, else a path."""
     from mcugen.codegen.write import write_text
 
     if target == "-":

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mcugen.simulation.installed import Tool
 
 PROGRAM = "mcugen"
+"""Name of mcugen's own Python package."""
 
 
 @takes_options

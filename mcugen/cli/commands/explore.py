@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mcugen.explore.prepare import Asked
 
 ALL = "all"
+"""Value of `--boards` for all boards."""
 
 
 @takes_options

@@ -23,7 +23,7 @@ def profile(
     without: dict[str, bool],
     quiet: bool,
 ) -> None:
-    """Write a profile of all tensors on samples, for --profile; one profile serves every precision and scheme."""
+    """Write statistics of all tensors on samples to a file for --profile, which any precision and scheme can use."""
     from mcugen.api.compilation import Compilation
     from mcugen.quantization.profile_file import write_profile
     from mcugen.quantization.scheme import Scheme

@@ -30,6 +30,7 @@ MEASURED = "masking, as gcc counts it (-fcondition-coverage)"
 NOT_MEASURED = (
     f"not measured: gcc counts conditions from version {MIN_CONDITION_COVERAGE_GCC} on (-fcondition-coverage)"
 )
+"""Value of `Coverage.mcdc` if gcc is too old to measure MC/DC."""
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ LIMITS = (
     "them, or of their constants.",
     "mcugen is not certified, and neither are the compilers.",
 )
+"""Limits of the evidence, listed in README.md of the folder."""
 
 
 def code(text: str) -> str:

@@ -45,7 +45,7 @@ class SessionLostError(Exception):
 
 
 class Mode(IntEnum):
-    """What a run on the device measures."""
+    """The purpose of a run on the device: the plain network, or one kind of measurement."""
 
     PLAIN = 0
     """Run the network as the firmware ships it."""

@@ -33,10 +33,7 @@ class Link(Protocol):
         """Return the name of the link for messages."""
 
     def read(self, seconds: float) -> bytes:
-        """Return the bytes received so far.
-
-        Wait at most `seconds` for the first one, and return b"" if none arrives.
-        """
+        """Return received bytes; wait at most `seconds` for the first one, and return b"" if none arrives."""
 
     def write(self, data: bytes) -> None:
         """Send all bytes."""
