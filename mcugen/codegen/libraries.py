@@ -21,9 +21,9 @@ class Library:
     first_version: str
     """The oldest supported version; later versions with the same major number are compatible."""
     pack: tuple[str, str]
-    """Vendor and name of its CMSIS-Pack."""
+    """Vendor and name of the library's CMSIS-Pack."""
     component: tuple[str, str]
-    """Class and group of the component in it."""
+    """Class and group of the library's component in that pack."""
 
     @property
     def versions(self) -> str:

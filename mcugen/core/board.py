@@ -170,7 +170,7 @@ class Cache:
 
     name: str
     serves: tuple[str, ...]
-    """Names of the memories behind it."""
+    """Names of the memories whose accesses go through the cache."""
     holds: Literal["instructions", "data", "both"]
     size: int
     """Capacity in bytes."""

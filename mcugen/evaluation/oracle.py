@@ -40,9 +40,9 @@ class OracleModel:
 
     Attributes:
         given: The model as given, with its external data inside.
-        converted: The form that the compiler imports, or None where that is the model as given.
-        fixed: Inputs that no sample has: bound values and first states.
-        states: For each output that is kept, the input that takes it in the next call.
+        converted: The form that the compiler imports; None if that is the model as given.
+        fixed: Inputs that are not part of samples: inputs bound to values, and initial states.
+        states: For each output that is a new state, the input that gets it in the next call.
         coded: Scale and zero point, and type, of each input and output that the generated code takes or gives
             quantized.
     """

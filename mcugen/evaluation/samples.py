@@ -71,12 +71,13 @@ def load_samples(
 ) -> Samples:
     """Read an .npz or .npy file, or a folder of .npz, .npy or .png files with one sample each; or take arrays.
 
-    A file of all samples has a leading axis for them, an .npz one array per model input and optional labels. An
-    input's array has the input's name; a model's only input also `x`, or `x_uint8` for raw pixels, which are multiplied
-    by `pixel_scale` for a float input and are the codes of an 8-bit one (so are those of a .png).
+    A file of all samples has a leading axis for them; an .npz file has an array for each model input, and optional
+    labels. The array has the input's name. If there is only one input, it may also be called `x`, or `x_uint8` for raw
+    pixels, like those of a .png file: they are multiplied by `pixel_scale` for a float input, and are the quantized
+    values of an 8-bit input.
 
-    A sample has the input's shape, with or without axes of length 1, or is a row of all its elements; an image may
-    have its channels at the other end, which the notes say unless its file says so. All other shapes are refused.
+    A sample has the input's shape, with or without axes of length 1, or is one row of all elements. An image may have
+    its channels first or last; a note says if they were moved. All other shapes are refused.
 
     Args:
         source: A file, a folder, or arrays by name.

@@ -287,7 +287,7 @@ class Instr:
         variant: Suffix of the C function's name.
         reason: Reason for the kernel, for reports.
         op: Name of the operator, for reports.
-        macs: Number of multiply-accumulates, for reports.
+        macs: Number of multiply-accumulates of one run, for reports.
         origin: Names of the ONNX nodes that it computes.
         note: Description for the listing.
         formulas: Formulas of parameters that depend on run-time sizes; `params` then holds example values.

@@ -22,7 +22,7 @@ NUM_EXAMINATIONS = 5
 
 
 Calls = Sequence[Mapping[str, Array]]
-"""Inputs of calls, in order."""
+"""Inputs of the calls of a model by name, in the order of the calls."""
 
 
 def learn(
