@@ -46,7 +46,7 @@ def _reason(instr: Instr, *, saturates: bool) -> str:
     if instr.declaration.varies:
         return instr.declaration.varies
     if any(dtype.is_float or dtype.is_narrow_float for dtype in types):
-        return "floating point: comparisons, and functions of the C library"
+        return "floating-point comparisons and functions of the C library"
     computes = any(dtype.is_integer for dtype in types) and instr.kernel not in COPYING_KERNELS
     return _BRANCHES if computes and not saturates else ""
 

@@ -81,7 +81,7 @@ class UniqueOptions(Options):
 
 UNIQUE = Kernel(
     "unique",
-    varies="elements are sorted and compared with their neighbours",
+    varies="elements are sorted and compared with adjacent ones",
     what="distinct entries of an axis, with their first index, the inverse mapping, and the number of occurrences",
     operands=(
         reads("x", "input"),
@@ -117,7 +117,7 @@ class SuppressionOptions(Options):
 
 def _rounds(instr: Instr) -> int:
     """Return the most iterations: all boxes of a class are visited for each chosen box, and once more at the end."""
-    batches, classes, boxes = (instr.params[name] for name in ("batches", "classes", "boxes_n"))
+    batches, classes, boxes = (instr.params[name] for name in ("batch", "classes", "num_boxes"))
     assert isinstance(batches, int) and isinstance(classes, int) and isinstance(boxes, int)
     max_boxes = instr.operand("most").buffer.data
     chosen = boxes if max_boxes is None else min(max(int(max_boxes.max()), 0), boxes)
@@ -126,7 +126,7 @@ def _rounds(instr: Instr) -> int:
 
 NONMAXSUPPRESSION = Kernel(
     "nonmaxsuppression",
-    varies="boxes are compared with those that were taken",
+    varies="boxes are compared with the chosen ones",
     rounds=_rounds,
     what="the best boxes of each class that do not overlap a better box too much, chosen one after the other",
     operands=(

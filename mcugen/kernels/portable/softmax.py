@@ -144,7 +144,7 @@ def _operands(dtype: DType, masked: bool) -> tuple[Role, ...]:
 MIN_LONG_ROW = 32
 """Smallest row, in elements, for which the kernel has a separate loop for rows without clamped elements."""
 
-_VARIES = "the largest element and the length of the sum are looked for"
+_VARIES = "the time of softmax depends on the data"
 
 
 def _rounds(instr: Instr) -> int:
