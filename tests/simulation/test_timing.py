@@ -87,7 +87,7 @@ def test_why_instructions_vary_is_told():
 
     assert "the time of softmax" in reasons(quantized().model(), "nrf52840")
     assert "branch" in reasons(branching().model(), "nrf52840")
-    assert "floating point" in reasons(floats().model(), "nrf52840")
+    assert "floating-point" in reasons(floats().model(), "nrf52840")
     assert "limited by branches" in reasons(onnx.load(MODELS / "autoencoder_ad_int8_qdq.onnx"), "rp2040")
 
 
