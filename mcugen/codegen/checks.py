@@ -29,7 +29,7 @@ class CheckedData:
 
     @property
     def second(self) -> str:
-        """Return the address of the second byte as a C expression, which makes the table's address redundant."""
+        """Return the address of the data's second byte as a C expression, by which a damaged address is detected."""
         return f"&((const unsigned char *){self.address})[1]"
 
 

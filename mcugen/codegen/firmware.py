@@ -171,7 +171,7 @@ class SharingPlan:
         return MemoryContext(draft.program, draft.placement, draft.form.weights, self.shared)
 
     def context(self) -> dict[str, Any]:
-        """Return the template context."""
+        """Return the template context of the shared functions and arrays."""
         functions = self.shared.functions.values()
         memories = dict.fromkeys(memory for _, memory, _ in self._arrays)
         sections = {m: f".rodata.mcugen.{identifier(m)}.{self.name}" if m else "" for m in memories}

@@ -57,7 +57,7 @@ class KernelFunction:
         return f"{'static ' * self.is_static}{'int' if instr.library else 'void'} {self.name}({', '.join(parts)})"
 
     def context(self) -> dict[str, object]:
-        """Return the template context."""
+        """Return the template context of the function: its name, struct members, declaration and text."""
         return {
             "function": self.name,
             "members": [line for member in runtime_params(self.instr) for line in _member(*member)],

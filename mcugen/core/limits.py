@@ -24,7 +24,7 @@ MODEL_BYTES = 1 << 28
 MAX_NODES = 20_000
 """Largest number of nodes of a model, with functions inlined and loops unrolled."""
 MAX_LINKS = 100_000
-"""Largest number of inputs and outputs of all nodes, and of initializers, together."""
+"""Largest number of connections of a model: inputs and outputs of all nodes, plus initializers."""
 MAX_NAME = 4096
 """Largest number of characters of a name: exporters join the names of all layers that they fuse."""
 MAX_PORTS = 1_000

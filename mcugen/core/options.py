@@ -127,7 +127,7 @@ class Places:
 
     @property
     def hot(self) -> tuple[tuple[str, int], ...]:
-        """Return the pairs of memory and bytes in hot_weights."""
+        """Return `hot_weights` as a tuple of pairs: name of the memory, and largest number of bytes."""
         match self.hot_weights:
             case (str(memory), int(nbytes)):
                 return ((memory, nbytes),)

@@ -62,7 +62,7 @@ class Space(Enum):
 
 
 class Access(Enum):
-    """Use of an operand by an instruction."""
+    """The use of an operand by an instruction: read (IN), written (OUT), both (INOUT), or working memory (SCRATCH)."""
 
     IN = "in"
     OUT = "out"

@@ -58,7 +58,7 @@ END_WEIGHTS_KERNEL = Kernel(
 
 @dataclass(frozen=True)
 class Staged:
-    """A constant that is copied to the arena before its reader runs."""
+    """A constant that is copied to the arena before the layer that reads it runs."""
 
     constant: Buffer
     beside: int | None = None

@@ -38,7 +38,7 @@ class Block:
 
     @property
     def title(self) -> str:
-        """Return the buffer's name without the exporter's additions."""
+        """Return the buffer's readable name, without the suffixes that exporters add."""
         return tensor_name(self.name)
 
     @property

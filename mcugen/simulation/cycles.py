@@ -42,7 +42,7 @@ class Cycles:
 
     @property
     def layers_without_waits(self) -> tuple[int, ...] | None:
-        """Return the cycles of each layer without wait states."""
+        """Return the cycles of each layer on memory without wait states; None if unknown."""
         if self.layers is None or self.layer_waits is None:
             return self.layers
         pairs = zip(self.layers, self.layer_waits, strict=True)

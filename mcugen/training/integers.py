@@ -447,7 +447,10 @@ def _limited(walk: ErrorPropagation, codes: Value, max_code: int) -> Value:
 
 
 CODED_LOSSES = {"cross-entropy": _of_classes, "mse": _of_squares, "mae": _of_sizes, "huber": _of_huber}
-"""Functions that add a loss's gradient by the int16 result, by value of `--loss`; they return it and its scale."""
+"""Gradients of losses by value of `--loss`: functions that add the gradient for an int16 result to the graph.
+
+They return the gradient (int16) and its scale.
+"""
 
 
 # ---------------------------------------------------------------------------------------------------- updates
