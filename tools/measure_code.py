@@ -38,7 +38,7 @@ from mcugen.driver.compiler import compile_model
 from mcugen.driver.drafts import bundle_of
 from mcugen.driver.tasks import Quantizing
 from mcugen.lir.program import Instr
-from mcugen.search.budget import calls_of, code_of_calls
+from mcugen.search.budget import call_code_bytes, calls_of
 from mcugen.simulation.build import build_parts
 from mcugen.simulation.elf import function_sizes, read_sizes
 from mcugen.simulation.simulation import roots_of
@@ -81,7 +81,7 @@ class Found:
             if len(calls) == 1:
                 self.once[calls[0].kernel].append(nbytes - base)
             else:
-                self.several[calls[0].kernel].append(nbytes - base - code_of_calls(calls))
+                self.several[calls[0].kernel].append(nbytes - base - call_code_bytes(calls))
 
     def _bytes(self, compiled: CompiledModel, instrs: Sequence[Instr]) -> int | None:
         """Of a program that does nothing else; None where its code was built before, or it cannot be by itself."""

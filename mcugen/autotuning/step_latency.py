@@ -15,7 +15,7 @@ from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
 from mcugen.memory.peak import shorten_name
 from mcugen.reporting.figures import StepFigures, layer_title
-from mcugen.search.line_buffering import undivided_layers
+from mcugen.search.line_buffering import reasons_against_own_group
 from mcugen.search.metrics import AccuracyLevel, Metrics
 from mcugen.search.objective import Objective
 from mcugen.search.trace import SearchTrace
@@ -80,7 +80,9 @@ def in_short_steps(
         search.reject(candidate, f"a step takes {candidate.metrics.step_cycles:,.0f} cycles")
         names = [compiled.program.completing(layer).name for layer in compiled.program.layers()]
         slow = {name: cycles for name, cycles in zip(names, layer_steps, strict=True) if cycles > limit}
-        undivided = undivided_layers(compiled.graph) | dict.fromkeys(trial_options.by_rows, "that is one row of it")
+        undivided = reasons_against_own_group(compiled.graph) | dict.fromkeys(
+            trial_options.by_rows, "that is one row of it"
+        )
         undividable = slow.keys() & undivided.keys()
         if undividable:
             break

@@ -19,8 +19,8 @@ from mcugen.lir.weights import max_read_bytes
 from mcugen.memory.activation_stalls import waits_for_arena
 from mcugen.memory.place import in_second_core_image, memory_of_arena, memory_of_weights
 from mcugen.quantization.precisions import precisions_of_given
-from mcugen.search.option_hints import codes_of, hint_of_codes, hint_of_copies_ahead, hint_of_places, hint_of_types
-from mcugen.search.weight_staging import time_of_copies
+from mcugen.search.option_hints import codes_of, hint_of_copies_ahead, hint_of_integer_io, hint_of_places, hint_of_types
+from mcugen.search.weight_staging import startup_copy_cycles
 
 _NUM_NAMED = 3
 """Number of tensors that a note names."""
@@ -119,7 +119,7 @@ def _notes_of_copies(results: CompilationResults) -> list[str]:
         return []
     nbytes = sum(aligned(buffer.nbytes) for buffer in copies)
     part = f" of {program.weights_size:,}" if nbytes < program.weights_size else ""
-    took = time_of_copies(board, options, nbytes)
+    took = startup_copy_cycles(board, options, nbytes)
     to = " and ".join(dict.fromkeys(f"'{memory.name}'" for memory in copies.values()))
     also = f"arena={AUTO_PLACE}," if options.place.arena else ""
     stay = f"--place {also}weights={memory_of_weights(board, options.place).name} leaves them in flash"
@@ -226,7 +226,7 @@ def _hints(results: CompilationResults) -> list[str]:
     hints = hint_of_places(candidate, board, options, results.placement)
     if copy_ahead_refusal(options, board) is None:
         hints += hint_of_copies_ahead(candidate, board, options)
-    return [*hints, *hint_of_codes(results.program, options), *hint_of_types(results.graph, options)]
+    return [*hints, *hint_of_integer_io(results.program, options), *hint_of_types(results.graph, options)]
 
 
 def _listed(names: Sequence[str], details: Sequence[str] | None = None) -> str:

@@ -711,7 +711,7 @@ def _rows(program: Program, fit: Fit | None) -> RowFigures | None:
     """Return the figures of layers that are computed row by row; None without such layers."""
     spans = [(a, b) for a, b in program.blocks() if program.instrs[a].control is Control.STREAM]
     names = {i.name for a, b in spans for i in program.instrs[a:b] if i.op != program.instrs[a].op}
-    slowdown = fit.rows_slowdown if fit else None
+    slowdown = fit.line_buffering_slowdown if fit else None
     return RowFigures(len(names), len(spans), None if slowdown is None else round(slowdown, 4)) if spans else None
 
 

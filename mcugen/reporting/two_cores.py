@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from mcugen.search.contention import of_stalls
+from mcugen.search.contention import contention_of_stalls
 from mcugen.search.core_partition import BARRIER_INSTRUCTIONS
 
 FIRST, OTHER = 0, 1
@@ -140,7 +140,7 @@ class Memories:
 
     def stalled_time_share(self, first: Timed, other: Timed) -> float:
         """Return the share of time by which two cores that compute these layers at the same time are slower."""
-        return self.arena + of_stalls(_uses(first), _uses(other), self.banks)
+        return self.arena + contention_of_stalls(_uses(first), _uses(other), self.banks)
 
 
 NO_MEMORIES = Memories({}, 0.0)

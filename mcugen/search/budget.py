@@ -23,7 +23,7 @@ from mcugen.search.objective import TOLERANCES, Budget
 from mcugen.search.plan import ProgramCandidate
 
 BASE_CODE_BYTES = 512
-"""Bytes of code of any model, with the parts of the C library that most models need."""
+"""Estimated bytes of code that every program needs besides its kernels, with common parts of the C library."""
 
 MAX_BASE_CODE_BYTES = 1024
 """Upper estimate of BASE_CODE_BYTES, for use where the code must not exceed what is reported."""
@@ -37,9 +37,13 @@ STACK_RESERVE_BYTES = 512
 
 @dataclass(frozen=True)
 class Fit:
-    """The program chosen for a budget, and the one that was requested.
+    """The result of a program search: the chosen program, and the one for the requested goal without a budget.
 
-    If layers are computed row by row, `layer_by_layer` is the estimated number of instructions without line buffering.
+    Attributes:
+        budget: The limits that the chosen program keeps to.
+        chosen: The chosen program with its cost.
+        requested: The program that the goal alone would give.
+        layer_by_layer: Estimated instructions per call without line buffering; None if no layers run row by row.
     """
 
     budget: Budget
@@ -53,7 +57,9 @@ class Fit:
         return self.chosen.program
 
     def placed(self, board: Board, options: CompileOptions) -> Fit:
-        """Return the fit as placed in the board's memories: an arena in several memories may take more bytes.
+        """Return the result with the RAM and flash that the program takes once it lies in the board's memories.
+
+        An arena that is split over several memories may take more bytes than one in a single memory.
 
         Raises:
             DoesNotFitError: If the placed program exceeds the budget or the board.
@@ -64,13 +70,13 @@ class Fit:
         return replace(self, chosen=cheapest([candidate], self.budget, board))
 
     @property
-    def rows_slowdown(self) -> float | None:
-        """Return the estimated relative slowdown by line buffering, or None without line-buffered groups."""
+    def line_buffering_slowdown(self) -> float | None:
+        """Return the estimated slowdown by line buffering, 0.1 for 10 % more instructions; None without such groups."""
         return self.chosen.instructions / self.layer_by_layer - 1 if self.layer_by_layer else None
 
     @property
     def slowdown(self) -> float | None:
-        """Return the estimated relative slowdown by the budget, in instructions, or None where it is unknown."""
+        """Return by which share the budget adds instructions, 0.1 for 10 %; None where no estimate is known."""
         return self.chosen.instructions / self.requested.instructions - 1 if self.requested.instructions else None
 
     def notes(self, board: Board, goal: str) -> list[str]:
@@ -95,8 +101,11 @@ def calls_of(program: Program) -> list[list[Instr]]:
     return list(calls_by_function.values())
 
 
-def code_of_calls(calls: Sequence[Instr]) -> int:
-    """Return the estimated bytes of code of calls of one function; calls with equal parameters share them."""
+def call_code_bytes(calls: Sequence[Instr]) -> int:
+    """Return the estimated bytes of code and parameters of all calls of one function.
+
+    Calls with equal parameters share one copy of the parameters.
+    """
     return CALL_CODE_BYTES * len(calls) + 4 * sum(
         {tuple(i.params.values()): len(i.params.keys() - i.baked) for i in calls}.values()
     )
@@ -106,16 +115,16 @@ def most_code(program: Program, board: Board) -> int:
     """Return an upper estimate of the bytes of code, as if each function had several callers and were not inlined."""
     costs, functions = cost_table(board.cpu), calls_of(program)
     code = costs.code_of({calls[0].function_key: calls[0].kernel for calls in functions})
-    called = sum(code.values()) + sum(code_of_calls(calls) for calls in functions)
+    called = sum(code.values()) + sum(call_code_bytes(calls) for calls in functions)
     return max(MAX_BASE_CODE_BYTES + _soft_floats(functions, board) + called, code_of(program, board))
 
 
 def code_of(program: Program, board: Board) -> int:
-    """Return the likely bytes of code. Functions with one caller are inlined."""
+    """Return the likely bytes of a program's code, as if the compiler inlines each function with one caller."""
     costs, functions = cost_table(board.cpu), calls_of(program)
     several = [calls for calls in functions if len(calls) > 1]
     code = BASE_CODE_BYTES + sum(costs.code_once(calls[0].kernel) for calls in functions if len(calls) == 1)
-    code += sum(costs.code_of_several(calls[0].kernel) + code_of_calls(calls) for calls in several)
+    code += sum(costs.code_of_several(calls[0].kernel) + call_code_bytes(calls) for calls in several)
     code += sum(costs.code_of_helpers(kernel) for kernel in {calls[0].kernel for calls in several})
     return code + _soft_floats(functions, board)
 
@@ -133,7 +142,7 @@ def use_of(program: Program, board: Board, options: CompileOptions, code: int | 
         program: A program with a memory plan.
         board: The board that it must fit.
         options: Options with the placement of arena and weights.
-        code: Bytes of its code; by default an upper estimate, so that a chosen program does fit.
+        code: Bytes of its code; None stands for an upper estimate, so that a program chosen by it surely fits.
     """
     code = most_code(program, board) if code is None else code
     copies = copied_bytes(program, board, options.place)
@@ -144,8 +153,8 @@ def use_of(program: Program, board: Board, options: CompileOptions, code: int | 
     return Use(ram, flash, max(ram_lacks, 0), max(flash_lacks, 0), lacking_in)
 
 
-def hoped_use(program: Program, board: Board, options: CompileOptions) -> Use:
-    """Return what a program uses if its code is only optimistic_code_ratio of the estimate.
+def optimistic_use(program: Program, board: Board, options: CompileOptions) -> Use:
+    """Return the RAM and flash that a program uses if its code is only optimistic_code_ratio times the estimate.
 
     Args:
         program: A program with a memory plan.
@@ -155,16 +164,16 @@ def hoped_use(program: Program, board: Board, options: CompileOptions) -> Use:
     return use_of(program, board, options, round(TOLERANCES.optimistic_code_ratio * code_of(program, board)))
 
 
-def waits_when_placed(program: Program, board: Board, places: Places) -> tuple[float, float]:
-    """Return the stall cycles per call for constants and for the arena, in the memories where both would lie.
+def placed_stall_cycles(program: Program, board: Board, places: Places) -> tuple[float, float]:
+    """Return the stall cycles per call for reading constants and for accessing the arena, once both are placed.
 
     Args:
         program: A program with a memory plan, which is restored afterwards.
         board: The board with its memories.
-        places: Where arena and weights shall lie.
+        places: The memories requested for arena and weights.
 
     Returns:
-        Both numbers of cycles, infinite if the program cannot be placed.
+        The stall cycles for constants and those for the arena; both are infinite if the program cannot be placed.
     """
     saved_plan = Planned.of(program)
     try:
@@ -185,11 +194,11 @@ def cheapest(
     metrics: Callable[[ProgramCandidate], Metrics] = attrgetter("metrics"),
     built: Callable[[ProgramCandidate], ProgramCandidate] | None = None,
 ) -> ProgramCandidate:
-    """Return the candidate of least time among those that fit; of equal ones the first.
+    """Return the fastest candidate that fits the budget; of equally fast ones, the first.
 
-    With `built`, candidates that may fit are compiled to learn the size of their code, the fastest first. That happens
-    if no candidate fits by estimate, or if the one that fits is min_slowdown_to_build times as slow as another. A
-    candidate with compressed weights is accepted without that, since a limit of flash asks for compression.
+    With `built`, candidates that exceed the budget by estimate are compiled to learn the size of their code, the
+    fastest first. That happens if no candidate fits by estimate, or if the best that fits is more than
+    min_slowdown_to_build times slower. A fitting candidate with compressed weights is accepted at once.
 
     Args:
         candidates: The candidates.

@@ -21,12 +21,12 @@ from mcugen.search.two_core_program import TwoCoreSearch
 from mcugen.search.weight_staging import staged
 
 AS_ASKED = "as asked"
-"""Name of the requested program."""
+"""Name, in messages, of the program for the requested goal without changes to fit a budget."""
 
 
 @dataclass(frozen=True)
 class CandidateBuilder:
-    """Makes the candidates of one program search."""
+    """Builds, evaluates and records the candidates of one program search."""
 
     problem: SearchProblem
 
@@ -56,17 +56,17 @@ class CandidateBuilder:
         return self.problem.costs
 
     def requested(self, options: CompileOptions, name: str = AS_ASKED) -> ProgramCandidate:
-        """Return the program of the requested goal, as built with the given options."""
+        """Build the program for the goal of `options`, and return it as a candidate with a name for messages."""
         restart()
         built = build_for_goal(self.problem.with_options(options))
         return self.problem.candidate(name, built, self.options.optimize)
 
     def completed(self, candidate: ProgramCandidate, kind: str, limits: CompileOptions) -> ProgramCandidate:
-        """Return a built candidate, recorded, with its two-core program if the options ask for one.
+        """Replace a candidate by its two-core program if the options ask for two cores, and record it in the trace.
 
         Args:
             candidate: The candidate, for one core.
-            kind: The kind of decision that made it, for the trace.
+            kind: The kind of decision that made it, as the trace names it.
             limits: Options with the limits of RAM and flash that it was built for.
         """
         built = candidate.built
@@ -76,7 +76,7 @@ class CandidateBuilder:
         return self.problem.recorded(self.problem.candidate(candidate.name, built, candidate.goal), kind)
 
     def transformed(self, transformation: Transformation, limits: CompileOptions) -> ProgramCandidate:
-        """Return the best candidate that a transformation proposes for the limits of some options."""
+        """Return the best candidate that a transformation proposes, with the RAM and flash limits of `limits`."""
         restart()
         problem = self.problem.with_options(limits)
         proposals = list(transformation.propose(problem))
@@ -87,10 +87,14 @@ class CandidateBuilder:
         return self.completed(best, transformation.kind, limits)
 
     def alternatives(self, baseline: ProgramCandidate, budget: Budget) -> tuple[ProgramCandidate, ...]:
-        """Return the candidates of all transformations that may help to keep to a budget, in their order.
+        """Return the candidates of all transformations that may help to keep to a budget, in the order of the registry.
 
-        If even the candidate for the least RAM or flash needs far more than the board has, only such candidates are
-        built.
+        If even the candidate for the least RAM or flash needs far more than the board has, only the candidates for the
+        least RAM and flash are built.
+
+        Args:
+            baseline: The requested program, which exceeds the budget.
+            budget: The limits to keep to.
         """
         limits = replace(self.options, max_ram=budget.ram, max_flash=budget.flash)
         served = [step for step in TRANSFORMATIONS if set(step.serves) & set(budget.limits)]
@@ -113,13 +117,13 @@ class CandidateBuilder:
         )
 
     def balanced(self) -> tuple[ProgramCandidate, ...]:
-        """Return the program for `balanced`, unless that is the goal."""
+        """Return the candidate for the goal `balanced`; an empty tuple if that is the requested goal."""
         if self.options.optimize == BALANCED.goal:
             return ()
         return (self.transformed(BALANCED, self.options),)
 
     def staged(self, candidate: ProgramCandidate) -> ProgramCandidate:
-        """Return a candidate with its copies of weights before layers, as far as the arena has room."""
+        """Return a candidate that copies chosen weights to the arena before their layers, as far as there is room."""
         built = staged(candidate, self.board, self.options)
         if built is candidate.built:
             return candidate
@@ -127,7 +131,7 @@ class CandidateBuilder:
         return self.problem.updated(replace(candidate, built=built, metrics=metrics))
 
     def placed(self, candidate: ProgramCandidate) -> Metrics:
-        """Return the metrics of a candidate in the memories where everything would lie, with its copies."""
+        """Return the metrics of a candidate with the stall cycles of the memories where weights and arena would lie."""
         return self.costs.evaluate(candidate.built, AccuracyLevel.PLACED)
 
     def with_built_code(self, candidate: ProgramCandidate) -> ProgramCandidate:

@@ -23,16 +23,20 @@ from mcugen.ops.movement import Concat
 from mcugen.search.objective import TOLERANCES
 
 CHANNELS_AT_ONCE = 16
-"""Channels per group that kernels compute at once: portions are whole groups, or else multiples of a quarter group."""
+"""Output channels that kernels compute at once.
+
+A portion has a multiple of this number of channels, or of a quarter of it where no such portion is small enough.
+"""
 
 MAX_PORTIONS = 64
-"""Largest number of portions of a layer, as each is a kernel call."""
+"""Largest number of portions (groups of output channels) of a layer, as each one is a kernel call."""
 
 
-def in_portions(graph: Graph, program: Program, board: Board, options: CompileOptions) -> Graph | None:
-    """Return the graph with output-channel tiling of the layers that stall for their weights repeatedly, or None.
+def tile_output_channels(graph: Graph, program: Program, board: Board, options: CompileOptions) -> Graph | None:
+    """Return the graph with output-channel tiling of layers whose weights miss the cache again and again, or None.
 
-    Weights that start-up copies by the options are not tiled, and no copies are made before layers.
+    Layers whose weights start-up copies to RAM are not tiled. None means that the board has no such cache, that the
+    options exclude tiling, or that tiling saves too few stall cycles.
 
     Args:
         graph: The optimized graph.
@@ -45,7 +49,9 @@ def in_portions(graph: Graph, program: Program, board: Board, options: CompileOp
         return None
     saved = _saved(program, board, options)
     waiting = [node for node in graph.nodes if saved[node.outputs[0].name] > 0]
-    chosen = {node: channels for node in waiting if (channels := channels_of(node, lambda n: cache.missed(n) == 0))}
+    chosen = {
+        node: channels for node in waiting if (channels := channels_per_portion(node, lambda n: cache.missed(n) == 0))
+    }
     min_saved = TOLERANCES.min_saved_stalls_per_instruction * (program.instructions_estimate or 0.0)
     if sum(saved[node.output.name] for node in chosen) < min_saved:
         return None
@@ -64,10 +70,15 @@ def _saved(program: Program, board: Board, options: CompileOptions) -> Mapping[s
     return saved
 
 
-def channels_of(node: Node, holds: Callable[[int], bool]) -> int:
-    """Return the output channels of a portion whose weights, in bytes, satisfy `holds`, with the fewest portions.
+def channels_per_portion(node: Node, holds: Callable[[int], bool]) -> int:
+    """Return the number of output channels per portion with the fewest portions whose weights satisfy a condition.
 
-    0 means that there are no such portions, or that the whole layer satisfies it.
+    Args:
+        node: The layer to divide by output channels.
+        holds: Whether so many bytes of weights are small enough for one portion.
+
+    Returns:
+        Channels per portion; 0 if the layer cannot be divided, or if no portion is small enough.
     """
     if not isinstance(node.op, Divisible) or not node.op.has_channels_alone(node.sig, node.inputs):
         return 0
@@ -81,7 +92,10 @@ def channels_of(node: Node, holds: Callable[[int], bool]) -> int:
 
 
 def divided(graph: Graph, chosen: Mapping[Node, int]) -> Graph | None:
-    """Return the graph with the chosen nodes divided into portions of so many channels; None if none are chosen."""
+    """Return a copy of the graph in which the chosen nodes are divided by output channels, or None without any.
+
+    `chosen` maps each node to the number of channels per portion.
+    """
     places = {node: place for place, node in enumerate(graph.nodes)}
     tiled = graph.copy()
     nodes = list(tiled.nodes)

@@ -28,7 +28,7 @@ MISSES_PER_CYCLE = 0.03
 
 
 def waited(first: float, other: float, banks: int = 1) -> float:
-    """Return the share of time by which two cores slow each other down at one memory.
+    """Return the share of its time, 0 to 1, that each of two cores loses by waiting for the other at one memory.
 
     Args:
         first: Share of its time that the first core uses the memory.
@@ -39,7 +39,10 @@ def waited(first: float, other: float, banks: int = 1) -> float:
 
 
 def of_arena(board: Board, memory: Memory) -> float:
-    """Return the share of time that both cores lose to contention for the arena's memory while both compute."""
+    """Return the share of time that each core loses to contention for the arena's memory while both compute.
+
+    0 if the second core does not see that memory.
+    """
     other_board = board.other_kind
     first_use = MISSES_PER_CYCLE if board.cache(memory, "data") else ACCESSES_PER_CYCLE
     shared_memory = (
@@ -51,13 +54,13 @@ def of_arena(board: Board, memory: Memory) -> float:
     return waited(first_use, other_use, memory.banks)
 
 
-def of_stalls(first: Mapping[str, float], other: Mapping[str, float], banks: Mapping[str, int]) -> float:
-    """Return the share of time lost to contention, summed over the memories that both cores stall for.
+def contention_of_stalls(first: Mapping[str, float], other: Mapping[str, float], banks: Mapping[str, int]) -> float:
+    """Return the share of its time that each core loses to contention, summed over the memories both stall for.
 
     Args:
-        first: By memory, the share of its time that the first core stalls for it.
-        other: By memory, the share of its time that the other core stalls for it.
-        banks: By memory, the number of its banks.
+        first: Share of its time that the first core stalls for a memory, by the memory's name.
+        other: Share of its time that the other core stalls for a memory, by the memory's name.
+        banks: Number of banks of each memory, by name.
     """
     shared = sorted(first.keys() & other.keys() & banks.keys())
     return sum(waited(first[name], other[name], banks[name]) for name in shared)

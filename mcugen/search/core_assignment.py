@@ -33,9 +33,12 @@ Build = Callable[[Graph, Mapping[Node, Kernel], int], Program]
 
 @dataclass(frozen=True)
 class Room:
-    """Bytes that two cores may take beyond what one core takes.
+    """The memory that a two-core program may use beyond the program of one core.
 
-    None means no limit except `times` the RAM of one core, and max_constants_ratio times its constants.
+    Attributes:
+        ram: Bytes of RAM that may be added; None means that only `times` limits them.
+        flash: Bytes of flash that may be added; None means that only Tolerances.max_constants_ratio limits them.
+        times: Largest ratio of the RAM for two cores, stack included, to that for one core.
     """
 
     ram: int | None = None
@@ -44,7 +47,7 @@ class Room:
 
 
 def shared_program(graph: Graph, whole: Program, forms: Forms, build: Build, room: Room = Room()) -> Program:
-    """Return the program of `shared` without its time.
+    """Return the program in which two cores share layers, as `shared` finds it, without its estimated time.
 
     Args:
         graph: The optimized graph.
@@ -57,10 +60,11 @@ def shared_program(graph: Graph, whole: Program, forms: Forms, build: Build, roo
 
 
 def shared(graph: Graph, whole: Program, forms: Forms, build: Build, room: Room = Room()) -> tuple[Program, float]:
-    """Return the program for two cores and its estimated time, in instructions of the first core.
+    """Choose the layers that two cores share, and return that program with its estimated time.
 
-    The program equals `whole` except for the layers that both cores share. Returned unchanged are programs with layers
-    row by row, and those of which the second core would save less than min_two_core_saving.
+    The program equals `whole` except for the shared layers and for branches that run at the same time. The result is
+    `whole` itself if some of its layers run row by row, or if the second core would save less than min_two_core_saving
+    of the time. The time is in instructions of the first core.
 
     Args:
         graph: The optimized graph.
@@ -95,7 +99,9 @@ def shared(graph: Graph, whole: Program, forms: Forms, build: Build, room: Room 
 
 
 def kernels_of(graph: Graph, program: Program, features: frozenset[str]) -> dict[str, Kernel]:
-    """Return the kernel that a program uses for each output, where the node has a choice of kernels.
+    """Return, by the name of each node's first output, the kernel that a program uses for the node.
+
+    Nodes without a choice of kernels are left out.
 
     Args:
         graph: The graph of the program.

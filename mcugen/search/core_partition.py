@@ -21,15 +21,19 @@ from mcugen.ops.fork import Cut, Forked, Stages, forked
 from mcugen.search.objective import TOLERANCES
 
 BARRIER_INSTRUCTIONS = 60
-"""Instructions of the slower core per fork and join, besides its portion and without waiting: see docs/two_cores.md."""
+"""Instructions of the slower core to fork and join once, without its part of the layer and without waiting.
+
+See docs/two_cores.md.
+"""
 
 NUM_EVEN_CUTS = 8
-"""Number of places to cut that are tried around the ideal share."""
+"""Number of places to cut a layer that are tried, those nearest to the ideal share of the first core."""
 
 EXTRA_BORDER_UNITS = ((0, 0), (1, 0), (1, 1))
-"""Units added before and behind the cut to the border that is computed apart.
+"""Output units (such as rows) by which the border is widened before and behind a cut; each pair is tried.
 
-The border covers what both portions read. A wider border lets the remaining portions overwrite their input.
+The border is the part of the output whose input both portions read; both cores compute it first. A wider border lets
+the remaining portions overwrite their input.
 """
 
 MAX_STAGES = 4
@@ -37,14 +41,19 @@ MAX_STAGES = 4
 """
 
 EQUAL_STAGES = (3, 4, 6, 8, 12, 16)
-"""Numbers of equally long stages that are tried: the output follows the input at a short distance, as on one core."""
+"""Numbers of equally long stages that are tried.
+
+In each stage both cores compute one part, so that the output overwrites input that is no longer read, as on one core.
+"""
 
 UNITS_AT_ONCE = (6, 4)
-"""Numbers of units that kernels compute at once. Portions are whole groups; a last stage computes the remaining units.
+"""Numbers of output units (such as rows) that kernels compute at once.
+
+Portions consist of whole groups of that many units; a last stage computes the remaining units.
 """
 
 MAX_KERNELS_TRIED = 7
-"""Largest number of kernels that are tried for the portions: kernels other than the layer's may need less memory."""
+"""Largest number of kernels that are tried for the portions: others than the whole layer's may need less memory."""
 
 MIN_UNEVEN_INSTRUCTIONS = 50_000
 """Least instructions of a layer for which portions by two different kernels are tried."""
@@ -53,14 +62,15 @@ NUM_UNEVEN_CUTS = 3
 """Number of places to cut that are tried for portions by two different kernels."""
 
 INSTRUCTIONS_PER_COPIED_BYTE = 0.5
-"""Instructions to copy one byte."""
+"""Estimated instructions to copy one byte within RAM: two bytes per instruction."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """A layer partitioned into portions, with their kernels and the time of the slower core."""
+    """One way to partition a layer over two cores, with the kernels of its parts and its estimated time."""
 
     fork: Forked
+    """The operator that computes the layer in portions, one per core and stage."""
     kernels: Mapping[Node, Kernel]
     """The kernels of the nodes in the fork's bodies, where these have a choice."""
     time: float
@@ -75,9 +85,13 @@ ByCore = tuple[Kernel | None, Kernel | None]
 
 @dataclass(frozen=True)
 class Side:
-    """A core: its CPU features, its cost table, and its pace.
+    """One of the two cores, with what is needed to estimate the time of kernels on it.
 
-    `pace` is the time of one instruction relative to the first core; `paces` overrides it for single kernels by name.
+    Attributes:
+        features: Names of the CPU features that kernels may use.
+        costs: Instructions of kernels on this CPU.
+        pace: Time of one instruction relative to the first core; 2.0 means half as fast.
+        paces: The pace of single kernels, by their names, where it differs from `pace`.
     """
 
     features: frozenset[str]
@@ -89,22 +103,25 @@ class Side:
     _times: dict[tuple[Node, str], float] = field(default_factory=dict, repr=False, compare=False)
 
     def alike(self, node: Node) -> Node:
-        """Return the first node seen that computes the same.
+        """Return the first node passed to this method that has equal operator, types and constants.
 
-        Equal portions in the middle of a layer share its cached results.
+        Cached kernels and times of that node then serve all equal portions of a layer.
         """
         inputs = tuple(v and (v.type, None if v.data is None else id(v.data)) for v in node.inputs)
         return self._alike.setdefault((node.op, inputs, tuple(v.type for v in node.outputs)), node)
 
     def fitting(self, node: Node) -> list[Kernel]:
-        """Return the kernels that can compute a node on this core."""
+        """Return the kernels that can compute a node on this core; an empty list if there is no choice."""
         node = self.alike(node)
         if node not in self._fitting:
             self._fitting[node] = fitting_kernels(node, self.features, any_size=False)
         return self._fitting[node]
 
     def time(self, node: Node, kernel: Kernel | None) -> float:
-        """Return the time of a node by a kernel, or by its generic code, in instructions of the first core."""
+        """Return the estimated time of a node on this core, in instructions of the first core.
+
+        `kernel` is None for a node without a choice of kernels: then its only kernel or its generic code counts.
+        """
         kernel = kernel or own_kernel(node, self.features)
         if kernel is None:
             return self.pace * INSTRUCTIONS_PER_ELEMENT * sum(value.type.count for value in node.outputs)
@@ -114,34 +131,38 @@ class Side:
         return self.paces.get(kernel.name, self.pace) * self._times[node, kernel.name]
 
     def nearest(self, node: Node, preferred: Kernel | None) -> Kernel | None:
-        """Return the preferred kernel if it fits, else the fastest one; None if there is no choice."""
+        """Return the preferred kernel if it can compute the node here, else the fastest one; None without a choice."""
         fitting = self.fitting(node)
         alike = [kernel for kernel in fitting if kernel is preferred]
         return min(alike or fitting, key=lambda kernel: self.time(node, kernel), default=None)
 
 
 @dataclass(frozen=True)
-class BothSides:
-    """The time of the slower core for nodes that run in parallel, and their kernels by output name."""
+class ParallelRun:
+    """The estimated cost of two sets of nodes that run in parallel, one on each core."""
 
     time: float
+    """Time until both cores are done, fork and join included, in instructions of the first core."""
     kernels: Mapping[str, Kernel]
+    """The kernels of the nodes of both sets, by the name of the first output."""
 
 
 @dataclass(frozen=True)
 class Forms:
-    """The partitions that pay off on two cores. Kernels that the user chose by name (`wanted`) are kept."""
+    """Finds the partitions of layers over two cores that are faster than one core."""
 
     first: Side
+    """The core that runs whole layers."""
     other: Side
     wanted: Collection[str] = ()
+    """Names of kernels that the user chose; portions keep them."""
     contention: float = 0.0
     """Share of the time by which both cores slow each other while both compute: see mcugen.search.contention."""
     most_flash: float = TOLERANCES.max_constants_ratio
     """Largest ratio of the constants of portions to those of the layer at which Form.flash is 0."""
 
     def of(self, node: Node, kernel: Kernel | None, spare: int = 0) -> tuple[float, list[Form]]:
-        """Return the time saved by the fastest partition of a layer, and all partitions that are faster than the layer.
+        """Return the partitions of a layer that are faster than one core, and the time that the best one saves.
 
         Args:
             node: The layer.
@@ -149,7 +170,8 @@ class Forms:
             spare: Bytes of constants that portions may take beyond those of the whole layer.
 
         Returns:
-            The time that the first form saves, and the forms, the fastest first.
+            The time that the fastest partition saves, in instructions of the first core (0.0 without any), and the
+            partitions, the fastest first.
         """
         if len(node.outputs) != 1 or node.op.bodies or not node.inputs:
             return 0.0, []
@@ -169,7 +191,7 @@ class Forms:
 
     @property
     def barrier(self) -> float:
-        """Return the time of one fork and join besides the portions, in instructions of the first core."""
+        """Return the time to fork and join once, without the portions, in instructions of the first core."""
         return BARRIER_INSTRUCTIONS * max(self.first.pace, self.other.pace)
 
     def _even(self, cutter: _Ways, kernels: Sequence[Kernel | None]) -> Iterator[Form]:
@@ -251,7 +273,7 @@ class Forms:
         copied_bytes = sum(share.makes.count for share in fork.shares if share.aside) * fork.output.dtype.nbytes
         return Form(fork, kernels, time + INSTRUCTIONS_PER_COPIED_BYTE * copied_bytes)
 
-    def together(self, first: Sequence[Node], second: Sequence[Node], preferred: Mapping[str, Kernel]) -> BothSides:
+    def together(self, first: Sequence[Node], second: Sequence[Node], preferred: Mapping[str, Kernel]) -> ParallelRun:
         """Return the time and kernels of two sets of nodes that run in parallel.
 
         Args:
@@ -264,10 +286,13 @@ class Forms:
             chosen = [(node, side.nearest(node, preferred.get(node.outputs[0].name))) for node in nodes]
             times.append(sum(side.time(node, kernel) for node, kernel in chosen))
             kernels |= {node.outputs[0].name: kernel for node, kernel in chosen if kernel}
-        return BothSides(self.both(times[0], times[1]), kernels)
+        return ParallelRun(self.both(times[0], times[1]), kernels)
 
     def both(self, first_time: float, other_time: float) -> float:
-        """Return the time of two parallel portions with contention for memory and the barrier."""
+        """Return the time of two portions that run in parallel, with memory contention and with fork and join.
+
+        All times are in instructions of the first core.
+        """
         return max(first_time, other_time) + self.contention * min(first_time, other_time) + self.barrier
 
 

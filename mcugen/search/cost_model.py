@@ -17,7 +17,7 @@ from mcugen.core.board import Board
 from mcugen.core.options import CompileOptions
 from mcugen.lir.program import Program
 from mcugen.memory.place import copied_bytes
-from mcugen.search.budget import code_of, most_code, use_of, waits_when_placed
+from mcugen.search.budget import code_of, most_code, placed_stall_cycles, use_of
 from mcugen.search.metrics import AccuracyLevel, ErrorBounds, Metrics
 from mcugen.search.objective import TOLERANCES
 from mcugen.search.plan import BuiltProgram
@@ -30,7 +30,7 @@ Subject = TypeVar("Subject")
 
 
 class CostModel(ABC, Generic[Subject]):
-    """Evaluates the candidates of a search, each one once for each accuracy level."""
+    """Returns the metrics of a search's candidates, and caches them for each accuracy level."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Hashable, AccuracyLevel], Metrics] = {}
@@ -44,11 +44,11 @@ class CostModel(ABC, Generic[Subject]):
 
     @abstractmethod
     def key(self, candidate: Subject) -> Hashable:
-        """Return a key that tells candidates of different plans apart."""
+        """Return a key for the cache: two candidates have equal keys only if their metrics are equal."""
 
     @abstractmethod
     def measure(self, candidate: Subject, level: AccuracyLevel) -> Metrics:
-        """Return the metrics of a candidate that is not known yet."""
+        """Compute the metrics of a candidate that is not in the cache."""
 
 
 class ProgramCostModel(CostModel[BuiltProgram]):
@@ -57,7 +57,7 @@ class ProgramCostModel(CostModel[BuiltProgram]):
     Args:
         board: The board with its memories.
         options: The options of the compilation.
-        measure_code: Measures code by compiling it; without it, BUILT metrics are estimates.
+        measure_code: Returns the bytes of code of a compiled program; without it, BUILT metrics are estimates.
     """
 
     def __init__(self, board: Board, options: CompileOptions, measure_code: CodeMeasure | None = None) -> None:
@@ -69,20 +69,20 @@ class ProgramCostModel(CostModel[BuiltProgram]):
         return candidate.key
 
     def with_copies(self, built: BuiltProgram) -> BuiltProgram:
-        """Return a program with the copies of weights that serve the goal best; unchanged if it has some."""
+        """Choose the copies of weights to RAM that serve the goal best, unless the program has chosen ones already."""
         if built.copies is not None:
             return built
         return replace(built, copies=copies_for(built.program, self._board, self._options))
 
     def measure(self, candidate: BuiltProgram, level: AccuracyLevel) -> Metrics:
-        """Return the metrics of a program. Without copies, its stall cycles are unknown and count as none."""
+        """Compute the metrics of a program; stall cycles count as 0 before copies of weights are chosen."""
         if level is AccuracyLevel.BUILT:
             return self._built(candidate)
         program, copies, board = candidate.program, candidate.copies, self._board
         places = copies.options.place if copies else self._options.place
         stalls = copies.waits if copies else 0.0
         if level is AccuracyLevel.PLACED:
-            stalls = sum(waits_when_placed(program, board, places))
+            stalls = sum(placed_stall_cycles(program, board, places))
         cycles = None if program.cycles_estimate is None else program.cycles_estimate + stalls
         return Metrics(
             instructions=program.instructions_estimate or 0.0,
@@ -100,18 +100,18 @@ class ProgramCostModel(CostModel[BuiltProgram]):
         return replace(self.evaluate(candidate), use=use)
 
     def after_staging(self, candidate: BuiltProgram, before: Metrics) -> Metrics:
-        """Return the metrics of a program that differs from another by its copies of weights: code stays as built.
+        """Return the metrics of a program to which copies of weights were added; a measured code size is kept.
 
         Args:
-            candidate: The program.
-            before: The metrics of the other program.
+            candidate: The program with the copies.
+            before: The metrics of the program without them.
         """
         if before.code_bytes is None:
             return self.evaluate(candidate)
         return replace(self.with_code(candidate, before.code_bytes), code_bytes=before.code_bytes, level=before.level)
 
     def likely(self, candidate: BuiltProgram, level: AccuracyLevel = AccuracyLevel.ESTIMATED) -> Metrics:
-        """Return the estimated metrics with the likely size of the code in place of the upper estimate."""
+        """Return the metrics by estimate, with the likely size of the code instead of an upper bound of it."""
         code_bytes = code_of(candidate.program, self._board)
         return replace(self.evaluate(candidate, level), use=self.with_code(candidate, code_bytes).use)
 
@@ -123,7 +123,7 @@ class ProgramCostModel(CostModel[BuiltProgram]):
         return replace(self.with_code(candidate, code), code_bytes=code, level=AccuracyLevel.BUILT)
 
     def with_errors(self, candidate: BuiltProgram, metrics: Metrics) -> Metrics:
-        """Return the metrics with the bounds of their errors, as far as these are known.
+        """Return the metrics with the largest relative error of each one, as far as it is known.
 
         Args:
             candidate: The program.

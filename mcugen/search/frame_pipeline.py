@@ -18,7 +18,7 @@ from mcugen.search.core_partition import INSTRUCTIONS_PER_COPIED_BYTE, Forms
 from mcugen.search.objective import TOLERANCES
 
 MAX_CUTS_TRIED = 12
-"""Number of places to cut that are tried, the fastest by estimate first."""
+"""Largest number of places to cut the program in two that are tried, the fastest by estimate first."""
 
 Lower = Callable[[Mapping[Node, Kernel]], Program]
 """Lowers the graph with the given kernels to a program without a memory plan."""
@@ -39,9 +39,10 @@ class _Cut:
 def pipelined_program(
     graph: Graph, whole: Program, forms: Forms, lower: Lower, limit: int, time: float
 ) -> Program | None:
-    """Return the pipeline of least time per frame, or None if no cut is valid and fast enough.
+    """Return the program in which each core computes one half of the layers, for two frames (calls) at once.
 
-    Layers row by row and states that would cross the cut prevent a pipeline.
+    The cut with the least time per frame is chosen. None means that no cut is valid and fast enough: there is none in
+    programs with layers row by row or with training, nor where a state would cross the cut.
 
     Args:
         graph: The optimized graph.

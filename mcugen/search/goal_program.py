@@ -15,15 +15,15 @@ from mcugen.hir.graph import Graph
 from mcugen.kernels.choose import Limits
 from mcugen.lir.program import Program
 from mcugen.search.budget import use_of
-from mcugen.search.head_splitting import heads_apart
+from mcugen.search.head_splitting import split_attention_heads
 from mcugen.search.line_buffer_groups import Stretch, ram_of, with_groups
 from mcugen.search.line_buffer_tradeoff import grouped
 from mcugen.search.line_buffering import Streamings
 from mcugen.search.objective import TOLERANCES
 from mcugen.search.plan import NO_CHANGES, BuiltProgram, GraphChanges, divided_layers
 from mcugen.search.problem import SearchProblem
-from mcugen.search.spatial_tiling import in_patches
-from mcugen.search.weight_decompression import better_of, codes_of, in_tiles, with_codes
+from mcugen.search.spatial_tiling import tile_columns
+from mcugen.search.weight_decompression import better_of, codes_of, tile_for_decoding, with_codes
 
 MAX_SEARCH_WORK = 8_000
 """Limit of the search for the least RAM, in units of `counted_work`: about ten seconds. The best program so far is then
@@ -34,14 +34,22 @@ WORK_PER_INSTRUCTION = 3
 """Time to lower and plan one instruction, relative to the time to evaluate one line-buffered group."""
 
 MAX_PLANNED_GROUPINGS = 4
-"""Number of divisions into line-buffered groups that are planned: their RAM estimates are right within a few percent.
+"""Number of divisions of a graph into line-buffered groups for which memory is planned, those with least RAM first.
+
+Few are enough, as estimates of their RAM are right within a few percent.
 """
 
 RAM_EXPONENT = 16
-"""Weight of RAM in the trade of time and RAM of `ram` programs: its last hundredth may cost a sixth of the time."""
+"""Exponent of RAM in the product time · RAM¹⁶ that the goal `ram` minimizes among programs with nearly the least RAM.
+
+To save 1 % of RAM, a program may take a sixth more time.
+"""
 
 ARENA_ESTIMATE_RATIOS = (1.0, 1.05, 1.15)
-"""Assumed ratios of the RAM that kernels may use by estimate to the planned arena, as the planner overlaps buffers."""
+"""Limits of RAM that are tried for the choice of faster kernels, as ratios to the planned arena.
+
+Ratios above 1 can fit, as the planner overlaps buffers that the estimate counts separately.
+"""
 
 
 def build_for_goal(problem: SearchProblem, *, must_save_flash: bool = False) -> BuiltProgram:
@@ -49,12 +57,12 @@ def build_for_goal(problem: SearchProblem, *, must_save_flash: bool = False) -> 
 
     Args:
         problem: The graph, board and options.
-        must_save_flash: Whether weights are compressed wherever that saves flash, to meet a limit.
+        must_save_flash: Whether to compress weights wherever that saves flash, to meet a flash limit.
     """
     board, options = problem.board, problem.options
     plain = _without_compression(problem)
     codes = codes_of(plain.program, board, options, must_save=must_save_flash)
-    tiled_graph = in_tiles(problem.graph, plain.program, codes)
+    tiled_graph = tile_for_decoding(problem.graph, plain.program, codes)
     whole = replace(plain, program=with_codes(plain.program, codes, board, options, must_save=must_save_flash))
     if tiled_graph is None:
         return whole
@@ -71,17 +79,19 @@ def _without_compression(problem: SearchProblem) -> BuiltProgram:
 
 
 def streamings_of(problem: SearchProblem) -> Streamings:
-    """Return the line-buffering searches for a problem's board."""
+    """Return a new cache of line-buffering searches for a problem's board and options."""
     return Streamings(problem.board, is_streamed_in=problem.options.stream_input)
 
 
 @dataclass(frozen=True)
 class GraphVariant:
-    """A graph that the search derives from the problem's graph, and its estimated RAM in bytes (0 without groups)."""
+    """A graph that the search derives from the problem's graph."""
 
     graph: Graph
     ram: int = 0
+    """Estimated RAM in bytes; 0 without line-buffered groups."""
     changes: GraphChanges = NO_CHANGES
+    """The changes by which it differs from the optimized graph of the model."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +192,9 @@ class GoalSearch:
 
 
 def counted_work(streamings: Streamings, programs: Iterable[Program]) -> int:
-    """Return the counted work of a search: evaluated line-buffered groups, and instructions lowered and planned.
+    """Return the work of a search so far, in units of one evaluated line-buffered group (see MAX_SEARCH_WORK).
+
+    Each instruction that was lowered and planned counts as WORK_PER_INSTRUCTION units.
 
     Args:
         streamings: The line-buffering searches.
@@ -193,14 +205,16 @@ def counted_work(streamings: Streamings, programs: Iterable[Program]) -> int:
 
 @dataclass
 class LeastRamRivals:
-    """Candidates for `ram` that need nearly the least RAM, none of them more than the `balanced` program."""
+    """The candidates for the goal `ram` that need nearly the least RAM, and the choice among them."""
 
     problem: SearchProblem
     balanced: BuiltProgram
+    """The program for `balanced`: no candidate with a larger arena is chosen."""
     built: list[BuiltProgram] = field(default_factory=list)
+    """The candidates, with memory plans."""
 
     def add(self, programs: Iterable[Program], changes: GraphChanges) -> None:
-        """Plan further programs, and stop planning each one where it can no longer be the best.
+        """Plan memory for more programs and add them; planning of a program ends early once it cannot be the best.
 
         Args:
             programs: The lowered programs.
@@ -210,7 +224,10 @@ class LeastRamRivals:
             self.built.append(BuiltProgram(plan_program(program, max_bytes=self._max_useful_arena(program)), changes))
 
     def best(self) -> BuiltProgram:
-        """Return the candidate of the best trade of time and RAM among those that fit and need nearly the least RAM."""
+        """Return the candidate with the least product time · RAM¹⁶ among those that need nearly the least RAM.
+
+        Candidates that exceed the budget come last.
+        """
         rivals = [*self.built, self.balanced]
         max_arena = self._max_arena(rivals)
         return min(
@@ -261,7 +278,7 @@ def graph_variants(problem: SearchProblem, streamings: Streamings) -> Iterator[G
     if options.optimize != "ram" and not options.stream_input:
         yield GraphVariant(graph, changes=problem.changes)
         return
-    divided = heads_apart(graph) if options.optimize == "ram" else graph
+    divided = split_attention_heads(graph) if options.optimize == "ram" else graph
     in_bodies = streamings.bodies_in_groups(divided) if options.optimize == "ram" else divided
     split = problem.changes.merged(GraphChanges(split_heads=divided_layers(graph, divided)))
     ordered = dict[Graph, GraphChanges]()
@@ -312,7 +329,7 @@ def _tiled(variant: GraphVariant, plan: Sequence[Stretch]) -> GraphVariant | Non
     """Return the variant with spatial tiling of the group that needs most RAM, or None if it cannot be tiled."""
     busiest = max(plan, key=lambda stretch: stretch.ram)
     nodes = variant.graph.nodes[busiest.first : busiest.end]
-    tiled_graph = in_patches(variant.graph, nodes) if busiest.op else None
+    tiled_graph = tile_columns(variant.graph, nodes) if busiest.op else None
     if tiled_graph is None:
         return None
     changes = GraphChanges(spatial_tiles=divided_layers(variant.graph, tiled_graph))

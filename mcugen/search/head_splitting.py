@@ -15,8 +15,10 @@ MAX_HEADS = 16
 """Largest number of heads that are computed apart, as each head adds kernel calls."""
 
 
-def heads_apart(graph: Graph) -> Graph:
-    """Return the graph with each chain from one batched matrix product to the next computed matrix by matrix.
+def split_attention_heads(graph: Graph) -> Graph:
+    """Return the graph in which attention is computed head by head, so that one head's intermediates are live.
+
+    Each chain from one batched matrix product to the next is repeated for each matrix of the batch.
 
     The parts of whole tensors and of results are contiguous, so that nothing is copied. Without such chains, the graph
     itself is returned.

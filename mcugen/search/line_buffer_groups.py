@@ -14,9 +14,14 @@ from mcugen.ops.stream import Streamed
 
 @dataclass(frozen=True)
 class Stretch:
-    """Nodes from `first` up to `end`, as a line-buffered group if there is an `op`.
+    """Consecutive nodes of a graph: a line-buffered group, or a single node that is computed as a whole.
 
-    `ram` is the number of live bytes at the busiest moment. `instructions` are those beyond layer-by-layer execution.
+    Attributes:
+        first: Index of the first node.
+        end: Index behind the last node.
+        op: The operator of the group; None for a single node.
+        ram: Estimated live bytes at the busiest moment.
+        instructions: Estimated instructions beyond those of the nodes one by one.
     """
 
     first: int
@@ -27,12 +32,12 @@ class Stretch:
 
 
 def ram_of(plan: Sequence[Stretch]) -> int:
-    """Return the estimated bytes at the busiest moment of a plan."""
+    """Return the estimated live bytes at the busiest moment of a graph that is divided into these stretches."""
     return max(stretch.ram for stretch in plan)
 
 
 def in_order_of_rows(graph: Graph) -> Graph:
-    """Return the graph in an order that keeps together layers which rows could pass through.
+    """Return the graph with its nodes sorted so that layers that can be computed row by row are neighbours.
 
     Nodes that only move outputs of the model come last. Tensors that are read as a whole, such as keys and values of
     attention, are computed before those that are read by rows.
@@ -104,14 +109,15 @@ def with_groups(graph: Graph, stretches: Sequence[Stretch], *, is_streamed_in: b
     return graph
 
 
-def each_by_rows(graph: Graph, names: Collection[str], *, is_streamed_in: bool = False) -> Graph:
-    """Return the graph with each node of these outputs as a group of its own, as far as it has a row form.
+def with_single_layer_groups(graph: Graph, names: Collection[str], *, is_streamed_in: bool = False) -> Graph:
+    """Return the graph in which each named node is computed row by row, as a line-buffered group of one node.
 
-    Nodes that read an input passed row by row are left out, as they are in a group anyway.
+    Nodes that cannot be computed row by row stay as they are. So do nodes that read an input which the caller passes
+    row by row, as they are in a group anyway.
 
     Args:
         graph: The optimized graph.
-        names: Names of first outputs.
+        names: Names of the nodes' first outputs.
         is_streamed_in: Whether the caller passes the first input row by row.
     """
     streamed_inputs = graph.inputs[:is_streamed_in]
@@ -125,9 +131,9 @@ def each_by_rows(graph: Graph, names: Collection[str], *, is_streamed_in: bool =
 
 
 def alone(node: Node, graph: Graph) -> Streamed | None:
-    """Return the node as a group of its own, or None if it has no row form.
+    """Return the operator that computes a node row by row as a group of one node, or None if it cannot be.
 
-    Rows have no padding columns only if no other form exists.
+    Rows without padding columns are used only where rows with them are impossible.
     """
     groups = (group_of([node], graph.outputs, is_narrow=is_narrow) for is_narrow in (False, True))
     return next((op for op in groups if op and all(t.is_contiguous for t in op.tensors[: op.sources])), None)

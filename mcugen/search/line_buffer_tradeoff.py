@@ -14,27 +14,29 @@ from mcugen.hir.graph import Graph
 from mcugen.kernels.choose import RANK_OFFSET_BYTES, Cost
 from mcugen.lir.program import Program
 from mcugen.memory.place import copied_bytes, memory_of_arena
-from mcugen.search.budget import use_of, waits_when_placed
+from mcugen.search.budget import placed_stall_cycles, use_of
 from mcugen.search.line_buffer_groups import Stretch, ram_of, with_groups
 from mcugen.search.line_buffering import Streamings
 from mcugen.search.metrics import Use
 from mcugen.search.objective import TOLERANCES
 from mcugen.search.plan import BuiltProgram
 from mcugen.search.problem import SearchProblem
-from mcugen.search.weight_staging import copies_for, trades_waits
+from mcugen.search.weight_staging import copies_for, may_trade_stalls_for_ram
 
 GROUPED = "layers in groups, row by row"
 """Name of a program with line-buffered groups, in notes, errors and the trace."""
 
 LINE_BUFFER_FUSION = "line-buffer fusion"
-"""The kind of decision, as the trace says it."""
+"""Name of this kind of decision in the trace of the search."""
 
 MAX_BUILT_PLANS = 2
-"""Number of the most promising plans that are lowered and measured."""
+"""Number of divisions into line-buffered groups, the most promising by estimate, that are lowered and evaluated."""
 
 
 def grouped(problem: SearchProblem, streamings: Streamings, kernels: Kernels, plain: Program) -> Program:
-    """Return the program with line-buffered groups if these reach max_grouped_trade_ratio, else `plain`.
+    """Return the program for `balanced` with line-buffered groups if these save enough, else `plain`.
+
+    They save enough if time · RAM · flash is at most max_grouped_trade_ratio times that of `plain`.
 
     Where RAM is ample, groups may take at most max_balanced_slowdown times the instructions of `plain`. They must also
     keep to the limit of `balanced` on this board (Kernels.slowest).
@@ -54,7 +56,7 @@ def grouped(problem: SearchProblem, streamings: Streamings, kernels: Kernels, pl
     streaming = streamings.of(streamings.ordered(problem.graph))
     if streaming.borders > max_ram or streaming.least > max_ram:
         return plain
-    waits = trades_waits(plain, board, options)
+    waits = may_trade_stalls_for_ram(plain, board, options)
     spills = plain.arena_size > memory_of_arena(board, options.place).room  # It then lies in a slower memory too.
     plain_cost, copied = _cost(plain, board, options, waits=waits, spills=spills)
     has_room = plain_cost.ram <= TOLERANCES.ample_memory_fraction * board.total_ram and not spills
@@ -116,7 +118,7 @@ def _cost(
     use = use_of(program, board, options)
     instructions = program.instructions_estimate or 0.0
     if spills:
-        instructions += waits_when_placed(program, board, options.place)[1]
+        instructions += placed_stall_cycles(program, board, options.place)[1]
     if not waits:
         return Cost(instructions, program.arena_size, use.flash), 0
     copies = copies_for(program, board, options)

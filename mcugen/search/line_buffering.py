@@ -44,14 +44,14 @@ first; further groups are left out.
 """
 
 INSTRUCTIONS_PER_EVENT = 40
-"""Instructions of the loop over events, for each event."""
+"""Estimated instructions of a group's scheduling loop per event; an event computes rows of one layer."""
 
 INSTRUCTIONS_PER_MOVED_BYTE = 0.5
-"""Instructions to shift one byte of a window of rows."""
+"""Estimated instructions to move one byte of a line buffer when its rows shift."""
 
 
 class Streaming:
-    """The search for divisions of a graph into stretches, for a CPU with given features and costs.
+    """The search for divisions of a graph into line-buffered groups and single nodes, for one CPU.
 
     Args:
         graph: The graph to divide.
@@ -81,7 +81,9 @@ class Streaming:
         self._known_ends: dict[tuple[int, int], tuple[list[Value], list[Value]]] = {}
 
     def plans(self, max_ram: float = math.inf) -> Iterator[list[Stretch]]:
-        """Yield divisions from the least RAM up to that of single layers, each the fastest one for its RAM.
+        """Yield divisions of the graph into stretches, from the least RAM up to that of single layers.
+
+        Each division is the fastest one for its RAM.
 
         Groups of more than `max_ram` bytes are left out. The cost of a group is computed only when it may be the next
         to fit.
@@ -110,13 +112,13 @@ class Streaming:
         return len(self._made)
 
     def product(self, plan: Sequence[Stretch]) -> float:
-        """Return the estimated product of instructions and RAM of a plan."""
+        """Return the product of a division's estimated instructions and RAM in bytes: less is better for `balanced`."""
         plain = sum(instructions for _, instructions in self._plain)
         return (plain + sum(s.instructions for s in plan)) * (ram_of(plan) + MAX_GOAL_OFFSET_BYTES)
 
     @cached_property
     def least(self) -> int:
-        """Return a lower bound of the RAM of all plans, in bytes."""
+        """Return a lower bound, in bytes, of the RAM that any division of the graph needs."""
         best = {0: self.borders}
         ending: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         for first, end, ram in self._spans:
@@ -269,7 +271,7 @@ class Streaming:
 
     @cached_property
     def borders(self) -> int:
-        """Return the bytes that the inputs of the graph, or its outputs, need in any case."""
+        """Return the bytes of the graph's inputs or outputs in the arena, the larger of both: a lower bound of RAM."""
         inputs = self.graph.inputs[self._is_streamed_in :]
         return max(sum(self._nbytes(v) for v in values) for values in (inputs, self.graph.outputs))
 
@@ -294,7 +296,7 @@ class Streaming:
 
     @cached_property
     def pairs(self) -> frozenset[str]:
-        """Return the outputs of which two rows are computed at once: convolutions of stride 1 that are faster so."""
+        """Return the output names of layers that compute two rows per step, as this is much faster on the CPU."""
         nodes = [node for node in self.graph.nodes if self._in_pairs and self._gains_by_twos(node)]
         return frozenset(node.output.name for node in nodes)
 
@@ -425,7 +427,12 @@ def _way(best: Mapping[int, _Way], number: int, stretch: Stretch) -> _Way:
 
 
 class Streamings:
-    """Line-buffering searches of graphs for one board, each cached, as several goals need the same one."""
+    """A cache of line-buffering searches for one board, one per graph, as several goals need the same search.
+
+    Args:
+        board: The board.
+        is_streamed_in: Whether the caller passes the first input of the model row by row.
+    """
 
     def __init__(self, board: Board, *, is_streamed_in: bool = False) -> None:
         self._board = board
@@ -435,11 +442,11 @@ class Streamings:
 
     @property
     def looked_at(self) -> int:
-        """Return the number of groups evaluated in all graphs."""
+        """Return the number of line-buffered groups evaluated so far in all graphs."""
         return sum(streaming.looked_at for streaming in self._found.values())
 
     def ordered(self, graph: Graph) -> Graph:
-        """Return the graph in the order of `in_order_of_rows`, cached."""
+        """Return the graph with neighbouring layers that rows can pass through (see `in_order_of_rows`); cached."""
         if graph not in self._ordered:
             self._ordered[graph] = in_order_of_rows(graph)
         return self._ordered[graph]
@@ -460,12 +467,15 @@ class Streamings:
         return self._found[graph, in_pairs]
 
     def with_pairs(self, graph: Graph) -> tuple[Streaming, ...]:
-        """Return the search of a graph and, if kernels are faster so, the search with two rows at once."""
+        """Return the search of a graph and, if some layers are faster by two rows per step, the search with these."""
         pairs = self.of(graph, in_pairs=True)
         return (self.of(graph), pairs) if pairs.pairs else (self.of(graph),)
 
     def bodies_in_groups(self, graph: Graph) -> Graph:
-        """Return the graph with the least-RAM groups in bodies of branches and loops; the same graph without any."""
+        """Return the graph whose branch and loop bodies have the line-buffered groups of least RAM.
+
+        The same graph is returned if no body has such groups.
+        """
         bodies_by_node = {
             node: {body: self._in_groups(body) for body in node.op.bodies} for node in graph.nodes if node.op.bodies
         }
@@ -484,8 +494,11 @@ class Streamings:
         return with_groups(body, plan)
 
 
-def whole_layers(graph: Graph) -> dict[str, str]:
-    """Return by the name of its first output why a node cannot be computed row by row."""
+def reasons_against_rows(graph: Graph) -> dict[str, str]:
+    """Return the nodes that cannot be computed row by row, by their first output's name, each with the reason.
+
+    The reason is a phrase for messages.
+    """
     reasons = {}
     for node in graph.nodes:
         if node.op.bodies or (row_form(node.op, node.sig) is not None and len(node.outputs) == 1):
@@ -501,7 +514,10 @@ def whole_layers(graph: Graph) -> dict[str, str]:
     return reasons
 
 
-def undivided_layers(graph: Graph) -> dict[str, str]:
-    """Return by the name of its first output why a node cannot be a group of its own."""
+def reasons_against_own_group(graph: Graph) -> dict[str, str]:
+    """Return the nodes that cannot be a line-buffered group of one node, by their first output's name.
+
+    The value is the reason, as a phrase for messages.
+    """
     apart = {node.outputs[0].name: "its rows lie in parts" for node in graph.nodes if alone(node, graph) is None}
-    return apart | whole_layers(graph)
+    return apart | reasons_against_rows(graph)

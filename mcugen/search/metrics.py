@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class AccuracyLevel(IntEnum):
-    """The way in which metrics became known; a higher level is more accurate and takes longer."""
+    """The method by which metrics were obtained: an estimate, a build of the code, or a simulated run."""
 
     ESTIMATED = 0
     """By the cost model, in milliseconds; weights lie in one memory, the arena in another."""
@@ -28,15 +28,19 @@ class Use:
     """
 
     ram: int
+    """Bytes of the arena, the state and copies of weights, without the stack."""
     flash: int
+    """Bytes of weights and code."""
     ram_lacking: int = 0
+    """Bytes of RAM that the board lacks; 0 if the program fits."""
     flash_lacking: int = 0
+    """Bytes of flash that the board lacks; 0 if the program fits."""
     lacking_in: str = ""
     """The memories that lack RAM, where the user chose memories."""
 
     @property
     def lacks(self) -> bool:
-        """Return whether the board has no room for the program."""
+        """Return whether the board lacks RAM or flash for the program."""
         return bool(self.ram_lacking or self.flash_lacking)
 
 
@@ -73,11 +77,12 @@ class Metrics:
     microjoules: float | None = None
     """Energy; None where the board file has no power figures, or cycles are unknown."""
     level: AccuracyLevel = AccuracyLevel.ESTIMATED
+    """How the metrics were obtained."""
     errors: ErrorBounds = ErrorBounds()
 
     @property
     def time(self) -> float:
-        """Return the time that all searches compare: cycles where known, else instructions plus stall cycles."""
+        """Return the time per call that all searches compare: cycles if known, else instructions plus stall cycles."""
         return self.instructions + self.stall_cycles if self.cycles is None else self.cycles
 
     @property
@@ -91,7 +96,7 @@ class Metrics:
         return self.use.flash
 
     def growth(self, before: Metrics) -> float:
-        """Return the sum of the relative growths of RAM and time against another program."""
+        """Return by which shares RAM and time grow against another program, added: 0.3 for 10 % and 20 % more."""
         return self.ram / max(before.ram, 1) + self.time / max(before.time, 1) - 2
 
     def to_json(self) -> dict[str, object]:

@@ -272,16 +272,19 @@ class Budget:
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """Return which of `ram` and `flash` are limited."""
+        """Return the names of the limited memories, of "ram" and "flash"."""
         return tuple(name for name, value in (("ram", self.ram), ("flash", self.flash)) if value is not None)
 
     def narrowed(self, use: Use) -> Budget:
-        """Return the budget lowered to what the board has, for each memory that the program exceeds."""
+        """Return the budget with the board's own limit for each memory that the board lacks for a program."""
         ram = _narrowed(self.ram, use.ram, use.ram_lacking)
         return Budget(ram, _narrowed(self.flash, use.flash, use.flash_lacking))
 
     def excess(self, use: Use) -> float:
-        """Return the excess of RAM and of flash, each as a share of its limit, added up; 0 if all fits."""
+        """Return by which shares RAM and flash exceed their limits, added; 0 if the program fits.
+
+        Memory that the board lacks counts like a limit.
+        """
         limits = self.narrowed(use)
         pairs = ((use.ram, limits.ram), (use.flash, limits.flash))
         return sum(max(used - allowed, 0) / allowed for used, allowed in pairs if allowed is not None)
@@ -300,10 +303,11 @@ class Deadline:
 
     cycles: int
     text: str
+    """The option with its value, for messages, such as "--max-latency 20ms"."""
 
     @classmethod
     def of(cls, options: CompileOptions, board: Board) -> Deadline | None:
-        """Return the deadline that the options set, or None.
+        """Return the deadline that the options set, in cycles of the board's clock, or None without one.
 
         Raises:
             UsageError: If there are two deadlines, or one of less than a cycle.
@@ -335,14 +339,11 @@ class Objective:
 
     @classmethod
     def of(cls, options: CompileOptions) -> Objective:
-        """Return the objective that the user set."""
+        """Return the goal and the budget that the options set, without deadlines."""
         return cls(options.optimize, Budget.of(options))
 
     def order(self, metrics: Metrics) -> tuple[float, float]:
-        """Return the key by which all searches compare candidates: the excess over the budget, then the time.
-
-        Less is better.
-        """
+        """Return a sort key for candidates, the best first: the excess over the budget, then the time."""
         return self.budget.excess(metrics.use), metrics.time
 
     def rank(self, metrics: Metrics) -> float:
@@ -350,7 +351,7 @@ class Objective:
         return Cost(metrics.time, metrics.ram, metrics.flash).rank(self.goal)
 
     def serves_better(self, metrics: Metrics, incumbent: Metrics) -> bool:
-        """Return whether a candidate is not slower than another and serves the goal better."""
+        """Return whether a candidate is not slower than the incumbent and has a better rank for the goal."""
         return metrics.time <= incumbent.time and self.rank(metrics) < self.rank(incumbent)
 
     def is_in_time(self, metrics: Metrics) -> bool:
@@ -369,7 +370,10 @@ class Objective:
         return metrics.time < self.tolerances.max_replacement_time_ratio * incumbent.time
 
     def has_ample_ram(self, ram: int, board: Board) -> bool:
-        """Return whether so many bytes are so small a share of the board's RAM that saving more has no value."""
+        """Return whether `ram` bytes are at most the share ample_memory_fraction of the board's RAM.
+
+        To save more RAM then has no value.
+        """
         return ram <= self.tolerances.ample_memory_fraction * board.total_ram
 
 

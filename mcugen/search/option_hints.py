@@ -29,8 +29,11 @@ MIN_FLOAT_INPUT_BYTES = 4096
 """Smallest float input, in bytes, for which a hint to a smaller type is given."""
 
 
-def hint_of_codes(program: Program, options: CompileOptions) -> list[str]:
-    """Return a hint to pass quantized inputs, if a float input fills most of the arena and is only quantized."""
+def hint_of_integer_io(program: Program, options: CompileOptions) -> list[str]:
+    """Return a hint to --integer-io where a float input fills most of the arena and is only read to quantize it.
+
+    The list is empty without a hint.
+    """
     if options.integer_io or options.states or options.input_pipeline:  # A note of each of these options covers it.
         return []
     for endpoint in program.inputs:
@@ -45,7 +48,10 @@ def hint_of_codes(program: Program, options: CompileOptions) -> list[str]:
 
 
 def hint_of_types(graph: Graph, options: CompileOptions) -> list[str]:
-    """Return a hint to declare an input's type, if its floats keep the first layers of an integer network in float."""
+    """Return a hint to --input-type where a float input keeps the first layers of an integer network in float.
+
+    The list is empty without a hint.
+    """
     layers = [node for node in graph.nodes if weight_axes(node.op)]
     if options.input_types or not any(node.input(0).type.dtype is DType.INT8 for node in layers):
         return []
@@ -69,7 +75,7 @@ def _has_whole_weights(node: Node) -> bool:
 
 
 def codes_of(program: Program, buffer: Buffer) -> list[DType]:
-    """Return the types that a float input is quantized to, or none if anything else reads it."""
+    """Return the integer types to which a program quantizes a float input; [] if other instructions read it too."""
     if buffer.space is not Space.INPUT or buffer.dtype is not DType.FLOAT32:
         return []
     readers = [i for i in program.instrs if any(o.buffer is buffer and o.access.reads for o in i.operands)]
@@ -81,7 +87,7 @@ def codes_of(program: Program, buffer: Buffer) -> list[DType]:
 def hint_of_places(
     candidate: ProgramCandidate, board: Board, options: CompileOptions, placement: Placement
 ) -> list[str]:
-    """Return a hint to use all RAM, where the user chose no placement and this would save cycles.
+    """Return a hint to `--place auto`, where the user chose no memories and this would save cycles; else [].
 
     Args:
         candidate: The chosen program.
@@ -103,7 +109,7 @@ def hint_of_places(
 
 
 def hint_of_copies_ahead(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> list[str]:
-    """Return a hint to copy weights of later layers by DMA while other layers compute, where that would save cycles.
+    """Return a hint to --copy-ahead (DMA copies weights while earlier layers run) where it saves cycles; else [].
 
     Args:
         candidate: The chosen program.

@@ -11,7 +11,10 @@ from mcugen.hir.graph import Graph, Node, Value
 
 @dataclass(frozen=True)
 class Pair:
-    """Two sets of nodes, neither of which needs the other, in the graph's order."""
+    """Two sets of nodes that two cores can compute at once: no node of one needs a result of the other.
+
+    Both are in the graph's order.
+    """
 
     first: tuple[Node, ...]
     second: tuple[Node, ...]
@@ -23,7 +26,9 @@ class Pair:
 
 
 def pairs(graph: Graph, time: Callable[[Node], float], pace: float) -> Iterator[Pair]:
-    """Yield pairs of branches that meet in a node or end as outputs, divided into two parts of about equal time.
+    """Yield sets of branches that two cores can compute at once, distributed so that both take about equal time.
+
+    The branches of a pair end at the inputs of one node, or at the outputs of the graph.
 
     Args:
         graph: The graph to search.

@@ -32,35 +32,40 @@ class GraphChanges:
     """Results of the forward run that are recomputed for gradients."""
 
     def merged(self, other: GraphChanges) -> GraphChanges:
-        """Return the changes of both."""
+        """Return the changes of this object followed by those of `other`, for each kind of change."""
         names = [entry.name for entry in fields(self)]
         return GraphChanges(**{name: (*getattr(self, name), *getattr(other, name)) for name in names})
 
 
 NO_CHANGES = GraphChanges()
+"""The changes of a graph that was lowered as optimized: none."""
 
 
 def divided_layers(before: Graph, after: Graph) -> tuple[str, ...]:
-    """Return the names of layers that several parts compute in `after`: another operator makes the same result."""
+    """Return the names of results that another type of operator computes in `after` than in `before`.
+
+    That is the case for layers that were divided into parts, whose results are then joined.
+    """
     operators = {node.outputs[0].name: type(node.op) for node in before.nodes}
     names = ((node.outputs[0].name, type(node.op)) for node in after.nodes)
     return tuple(name for name, operator in names if operators.get(name, operator) is not operator)
 
 
 def added_layers(before: Graph, after: Graph) -> tuple[str, ...]:
-    """Return the names of layers that only `after` has."""
+    """Return the first outputs' names of the nodes in `after` that `before` does not have."""
     known = {node.outputs[0].name for node in before.nodes}
     return tuple(node.outputs[0].name for node in after.nodes if node.outputs[0].name not in known)
 
 
 @dataclass(frozen=True)
 class BuiltProgram:
-    """A program with a memory plan, the changes of the graph that it was lowered from, and its copies of weights."""
+    """A program with a memory plan, and the decisions beyond kernels by which it was built."""
 
     program: Program
     changes: GraphChanges = NO_CHANGES
+    """The changes of the model's optimized graph before it was lowered."""
     copies: Copies | None = None
-    """The copies of constants that pay off; None before these are known."""
+    """The chosen copies of constants to RAM; None before they have been chosen."""
 
     @property
     def key(self) -> Hashable:
@@ -74,7 +79,7 @@ class BuiltProgram:
 
 @dataclass(frozen=True)
 class ProgramPlan:
-    """The decisions of a program, as far as the search makes them. Layers have the names of their results."""
+    """The decisions that the search made for a program. Layers are named by their results."""
 
     goal: str
     """The goal by which kernels were chosen."""
@@ -124,7 +129,7 @@ class ProgramPlan:
         )
 
     def decisions(self) -> list[str]:
-        """Return the decisions beyond the choice of kernels as short phrases."""
+        """Return the decisions beyond kernels as phrases for tables, such as "compressed weights: 3"."""
         changes = self.changes
         counted = (
             ("heads split", changes.split_heads),
@@ -169,8 +174,10 @@ class ProgramCandidate:
     """A planned program that the search considers, with its name in messages and its cost."""
 
     name: str
+    """Its name in messages, such as "kernels chosen for the budget"."""
     built: BuiltProgram
     metrics: Metrics
+    """Its cost per call."""
     goal: str = ""
     """The goal that it was built for, if a different goal is all that the transformation changes."""
     number: int | None = None
@@ -183,15 +190,15 @@ class ProgramCandidate:
 
     @property
     def copies(self) -> Copies | None:
-        """Return the copies of constants that pay off; None before these are known."""
+        """Return the chosen copies of constants to RAM; None before they have been chosen."""
         return self.built.copies
 
     @property
     def use(self) -> Use:
-        """Return what the search compares with the budget."""
+        """Return the RAM and flash that the search compares with the budget."""
         return self.metrics.use
 
     @property
     def instructions(self) -> float:
-        """Return the estimated instructions; 0 where no layer has a choice of kernels."""
+        """Return the estimated instructions per call; 0 where no layer has a choice of kernels."""
         return self.metrics.instructions

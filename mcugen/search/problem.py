@@ -17,11 +17,13 @@ from mcugen.search.trace import SearchTrace, TraceEntry
 
 @dataclass(frozen=True)
 class SearchProblem:
-    """A graph for which a program is searched, with the board, the options and the trace of the search."""
+    """The input of a program search: a graph, a board and options, with the trace that records the search."""
 
     graph: Graph
+    """The graph to build a program for, already optimized."""
     board: Board
     options: CompileOptions
+    """The options, with the goal and the limits of RAM and flash."""
     changes: GraphChanges = NO_CHANGES
     """The changes by which `graph` differs from the optimized graph of the model."""
     search: str = ""
@@ -33,7 +35,7 @@ class SearchProblem:
 
     @property
     def costs(self) -> ProgramCostModel:
-        """Return the cost model, by the board and options that the search began with."""
+        """Return the cost model of the search, which uses the board and options that the search began with."""
         return self.evaluator or ProgramCostModel(self.board, self.options)
 
     @property
@@ -47,24 +49,24 @@ class SearchProblem:
         return Budget.of(self.options)
 
     def with_options(self, options: CompileOptions) -> SearchProblem:
-        """Return the problem with other options."""
+        """Return this problem with the given options in place of its own."""
         return replace(self, options=options)
 
     def for_goal(self, goal: str) -> SearchProblem:
-        """Return the problem with another goal."""
+        """Return this problem with the option `optimize` set to a goal."""
         return replace(self, options=replace(self.options, optimize=goal))
 
     def with_graph(self, graph: Graph, changes: GraphChanges) -> SearchProblem:
-        """Return the problem for a changed graph.
+        """Return this problem with a changed graph in place of its own.
 
         Args:
             graph: The changed graph.
-            changes: The changes from the graph of this problem.
+            changes: The changes that turned this problem's graph into it.
         """
         return replace(self, graph=graph, changes=self.changes.merged(changes))
 
     def candidate(self, name: str, built: BuiltProgram, goal: str = "", use: Use | None = None) -> ProgramCandidate:
-        """Return a built program as a candidate, with its copies of weights and its estimated metrics.
+        """Choose copies of weights for a built program, estimate its cost, and return both as a candidate.
 
         Args:
             name: Its name in messages.
@@ -104,7 +106,7 @@ class SearchProblem:
         return candidate
 
     def rejected(self, candidate: ProgramCandidate, reason: str) -> None:
-        """Set the verdict on a candidate in the trace, if there is one."""
+        """Record in the trace, if there is one, why a candidate was rejected; `reason` has no period."""
         if self.trace is not None:
             self.trace.judge(candidate.number, f"Rejected: {reason}.")
 

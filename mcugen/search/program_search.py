@@ -14,20 +14,20 @@ from mcugen.lir.program import Control, Program
 from mcugen.search.budget import Fit
 from mcugen.search.candidates import CandidateBuilder
 from mcugen.search.cost_model import CodeMeasure, ProgramCostModel
-from mcugen.search.line_buffer_groups import each_by_rows
+from mcugen.search.line_buffer_groups import with_single_layer_groups
 from mcugen.search.plan import ProgramCandidate
 from mcugen.search.problem import SearchProblem
 from mcugen.search.refinements import REFINEMENTS, Selection
 
 REQUESTED_PROGRAM = "requested program"
-"""The kind of decision of the first candidate, as the trace says it."""
+"""Name, in the trace, of the kind of decision that made the first candidate."""
 
 
 class ProgramSearch:
     """The search for the program that serves the goal best within the budget and the board's memory.
 
-    The requested program is built first; then the REFINEMENTS follow in their order. The first of them tries the
-    TRANSFORMATIONS where that program does not fit. The work is bounded: each step makes a limited number of programs.
+    The search first builds the program for the goal, then applies the REFINEMENTS in their order. The first of them
+    tries the TRANSFORMATIONS where that program does not fit. Each step builds a limited number of programs.
 
     Args:
         problem: The optimized graph, the board and the options.
@@ -36,7 +36,7 @@ class ProgramSearch:
 
     def __init__(self, problem: SearchProblem, measure_code: CodeMeasure | None = None) -> None:
         options = problem.options
-        graph = each_by_rows(problem.graph, options.by_rows, is_streamed_in=options.stream_input)
+        graph = with_single_layer_groups(problem.graph, options.by_rows, is_streamed_in=options.stream_input)
         costs = ProgramCostModel(problem.board, options, measure_code)
         self._problem = replace(problem, graph=graph, search=problem.search_name, evaluator=costs)
 

@@ -21,9 +21,10 @@ AUTO_PLACES = Places(arena=(AUTO_PLACE,))
 
 @dataclass(frozen=True)
 class CopiesEverywhere:
-    """Copies of weights to RAM: the name of each memory, and its bytes of copies."""
+    """The chosen start-up copies of weights to one or more RAMs, and what they save."""
 
     bytes_by_memory: tuple[tuple[str, int], ...]
+    """Names of memories, each with the bytes of copies in it."""
     cycles: float
     """Estimated cycles that the copies save per call."""
 
@@ -34,16 +35,16 @@ def leaves_all_places(board: Board, options: CompileOptions) -> bool:
 
 
 def may_copy_everywhere(board: Board, options: CompileOptions) -> bool:
-    """Return whether `--place auto` copies weights.
+    """Return whether `--place auto` may copy weights to RAM at start-up.
 
-    It does not for the least RAM, for weights in a file, nor where a core of another kind reads the weights too.
+    It may not for the goal `ram`, for weights in a file, nor where a second core of another kind reads the weights.
     """
     is_alike = options.cores == 1 or board.other_kind is None
     return options.optimize != "ram" and is_alike and not options.weights_in_file
 
 
 def with_copies_everywhere(program: Program, board: Board, options: CompileOptions) -> CompileOptions:
-    """Return options with start-up copies to each RAM that save cycles; unchanged if they save too little.
+    """Return options that make start-up copy weights to each RAM; unchanged options if that saves too few cycles.
 
     Args:
         program: The planned program.
@@ -60,13 +61,15 @@ def with_copies_everywhere(program: Program, board: Board, options: CompileOptio
 def copies_everywhere(
     program: Program, board: Board, options: CompileOptions, lying: Mapping[Buffer, Memory]
 ) -> CopiesEverywhere:
-    """Return the most useful copies of weights to each RAM beside the arena, the fastest RAM first.
+    """Choose the weights to copy to each RAM, in the room that the arena leaves, so that most cycles are saved.
+
+    The fastest RAM is filled first.
 
     Args:
         program: The planned program.
         board: The board with its memories.
         options: Options with the RAM limit.
-        lying: The memory of each constant without copies.
+        lying: The memory in which each constant lies without copies.
     """
     remaining = hottest(program)
     copy_budget = math.inf if options.max_ram is None else options.max_ram - program.arena_size - program.state_size

@@ -14,37 +14,45 @@ from mcugen.core.options import GOALS, CompileOptions
 from mcugen.memory.place import memory_of_arena
 from mcugen.search.budget import cheapest
 from mcugen.search.candidates import AS_ASKED, CandidateBuilder
-from mcugen.search.channel_tiling import in_portions
+from mcugen.search.channel_tiling import tile_output_channels
 from mcugen.search.goal_program import build_for_goal
 from mcugen.search.plan import GraphChanges, ProgramCandidate, divided_layers
 from mcugen.search.transformations import KernelsWithinBudget
-from mcugen.search.weight_staging import beside_copies, lying_in_ram, priced_copies, waits_most
+from mcugen.search.weight_staging import (
+    budget_beside_copies,
+    is_slowed_by_stalls,
+    options_for_weights_in_ram,
+    priced_copies,
+)
 
-IN_PART = "kernels chosen for some weights in RAM"
-"""Name of the program whose kernels are chosen for weights of which start-up copies a part."""
+KERNELS_FOR_COPIED_PART = "kernels chosen for some weights in RAM"
+"""Name, in messages, of the program whose kernels were chosen for start-up copies of only some weights to RAM."""
 
 WEIGHTS_IN_RAM = KernelsWithinBudget("kernels chosen for weights in RAM", ("ram", "flash"))
-"""The transformation that chooses kernels for weights that start-up copies to RAM."""
+"""The transformation that chooses kernels within limits, where start-up copies all weights to RAM."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The requested program, the candidates that refinements choose among, and the one that is best so far."""
+    """The state of a program search between two refinements."""
 
     requested: ProgramCandidate
+    """The program for the goal of the options, without a budget."""
     chosen: ProgramCandidate
+    """The best program so far."""
     candidates: tuple[ProgramCandidate, ...]
+    """All candidates that later refinements may choose again."""
 
     def choosing(self, chosen: ProgramCandidate, *more: ProgramCandidate) -> Selection:
-        """Return the selection with another choice and more candidates."""
+        """Return the selection with `chosen` as the best program, and with `more` added to the candidates."""
         return replace(self, chosen=chosen, candidates=(*self.candidates, *more))
 
 
 class Refinement(ABC):
-    """A kind of decision that may replace or complete the program that was chosen so far."""
+    """A step of the program search that may replace the program chosen so far, or add copies of weights to it."""
 
     kind: ClassVar[str]
-    """The kind of decision, as the trace says it."""
+    """Name of the kind of decision in the trace."""
 
     @abstractmethod
     def refine(self, builder: CandidateBuilder, selection: Selection) -> Selection:
@@ -52,7 +60,7 @@ class Refinement(ABC):
 
         Args:
             builder: Builds, evaluates and records candidates.
-            selection: What was chosen before.
+            selection: The result of the previous refinement.
 
         Raises:
             DoesNotFitError: If no candidate fits.
@@ -65,7 +73,10 @@ class BudgetAlternatives(Refinement):
     kind = "budget"
 
     def refine(self, builder: CandidateBuilder, selection: Selection) -> Selection:
-        """Return the selection with the candidates of all transformations that may help."""
+        """Choose the fastest program that fits among the requested one and the results of the transformations.
+
+        The selection is unchanged if the requested program fits.
+        """
         requested, budget = selection.requested, builder.budget
         if not budget.excess(requested.use):
             return selection
@@ -82,14 +93,14 @@ class RoomForCopies(Refinement):
     kind = "weight staging"
 
     def refine(self, builder: CandidateBuilder, selection: Selection) -> Selection:
-        """Return the selection with smaller programs, where the chosen one stalls for its weights."""
+        """Add programs that need less RAM where the chosen one stalls for its weights, and choose the fastest."""
         board, options, chosen = builder.board, builder.options, selection.chosen
         more, charged = tuple[ProgramCandidate, ...](), priced_copies(chosen, board, options)
         if charged is not None:
             more = tuple(self._with_charged_weights(builder, charged, chosen))
-        elif not waits_most(chosen, board, options):
+        elif not is_slowed_by_stalls(chosen, board, options):
             return selection
-        budget = beside_copies(chosen, board, options)  # The arena may leave no room for copies of weights.
+        budget = budget_beside_copies(chosen, board, options)  # The arena may leave no room for copies of weights.
         more += builder.alternatives(selection.requested, budget) if budget else builder.balanced()
         return selection.choosing(cheapest([*selection.candidates, *more, chosen], builder.budget, board), *more)
 
@@ -97,7 +108,7 @@ class RoomForCopies(Refinement):
         self, builder: CandidateBuilder, charged: CompileOptions, chosen: ProgramCandidate
     ) -> Iterator[ProgramCandidate]:
         """Yield the candidate whose kernels are charged for the bytes of their weights, if it is clearly faster."""
-        candidate = builder.completed(builder.requested(charged, IN_PART), self.kind, charged)
+        candidate = builder.completed(builder.requested(charged, KERNELS_FOR_COPIED_PART), self.kind, charged)
         if builder.objective.is_clearly_faster(candidate.metrics, chosen.metrics):
             yield candidate
         else:
@@ -105,13 +116,13 @@ class RoomForCopies(Refinement):
 
 
 class KernelsForCopiedWeights(Refinement):
-    """Chooses kernels once more, for weights in RAM, where start-up copies all of them."""
+    """Chooses kernels again where start-up copies all weights to RAM, since other kernels may be faster there."""
 
     kind = "weight staging"
 
     def refine(self, builder: CandidateBuilder, selection: Selection) -> Selection:
-        """Return the selection with such kernels, if they are clearly faster."""
-        in_ram = lying_in_ram(selection.chosen, builder.board, builder.options)
+        """Choose the program with kernels for weights in RAM if it is clearly faster."""
+        in_ram = options_for_weights_in_ram(selection.chosen, builder.board, builder.options)
         if in_ram is None:
             return selection
         chosen = self._chosen_for_ram(builder, selection.chosen, in_ram)
@@ -129,7 +140,9 @@ class KernelsForCopiedWeights(Refinement):
         candidate = builder.completed(builder.requested(in_ram), self.kind, in_ram)
         excess = budget.excess(candidate.use)
         narrowed = (
-            budget.narrowed(candidate.use) if excess else beside_copies(candidate, builder.board, builder.options)
+            budget.narrowed(candidate.use)
+            if excess
+            else budget_beside_copies(candidate, builder.board, builder.options)
         )
         if narrowed is not None:
             problem.rejected(candidate, "the copies of its weights leave too little RAM")
@@ -144,14 +157,15 @@ class KernelsForCopiedWeights(Refinement):
 
 
 class CopiesBeforeLayers(Refinement):
-    """Adds the copies of weights before layers to the program."""
+    """Adds calls to the chosen program that copy weights from slow memory to the arena before their layer runs."""
 
     kind = "weight staging"
 
     def refine(self, builder: CandidateBuilder, selection: Selection) -> Selection:
-        """Return the selection with the best candidate with its copies.
+        """Add the copies to the chosen program, and return the selection with the result.
 
-        For `speed`, a program for `balanced` is tried too where the arena exceeds its memory: it may fit faster memory.
+        For `speed`, where the arena exceeds its memory, copies are added to all candidates and the fastest is chosen.
+        A program for `balanced` is then a candidate too, as its arena may fit faster memory.
         """
         board, chosen = builder.board, selection.chosen
         arena_room = memory_of_arena(board, builder.options.place).room
@@ -170,7 +184,7 @@ class ChannelTiling(Refinement):
     kind = "output-channel tiling"
 
     def refine(self, builder: CandidateBuilder, selection: Selection) -> Selection:
-        """Return the selection with tiles where these are better.
+        """Choose the program with tiled layers if it serves `balanced` or `speed` better.
 
         For `speed`, the `balanced` kernels are tried as well, since these read weights less often.
         """
@@ -201,7 +215,7 @@ class ChannelTiling(Refinement):
         has_no_copies = options.optimize == "speed" or requested.copies is None
         copying = options if has_no_copies or requested.copies is None else requested.copies.options
         whole = requested.program if goal == requested.goal else build_for_goal(problem.for_goal(goal)).program
-        graph = in_portions(problem.graph, whole, builder.board, copying)
+        graph = tile_output_channels(problem.graph, whole, builder.board, copying)
         if graph is None:
             return None
         changes = GraphChanges(channel_tiles=divided_layers(problem.graph, graph))

@@ -14,10 +14,10 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.lir.lesson import phases
 
 
-def recomputing(graph: Graph) -> Iterator[Graph]:
-    """Yield graphs that keep fewer and fewer results for the gradients and recompute more.
+def rematerialized_graphs(graph: Graph) -> Iterator[Graph]:
+    """Yield copies of a training graph that recompute 1, 2, 4, … and at last all possible results for the gradients.
 
-    There are none if no result can be given up.
+    Results that take the least work to recompute per byte come first. Nothing is yielded if no result can be given up.
     """
     order = _cheapest_first(graph)
     count = 1

@@ -29,11 +29,11 @@ from mcugen.search.refinements import CopiesBeforeLayers
 from mcugen.search.trace import SearchTrace
 from mcugen.search.weight_staging import copied_by, staged
 
-CAP = f"{TOLERANCES.max_balanced_slowdown} times the cycles of `speed`"
-"""The limit on the slowdown, as verdicts say it."""
+SLOWDOWN_LIMIT_TEXT = f"{TOLERANCES.max_balanced_slowdown} times the cycles of `speed`"
+"""The limit on the slowdown of `balanced` programs, as a phrase in verdicts of the trace."""
 
-SCARCE = f"more than {TOLERANCES.ample_memory_fraction:.0%} of the board's RAM or flash"
-"""Use of memory that is not ample, as verdicts say it."""
+SCARCE_MEMORY_TEXT = f"more than {TOLERANCES.ample_memory_fraction:.0%} of the board's RAM or flash"
+"""The use of memory above which memory is not ample, as a phrase in verdicts of the trace."""
 
 BoardFactory = Callable[[CompileOptions], Board]
 """Returns the board as seen by options, with the CPU features that these enable."""
@@ -41,18 +41,18 @@ BoardFactory = Callable[[CompileOptions], Board]
 
 @dataclass(frozen=True)
 class SearchResult:
-    """A chosen program with the board and options that it was built for.
-
-    The options may name a goal other than the requested one.
-    """
+    """The result of a program search, with the board and options that the program was built for."""
 
     fit: Fit
+    """The chosen program and the requested one."""
     board: Board
+    """The board, with tuning flags among its CPU features."""
     options: CompileOptions
+    """The options of the search; their goal may differ from the requested one."""
 
     @property
     def time(self) -> float:
-        """Return the estimated cycles, with stall cycles of the memories where everything lies."""
+        """Return the estimated cycles per call, with stalls of the memories where weights and arena lie."""
         costs = ProgramCostModel(self.board, self.options)
         return costs.evaluate(self.fit.chosen.built, AccuracyLevel.PLACED).time
 
@@ -64,7 +64,7 @@ class SearchResult:
         return ram <= share * self.board.total_ram and use.flash <= share * self.board.total_flash
 
     def placed(self, options: CompileOptions) -> CompileOptions:
-        """Return the given options with the copies that start-up makes for this program."""
+        """Return the given options with the placement that makes start-up copy this program's weights."""
         places = self._copying.place
         return options if places == options.place else replace(options, place=places)
 
@@ -78,8 +78,8 @@ class SlowdownCap:
     """The transformation that replaces a slow `balanced` program where memory is ample.
 
     Memory is ample where the `speed` program leaves most of it free (SearchResult.leaves_ample_memory): then the bytes
-    that `balanced` saves are of no use. Explicit placements and programs chosen for a budget are kept. Weights that
-    came in few bits take no more bytes.
+    that `balanced` saves are of no use. Programs with a placement by the user or chosen for a budget are kept. If the
+    model has weights of at most 4 bits, the replacement may not take more bytes of weights.
     """
 
     graph: Graph
@@ -97,9 +97,10 @@ class SlowdownCap:
         return options.optimize == GOALS[0] and is_free and not fit.budget.excess(fit.requested.use)
 
     def result(self) -> SearchResult:
-        """Return the requested program, or the first faster one that is at most max_balanced_slowdown times as slow.
+        """Return the first program that takes at most max_balanced_slowdown times the cycles of the `speed` program.
 
-        The slowdown is that against `speed`. The requested program is kept if no program is within the cap.
+        The requested program is tried first, then faster ones. It is also returned if no program is small and fast
+        enough, or if the cap does not apply.
         """
         if not self.applies:
             return self.requested
@@ -113,8 +114,10 @@ class SlowdownCap:
         except DoesNotFitError:
             return self.requested
         if not fastest.leaves_ample_memory:
-            self._reject(fastest, f"uses {SCARCE}")
-            self._choose(self.requested, f"serves `balanced`; a faster program for `speed` would use {SCARCE}")
+            self._reject(fastest, f"uses {SCARCE_MEMORY_TEXT}")
+            self._choose(
+                self.requested, f"serves `balanced`; a faster program for `speed` would use {SCARCE_MEMORY_TEXT}"
+            )
             return self.requested
         return self._first_within_cap(fastest)
 
@@ -128,11 +131,11 @@ class SlowdownCap:
             if result.fit.program.weights_size > max_weights:
                 self._reject(result, "stores weights that came in few bits in more bytes")
             elif result.time > max_time:
-                self._reject(result, f"memory is ample, and it takes more than {CAP}")
+                self._reject(result, f"memory is ample, and it takes more than {SLOWDOWN_LIMIT_TEXT}")
             else:
-                self._choose(result, f"takes at most {CAP}")
+                self._choose(result, f"takes at most {SLOWDOWN_LIMIT_TEXT}")
                 return result
-        self._choose(self.requested, f"no program that takes at most {CAP} is small enough")
+        self._choose(self.requested, f"no program that takes at most {SLOWDOWN_LIMIT_TEXT} is small enough")
         return self.requested
 
     def _results(self, fastest: SearchResult) -> Iterator[SearchResult]:

@@ -17,13 +17,13 @@ from mcugen.hir.traits import Columnwise
 from mcugen.ops.movement import Concat, Slice
 
 COLUMN_AXIS = 2
-"""Index of the axis of columns, with channels last."""
+"""Index of the axis of columns in tensors of samples, rows, columns and channels."""
 
 NUM_PATCHES = 2
-"""Number of patches that a row is divided into."""
+"""Number of patches (ranges of columns) that the width of a chain's output is divided into."""
 
 MIN_PATCH_COLUMNS = 8
-"""Least columns of a patch: for narrower ones, too much is computed twice."""
+"""Least number of output columns in a patch: narrower patches compute too many columns twice at their edges."""
 
 
 class _Step(NamedTuple):
@@ -34,8 +34,11 @@ class _Step(NamedTuple):
     end: int
 
 
-def in_patches(graph: Graph, nodes: Sequence[Node]) -> Graph | None:
-    """Return a copy of the graph with the longest chain among these nodes tiled spatially; None without a chain."""
+def tile_columns(graph: Graph, nodes: Sequence[Node]) -> Graph | None:
+    """Return a copy of the graph whose longest tileable chain of `nodes` is computed in patches of columns.
+
+    None if these nodes contain no such chain.
+    """
     chain = max(_chains(graph, nodes), key=len, default=[])
     if len(chain) < 2:
         return None

@@ -16,15 +16,19 @@ class TraceEntry:
     """One candidate of a search, as it was last evaluated."""
 
     number: int
+    """Its number among the candidates of the compilation, from 1."""
     search: str
     """The search that evaluated it, for example "balanced"; one compilation may run several."""
     candidate: str
+    """Its name in messages."""
     transformation: str
+    """The kind of decision that made it."""
     plan: ProgramPlan
     metrics: Metrics
     verdict: str = ""
     """Why it was chosen or rejected, in one sentence; empty until that is known."""
     is_chosen: bool = False
+    """Whether it is the result of the compilation."""
 
     def to_json(self) -> dict[str, object]:
         """Return the entry as JSON data."""
@@ -42,12 +46,17 @@ class TraceEntry:
 
 @dataclass
 class SearchTrace:
-    """Records the candidates of the searches of one compilation in their order; it has no effect on them."""
+    """A record of all candidates that the searches of one compilation evaluated, in their order.
+
+    The trace has no effect on the searches.
+    """
 
     entries: list[TraceEntry] = field(default_factory=list)
 
     def record(self, entry: TraceEntry) -> int:
-        """Add a candidate and return its number; a rejected one that is already there is not repeated.
+        """Add a candidate and return its number.
+
+        A rejected candidate that equals a recorded one is not added again; the number of that one is returned.
 
         Args:
             entry: The candidate; its number is set by the trace.
@@ -61,10 +70,10 @@ class SearchTrace:
         return number
 
     def update(self, number: int | None, plan: ProgramPlan, metrics: Metrics) -> None:
-        """Replace the evaluation of a candidate.
+        """Replace the plan and metrics of a candidate that was evaluated again.
 
         Args:
-            number: The number of the candidate; None names no candidate.
+            number: The number of the candidate; None does nothing.
             plan: Its decisions.
             metrics: Its cost.
         """
@@ -72,19 +81,19 @@ class SearchTrace:
             self.entries[number - 1] = replace(self.entries[number - 1], plan=plan, metrics=metrics)
 
     def judge(self, number: int | None, verdict: str) -> None:
-        """Set the verdict on a candidate; None names no candidate."""
+        """Set the verdict on the candidate with a number; None, for a candidate without a number, does nothing."""
         if number is not None:
             self.entries[number - 1] = replace(self.entries[number - 1], verdict=verdict)
 
     def choose(self, number: int | None, verdict: str) -> None:
-        """Mark a candidate as the result instead of an earlier one, and set its verdict; None names no candidate."""
+        """Mark the candidate with a number as the only chosen one, and set its verdict; None does nothing."""
         if number is None:
             return
         self.entries = [replace(entry, is_chosen=entry.number == number) for entry in self.entries]
         self.judge(number, verdict)
 
     def close(self, search: str, chosen: int | None, budget: Budget) -> None:
-        """Give each candidate of a search that has no verdict yet one by comparison with the chosen candidate.
+        """Set the missing verdicts of a search that has ended: why each candidate was rejected.
 
         Args:
             search: The search that has ended.
@@ -97,7 +106,7 @@ class SearchTrace:
                 self.judge(entry.number, rejection(entry, best, budget))
 
     def of(self, search: str) -> Iterator[TraceEntry]:
-        """Yield the candidates of one search."""
+        """Yield the candidates of the search with a name."""
         return (entry for entry in self.entries if entry.search == search)
 
     def to_json(self) -> dict[str, object]:
@@ -106,7 +115,10 @@ class SearchTrace:
 
 
 def rejection(entry: TraceEntry, best: TraceEntry | None, budget: Budget) -> str:
-    """Return why a candidate was rejected, by its excess over the budget or by comparison with the chosen one."""
+    """Return a sentence that says why a candidate was rejected: it exceeds the budget, or `best` is better.
+
+    `best` is the chosen candidate, or None if no candidate fits.
+    """
     if excess := excess_of(entry.metrics.use, budget):
         return f"Rejected: {excess}."
     if best is None:
@@ -120,7 +132,7 @@ def rejection(entry: TraceEntry, best: TraceEntry | None, budget: Budget) -> str
 
 
 def excess_of(use: Use, budget: Budget) -> str:
-    """Return by how much a program exceeds its limits, as a phrase; empty if it fits."""
+    """Return by how much a program exceeds its RAM and flash limits, as a phrase; "" if it fits."""
     limits = budget.narrowed(use)
     pairs = (("RAM", use.ram, limits.ram), ("flash", use.flash, limits.flash))
     return " and ".join(

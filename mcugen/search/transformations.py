@@ -13,7 +13,7 @@ from mcugen.core.board import Board
 from mcugen.core.options import GOALS, CompileOptions
 from mcugen.kernels.choose import Limits
 from mcugen.lir.program import Program
-from mcugen.search.budget import hoped_use, use_of
+from mcugen.search.budget import optimistic_use, use_of
 from mcugen.search.goal_program import (
     MAX_PLANNED_GROUPINGS,
     GraphVariant,
@@ -29,15 +29,18 @@ from mcugen.search.metrics import Use
 from mcugen.search.objective import TOLERANCES
 from mcugen.search.plan import BuiltProgram, GraphChanges, ProgramCandidate, added_layers
 from mcugen.search.problem import SearchProblem
-from mcugen.search.rematerialization import recomputing
+from mcugen.search.rematerialization import rematerialized_graphs
 
 MAX_LIMIT_CORRECTIONS = 4
-"""Largest number of kernel choices per budget, each with limits corrected by the error of the previous choice."""
+"""Largest number of times that kernels are chosen for a budget.
+
+Each choice uses limits that are corrected by the difference between the budget and the program of the previous choice.
+"""
 
 
 @dataclass(frozen=True)
 class Transformation(ABC):
-    """A kind of decision that can make a program fit its budget."""
+    """A way to change a program that does not fit its budget, which proposes candidates that may fit."""
 
     name: str
     """What the transformation does, as notes, errors and the trace say it."""
@@ -47,12 +50,12 @@ class Transformation(ABC):
     """The goal that it builds for, if a different goal is all that it changes."""
 
     kind: ClassVar[str]
-    """The kind of decision, as the trace says it."""
+    """Name of the kind of decision in the trace."""
     needs_training: ClassVar[bool] = False
     """Whether it applies only to models that are trained on the device."""
 
     def applies(self, problem: SearchProblem) -> bool:
-        """Return whether the transformation can be used for a problem and differs from what was requested."""
+        """Return whether the transformation can be used for a problem and would change the requested program."""
         return self.goal != problem.options.optimize and (problem.graph.lesson is not None or not self.needs_training)
 
     @abstractmethod
@@ -70,12 +73,12 @@ class Transformation(ABC):
 
 @dataclass(frozen=True)
 class ProgramForGoal(Transformation):
-    """Builds the program as for another goal."""
+    """Builds the program for a goal other than the requested one, such as `ram`."""
 
     kind = "other goal"
 
     def applies(self, problem: SearchProblem) -> bool:
-        """Return whether another goal was requested, and one whose line-buffered groups the options allow."""
+        """Return whether a different goal was requested, and the options allow the line-buffered groups of this one."""
         uses_row_groups = self.goal in (GOALS[0], "ram")
         return super().applies(problem) and not (uses_row_groups and problem.options.weights_reader)
 
@@ -120,7 +123,7 @@ class LineBufferFusion(Transformation):
     kind = LINE_BUFFER_FUSION
 
     def applies(self, problem: SearchProblem) -> bool:
-        """Return whether layers may be computed row by row."""
+        """Return whether the options allow layers to be computed row by row."""
         return super().applies(problem) and not problem.options.weights_reader
 
     def propose(self, problem: SearchProblem) -> Iterator[ProgramCandidate]:
@@ -144,7 +147,7 @@ class Rematerialization(Transformation):
     def propose(self, problem: SearchProblem) -> Iterator[ProgramCandidate]:
         """Yield programs that recompute more and more results, up to the first that fits."""
         is_possible = False
-        for graph in recomputing(problem.graph):
+        for graph in rematerialized_graphs(problem.graph):
             is_possible = True
             changes = GraphChanges(recomputed=added_layers(problem.graph, graph))
             candidate = self.candidate(problem, build_for_goal(problem.with_graph(graph, changes)))
@@ -203,19 +206,20 @@ def _close_plans(streaming: Streaming, limits: Limits) -> Sequence[list[Stretch]
 
 
 def limits_of(problem: SearchProblem) -> Limits:
-    """Return the limits of the budget, and the board's memory where the budget has no limit."""
+    """Return the limits in bytes for the choice of kernels: the budget, or else all RAM or flash of the board."""
     budget, board = problem.budget, problem.board
     return Limits(budget.ram or board.total_ram, budget.flash or board.total_flash)
 
 
 BUDGET_KERNELS = "kernels chosen for the budget"
+"""Name, in messages, of programs whose kernels were chosen within the limits of RAM and flash."""
 
 BALANCED = ProgramForGoal("a balance of time and memory", ("ram", "flash"), GOALS[0])
-"""The transformation that is also tried where `speed` would leave its arena in slow memory."""
+"""The transformation that builds the program for `balanced`; it is among TRANSFORMATIONS too."""
 
 TRANSFORMATIONS: tuple[Transformation, ...] = (
     KernelsWithinBudget(BUDGET_KERNELS, ("ram", "flash")),
-    KernelsWithinBudget(BUDGET_KERNELS, ("flash",), estimate=hoped_use),
+    KernelsWithinBudget(BUDGET_KERNELS, ("flash",), estimate=optimistic_use),
     LineBufferFusion(GROUPED, ("ram",)),
     BALANCED,
     Rematerialization("results of a run computed again for gradients", ("ram",)),

@@ -38,7 +38,7 @@ class TwoCoreSearch:
 
         Args:
             whole: The planned program of one core.
-            use: What it uses.
+            use: The RAM and flash that it uses.
             limits: Options with the limits of RAM and flash.
         """
         room, forms = self._room(whole, use, limits), self._forms()

@@ -24,15 +24,16 @@ MAX_PREFETCH_DISTANCE = 3
 
 @dataclass(frozen=True)
 class Gain:
-    """A copy of a constant that pays off."""
+    """A possible copy of a constant to the arena during a call, and the cycles that it saves."""
 
     copy: Staged
+    """The constant and, for a prefetch, the instruction during which it is copied."""
     whole: range
     """Indices of the instruction or block that reads the copy (Program.wholes)."""
     cycles: float
     """Cycles that the copy saves per call."""
     hidden: float = 0.0
-    """Cycles of copying that are hidden, since the CPU computes meanwhile."""
+    """Cycles of copying per call that cost nothing, since the CPU computes at the same time."""
 
     @property
     def span(self) -> range:
@@ -40,7 +41,7 @@ class Gain:
         return range(self.whole.start if self.copy.beside is None else self.copy.beside, self.whole.stop)
 
     def crosses(self, other: Gain) -> bool:
-        """Return whether of two prefetches the one that begins first would be read last."""
+        """Return whether two prefetches are read in the opposite order to that in which they begin."""
         own_start, other_start = self.copy.beside, other.copy.beside
         if own_start is None or other_start is None:
             return False
@@ -56,41 +57,45 @@ class Gain:
 
 @dataclass(frozen=True)
 class Copies:
-    """The chosen copies of constants: those of start-up, by the options, and those before layers."""
+    """The chosen copies of constants to RAM: by start-up, and to the arena during a call."""
 
     options: CompileOptions
+    """Options whose placement has the copies by start-up."""
     gains: Sequence[Gain]
     """Copies before layers."""
     most: int
     """Largest arena in bytes with the copies before layers."""
     waits: float
-    """Estimated stall cycles for constants that remain."""
+    """Estimated stall cycles per call for constants that remain with these copies."""
     ram: int
     """Bytes of the arena and of the copies made by start-up."""
 
     def keeping(self, gains: Sequence[Gain]) -> Copies:
-        """Return the copies with only some of those before layers, and with the stall cycles that the others save."""
+        """Return these copies with only `gains` of the copies before layers.
+
+        The stall cycles that dropped copies would have saved are added to `waits`.
+        """
         lost_cycles = sum(gain.cycles for gain in self.gains) - sum(gain.cycles for gain in gains)
         return replace(self, gains=gains, waits=self.waits + lost_cycles)
 
     def rank(self, program: Program) -> float:
-        """Return the `balanced` rank of the program with these copies."""
+        """Return the weighted logarithm of time · RAM · flash of a program with these copies: less is better."""
         return rank_of(program, self.waits, self.ram)
 
 
 def rank_of(program: Program, waits: float, ram: int) -> float:
-    """Return the `balanced` rank of a program: less is better.
+    """Return the weighted logarithm of time · RAM · flash by which `balanced` ranks programs: less is better.
 
     Args:
         program: The planned program.
         waits: Stall cycles for constants per call.
-        ram: Bytes of RAM.
+        ram: Bytes of RAM with all copies.
     """
     return Cost((program.instructions_estimate or 0.0) + waits, ram, program.weights_size).rank(GOALS[0])
 
 
 def by_readers(gains: Iterable[Gain]) -> dict[int, list[Staged]]:
-    """Return the copies by the index of the first instruction that reads them."""
+    """Return the copies to make, by the index of the instruction (or of the start of the block) that reads them."""
     copies_by_index: dict[int, list[Staged]] = {}
     for gain in gains:
         copies_by_index.setdefault(gain.whole.start, []).append(gain.copy)
@@ -98,13 +103,13 @@ def by_readers(gains: Iterable[Gain]) -> dict[int, list[Staged]]:
 
 
 def side_by_side(program: Program, gains: Sequence[Gain], max_arena: int) -> list[Gain]:
-    """Return the copies that fit an arena of `max_arena` bytes, if buffers can lie side by side.
+    """Choose the copies that fit an arena of `max_arena` bytes, as if live buffers left no gaps between them.
 
-    The copies that save most cycles per byte come first. Each reader has at most one copy of a constant.
+    Copies that save the most cycles per byte are chosen first. Each reader has at most one copy of a constant.
 
     Args:
         program: The planned program.
-        gains: Copies that pay off.
+        gains: The possible copies.
         max_arena: Largest arena in bytes.
     """
     live_bytes = [moment.nbytes for moment in moments(program)[1:]] if gains else []
@@ -120,9 +125,10 @@ def side_by_side(program: Program, gains: Sequence[Gain], max_arena: int) -> lis
 
 
 def gains_of(program: Program, board: Board, options: CompileOptions) -> list[Gain]:
-    """Return all copies that pay off.
+    """Return all copies of constants to the arena that would save enough cycles, whether they fit or not.
 
     A constant may have several alternatives: a copy just before its reader, and prefetches during earlier instructions.
+    There are none for `flash`, in a frame pipeline, nor where the user chose copies or a reader of weights.
 
     Args:
         program: The planned program.

@@ -26,19 +26,19 @@ from mcugen.memory.place import copied_bytes, memory_of_arena
 from mcugen.memory.plan import Planned, plan_memory
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.search.budget import use_of
-from mcugen.search.channel_tiling import channels_of, divided
+from mcugen.search.channel_tiling import channels_per_portion, divided
 from mcugen.search.metrics import Use
 from mcugen.search.objective import TOLERANCES, Budget
 
 DECODED_TILE_BYTES = 10_240
-"""Bytes of weights that are decoded at once even if the arena has no room for them, as each tile is a kernel call."""
+"""Least bytes of decoded weights per tile, even if the arena must grow: smaller tiles need too many kernel calls."""
 
 MAX_DECODING_PLANS = 6
-"""Largest number of memory plans, each with fewer compressed weights, until the arena is small enough."""
+"""Largest number of memory plans that are tried, each with one compressed constant less than the one before."""
 
 
 Codes = Mapping[Buffer, Decoded]
-"""Constants with their compressed form."""
+"""The constants to compress, each with its compressed form."""
 
 
 def codes_of(program: Program, board: Board, options: CompileOptions, *, must_save: bool = False) -> Codes:
@@ -76,7 +76,7 @@ def with_codes(
 
     Args:
         program: The planned program.
-        codes: The constants to compress; the largest are dropped until the rest fits.
+        codes: The constants to compress; the largest are dropped until the decoded weights fit the arena.
         board: The board with its memories.
         options: Options with goal and limits.
         must_save: Whether a flash limit must be met.
@@ -116,7 +116,7 @@ def _rank(program: Program, use: Use) -> float:
     return Cost(program.instructions_estimate or 0.0, use.ram, use.flash).rank(GOALS[0])
 
 
-def in_tiles(graph: Graph, program: Program, codes: Codes) -> Graph | None:
+def tile_for_decoding(graph: Graph, program: Program, codes: Codes) -> Graph | None:
     """Return the graph with output-channel tiling of layers whose decoded weights exceed the free part of the arena.
 
     Tiles are as large as the part of the arena that is free while the layer runs, or DECODED_TILE_BYTES.
@@ -145,11 +145,13 @@ def in_tiles(graph: Graph, program: Program, codes: Codes) -> Graph | None:
     large = [
         node for node in graph.nodes if decoded_bytes[node.outputs[0].name] > rooms.get(node.outputs[0].name, math.inf)
     ]
-    return divided(graph, {n: channels for n in large if (channels := channels_of(n, rooms[n.output.name].__ge__))})
+    return divided(
+        graph, {n: channels for n in large if (channels := channels_per_portion(n, rooms[n.output.name].__ge__))}
+    )
 
 
 def better_of(programs: Sequence[Program], board: Board, options: CompileOptions) -> Program:
-    """Return the program of the best trade of time, RAM and flash, among those within the limits if there are any.
+    """Return the program with the least product time · RAM · flash among those that exceed the limits least.
 
     Args:
         programs: The candidates, with memory plans.

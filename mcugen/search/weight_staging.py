@@ -33,14 +33,14 @@ from mcugen.search.ram_placement import leaves_all_places, with_copies_everywher
 from mcugen.search.weight_copies import Copies, Gain, by_readers, gains_of, rank_of, side_by_side
 
 MAX_STAGING_PLANS = 6
-"""Largest number of memory plans, each with fewer copies, until the arena is small enough."""
+"""Largest number of memory plans that are tried, each with fewer copies than the one before."""
 
 MIN_MEMORY_BYTES = 64 * 1024
-"""Smallest memory of the arena into which a part of the weights is copied: the firmware needs most of a smaller one."""
+"""Smallest memory, in bytes, to which only some weights are copied: the firmware needs most of a smaller memory."""
 
 
 def with_copies(program: Program, board: Board, options: CompileOptions) -> CompileOptions:
-    """Return options that have start-up copy weights to RAM from flash on a serial bus, or the given options.
+    """Return options that make start-up copy weights from flash on a serial bus to RAM, or the given options.
 
     `speed` copies as many weights as fit. `balanced` copies all if stalls would make it more than max_balanced_slowdown
     times as slow and RAM stays within the share ample_memory_fraction of the board. Beyond that share, it copies the
@@ -91,8 +91,8 @@ def _may_copy(board: Board, options: CompileOptions) -> bool:
     return options.optimize in ("balanced", "speed") and is_serial and not said and not options.weights_in_file
 
 
-def trades_waits(program: Program, board: Board, options: CompileOptions) -> bool:
-    """Return whether stall cycles for flash on a serial bus may be weighed against RAM.
+def may_trade_stalls_for_ram(program: Program, board: Board, options: CompileOptions) -> bool:
+    """Return whether RAM may be spent on copies of weights because stalls for serial flash slow the program down.
 
     Args:
         program: The planned program.
@@ -192,7 +192,7 @@ def copies_for(program: Program, board: Board, options: CompileOptions) -> Copie
     is_part = copies_a_part(program, board, options, chosen)
     if chosen is not options and (is_enough or not is_trade) and not is_part:
         return start
-    is_trade &= trades_waits(program, board, options)
+    is_trade &= may_trade_stalls_for_ram(program, board, options)
     if not gains and not is_trade:
         return start
 
@@ -234,7 +234,7 @@ def _beside(program: Program, board: Board, options: CompileOptions, gains: Sequ
 
 
 def copies_enough(program: Program, board: Board, options: CompileOptions) -> bool:
-    """Return whether start-up copies constants, and all of them for `speed`.
+    """Return whether start-up copies constants to RAM; for `speed`, whether it copies all of them.
 
     Args:
         program: The planned program.
@@ -293,7 +293,7 @@ def _levels(program: Program, gains: Sequence[Gain], room: int) -> list[int]:
     return sorted({program.arena_size, *(size for size in needed if program.arena_size < size <= room)})
 
 
-def waits_most(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> bool:
+def is_slowed_by_stalls(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> bool:
     """Return whether stalls for serial flash make a candidate, with its copies, too slow.
 
     Too slow is more than max_balanced_slowdown times as slow as without stalls.
@@ -306,8 +306,8 @@ def waits_most(candidate: ProgramCandidate, board: Board, options: CompileOption
     return _may_copy(board, options) and _is_slow(candidate.metrics.stall_cycles, candidate.program)
 
 
-def beside_copies(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> Budget | None:
-    """Return a smaller budget with which start-up could copy all constants to RAM, or None.
+def budget_beside_copies(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> Budget | None:
+    """Return a smaller budget that would leave enough RAM for start-up to copy all constants, or None.
 
     None means that there is no such budget, or that the program has enough RAM already. Flash that kernels spend on
     speed (Kernel.spends) may be saved to fit the copies.
@@ -329,10 +329,12 @@ def beside_copies(candidate: ProgramCandidate, board: Board, options: CompileOpt
     return replace(budget, ram=free_ram)
 
 
-def lying_in_ram(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> CompileOptions | None:
-    """Return options to choose `speed` kernels for weights in RAM, or None if some weights stay in flash.
+def options_for_weights_in_ram(
+    candidate: ProgramCandidate, board: Board, options: CompileOptions
+) -> CompileOptions | None:
+    """Return options by which kernels are chosen as if all weights lay in RAM, or None if some stay in flash.
 
-    Of several memories with copies, the slowest one counts.
+    If start-up copies weights to several memories, the slowest of them counts. None also for goals but `speed`.
 
     Args:
         candidate: The planned program with its copies.
@@ -349,10 +351,10 @@ def lying_in_ram(candidate: ProgramCandidate, board: Board, options: CompileOpti
 
 
 def priced_copies(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> CompileOptions | None:
-    """Return options that charge `speed` kernels for the bytes of their weights, or None.
+    """Return options that add a cost in cycles per byte of weights to the choice of `speed` kernels, or None.
 
-    Each byte of weights uses RAM that would save cycles elsewhere: those per byte of the best constant that is left
-    out. None means that start-up does not copy just a part of the weights.
+    Where start-up copies only some constants, each byte of weights takes RAM from constants that are not copied. The
+    cost is the most cycles per byte that one of these would save. None if start-up copies all constants, or none.
 
     Args:
         candidate: The planned program with its copies.
@@ -369,8 +371,8 @@ def priced_copies(candidate: ProgramCandidate, board: Board, options: CompileOpt
     return replace(options, copy_price=max(saved[b] / b.nbytes for b in saved if b.nbytes and b not in copied))
 
 
-def time_of_copies(board: Board, options: CompileOptions, nbytes: int) -> int:
-    """Return the estimated cycles that start-up takes to copy so many bytes of weights.
+def startup_copy_cycles(board: Board, options: CompileOptions, nbytes: int) -> int:
+    """Return the estimated cycles that start-up takes to copy weights from their memory to RAM.
 
     Args:
         board: The board with its memories.
@@ -381,12 +383,14 @@ def time_of_copies(board: Board, options: CompileOptions, nbytes: int) -> int:
 
 
 def staged(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> BuiltProgram:
-    """Return the program with its copies before layers, as far as the memory plan has room; unchanged without any.
+    """Return the program with calls that copy constants to the arena before their layers, as far as the arena fits.
+
+    The program is unchanged if none of the chosen copies fits.
 
     Args:
         candidate: The planned program with its chosen copies.
         board: The board with its memories.
-        options: Options with the budget.
+        options: Options with the limits of RAM and flash.
     """
     copies = candidate.copies
     if copies is None or not copies.gains:

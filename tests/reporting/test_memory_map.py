@@ -19,7 +19,7 @@ from mcugen.memory.plan import plan_memory
 from mcugen.reporting.drawing import draw
 from mcugen.reporting.listing import print_memory
 from mcugen.reporting.memory import MemoryMap, memory_map
-from mcugen.search.line_buffering import whole_layers
+from mcugen.search.line_buffering import reasons_against_rows
 
 HOSTILE = "</title><script>alert(1)</script>\x1b[2J&amp;\"'\u202e"
 
@@ -123,7 +123,7 @@ def test_what_stops_rows_is_named() -> None:
     x = net.op("Conv", net.input("x", 1, 2, 8, 8), net.const(np.ones((8, 2, 3, 3))), pads=[1] * 4)
     net.output(net.op("Softmax", net.op("Flatten", x), out="y"))
     compiled = compile_model(net.model(), "nrf52840", CompileOptions(optimize="ram"))
-    whole = whole_layers(compiled.graph)
+    whole = reasons_against_rows(compiled.graph)
     reason = "softmax of 1x512 float32 to 1x512 float32 has no form by rows"
     assert reason in whole.values()
     assert not any("conv" in reason for reason in whole.values())

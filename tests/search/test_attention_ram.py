@@ -14,7 +14,7 @@ from mcugen.hir.interpreter import interpret
 from mcugen.hir.operator import row_axis
 from mcugen.hir.traits import row_form
 from mcugen.lir.program import Control
-from mcugen.search.head_splitting import heads_apart
+from mcugen.search.head_splitting import split_attention_heads
 
 SMALLEST_RAM = CompileOptions(optimize="ram")
 
@@ -84,7 +84,7 @@ def test_heads_are_computed_one_after_the_other() -> None:
     net.output(net.op("MatMul", shares, values, out="y"), net.op("Identity", "v", out="z"), shape=(3, 20, 6))
     model = net.model()
     graph = optimized(model)
-    apart = heads_apart(graph)
+    apart = split_attention_heads(graph)
     products = [node.output.type.shape for node in apart.nodes if node.op.name == "matmul"]
     assert products == [(1, 20, 20), (1, 20, 6)] * 3
     feeds = random_feeds(model)
@@ -102,7 +102,7 @@ def test_other_products_stay_whole() -> None:
         if name == "read":
             net.output(scores)
     graph = optimized(net.model())
-    assert heads_apart(graph) is graph
+    assert split_attention_heads(graph) is graph
 
 
 def test_hidden_layers_are_of_one_token() -> None:
@@ -162,5 +162,5 @@ def test_products_of_batches_may_be_reshaped(batch: int, shape: tuple[int, ...])
     model = net.model()
     plain, feeds = optimized(model), random_feeds(model)
     expected = interpret(plain, feeds)
-    assert_close(interpret(heads_apart(plain), feeds), expected)
+    assert_close(interpret(split_attention_heads(plain), feeds), expected)
     assert_close(outputs_in_c(compile_model(model, options=SMALLEST_RAM), feeds), expected)

@@ -189,7 +189,7 @@ def test_a_large_layer_is_decoded_in_portions(board: str, monkeypatch: pytest.Mo
     """Of its channels, each as large as a tile: the arena has no room for all of its weights at once."""
     model, hardware = compressible_network(48), load_board(board)
     with monkeypatch.context() as patch:
-        patch.setattr(goal_program, "in_tiles", lambda *_: None)
+        patch.setattr(goal_program, "tile_for_decoding", lambda *_: None)
         whole = compile_model(model, hardware, FLASH)
     tiled, feeds = compile_model(model, hardware, FLASH), random_feeds(model)
     assert len(decoding(tiled)) > len(decoding(whole))

@@ -22,7 +22,7 @@ from mcugen.search import goal_program
 from mcugen.search.goal_program import GraphVariant
 from mcugen.search.plan import divided_layers
 from mcugen.search.problem import SearchProblem
-from mcugen.search.spatial_tiling import in_patches
+from mcugen.search.spatial_tiling import tile_columns
 
 
 def least(model: onnx.ModelProto, board: str, **options: bool) -> CompiledModel:
@@ -61,7 +61,7 @@ def test_balanced_computes_by_rows_what_pays(board: str) -> None:
 def test_patches_give_the_same(blocks: Sequence[Block]) -> None:
     model = mobile_net((22, 70), blocks, is_integer=True)
     graph = compile_model(model).graph
-    patched = in_patches(graph, graph.nodes)
+    patched = tile_columns(graph, graph.nodes)
     assert patched is not None and len(patched.nodes) > len(graph.nodes)
     assert len(divided_layers(graph, patched)) == 1 and divided_layers(graph, graph) == ()
     verify_graph(patched)
@@ -76,7 +76,7 @@ def test_patches_on_the_target(board: str, monkeypatch: pytest.MonkeyPatch) -> N
     model = mobile_net((10, 66), MCUNET_VWW[:2], is_integer=True)
 
     def in_patches_alone(problem: SearchProblem, *_: object) -> list[GraphVariant]:
-        graph = in_patches(problem.graph, problem.graph.nodes)
+        graph = tile_columns(problem.graph, problem.graph.nodes)
         assert graph is not None
         return [GraphVariant(graph)]
 
@@ -88,8 +88,8 @@ def test_patches_on_the_target(board: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_what_reads_whole_images_has_no_patches() -> None:
     graph = compile_model(mobile_net((22, 70), MCUNET_VWW[:2], is_integer=True)).graph
-    assert in_patches(graph, [node for node in graph.nodes if node.op.name != "conv"]) is None
-    assert in_patches(compile_model(mobile_net((16, 16), MCUNET_VWW[:2])).graph, graph.nodes[:0]) is None
+    assert tile_columns(graph, [node for node in graph.nodes if node.op.name != "conv"]) is None
+    assert tile_columns(compile_model(mobile_net((16, 16), MCUNET_VWW[:2])).graph, graph.nodes[:0]) is None
 
 
 @pytest.mark.parametrize("options", [{"kernels": ("conv2d_s8",)}, {"weights_reader": True, "weights_blob": True}])

@@ -73,7 +73,7 @@ def layers(program: Program) -> int:
 def whole(model: onnx.ModelProto, board: Board | str, monkeypatch: pytest.MonkeyPatch) -> CompiledModel:
     """Compiled without portions."""
     with monkeypatch.context() as patch:
-        patch.setattr(refinements, "in_portions", lambda *_: None)
+        patch.setattr(refinements, "tile_output_channels", lambda *_: None)
         return compile_model(model, board, FLASH)
 
 

@@ -46,7 +46,7 @@ def inspect(
     from mcugen.reporting.listing import print_memory, print_model
     from mcugen.reporting.memory import memory_map
     from mcugen.reporting.network import network_page
-    from mcugen.search.line_buffering import whole_layers
+    from mcugen.search.line_buffering import reasons_against_rows
     from mcugen.search.trace import SearchTrace
 
     selected = {"--ir": ir is not None, "--memory": memory, "--passes": bool(passes), "--search": search}
@@ -60,7 +60,7 @@ def inspect(
             compiled = net.compiled
     finally:  # If the model is refused, the traces may show why.
         _show_trace(trace, bool(passes), telling.json_)
-    arena = memory_map(compiled.program, compiled.board.name, whole_layers(compiled.graph))
+    arena = memory_map(compiled.program, compiled.board.name, reasons_against_rows(compiled.graph))
     if not shows_trace:
         write_json(telling.json_, arena if memory else compiled.report)
     tell_warnings(compiled.report.warnings)
