@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from mcugen.autotuning.alternatives import compare_alternatives, notes_of_float_form, other_goals, without_deadlines
+from mcugen.autotuning.alternatives import (
+    compare_alternatives,
+    compare_with_float_program,
+    other_goals,
+    without_deadlines,
+)
 from mcugen.autotuning.latency import DeadlineCheck, meet_deadline
 from mcugen.autotuning.measured_kernels import tune_kernels
 from mcugen.autotuning.precision import Answer, Demand, Question, Search
 from mcugen.autotuning.simulated import SimulatedCostModel, SimulatedSearch
-from mcugen.autotuning.step_latency import in_short_steps
+from mcugen.autotuning.step_latency import compile_in_short_steps
 from mcugen.backends.cpu.pipeline import fuse_float
 from mcugen.core.board import Board, load_board
 from mcugen.core.errors import ConstraintError, DoesNotFitError, McugenError, ModelError, UnsupportedError, UsageError
@@ -451,7 +456,7 @@ class Compilation:
         deadline = Deadline.of(options, self.target)
         compiled = self._within_limits(options, deadline)
         if self.quantizing.is_wanted:
-            float_notes = notes_of_float_form(compiled, self.quantized, self.source, self.quantizing.precision)
+            float_notes = compare_with_float_program(compiled, self.quantized, self.source, self.quantizing.precision)
             report = replace(compiled.report, notes=(*compiled.report.notes, *float_notes))
             compiled = replace(compiled, report=report, draft=compiled.draft._replace(report=report.to_json()))
         if options.stack_bound:
@@ -479,7 +484,7 @@ class Compilation:
         trace = self.trace.search if self.trace else None
         make = partial(tune_kernels, make=self._made, trace=trace) if options.tune else self._made
         if options.max_step_cycles is not None:
-            return in_short_steps(options, make, lambda compiled: step_cycles(compiled, self.progress), trace)
+            return compile_in_short_steps(options, make, lambda compiled: step_cycles(compiled, self.progress), trace)
         if deadline is None:
             return make(options)
         objective = replace(Objective.of(options), deadline=deadline)

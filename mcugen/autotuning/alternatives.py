@@ -18,11 +18,14 @@ from mcugen.search.objective import TOLERANCES
 from mcugen.search.plan import BuiltProgram
 
 UNCHANGED_MODEL_NAME = "as it is"
-"""Name of the compiled model in the comparison."""
+"""Name, in tables of alternatives, of the model with the options that the user set."""
 
 
 def without_deadlines(options: CompileOptions) -> CompileOptions:
-    """Return the options without measurements, deadlines and self-tests, for use in an estimate."""
+    """Return the options without all that needs a run (tuning, deadlines, stack bounds and self-tests).
+
+    A model compiled with the result yields estimates quickly.
+    """
     estimated = replace(options, tune=0, times={})
     return replace(
         estimated, max_latency=None, max_cycles=None, max_step_cycles=None, stack_bound=False, self_test=0, plausible={}
@@ -30,18 +33,20 @@ def without_deadlines(options: CompileOptions) -> CompileOptions:
 
 
 def other_goals(chosen: CompileOptions) -> list[tuple[str, CompileOptions]]:
-    """Return the goals that were not chosen, each with the options that select it."""
+    """Return the names of the other optimization goals, each with options to estimate a model for that goal."""
     return [(goal, replace(without_deadlines(chosen), optimize=goal)) for goal in GOALS if goal != chosen.optimize]
 
 
 def compare_alternatives(
     compiled: CompiledModel, makes: Mapping[str, Callable[[], CompiledModel]], progress: Progress
 ) -> tuple[Alternative, ...]:
-    """Return the estimates of a model as it is, and of each alternative.
+    """Return the estimated RAM, flash and instructions of a compiled model and of each alternative to it.
+
+    An alternative that cannot be compiled has the reason in place of figures.
 
     Args:
-        compiled: The model as it is.
-        makes: By name of the alternative, a function that compiles it.
+        compiled: The model with the options that the user set.
+        makes: Functions that compile an alternative, by its name.
         progress: Receives the number of finished alternatives.
     """
     alternatives = [Alternative(UNCHANGED_MODEL_NAME, *_estimates(compiled))]
@@ -61,19 +66,19 @@ def _estimates(compiled: CompiledModel) -> tuple[int, int, int | None]:
     return metrics.ram, metrics.flash, None if instructions is None else round(instructions)
 
 
-def notes_of_float_form(
+def compare_with_float_program(
     compiled: CompiledModel, quantization: Quantization, source: LoadedModel, precision: str
 ) -> list[str]:
-    """Return a note if the quantized program takes more flash, RAM or time than the float32 form, by estimate.
+    """Return a note if the quantized program takes more flash, RAM or time than one in float32, by estimate; else [].
 
-    Both are drafted layer by layer for the board. There is no note if the float32 form does not fit the board, or
-    cannot be compiled for it.
+    For the estimate, both programs run layer by layer on the board. There is no note if the float32 program does not
+    fit the board, or cannot be compiled for it.
 
     Args:
         compiled: The compiled model, for its board and options.
         quantization: The quantized model.
         source: The float model.
-        precision: The precision as the user knows it.
+        precision: The precision of the quantized model, as the note names it.
     """
     board, options = compiled.board, compiled.options
     if options.training is not None or compiled.program.symbols:

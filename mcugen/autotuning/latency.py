@@ -19,14 +19,14 @@ from mcugen.reporting.figures import DeadlineFigures, Report, layer_title
 from mcugen.search.objective import TOLERANCES, Deadline
 
 MAX_TRIALS = 4
-"""Number of programs that are measured between the requested and the fastest one."""
+"""Largest number of programs, between the requested and the fastest one in speed, that are run to meet a deadline."""
 
 NUM_NAMED_LAYERS = 3
-"""Number of the slowest layers that messages name."""
+"""Number of slowest layers that a message about a missed deadline names."""
 
 
 def require_deadline(deadline: Deadline, report: Report) -> None:
-    """Raise an error that names the slowest layers if a program that ran was not fast enough.
+    """Raise an error that names the slowest layers if the program of a report takes longer than the deadline.
 
     Raises:
         DoesNotFitError: If the deadline is missed.
@@ -44,13 +44,16 @@ class DeadlineCheck:
 
     deadline: Deadline
     costs: SimulatedCostModel
+    """Runs programs in the simulator."""
     missed: Report | None = None
     """Report of the last program that was too slow."""
     _cpi: float | None = None
     """Cycles per estimated instruction of the last program that ran."""
 
     def is_met_by(self, fastest: CompiledModel) -> bool:
-        """Return whether a program meets the deadline, by its estimate where this is clear, else by a run.
+        """Return whether a program meets the deadline.
+
+        The estimate decides where it is clearly below the deadline; otherwise the program runs in the simulator.
 
         Raises:
             UsageError: If the time on this board cannot be measured.
@@ -67,7 +70,7 @@ class DeadlineCheck:
 
 
 def meet_deadline(deadline: Deadline, options: CompileOptions, search: SimulatedSearch) -> CompiledModel:
-    """Return the model compiled to meet the deadline with the best value of the goal.
+    """Compile the model so that a call meets the deadline, and serve the goal as well as the deadline allows.
 
     Args:
         deadline: The most cycles of a call.
@@ -128,7 +131,7 @@ def _best_in_time(
 
 
 def time_of(report: Report) -> str:
-    """Return the time of a call as text, with the slowest layers."""
+    """Return the cycles and milliseconds of a simulated call as text, with the cycles of the slowest layers."""
     cycles = cycles_of(report)
     return f"{cycles:,} cycles, {1e3 * cycles / report.clock_hz:.4g} ms, of which {_slowest(report)}"
 

@@ -38,29 +38,30 @@ from mcugen.reporting.figures import Report, TuningFigures
 from mcugen.search.objective import Objective
 from mcugen.search.trace import SearchTrace
 
-MEMORY_BYTES = 1 << 24
-"""Bytes of each memory in the firmware of all candidates: as many as the simulator's machines have."""
+CANDIDATE_MEMORY_BYTES = 1 << 24
+"""Bytes of each memory in the firmware that measures all kernels at once: the simulator's machines have as many."""
 
 
 @dataclass(frozen=True)
 class KernelCandidate:
-    """A layer computed by a kernel, with its constants copied to the arena first if `copies`."""
+    """One way to compute a layer, whose cycles are to be measured."""
 
     node: Node
     kernel: Kernel
     copies: bool
+    """Whether the layer's constants are copied to the arena first."""
 
 
 def tune_kernels(
     options: CompileOptions, make: Make, store: Store | None = None, trace: SearchTrace | None = None
 ) -> CompiledModel:
-    """Return the model compiled by measured cycles, or as requested if that serves the goal as well.
+    """Compile the model with kernels chosen by measured cycles, if it then serves the goal better; else as requested.
 
     Args:
-        options: Options with the number of kernels per layer (`tune`).
+        options: Options with the number of kernels to measure per layer (`tune`).
         make: Compiles the model with given options.
         store: The cache of measurements; by default one in the user's cache folder.
-        trace: Records both programs, if given.
+        trace: Records the requested program and the one with measured kernels, if given.
 
     Raises:
         UsageError: If the board has no simulator or no timing, or an option makes measuring single kernels impossible.
@@ -141,14 +142,17 @@ def _with_copies(program: Program, layers: Container[str]) -> Program:
 
 def _roomy(board: Board) -> Board:
     """Return the board with enough memory for all candidates at once."""
-    memories = (replace(m, size=MEMORY_BYTES, origin=(i + 1) * MEMORY_BYTES) for i, m in enumerate(board.memories))
+    memories = (
+        replace(m, size=CANDIDATE_MEMORY_BYTES, origin=(i + 1) * CANDIDATE_MEMORY_BYTES)
+        for i, m in enumerate(board.memories)
+    )
     return replace(board, memories=tuple(memories))
 
 
 def _candidate_options(options: CompileOptions) -> CompileOptions:
     """Return options that place the candidates as the model is placed, without its budgets."""
     hot = options.place.hot[:1]
-    place = replace(options.place, hot_weights=tuple((memory, MEMORY_BYTES // 2) for memory, _ in hot))
+    place = replace(options.place, hot_weights=tuple((memory, CANDIDATE_MEMORY_BYTES // 2) for memory, _ in hot))
     return CompileOptions(optimize=options.optimize, place=place, plugins=options.plugins, updatable=options.updatable)
 
 

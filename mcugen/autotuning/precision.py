@@ -57,44 +57,53 @@ from mcugen.search.objective import TOLERANCES
 from mcugen.search.plan import BuiltProgram, ProgramCandidate, ProgramPlan
 from mcugen.search.trace import SearchTrace, TraceEntry
 
-LADDER = (DType.INT8, DType.INT16, DType.FLOAT32)
-"""Precisions, the cheapest first."""
+PRECISIONS_BY_COST = (DType.INT8, DType.INT16, DType.FLOAT32)
+"""The precisions that a layer may have, in the order in which it is raised: from the cheapest to the most exact."""
 
 MAX_PROBES = 32
-"""Largest number of samples by which sensitivities of layers are measured."""
+"""Largest number of samples that are run to measure how much noise each layer adds to the outputs."""
 
 MIN_JUDGED_SAMPLES = 4
-"""Least samples in each half for cross-validation."""
+"""Least number of samples in each half for cross-validation.
+
+With fewer, the samples that quantize a model also judge it.
+"""
 
 MAX_ASSIGNMENTS = 32
-"""Largest number of assignments that are all tried, as raising and lowering need not end at the cheapest one."""
+"""Largest number of assignments of precisions to layers at which all are tried, the cheapest first.
+
+Networks with more assignments get the result of raising and lowering single layers, which need not be the cheapest.
+"""
 
 NUM_NARROWINGS = 8
-"""Number of choices of layers with 4-bit weights that are tried.
+"""Number of sets of layers with 4-bit weights that are tried where int8 weights do not fit.
 
 All but NUM_FINALISTS of them are judged by weights that were rounded with all layers at 4 bits, or all at 8 bits.
 """
 
 WEIGHT_SHARES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5, 0.45, 0.4, 0.35)
-"""Shares of the int8 bytes of weights that are tried if the int8 weights are too large for the board."""
+"""Sizes of the weights that are tried where int8 weights do not fit the board, as shares of their bytes in int8."""
 
 NOISE_PER_TIME = {"flash": 1 / 16, "ram": 1 / 16, "balanced": 1.0, "speed": 16.0}
-"""Percent of noise that one percent of time may cost, by goal, for weights in an entropy code or in 4 bits."""
+"""Percent of output noise that is accepted to save one percent of time, by optimization goal.
+
+It decides between weights in an entropy code, which takes time to decode, and weights in 4 bits, which add noise.
+"""
 
 CODING_GOALS = ("flash", GOALS[0])
-"""Goals that try entropy codes before weights of 4 bits: decoding takes RAM and time."""
+"""Optimization goals for which entropy-coded weights are tried; other goals avoid the RAM and time to decode them."""
 
-TIME_PRICES = (1 / 16, 1 / 4, 1.0)
-"""Percent of noise per percent of time for which a storage of weights is chosen and then measured."""
+TRIED_NOISE_PER_TIME = (1 / 16, 1 / 4, 1.0)
+"""Accepted percent of output noise per percent of time saved; a storage of weights is chosen and tried for each."""
 
 MAX_CODED_STARTS = 2
-"""Largest number of models with entropy codes that are tried."""
+"""Largest number of models with entropy-coded weights from which the search for precisions starts."""
 
 _NARROWING = "weights of 4 bits"
 
 
 DEFAULT_DROP = 0.5
-"""Default largest drop of a metric that is a share, in percentage points."""
+"""Default largest loss of accuracy against float32 in percentage points, for metrics that are shares such as top1."""
 
 DEFAULT_SQNR = 25.0
 """Default least SQNR of the outputs in dB, where neither labels nor the user set another goal."""
@@ -102,16 +111,24 @@ DEFAULT_SQNR = 25.0
 
 @dataclass(frozen=True)
 class Demand:
-    """The metric by which a model is judged, and the user's limits: a largest drop, a least SQNR, or both."""
+    """The accuracy that the user demands of a model with mixed precisions, and the limit on its weights."""
 
     metric: Metric
+    """The metric by which the model is judged."""
     max_drop: float | None = None
+    """Largest loss of the metric against the float model, in percentage points for shares; None if not given."""
     min_sqnr: float | None = None
+    """Least SQNR of the outputs against the float model in dB; None if not given."""
     max_weights: float | None = None
     """Largest size of the weights, as a share of their bytes in int8."""
 
     def goal(self, outputs: Judged) -> Goal:
-        """Return the goal for these outputs of the float model: a largest drop if labels rate it, else a least SQNR.
+        """Return the goal that a quantized model must meet.
+
+        The goal is a largest loss of the metric if labels rate the float model, else a least SQNR.
+
+        Args:
+            outputs: The outputs of the float model, with labels if known.
 
         Raises:
             UsageError: If a drop is limited but the metric compares with the float model itself.
@@ -197,28 +214,37 @@ class _Coded:
 
 @dataclass(frozen=True)
 class Round:
-    """The context that all questions of one round share: the current model, and the layers as they may become.
-
-    `best` are the outputs of the model with all of these layers `raised`.
-    """
+    """The context that all questions of one round of raising layers share."""
 
     requested: Mapping[str, DType]
+    """Precisions that the current model asks for, by layer; layers left out are int8."""
     precision: Mapping[str, DType]
+    """The resulting precision of each layer of the current model."""
     cost: Metrics
+    """The estimated cost of the current model."""
     raised: Mapping[str, DType]
+    """Precisions of a model in which all layers that may be raised are raised."""
     best: Sequence[Mapping[str, Array]]
+    """The outputs of that raised model, one entry per sample."""
     codes: Mapping[str, Codes]
+    """Quantized weights by layer, as rounded for the current search."""
     dtype: DType
+    """The precision to which layers are raised in this round."""
     code_bits: Mapping[str, float]
+    """Average bits per weight that compressed 8-bit weights of a layer may take, by layer."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """Asks for the noise of a layer that stays as it is or, with `of_growth`, for the cost of raising it."""
+    """A question about one layer that a worker process can answer: its noise, or the cost to raise it.
+
+    The noise is the error of the outputs if all layers are raised but this one.
+    """
 
     round: Round
     layer: str
-    of_growth: bool = False
+    asks_cost: bool = False
+    """Whether the question is by which share RAM and time grow if the layer is raised; else it is about noise."""
 
 
 Answer = float | None
@@ -247,17 +273,19 @@ class _Half:
 
 @dataclass
 class Search:
-    """One search for precisions, judged by `samples` and guided by the quantizer's samples.
+    """A search for the cheapest precision of each layer with which the whole model is accurate enough.
 
-    `samples` are real values, as the float model takes them. With `is_crossed`, both sets are the same; then each half
-    is judged by a model that was quantized with the other half.
+    Precisions are proposed by the quantizer's calibration samples and judged by `samples`.
     """
 
     quantizer: Quantizer
+    """Quantizes the float model by calibration samples."""
     board: Board
     options: CompileOptions
     samples: Samples
+    """Samples that judge a model, as real values like the float model takes them."""
     demand: Demand
+    """The accuracy that the model must have."""
     fixed: Mapping[str, DType] = field(default_factory=dict)
     """Precisions that the user fixed, by layer."""
     progress: Progress = no_progress
@@ -266,14 +294,16 @@ class Search:
     deadline_check: DeadlineCheck | None = None
     """Checks a deadline that the fastest program must meet."""
     is_crossed: bool = False
+    """Whether the samples that judge are those of the quantizer: each half is then judged by a model of the other."""
     steps: list[Tradeoff] = field(default_factory=list)
+    """The models that were judged so far, with accuracy and cost."""
     trace: SearchTrace | None = field(default=None, repr=False)
     """Records the models that were judged and compiled, if given."""
     _accepted: int | None = None
     """The number in the trace of the last model that met the goal."""
 
     def run(self) -> Quantization:
-        """Return the cheapest model found that meets the goal.
+        """Search, and return the cheapest model found that is accurate enough.
 
         Raises:
             ConstraintError: If no model meets the goal.
@@ -283,7 +313,7 @@ class Search:
         starts, refused = list[_Trial](), None
         for start in self._starts():
             self._begin(start)
-            if self._accept(start, "", LADDER[0]):
+            if self._accept(start, "", PRECISIONS_BY_COST[0]):
                 return start.quantization
             starts.append(start)
         for start in sorted(starts, key=lambda trial: trial.quantization.plan.noise or 0.0):
@@ -297,7 +327,10 @@ class Search:
         raise refused
 
     def accuracy_note(self, kind: str) -> str:
-        """Return a note of how the chosen model was judged, by samples of one of the SAMPLE_KIND_PHRASES."""
+        """Return a note on how accurately and by which samples the chosen model was judged.
+
+        `kind` is the kind of the samples, a key of SAMPLE_KIND_PHRASES.
+        """
         last = next(step for step in reversed(self.steps) if step.holds)
         count = len(self.samples.inputs)
         samples = f"{count} sample{'s' * (count != 1)} {SAMPLE_KIND_PHRASES[kind]}"
@@ -517,7 +550,9 @@ class Search:
         maker, times = self.quantizer, self._times
         storages = [Storage(self.fixed, maker.choose_code_bits(self.fixed, share))]
         storages += [
-            w for price in TIME_PRICES if (w := maker.choose_storage(self.fixed, self._layers, share, times, price))
+            w
+            for price in TRIED_NOISE_PER_TIME
+            if (w := maker.choose_storage(self.fixed, self._layers, share, times, price))
         ]
         different = {(frozenset(w.requested.items()), frozenset(w.bits.items())): w for w in storages if w.bits}
         models = [
@@ -608,7 +643,7 @@ class Search:
             DoesNotFitError: If the model that meets the goal does not fit, or misses the deadline.
             ConstraintError: If no model meets the goal.
         """
-        for dtype in LADDER[1:]:
+        for dtype in PRECISIONS_BY_COST[1:]:
             layers = self._by_sensitivity(current, dtype)
             for number, layer in enumerate(layers):
                 self.progress(f"raising layers to {dtype.value}", number, len(layers))
@@ -639,8 +674,10 @@ class Search:
         raised = dict.fromkeys(self._raised[:-1])
         for number, layer in enumerate(sorted(raised, key=lambda name: self._scores[name])):
             self.progress("lowering layers again", number, len(raised))
-            for dtype in LADDER[: LADDER.index(current.requested[layer])]:
-                dtypes = {name: d for name, d in {**current.requested, layer: dtype}.items() if d is not LADDER[0]}
+            for dtype in PRECISIONS_BY_COST[: PRECISIONS_BY_COST.index(current.requested[layer])]:
+                dtypes = {
+                    name: d for name, d in {**current.requested, layer: dtype}.items() if d is not PRECISIONS_BY_COST[0]
+                }
                 trial = self._trial(dtypes, layer)
                 if trial is None or not self._fits(trial) or trial.metrics.growth(current.metrics) >= 0:
                     continue
@@ -656,13 +693,13 @@ class Search:
 
         Assignments use the precisions of the current model and int8.
         """
-        layers = list(self._candidates(self._first, LADDER[-1]))
-        needed = [d for d in LADDER if d is LADDER[0] or d in current.requested.values()]
+        layers = list(self._candidates(self._first, PRECISIONS_BY_COST[-1]))
+        needed = [d for d in PRECISIONS_BY_COST if d is PRECISIONS_BY_COST[0] or d in current.requested.values()]
         total = len(needed) ** len(layers)
         cheaper = []
         for number, dtypes in enumerate(product(needed, repeat=len(layers)) if total <= MAX_ASSIGNMENTS else ()):
             self.progress("all assignments", number, total)
-            raised = {name: d for name, d in zip(layers, dtypes, strict=True) if d is not LADDER[0]}
+            raised = {name: d for name, d in zip(layers, dtypes, strict=True) if d is not PRECISIONS_BY_COST[0]}
             trial = self._trial({**self._first.requested, **raised}, *raised)
             if not raised or trial is None or not self._fits(trial):
                 continue
@@ -670,7 +707,7 @@ class Search:
                 cheaper.append((growth, raised))
         for _, raised in sorted(cheaper, key=lambda entry: entry[0]):
             trial = self.trial({**self._first.requested, **raised})
-            dtype = max(raised.values(), key=LADDER.index)
+            dtype = max(raised.values(), key=PRECISIONS_BY_COST.index)
             if self._is_timely(trial.quantization) and self._holds_too(trial, ", ".join(raised), dtype):
                 return trial
         return current
@@ -705,7 +742,7 @@ class Search:
         task = f"sensitivity to {dtype.value}"
         noise = {name: answer or 0.0 for name, answer in self._ask(task, [Question(context, name) for name in layers])}
         loud = _loudest(noise)
-        growth = dict(self._ask(f"cost of {dtype.value}", [Question(context, name, of_growth=True) for name in loud]))
+        growth = dict(self._ask(f"cost of {dtype.value}", [Question(context, name, asks_cost=True) for name in loud]))
         max_growth = max((answer for answer in growth.values() if answer is not None), default=0.0)
         costs = {name: growth.get(name, max_growth) for name in layers}
         min_growth = TOLERANCES.min_cost_growth
@@ -726,7 +763,7 @@ class Search:
         """Return the answer to a question, which may come from another process."""
         context, layer = question.round, question.layer
         self._codes, self.quantizer = dict(context.codes), self.quantizer.with_code_bits(context.code_bits)
-        if not question.of_growth:
+        if not question.asks_cost:
             return self._mse(self._probe({**context.raised, layer: context.precision[layer]}), context.best)
         trial = self._trial({**context.requested, layer: context.dtype}, layer)
         return trial.metrics.growth(context.cost) if trial is not None and self._fits(trial) else None
@@ -737,7 +774,7 @@ class Search:
             name = node.outputs[0].name
             is_coarse = current.requested.get(name) in (DType.INT4, DType.INT2)
             is_free = name in current.precision and name not in self.fixed and not is_coarse
-            if is_free and LADDER.index(current.precision[name]) < LADDER.index(dtype):
+            if is_free and PRECISIONS_BY_COST.index(current.precision[name]) < PRECISIONS_BY_COST.index(dtype):
                 yield name
 
     # ------------------------------------------------------------------------------------ Building and judging
@@ -758,7 +795,9 @@ class Search:
         None means that a layer cannot have the requested precision, or that the weights exceed their share.
         """
         quantization = self.quantizer.quantize(dtypes, self._codes)
-        if any(quantization.assignment.precision[name] is not dtypes.get(name, LADDER[0]) for name in layers):
+        if any(
+            quantization.assignment.precision[name] is not dtypes.get(name, PRECISIONS_BY_COST[0]) for name in layers
+        ):
             return None
         max_share = self.demand.max_weights
         if max_share is not None and stored_share(quantization.model, quantization.plan) > max_share:

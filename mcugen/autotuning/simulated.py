@@ -28,10 +28,12 @@ Run = Callable[[CompiledModel], Report]
 
 
 class SimulatedCostModel(CostModel[CompiledModel]):
-    """Evaluates compiled models, at the level SIMULATED by a run; equal programs run once.
+    """A cost model that runs compiled models in the simulator if asked for SIMULATED metrics, else estimates them.
+
+    Equal programs run once.
 
     Args:
-        run: Runs a program in the simulator.
+        run: Runs a program in the simulator and returns its report.
     """
 
     def __init__(self, run: Run) -> None:
@@ -44,7 +46,7 @@ class SimulatedCostModel(CostModel[CompiledModel]):
         return BuiltProgram(candidate.program).key
 
     def report(self, candidate: CompiledModel) -> Report:
-        """Return the report of a run.
+        """Return the report of a simulated run of a model; the model runs only if no equal program has run before.
 
         Raises:
             UsageError: If the time on this board cannot be measured.
@@ -53,7 +55,7 @@ class SimulatedCostModel(CostModel[CompiledModel]):
         return self._reports[self.key(candidate)]
 
     def measure(self, candidate: CompiledModel, level: AccuracyLevel) -> Metrics:
-        """Return the metrics of a model that is not known yet."""
+        """Compute the metrics of a model that is not in the cache, by a run or by estimate."""
         estimate = ProgramCostModel(candidate.board, candidate.options).evaluate(BuiltProgram(candidate.program))
         if level is not AccuracyLevel.SIMULATED:
             return estimate
@@ -63,7 +65,7 @@ class SimulatedCostModel(CostModel[CompiledModel]):
 
 
 def simulated_metrics(report: Report, estimate: Metrics) -> Metrics:
-    """Return the metrics of a program that ran; what the report does not have is that of the estimate.
+    """Return the metrics of a simulated run, with RAM, flash and other figures that it lacks from an estimate.
 
     Args:
         report: The report of the run.
@@ -80,10 +82,10 @@ def simulated_metrics(report: Report, estimate: Metrics) -> Metrics:
 
 
 def cycles_of(report: Report) -> int:
-    """Return the cycles of a call that ran.
+    """Return the cycles of one call, as measured in the run of a report.
 
     Raises:
-        UsageError: If they were not measured.
+        UsageError: If the report has no measured cycles.
     """
     if report.cycles_estimate is None:
         rule = "a deadline needs the time that a program takes on the board"
@@ -93,29 +95,34 @@ def cycles_of(report: Report) -> int:
 
 @dataclass(frozen=True)
 class SimulatedCandidate:
-    """A compiled model that a search considers, with its name in messages and its cost as it ran."""
+    """A compiled model that a search considers, with its simulated cost."""
 
     name: str
+    """Its name in messages."""
     compiled: CompiledModel
     metrics: Metrics
+    """Its cost per call as simulated."""
     number: int | None = None
     """Its number in the trace, if it is recorded there."""
 
 
 @dataclass
 class SimulatedSearch:
-    """One search among compiled models: it builds candidates by changed options, evaluates and records them."""
+    """One search among models compiled with different options; it compiles, simulates and records candidates."""
 
     name: str
     """The option that asked for the search, as the trace says it."""
     objective: Objective
+    """The goal and the limits by which candidates are compared."""
     make: Make
+    """Compiles the model with given options."""
     costs: SimulatedCostModel
+    """Runs candidates in the simulator."""
     trace: SearchTrace | None = field(default=None, repr=False)
     """Records the candidates, if given."""
 
     def candidate(self, name: str, transformation: str, options: CompileOptions) -> SimulatedCandidate:
-        """Return the model compiled with given options and measured.
+        """Compile the model with the given options, simulate it, record it, and return it as a candidate.
 
         Args:
             name: Its name in messages.
@@ -132,12 +139,12 @@ class SimulatedSearch:
         return SimulatedCandidate(name, compiled, metrics, number)
 
     def reject(self, candidate: SimulatedCandidate, reason: str) -> None:
-        """Set the verdict on a candidate in the trace, if there is one."""
+        """Record in the trace, if there is one, why a candidate was rejected; `reason` has no period."""
         if self.trace is not None:
             self.trace.judge(candidate.number, f"Rejected: {reason}.")
 
     def choose(self, candidate: SimulatedCandidate, reason: str) -> None:
-        """Mark a candidate as the result in the trace, if there is one."""
+        """Record in the trace, if there is one, that a candidate is the result of the search, and why."""
         if self.trace is not None:
             self.trace.choose(candidate.number, f"Chosen: {reason}.")
             self.trace.close(self.name, candidate.number, self.objective.budget)

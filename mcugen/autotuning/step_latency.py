@@ -21,17 +21,20 @@ from mcugen.search.objective import Objective
 from mcugen.search.trace import SearchTrace
 
 MAX_STEP_TRIALS = 4
-"""Largest number of programs that are built: dividing some layers may change the kernels of further layers."""
+"""Largest number of programs that are built to keep each step short.
+
+Several may be needed: where some layers run row by row, other kernels may be chosen for further layers.
+"""
 
 MeasureSteps = Callable[[CompiledModel], tuple[int, ...]]
 """Runs a program and returns the cycles of each of its steps."""
 
 
 class StepCostModel(SimulatedCostModel):
-    """Evaluates compiled models by the cycles of their steps.
+    """A cost model that measures the longest step of a compiled model: what one call of its step function computes.
 
     Args:
-        measure_steps: Runs a program step by step in the simulator.
+        measure_steps: Runs a program in the simulator and returns the cycles of each step.
     """
 
     def __init__(self, measure_steps: MeasureSteps) -> None:
@@ -41,21 +44,23 @@ class StepCostModel(SimulatedCostModel):
         """Cycles of each layer's longest step, of the last program that ran."""
 
     def measure(self, candidate: CompiledModel, level: AccuracyLevel) -> Metrics:
-        """Return the metrics of a model that is not known yet, with the cycles of its longest step."""
+        """Compute the metrics of a model that is not in the cache, with the cycles of its longest step."""
         estimate = super().measure(candidate, AccuracyLevel.ESTIMATED)
         self.layer_steps = longest_steps(candidate, self._measure_steps(candidate))
         return replace(estimate, step_cycles=max(self.layer_steps, default=0), level=level)
 
 
-def in_short_steps(
+def compile_in_short_steps(
     options: CompileOptions, make: Make, measure_steps: MeasureSteps, trace: SearchTrace | None = None
 ) -> CompiledModel:
-    """Return the model compiled so that no step exceeds the limit, with the bounds in its header and report.
+    """Compile the model so that no step takes more than `max_step_cycles`; layers that take longer run row by row.
+
+    The measured cycles of steps are in the header and the report of the result.
 
     Args:
-        options: Options with the limit.
+        options: Options with `max_step_cycles`.
         make: Compiles the model with given options.
-        measure_steps: Runs a program and returns the cycles of its steps.
+        measure_steps: Runs a program in the simulator and returns the cycles of each step.
         trace: Records the candidates, if given.
 
     Raises:
@@ -95,7 +100,10 @@ def in_short_steps(
 
 
 def longest_steps(compiled: CompiledModel, cycles: tuple[int, ...]) -> list[int]:
-    """Return for each layer the cycles of its longest step; 0 for a layer without steps."""
+    """Return, for each layer of the program, the cycles of its longest step; 0 for a layer without steps.
+
+    `cycles` are the measured cycles of each step of the program.
+    """
     longest = [0] * len(compiled.bundle.layers)
     for layer, step_cycles in zip(compiled.bundle.steps, cycles, strict=True):
         longest[layer] = max(longest[layer], step_cycles)
@@ -103,11 +111,11 @@ def longest_steps(compiled: CompiledModel, cycles: tuple[int, ...]) -> list[int]
 
 
 def with_steps(compiled: CompiledModel, limit: int, layer_steps: list[int]) -> CompiledModel:
-    """Return the model with the measured steps in its report and header.
+    """Return the compiled model with the measured cycles of its steps in the report and the C header.
 
     Args:
         compiled: The compiled model.
-        limit: The limit of a step in cycles.
+        limit: The most cycles that a step may take.
         layer_steps: Cycles of each layer's longest step.
     """
     by_rows = sorted(compiled.options.by_rows)

@@ -121,8 +121,8 @@ def test_only_layers_whose_noise_matters_are_compiled_for_their_cost() -> None:
     walk.share = share
     walk.progress = lambda *step: told.append(step)
     walk.run()
-    assert [q.layer for q in asked if not q.of_growth] == ["a", "b", "c", "d.conv"]
-    assert [q.layer for q in asked if q.of_growth] == ["c"]
+    assert [q.layer for q in asked if not q.asks_cost] == ["a", "b", "c", "d.conv"]
+    assert [q.layer for q in asked if q.asks_cost] == ["c"]
     steps = [("sensitivity to int16", n, 4) for n in range(1, 5)]
     assert [step for step in told if step[0] != "all assignments"][-6:] == [
         *steps,

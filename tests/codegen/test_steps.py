@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from mcugen import CompiledModel, CompileOptions, Places, compile_model
 from mcugen.api.compilation import Compilation
-from mcugen.autotuning.step_latency import in_short_steps
+from mcugen.autotuning.step_latency import compile_in_short_steps
 from mcugen.cli.app import app
 from mcugen.core.errors import DoesNotFitError, McugenError, UsageError
 from mcugen.lir.program import Control
@@ -277,7 +277,7 @@ def in_steps_of(
 ) -> CompiledModel:
     """Compiled for such steps, where each layer takes so many cycles as is said of it."""
     options, model = CompileOptions("net", max_step_cycles=limit), make().model()
-    return in_short_steps(
+    return compile_in_short_steps(
         options, lambda o: compile_model(model, options=o), lambda made: cycles_by_name(made, of), trace
     )
 
