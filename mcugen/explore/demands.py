@@ -18,31 +18,36 @@ COST_AXES: dict[str, Callable[[Figures], float | None]] = {
     "flash": lambda f: f.flash,
     "microjoules": lambda f: f.microjoules,
 }
-"""Figures of which less is better, besides accuracy."""
+"""The costs that are compared beside accuracy, by name; each function returns one cost of a combination's figures."""
 
 
 @dataclass(frozen=True)
 class Demands:
-    """The largest cost and the least accuracy of a combination; None means no limit.
-
-    `accuracy` is a value of the metric. `drop` is how much worse than float32 it may be, in percentage points for
-    shares.
-    """
+    """The limits that the user sets for a combination of board, precision and goal; None means no limit."""
 
     ms: float | None = None
+    """Most milliseconds per call."""
     cycles: int | None = None
+    """Most cycles per call."""
     ram: int | None = None
+    """Most bytes of RAM."""
     flash: int | None = None
+    """Most bytes of flash."""
     microjoules: float | None = None
+    """Most energy per call."""
     accuracy: float | None = None
+    """Worst accepted value of the accuracy metric, in the metric's unit."""
     drop: float | None = None
+    """Largest loss of the metric against float32, in percentage points for metrics that are shares."""
 
     def missed(self, outcome: Outcome, board: Board, metric: Metric | None, float32: float | None) -> list[str]:
-        """Return the demands that a combination misses, in a few words each; unknown figures count as missed.
+        """Return the names of the limits that a combination exceeds, such as "RAM"; an unknown figure exceeds a limit.
+
+        For a combination without figures, the list has the kind of its failure.
 
         Args:
             outcome: The outcome of the combination.
-            board: Its board, whose memory limits it as well.
+            board: Its board, whose RAM and flash are limits too.
             metric: The metric of accuracy, if known.
             float32: The value of the metric for the float model, if known.
         """
@@ -76,7 +81,10 @@ def _near(metric: Metric | None, value: float | None, target: float, allowed: fl
 
 
 def vector(outcome: Outcome, metric: Metric | None) -> tuple[float, ...]:
-    """Return all figures with signs such that less is better; unknown ones are infinite."""
+    """Return the accuracy and the costs of a combination as numbers of which less is better; unknown ones are inf.
+
+    The first number is the accuracy (negative if more is better), then follow the costs in the order of COST_AXES.
+    """
     figures = outcome.figures
     assert figures is not None, "a combination that gave nothing has no figures"
     sign = 1 if metric is not None and metric.lower_is_better else -1
@@ -86,16 +94,23 @@ def vector(outcome: Outcome, metric: Metric | None) -> tuple[float, ...]:
 
 
 def front(outcomes: Sequence[Outcome], metric: Metric | None) -> list[Outcome]:
-    """Return the Pareto front: the outcomes that are not dominated by another one."""
+    """Return the outcomes on the Pareto front: no other one is better in one figure and worse in none.
+
+    Outcomes without figures are left out.
+    """
     return pareto_front([o for o in outcomes if o.figures is not None], lambda outcome: vector(outcome, metric))
 
 
 @dataclass(frozen=True)
 class Prices:
-    """Prices of boards as given by the user; of two boards without a price, the smaller one counts as cheaper."""
+    """The prices of boards, by which the cheapest board is found."""
 
     known: Mapping[str, float] = field(default_factory=dict)
+    """Prices that the user gave, by board name, in any one currency; other boards count as more expensive."""
 
     def rank(self, board: Board) -> tuple[float, ...]:
-        """Return the rank of a board: by price, then by RAM, flash and clock, which determine prices of chips."""
+        """Return a sort key that orders boards from cheap to expensive.
+
+        Boards with equal or unknown prices are ordered by RAM, flash and clock, which drive the price of a chip.
+        """
         return (self.known.get(board.name, math.inf), board.total_ram, board.total_flash, board.clock_hz)

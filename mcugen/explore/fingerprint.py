@@ -17,7 +17,10 @@ from mcugen.core.limits import open_regular
 
 
 def fingerprint(*causes: Any) -> str:
-    """Return the SHA-256 of dataclasses, collections, arrays, paths (by content) and plain values; sets have no order.
+    """Return the SHA-256, in hex, of values on which a cached result depends.
+
+    The values may be dataclasses, collections, arrays, plain values, and paths of files or folders, whose contents
+    count. The order of elements of a set does not matter.
 
     Raises:
         OSError: If a file cannot be read.
@@ -25,8 +28,8 @@ def fingerprint(*causes: Any) -> str:
     return hashlib.sha256(json.dumps([_plain(cause) for cause in causes], sort_keys=True).encode()).hexdigest()
 
 
-def text_or_file(text: str) -> str | Path:
-    """Return the file that a text names, with or without a suffix behind its last colon, or else the text."""
+def file_named_by(text: str) -> str | Path:
+    """Return the path if an option's text is FILE or FILE:NAME and that file exists; else the text itself."""
     for name in (text, text.rpartition(":")[0]):
         if name and len(name) < 4096 and "\0" not in name and Path(name).is_file():
             return Path(name)

@@ -26,19 +26,22 @@ from mcugen.search.metrics import AccuracyLevel
 from mcugen.search.plan import BuiltProgram
 
 RUN_SAMPLES = 4
-"""Number of samples that run on each board; ONNX Runtime, whose integer results are equal, computes all samples."""
+"""Number of samples that run in the simulator for each combination.
+
+Accuracy is computed on all samples by ONNX Runtime, which has the same integer results.
+"""
 
 _LASTING = [kind.__name__ for kind in (DoesNotFitError, UnsupportedError, UsageError)]
 """Errors that would come again. Results of other errors (a missing tool, a full disk) are not cached."""
 
 
-def key_of(subject: Asked, point: Point, simulate: bool) -> str:
-    """Return the name of the cached file that holds the outcome of a point.
+def outcome_cache_key(subject: Asked, point: Point, simulate: bool) -> str:
+    """Return the file name in the cache for the outcome of a combination.
 
     Args:
-        subject: The subject of the exploration.
-        point: The combination.
-        simulate: Whether it is run, which makes the outcome depend on compilers and QEMU.
+        subject: The model and its options.
+        point: The combination of board, precision and goal.
+        simulate: Whether it runs in the simulator: then the outcome depends on the versions of compiler and QEMU.
     """
     board = load_board(point.board)
     tools: tuple[str, str | None] | None = None
@@ -51,7 +54,7 @@ def key_of(subject: Asked, point: Point, simulate: bool) -> str:
 
 
 def known(key: str, store: Store) -> Outcome | None:
-    """Return the stored outcome of a point; None if there is none or it is damaged."""
+    """Return the outcome that is cached under a key; None if there is none, or if the file is damaged."""
     try:
         data = store.read(key)
         return None if data is None else _ADAPTER.validate_json(data)
@@ -60,28 +63,30 @@ def known(key: str, store: Store) -> Outcome | None:
 
 
 def keep(outcome: Outcome, key: str, store: Store) -> None:
-    """Store the outcome of a point, unless a later attempt may succeed.
+    """Cache an outcome, unless it is a failure that a later attempt may not have (such as a missing compiler).
 
     Args:
         outcome: The outcome.
-        key: Its name in the store.
-        store: The store.
+        key: The file name that `outcome_cache_key` returns.
+        store: The cache.
     """
     if outcome.refusal is None or outcome.refusal.kind in _LASTING:
         store.keep(key, json.dumps(asdict(outcome)).encode())
 
 
 def measure(subject: Asked, point: Point, simulate: bool, store: Store) -> Outcome:
-    """Return the outcome of a point.
+    """Quantize, compile and perhaps simulate the model for one combination, and return its cost and accuracy.
 
-    Errors of quantization are raised. Those of the compilation are part of the outcome; options that conflict are found
-    before the model is quantized.
+    If the options conflict or the model cannot be compiled, the outcome has the reason.
 
     Args:
-        subject: The subject of the exploration.
-        point: The combination.
+        subject: The model and its options.
+        point: The combination of board, precision and goal.
         simulate: Whether to run it in the simulator.
-        store: The store with quantized models.
+        store: The cache of quantized models.
+
+    Raises:
+        McugenError: If the model cannot be quantized.
     """
     try:
         check_options(subject.for_goal(point.optimize), load_board(point.board))

@@ -7,16 +7,16 @@ from typing import Any
 
 from mcugen.explore.point import Outcome
 from mcugen.explore.search import Explored
-from mcugen.explore.text import cells_of, heading, verdict
+from mcugen.explore.text import figure_cells, heading, verdict
 from mcugen.reporting.cells import TableCell, number, words
 from mcugen.reporting.charts import PALETTE, Chart, chart, page
 from mcugen.reporting.figures import layer_title
 
 MAX_LAYERS = 6000
-"""Largest number of layers of all combinations whose bars are in the page; those of the front come first."""
+"""Largest number of layers, over all combinations, that the page shows as bars; the Pareto front comes first."""
 
 TABLE_HEADS = ("board", "precision", "goal", "accuracy", "ms", "RAM", "flash", "µJ", "front", "misses")
-"""Headings of the table."""
+"""Column headings of the page's table of combinations."""
 
 _AXES = (
     ("ram", "RAM, bytes"),
@@ -28,7 +28,7 @@ _AXES = (
 
 
 def explored_page(explored: Explored) -> str:
-    """Return the HTML page; equal results give equal bytes."""
+    """Return an HTML page with charts and a table of all combinations; equal results give equal bytes."""
     return page(
         "explore.html.j2",
         {"points": _points(explored)} if any(outcome.figures for outcome in explored.outcomes) else {},
@@ -45,7 +45,7 @@ def _row(explored: Explored, outcome: Outcome) -> list[TableCell]:
     values: list[float | None] = [None] * 5
     if figures is not None:
         values = [figures.accuracy, figures.ms, figures.ram, figures.flash, figures.microjoules]
-    texts = cells_of(explored, outcome)
+    texts = figure_cells(explored, outcome)
     remark = outcome.refusal.reason if outcome.refusal else ", ".join(explored.missed(outcome))
     names = map(words, (point.board, point.precision, point.optimize))
     front = words("yes" if outcome in explored.front else "")

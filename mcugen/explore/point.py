@@ -13,11 +13,14 @@ from mcugen.reporting.figures import Report
 
 @dataclass(frozen=True)
 class Point:
-    """A combination: `precision` is one of PRECISIONS or MIXED, `optimize` one of GOALS."""
+    """A combination of board, precision and optimization goal for which a model is compiled."""
 
     board: str
+    """Name of the board."""
     precision: str
+    """One of PRECISIONS, or MIXED."""
     optimize: str
+    """One of GOALS."""
 
     def __str__(self) -> str:
         return f"{self.board}, {self.precision}, {self.optimize}"
@@ -47,44 +50,50 @@ class PointFailure:
     kind: str
     """Name of the error's class (mcugen.core.errors)."""
     message: str
+    """The message of the error."""
 
     @property
     def reason(self) -> str:
-        """Return the message without its hint, since other combinations exist."""
+        """Return the error message without its hint, which would not help: other combinations may succeed."""
         return self.message.partition(" try: ")[0]
 
     @classmethod
     def of(cls, error: McugenError) -> PointFailure:
-        """Return the refusal that an error describes."""
+        """Return the failure that an error of the compilation describes."""
         return cls(type(error).__name__, shortened(str(error)))
 
 
 @dataclass(frozen=True)
 class Yardstick:
-    """The measure of accuracy: the metric's name, the float model's value, and the number of samples."""
+    """The measure of accuracy that all combinations share: a metric, and its value in float32."""
 
     metric: str
+    """Name of the metric."""
     float32: float
+    """The metric's value for the float model."""
     samples: int
+    """Number of samples."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result for a combination: figures and a report, or a refusal.
-
-    `simulated` says whether a run was requested.
-    """
+    """The result for a combination: figures and a report, or the reason why it could not be compiled."""
 
     point: Point
     figures: Figures | None
+    """Cost and accuracy; None after a failure."""
     report: Report | None
+    """The report of the compilation or of the run; None after a failure."""
     refusal: PointFailure | None
+    """The failure; None if the model was compiled."""
     yardstick: Yardstick | None
+    """The metric and its float32 value; None without samples."""
     simulated: bool
+    """Whether a run in the simulator was requested."""
 
 
 def finite(value: Any) -> Any:
-    """Return plain data for JSON that all programs read: infinite numbers become None."""
+    """Return a copy of JSON data with None for infinite numbers and NaN, which strict JSON does not allow."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -16,49 +16,50 @@ from mcugen.core.options import MIXED, CompileOptions
 from mcugen.driver.tasks import Judging, Quantizing
 from mcugen.evaluation.accuracy import judged, reals
 from mcugen.evaluation.samples import as_stored
-from mcugen.explore.fingerprint import fingerprint, text_or_file
+from mcugen.explore.fingerprint import file_named_by, fingerprint
 from mcugen.explore.point import Point, Yardstick
 from mcugen.hir.types import Array
 from mcugen.measurement.evaluate import metric_of, sample_endpoints
 
 CACHE_SCHEMA = 1
-"""Version of the cached files, increased when their meaning changes."""
+"""Version of the cached files' format; older files are ignored after it is increased."""
 
 QUANTIZING_BOARD = "host"
-"""Board for which a model is quantized unless its precision depends on the board."""
+"""Name of the board for which a model is quantized, except for mixed precision, which depends on the board."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The subject of an exploration: a model, and the options that all combinations share.
-
-    `quantizing` has the settings of each precision.
-    """
+    """The subject of an exploration: a model, and the options that all combinations share."""
 
     model: Path
+    """The ONNX file."""
     options: CompileOptions
+    """The options of all combinations; their goal is replaced by that of the combination."""
     quantizing: Mapping[str, Quantizing]
+    """How to quantize the model, by precision (PRECISIONS or MIXED)."""
     judging: Judging
+    """How to measure accuracy."""
 
     @property
     def samples(self) -> str | Path | Mapping[str, Array] | None:
-        """Return the samples to evaluate with: evaluation samples, else calibration samples."""
+        """Return the samples to measure accuracy with: evaluation samples, else calibration samples, else None."""
         calibrations = (q.calibration for q in self.quantizing.values() if q.calibration is not None)
         return self.judging.data if self.judging.data is not None else next(calibrations, None)
 
     @property
     def beside(self) -> list[Path]:
-        """Return the files of weights that belong to the model's file."""
+        """Return the external data files that lie beside the model's file, such as model.onnx_data."""
         return sorted(self.model.parent.glob(f"{self.model.name}*[.-_]data"))
 
     def for_goal(self, optimize: str) -> CompileOptions:
-        """Return the options for one goal; symbols are named after the model's file."""
+        """Return the options with one goal; C symbols are named after the model's file unless the user named them."""
         return replace(self.options, optimize=optimize, name=self.options.name or self.model.stem)
 
     def key(self, *more: object) -> str:
-        """Return the key of a result that depends on model, options, samples, mcugen itself, and `more`."""
+        """Return the cache key of a result that depends on model, options, samples, mcugen's code, and `more`."""
         options, judging = self.options, self.judging
-        texts = [text_or_file(text) for text in (options.input_pipeline, judging.metric)]
+        texts = [file_named_by(text) for text in (options.input_pipeline, judging.metric)]
         plugins = [Path(plugin) for plugin in options.plugins]
         return fingerprint(
             CACHE_SCHEMA, code_digest(), self.model, self.beside, options, plugins, judging, texts, *more
@@ -67,27 +68,34 @@ class Asked:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model of one precision: its file (the user's or a quantized one), and its accuracy in ONNX Runtime.
-
-    Without samples, there is no accuracy. Generated code computes the same integers.
-    """
+    """A model in one precision, which several combinations share, and its accuracy."""
 
     model: Path
+    """The file to compile: the user's, or the quantized one."""
     sha256: str
+    """Digest of the user's model."""
     described: str
+    """The quantization in words; "" if the model was not quantized."""
     notes: tuple[str, ...]
+    """Notes of the quantization for the report."""
     accuracy: float | None
+    """Value of the metric as ONNX Runtime computes it, equal to that of generated code; None without samples."""
     yardstick: Yardstick | None
+    """The metric and its float32 value; None without samples."""
     warnings: tuple[str, ...] = ()
+    """Warnings of the quantization for the report."""
 
 
 def prepared(subject: Asked, point: Point, store: Store) -> Prepared:
-    """Return the model in a point's precision, from the store or quantized now; errors of quantization are raised.
+    """Return the model in the precision of a combination, from the cache or quantized now.
 
     Args:
-        subject: The subject of the exploration.
-        point: The combination, whose precision counts.
-        store: The store with quantized models.
+        subject: The model and its options.
+        point: The combination; board and goal matter only for mixed precision.
+        store: The cache of quantized models.
+
+    Raises:
+        McugenError: If the model cannot be quantized.
     """
     board = point.board if point.precision == MIXED else QUANTIZING_BOARD
     quantizing = subject.quantizing[point.precision]

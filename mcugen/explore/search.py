@@ -17,13 +17,13 @@ from mcugen.core.errors import ConstraintError, UsageError
 from mcugen.distributed.sharing import ONLY_THIS_PROCESS, Workers
 from mcugen.evaluation.metrics import Metric, described
 from mcugen.explore.demands import Demands, Prices, front, vector
-from mcugen.explore.measure import keep, key_of, known, measure
+from mcugen.explore.measure import keep, known, measure, outcome_cache_key
 from mcugen.explore.point import Outcome, Point, Yardstick, finite
 from mcugen.explore.prepare import Asked
 from mcugen.quantization.quantize import Progress, no_progress
 
 MAX_RUNS = 120
-"""Default limit of simulated combinations."""
+"""Default largest number of combinations that are simulated; if there are more, only the most promising ones."""
 
 
 def combinations(boards: Sequence[str], precisions: Sequence[str], goals: Sequence[str]) -> list[Point]:
@@ -39,30 +39,34 @@ def combinations(boards: Sequence[str], precisions: Sequence[str], goals: Sequen
 
 @dataclass(frozen=True)
 class Explored:
-    """The outcomes of all combinations, in order, and what they are compared by."""
+    """The result of an exploration: the outcomes of all combinations, and the best of them."""
 
     model: str
+    """Name of the model."""
     outcomes: tuple[Outcome, ...]
+    """The outcomes in the order of the combinations."""
     demands: Demands
+    """The limits that combinations should keep to."""
     prices: Prices
+    """Prices of boards."""
 
     @property
     def yardstick(self) -> Yardstick | None:
-        """Return the measure of accuracy, which is the same for all."""
+        """Return the metric with its float32 value, which all outcomes share; None without samples."""
         return next((outcome.yardstick for outcome in self.outcomes if outcome.yardstick), None)
 
     @property
     def metric(self) -> Metric | None:
-        """Return the metric of accuracy, if known."""
+        """Return the metric of accuracy; None without samples."""
         return described(self.yardstick.metric) if self.yardstick else None
 
     @cached_property
     def boards(self) -> dict[str, Board]:
-        """Return the boards by the names in combinations."""
+        """Return the boards of all combinations by their names."""
         return {name: load_board(name) for name in dict.fromkeys(o.point.board for o in self.outcomes)}
 
     def missed(self, outcome: Outcome) -> list[str]:
-        """Return the names of the demands that a combination misses."""
+        """Return the names of the limits that an outcome exceeds, such as "RAM"."""
         float32 = self.yardstick.float32 if self.yardstick else None
         return self.demands.missed(outcome, self.boards[outcome.point.board], self.metric, float32)
 
@@ -78,7 +82,7 @@ class Explored:
 
     @cached_property
     def cheapest(self) -> Outcome | None:
-        """Return the fastest outcome on the cheapest board that meets the demands, or None."""
+        """Return the fastest outcome on the cheapest board with an outcome that meets all demands; None without any."""
 
         def cost(outcome: Outcome) -> tuple[float, ...]:
             return (*self.prices.rank(self.boards[outcome.point.board]), vector(outcome, self.metric)[1])
@@ -86,7 +90,11 @@ class Explored:
         return min(self.meeting, key=cost, default=None)
 
     def require(self) -> None:
-        """Raise ConstraintError, with the reason of the first refusal, if no combination meets the demands."""
+        """Check that some combination meets the demands.
+
+        Raises:
+            ConstraintError: If none does; it has the first failure, or else the names of the limits that were exceeded.
+        """
         if not self.meeting:
             refusals = [outcome.refusal.message for outcome in self.outcomes if outcome.refusal]
             problem = (
@@ -123,20 +131,32 @@ class Explored:
 
 @dataclass
 class Exploration:
-    """An exploration whose workers run the combinations that are not cached."""
+    """An exploration of combinations of board, precision and goal: `run` compiles and simulates them."""
 
     asked: Asked
+    """The model and its options."""
     points: Sequence[Point]
+    """The combinations to explore."""
     demands: Demands = field(default_factory=Demands)
+    """The limits that combinations should keep to."""
     prices: Prices = field(default_factory=Prices)
+    """Prices of boards."""
     simulate: bool = True
+    """Whether combinations run in the simulator; else their cost is estimated."""
     most_runs: int = MAX_RUNS
+    """Largest number of combinations that are simulated."""
     workers: Workers = ONLY_THIS_PROCESS
+    """The processes that compile and simulate."""
     store: Store = field(kw_only=True)
+    """The cache of outcomes and quantized models."""
     progress: Progress = no_progress
+    """Receives the number of finished combinations."""
 
     def run(self) -> Explored:
-        """Explore all points. If there are more than `most_runs`, estimate all of them and simulate the best."""
+        """Return the outcomes of all combinations, from the cache or computed now.
+
+        If there are more than `most_runs`, all are estimated and only those nearest to the Pareto front are simulated.
+        """
         if not self.simulate or len(self.points) <= self.most_runs:
             outcomes = self._outcomes(self.points, self.simulate)
         else:
@@ -161,7 +181,7 @@ class Exploration:
     def _outcomes(self, points: Sequence[Point], simulate: bool) -> dict[Point, Outcome]:
         """Return the outcome of each point, from the store or measured now."""
         task = "simulating" if simulate else "estimating"
-        keys = {point: key_of(self.asked, point, simulate) for point in points}
+        keys = {point: outcome_cache_key(self.asked, point, simulate) for point in points}
         outcomes = {p: outcome for p, key in keys.items() if (outcome := known(key, self.store)) is not None}
         missing = _spread([point for point in points if point not in outcomes])
         work = self._work(simulate)
@@ -194,7 +214,7 @@ def _measured_elsewhere(subject: Asked, _beside: Sequence[Path], simulate: bool,
         UsageError: If files or tools differ from those of the computer that sent the task.
     """
     point, key = task
-    if key_of(subject, point, simulate) != key:
+    if outcome_cache_key(subject, point, simulate) != key:
         rule = "files that options name in texts (boards, pipelines, metrics), compilers and QEMU must be the same"
         problem = f"others on {platform.node()} for {point}"
         raise UsageError(f"on the workers of a cluster {rule}", problem, "see them by: mcugen doctor")

@@ -15,10 +15,10 @@ from mcugen.explore.point import Figures, Outcome
 from mcugen.explore.search import Explored
 
 MAX_REFUSALS = 3
-"""Largest number of lines about combinations that could not be built."""
+"""Largest number of lines about combinations that could not be compiled."""
 
 FIGURE_COLUMNS = ("accuracy", "ms", "RAM", "flash", "µJ")
-"""Headings of the figures in the table."""
+"""Column headings of the figures in the table of combinations."""
 
 
 def print_explored(explored: Explored, console: Console, outcomes: Sequence[Outcome]) -> None:
@@ -41,7 +41,7 @@ def print_explored(explored: Explored, console: Console, outcomes: Sequence[Outc
         point = outcome.point
         missed = explored.missed(outcome)
         missed_text = [", ".join(missed)] * misses
-        cells = (point.board, point.precision, point.optimize, *cells_of(explored, outcome), *missed_text)
+        cells = (point.board, point.precision, point.optimize, *figure_cells(explored, outcome), *missed_text)
         table.add_row(*(escape(printable(cell)) for cell in cells), style="dim" if missed else None)
     console.print(table)
     for line in verdict(explored):
@@ -49,14 +49,17 @@ def print_explored(explored: Explored, console: Console, outcomes: Sequence[Outc
 
 
 def heading(explored: Explored) -> str:
-    """Return the title: what was explored, and the measure of accuracy."""
+    """Return the table's title: the model, the size of the Pareto front, and the accuracy metric with its samples."""
     yardstick, metric = explored.yardstick, explored.metric
     by = f", {metric.title} on {yardstick.samples} samples" if metric and yardstick else ""
     return f"{explored.model}: {len(explored.front)} of {len(explored.outcomes)} combinations on the Pareto front{by}"
 
 
-def cells_of(explored: Explored, outcome: Outcome) -> list[str]:
-    """Return a text for each of FIGURE_COLUMNS; "≥" marks lower bounds, "≈" times that were not simulated."""
+def figure_cells(explored: Explored, outcome: Outcome) -> list[str]:
+    """Return the cells of an outcome for FIGURE_COLUMNS; all are empty if it has no figures.
+
+    "≥" marks times and energies that are lower bounds, "≈" those that were not simulated.
+    """
     figures, metric = outcome.figures, explored.metric
     if figures is None:
         return [""] * len(FIGURE_COLUMNS)
@@ -97,6 +100,6 @@ def _refused(explored: Explored) -> list[str]:
 
 
 def summary(figures: Figures) -> str:
-    """Return time, RAM and flash in one line."""
+    """Return the time per call, RAM and flash as one phrase."""
     time = "" if figures.ms is None else f"{'at least ' * figures.by_instructions}{_three(figures.ms)} ms, "
     return f"{time}{figures.ram:,} bytes of RAM, {figures.flash:,} of flash"
