@@ -11,6 +11,7 @@ from mcugen.search.trace import SearchTrace
 
 @dataclass
 class CompilationTrace(Trace):
-    """The trace of the passes and, if one is given, the trace of the program search."""
+    """A record of what the passes do to the graph and, on request, of the candidates of the program search."""
 
     search: SearchTrace | None = None
+    """Records the candidates of the program search; None if they are not to be recorded."""

@@ -36,17 +36,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompiledModel:
-    """A compiled model: both intermediate representations, the C files, and ways to run them."""
+    """The result of a compilation: the optimized graph, the program, the C files, and ways to run them."""
 
     model: onnx.ModelProto
     """The checked model: opset converted, functions inlined, symbolic dimensions still free."""
     given: onnx.ModelProto
     """The model as the user gave it, or as it was written when it was quantized."""
     board: Board
+    """The board as the user named it."""
     graph: Graph
+    """The optimized graph (high-level intermediate representation)."""
     program: Program
+    """The planned program (low-level intermediate representation)."""
     report: Report
+    """The report, without figures that only a run yields."""
     options: CompileOptions
+    """The options of the compilation, with the placement that the search added."""
     draft: Draft
     """The data from which the C files are rendered."""
     quantization: Quantization | None = None
@@ -56,18 +61,28 @@ class CompiledModel:
 
     @cached_property
     def bundle(self) -> Bundle:
-        """Return the C files, rendered on first use, as comparisons of models do not need them."""
+        """Return the C files; they are rendered on first use, since a comparison of models does not need them."""
         return self.given_bundle or render(self.draft)
 
     def write(self, folder: str | Path) -> Path:
-        """Write the C files. An earlier result in the folder is replaced completely or left untouched."""
+        """Write the C files to a folder and return its path.
+
+        An earlier result in the folder is replaced completely or, if writing fails, left untouched.
+        """
         return write_folder(self.bundle, Path(folder))
 
     def run(self, inputs: Mapping[str, Array], *, sanitize: bool = False) -> dict[str, Array]:
-        """Return the outputs of the generated code for arrays with a leading axis of samples.
+        """Run the generated code on several samples, and return its outputs by name.
 
         The code is built with the host compiler (board `host`), or cross-compiled and run in QEMU. A size that was
         given as a range follows from the shapes of the arrays.
+
+        Args:
+            inputs: The inputs by name, each with a leading axis of samples.
+            sanitize: Whether to build with the compiler's sanitizers.
+
+        Returns:
+            The outputs by name, each with a leading axis of samples.
 
         Raises:
             UsageError: If outputs of the samples differ in shape. Also if the arrays do not have the types and shapes
@@ -84,21 +99,35 @@ class CompiledModel:
 
     @property
     def given_inputs(self) -> CompiledModel:
-        """Return the model without its input pipeline, to run on inputs as they are."""
+        """Return the model without its input pipeline: it takes the model's own inputs instead of raw data."""
         return replace(self, given_bundle=replace(self.bundle, input_code=None))
 
     def reference(
         self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None = None
     ) -> list[dict[str, Array]]:
-        """Return the outputs for each sample, computed by another program: those of `reference_run`."""
+        """Return the outputs for each sample as another program (such as ONNX Runtime) computes them.
+
+        See `reference_run`, which also names that program.
+
+        Args:
+            samples: The inputs by name, for each sample.
+            progress: Receives the number of finished samples.
+        """
         return self.reference_run(samples, progress).outputs
 
     def reference_run(
         self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None = None
     ) -> OracleRun:
-        """Compute the outputs for each sample by another program, from the model as the user gave it.
+        """Compute reference outputs for each sample with another program, from the model as the user gave it.
 
         Where no other program runs the model (operators of a plug-in, training), mcugen's numpy code does.
+
+        Args:
+            samples: The inputs by name, for each sample.
+            progress: Receives the number of finished samples.
+
+        Returns:
+            The outputs, the name of the program that computed them, and a note if it is mcugen's own code.
         """
         if self.graph.lesson is not None:
             note = "compared with mcugen's own numpy code: no other program computes a model that learns"
@@ -131,7 +160,7 @@ class CompiledModel:
 
     @property
     def first_states(self) -> dict[str, Array]:
-        """Return the initial values of the inputs that hold states."""
+        """Return the initial values of the inputs that hold states between calls, by input name."""
         return {v.name: first_state(self.graph, v) for v in self.graph.inputs if v.name in self.options.states.values()}
 
     def interpret(self, sample: Mapping[str, Array]) -> dict[str, Array]:
@@ -170,15 +199,15 @@ class CompiledModel:
         sanitize: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> Execution:
-        """Run samples, linked with the options' library, and measure; see mcugen.simulation.
+        """Run the generated code on samples, natively or in QEMU, and return its outputs and measurements.
 
         Args:
             samples: Inputs by name, for each call.
-            measure: Whether to measure instructions, stack and sizes.
-            per_layer: Whether to measure each layer.
-            cycles: Whether to estimate cycles.
-            wait_states: Wait states of flash, instead of the board's.
-            sanitize: Whether to build with sanitizers.
+            measure: Whether to measure instructions, stack and sizes of code and data.
+            per_layer: Whether to measure each layer too.
+            cycles: Whether to estimate cycles from the executed instructions.
+            wait_states: Wait states of flash, in place of the board's.
+            sanitize: Whether to build with the compiler's sanitizers.
             progress: Receives the number of finished samples.
         """
         from mcugen.simulation import Setup, simulate
@@ -196,7 +225,7 @@ class CompiledModel:
 
 
 def stack_samples(outputs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Return one array per output, with a leading axis of samples.
+    """Return the outputs of several samples as one array per output name, with a leading axis of samples.
 
     Raises:
         UsageError: If the shapes of an output differ.

@@ -41,7 +41,7 @@ from mcugen.reporting.basis import Basis
 from mcugen.reporting.figures import InputFigures, Report, describe, memory_use
 
 ModelSource: TypeAlias = str | Path | onnx.ModelProto | Quantization
-"""A file, a loaded model, or a quantized one."""
+"""A model to compile: the path of an ONNX file, an ONNX model in memory, or a model that mcugen quantized."""
 
 
 def compile_model(
@@ -53,10 +53,10 @@ def compile_model(
     """Compile an ONNX model, or a quantized one, for a board, without writing files.
 
     Args:
-        model: A file, a loaded model, or a quantized one.
+        model: The path of an ONNX file, an ONNX model in memory, or a model that mcugen quantized.
         board: The board or its name.
         options: The options of the compilation; the defaults if None.
-        trace: Records what the passes and, if it asks for that, the program search do.
+        trace: Records what the passes do and, if `trace.search` is set, the candidates of the program search.
 
     Raises:
         McugenError: One of the errors of mcugen.core.errors.

@@ -9,7 +9,7 @@ import numpy as np
 
 from mcugen.core.errors import shortened
 from mcugen.core.options import AUTO_PLACE
-from mcugen.driver.option_checks import copy_ahead_refusal
+from mcugen.driver.option_checks import explain_no_copy_ahead
 from mcugen.driver.results import CompilationResults
 from mcugen.evaluation.layers import precision_lines
 from mcugen.hir.graph import Graph
@@ -27,7 +27,10 @@ _NUM_NAMED = 3
 
 
 def notes_of(results: CompilationResults) -> list[str]:
-    """Return all notes of a compilation: on the model, then on the program, then hints to options."""
+    """Return all notes of a compilation for its report, each a sentence for the user.
+
+    They are on the model, on the program, and on options that would save time or memory.
+    """
     graph, quantization = results.graph, results.quantization
     return [
         *graph.notes,
@@ -224,7 +227,7 @@ def _hints(results: CompilationResults) -> list[str]:
     """Return hints to options that the user did not set."""
     candidate, board, options = results.search.fit.chosen, results.target, results.requested
     hints = hint_of_places(candidate, board, options, results.placement)
-    if copy_ahead_refusal(options, board) is None:
+    if explain_no_copy_ahead(options, board) is None:
         hints += hint_of_copies_ahead(candidate, board, options)
     return [*hints, *hint_of_integer_io(results.program, options), *hint_of_types(results.graph, options)]
 

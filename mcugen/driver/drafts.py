@@ -29,10 +29,10 @@ from mcugen.quantization.quantize import Quantization
 
 
 def draft_program(model: Quantization, board: Board, options: CompileOptions) -> tuple[Graph, Program]:
-    """Return the optimized graph and a planned program, to estimate what models cost.
+    """Return the optimized graph and a program without a search, for quick estimates of a quantized model's cost.
 
-    The program runs layer by layer with the kernels that serve the goal. It is not fitted to the board, which would
-    take several times as long.
+    The program has a memory plan and runs layer by layer, with the kernels that serve the goal. It may exceed the
+    memory of the board, as a search for a program that fits would take several times as long.
 
     Args:
         model: The quantized model.
@@ -43,7 +43,7 @@ def draft_program(model: Quantization, board: Board, options: CompileOptions) ->
 
 
 def draft_float_program(source: LoadedModel, board: Board, options: CompileOptions) -> Program:
-    """Return a planned program like that of `draft_program` for a model that is not quantized.
+    """Return a program without a search, as `draft_program` does, for a model that is not quantized.
 
     Args:
         source: The float model.
@@ -63,7 +63,9 @@ def _draft(source: LoadedModel, board: Board, options: CompileOptions) -> tuple[
 
 
 def bundle_of(program: Program, board: Board, options: CompileOptions) -> Bundle:
-    """Return the C files of a planned program without a model, with a self-test that expects nothing in particular.
+    """Return the C files of a planned program that belongs to no model, for measurements.
+
+    Its self-test has zeros as inputs and as expected outputs, so that the program can be linked.
 
     Args:
         program: The planned program.

@@ -32,17 +32,20 @@ from mcugen.search.objective import Budget
 
 
 def resolve_goal(options: CompileOptions) -> CompileOptions:
-    """Return the options with the goal THROUGHPUT replaced by the goal and the option that it stands for."""
+    """Return the options with `--optimize throughput` replaced by what it means.
+
+    That is the goal `balanced` and the option `throughput`; other options are returned as they are.
+    """
     if options.optimize != THROUGHPUT:
         return options
     return replace(options, optimize=GOALS[0], throughput=True)
 
 
 def check_options(options: CompileOptions, board: Board) -> None:
-    """Check everything that follows from the options and the board alone.
+    """Check that all options are valid, possible on the board and compatible, before a model is loaded.
 
     Raises:
-        UsageError: An option is invalid or impossible on the board, or options exclude each other.
+        UsageError: If an option is invalid or impossible on the board, or if options exclude each other.
     """
     options = resolve_goal(options)
     _check_values(options)
@@ -52,15 +55,15 @@ def check_options(options: CompileOptions, board: Board) -> None:
     require_compatible(options)
     _check_places(options, board)
     _check_tools(options, board)
-    if options.copy_ahead and (refusal := copy_ahead_refusal(options, board)) is not None:
+    if options.copy_ahead and (refusal := explain_no_copy_ahead(options, board)) is not None:
         raise refusal
 
 
 def check_teaching(teaching: Teaching, options: CompileOptions) -> None:
-    """Check that a model learns with these options, and how.
+    """Check the settings to train a model on samples: the options must say what is trained.
 
     Raises:
-        UsageError: It does not, or the learning rate is invalid.
+        UsageError: If no part of the model is trained on the device, or if the learning rate is not positive.
     """
     if options.training is None:
         raise UsageError("--lesson is for models that learn", "no --train", "say what is trained: --train last:1")
@@ -68,8 +71,11 @@ def check_teaching(teaching: Teaching, options: CompileOptions) -> None:
         raise UsageError("--rate must be a positive number", str(teaching.rate))
 
 
-def copy_ahead_refusal(options: CompileOptions, board: Board) -> UsageError | None:
-    """Return an error if no copy can run while the CPU computes, or if a run could leave one unfinished."""
+def explain_no_copy_ahead(options: CompileOptions, board: Board) -> UsageError | None:
+    """Return the reason why --copy-ahead (DMA copies weights while the CPU computes) is impossible, or None.
+
+    Reasons are another option, a memory that no DMA controller reads, and an arena behind a data cache.
+    """
     conflict = COPY_AHEAD.error(options)
     if conflict is not None:
         return conflict

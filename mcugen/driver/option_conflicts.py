@@ -10,7 +10,9 @@ from mcugen.core.errors import UsageError
 from mcugen.core.options import OWN, RUNNING, CompileOptions
 
 RANGES, FILE, FIRMWARE = "a range of sizes (--dim)", "a file of weights", "weights in the firmware"
+"""Names, in messages, of settings that no single flag stands for: a range of sizes, and where weights are stored."""
 DEADLINE = "a deadline (--max-cycles, --max-latency)"
+"""Name, in messages, of a limit on the time of a call."""
 
 USES: Mapping[str, Callable[[CompileOptions], bool]] = {
     "--check-parameters": lambda o: o.check_parameters,
@@ -41,20 +43,27 @@ USES: Mapping[str, Callable[[CompileOptions], bool]] = {
     FILE: lambda o: o.weights_in_file,
     FIRMWARE: lambda o: not o.weights_in_file,
 }
-"""Whether options have an effect, by the name that messages give them."""
+"""Tells for each option or setting, by its name in messages, whether it is in use in a set of options."""
 
 
 @dataclass(frozen=True)
 class Conflict:
-    """An option that excludes others, all by their names in USES, with the rule and the remedy of the message."""
+    """An option that cannot be used together with certain others, and the message that says so."""
 
     option: str
+    """The option, by its name in USES."""
     others: tuple[str, ...]
+    """The options that it excludes, by their names in USES."""
     rule: str
+    """First part of the message: why they exclude each other."""
     remedy: str = "leave one out"
+    """Last part of the message: what to do."""
 
     def error(self, options: CompileOptions) -> UsageError | None:
-        """Return the error that names the first of the other options in use; None if there is none."""
+        """Return the error that names the first of `others` that is in use; None if none is.
+
+        The method does not check whether `option` itself is in use.
+        """
         other = next((other for other in self.others if USES[other](options)), None)
         return None if other is None else UsageError(self.rule, other, self.remedy)
 
@@ -63,6 +72,7 @@ class Conflict:
 # A row has an option, the others that it excludes, and the rule; a remedy where it is not to leave one of them out.
 COPY_AHEAD = Conflict("--copy-ahead", ("--steps", "--train", "--weights-reader", "--optimize flash", RANGES),
                       "--copy-ahead does not go together with everything")
+"""The options that --copy-ahead excludes; it is in CONFLICTS too."""
 CONFLICTS = (
     Conflict("--weights-reader", ("--stream-input", "--optimize ram"),
              "with --weights-reader layers are computed one after the other"),
@@ -92,7 +102,7 @@ CONFLICTS = (
              "--tune measures one kernel after the other"),
     COPY_AHEAD,
 )
-"""All conflicts, in the order in which they are looked for."""
+"""All options that exclude others, in the order in which they are checked."""
 # fmt: on
 
 
@@ -100,7 +110,7 @@ def require_compatible(options: CompileOptions) -> None:
     """Check that no options exclude each other.
 
     Raises:
-        UsageError: Two options do; the message is of the first conflict in the table.
+        UsageError: If two options in use exclude each other; the message is that of the first conflict in CONFLICTS.
     """
     for conflict in CONFLICTS:
         error = conflict.error(options) if USES[conflict.option](options) else None

@@ -25,27 +25,31 @@ from mcugen.quantization.profile import Profile
 from mcugen.quantization.quantize import Sample, quantizer
 from mcugen.quantization.scheme import Scheme
 
-DRAFT_SAMPLES = 4
-"""Number of samples by which a draft is quantized."""
+NUM_DRAFT_SAMPLES = 4
+"""Number of calibration samples with which a model is quantized to estimate the bytes of its weights."""
 CERTAIN_WEIGHTS_SHARE = 0.9
-"""Share of a draft's weights that is certain: with the final ranges, more channels may be constant."""
+"""Share of the weight bytes of a model quantized with few samples that the final model surely has.
+
+With all samples, more channels may turn out to be constant and need no weights.
+"""
 _NAMED = 3
 
 
 @dataclass(frozen=True)
 class WeightBudget:
-    """The bytes available for weights, and the rule that limits them."""
+    """A limit on the bytes of weights, and its text for messages."""
 
     rule: str
+    """The limit as a sentence for messages: "the weights must fit --max-flash 20,000"."""
     size: int
+    """The limit in bytes."""
 
 
 def min_weight_bytes(graph: Graph, options: CompileOptions) -> int:
-    """Return a lower bound of the bytes of an optimized graph's weights, whatever the kernels.
+    """Return a lower bound of the bytes that the weights of an optimized graph take with any choice of kernels.
 
-    The bound counts the factors of layers, which no kernel stores in fewer bytes. Arrays with the same elements in any
-    order count once, and int8 counts half where a library may pack two into a byte. Unused constants, also those of
-    constant channels, are gone by now.
+    The bound counts the largest constant of each layer with multiply-accumulates, without biases. Arrays with the same
+    elements in any order count once. Weights count half where kernels may store them in half as many bytes.
     """
     alike = {np.sort(v.data, axis=None).tobytes(): v for v in _weights(graph) if v.data is not None}
     return sum(_nbytes(v, options) for v in alike.values())
@@ -81,8 +85,8 @@ def require_room_quantized(
 ) -> None:
     """Raise DoesNotFitError if a model to be quantized cannot fit the board's flash or --max-flash.
 
-    A draft, quantized with few samples, decides that. It is made only if the weights are too many at a byte each: most
-    channels may be constant, and then are not stored.
+    To decide that, the model is quantized with few samples. That is done only if the weights do not fit at one byte
+    each: even then the model may fit, since constant channels are not stored.
 
     Args:
         source: The loaded model.
@@ -92,14 +96,14 @@ def require_room_quantized(
         profile: An earlier profile, if any.
         board: The board with its memories.
         options: The options of the compilation.
-        precisions: Fixed precisions by layer; weights of other layers may become as narrow as possible. None means that
-            the scheme fixes all precisions.
+        precisions: Precisions that the user fixed, by layer; weights of other layers may have as few bits as possible.
+            None means that the scheme fixes all precisions.
     """
     room = _room(board, options)
     if sum(v.type.count for v in _weights(model.graph)) // (1 + (options.family != OWN)) <= room.size:
         return
     quick = replace(scheme, method="minmax", correct_bias=False, optimize_rounding=False)
-    maker = quantizer(source, model, quick, samples[:DRAFT_SAMPLES], profile)
+    maker = quantizer(source, model, quick, samples[:NUM_DRAFT_SAMPLES], profile)
     draft = maker.quantize() if precisions is None else maker.draft(maker.narrowest(precisions))
     graph = import_model(draft.proto, "draft", registry=source.registry)
     optimize(graph)

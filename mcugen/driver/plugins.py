@@ -27,9 +27,10 @@ _KERNELS = "kernels"
 
 
 def registry_of(files: Sequence[str | Path]) -> Registry:
-    """Return mcugen's operators and those that Python files register by `@onnx_operator`.
+    """Return the registry of mcugen's own ONNX operators and of those that plug-in files register.
 
-    Templates of their kernels are the files `kernels/<name>.c.j2` beside them.
+    A plug-in is a Python file that marks operators by `@onnx_operator`. Templates of its kernels are the files
+    `kernels/<name>.c.j2` in the folder of the plug-in.
 
     Raises:
         UsageError: If a file cannot be run, or registers no operator or a known one. Also if a kernel disagrees with
@@ -95,7 +96,7 @@ def _disagreements(module: ModuleType, folder: Path) -> list[str]:
 
 
 def load_function(file: str | Path, name: str) -> Callable[..., Any]:
-    """Run a Python file and return its function of that name.
+    """Run a Python file of the user, and return the function that it defines by the given name.
 
     Raises:
         UsageError: If the file does not run or has no such function.

@@ -28,12 +28,14 @@ from mcugen.search.trace import SearchTrace
 def search_program(
     graph: Graph, variants: Variants, symbols: Sequence[Symbol], board: Board, trace: SearchTrace | None
 ) -> SearchResult:
-    """Search the program for the target; where only code size decides, candidates are compiled for the board.
+    """Search the program that serves the goal best and fits the board.
+
+    Candidates are compiled for the board where only the real size of the code can tell whether they fit.
 
     Args:
         graph: The optimized graph.
         variants: The model with its options and target.
-        symbols: Its symbolic sizes; there are no alternatives to the program for all of these.
+        symbols: Its symbolic sizes. If there are any, one program serves all sizes, and nothing is searched.
         board: The board as the user named it.
         trace: Records the candidates, if given.
     """
@@ -46,7 +48,10 @@ def search_program(
 
 
 def measure_code_bytes(program: Program, board: Board, options: CompileOptions) -> int | None:
-    """Return the bytes of a program's code as built for the board, or None where no compiler is available."""
+    """Return the bytes of a program's code as the board's compiler builds it.
+
+    None if there is no such compiler, or if the program cannot be built.
+    """
     from mcugen.simulation.simulation import linked_sizes, roots_of
 
     if not board.qemu:
@@ -61,11 +66,13 @@ def measure_code_bytes(program: Program, board: Board, options: CompileOptions) 
 
 
 def place_program(search: SearchResult, options: CompileOptions) -> Placement:
-    """Return the memories of the searched program; an arena in several memories is planned anew.
+    """Choose the memories of the board in which arena, state and weights of the program lie.
+
+    If the arena needs several memories, the program's memory plan is replaced by one for these.
 
     Raises:
-        DoesNotFitError: The memories are too small.
-        UsageError: Functions that check the arena would have to check several.
+        DoesNotFitError: If the memories are too small.
+        UsageError: If --checked-arena is set and the arena lies in several memories.
     """
     program, max_spilled = search.fit.program, _max_spilled_bytes(search.fit, options)
     placement = place(program, search.board, options.place, most_spilled=max_spilled)

@@ -24,6 +24,7 @@ class CompilationResults:
     """The results of the stages of one compilation."""
 
     source: LoadedModel
+    """The model as loaded."""
     quantization: Quantization | None
     """How the model was quantized, if mcugen did it."""
     board: Board
@@ -37,6 +38,7 @@ class CompilationResults:
     search: SearchResult
     """The program as searched."""
     placement: Placement
+    """The memories in which arena, state and weights lie."""
     feed: Feed | None
     """The pipeline that computes the input from raw data, if there is one."""
 
@@ -52,10 +54,10 @@ class CompilationResults:
 
     @cached_property
     def fit(self) -> Fit:
-        """Return the program with what it uses as placed.
+        """Return the result of the search with the RAM and flash that the program takes in its memories.
 
         Raises:
-            DoesNotFitError: The placed program exceeds the budget or the board.
+            DoesNotFitError: If the placed program exceeds the budget or the board.
         """
         return self.search.fit.placed(self.target, self.options)
 
@@ -67,15 +69,17 @@ class CompilationResults:
 
     @property
     def weights_file(self) -> WeightsFile | None:
-        """Return how weights are stored in a file, or None if they are part of the code."""
+        """Return the form of the file in which weights are stored, or None if they are part of the C code."""
         return WeightsFile.requested(self.options)
 
     @cached_property
     def cached_cores(self) -> tuple[bool, bool]:
-        """Return for each of two unlike cores whether it has a data cache before the arena; equal cores share theirs.
+        """Return whether the first and the second core, if of different kinds, access the arena through a data cache.
+
+        Both are False for a single core and for two equal cores, which share a cache.
 
         Raises:
-            UsageError: The second core cannot access the arena.
+            UsageError: If the second core cannot access the arena.
         """
         if self.options.cores == 1:
             return False, False

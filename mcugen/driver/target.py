@@ -13,7 +13,11 @@ from mcugen.memory.place import memory_of_weights
 
 
 def target_of(board: Board, options: CompileOptions) -> Board:
-    """Return the board with the tuning flags of the options as features."""
+    """Return the board with tuning flags added to its CPU features, as kernels of a model see it.
+
+    The flags follow from the options (goal, updatable weights, checked indices, float16 weights) and from the speed of
+    the memory of the weights.
+    """
     flags = {UPDATABLE: options.updatable, CHECKED: options.checked_indices, HALVES: options.float16_weights}
     requested = frozenset(flag for flag, is_set in flags.items() if is_set)
     tuned = tuning_flags(board, memory_of_weights(board, options.place), options.optimize)
@@ -21,6 +25,6 @@ def target_of(board: Board, options: CompileOptions) -> Board:
 
 
 def features_of_cores(board: Board, options: CompileOptions) -> frozenset[str]:
-    """Return the features of all CPUs that the code is built for."""
+    """Return the CPU features of the board and, if the options use a second core of another kind, of that core."""
     other = board.other_kind if options.cores > 1 else None
     return board.features | other.features if other else board.features

@@ -21,10 +21,14 @@ if TYPE_CHECKING:
 class Quantizing:
     """Settings to quantize a float model, if it is quantized at all.
 
-    `precision` is one of PRECISIONS or FEW_BITS, or MIXED. "" stands for int8 if there are samples, a `profile` of
-    earlier samples, or `synthetic` ones (LOW..HIGH or STATISTICS), else for float32. `calibration` names the samples: a
-    file, a folder, or arrays. `preprocess` is applied to each sample first (see mcugen.evaluation.preprocess). `scheme`
-    has further settings (see mcugen.quantization.scheme).
+    Attributes:
+        precision: One of PRECISIONS or FEW_BITS, or MIXED. "" stands for int8 if there are samples of any kind, else
+            for float32.
+        calibration: The samples to quantize with: a file, a folder, or arrays by input name.
+        profile: File of statistics that earlier samples gave (`mcugen profile`), in place of samples.
+        preprocess: What is applied to each sample first (see mcugen.evaluation.preprocess).
+        scheme: Further settings (see mcugen.quantization.scheme).
+        synthetic: LOW..HIGH for random samples, or MATCH_STATISTICS for samples made from the model alone.
 
     Raises:
         UsageError: If the settings contradict each other.
@@ -64,27 +68,31 @@ class Quantizing:
 
     @property
     def activations(self) -> str:
-        """Return the element type of activations (a DType) of layers without a precision of their own."""
+        """Return the name of the activations' DType, for layers without a precision of their own."""
         return PRECISIONS.get(self.precision, "int8")
 
     @property
     def weights(self) -> str:
-        """Return the element type of weights (a DType), for layers that support it."""
+        """Return the name of the weights' DType, for layers that support it."""
         return "int4" if self.precision in FEW_BITS else "int8"
 
     @property
     def group(self) -> int:
-        """Return how many inputs share a scale of 4-bit weights; 0 means all."""
+        """Return the number of inputs of a layer whose 4-bit weights share a scale; 0 means all inputs."""
         return FEW_BITS.get(self.precision, 0)
 
 
 @dataclass(frozen=True)
 class Judging:
-    """Settings to judge a model: the samples (`data`: a file, a folder, or arrays), the metric, and the limits.
+    """Settings to measure the accuracy of a model, and the limits that mixed precision must keep to.
 
-    `metric` is one of METRICS, or FILE.py:FUNCTION; "" is top1 if there are labels, else sqnr. Mixed precisions must
-    keep to `max_drop` (percentage points) and `min_sqnr` (dB), with weights of at most the share `max_weights` of their
-    bytes as int8.
+    Attributes:
+        data: The samples: a file, a folder, or arrays by name.
+        pixel_scale: Factor by which raw pixels of images are multiplied for a float input.
+        metric: One of METRICS, or FILE.py:FUNCTION; "" is top1 if there are labels, else sqnr.
+        max_drop: Largest loss of the metric against float32, in percentage points for shares; None if not limited.
+        min_sqnr: Least SQNR of the outputs in dB; None if not limited.
+        max_weights: Largest size of the weights, as a share (0 to 1) of their bytes in int8; None if not limited.
     """
 
     data: str | Path | Mapping[str, npt.NDArray[Any]] | None = None
@@ -97,7 +105,13 @@ class Judging:
 
 @dataclass(frozen=True)
 class Teaching:
-    """Settings to train a model: a file of labelled samples, in its order, epochs, and the learning rate."""
+    """Settings to train the generated code on samples.
+
+    Attributes:
+        lesson: File of labelled samples, which are learned in its order.
+        rate: Learning rate.
+        epochs: Number of passes over the samples.
+    """
 
     lesson: Path
     rate: float = 0.01

@@ -15,9 +15,10 @@ Compile = Callable[[CompileOptions], CompiledModel]
 
 
 def compile_with_trained_weights(options: CompileOptions, compile_once: Compile) -> CompiledModel:
-    """Return the model compiled with trained weights in float32, or in int8 if that alone fits, with a note.
+    """Compile a model with trainable weights in float32, or in int8 if float32 does not fit the board.
 
-    Options without such a choice are compiled as they are.
+    The choice is made for models that are trained on the device, unless the options fix the type of weights; other
+    models are compiled once. A note in the report names the change to int8.
 
     Args:
         options: The options of the compilation.

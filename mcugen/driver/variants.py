@@ -32,23 +32,28 @@ from mcugen.search.objective import Budget
 from mcugen.search.plan import BuiltProgram, ProgramCandidate
 
 MAX_SIZE = 4096
-"""Largest size in a range, as every size of the range is examined."""
+"""Largest size that --dim NAME=LOW..HIGH accepts, as the model is imported for every size of the range."""
 
 NUM_SEEDS = 8
-"""Number of random samples that are tried for the self-test of a model that computes sizes."""
+"""Largest number of random samples that are tried for a self-test until all sizes that the model computes exceed 0."""
 
 
 @dataclass(frozen=True)
 class Variants:
-    """A model that can be built for any sizes of its symbols."""
+    """A model with symbolic sizes, which can be imported and compiled for any of these sizes."""
 
     model: onnx.ModelProto
     name: str
+    """Name of the model in C symbols."""
     options: CompileOptions
     board: Board
+    """The board with tuning flags among its CPU features."""
 
     def graph(self, sizes: Sizes) -> Graph:
-        """Return the imported graph; symbols of the model itself without a size are as large as possible."""
+        """Import the model for given sizes, by symbol, and return its graph.
+
+        Sizes that the model computes are as large as possible unless they are given.
+        """
         ranged_sizes = {key: size for key, size in sizes.items() if key in self.options.ranges}
         computed = {key: size for key, size in sizes.items() if key not in ranged_sizes}
         dims, registry = self.options.fixed_dims | ranged_sizes, registry_of(self.options.plugins)
@@ -65,17 +70,17 @@ class Variants:
         return graph
 
     def symbols(self, graph: Graph) -> list[Symbol]:
-        """Return the symbols of the command line, then those that the model computes."""
+        """Return the symbolic sizes: those given as ranges by --dim, then those that the model itself computes."""
         ranged = [Symbol(key, low, high) for key, (low, high) in self.options.ranges.items()]
         return ranged + [Symbol(key, 0, s.high, size_output(key)) for key, s in (graph.sizes or {}).items()]
 
     def program(self, symbols: Sequence[Symbol]) -> Fit:
-        """Return the program for all sizes of the symbols, of which there is at least one.
+        """Return the one program that works for all sizes of the symbols, as a search result.
 
-        There are no alternatives, since few kernels work for every size.
+        There must be at least one symbol. No alternatives are tried, since few kernels work for every size.
 
         Raises:
-            DoesNotFitError: If it exceeds the budget.
+            DoesNotFitError: If the program exceeds the budget or the board.
         """
         program = plan_program(merge_sizes(symbols, self._at))
         built = BuiltProgram(program)
@@ -91,7 +96,7 @@ class Variants:
         return _Variant(graph, shapes, {name: value.type.shape for name, value in outputs}, self)
 
     def sample(self, graph: Graph, symbols: Sequence[Symbol], program: Program) -> Sample:
-        """Return the sample of the self-test, with the largest sizes.
+        """Return the inputs and expected outputs of the self-test, with the largest sizes.
 
         Args:
             graph: The optimized graph for these sizes.
@@ -116,7 +121,7 @@ class Variants:
     def settle_sizes(
         self, symbols: Sequence[Symbol], sizes: Sizes, run: Callable[[Graph], Mapping[str, Array]]
     ) -> Graph:
-        """Return the optimized graph for given sizes, with the sizes that the model computes.
+        """Return the optimized graph for given sizes and for the sizes that the model then computes.
 
         Args:
             symbols: The symbols of the model.
@@ -154,7 +159,11 @@ class _Variant:
 
 
 def check_ranges(ranges: Mapping[str, tuple[int, int]]) -> None:
-    """Raise UsageError for ranges that no size can have, or that are too long."""
+    """Check the ranges of sizes that --dim gives, by symbol, each as its least and largest size.
+
+    Raises:
+        UsageError: If a range is empty, or is not within 1 to MAX_SIZE.
+    """
     for key, (low, high) in ranges.items():
         if not 1 <= low <= high <= MAX_SIZE:
             rule = f"--dim NAME=LOW..HIGH must be a range of sizes from 1 to {MAX_SIZE}"
@@ -162,7 +171,11 @@ def check_ranges(ranges: Mapping[str, tuple[int, int]]) -> None:
 
 
 def check_states(graph: Graph, states: Mapping[str, str]) -> None:
-    """Raise UsageError unless each state is an output with the type of an input of its own."""
+    """Check that each state names an output and the input that takes its value in the next call.
+
+    Raises:
+        UsageError: If a name is unknown, an input takes two outputs, or the types of output and input differ.
+    """
     outputs = dict(zip(graph.output_names, graph.outputs, strict=True))
     inputs = {v.name: v for v in graph.inputs}
     for output, state_input in states.items():
