@@ -57,7 +57,7 @@ def program(
 
 
 CODE, REPORTS, MODELS, BOARDS = "Models to code", "Reports", "Models", "Boards and this computer"
-"""Titles of the groups of commands in `mcugen --help`."""
+"""Titles of the groups of commands in `mcugen --help`: code generation, reports, model files, and boards."""
 
 app.command(cls=FirstCommand, rich_help_panel=CODE)(init)
 app.command("compile", rich_help_panel=CODE)(compile_command)

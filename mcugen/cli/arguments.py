@@ -16,7 +16,7 @@ from mcugen.distributed.sharing import Workers
 from mcugen.driver.tasks import Judging, Quantizing, Teaching
 
 T = TypeVar("T")
-"""Class whose fields options set."""
+"""Type of the class whose fields options set (see TARGETS)."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Arguments(Generic[T]):
 
     Attributes:
         target: The class.
-        options: The options.
-        values: The values by the names of the options.
+        options: The options of the command that set fields of the class.
+        values: The values of these options, by option name without dashes.
     """
 
     target: type[T]

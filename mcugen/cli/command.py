@@ -28,6 +28,7 @@ from mcugen.cli.settings import MODEL, Settings, find_settings, read_settings
 from mcugen.core.errors import UsageError, printable
 
 T = TypeVar("T")
+"""Type of the function that becomes a command."""
 
 Model = Annotated[Path, typer.Argument(help="ONNX file", show_default=False)]
 """Type of the argument of commands that take a model."""

@@ -31,7 +31,7 @@ from mcugen.core.errors import (
 from mcugen.core.version import __version__
 
 TRACEBACK_VARIABLE = "MCUGEN_TRACEBACK"
-"""Environment variable that makes errors print their Python traceback."""
+"""Environment variable: if it is set, errors print their Python traceback."""
 
 _PATH_ERRORS = (
     *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM),
@@ -39,8 +39,11 @@ _PATH_ERRORS = (
 )
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
 _LONGEST_ARGUMENTS = 400
-MOST_TOLD = 4000
-"""Largest number of characters of an error message with its suggested command; a longer command is left out."""
+MAX_MESSAGE_CHARACTERS = 4000
+"""Largest number of characters of an error message with its suggested command.
+
+A command that would exceed it is not printed.
+"""
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -117,7 +120,7 @@ def _told(error: BaseException) -> int:
     try:
         console = Console(stderr=True, emoji=False)  # `:x:` in a name is not an emoji.
         console.print(f"[bold red]error:[/] {escape(str(known))}", highlight=False, soft_wrap=True)
-        if known.command and len(str(known)) + len(known.command) < MOST_TOLD:
+        if known.command and len(str(known)) + len(known.command) < MAX_MESSAGE_CHARACTERS:
             console.print(f"    {escape(printable(known.command))}", highlight=False, soft_wrap=True)
     except BrokenPipeError:
         pass

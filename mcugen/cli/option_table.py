@@ -38,7 +38,7 @@ from mcugen.core.version import __version__
 from mcugen.export.formats import FORMATS
 
 CODE = ("init", "compile", "report", "export", "link", "update", "evidence", "validate")
-"""Commands that write generated code, or figures about it, and so have options on its form."""
+"""Commands that write generated code, or figures about it, and so have options on what the code contains."""
 RUN = (*CODE, "explore", "run", "inspect", "calibrate-board")
 """Commands that compile a model, and so have the options of code generation."""
 READ = (*RUN, "quantize", "profile")
@@ -58,9 +58,9 @@ READING, QUANTIZATION, SAMPLES = "How the model is read", "Quantization", "Sampl
 """Titles of panels of options in --help: import, quantization, and evaluation samples."""
 MEMORY, APART, TIME = "Memory", "Weights apart from the code", "Time"
 """Titles of panels of options in --help: memory, weights in a file, and execution time."""
-LEARNING, OFFERS, SAFETY = "Learning on the device", "What the code offers", "Safety"
+LEARNING, CODE_FUNCTIONS, SAFETY = "Learning on the device", "What the code offers", "Safety"
 """Titles of panels of options in --help: on-device training, functions of the code, and safety."""
-KERNELS, COMPUTERS, DEVELOPERS = "Kernels", "Computers", "For developers"
+KERNELS, PARALLEL_WORK, DEVELOPERS = "Kernels", "Computers", "For developers"
 """Titles of panels of options in --help: choice of kernels, parallel work, and debugging."""
 
 _BOARD = "a name of `mcugen boards`, or a .toml file"
@@ -169,12 +169,12 @@ OPTIONS = (
     Option(_ARCHIVE, Path, "the library, built for the board's CPU; {cpu} in the file's name stands for the CPU",
            RUN, "CompileOptions.library.archive", KERNELS, by_hand=True, envvar=_ARCHIVE_VARIABLE),
     Option("--name", str, "prefix of all C symbols; by default the name of the model's file",
-           CODE, "CompileOptions.name", OFFERS),
+           CODE, "CompileOptions.name", CODE_FUNCTIONS),
     Option("--helpers", bool, "add functions to the header that write pixels, samples and reals, and read classes",
-           CODE, "CompileOptions.helpers", OFFERS),
+           CODE, "CompileOptions.helpers", CODE_FUNCTIONS),
     Option("--labels", Path,
            "file with the names of an output's classes, one on each line, for strings in C; implies --helpers",
-           CODE, "CompileOptions.labels", OFFERS, parse=values.labels, implies="helpers"),
+           CODE, "CompileOptions.labels", CODE_FUNCTIONS, parse=values.labels, implies="helpers"),
     Option("--stack-bound", bool, "state in the header the largest stack of a run, as built by the board's compiler",
            CODE, "CompileOptions.stack_bound", SAFETY),
     Option("--self-test", int,
@@ -236,9 +236,9 @@ OPTIONS = (
     Option("--epochs", int, "number of passes over the samples of --lesson", LEARN, "Teaching.epochs",
            LEARNING, default=1, min=1),
     Option("--jobs -j", int, "number of processes; 0 is one for each CPU",
-           SHARE, "Workers.jobs", COMPUTERS, default=0, min=0, parse=values.cpus),
+           SHARE, "Workers.jobs", PARALLEL_WORK, default=0, min=0, parse=values.cpus),
     Option("--cluster", str, "Dask scheduler whose workers share the work: tcp://HOST:8786; or local (docs/cluster.md)",
-           SHARE, "Workers.cluster", COMPUTERS),
+           SHARE, "Workers.cluster", PARALLEL_WORK),
     Option("--quiet -q", bool, "print no progress and no summary", QUIET, "Telling.quiet"),
     Option("--json", str, "write the report as JSON to a file, or - for stdout", JSON, "Telling.json_"),
 

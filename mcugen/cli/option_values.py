@@ -36,9 +36,10 @@ if TYPE_CHECKING:
     from mcugen.hir.types import Array
 
 T = TypeVar("T")
+"""Type of the values of a repeated option."""
 
 TECHNIQUES = {"equalization": "equalize", "bias-correction": "correct_bias", "rounding": "optimize_rounding"}
-"""Techniques of quantization: field of mcugen.quantization's Scheme by name on the command line."""
+"""Values of `--without` (techniques of quantization), each with the boolean field of Scheme that it turns off."""
 
 
 def cpus(flag: str, jobs: int) -> int:
@@ -47,7 +48,7 @@ def cpus(flag: str, jobs: int) -> int:
 
 
 def negated(flag: str, is_given: bool) -> bool:
-    """Return the field of a flag that turns the field off: the opposite of the flag."""
+    """Return the value of the field that a flag turns off: False if the flag is given, else True."""
     return not is_given
 
 

@@ -89,7 +89,10 @@ class Invocation:
 
 
 def command_that_helps(error: McugenError, invocation: Invocation) -> str:
-    """Return the command to suggest to the user after an error; "" after Ctrl-C."""
+    """Return the shell command to suggest after an error: the user's command with the error's remedy applied.
+
+    "" after Ctrl-C.
+    """
     if isinstance(error, Interrupted):
         return ""
     whole = _WHOLE.search(error.remedy)

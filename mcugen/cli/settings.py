@@ -22,7 +22,7 @@ from mcugen.core.limits import read_bounded
 
 FILE = "mcugen.toml"
 """Name of a settings file."""
-MOST_BYTES = 1 << 16
+MAX_SETTINGS_BYTES = 1 << 16
 """Largest size of a settings file in bytes."""
 SAFE_FOLDERS_VARIABLE = "MCUGEN_SAFE_DIRECTORY"
 """Environment variable with folders whose settings are read whoever owns them, like git's safe.directory.
@@ -42,7 +42,12 @@ Kinds = Mapping[str, type[Any]]
 
 @dataclass(frozen=True)
 class Settings:
-    """The contents of a settings file: for each option, its values as command-line texts (none for a flag)."""
+    """The contents of a settings file (`mcugen.toml`).
+
+    Attributes:
+        path: The file.
+        values: The texts of each option on the command line, by option name without dashes; none for a flag.
+    """
 
     path: Path
     values: Mapping[str, Sequence[str]]
@@ -129,7 +134,7 @@ def _is_private_group(group: int) -> bool:
 
 
 def read_settings(path: Path, kinds: Kinds) -> Settings:
-    """Read the settings of a file.
+    """Read and check a settings file. `kinds` has the value types of all options that it may contain, by name.
 
     Raises:
         UsageError: Another user may have written the file, it is not TOML, a key is unknown, or a value has a wrong
@@ -137,7 +142,7 @@ def read_settings(path: Path, kinds: Kinds) -> Settings:
     """
     try:
         _require_trusted(path)
-        document = tomllib.loads(read_bounded(path, MOST_BYTES).decode())
+        document = tomllib.loads(read_bounded(path, MAX_SETTINGS_BYTES).decode())
         json.dumps(document, default=str)  # Reject hexadecimal numbers that Python is not able to print in decimal.
     except OSError as error:
         raise UsageError(f"{path}: the settings must be readable", error.strerror or "") from error

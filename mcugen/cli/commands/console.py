@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 SECONDS_BETWEEN_LINES = 10.0
 """Seconds between two lines of progress if stderr is not a terminal."""
 
-LEAST_STEPS = 2
-"""Smallest number of finished steps for which the remaining time of a task is estimated."""
+MIN_STEPS_FOR_ESTIMATE = 2
+"""Least number of steps of a task that must be finished before its remaining time is shown."""
 
-MOST_NOTES = 12
-"""Largest number of notes that a command prints."""
-LONGEST_NOTE = 600
+MAX_PRINTED_NOTES = 12
+"""Largest number of a compilation's notes that a command prints; the JSON report has all."""
+MAX_NOTE_CHARACTERS = 600
 """Largest number of characters of a printed note; longer ones are shortened."""
 
 
@@ -44,8 +44,8 @@ class Output(Console):
         raise BrokenPipeError
 
 
-class Reported(Protocol):
-    """A result that can be written as JSON."""
+class HasJson(Protocol):
+    """Any result of a command that has a JSON form."""
 
     def to_json(self) -> Any:
         """Return the result as JSON data."""
@@ -76,11 +76,11 @@ def tell(text: str) -> None:
 def tell_warnings(warnings: Sequence[str]) -> None:
     """Print all warnings on stderr, even with --quiet; the JSON report has them too."""
     for warning in dict.fromkeys(warnings):
-        tell(f"warning: {shortened(warning, LONGEST_NOTE)}")
+        tell(f"warning: {shortened(warning, MAX_NOTE_CHARACTERS)}")
 
 
 def tell_notes(notes: Sequence[str]) -> None:
-    """Print notes on stderr: the first MOST_NOTES ones, and all notes that name layers of another precision.
+    """Print notes on stderr: the first MAX_PRINTED_NOTES ones, and all notes that name layers of another precision.
 
     The JSON report has all notes.
     """
@@ -88,9 +88,9 @@ def tell_notes(notes: Sequence[str]) -> None:
 
     distinct_notes = list(dict.fromkeys(notes))
     other_notes = [note for note in distinct_notes if not names_layers(note)]
-    left_out = set(other_notes[MOST_NOTES:])
+    left_out = set(other_notes[MAX_PRINTED_NOTES:])
     for note in (note for note in distinct_notes if note not in left_out):
-        tell(f"note: {note if names_layers(note) else shortened(note, LONGEST_NOTE)}")
+        tell(f"note: {note if names_layers(note) else shortened(note, MAX_NOTE_CHARACTERS)}")
     if left_out:
         tell(f"and {len(left_out):,} more notes: --json has them all")
 
@@ -101,7 +101,7 @@ def tell_quantization(quantized: Quantization) -> None:
         tell(f"quantized: {quantized.estimate}")
 
 
-def write_json(target: str, result: Reported) -> None:
+def write_json(target: str, result: HasJson) -> None:
     """Write a result as JSON to the target of `--json`: "-" for stdout, "" for none, else a path."""
     from mcugen.codegen.write import write_text
 
@@ -111,7 +111,7 @@ def write_json(target: str, result: Reported) -> None:
         write_text(Path(target), _json_of(result) + "\n")
 
 
-def _json_of(result: Reported) -> str:
+def _json_of(result: HasJson) -> str:
     """Return valid JSON: NaN and infinities, which JSON does not have, become null."""
     return json.dumps(_finite(result.to_json()), indent=2, allow_nan=False)
 
@@ -187,13 +187,13 @@ class _Pace:
         self._last: dict[str, int] = {}
 
     def seconds_left(self, what: str, finished: int, total: int, now: float) -> float | None:
-        """Return the remaining seconds of a task at the pace since it last began; None before LEAST_STEPS steps."""
+        """Return the remaining seconds of a task at the pace since it last began; None if too few steps are done."""
         if what not in self._began or finished < self._last[what]:
             self._began[what] = now, finished
         self._last[what] = finished
         began, first = self._began[what]
         steps = finished - first
-        return (total - finished) * (now - began) / steps if steps >= LEAST_STEPS else None
+        return (total - finished) * (now - began) / steps if steps >= MIN_STEPS_FOR_ESTIMATE else None
 
 
 def _bars() -> Progress:

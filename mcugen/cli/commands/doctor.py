@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mcugen.simulation.installed import Tool
 
 PROGRAM = "mcugen"
-"""Name of mcugen's own Python package."""
+"""Name of mcugen's Python distribution, whose required packages are checked."""
 
 
 @takes_options

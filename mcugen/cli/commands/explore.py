@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mcugen.explore.prepare import Asked
 
 ALL = "all"
-"""Value of `--boards` for all boards."""
+"""Value of `--boards` that stands for all known boards."""
 
 
 @takes_options
