@@ -780,7 +780,9 @@ class Search:
     # ------------------------------------------------------------------------------------ Building and judging
 
     def trial(self, dtypes: Mapping[str, DType]) -> _Trial:
-        """Return a compiled model with its own weights.
+        """Return a compiled model with the given precisions of layers, and with weights rounded for just these.
+
+        Other models that are tried share the rounded weights of the search.
 
         Raises:
             DoesNotFitError: If it does not fit the board.

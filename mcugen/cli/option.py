@@ -64,7 +64,7 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """Return the long name with its dashes."""
+        """Return the long name with its dashes, such as "--max-ram"."""
         return next(flag for flag in self.flags.split() if flag.startswith("--")).partition("/")[0]
 
     @property
@@ -74,7 +74,7 @@ class Option:
 
     @property
     def parameter_name(self) -> str:
-        """Return the name of the parameter of a command's function."""
+        """Return the name of the Python parameter that stands for the option, such as "max_ram"."""
         name = self.name.replace("-", "_")
         return f"{name}_" if iskeyword(name) else name
 
@@ -85,7 +85,7 @@ class Option:
 
     @property
     def path(self) -> str:
-        """Return the field that the option sets, without its class."""
+        """Return the field that the option sets, without its class, such as "max_ram" or "training.loss"."""
         return self.field.partition(".")[2]
 
     @property

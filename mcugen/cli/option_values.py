@@ -314,7 +314,7 @@ def several_of(option: str, text: str, allowed: Sequence[str]) -> tuple[str, ...
 
 
 def named_once(flag: str, pairs: Sequence[tuple[str, T]]) -> dict[str, T]:
-    """Return pairs of name and value as a dictionary.
+    """Return the NAME=VALUE pairs of a repeated option as a dictionary.
 
     Raises:
         UsageError: The option is given twice for one name.

@@ -27,7 +27,7 @@ _NUM_NAMED = 3
 
 
 def notes_of(results: CompilationResults) -> list[str]:
-    """Return all notes of a compilation for its report, each a sentence for the user.
+    """Return all notes of a compilation, as texts for its report.
 
     They are on the model, on the program, and on options that would save time or memory.
     """

@@ -53,7 +53,7 @@ def outcome_cache_key(subject: Asked, point: Point, simulate: bool) -> str:
     return subject.key("outcome", board, point.optimize, quantizing, tools, RUN_SAMPLES) + ".json"
 
 
-def known(key: str, store: Store) -> Outcome | None:
+def cached_outcome(key: str, store: Store) -> Outcome | None:
     """Return the outcome that is cached under a key; None if there is none, or if the file is damaged."""
     try:
         data = store.read(key)
@@ -62,7 +62,7 @@ def known(key: str, store: Store) -> Outcome | None:
         return None
 
 
-def keep(outcome: Outcome, key: str, store: Store) -> None:
+def cache_outcome(outcome: Outcome, key: str, store: Store) -> None:
     """Cache an outcome, unless it is a failure that a later attempt may not have (such as a missing compiler).
 
     Args:

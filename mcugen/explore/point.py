@@ -92,10 +92,10 @@ class Outcome:
     """Whether a run in the simulator was requested."""
 
 
-def finite(value: Any) -> Any:
+def replace_infinities(value: Any) -> Any:
     """Return a copy of JSON data with None for infinite numbers and NaN, which strict JSON does not allow."""
     if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
+        return {key: replace_infinities(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [finite(item) for item in value]
+        return [replace_infinities(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -17,8 +17,8 @@ from mcugen.core.errors import ConstraintError, UsageError
 from mcugen.distributed.sharing import ONLY_THIS_PROCESS, Workers
 from mcugen.evaluation.metrics import Metric, described
 from mcugen.explore.demands import Demands, Prices, front, vector
-from mcugen.explore.measure import keep, known, measure, outcome_cache_key
-from mcugen.explore.point import Outcome, Point, Yardstick, finite
+from mcugen.explore.measure import cache_outcome, cached_outcome, measure, outcome_cache_key
+from mcugen.explore.point import Outcome, Point, Yardstick, replace_infinities
 from mcugen.explore.prepare import Asked
 from mcugen.quantization.quantize import Progress, no_progress
 
@@ -125,7 +125,7 @@ class Explored:
                 for outcome in self.outcomes
             ],
         }
-        document: dict[str, Any] = finite(data)
+        document: dict[str, Any] = replace_infinities(data)
         return document
 
 
@@ -182,13 +182,13 @@ class Exploration:
         """Return the outcome of each point, from the store or measured now."""
         task = "simulating" if simulate else "estimating"
         keys = {point: outcome_cache_key(self.asked, point, simulate) for point in points}
-        outcomes = {p: outcome for p, key in keys.items() if (outcome := known(key, self.store)) is not None}
+        outcomes = {p: outcome for p, key in keys.items() if (outcome := cached_outcome(key, self.store)) is not None}
         missing = _spread([point for point in points if point not in outcomes])
         work = self._work(simulate)
         self.progress(task, len(outcomes), len(points))
         for (point, key), outcome in self.workers.each_done(work, [(point, keys[point]) for point in missing]):
             outcomes[point] = outcome
-            keep(outcome, key, self.store)
+            cache_outcome(outcome, key, self.store)
             self.progress(task, len(outcomes), len(points))
         return outcomes
 

@@ -55,7 +55,7 @@ def tile_output_channels(graph: Graph, program: Program, board: Board, options: 
     min_saved = TOLERANCES.min_saved_stalls_per_instruction * (program.instructions_estimate or 0.0)
     if sum(saved[node.output.name] for node in chosen) < min_saved:
         return None
-    return divided(graph, chosen)
+    return divide_by_channels(graph, chosen)
 
 
 def _saved(program: Program, board: Board, options: CompileOptions) -> Mapping[str, float]:
@@ -91,7 +91,7 @@ def channels_per_portion(node: Node, holds: Callable[[int], bool]) -> int:
     return 0
 
 
-def divided(graph: Graph, chosen: Mapping[Node, int]) -> Graph | None:
+def divide_by_channels(graph: Graph, chosen: Mapping[Node, int]) -> Graph | None:
     """Return a copy of the graph in which the chosen nodes are divided by output channels, or None without any.
 
     `chosen` maps each node to the number of channels per portion.

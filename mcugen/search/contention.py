@@ -24,10 +24,13 @@ The value is assumed; no board was at hand to compare with (docs/two_cores.md).
 """
 
 MISSES_PER_CYCLE = 0.03
-"""Accesses to the arena's memory per cycle of a core with a data cache; assumed like ACCESSES_PER_CYCLE."""
+"""Accesses to the arena's memory per cycle of a core with a data cache, which are its cache misses.
+
+The value is assumed, like ACCESSES_PER_CYCLE.
+"""
 
 
-def waited(first: float, other: float, banks: int = 1) -> float:
+def contention_share(first: float, other: float, banks: int = 1) -> float:
     """Return the share of its time, 0 to 1, that each of two cores loses by waiting for the other at one memory.
 
     Args:
@@ -51,7 +54,7 @@ def of_arena(board: Board, memory: Memory) -> float:
     if shared_memory is None:
         return 0.0
     other_use = MISSES_PER_CYCLE if (other_board or board).cache(shared_memory, "data") else ACCESSES_PER_CYCLE
-    return waited(first_use, other_use, memory.banks)
+    return contention_share(first_use, other_use, memory.banks)
 
 
 def contention_of_stalls(first: Mapping[str, float], other: Mapping[str, float], banks: Mapping[str, int]) -> float:
@@ -63,4 +66,4 @@ def contention_of_stalls(first: Mapping[str, float], other: Mapping[str, float],
         banks: Number of banks of each memory, by name.
     """
     shared = sorted(first.keys() & other.keys() & banks.keys())
-    return sum(waited(first[name], other[name], banks[name]) for name in shared)
+    return sum(contention_share(first[name], other[name], banks[name]) for name in shared)

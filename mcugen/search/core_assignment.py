@@ -21,7 +21,7 @@ MIN_STACK_BYTES = 300
 """Bytes of RAM besides the arena that most models need at least, above all for the stack."""
 
 MAX_BUILT_PROGRAMS = 32
-"""Largest number of programs that are built to find layers that fit into RAM together."""
+"""Largest number of programs that are built to find the layers that two cores can share within the RAM limit."""
 
 Offer = tuple[Node, Sequence[Form]]
 """A layer and its forms, the fastest first; later forms may take less memory."""

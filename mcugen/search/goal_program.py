@@ -17,7 +17,7 @@ from mcugen.lir.program import Program
 from mcugen.search.budget import use_of
 from mcugen.search.head_splitting import split_attention_heads
 from mcugen.search.line_buffer_groups import Stretch, ram_of, with_groups
-from mcugen.search.line_buffer_tradeoff import grouped
+from mcugen.search.line_buffer_tradeoff import with_useful_groups
 from mcugen.search.line_buffering import Streamings
 from mcugen.search.objective import TOLERANCES
 from mcugen.search.plan import NO_CHANGES, BuiltProgram, GraphChanges, divided_layers
@@ -121,7 +121,7 @@ class GoalSearch:
         candidates = self._variant_programs()
         best = least_ram(candidate.built for candidate in candidates)
         if options.optimize == GOALS[0] and not options.stream_input:
-            program = grouped(self.problem, self.streamings, candidates[0].kernels, best.program)
+            program = with_useful_groups(self.problem, self.streamings, candidates[0].kernels, best.program)
             return replace(best, program=program)
         return self._least_ram(candidates, best) if options.optimize == "ram" else best
 

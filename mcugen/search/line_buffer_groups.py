@@ -125,12 +125,12 @@ def with_single_layer_groups(graph: Graph, names: Collection[str], *, is_streame
         Stretch(index, index + 1, op, 0, 0.0)
         for index, node in enumerate(graph.nodes)
         if node.outputs[0].name in names and not set(streamed_inputs) & set(node.inputs)
-        if (op := alone(node, graph)) is not None
+        if (op := single_node_group(node, graph)) is not None
     ]
     return with_groups(graph, stretches)
 
 
-def alone(node: Node, graph: Graph) -> Streamed | None:
+def single_node_group(node: Node, graph: Graph) -> Streamed | None:
     """Return the operator that computes a node row by row as a group of one node, or None if it cannot be.
 
     Rows without padding columns are used only where rows with them are impossible.

@@ -33,7 +33,7 @@ MAX_BUILT_PLANS = 2
 """Number of divisions into line-buffered groups, the most promising by estimate, that are lowered and evaluated."""
 
 
-def grouped(problem: SearchProblem, streamings: Streamings, kernels: Kernels, plain: Program) -> Program:
+def with_useful_groups(problem: SearchProblem, streamings: Streamings, kernels: Kernels, plain: Program) -> Program:
     """Return the program for `balanced` with line-buffered groups if these save enough, else `plain`.
 
     They save enough if time · RAM · flash is at most max_grouped_trade_ratio times that of `plain`.

@@ -30,7 +30,7 @@ from mcugen.memory.plan import peak_live_bytes
 from mcugen.ops.movement import Slice
 from mcugen.ops.row_groups import RowGroups, ends_of, group_of
 from mcugen.ops.stream import Layer, Streamed
-from mcugen.search.line_buffer_groups import Stretch, alone, in_order_of_rows, ram_of, with_groups
+from mcugen.search.line_buffer_groups import Stretch, in_order_of_rows, ram_of, single_node_group, with_groups
 from mcugen.search.objective import TOLERANCES
 
 MAX_GROUP_NODES = 24
@@ -519,5 +519,7 @@ def reasons_against_own_group(graph: Graph) -> dict[str, str]:
 
     The value is the reason, as a phrase for messages.
     """
-    apart = {node.outputs[0].name: "its rows lie in parts" for node in graph.nodes if alone(node, graph) is None}
+    apart = {
+        node.outputs[0].name: "its rows lie in parts" for node in graph.nodes if single_node_group(node, graph) is None
+    }
     return apart | reasons_against_rows(graph)

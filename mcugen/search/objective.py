@@ -14,7 +14,7 @@ from mcugen.kernels.choose import AMPLE_MEMORY_FRACTION, MAX_BALANCED_SLOWDOWN, 
 from mcugen.search.metrics import Metrics, Use
 
 NO_EVIDENCE = "chosen by judgement; no measurement is recorded"
-"""Evidence of a tolerance without a measurement behind it."""
+"""Text in place of evidence for a tolerance whose value no recorded measurement supports."""
 
 
 def _tolerance(default: float, *, unit: str, meaning: str, evidence: str = NO_EVIDENCE) -> float:
@@ -25,13 +25,17 @@ def _tolerance(default: float, *, unit: str, meaning: str, evidence: str = NO_EV
 
 @dataclass(frozen=True)
 class Tolerance:
-    """One row of the table of tolerances: a number by which the search accepts or rejects a candidate."""
+    """A threshold by which the search accepts or rejects candidates, with its documentation."""
 
     name: str
+    """The field of Tolerances."""
     value: float
     unit: str
+    """The unit of the value, mostly that of a ratio, such as "bytes / bytes"."""
     meaning: str
+    """What the value limits, as a sentence."""
     evidence: str
+    """The measurement that supports the value, or NO_EVIDENCE."""
     """The measurement behind the value, or NO_EVIDENCE."""
 
 
@@ -233,7 +237,7 @@ class Tolerances:
     )
 
     def rows(self) -> Iterator[Tolerance]:
-        """Yield the table, one row per tolerance."""
+        """Yield each tolerance with its name, value, unit, meaning and evidence."""
         for entry in fields(self):
             yield Tolerance(entry.name, getattr(self, entry.name), **entry.metadata)
 

@@ -67,7 +67,7 @@ class Transformation(ABC):
         """
 
     def candidate(self, problem: SearchProblem, built: BuiltProgram) -> ProgramCandidate:
-        """Return a built program as a candidate of this transformation."""
+        """Return a built program as a candidate with the name and goal of this transformation."""
         return problem.candidate(self.name, built, self.goal)
 
 
@@ -83,7 +83,7 @@ class ProgramForGoal(Transformation):
         return super().applies(problem) and not (uses_row_groups and problem.options.weights_reader)
 
     def propose(self, problem: SearchProblem) -> Iterator[ProgramCandidate]:
-        """Yield the program for the goal."""
+        """Yield one candidate: the program for the goal of this transformation."""
         yield self.candidate(problem, build_for_goal(problem.for_goal(self.goal)))
 
 
@@ -169,7 +169,7 @@ class WeightDecompression(Transformation):
     kind = "weight decompression"
 
     def propose(self, problem: SearchProblem) -> Iterator[ProgramCandidate]:
-        """Yield programs for several goals, up to the first that fits."""
+        """Yield a program with compressed weights for each of several goals, up to the first that fits."""
         options = problem.options
         for goal in dict.fromkeys((options.optimize, GOALS[0], "flash")):
             unlimited = problem.with_options(replace(options, optimize=goal, max_flash=None))

@@ -26,12 +26,15 @@ from mcugen.memory.place import copied_bytes, memory_of_arena
 from mcugen.memory.plan import Planned, plan_memory
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.search.budget import use_of
-from mcugen.search.channel_tiling import channels_per_portion, divided
+from mcugen.search.channel_tiling import channels_per_portion, divide_by_channels
 from mcugen.search.metrics import Use
 from mcugen.search.objective import TOLERANCES, Budget
 
 DECODED_TILE_BYTES = 10_240
-"""Least bytes of decoded weights per tile, even if the arena must grow: smaller tiles need too many kernel calls."""
+"""Limit of the bytes of decoded weights per tile where the arena has less room, and so must grow.
+
+Smaller tiles would need too many kernel calls.
+"""
 
 MAX_DECODING_PLANS = 6
 """Largest number of memory plans that are tried, each with one compressed constant less than the one before."""
@@ -145,7 +148,7 @@ def tile_for_decoding(graph: Graph, program: Program, codes: Codes) -> Graph | N
     large = [
         node for node in graph.nodes if decoded_bytes[node.outputs[0].name] > rooms.get(node.outputs[0].name, math.inf)
     ]
-    return divided(
+    return divide_by_channels(
         graph, {n: channels for n in large if (channels := channels_per_portion(n, rooms[n.output.name].__ge__))}
     )
 

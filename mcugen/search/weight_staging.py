@@ -160,7 +160,7 @@ def _best_trade(program: Program, board: Board, options: CompileOptions, waits: 
 
 
 def copied_by(built: BuiltProgram, board: Board, options: CompileOptions) -> CompileOptions:
-    """Return the options with the copies that start-up makes for a program.
+    """Return options whose placement has the copies of constants that start-up makes for a program.
 
     Args:
         built: The planned program; copies are chosen for it unless it has some.
