@@ -80,7 +80,7 @@ def _near(metric: Metric | None, value: float | None, target: float, allowed: fl
     return value == target or metric.loss(value, target) <= allowed + 1e-9
 
 
-def vector(outcome: Outcome, metric: Metric | None) -> tuple[float, ...]:
+def cost_vector(outcome: Outcome, metric: Metric | None) -> tuple[float, ...]:
     """Return the accuracy and the costs of a combination as numbers of which less is better; unknown ones are inf.
 
     The first number is the accuracy (negative if more is better), then follow the costs in the order of COST_AXES.
@@ -98,7 +98,7 @@ def front(outcomes: Sequence[Outcome], metric: Metric | None) -> list[Outcome]:
 
     Outcomes without figures are left out.
     """
-    return pareto_front([o for o in outcomes if o.figures is not None], lambda outcome: vector(outcome, metric))
+    return pareto_front([o for o in outcomes if o.figures is not None], lambda outcome: cost_vector(outcome, metric))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from mcugen.hir.types import Array
 from mcugen.measurement.evaluate import metric_of, sample_endpoints
 
 CACHE_SCHEMA = 1
-"""Version of the cached files' format; older files are ignored after it is increased."""
+"""Version of the cached files; files of an older version are ignored. Increase it when their meaning changes."""
 
 QUANTIZING_BOARD = "host"
 """Name of the board for which a model is quantized, except for mixed precision, which depends on the board."""

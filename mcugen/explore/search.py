@@ -16,7 +16,7 @@ from mcugen.core.cache import Store, user_store
 from mcugen.core.errors import ConstraintError, UsageError
 from mcugen.distributed.sharing import ONLY_THIS_PROCESS, Workers
 from mcugen.evaluation.metrics import Metric, described
-from mcugen.explore.demands import Demands, Prices, front, vector
+from mcugen.explore.demands import Demands, Prices, cost_vector, front
 from mcugen.explore.measure import cache_outcome, cached_outcome, measure, outcome_cache_key
 from mcugen.explore.point import Outcome, Point, Yardstick, replace_infinities
 from mcugen.explore.prepare import Asked
@@ -85,7 +85,7 @@ class Explored:
         """Return the fastest outcome on the cheapest board with an outcome that meets all demands; None without any."""
 
         def cost(outcome: Outcome) -> tuple[float, ...]:
-            return (*self.prices.rank(self.boards[outcome.point.board]), vector(outcome, self.metric)[1])
+            return (*self.prices.rank(self.boards[outcome.point.board]), cost_vector(outcome, self.metric)[1])
 
         return min(self.meeting, key=cost, default=None)
 

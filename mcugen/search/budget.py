@@ -80,7 +80,10 @@ class Fit:
         return self.chosen.instructions / self.requested.instructions - 1 if self.requested.instructions else None
 
     def notes(self, board: Board, goal: str) -> list[str]:
-        """Return a note of what was changed to make the program fit the board and what that costs, or no notes."""
+        """Return a note on what was changed to make the program fit the board, and at which cost; [] if nothing was.
+
+        `goal` is the requested optimization goal, which the note names.
+        """
         requested_use, final_use = self.requested.use, self.chosen.use
         if not requested_use.lacks or self.chosen.name == self.requested.name:  # It fits with its measured code.
             return []

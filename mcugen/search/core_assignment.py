@@ -18,7 +18,7 @@ from mcugen.search.objective import TOLERANCES
 from mcugen.search.parallel_branches import Pair, pairs
 
 MIN_STACK_BYTES = 300
-"""Bytes of RAM besides the arena that most models need at least, above all for the stack."""
+"""Bytes of RAM that most models need at least beside the arena, mainly for the stack."""
 
 MAX_BUILT_PROGRAMS = 32
 """Largest number of programs that are built to find the layers that two cores can share within the RAM limit."""

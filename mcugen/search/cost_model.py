@@ -65,7 +65,7 @@ class ProgramCostModel(CostModel[BuiltProgram]):
         self._board, self._options, self._measure_code = board, options, measure_code
 
     def key(self, candidate: BuiltProgram) -> Hashable:
-        """Return the key of a program's plan."""
+        """Return a cache key that covers the plan, sizes and copies of a program."""
         return candidate.key
 
     def with_copies(self, built: BuiltProgram) -> BuiltProgram:

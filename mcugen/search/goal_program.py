@@ -26,8 +26,9 @@ from mcugen.search.spatial_tiling import tile_columns
 from mcugen.search.weight_decompression import better_of, codes_of, tile_for_decoding, with_codes
 
 MAX_SEARCH_WORK = 8_000
-"""Limit of the search for the least RAM, in units of `counted_work`: about ten seconds. The best program so far is then
-used.
+"""Limit of the search for the least RAM, in units of `counted_work`; it is reached after about ten seconds.
+
+The best program found until then is used.
 """
 
 WORK_PER_INSTRUCTION = 3

@@ -39,8 +39,8 @@ MAX_GROUP_NODES = 24
 MAX_EVALUATED_GROUPS = 3_000
 """Largest number of groups of a graph whose cost is computed, which takes one to three seconds.
 
-This is about twice the number of groups in any network of some hundred layers. Groups that may need the least RAM come
-first; further groups are left out.
+Networks of some hundred layers have at most half as many. Groups that may need the least RAM come first; further groups
+are left out.
 """
 
 INSTRUCTIONS_PER_EVENT = 40

@@ -21,7 +21,7 @@ class Pair:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """Return the nodes of both parts."""
+        """Return the nodes of both sets, those of the first set first."""
         return (*self.first, *self.second)
 
 

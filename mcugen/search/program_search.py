@@ -41,7 +41,7 @@ class ProgramSearch:
         self._problem = replace(problem, graph=graph, search=problem.search_name, evaluator=costs)
 
     def run(self) -> Fit:
-        """Return the chosen program and the requested one.
+        """Search, and return the chosen program together with the requested one.
 
         Raises:
             DoesNotFitError: If no candidate fits; it names the nearest.

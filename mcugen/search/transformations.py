@@ -101,7 +101,7 @@ class KernelsWithinBudget(Transformation):
     """Returns the RAM and flash that a program uses."""
 
     def propose(self, problem: SearchProblem) -> Iterator[ProgramCandidate]:
-        """Yield a program for each correction of the limits."""
+        """Yield a program by the budget as limits, then one for each correction of these limits."""
         board, options, budget = problem.board, problem.options, problem.budget
         variants = [_VariantWithinLimits(problem, v) for v in graph_variants(problem, streamings_of(problem))]
         limits, tried = limits_of(problem), set[Limits]()

@@ -102,7 +102,7 @@ def by_readers(gains: Iterable[Gain]) -> dict[int, list[Staged]]:
     return copies_by_index
 
 
-def side_by_side(program: Program, gains: Sequence[Gain], max_arena: int) -> list[Gain]:
+def choose_copies_that_fit(program: Program, gains: Sequence[Gain], max_arena: int) -> list[Gain]:
     """Choose the copies that fit an arena of `max_arena` bytes, as if live buffers left no gaps between them.
 
     Copies that save the most cycles per byte are chosen first. Each reader has at most one copy of a constant.

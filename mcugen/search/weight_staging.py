@@ -30,7 +30,7 @@ from mcugen.search.budget import STACK_RESERVE_BYTES, use_of
 from mcugen.search.objective import TOLERANCES, Budget
 from mcugen.search.plan import BuiltProgram, ProgramCandidate
 from mcugen.search.ram_placement import leaves_all_places, with_copies_everywhere
-from mcugen.search.weight_copies import Copies, Gain, by_readers, gains_of, rank_of, side_by_side
+from mcugen.search.weight_copies import Copies, Gain, by_readers, choose_copies_that_fit, gains_of, rank_of
 
 MAX_STAGING_PLANS = 6
 """Largest number of memory plans that are tried, each with fewer copies than the one before."""
@@ -228,7 +228,9 @@ def _beside(program: Program, board: Board, options: CompileOptions, gains: Sequ
         copies_of(program, board, options.place) if is_copied else {}
     )  # A constant of `gains` may lie in a slow RAM.
     waits = sum(c.waits(board, slow) or 0.0 for c in constants_of(program, board, slow) if c.buffer not in copied)
-    kept_gains = side_by_side(program, [gain for gain in gains if gain.copy.constant not in copied], max_arena)
+    kept_gains = choose_copies_that_fit(
+        program, [gain for gain in gains if gain.copy.constant not in copied], max_arena
+    )
     ram = max(max_arena, program.arena_size) + copied_bytes(program, board, options.place)
     return Copies(options, kept_gains, max_arena, waits - sum(gain.cycles for gain in kept_gains), ram)
 
