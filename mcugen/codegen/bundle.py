@@ -72,7 +72,7 @@ class Port:
 
 
 _SECTION_PREFIX = {"arena": ".bss", "weights": ".rodata", "copies": ".data"}
-"""Usual linker scripts know what to do with such sections, if nothing is said of them."""
+"""Prefixes of section names by kind, under which usual linker scripts place such sections without further rules."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class Bundle:
     sections: tuple[Section, ...] = ()
     """Sections that must be placed in certain memories."""
     image_region: str = ""
-    """The linker's name of the memory with the initial values of copies."""
+    """The linker's name of the memory that holds the weights which start-up code copies to RAM."""
     libraries: tuple[Library, ...] = ()
     """Libraries that the code calls but does not include."""
     steps: tuple[int, ...] = ()

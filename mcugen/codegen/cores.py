@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C function for the shards ("portions") of a network that a second core computes, with its parameters."""
+"""The C function for the shards (in C, "portions") of layers that a second core computes, with its parameters."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class SecondCoreCode:
     """The code of the second core.
 
     Attributes:
-        portions: The shards of all forks.
-        parameters: Parameters of the run function that they use.
-        locals: Typed pointers into the arena that they use.
-        constant_locals: Typed pointers into the file of weights that they use.
+        portions: The second core's shard of each fork, that is, of each layer that both cores compute.
+        parameters: Parameters of the run function that the shards use.
+        locals: Typed pointers into the arena that the shards use.
+        constant_locals: Typed pointers into the file of weights that the shards use.
     """
 
     portions: Sequence[SecondCorePart]
@@ -62,7 +62,7 @@ def identifiers_in(lines: Sequence[RunStatement]) -> set[str]:
 
 
 def with_memories(words: set[str], arena: str, pointers: Sequence[Any], constants: Sequence[Any]) -> set[str]:
-    """Return identifiers, with those of the memory that their pointers are computed from.
+    """Return a function's identifiers, plus those of the arena and the file of weights if it has pointers into them.
 
     Args:
         words: Identifiers that a function uses.

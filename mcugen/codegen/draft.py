@@ -67,7 +67,7 @@ class Plausible(NamedTuple):
 
 
 MakeInputCode = Callable[[str, str], InputCode]
-"""Function that returns the code that converts raw data to the input.
+"""Function that returns the C code that converts raw data to the model's input.
 
 Its arguments are the C names of the input's accessor, and of the function that quantizes floats ("" if none is needed).
 """

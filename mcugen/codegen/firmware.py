@@ -36,18 +36,18 @@ class JointArea:
 
     memory: Memory
     is_named: bool
-    """Whether the C code names the memory."""
+    """Whether the C code names the memory of the common arena."""
     joint: Joint
-    """Offsets of the members, and the size of the common arena."""
+    """Offsets of the models' areas in the common arena, and its size."""
     members: tuple[tuple[int, int], ...]
-    """Index of a model, and index of its area, for each member."""
+    """Index of the model, and index of its area, for each area that lies in the common arena."""
     apart: int
-    """Bytes that the members would take in separate arenas."""
+    """Bytes that these areas would take in separate arenas."""
 
 
 @dataclass(frozen=True)
 class Firmware:
-    """The folder of several models, and each model as a bundle of its own with all files of the folder."""
+    """The generated folder of several models, and a bundle for each model, which has all files of the folder."""
 
     bundle: Bundle
     models: tuple[Bundle, ...]
@@ -124,7 +124,7 @@ _FILES = {
 
 
 def _runnable(model: Bundle, draft: Draft, whole: Bundle) -> Bundle:
-    """Return one model of the firmware as a bundle of its own: with all files, and its own arenas first."""
+    """Return the bundle of one model: it has all files of the folder, and the model's own arenas come first."""
     own = [Section("arena", memory, whole.name) for memory in draft.placement.arenas if draft.placement.names_arena]
     sections = tuple(dict.fromkeys([*own, *whole.sections]))
     return replace(model, files=whole.files, sections=sections, libraries=whole.libraries)

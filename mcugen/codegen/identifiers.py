@@ -35,7 +35,7 @@ _LONGEST_OF_TWO = 64
 """Largest length of a name together with the model's prefix."""
 
 MAX_C_LINE_COLUMNS = 120
-"""Columns of a line of generated C."""
+"""Largest number of columns of a line of generated C."""
 
 _ROLE = re.compile(r"\.[a-z]+$")
 _NOISE = re.compile(

@@ -40,7 +40,7 @@ class Facts:
     """Bytes of the state of one stream of inputs."""
     weights: int
     copies: int
-    """Bytes of weights that start-up copies to RAM."""
+    """Bytes of weights that start-up code copies from flash to RAM."""
     is_file: bool
     """Whether the weights are a file."""
     uses_libm: bool

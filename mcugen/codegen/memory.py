@@ -28,7 +28,7 @@ It has eight little-endian words: magic, format, bytes of the file, 4 words of a
 for, and CRC-32 of the rest of the file.
 """
 HEAD_BYTES = HEADER_BYTES - 4
-"""Bytes of the header without its checksum, which are equal in all files for the same code."""
+"""Size in bytes of the header without its checksum: this part is equal in all files for the same code."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class MemoryContext:
 
     @property
     def copies(self) -> int:
-        """Return the bytes of weights that start-up copies to RAM."""
+        """Return the bytes of weights that start-up code copies from flash to RAM."""
         return sum(self._placement.copied_to(memory) for memory in dict.fromkeys(self._placement.copies.values()))
 
     @property
@@ -314,7 +314,7 @@ class MemoryContext:
 
 
 def regions(sections: Sequence[Section], image: Memory) -> list[dict[str, object]]:
-    """Return the memory regions of the linker script; `image` is the memory with the initial values of copies."""
+    """Return the memory regions of the linker script; `image` holds what is copied to RAM at start-up."""
     copied = any(section.kind == "copies" for section in sections)
     memories = dict.fromkeys([*(section.memory for section in sections), *[image] * copied])
     return [

@@ -61,7 +61,7 @@ class Renderer:
     names: dict[Buffer, str] = field(default_factory=dict)
     functions: Functions = field(init=False)
     symbols: dict[str, str] = field(default_factory=dict)
-    """C names of sizes known at run time only."""
+    """C names of the sizes that are known at run time only."""
     events: list[CodeTable] = field(default_factory=list)
     """The tables of events of STREAM blocks."""
     checked: list[CheckedData] = field(default_factory=list)
@@ -109,7 +109,7 @@ class Renderer:
 
 
 def step_layers(lines: Sequence[RunStatement]) -> tuple[int, ...]:
-    """Return the index of the layer that each step belongs to."""
+    """Return, for each step (see RunStatement), the index of the layer that it belongs to."""
     layers: list[int] = []
     begun = 0
     for line in lines:
@@ -131,11 +131,15 @@ def size_expressions(renderer: Renderer) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class RunStatement:
-    """One statement of the run function: a call, or the begin or end of a block."""
+    """One statement of the run function: a call, or the begin or end of a block.
+
+    Where the generated code can be run in steps, a step is what one call of the C function `<model>_step` runs: one
+    statement outside of blocks, one whole block, or one event of a stream.
+    """
 
     text: str
     heading: tuple[str, ...] = ()
-    """Parts of the comment above the line."""
+    """Texts that form the comment above the statement."""
     function: str = ""
     """Name of the called function."""
     params: str = ""
@@ -145,20 +149,21 @@ class RunStatement:
     is_sized: bool = False
     """Whether the parameters depend on sizes that are known at run time only."""
     calls: int = 1
-    """Number of steps that begin with the line, if `opens` is set."""
+    """Number of steps that begin with the statement, if `opens` is set: for a stream, its number of events."""
     indent: str = ""
     comment: str = ""
     done: int | None = None
-    """Number of the layer that ends with the line."""
+    """Index of the layer that ends with the statement; None if none ends."""
     portion: int = 0
-    """Number of the fork if the line belongs to the other core's shard; 0 otherwise."""
+    """Number of the fork, from 1, if the statement is in the second core's shard of the layer; 0 otherwise."""
     hands_over: bool = False
-    """Whether the line is between the two parts of a pipeline."""
+    """Whether the statement moves data from the first part of a pipeline over two cores to the second part."""
     stops: bool = False
-    """Whether the function may return after the layer of this line."""
+    """Whether the run function may return here: a training call may end before the loss or before the update."""
     opens: bool = False
-    """Whether a step begins with the line; `closes` is whether a step ends."""
+    """Whether a step begins with the statement."""
     closes: bool = False
+    """Whether a step ends with the statement."""
 
     def with_portion_arguments(self, portion_arguments: str) -> RunStatement:
         """Return the statement with the arguments of the second core's function inserted, if it calls that function."""
@@ -228,7 +233,7 @@ def lines_of(
 
 @dataclass
 class _Forks:
-    """The forks so far, and the fork to whose shard for the other core the current lines belong, if any."""
+    """The forks that have begun, and the fork whose second-core shard the current statements belong to, if any."""
 
     renderer: Renderer
     cached: tuple[bool, bool]
@@ -240,7 +245,7 @@ class _Forks:
     def part_of(self, index: int) -> list[RunStatement]:
         """Return the statements before an instruction that begins a part of a pipeline on two cores.
 
-        The second part is the only portion of the other core.
+        The second part is all that the other core computes.
         """
         program, (ours, theirs) = self.renderer.program, self.cached
         handover = program.handover
@@ -262,7 +267,11 @@ class _Forks:
         return instr.control is Control.FORK or (self.is_open and instr.control is not Control.NONE)
 
     def lines(self, instr: Instr) -> list[RunStatement]:
-        """Return the statements of a marker: post a portion, wait for it or compute it here, or nothing."""
+        """Return the statements of a fork's marker.
+
+        They post the other core's shard at the begin, and behind the own shard wait for the other core, or compute its
+        shard here if there is no link to it. The end has no statements.
+        """
         if instr.control is Control.FORK:
             self.count, self.is_open = self.count + 1, True
             return [RunStatement(f"mcugen_cores_post(link, {self.count});", calls=0)]
@@ -287,7 +296,7 @@ class _Forks:
         return []
 
     def _stale(self, middle: Instr) -> tuple[list[str], list[str]]:
-        """Return the cache invalidations around the other core's portion: of what it reads, and of what it wrote."""
+        """Return the cache invalidations around the other core's shard: of what it reads, and of what it wrote."""
         instrs = self.renderer.program.instrs
         begin = next(i for i, instr in enumerate(instrs) if instr is middle)
         end = next(i for i in range(begin, len(instrs)) if instrs[i].control is Control.END)

@@ -314,7 +314,11 @@ class Board:
         return unit_cycles * -(-nbytes // unit)
 
     def reading_again(self, memory: Memory, nbytes: int) -> int | None:
-        """Return the stall cycles of reading `nbytes` once more, in the same order: a cache may hold some of them."""
+        """Return the stall cycles of reading the same `nbytes` bytes of `memory` again, in the same order.
+
+        Bytes that a cache still holds cost only its wait states. Return None if the board file gives no timing of the
+        memory.
+        """
         first, cache = self.reading(memory, nbytes), self.cache(memory, "data")
         if cache is None or first is None:
             return first

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Versions of an installation that its results depend on."""
+"""Versions of the installed software that results depend on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ PACKAGES = ("numpy", "onnx", "onnxruntime", "ml_dtypes", "ortools")
 
 @cache
 def environment() -> Mapping[str, str]:
-    """Return the versions that results depend on; for mcugen a digest too, as one version has many states."""
+    """Return the versions of mcugen, Python and PACKAGES by name; "none" for a package that is not installed.
+
+    The version of mcugen includes a digest of its source code, since code changes between releases.
+    """
     own = {"mcugen": f"{__version__} ({code_digest()[:12]})", "python": platform.python_version()}
     return own | {name: _version(name) for name in PACKAGES}
 
@@ -31,7 +34,13 @@ def _version(name: str) -> str:
 
 
 def require_same(expected: Mapping[str, str]) -> None:
-    """Raise ToolMissingError, with this computer's name, if its versions differ from the expected ones."""
+    """Raise ToolMissingError if a version on this computer differs from the expected one.
+
+    The message names the computer and the differing versions.
+
+    Args:
+        expected: Versions of mcugen, Python and PACKAGES by name, as `environment` returns them on another computer.
+    """
     own = environment()
     differing = [
         f"{name} {own.get(name, 'none')}, not {expected_version}"

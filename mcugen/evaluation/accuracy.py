@@ -172,7 +172,9 @@ def judged(
     labels: Array | None = None,
     inputs: Sequence[Outputs] = (),
 ) -> Judged:
-    """Return the numeric outputs of both, dequantized, as metrics take them.
+    """Return the numeric results of a model and of its reference, dequantized, as metrics take them.
+
+    Outputs of strings are left out.
 
     Raises:
         VerificationError: No output has numbers.

@@ -40,7 +40,10 @@ _MEET_UINT8 = frozenset({"DynamicQuantizeLSTM", "DynamicQuantizeMatMul"})
 
 
 def with_exact_products(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of a model in which no product mixes int8 with uint8, or the model if it has no products."""
+    """Return a copy of a model in which no integer product multiplies int8 by uint8.
+
+    A model without operators of PRODUCTS is returned itself.
+    """
     bodies = (model.graph, *model.functions)
     if not any(_key(node) in PRODUCTS for body in bodies for node in all_nodes(body)):
         return model

@@ -46,7 +46,7 @@ class Judged:
 
     @property
     def names(self) -> list[str]:
-        """Return the names of the outputs in order."""
+        """Return the names of the outputs in the order of the first sample."""
         return list(self.outputs[0])
 
 
@@ -178,7 +178,10 @@ COMPANION_METRICS = {"iou": ("pixels",), "map50": ("map",), "error": ("perplexit
 
 
 def beside(metric: Metric, judged: Judged) -> tuple[Metric, ...]:
-    """Return the metrics that are reported in addition to the main one."""
+    """Return the metrics that are reported in addition to the main metric (COMPANION_METRICS).
+
+    With two classes, AUC and F1 are added.
+    """
     labels = judged.labels
     two = labels is not None and labels.ndim == 1 and labels.dtype.kind != "f" and labels.max() == 1
     more = ("auc", "f1") if two and metric.name in ("top1", "auc") and names_classes(judged, 1) else ()

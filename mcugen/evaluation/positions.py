@@ -26,7 +26,7 @@ MAX_PROBABILITY_SUM_DEVIATION = 0.1
 
 @dataclass(frozen=True)
 class Positions:
-    """The positions of one sample.
+    """Predictions and labels of the positions (such as pixels) of one sample that are compared.
 
     Attributes:
         found: Predicted class of each position.

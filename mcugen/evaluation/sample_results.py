@@ -67,7 +67,7 @@ class SampleResult:
 
 @dataclass(frozen=True)
 class SampleResults:
-    """Samples of special interest in a report.
+    """Samples that a report shows: wrong, uncertain or inaccurate ones, at most MAX_SHOWN_SAMPLES of each kind.
 
     Attributes:
         confusion: Number of samples by label and predicted class; None without labels or with many classes.
@@ -87,7 +87,10 @@ class SampleResults:
 def sample_results(
     outputs: Sequence[Array], inputs: Sequence[Mapping[str, Array]], labels: Array | None, names: Sequence[str] = ()
 ) -> SampleResults | None:
-    """Select the samples of interest of a classifier; None if its outputs are not scores.
+    """Select samples of a classifier for a report: confident errors and the least certain results (SampleResults).
+
+    Return None if the outputs are not one finite score for each of two or more classes. Without labels, no sample
+    counts as wrong and there is no confusion matrix.
 
     Args:
         outputs: The scores of each sample, by class.

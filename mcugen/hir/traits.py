@@ -83,7 +83,7 @@ class Clampable:
         raise NotImplementedError
 
     def without_clamp(self) -> Self | None:
-        """Return the operator without its clamp, if it has one that `bounds` takes into account; else None."""
+        """Return the operator without its clamp; None if it has none, or if Operator.bounds does not consider it."""
         return None
 
 

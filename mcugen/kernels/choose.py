@@ -72,16 +72,16 @@ MAX_DESCENT_ROUNDS = 8
 
 @dataclass(frozen=True)
 class Limits:
-    """Upper limits of a plan, a choice of one kernel for each node."""
+    """Upper limits of the cost of a plan: a plan is a choice of one kernel for each node."""
 
     ram: int
-    """Bytes of RAM."""
+    """Largest number of bytes of RAM."""
     flash: int
-    """Bytes of flash."""
+    """Largest number of bytes of flash."""
     ram_in_use: int = 0
     """Bytes of RAM that are in use anyway: a node outside of bodies that needs no more counts as needing none."""
     instructions: float = math.inf
-    """Estimated instructions of all nodes per inference."""
+    """Largest number of estimated instructions of all nodes per inference."""
 
     def excess(self, cost: Cost) -> int:
         """Return the bytes of RAM and flash by which a plan exceeds the limits."""
@@ -129,12 +129,15 @@ class Candidate:
 class FixedCost:
     """The cost of the nodes that have no choice of kernels."""
 
-    ram: int
-    """Largest number of bytes alive at one of these nodes."""
-    time: float
-    """Their instructions that count when plans are compared."""
-    besides: float
-    """Their instructions that do not count when plans are compared, only against a limit."""
+    ram_bytes: int
+    """Largest number of bytes of RAM in use while one of these nodes runs."""
+    compared_instructions: float
+    """Instructions of these nodes that are part of a plan's total when plans are compared."""
+    uncompared_instructions: float
+    """Instructions of these nodes that only count towards the limit of instructions, not when plans are compared.
+
+    All instructions are either compared or uncompared, so one of the two figures is 0: a rough estimate is not compared
+    unless it exceeds the least instructions of the nodes with a choice."""
 
 
 @dataclass(frozen=True)
@@ -224,14 +227,14 @@ class KernelChoice:
     def slowest(self, limits: Limits) -> float:
         """Return the largest allowed number of instructions of a `balanced` plan, without stall cycles."""
         offered, fixed_cost = self._offered(limits)
-        return _slowest(_without_waits(offered), limits, fixed_cost) + fixed_cost.besides
+        return _slowest(_without_waits(offered), limits, fixed_cost) + fixed_cost.uncompared_instructions
 
     def _taken(self, limits: Limits) -> dict[Node, Kernel]:
         """Return the chosen kernel of each node with candidates; nodes with a library kernel are not among them."""
         if all(len(kernels) == 1 for kernels in self._fitting.values()):
             return {node: kernels[0] for node, kernels in self._fitting.items()}
         offered, fixed_cost = self._offered(limits)
-        limits = replace(limits, instructions=limits.instructions - fixed_cost.besides)
+        limits = replace(limits, instructions=limits.instructions - fixed_cost.uncompared_instructions)
         plan = _search(offered, self._goal, limits, fixed_cost)
         return {node: candidate.kernel for node, candidate in zip(self._offers[0], plan, strict=True)}
 
@@ -244,7 +247,7 @@ class KernelChoice:
 
     @cached_property
     def _time_of_others(self) -> tuple[float, float]:
-        """Return the time of nodes without a choice as (counted, not counted).
+        """Return the instructions of nodes without a choice as (compared, uncompared), see FixedCost.
 
         Their rough estimate counts only where it exceeds the least instructions of the nodes with a choice.
         """
@@ -506,17 +509,17 @@ def _require(requested: Collection[str], known: set[str]) -> None:
 
 @dataclass(frozen=True)
 class LiveMemory:
-    """RAM in use while an instruction runs."""
+    """RAM in use while an instruction runs, without its scratch memory."""
 
     nbytes: int
-    """Bytes of live buffers, without the instruction's scratch memory."""
+    """Bytes of live buffers, as if no output overlapped an input."""
     saved: int
-    """Bytes of these that are saved because an output overlaps an input."""
+    """Bytes that are saved because an output overlaps an input."""
     is_free: bool
     """Whether the outputs are buffers of their own, not parts of larger buffers, so that they may overlap inputs."""
 
     def used_bytes(self) -> int:
-        """Return the bytes of live buffers after the saving."""
+        """Return the bytes of live buffers less the bytes saved by overlaps."""
         return self.nbytes - self.saved
 
 
@@ -606,8 +609,8 @@ class _Plan:
 
     def __init__(self, candidates: Sequence[Candidate], fixed_cost: FixedCost) -> None:
         self.taken = list(candidates)
-        self._instructions = fixed_cost.time + sum(c.instructions for c in candidates)
-        self._ram = _Largest([fixed_cost.ram, *(c.ram for c in candidates)])
+        self._instructions = fixed_cost.compared_instructions + sum(c.instructions for c in candidates)
+        self._ram = _Largest([fixed_cost.ram_bytes, *(c.ram for c in candidates)])
         self._users: Counter[int] = Counter()
         self._flash = sum(self._add_code(candidate) for candidate in candidates)
 

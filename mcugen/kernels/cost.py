@@ -139,7 +139,7 @@ class CostTable:
     """Measured cycles by (layer name, kernel name); these are used in place of fitted costs."""
 
     def stalls(self, node: Node, kernel: Kernel) -> float:
-        """Return the stall cycles of a node that the kernel declares for the core (Kernel.stalls); 0 without any."""
+        """Return the stall cycles of a node that a kernel declares for the core (Kernel.stalls), or 0."""
         return kernel.stalls.get(self.core, 0.0) * kernel.extra_of(node)
 
     def cycles(self, node: Node, kernel: Kernel) -> float | None:

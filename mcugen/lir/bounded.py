@@ -241,7 +241,7 @@ def _no_formula(fault: str) -> _NoFormulaError:
 
 
 def difference(program: Program, other: Program) -> str:
-    """Describe the first difference of two programs besides parameters and shapes; "" if there is none."""
+    """Describe the first difference of two programs other than in parameters and shapes; "" if there is none."""
     if len(program.instrs) != len(other.instrs) or [i.kernel for i in program.instrs] != [
         i.kernel for i in other.instrs
     ]:

@@ -71,7 +71,7 @@ class CopyWalk(ByAxis):
 
 @dataclass(frozen=True, kw_only=True)
 class CopiedRunParams(Params):
-    """Parameter of copies of contiguous runs."""
+    """Parameter of the copy kernel where it copies contiguous runs of elements."""
 
     run: Annotated[int | None, "bytes that lie together"] = None
 

@@ -16,7 +16,8 @@ from mcugen.lir.state import is_state_copy
 
 
 def may_cut(program: Program, at: int) -> bool:
-    """Return whether a program can be cut before an instruction: outside of groups, units and blocks.
+    """Return whether a program can be cut before an instruction: outside of blocks and of instructions that belong
+    together (those with the same `group` or `unit`).
 
     Only one part may use each state, and only the second part may write outputs.
     """

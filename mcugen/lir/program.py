@@ -314,16 +314,16 @@ class Instr:
     control: Control = Control.NONE
     group: int = 0
     unit: int = 0
-    """Instructions of the same unit (other than 0) stay together in their order."""
+    """Instructions with the same number here, other than 0, stay together in their order."""
     stays: bool = False
     """Whether a move must be executed; otherwise the planner may give source and target one place."""
     library: str = ""
     declaration: Kernel | None = None
     """Declaration of the kernel; None for markers."""
     events: tuple[int, ...] = ()
-    """Case of each event, for the marker of a stream."""
+    """For the marker of a stream: the number of the case that each of its events runs."""
     case: int | None = None
-    """Number of the case, for the marker of a case."""
+    """For the marker of a case of a stream: the number of the case."""
     gathers: Gathered | None = None
     """Access pattern of an instruction that processes the image channel block by channel block; None if by pixel."""
 
@@ -345,7 +345,7 @@ class Instr:
         return not {"x_at", "y_at"} & self.formulas.keys()
 
     def part(self, role: str) -> tuple[int, int]:
-        """Return offset and bytes of the part of `x` or `y` that a move copies."""
+        """Return the byte offset and the number of bytes of what a move reads in `x` or writes in `y` (`role`)."""
         return int(self.params.get(f"{role}_at", 0)), int(self.params["nbytes"])
 
     @property
@@ -485,7 +485,7 @@ class Program:
     lesson: LessonPorts | None = None
     """Endpoints of training, for a trainable model."""
     handover: range | None = None
-    """Range of the moves between the two parts of a pipeline over frames (see mcugen.lir.frames).
+    """Indices of the instructions that move data from the first to the second part of a pipeline (mcugen.lir.frames).
 
     One core runs the first part for a frame while another core runs the second part for the previous frame.
     """
@@ -574,7 +574,7 @@ class Program:
         return sum(instr.macs for instr in (self.instrs[i] for i in layer) if instr.control is Control.NONE)
 
     def is_side(self, layer: range) -> bool:
-        """Return whether a layer is one of the two sides of a fork."""
+        """Return whether a layer is one of the two sides of a fork, which two cores may run at the same time."""
         controls = [self.instrs[i].control for i in layer]
         beginning = next((c for c in controls if c is not Control.NONE), Control.NONE)
         return beginning in (Control.FORK, Control.ELSE)

@@ -32,11 +32,11 @@ class BufferReads:
 
     buffer: Buffer
     times: int
-    """Number of runs of the instruction in one inference."""
+    """Number of times that the instruction runs in one inference."""
     nbytes: int
     """Bytes that each run reads in order."""
     reloaded_bytes: int
-    """Bytes among them that each run loads again."""
+    """Bytes among `nbytes` that each run loads a second time."""
     before: tuple[int, int] | None
     """Reuse distances: bytes used since the last use of the buffer's first byte, and of its last byte.
 
@@ -54,7 +54,7 @@ class BufferReads:
     """Bytes that the instruction reads cyclically, if the buffer is among them; else 0."""
 
     def cycles(self, board: Board, memory: Memory) -> float:
-        """Return the stall cycles of all runs if the buffer lies in `memory`.
+        """Return the stall cycles of these reads in one inference if the buffer lies in `memory`.
 
         Without a timing in the board file, they follow from the memory's relative `speed`.
         """

@@ -25,11 +25,11 @@ class ConstantReads:
     whole: range
     """The indices of the instruction, or of the outermost block around it (Program.wholes)."""
     runs: int
-    """Number of runs of the instruction in one inference."""
+    """Number of times that the instruction runs in one inference."""
     passes: float
     """Number of times that one run reads the whole constant."""
     between: int
-    """Bytes of all constants that `whole` reads, which pass through the cache between two runs."""
+    """Bytes of all constants that `whole` reads, which pass through the cache between two runs of the instruction."""
     cold: float
     """Share of the constant that no cache keeps from one call of the model to the next."""
 

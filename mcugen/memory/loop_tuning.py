@@ -13,9 +13,15 @@ SLOW_FMA = frozenset({"cortex-m4", "cortex-m33"})
 def tuning_flags(board: Board, weights: Memory, goal: str) -> frozenset[str]:
     """Return the tuning flags (names in mcugen.lir.kernel) for a goal, with the weights in memory `weights`.
 
-    Loads that are paired with products take more code, so the goals `ram` and `flash` do without them. Separate sums
-    take nearly twice the instructions; only `speed` uses them, where instruction fetches do not stall. `balanced` can
-    still get them when its slowdown is capped (mcugen.search.slowdown_cap).
+    PAIRED_LOADS takes more code, so the goals `ram` and `flash` do without it. SEPARATE_SUMS takes nearly twice the
+    instructions, but fewer cycles on cores with a slow fused multiply-add (SLOW_FMA) if instruction fetches do not
+    stall; only `speed` gets it here. `balanced` may get it later, when its slowdown is capped
+    (mcugen.search.slowdown_cap).
+
+    Args:
+        board: The board.
+        weights: The memory that holds the weights.
+        goal: The goal of the optimization: `speed`, `ram`, `flash` or `balanced`.
     """
     code = board.memory(board.code_memory)
     keeps_pace = not board.wait_cycles(code, 4) or board.cache(code, "instructions") is not None

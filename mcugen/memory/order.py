@@ -232,7 +232,7 @@ class _Problem:
     def _updated_bytes(self, live: int, after: int) -> int:
         """Return the bytes of the set `after`, which differs in few buffers from a set that has been measured.
 
-        Besides these, buffers count that lie in one of them: they begin or cease to take bytes of their own.
+        Buffers that lie in one of these count as well: they begin or cease to take bytes of their own.
         """
         changed = live ^ after
         for bit in _bits(changed):

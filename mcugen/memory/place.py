@@ -19,7 +19,7 @@ from mcugen.memory.plan import Planned
 from mcugen.memory.traffic import traffic
 
 NO_PLACES = Places()
-"""Placement without any choice of the user."""
+"""Choice of memories of a user who chose none."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Placement:
     arenas: tuple[Memory, ...]
     weights: Memory
     copies: Mapping[Buffer, Memory] = field(default_factory=dict)
-    """Constants that start-up code copies to RAM, each with its memory there."""
+    """Constants that start-up code copies to RAM, each with the memory that it is copied to."""
     names_arena: bool = False
     """Whether the C code names the arena's memory: if the user chose it, or it is not the board's default."""
     names_weights: bool = False
@@ -119,7 +119,7 @@ def ram_by_speed(board: Board) -> list[Memory]:
 
 
 def _remaining_bytes(board: Board, copies: Mapping[Buffer, Memory]) -> dict[Memory, int]:
-    """Return the bytes that remain of each memory besides copies of weights; negative if the copies do not fit."""
+    """Return the bytes of each memory that copies of weights leave free; negative if the copies do not fit."""
     return {m: m.room - sum(aligned(b.nbytes) for b, other in copies.items() if other == m) for m in board.memories}
 
 
@@ -193,7 +193,7 @@ def _weights_memory(program: Program, board: Board, places: Places) -> Memory:
 
 
 def memory_of_weights(board: Board, places: Places) -> Memory:
-    """Return the memory from which weights are read at run time, except those with copies in another memory."""
+    """Return the memory from which weights are read at run time, except weights that are copied to another memory."""
     requested = board.memory(places.weights) if places.weights else None
     return requested if requested and requested.kind == "ram" else weights_memories(board, places)[0]
 
@@ -205,7 +205,7 @@ def memory_of_arena(board: Board, places: Places) -> Memory:
 
 
 def copied_bytes(program: Program, board: Board, places: Places) -> int:
-    """Return the bytes of RAM that copies of weights take."""
+    """Return the bytes of RAM into which start-up code copies weights."""
     return sum(aligned(buffer.nbytes) for buffer in copies_of(program, board, places))
 
 

@@ -65,12 +65,12 @@ class Planned:
 
     @classmethod
     def of(cls, program: Program) -> Planned:
-        """Return a copy of the program's present plan."""
+        """Return a copy of the program's present memory plan."""
         places = {b: (b.area, b.offset) for b in program.buffers}
         return cls(places, program.area_sizes, program.area_bounds)
 
     def restore(self, program: Program) -> None:
-        """Set the plan of the program's buffers to this one."""
+        """Replace the program's memory plan by this one: areas and offsets of buffers, and sizes of areas."""
         for buffer, (area, offset) in self.places.items():
             buffer.area, buffer.offset = area, offset
         program.area_sizes, program.area_bounds = list(self.sizes), list(self.bounds)

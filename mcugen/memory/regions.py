@@ -17,9 +17,9 @@ class Freedom:
     """The distances at which an output may overlap an input: bytes from the start of `into` to the start of `out`."""
 
     at: frozenset[int]
-    """Allowed distances."""
+    """Distances in bytes that are allowed, in addition to those up to `up_to`."""
     up_to: int | None
-    """Largest distance up to which all distances are allowed; None if there is none."""
+    """Distance in bytes up to which all distances are allowed; None if only those in `at` are."""
 
     def allows(self, distance: int) -> bool:
         """Return whether a distance from input to output, in bytes, is allowed."""

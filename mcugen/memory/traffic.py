@@ -56,7 +56,7 @@ Also the loads per word of prepared input, which serves several results and has 
 
 
 def loads_in_pass(instr: Instr) -> float:
-    """Return how often a layer loads each word of its constants while each constant serves one product (a pass)."""
+    """Return how often a layer loads each word of its constants in one pass: one multiplication by each constant."""
     return DEFAULT_LOADS_PER_WORD if instr.declaration is None else instr.declaration.loads
 
 

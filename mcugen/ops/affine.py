@@ -39,7 +39,7 @@ class Affine(Clampable, Elementwise):
     clamp: Range | None = None
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Return the expression of the sums and products in the order of `steps`."""
+        """Return x with the constants multiplied or added in the order of `steps`, then clamped."""
         y, *constants = args
         for step, constant in zip(self.steps, constants, strict=True):
             y = y + constant if step == "Add" else y * constant

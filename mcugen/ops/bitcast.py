@@ -40,7 +40,7 @@ class BitCast(Simplifiable, Operator):
         return (arrays[0].view(self.to.numpy),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Return the input if the element type stays."""
+        """Return the input if it has the target type already; else None."""
         return node.input(0) if node.input(0).type.dtype is self.to else None
 
     def lower(self, node: Node, builder: Builder) -> None:

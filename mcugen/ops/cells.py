@@ -26,10 +26,10 @@ CELL_MARKER_OPERATOR = "Tanh"
 """ONNX operator that every recurrent cell contains; models without it are not searched for cells."""
 
 _DEEPEST = 40
-"""Sums of sums that are read."""
+"""Largest depth of nested sums that are read."""
 
 _MAX_SUM_VALUES = 200
-"""Values that are looked at for the terms of a sum."""
+"""Largest number of values that are visited to find the terms of a sum."""
 
 _WIDEST = 2048
 """Numbers of x and h, and a quarter of all gates': a layer of more has weights of tens of megabytes."""
@@ -108,7 +108,7 @@ class AffineSum:
         return AffineSum({**self.matrices, **theirs, **both}, self.bias + sign * other.bias)
 
     def times(self, matrix: Array) -> AffineSum:
-        """Return the product with a matrix [n, m] from the right."""
+        """Return this sum multiplied by a matrix [n, m] from the right."""
         return AffineSum({v: m @ matrix for v, m in self.matrices.items()}, self.bias @ matrix)
 
     def part(self, begin: int, size: int) -> AffineSum:

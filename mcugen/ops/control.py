@@ -252,7 +252,11 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
         return [index < self.states or is_needed for index, is_needed in enumerate(needed)]
 
     def keeping(self, needed: Sequence[bool]) -> Repeat:
-        """Return the loop without stacked outputs that have no readers."""
+        """Return the loop without the stacked outputs that are not needed.
+
+        Args:
+            needed: For each output of the node, whether it is needed: True for all states, then the stacked outputs.
+        """
         body, first = self.body.copy(), int(self.conditional)
         kept = [index for index in range(len(body.outputs)) if index < first or needed[index - first]]
         names, values = [body.output_names[i] for i in kept], [body.outputs[i] for i in kept]

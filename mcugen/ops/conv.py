@@ -197,11 +197,11 @@ class Conv(
         return replace(self, window=self.window.padded(*space)) if space else None
 
     def with_clamp(self, low: float, high: float) -> Self | None:
-        """Return the convolution that clamps in its epilogue."""
+        """Return the convolution with its results clamped to [low, high]."""
         return None if self.clamp else replace(self, clamp=(low, high))
 
     def without_clamp(self) -> Self | None:
-        """Return the convolution without its clamp, if it has one."""
+        """Return the convolution without its clamp; None if it has none."""
         return replace(self, clamp=None) if self.clamp else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
@@ -328,9 +328,9 @@ class Conv(
 
 @dataclass(frozen=True)
 class DirectConv(Conv):
-    """A channels-first convolution in float32 or float64 with any number of spatial axes; weights may be computed.
+    """A channels-first convolution of floats or quantized values with any number of spatial axes.
 
-    It may also have quantized inputs; its kernel is a plain loop.
+    Its kernel is a plain loop. Weights of float convolutions may be computed by other layers.
     """
 
     mnemonic: ClassVar[str] = "direct_conv"

@@ -96,7 +96,7 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
         return (TensorType((x.shape[0], channels, *self.space), x.dtype, layout=Layout.CHANNELS_FIRST),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute one channel product for each kernel tap, and add the products at their positions."""
+        """Multiply all pixels by the weights of one kernel tap after the other, and add the results in place."""
         x, w = arrays[:2]
         kernel = w.shape[2:]
         grouped = x.reshape(x.shape[0], self.groups, -1, *x.shape[2:])

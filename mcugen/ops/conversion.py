@@ -57,7 +57,7 @@ class Cast(Simplifiable, Elementwise):
         return self.to
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Remove casts to the same type and to float32 and back; move a cast of a product's sums before a Reshape.
+        """Remove casts to the same type and to float32 and back; move a cast of matrix-product sums before a Reshape.
 
         Cast(Reshape(x)) → Reshape(Cast(x)) brings the cast next to the product, where convert_qdq looks for it.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A layer in two portions, which two cores compute at once: the same operator on runs of its tensors."""
+"""A layer in two shards, which two cores compute at once: the same operator on runs of its tensors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Forked(Operator):
     """One layer whose tiles two cores compute in parallel, in one or several stages with a barrier behind each.
 
     Attributes:
-        stages: The shares of each stage: one per core, or a single share, which the first core computes.
+        stages: The shards of each stage: one per core, or a single shard, which the first core computes.
         output: The type of the layer's output.
     """
 
@@ -53,12 +53,12 @@ class Forked(Operator):
 
     @property
     def shares(self) -> list[Share]:
-        """Return the parts of the layer that the cores compute, stage by stage."""
+        """Return the shards of the layer, stage by stage."""
         return [share for stage in self.stages for share in stage]
 
     @property
     def bodies(self) -> tuple[Graph, ...]:
-        """Return the graph of each share."""
+        """Return the graph of each shard."""
         return tuple(share.body for share in self.shares)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
@@ -72,7 +72,7 @@ class Forked(Operator):
         return (self.output,)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Interpret the graph of each share, and assemble the output."""
+        """Interpret the graph of each shard, and assemble the output."""
         output = np.empty(self.output.count, self.output.dtype.numpy)
         for share in self.shares:
             flat = (arrays[i].reshape(-1)[part.elements if part else slice(None)] for i, part in share.reads)
@@ -82,7 +82,7 @@ class Forked(Operator):
         return (output.reshape(self.output.shape),)
 
     def macs(self, sig: Signature) -> int:
-        """Return the multiply-accumulates of all shares."""
+        """Return the multiply-accumulates of all shards."""
         return sum(node.op.macs(node.sig) for body in self.bodies for node in body.nodes)
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -162,7 +162,7 @@ def _declare(marker: Instr, instrs: Sequence[Instr], results: Sequence[Buffer]) 
     operands, overlaps, inplace = list[Operand](), list[Overlap](), list[tuple[str, str]]()
     for result in dict.fromkeys(results):
         makers = [i for i in inside if i.control is Control.NONE and any(o.buffer is result for o in i.operands)]
-        if not makers:  # a portion that is computed by no instruction: its bytes are its input's
+        if not makers:  # a shard that is computed by no instruction: its bytes are its input's
             continue
         maker = makers[0]
         out = Operand(f"y{len(operands)}", Access.OUT, result)
@@ -184,23 +184,25 @@ def _declare(marker: Instr, instrs: Sequence[Instr], results: Sequence[Buffer]) 
 
 
 Cut = tuple[int, int, bool]
-"""First and end unit of a share, and whether its output is written to a buffer of its own."""
+"""A core's shard: its first unit, the unit behind its last, and whether its output has a buffer of its own.
+
+A unit is for example a row or a group of channels (Division.length)."""
 
 
 Stages = Sequence[tuple[Cut, ...]]
-"""Portions of both cores, or one of the first core, with a barrier behind them."""
+"""Stages with a barrier behind each: one shard for each of both cores, or a single shard for the first core."""
 
 
 def forked(node: Node, division: Division, stages: Stages) -> Forked | None:
     """Return the layer divided over two cores by a division, or None if that is impossible.
 
-    It is impossible if a share is empty, or if a share's part of a tensor does not begin at a word boundary. A part
-    of the output may begin anywhere if the share writes to its own buffer.
+    It is impossible if a shard is empty, or if a shard's part of a tensor does not begin at a word boundary. A part
+    of the output may begin anywhere if the shard writes to its own buffer.
 
     Args:
         node: The layer.
         division: The way to divide the output into units.
-        stages: The ranges of units that the cores compute in each stage.
+        stages: The shards that the cores compute in each stage, as ranges of units.
     """
     cuts = [cut for stage in stages for cut in stage]
     if any(start >= stop for start, stop, _ in cuts):

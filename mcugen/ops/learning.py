@@ -31,7 +31,7 @@ LARGEST = 127
 
 @dataclass(frozen=True)
 class Descend(Operator):
-    """A gradient step y = w − a·b, where the gradient is a product that is never stored as a whole.
+    """A gradient step y = w − a·b, where the gradient a·b is a matrix product that is never stored as a whole.
 
     w is [C, …], a is [C, P], and b is [P, product of the other axes of w], all float32; elements whose step is NaN
     or infinite keep their value. Or w is int8, and a fourth input is a dither (float32 [1], from 0 to 1) for

@@ -44,7 +44,7 @@ class FixedAffine(Clampable, Elementwise):
         return {}
 
     def without_clamp(self) -> Self | None:
-        """Return the line without its clamp, if it has one."""
+        """Return the operator without its clamp; None if it has none."""
         return replace(self, clamp=None) if self.clamp else None
 
     def stands_alone(self, sig: Signature) -> bool:

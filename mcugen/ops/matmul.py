@@ -73,7 +73,7 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         return (TensorType((*x.shape[:-1], w.shape[0]), DType.INT32 if x.quant else DType.FLOAT32),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute the product in float32 or in exact integers."""
+        """Compute the matrix product in float32 or in exact integers."""
         x, w = arrays[:2]
         bias = arrays[2] if len(arrays) > 2 else np.zeros(1, x.dtype)
         if sig.input(0).quant is None:
@@ -82,7 +82,7 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         return (self._finish(sig, sums, w, bias),)
 
     def of_unfolded(self, sig: Signature, rows: Array, *constants: Array) -> Array:
-        """Finish the product from the rows: multiply, add the bias, clamp."""
+        """Compute the layer from its input rows: multiply by the weights, add the bias, clamp."""
         w, *bias = constants
         return self._real(real_product(rows[0], w.T).reshape(*sig.input(0).shape[:-1], len(w)), *bias)
 
@@ -118,11 +118,11 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         return packed_form(graph, sig, inputs, self.clamp) if form is None else (self, form)
 
     def with_clamp(self, low: float, high: float) -> Self | None:
-        """Return the product that clamps in its epilogue."""
+        """Return the layer with its results clamped to [low, high]."""
         return None if self.clamp else type(self)((low, high))
 
     def without_clamp(self) -> Self | None:
-        """Return the product without its clamp, if it has one."""
+        """Return the layer without its clamp; None if it has none."""
         return type(self)() if self.clamp else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
@@ -246,7 +246,7 @@ class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
         return (TensorType((*a.shape[:-1], b.shape[-1]), DType.INT32 if a.quant else a.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute the product in floats, in wrapping integers, or in exact integers for quantized operands."""
+        """Compute the matrix product in floats, in wrapping integers, or in exact integers for quantized operands."""
         a, b = arrays
         if sig.input(0).quant is None:
             product = real_product(a, b)
@@ -269,7 +269,7 @@ class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
         return (self, inputs) if product_sums(sig).max() < accumulator_limit(sig) else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """Return ONNX MatMul; None if the product has a factor."""
+        """Return ONNX MatMul; None if the matrix product is scaled by a factor."""
         return ("MatMul", {}, ()) if self.factor == 1 else None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
@@ -278,7 +278,7 @@ class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
         return None if axis is None else each_row(self, sig, [True, axis < sig.output.rank - 2])
 
     def spec(self, node: Node) -> MatMulSpec:
-        """Return the kernel specification: the tensor types, and the factor that scales the product."""
+        """Return the kernel specification: the tensor types, and the factor that scales the matrix product."""
         return MatMulSpec(node.input(0).type, node.input(1).type, node.output.type, self.factor)
 
     def lower(self, node: Node, builder: Builder) -> None:

@@ -347,7 +347,7 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
         return Slice(*turned), (perm,)
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return that channels are separate, if the channel axis stays whole."""
+        """Return that each output channel depends on the same input channel only, if the channel axis stays whole."""
         count = sig.input(0).shape[-1:]
         if self.sizes[-1:] != count or self.steps[-1:] != (1,):
             return None
@@ -491,7 +491,7 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
         return "Concat", {"axis": self.axis}, ()
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return that the channels are those of the parts, one after the other."""
+        """Return that the output channels are those of the first input, then those of the next, and so on."""
         all_of, last = np.arange(sig.output.shape[-1]), sig.output.rank - 1
         if self.axis != last:
             return Channels((all_of,) * len(sig.inputs), lambda _: self)
@@ -585,7 +585,7 @@ class Pad(HasKernels, Channelwise, Rowwise, Surrounding):
         return RowForm(Pad(before, after, self.value), (window,))
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return that channels are separate, if only other axes are padded."""
+        """Return that each output channel depends on the same input channel only, if only other axes are padded."""
         is_around = any(self.before[-1:] + self.after[-1:]) or not sig.output.rank
         return None if is_around else Channels((np.arange(sig.output.shape[-1]),), lambda _: self)
 

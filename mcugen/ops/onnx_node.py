@@ -433,7 +433,7 @@ def as_standard(node: OnnxNode, op_type: str, *inputs: Value | None, **attribute
 
 
 _NEWEST = 1 << 20
-"""An opset in which every operator is as it is now."""
+"""An opset version in which every operator has its present definition."""
 
 
 def onnx_operator(

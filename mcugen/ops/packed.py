@@ -46,7 +46,7 @@ from mcugen.numerics.sums import real_product
 from mcugen.ops.conversion import Dequantize
 
 MIN_PACKED_SAVED_BYTES = 512
-"""Smallest number of bytes that packed weights must save against float32 to be worth their kernel's code."""
+"""Smallest number of bytes that packed weights must save against float32 to outweigh the code of their kernel."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,10 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         return (TensorType((*x.shape[:-1], w.shape[0])),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Return the float product; for quantized x, exact integer sums of each group, scaled and added."""
+        """Return the layer's result.
+
+        Float x: a float product with unpacked weights. Quantized x: exact integer sums of each group, scaled and added.
+        """
         x, codes, scales = arrays[:3]
         bias = arrays[3] if len(arrays) > 3 else np.zeros(len(codes), np.float32)
         if sig.input(0).quant is None:
@@ -154,7 +157,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         )
 
     def with_clamp(self, low: float, high: float) -> Self | None:
-        """Return the layer that clamps in its epilogue."""
+        """Return the layer with its results clamped to [low, high]; None if it has a clamp already."""
         return None if self.clamp else replace(self, clamp=(low, high))
 
     def by_rows(self, sig: Signature) -> RowForm | None:
@@ -162,7 +165,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         return each_row(self, sig, [i == 0 for i in range(len(sig.inputs))])
 
     def widened_bytes(self, sig: Signature) -> int:
-        """Return the bytes of float32 weights for real inputs, else 0."""
+        """Return the bytes of all weights as float32 if x is real; 0 if x is quantized."""
         return 4 * sig.input(1).count if sig.input(0).quant is None else 0
 
     def widens_by_parts(self, sig: Signature, features: frozenset[str]) -> bool:

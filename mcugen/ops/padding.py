@@ -26,7 +26,7 @@ from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 _MODES = ("constant", "reflect", "edge", "wrap")
 _LARGEST_AXIS = 1 << 24
-"""Elements: no microcontroller has room for them, and a hostile model may ask."""
+"""Largest number of elements of a padded axis: no microcontroller has room for more, but a hostile model may ask."""
 
 
 @dataclass(frozen=True)

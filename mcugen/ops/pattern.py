@@ -34,7 +34,7 @@ from mcugen.ops.movement import decided_shape, emit_expanded, onnx_dtype
 from mcugen.ops.onnx_node import KNOWN_AT_COMPILE_TIME_TEXT, NUMBERS, OnnxNode, Refusal, onnx_operator
 
 _LARGEST_TABLE = 1 << 24
-"""Elements: no microcontroller has room for them, and a hostile model may ask."""
+"""Largest number of elements of EyeLike's matrix: no microcontroller has room for more, but a hostile model may ask."""
 
 
 @dataclass(frozen=True)

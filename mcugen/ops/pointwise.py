@@ -575,7 +575,7 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
         return is_int8 and self.function in (*_SUM_SIGNS, "Mul")
 
     def product(self, sig: Signature) -> Requantizer:
-        """Return the requantizer from products (zero points subtracted) to the result."""
+        """Return the requantizer from products of two quantized elements, less their zero points, to the result."""
         scale = sig.input(0).q.scale[0] * sig.input(1).q.scale[0] / sig.output.q.scale[0]
         types = [sig.input(i).dtype for i in (0, 1)]
         sums = np.asarray([math.prod(map(largest_code, types))]) if DType.INT16 in types else None
@@ -613,7 +613,7 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
         return _requantized_vector(x * y, self.largest_product(sig), self.product(sig), scalar)
 
     def largest_product(self, sig: Signature) -> int:
-        """Return an upper bound of the magnitude of a product (zero points subtracted)."""
+        """Return an upper bound of the magnitude of a product of two quantized elements, less their zero points."""
         return math.prod(
             -2 * t.dtype.limits[0] if t.q.zero_point else -t.dtype.limits[0] for t in map(sig.input, (0, 1))
         )
@@ -703,7 +703,7 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
         return type(self)(self.function, (low, high))
 
     def without_clamp(self) -> Self | None:
-        """Return the function without its clamp, if it has one."""
+        """Return the function without its clamp; None if it has none."""
         return replace(self, clamp=None) if self.clamp else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:

@@ -105,7 +105,7 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
         raise NotImplementedError
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return that channels are separate."""
+        """Return that each output channel depends on the same input channel only."""
         return Channels((np.arange(sig.input(0).shape[-1]),), lambda _: self) if self.is_channels_last else None
 
     def _wider(self, x: Value, before: Shape, after: Shape) -> Self | None:
@@ -141,7 +141,7 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
         return PoolSpec(x, y, self.window, self.kernel, self.is_channels_last, self.whole)
 
     def channel_divisions(self, sig: Signature) -> list[Division]:
-        """Return the division by channels, if there are enough."""
+        """Return the division into shards by channels; empty if there are too few channels."""
         channels = sig.output.shape[-1]
         if not self.is_channels_last or channels < 2 * CHANNEL_SHARD_MULTIPLE or channels % CHANNEL_SHARD_MULTIPLE:
             return []
@@ -286,7 +286,7 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
         bands = replace(self, most=max_count)._bands(sig, self.kernel)
 
         def portion(start: int, stop: int) -> Portion:
-            """Return the portion, which does not count padding that it does not reach."""
+            """Return the shard; its window has no padding on sides where the shard does not reach the padding."""
             part = bands.portion(start, stop)
             assert isinstance(part.op, AveragePool)
             window = part.op.window
@@ -459,7 +459,7 @@ class DirectPool(FunctionFamily, Pool):
         return self.function == "lp" and self.p not in (1, 2)
 
     def _direct_params(self, space: Shape, dtype: DType) -> DirectParams:
-        """Return the function's parameters besides the sizes."""
+        """Return the parameters of the C function other than the sizes."""
         before: Shape = ()
         end: Shape = ()
         steps: Sequence[int] = ()

@@ -167,7 +167,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
     gates: ClassVar[int]
     states: ClassVar[tuple[str, ...]] = ("h",)
     roles: ClassVar[tuple[str, ...]]
-    """What the kernel calls a direction's activations."""
+    """The kernel's names of the activation functions of one direction."""
 
     activations: tuple[tuple[Activation, ...], ...] = ()
     backwards: tuple[bool, ...] = (False,)
@@ -200,16 +200,20 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         return tuple(TensorType(sizes.y_shape if r == "Y" else sizes.state_shape, x.dtype) for r in self.results)
 
     def sizes(self, x: TensorType, r: TensorType) -> Sizes:
-        """Return the sizes of a layer with these X and R."""
+        """Return the sizes of the layer, given the types of the inputs X and R."""
         steps, batch = (x.shape[1], x.shape[0]) if self.batch_first else x.shape[:2]
         return Sizes(steps, batch, x.shape[2], r.shape[2], len(self.backwards), self.batch_first)
 
     def keeping(self, needed: Sequence[bool]) -> Self:
-        """Return the layer without unread results."""
+        """Return the layer with only those of its `results` for which `needed` is true."""
         return replace(self, results=tuple(r for r, w in zip(self.results, needed, strict=True) if w))
 
     def last_part(self, node: Node, output: Value) -> tuple[int, int] | None:
-        """Return offset and size of the last step in Y of a layer with one direction."""
+        """Return the offset and the number of elements of the last step in output Y.
+
+        Return None for other outputs, if the step is not contiguous in Y, and for layers with two directions, a
+        peephole, a clip or an input of sequence lengths.
+        """
         sizes = self.sizes(node.input(X).type, node.input(R).type)
         if self.results[node.outputs.index(output)] != "Y" or sizes.directions > 1 or min(sizes.steps, sizes.batch) < 1:
             return None
@@ -237,7 +241,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         return new_node
 
     def macs(self, sig: Signature) -> int:
-        """Return the multiply-accumulates of both products in all steps, for sequences of full length."""
+        """Return the multiply-accumulates of all steps (W times x and R times h), for sequences of full length."""
         sizes = self.sizes(sig.input(X), sig.input(R))
         rows = sizes.directions * self.gates * sizes.hidden
         return sizes.steps * sizes.batch * rows * (sizes.depth + sizes.hidden)
@@ -284,7 +288,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
                 yield tuple(part[k] for part in parts), rows
 
     standard: ClassVar[tuple[str, ...]] = ()
-    """The activations that have a quantized form."""
+    """Names of the activations with which the layer has a quantized form."""
 
     def can_expand(self, node: Node) -> bool:
         """Return whether activations are standard, weights constant, and ONNX's rarer options unused."""
@@ -374,7 +378,11 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         return activation(values if math.isinf(self.clip) else np.clip(values, -self.clip, self.clip))
 
     def summed_bias(self, bias: Array) -> Array:
-        """Return the initial values of the gates' sums, from biases […, 2 · gates · hidden]."""
+        """Return the input biases plus the recurrent biases, […, gates · hidden].
+
+        Args:
+            bias: The input biases, then the recurrent biases, […, 2 · gates · hidden].
+        """
         w, r = np.split(bias, 2, axis=-1)
         total: Array = w + r
         return total
@@ -432,7 +440,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
 
     @property
     def rows(self) -> Gates:
-        """Return how the rows of the weights are grouped by gates."""
+        """Return how the rows of the weights W and R are grouped by gates."""
         return Gates(self.gates, (self.gates,), self.gates)
 
     def options(self, layer: RecurrentLayer, functions: DirectionActivations) -> list[Options]:
@@ -568,7 +576,11 @@ class Gru(Recurrent):
         }
 
     def summed_bias(self, bias: Array) -> Array:
-        """Return the summed biases; if r scales R's product, its bias of the hidden gate follows separately."""
+        """Return the input biases plus the recurrent biases of the three gates (update, reset, hidden).
+
+        With `linear`, the reset gate scales the recurrent bias of the hidden gate, which then cannot be added to the
+        input bias: it follows as a fourth block. The result is […, 3 · hidden] or, with `linear`, […, 4 · hidden].
+        """
         if not self.linear:
             return super().summed_bias(bias)
         wz, wr, wh, rz, rr, rh = np.split(bias, 6, axis=-1)
@@ -576,7 +588,7 @@ class Gru(Recurrent):
 
     @property
     def rows(self) -> Gates:
-        """Return how the rows of the weights are grouped: the hidden gate's product with h is separate.
+        """Return how the weight rows are grouped by gate: the hidden gate is multiplied by h apart from the other two.
 
         Rh h + Rbh is kept if r scales it.
         """

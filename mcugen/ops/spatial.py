@@ -59,7 +59,7 @@ class Spatial(Permutable, Operator):
         return int(is_line)
 
     def _bands(self, sig: Signature, kernel: Shape) -> Division:
-        """Return the division of channels-last tensors by rows. Input rows of adjacent portions overlap."""
+        """Return the division of channels-last tensors by rows. Input rows of adjacent shards overlap."""
         x, y = sig.input(0).shape, sig.output.shape
         axis = self._axis_of_rows(sig, kernel)
 

@@ -76,7 +76,7 @@ class Rows:
 
     @staticmethod
     def of(whole: TensorType, axis: int, sides: tuple[int, int] = (0, 0)) -> Rows:
-        """Return the rows of a whole tensor."""
+        """Return the description of the rows of a tensor along `axis`."""
         return Rows(whole.shape[axis], axis, band_type(whole, axis, 1), sides)
 
     @property
@@ -105,7 +105,7 @@ class Rows:
 
     @property
     def column(self) -> int:
-        """Return the bytes of one column of a row."""
+        """Return the bytes of one row at one position of the axis behind `axis`."""
         return self.nbytes // self.row.shape[self.axis + 1]
 
     def padded(self, row: Array, fill: float) -> Array:
@@ -222,7 +222,7 @@ class Schedule:
 
     @cached_property
     def cases(self) -> list[Event]:
-        """Return the distinct events, in order of first appearance."""
+        """Return the distinct events of the schedule, in order of first appearance."""
         return list(dict.fromkeys(self.events))
 
     @cached_property
@@ -287,23 +287,23 @@ class Streamed(Operator):
 
     @property
     def bodies(self) -> tuple[Graph, ...]:
-        """Return the graph of each layer."""
+        """Return the body of each layer: the graph that computes its next rows."""
         return tuple(layer.body for layer in self.layers)
 
     @property
     def repeats(self) -> tuple[int, ...]:
-        """Return the number of steps of each layer."""
+        """Return how often each layer's body runs in one inference."""
         rows = zip(self.tensors[self.sources :], self.layers, strict=True)
         return tuple(tensor.height // layer.rows for tensor, layer in rows)
 
     @property
     def adds(self) -> bool:
-        """Return whether the only result are sums of rows."""
+        """Return whether the last layer adds rows up instead of returning them (Layer.adds)."""
         return self.layers[-1].adds
 
     @cached_property
     def schedule(self) -> Schedule:
-        """Return the order in which rows are read and computed."""
+        """Return the order in which the rows of all tensors are read and computed."""
         paces = tuple(RowDependencies(layer.reads, layer.rows) for layer in self.layers)
         return _schedule(tuple(t.height for t in self.tensors), paces, self.sources, self.results)
 

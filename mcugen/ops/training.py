@@ -19,7 +19,7 @@ TRAINING = "ai.onnx.preview.training"
 """Domain of ONNX's operators for training."""
 
 _RATE, _COUNT, _TENSORS = 0, 1, 2
-"""Inputs: the learning rate R, how often was updated T, then X, G and what is remembered, each of all tensors."""
+"""Indices of the inputs: learning rate R, number of updates T, then all tensors X, all gradients G and all states."""
 
 
 class Formula:
@@ -58,7 +58,7 @@ class Formula:
 
 
 Update = Callable[[OnnxNode, Formula, list[Value]], list[Value]]
-"""The new tensor and the new memories, of X, G and the old ones."""
+"""Function that returns [new X, new states] of an optimizer from [tensor X, gradient G, old states]."""
 
 
 def _update_each(node: OnnxNode, memories: int, update: Update) -> list[Value | None]:

@@ -103,7 +103,11 @@ class ChannelCut(Elementwise):
         return DType.INT32
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Return the upper word of a 64-bit product, shifted and clamped."""
+        """Return the class's formula for the arguments x, multiplier, above and below.
+
+        The 64-bit sum x · multiplier + below is reduced to its upper word, to which `above` is added. The result is
+        shifted right by `shift` − 32 bits and clamped.
+        """
         out = sig.output
         zero = 0 if out.quant is None else out.q.zero_point
         x, multiplier, above, below = args
@@ -126,7 +130,7 @@ class Steps:
 _ENDS = (-(2**31), 2**31)
 """Least int32, and the number after the greatest."""
 _FAR = 2**62
-"""Beyond all offsets."""
+"""A number larger than all offsets."""
 _WIDEST = 60
 """Bits of codes before they are shifted back: sums of them, of products of 62 bits and of what is beyond fit int64."""
 _ROUNDS = 64

@@ -65,7 +65,7 @@ class UnrolledLayer:
 
     @property
     def batch(self) -> int:
-        """Return the number of sequences that are computed side by side."""
+        """Return the number of sequences in a batch of the layer."""
         return self.first.count // int(self.found.w.shape[1])
 
 

@@ -217,7 +217,7 @@ class Filters:
 
     @cached_property
     def weights(self) -> Array:
-        """Return the fixed-point weights, int64 [bands, bins] of at most 65535."""
+        """Return the weights as integers, int64 [bands, bins]; 65535 stands for the largest weight of the band."""
         return _fixed(self.real / np.maximum(self._largest, 1e-300)[:, None] * 65535)
 
     @property
@@ -226,7 +226,7 @@ class Filters:
 
     @cached_property
     def offsets(self) -> Array:
-        """Return the base-2 logarithm of each band's unit, int64 [bands] in 2^-SPECTRUM_LOG_BITS."""
+        """Return log2(largest weight / 65535) of each band, int64 [bands] in units of 2^-SPECTRUM_LOG_BITS."""
         largest = np.where(self._largest > 0, self._largest, 1.0)
         return _fixed(np.log2(largest / 65535) * (1 << SPECTRUM_LOG_BITS))
 

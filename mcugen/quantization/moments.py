@@ -49,12 +49,12 @@ class Moments:
         self._cross: Array | float = 0.0
 
     def add(self, real: Array, seen: Array, samples: int = 1) -> None:
-        """Add the rows of one sample, or the mean rows of several samples.
+        """Add the layer's input rows for one sample, or rows that are each the mean over several samples.
 
         Args:
-            real: The rows of the float model, [groups, rows, depth].
-            seen: The rows of the quantized model, of the same shape.
-            samples: The number of samples behind the rows.
+            real: Input rows (im2col patches) of the layer in the float model, [groups, rows, depth].
+            seen: The same rows in the quantized model.
+            samples: Number of samples that the rows stand for. It affects `trust`; rows count once whatever it is.
         """
         self._samples += samples
         self._count += seen.shape[1]

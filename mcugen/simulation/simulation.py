@@ -299,9 +299,10 @@ def _folder(workdir: Path | None) -> Iterator[Path]:
 def simulate_layer_stacks(
     bundle: Bundle, board: Board, sample: Sample, setup: Setup | None = None
 ) -> tuple[int, ...] | None:
-    """Return the peak stack of each layer in bytes, below the frame of the caller; None on this computer.
+    """Return the peak stack of each layer in bytes, without the stack frame of the caller.
 
-    The hook behind each layer uses some bytes itself, which are the smallest result. The errors are those of
+    Return None if the board has no QEMU machine (code that runs on this computer) or the model no layers. The hook that
+    is called after each layer uses some bytes of stack itself, so that no result is smaller. The errors are those of
     `simulate`.
     """
     setup = setup or Setup()

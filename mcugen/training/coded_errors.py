@@ -97,7 +97,7 @@ class ErrorPropagation:
                         self.rule_of(node)(self, node, total)
 
     def give(self, value: Value, error: Error) -> None:
-        """Record an error of a value, which is added to its other errors.
+        """Record an error (gradient of the loss) of a value; the errors of a value are added up.
 
         The error is ignored if the value does not depend on trained parameters.
         """

@@ -84,7 +84,7 @@ class HeadContext:
         self.kept[value] = finite_or_old(self.call, value, new) if new.type.dtype.is_float else new
 
     def squares(self, x: Value, axis: int) -> Value:
-        """Return the sums of squares along an axis, which stays with length 1."""
+        """Return the sums of the squares of x along an axis; the result keeps the axis with length 1."""
         return self.call("ReduceSumSquare", x, np.asarray([axis]), keepdims=1)
 
     def distances(self, points: Value) -> Value:

@@ -62,7 +62,7 @@ MOMENTUM_DECAY = 0.9
 
 @dataclass(frozen=True)
 class Gradient:
-    """The gradient of a parameter [C, …]: sums · unit · per.
+    """The gradient of a parameter [C, …]: the product sums · unit · per.
 
     Attributes:
         sums: int32 sums; with `inputs`, the errors [C, positions] instead.
@@ -465,14 +465,14 @@ class UpdateState:
 
     @staticmethod
     def of(graph: Graph, parameter: Value, *, in_batches: bool, has_momentum: bool) -> UpdateState:
-        """Add inputs of the parameter's shape for the state."""
+        """Add graph inputs of the parameter's shape for the states that batches and momentum need."""
         type_ = TensorType(parameter.type.shape, DType.INT32)
         total = graph.add_input(f"{parameter.name}.sum", type_) if in_batches else None
         return UpdateState(total, graph.add_input(f"{parameter.name}.velocity", type_) if has_momentum else None)
 
     @property
     def states(self) -> list[Value]:
-        """Return `total` and `velocity`, without those that are None."""
+        """Return the states that exist: `total`, then `velocity`."""
         return [value for value in (self.total, self.velocity) if value is not None]
 
 

@@ -25,7 +25,7 @@ ADAPTER = re.compile(r"adapter:(\d{1,6})(?::(\d{1,6}))?")
 
 @dataclass(frozen=True)
 class TrainableLayer:
-    """A layer to train, and the part of it that is trained.
+    """A layer to train, and which of its weights are trained.
 
     Attributes:
         node: The layer.

@@ -42,10 +42,10 @@ class Optimizer:
     """An update rule; `memories` are the names of the states that it keeps for each tensor."""
 
     update: Callable[[OnnxCalls, Group], Sequence[Value]]
-    """Returns the new tensor and memories."""
+    """Returns the new value of the tensor, then the new values of its states in the order of `memories`."""
     memories: tuple[str, ...] = ()
     is_descent: bool = False
-    """Whether the update can be fused with a gradient that is a product, which then need not be kept."""
+    """Whether the update can be fused with a gradient that is a matrix product, which then is never stored."""
     counts: bool = False
     """Whether the update depends on the number of updates so far."""
     scaled: Optimizer | None = None

@@ -28,7 +28,7 @@ from mcugen.training.layers import TrainableLayer, layer_name
 
 @dataclass(frozen=True)
 class TrainedParameter:
-    """A trained tensor.
+    """A tensor of a layer that is trained.
 
     Attributes:
         value: The float tensor; an input of the graph, or computed from int8 weights.

@@ -106,7 +106,7 @@ def layer_operands(x: DType, bias: DType, *, y: DType | None = None) -> tuple[Ro
 
     Args:
         x: Type of the input.
-        bias: Type of the bias, besides int32.
+        bias: Type of the bias that is allowed in addition to int32.
         y: Type of the output; None for that of the input.
     """
     return (

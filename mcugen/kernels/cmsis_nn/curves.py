@@ -25,7 +25,7 @@ def _table() -> Array:
 
 
 def sigmoid(x: Array, left: int) -> Array:
-    """Return the library's sigmoid, bit by bit.
+    """Return exactly the sigmoid that the library computes.
 
     Args:
         x: Arguments, int16, in units of 2^(left − 12).
@@ -40,7 +40,7 @@ def sigmoid(x: Array, left: int) -> Array:
 
 
 def tanh(x: Array, left: int) -> Array:
-    """Return the library's hyperbolic tangent, tanh(x) = 2 σ(2x) − 1, bit by bit.
+    """Return exactly the hyperbolic tangent that the library computes: tanh(x) = 2 σ(2x) − 1.
 
     Arguments and results have the units of `sigmoid`.
     """

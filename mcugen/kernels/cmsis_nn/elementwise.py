@@ -115,7 +115,7 @@ def emit_add(spec: BinarySpec, site: Site) -> Call:
 
 
 def emit_mul(spec: BinarySpec, site: Site) -> Call:
-    """Emit a product, requantized with mcugen's own multiplier."""
+    """Emit an elementwise product, requantized with mcugen's own multiplier."""
     requantize = spec.product
     assert requantize is not None
     scale = TensorScale(multiplier=int(requantize.multiplier[0]), shift=31 - requantize.shift)

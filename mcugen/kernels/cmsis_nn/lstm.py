@@ -43,7 +43,7 @@ step."""
 
 @dataclass(frozen=True)
 class LibraryUnits:
-    """The library's parameters of an LSTM step."""
+    """The fixed-point parameters of an LSTM step, as the library defines them."""
 
     scales: Array
     """Multiplier and left shift of the products with x, then with h, for each gate: int32 [4 gates, 4]."""
@@ -111,7 +111,7 @@ def fits_library_units(loop: LstmLoopSpec) -> bool:
 
 
 def evaluate(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Step by step, to the last bit what the library gives."""
+    """Return exactly the results that the library computes, step by step."""
     loop: LstmLoopSpec = spec_of(node)
     numbers = LibraryUnits.of(loop)
     w, r = (layer.weights.astype(np.int64) for layer in (loop.inner, loop.recurrent))
@@ -144,7 +144,7 @@ def _int16(v: Array) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class LstmParams(Params):
-    """Sizes and units."""
+    """Sizes, fixed-point scales and zero points of an LSTM."""
 
     time_major: Annotated[int, "1 if steps come before sequences in x and y"]
     batch: Annotated[int, "sequences"]
@@ -158,7 +158,10 @@ class LstmParams(Params):
 
 
 def emit(loop: LstmLoopSpec, site: Site) -> Call:
-    """Weights and biases as they are, gates one after the other; the last cell is where the library keeps it."""
+    """Emit an LSTM.
+
+    Weights and biases are passed gate by gate. The last cell state is left where the library keeps it.
+    """
     numbers, x = LibraryUnits.of(loop), loop.inner.x
     params = LstmParams(
         time_major=int(loop.axis == 0),

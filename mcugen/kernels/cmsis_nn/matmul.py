@@ -31,7 +31,7 @@ def is_int8_product(spec: MatMulSpec) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ProductSize(Params):
-    """Sizes of a product of two activations."""
+    """Sizes of a matrix product of two activations."""
 
     batch: Annotated[int, "number of products"]
     rows: Annotated[int, "rows of a and y"]
@@ -40,7 +40,7 @@ class ProductSize(Params):
 
     @staticmethod
     def of(spec: MatMulSpec) -> ProductSize:
-        """Return the sizes of a product."""
+        """Return the sizes of a matrix product."""
         return ProductSize(batch=spec.batch, rows=spec.rows, depth=spec.depth, columns=spec.columns)
 
 
@@ -60,7 +60,7 @@ def product_operands(dtype: DType) -> tuple[Role, ...]:
 
 
 def emit(spec: MatMulSpec, site: Site) -> Call:
-    """Emit a product, one matrix of the batch at a time, so that scratch memory holds a single transposed matrix.
+    """Emit a matrix product, one matrix of the batch at a time; scratch memory holds one transposed matrix.
 
     With Helium, the library also needs scratch memory for the sums of columns.
     """
@@ -89,4 +89,4 @@ CMSIS_MATMUL_S8: tuple[Kernel, ...] = (
         emit=emit,
     ),
 )
-"""CMSIS-NN's kernels of products of two int8 activations."""
+"""CMSIS-NN's kernels of matrix products of two int8 activations."""

@@ -66,7 +66,7 @@ class PadParams(Params):
 
 
 def emit_pad(spec: PadSpec, site: Site) -> Call:
-    """Axis by axis."""
+    """Emit a padding with a constant: sizes and padding of up to four axes, outermost first."""
     axes = [PaddedAxis(1, 0, 0)] * (len(AXES) - len(spec.axes)) + spec.axes
     sizes: dict[str, int] = {}
     for name, axis in zip(AXES, axes, strict=True):

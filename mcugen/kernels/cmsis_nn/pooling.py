@@ -52,7 +52,7 @@ def is_image_mean(pool: AverageSpec | None) -> bool:
 
 
 def evaluate_average(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Return the library's average of each window, bit by bit."""
+    """Return exactly the average of each window that the library computes."""
     pool: PoolSpec = spec_of(node)
     x = arrays[0].reshape(pool.x.shape)
     taps = tuple(range(x.ndim, 2 * x.ndim - 2))

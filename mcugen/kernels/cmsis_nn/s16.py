@@ -140,7 +140,10 @@ def _adds_in_64_bits(spec: ConvSpec) -> bool:
 
 
 def product_scaling(spec: MatMulSpec) -> Scaling | None:
-    """Return the scaling of a product of two activations; None if it may differ by more than one step from mcugen's."""
+    """Return the library's scaling of a matrix product of two activations.
+
+    Return None if results may differ by more than one quantization step from mcugen's.
+    """
     scaling = Scaling.near(spec.requantizer, LONG_MULTIPLIER_BITS, MAX_LONG_SHIFT)
     return scaling if scaling.agrees(spec.requantizer, spec.largest_sums) else None
 
@@ -155,19 +158,19 @@ def evaluate_sums(node: Node, arrays: Sequence[Array]) -> Array:
 
 
 def evaluate_conv(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Return the library's result of an int16 convolution, bit by bit."""
+    """Return exactly the result of an int16 convolution that the library computes."""
     spec: ConvSpec = spec_of(node)
     return _scaled(evaluate_sums(node, arrays), conv_scaling(spec), spec.limits)
 
 
 def evaluate_long(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Return the library's result of a layer with 64-bit accumulators, bit by bit."""
+    """Return exactly the result that the library computes for a layer with 64-bit accumulators."""
     spec: ConvSpec = spec_of(node)
     return _scaled(evaluate_sums(node, arrays), long_scaling(spec), spec.limits)
 
 
 def evaluate_product(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Return the library's result of a product of two int16 activations, bit by bit."""
+    """Return exactly the matrix product of two int16 activations that the library computes."""
     spec: MatMulSpec = spec_of(node)
     return _scaled(evaluate_sums(node, arrays), product_scaling(spec), spec.y.dtype.limits)
 
@@ -265,7 +268,7 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_product(spec: MatMulSpec, site: Site) -> Call:
-    """Emit a product, one matrix of the batch at a time; its right operand is transposed for the library first."""
+    """Emit a matrix product, one matrix of the batch at a time; its right operand is transposed first."""
     scaling = product_scaling(spec)
     assert scaling is not None
     columns = site.scratch("columns", DType.INT16, spec.depth * spec.columns)
@@ -388,4 +391,4 @@ CMSIS_MATMUL_S16: tuple[Kernel, ...] = (
         evaluate=evaluate_product,
     ),
 )
-"""CMSIS-NN's kernels of products of two int16 activations."""
+"""CMSIS-NN's kernels of matrix products of two int16 activations."""

@@ -108,13 +108,13 @@ class Int16Elements(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class LibraryFactor(Params):
-    """Parameter of the library's scaling of a product."""
+    """Parameter of the library's scaling of an elementwise product."""
 
     multiplier: Annotated[Trained, "scale of x0 * scale of x1 / scale of y, Q0.31"]
 
 
 def emit_add(spec: BinarySpec, site: Site) -> Call:
-    """Emit a sum or difference: operands are scaled to units of the result's / 2^shift, and their sum is shifted."""
+    """Emit a sum or difference: operands are scaled to the result's scale / 2^shift, and their sum is shifted."""
     fixed = _sum(spec)
     assert fixed is not None
     m0, m1 = fixed.factors
@@ -125,13 +125,13 @@ def emit_add(spec: BinarySpec, site: Site) -> Call:
 
 
 def emit_mul(spec: BinarySpec, site: Site) -> Call:
-    """Emit a product of two int16 tensors."""
+    """Emit the elementwise product of two int16 tensors."""
     factor = LibraryFactor(multiplier=int(_product(spec).multiplier[0]))
     return site.call(operands(site), [factor, Int16Elements.of(spec)], inplace=IN_PLACE_PAIRS)
 
 
 def evaluate_add(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Return the library's sum of two int16 tensors, bit by bit."""
+    """Return exactly the sum of two int16 tensors that the library computes."""
     spec: BinarySpec = spec_of(node)
     fixed = _sum(spec)
     assert fixed is not None
@@ -139,7 +139,7 @@ def evaluate_add(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
 
 
 def evaluate_mul(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Return the library's product of two int16 tensors, bit by bit.
+    """Return exactly the elementwise product of two int16 tensors that the library computes.
 
     Its multiplier has fewer bits than mcugen's, which changes results by at most a quarter of a quantization step. If
     built for Helium with single rounding, the library doubles products, and −32768 · −32768 overflows.
@@ -189,7 +189,7 @@ def emit_sigmoid(spec: CurveSpec, site: Site) -> Call:
 
 
 def evaluate_sigmoid(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Return the library's sigmoid of an int16 tensor, bit by bit."""
+    """Return exactly the sigmoid of an int16 tensor that the library computes."""
     return (sigmoid(arrays[0], _left(spec_of(node))),)
 
 

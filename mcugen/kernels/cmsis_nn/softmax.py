@@ -35,7 +35,7 @@ MAX_ROW_SIZE = 2 ** (28 - SUM_FRACTION) - 1
 
 @dataclass(frozen=True)
 class LibrarySoftmax:
-    """The library's softmax of int8 rows, bit by bit.
+    """The softmax of int8 rows exactly as the library computes it.
 
     It divides exp(difference · multiplier · 2^(shift − 31 − EXPONENT_FRACTION_BITS)) by the sum of a row, where a
     difference is an element less the row's maximum.
@@ -143,7 +143,7 @@ def has_int8_rows(spec: SoftmaxSpec) -> bool:
 
 
 def softmax(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Return the library's softmax along the operator's axis, bit by bit."""
+    """Return exactly the softmax along the operator's axis that the library computes."""
     (x,), fixed = arrays, LibrarySoftmax.of(node.sig.input(0))
     assert fixed is not None
     spec: SoftmaxSpec = spec_of(node)

@@ -130,8 +130,8 @@ def transpose_algorithm(spec: ConvSpec) -> str:
 def count_work(spec: ConvSpec) -> int:
     """Return the work of the algorithm, for the cost model.
 
-    A convolution counts its products, including those with zeros between pixels. The other algorithm counts the taps of
-    all input pixels, each of which is added to a row of sums.
+    Where the library computes a convolution (is_convolved), this is its multiplications, including those by zeros
+    between pixels. Elsewhere it is the taps of all input pixels, each of which is added to a row of sums.
     """
     shape = spec.shape
     if is_convolved(shape):

@@ -164,7 +164,7 @@ class ConvShape:
 
     @property
     def is_depthwise(self) -> bool:
-        """Return whether each channel has one filter of its own."""
+        """Return whether the convolution is depthwise: each channel has one filter of its own."""
         return self.groups > 1 and self.groups == self.in_channels == self.out_channels
 
     @property

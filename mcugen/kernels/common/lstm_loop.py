@@ -22,9 +22,9 @@ class LstmLoopSpec:
     """Axis of x, and of the stacked hidden states, along which the steps go from front to back."""
     is_stacked: bool
     inner: WeightedSpec
-    """Product of a step of x with the weights of the gates."""
+    """The matrix product of one step of x with the input weights of the gates."""
     recurrent: WeightedSpec
-    """Product of the hidden state with the weights of the gates."""
+    """The matrix product of the hidden state with the recurrent weights of the gates."""
     hidden: TensorType
     cell: TensorType
     first_hidden: Array | None

@@ -12,7 +12,7 @@ from mcugen.hir.types import TensorType
 
 @dataclass(frozen=True)
 class PaddedAxis:
-    """Elements along an axis, and those that are added."""
+    """Number of elements along an axis (`size`), and of those that are added `before` and `after` them."""
 
     size: int
     before: int
@@ -20,7 +20,7 @@ class PaddedAxis:
 
     @property
     def grows(self) -> bool:
-        """Return whether elements are added."""
+        """Return whether any elements are added."""
         return self.before + self.after > 0
 
     def of_runs(self, length: int) -> PaddedAxis:

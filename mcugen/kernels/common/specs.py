@@ -219,14 +219,14 @@ def _constants(node: Node) -> tuple[Array, Array | None]:
 
 @dataclass(frozen=True, eq=False)
 class MatMulSpec:
-    """A product of two activations: y[b, m, n] = factor · Σ_k a[b, m, k] · b[b, k, n]."""
+    """A matrix product of two activations: y[b, m, n] = factor · Σ_k a[b, m, k] · b[b, k, n]."""
 
     a: TensorType
     """Type of the left matrices, [..., m, k]."""
     b: TensorType
     """Type of the right matrices, [..., k, n]."""
     y: TensorType
-    """Type of the products, [..., m, n]."""
+    """Type of the result, [..., m, n]."""
     factor: float = 1.0
     """Number that every sum is multiplied by."""
 

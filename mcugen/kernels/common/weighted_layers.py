@@ -46,7 +46,7 @@ def nibbles(first: Array, second: Array) -> Array:
 
 
 def paired_nibbles(rows: Array) -> Array:
-    """Pack 4-bit weights [N, K] as [N, ⌈K / 2⌉] bytes; neighbours along a row share a byte."""
+    """Pack 4-bit weights [N, K] as [N, ⌈K / 2⌉] bytes: even columns in the lower halves, odd ones in the upper."""
     padded = np.pad(rows, ((0, 0), (0, rows.shape[1] % 2)))
     return nibbles(padded[:, 0::2], padded[:, 1::2])
 
@@ -65,7 +65,7 @@ def interleave_nibbles(weights: Array) -> Array:
 
 
 EIGHT = 8
-"""Output channels whose 4-bit weights share a 32-bit word."""
+"""Number of output channels whose 4-bit weights share a 32-bit word."""
 
 
 def words_of_nibbles(weights: Array) -> Array:

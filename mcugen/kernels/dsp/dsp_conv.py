@@ -354,7 +354,7 @@ class InnerLoop(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupCount(Params):
-    """Number of groups of channels."""
+    """Parameter with the number of groups of channels."""
 
     groups: Annotated[int | None, "groups of channels, if there are several"] = None
 
@@ -407,13 +407,13 @@ class Runs:
     """
 
     count: int
-    """Number of runs of a window."""
+    """Number of runs of adjacent elements in a window."""
     length: int
-    """Elements of a run."""
+    """Number of elements of a run."""
     unit: int
-    """Elements that are loaded at once: 4 or 8."""
+    """Number of elements that are loaded at once: 4 or 8."""
     gathered: bool = False
-    """Whether elements beyond whole units are gathered at the end of the patch."""
+    """Whether the elements of a run that do not fill a load of `unit` elements are gathered at the end of the patch."""
 
     @property
     def rest(self) -> int:
@@ -422,7 +422,7 @@ class Runs:
 
     @property
     def units(self) -> int:
-        """Return the number of units in which a run is read."""
+        """Return how many loads of `unit` elements read one run, without the gathered elements."""
         return (self.length - self.rest + self.unit - 1) // self.unit
 
     @property
@@ -510,14 +510,14 @@ def is_flat_pointwise(shape: ConvShape) -> bool:
 
 @dataclass(frozen=True)
 class RowSource:
-    """The place where convolution rows are read: x itself, or a ring buffer of padded copies."""
+    """The place where input rows of a convolution are read: x itself, or a ring buffer of padded copies of rows."""
 
     is_padded: bool
     """Whether rows are copied to the ring buffer and padded there."""
     ring_h: int
-    """Rows of the ring buffer; rows of x if they are read in place."""
+    """Number of rows of the ring buffer, or of x if rows are read in place."""
     pitch: int
-    """Elements from row to row."""
+    """Number of elements from the start of a row to the start of the next."""
     margin: int
     """Elements of a row of the ring before those of x: at least the padding, and a multiple of four for whole words."""
     rows_per_pair: int
@@ -535,7 +535,7 @@ class RowSource:
 
 
 def choose_row_source(shape: ConvShape, few: bool = False) -> RowSource:
-    """Choose where rows are read: in x if possible, else in a ring buffer of padded copies.
+    """Choose where input rows are read: in x if possible, else in a ring buffer of padded copies of rows.
 
     Rows are read in x if no window leaves x and none reads words beyond it. In a single output row of several groups
     of channels, windows may leave x at its left and right sides.
@@ -737,7 +737,11 @@ class SingleRowParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class SingleRowOptions(StreamOptions):
-    """Template options of a layer with one row of outputs."""
+    """Template options of a layer with one row of outputs.
+
+    With `sums_by_part`, the packed sums of two channels could exceed 24 bits over all inputs. The inputs are then
+    divided into parts, and the sum of the odd channel is extracted from the packed sum after each part.
+    """
 
     sums_by_part: Annotated[bool, "whether the sums of odd channels are separated after each part of x"]
 
@@ -953,10 +957,12 @@ STALLS = {
         "conv2d_s4_dsp_fours": (7.8, 5.6, -2.4),
     }.items()
 }
-"""Stall cycles per step of the inner loop beyond its instructions, by core, including the step's share of packing:
-words of multi-word loads, and waits for the last of them (measured by tests/kernels/test_stalls.py). Figures of the
-Cortex-M7 are for its own loops (PAIRED_LOADS) relative to the instructions of the others, because it issues two at
-once."""
+"""Stall cycles per inner-loop step, by kernel and core (measured by tests/kernels/test_stalls.py).
+
+They are cycles beyond one per instruction: for the further words of multi-word loads, and for waiting on the last
+word loaded. Each step includes its share of the stalls of im2col. The Cortex-M7 issues two instructions at once and has
+loops of its own (PAIRED_LOADS): its figures are cycles minus the instructions of the loops for the other cores, and may
+be negative."""
 
 
 _PAIRS = "of which two int8 weights lie in 16 bits, so that a product serves two channels"

@@ -237,9 +237,9 @@ def _call(
     Args:
         spec: The layer.
         site: Operands and CPU features of the call.
-        params: Parameters besides geometry and limits.
+        params: Further parameters, in addition to geometry and limits.
         working: Role and number of elements of the working memory.
-        options: Template options besides those of the upper limit and the loops.
+        options: Further template options, in addition to those of the upper limit and the loops.
         order: The traversal of x and y.
     """
     role, count = working

@@ -85,7 +85,7 @@ class PatchRows(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelGroupSizes(Params):
-    """Sizes of groups of channels."""
+    """Sizes of the groups of a convolution with several groups of channels."""
 
     groups: Annotated[int, "groups of channels"]
     group_in_channels: Annotated[int, "input channels of a group"]
@@ -402,7 +402,7 @@ def is_3x3_in_vectors(spec: ConvSpec) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnsFrame(StackFrame):
-    """Parameters of products of four pixels by two channels, in the order in which assembly reads them."""
+    """Parameters of the loop that multiplies four pixels by two channels, in the order in which assembly reads them."""
 
     y_zero_point: Annotated[Trained, "zero point of y"]
     table_bytes: Annotated[int, "bytes of the table"]

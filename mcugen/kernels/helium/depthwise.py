@@ -124,11 +124,11 @@ class PixelGroups:
     """
 
     size: int
-    """Output pixels of a group."""
+    """Number of output pixels of a group."""
     count: int
-    """Number of whole groups."""
+    """Number of whole groups of pixels."""
     halves: int
-    """Number of half groups after the whole groups."""
+    """Number of half groups of pixels after the whole groups."""
     mask: int
     """Predicate of the lanes of a half group that are stored, one bit per byte."""
     overlap: int
@@ -396,7 +396,7 @@ class LargeFrame(StackFrame):
 
 @dataclass(frozen=True, kw_only=True)
 class Columns(Params):
-    """Parameter of the columns, which follow the strip."""
+    """Parameter with the place of the columns buffer, which follows the strip buffer."""
 
     columns_offset_bytes: Annotated[int, "bytes from the start of the strip to the columns"]
 
@@ -468,7 +468,7 @@ def _longest(shape: ConvShape) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class PlaneSizes(Params):
-    """Sizes of planes: copies of a row's segment by channel, eight channels at a time.
+    """Sizes of planes: copies of a segment of a row, one for each of eight channels.
 
     A segment is up to 64 output pixels of a row, whose inputs the planes hold.
     """

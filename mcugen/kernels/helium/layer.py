@@ -116,11 +116,11 @@ class RequantizationTable:
     spec: ConvSpec
     """The layer."""
     block: int = CHANNELS_PER_BLOCK
-    """Output channels of a block."""
+    """Number of output channels of a block."""
     order: Sequence[int] | None = None
     """Order of the channels within a block; None for the natural order."""
     groups: int = 1
-    """Groups of channels; each has its own blocks, one group after the other."""
+    """Number of groups of channels; each has its own blocks, one group after the other."""
     apart: int | None = None
     """Distance, in elements, of two 4-bit weights that share a byte, if the kernel unpacks them.
 
@@ -168,12 +168,12 @@ class RequantizationTable:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of a group's part of the table."""
+        """Return the bytes of the table that belong to one group of channels."""
         return int(self.data.nbytes) // self.groups
 
     @property
     def last(self) -> int:
-        """Return the number of channels in a group's last block."""
+        """Return the number of output channels in the last block of each group of channels."""
         return (self.spec.channels // self.groups - 1) % self.block + 1
 
     @property
@@ -216,7 +216,11 @@ class RequantizationParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class GemmFrame(StackFrame):
-    """Parameters of products of two pixels by four channels, in the order in which assembly reads them."""
+    """Parameters of the loop over two pixels by four output channels, in the order in which assembly reads them.
+
+    `table_bytes` is the size of the table of requantization constants (RequantizationTable); if the layer has several
+    groups of channels, the size of one group's part of it.
+    """
 
     y_zero_point: Annotated[Trained, "zero point of y; for right shifts, plus one half"]
     table_bytes: Annotated[int, "bytes of the table, or of the part of a group"]
@@ -342,9 +346,9 @@ class VectorLoop:
     """An inner loop over the products of a sum."""
 
     vectors: int
-    """Whole vectors of products."""
+    """Number of whole vectors of 16 products."""
     tail: int = 0
-    """Products beyond whole vectors."""
+    """Number of products that remain after the whole vectors."""
 
     @property
     def flags(self) -> LoopFlags:
@@ -360,7 +364,7 @@ class VectorLoop:
 
 
 def gemm_frame(table: RequantizationTable, loop: VectorLoop, x_next: int) -> GemmFrame:
-    """Return the parameters of products of two pixels by four channels that read adjacent bytes of x.
+    """Return the parameters of a loop of two pixels by four output channels that reads adjacent bytes of x.
 
     Args:
         table: The requantization constants.
@@ -430,7 +434,7 @@ def call(
         packed: int8 weights in reading order; they are packed to 4 bits here if the kernel reads 4-bit weights.
         table: The requantization constants, by blocks of channels.
         params: Parameters in the order of the kernel's declaration.
-        options: Template options besides those that follow from the table.
+        options: Further template options, in addition to those that follow from the table.
         working: Role and bytes of the scratch memory, if any.
         orders: Traversals of x and y, from which their allowed overlap follows.
         constants: Further constants by role.

@@ -30,9 +30,9 @@ class RowsOfInt8:
     """The operands of an elementwise function of two int8 tensors, as rows of adjacent elements."""
 
     x0: int
-    """Number of the node's input that has all rows."""
+    """Index (0 or 1) of the node's input that has all rows."""
     x1: int
-    """Number of the other input, which has as many rows, or a single row that is used for all rows of x0."""
+    """Index of the other input, which has as many rows, or a single row that is used for all rows of x0."""
     rows: int
     """Rows of x0; 1 if both tensors have the same shape."""
     columns: int
@@ -104,9 +104,9 @@ class BinarySpec:
     fixed_sum: WeightedSum | None = None
     """The sum or difference in fixed point; None for other functions, or if 32 bits are too few."""
     product: Requantizer | None = None
-    """Requantization of the product; None for other functions."""
+    """Requantization of the product of the two inputs, for multiplications; None for other functions."""
     largest_product: int = 0
-    """Upper bound of the magnitude of products before the requantization."""
+    """Upper bound of the magnitude of a product of two elements, before the requantization."""
 
     @cached_property
     def limits(self) -> tuple[int, int]:
@@ -312,11 +312,11 @@ net (int8[2, 6, 8] a, int8[1, 1, 8] b) => (int8[2, 6, 8] y)
   y = QuantizeLinear(product, scale, zero)
 }""",
 )
-"""Kernel of products of int8 tensors."""
+"""Kernel of elementwise products of int8 tensors."""
 
 
 def emit_product(node: Node, builder: Builder, spec: BinarySpec) -> bool:
-    """Emit a product of two int8 tensors, or of the rows of one by a single row.
+    """Emit the elementwise product of two int8 tensors, or of each row of one tensor by a single row.
 
     Args:
         node: Node to lower.

@@ -48,17 +48,17 @@ class ConvAxis:
     """One spatial axis of a convolution."""
 
     size: int
-    """Positions of the input."""
+    """Number of positions of the input."""
     out: int
-    """Positions of the output."""
+    """Number of positions of the output."""
     pad: int
-    """Positions of padding before the input."""
+    """Number of positions of padding before the input."""
     step: int
     """Elements from position to position of the input."""
     out_step: int
     """Elements from position to position of the output."""
     taps: int
-    """Taps of the window."""
+    """Number of taps of the window."""
     stride: int
     """Positions from window to window."""
     dilation: int
@@ -72,7 +72,7 @@ class ConvAxis:
 
 @dataclass(frozen=True)
 class Strips:
-    """A tiling of a depthwise convolution into strips: a strip covers a few lines, and all points of these."""
+    """A tiling of a depthwise convolution into strips: a few lines (rows or columns) with all their points (pixels)."""
 
     lines: ConvAxis
     """Axis across the strips."""
@@ -504,7 +504,7 @@ class TapStrips(Strips):
 
     @property
     def at_once(self) -> int:
-        """Return the output lines of a strip."""
+        """Return the number of output lines of a strip."""
         is_wide = self.lines.stride == 2 and (self.is_folded or self.tap_pairs > 6)
         return 1 if self.afresh or is_wide or self.lines.out == 1 else 2
 

@@ -17,7 +17,7 @@ _COUNT = writes("count", "entries that were found", DType.INT32)
 
 @dataclass(frozen=True, kw_only=True)
 class NonZeroParams(Params):
-    """Shape of the input."""
+    """Parameter with the shape of the input."""
 
     total: Annotated[int, "elements of x"]
     d: Annotated[Mapping[str, int], "elements along this axis"]
@@ -100,7 +100,7 @@ UNIQUE = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class SuppressionParams(Params):
-    """Numbers of boxes and classes."""
+    """Parameters with the numbers of boxes and classes."""
 
     batch: Annotated[int, "images"]
     classes: Annotated[int, "classes, each with a score for every box"]

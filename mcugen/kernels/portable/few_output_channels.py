@@ -43,7 +43,7 @@ class Phase:
     weights: Array
     """Weights, [rows, columns, channels of x]."""
     channel: int
-    """Number of the output channel."""
+    """Index of the output channel."""
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ GATHER = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class IndexCount(Params):
-    """Number of indices."""
+    """Parameter with the number of indices."""
 
     num_indices: Annotated[int, "entries of the indices along the axis"]
 
@@ -95,14 +95,14 @@ REVERSE_SEQUENCE = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class SliceCount(Params):
-    """Number of axes that are sliced at run time."""
+    """Parameter with the number of axes that are sliced at run time."""
 
     count: Annotated[int, "axes whose starts and steps are given"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlicedAxes(ByAxis):
-    """All axes of a slice."""
+    """Parameters of each axis of a slice."""
 
     size: Annotated[Mapping[str, int], "entries of this axis of x"]
     stride: Annotated[Mapping[str, int], "elements of x from entry to entry"]

@@ -38,7 +38,7 @@ DESCEND = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class CodedStep(Params):
-    """Zero point of the quantized inputs."""
+    """Parameter with the zero point of the quantized inputs."""
 
     b_zero_point: Annotated[int, "zero point of b"]
 
@@ -78,4 +78,4 @@ CODED_PRODUCT = Kernel(
     params=(DenseSizes,),
     options=(ProductLoops,),
 )
-"""Kernel of products of floats and int8 weights that are trained."""
+"""Kernel of matrix products of floats by int8 weights that are trained."""

@@ -41,7 +41,7 @@ _CODES = (DType.INT8, DType.INT16)
 
 @dataclass(frozen=True, kw_only=True)
 class Matrices(Params):
-    """Sizes of a batch of products."""
+    """Number and sizes of the matrix products of a batch."""
 
     batch: Annotated[int, "matrix products"]
     rows: Annotated[int, "rows of a and y"]
@@ -70,28 +70,28 @@ class ProductStore(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class ScaledOptions(Options):
-    """Template option of float products."""
+    """Template option of matrix products of floats."""
 
     scaled: Annotated[bool, "whether sums have a factor"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ElementOptions(Options):
-    """Template option of products whose elements are computed one by one."""
+    """Template option of matrix products whose elements are computed one by one."""
 
     y_t: Annotated[str, "C type of the elements"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockOptions(Options):
-    """Template option of products in blocks."""
+    """Template option of matrix products that are computed in blocks of y."""
 
     single_row: Annotated[bool, "whether a has one row"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProductOptions(Options):
-    """Template options of products of quantized values."""
+    """Template options of matrix products of quantized values."""
 
     a_t: Annotated[str, "C type of a"]
     b_t: Annotated[str, "C type of b"]
@@ -116,7 +116,7 @@ class ColumnStrips(Params):
 
 
 def matmul_call(spec: MatMulSpec, site: Site) -> Call:
-    """Return the instruction of a product, with the parameters and scratch memory that the kernel declares."""
+    """Return the instruction of a matrix product, with the parameters and scratch memory that the kernel declares."""
     operands = {"a": site.input(0), "b": site.input(1), "y": site.y}
     params: list[Params] = [_matrices(spec)]
     options: list[Options] = []
@@ -158,7 +158,7 @@ def _is_int8(spec: MatMulSpec) -> bool:
 
 
 def emit_strips(spec: MatMulSpec, site: Site) -> Call:
-    """Emit a product for the DSP extension: two rows by two columns per step of four elements.
+    """Emit a matrix product for the DSP extension: two rows by two columns per step of four elements.
 
     Loops: batch, strips of columns of b, pairs of rows of a, pairs of columns, steps (unrolled 16 times).
 
@@ -215,7 +215,7 @@ def fits_vectors(spec: MatMulSpec) -> bool:
 
 
 def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
-    """Emit a product for Helium: two rows by four columns.
+    """Emit a matrix product for Helium: two rows by four columns.
 
     Loops: matrices of the batch, strips of columns of b, pairs of rows of a, four columns, vectors of 16 elements.
 
@@ -277,7 +277,7 @@ def _largest_sum(spec: MatMulSpec) -> int:
 
 
 def emit_sixes(spec: MatMulSpec, site: Site) -> Call:
-    """Emit a product for Thumb-1: one row by six columns.
+    """Emit a matrix product for Thumb-1: one row by six columns.
 
     Loops: matrices of the batch, strips of columns of b, rows of a, six columns, elements.
 
@@ -478,7 +478,7 @@ MATMUL: tuple[Kernel, ...] = (
     ),
     _of_codes("matmul_s8", int8_tensors),
 )
-"""Kernels of products of two activations, in order of preference."""
+"""Kernels of matrix products of two activations, in order of preference."""
 
 
 @dataclass(frozen=True, kw_only=True)

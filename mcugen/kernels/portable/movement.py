@@ -173,7 +173,7 @@ def emit_fill(node: Node, builder: Builder, buffer: Buffer, value: Array) -> Non
 
 @dataclass(frozen=True, kw_only=True)
 class Bytes(Params):
-    """Size of the tensor."""
+    """Parameter with the size of the tensor in bytes."""
 
     x_bytes: Annotated[int, "bytes of x"]
 
@@ -343,13 +343,13 @@ class Planes:
     """
 
     batch: int
-    """Images."""
+    """Number of images."""
     planes: int
-    """Planes of an image, and elements of a pixel: the smaller size of the matrix."""
+    """Number of planes of an image, equal to the elements of a pixel: the smaller size of the matrix."""
     lines: int
-    """Runs of a plane."""
+    """Number of runs of adjacent elements that a plane is divided into."""
     width: int
-    """Elements of a run."""
+    """Number of elements of a run."""
     inverse: bool
     """Whether pixels become planes; else planes become pixels."""
 
@@ -374,11 +374,11 @@ class Planes:
 
     @property
     def runs(self) -> int:
-        """Return the number of runs of an image."""
+        """Return the number of runs of adjacent elements in all planes of one image; each is moved as a whole."""
         return self.planes * self.lines
 
     def scratch(self, dtype: DType) -> int:
-        """Return the bytes of scratch memory: one run of all planes, and a bit for each run."""
+        """Return the bytes of scratch memory: space for one run of each plane, and a bit for each run of an image."""
         return self.planes * self.width * dtype.nbytes + -(-self.runs // 8)
 
 

@@ -31,7 +31,7 @@ class Packed:
     """Group-quantized weights in flash."""
 
     bits: int
-    """Bits of a weight: 2, 4 or 8."""
+    """Number of bits of a weight: 2, 4 or 8."""
     data: Array
     """Packed weights, uint8: the first weight of a byte is in its lowest bits, and each group begins a byte."""
     zeros: Array

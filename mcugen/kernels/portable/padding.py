@@ -16,7 +16,7 @@ from mcugen.lir.traversal import Traversal, nested
 
 @dataclass(frozen=True, kw_only=True)
 class Count(Params):
-    """Number of elements."""
+    """Parameter with the number of elements."""
 
     count: Annotated[int, "elements of y"]
 

@@ -61,7 +61,7 @@ class PoolSpec:
     window: Window
     """Strides, dilations and padding."""
     kernel: Shape
-    """Taps of the window along each spatial axis."""
+    """Number of taps of the window along each spatial axis."""
     is_channels_last: bool = True
     """Whether channels are the last axis of x and y."""
     whole: int | None = None
@@ -439,7 +439,7 @@ def _call_average_of_codes(node: Node, builder: Builder, pool: AverageSpec, requ
 
 @dataclass(frozen=True, kw_only=True)
 class RowSize(Params):
-    """Size of the pixels that are added."""
+    """Parameter with the size of the pixels that are added up."""
 
     pixels: Annotated[int, "pixels of all rows"]
     channels: Annotated[int, "elements of a pixel"]

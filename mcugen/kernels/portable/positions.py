@@ -61,7 +61,7 @@ ONE_HOT = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class RangeParams(Params):
-    """Number of elements."""
+    """Parameter with the number of elements."""
 
     count: Annotated[int, "elements of y"]
 
@@ -108,7 +108,7 @@ CUMULATIVE = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class TopParams(Params):
-    """Number of results."""
+    """Parameter with the number of results."""
 
     k: Annotated[int, "elements that are selected"]
 

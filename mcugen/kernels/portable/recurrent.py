@@ -26,15 +26,15 @@ class Sizes:
     """Sizes of a recurrent layer, and strides of its tensors in elements."""
 
     steps: int
-    """Steps of the longest sequence."""
+    """Number of steps of the longest sequence."""
     batch: int
-    """Sequences."""
+    """Number of sequences."""
     depth: int
-    """Elements of x at one step of a sequence."""
+    """Number of elements of x at one step of a sequence."""
     hidden: int
-    """Elements of a hidden state."""
+    """Number of elements of a hidden state."""
     directions: int
-    """Directions: 1 or 2."""
+    """Number of directions: 1 or 2."""
     batch_first: bool
     """Whether the first axis of x, y and states is the sequence (ONNX layout 1), else the step or direction."""
 
@@ -78,9 +78,9 @@ class Gates:
     """The gates of a recurrent layer."""
 
     count: int
-    """Gates in the rows of W and R."""
+    """Number of gates that the rows of W and R hold."""
     blocks: tuple[int, ...]
-    """Gates that each product with R computes, product by product."""
+    """Number of gates in each block of R; the kernel multiplies R by h block by block."""
     kept: int
     """Buffers, each of the size of a hidden state, that a step needs at once for gates and other values."""
 
@@ -270,11 +270,11 @@ class RecurrentLayer:
     """A recurrent layer as its kernel sees it."""
 
     kernel: Kernel
-    """RNN, GRU or LSTM."""
+    """The kernel of RNN, GRU or LSTM."""
     sizes: Sizes
-    """Sizes and strides."""
+    """Sizes of the sequences and of the hidden state, and strides."""
     gates: Gates
-    """Gates of a step."""
+    """How the rows of the weights are grouped by gate."""
     backwards: tuple[bool, ...]
     """Whether each direction reads sequences from their end."""
     states: tuple[str, ...]

@@ -416,8 +416,8 @@ class _Rows:
         Args:
             site: Operands and CPU features of the call.
             operands: Buffers by role.
-            params: Parameters besides those of phases.
-            options: Template options besides those of phases.
+            params: Further parameters, in addition to those of phases.
+            options: Further template options, in addition to those of phases.
         """
         at_once = self.at_least if self.is_direct else self.most
         free = self.spec.overlaps(self.spec.traversal(at_once, self.rereads and self.is_direct))

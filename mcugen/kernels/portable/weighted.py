@@ -155,7 +155,7 @@ def weighted_call(
         spec: The layer.
         site: Operands and CPU features of the call.
         packed: The weights in reading order.
-        params: Parameters besides those of the requantization or clamp.
+        params: Further parameters, in addition to those of the requantization or clamp.
         option: Template options of the loops.
         overlaps: How far y may overlap x.
         working: Role of the scratch memory and its number of elements of the input's type, if any.

@@ -126,7 +126,7 @@ def _gates_of(at: Backward, x: Value, gates: slice, hidden: int) -> Value:
 
 
 _PARTS: Mapping[type[Recurrent], tuple[slice, ...]] = {Gru: (slice(2), slice(2, 3))}
-"""Gates whose products are apart; elsewhere there is one of all."""
+"""Ranges of gates whose rows of R are multiplied by h separately; other layers multiply all gates at once."""
 
 
 @dataclass(frozen=True)
