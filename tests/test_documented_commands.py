@@ -44,7 +44,7 @@ ELSEWHERE = {
 """By a part of the command: which test runs it, with what it needs."""
 
 FILES = {
-    "f32.onnx": ("model.onnx", "MODEL.onnx", "net.onnx", "A.onnx", "B.onnx", "old.onnx", "new.onnx"),
+    "f32.onnx": ("digits.onnx", "model.onnx", "MODEL.onnx", "net.onnx", "A.onnx", "B.onnx", "old.onnx", "new.onnx"),
     "calibration.npz": ("SAMPLES.npz", "IN.npz", "samples.npz", "raw.npz"),
     "eval.npz": ("EVAL.npz", "evaluation.npz", "raw_eval.npz"),
 }

@@ -14,7 +14,7 @@ import hashlib
 import json
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -34,7 +34,7 @@ from mcugen.core.board import Board
 from mcugen.core.errors import McugenError
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
-from mcugen.driver.compiler import compile_model
+from mcugen.driver.compiler import ModelSource, compile_model
 from mcugen.driver.drafts import bundle_of
 from mcugen.driver.tasks import Quantizing
 from mcugen.lir.program import Instr
@@ -67,10 +67,14 @@ class Found:
     built: dict[str, int] = field(default_factory=dict)
     """By digest of C code: what is alike counts once."""
 
-    def add(self, compiled: CompiledModel) -> None:
-        """Of all functions of a program."""
+    def add(self, compiled: CompiledModel, *, counts_soft_floats: bool = True) -> None:
+        """Add the bytes of all functions of a program, and of the C library's floating point if that counts."""
         calls = [call for calls in calls_of(compiled.program) for call in calls]
-        if "fpu" not in compiled.board.features and any(o.buffer.dtype.is_float for c in calls for o in c.operands):
+        if (
+            counts_soft_floats
+            and "fpu" not in compiled.board.features
+            and any(o.buffer.dtype.is_float for c in calls for o in c.operands)
+        ):
             self.soft_floats.append(_built(compiled.bundle, compiled.board)[1])
         base = self._bytes(compiled, ())
         assert base is not None
@@ -108,10 +112,9 @@ def _built(bundle: Bundle, board: Board) -> tuple[int, int]:
         return read_sizes(model).flash - read_sizes(empty).flash - library, library
 
 
-def _compiled(board: Board) -> Iterator[CompiledModel]:
-    """Yield the compiled models of a board: the shared ones, and small recurrent networks quantized by samples."""
-    files = [SHARED / "models" / f"{model}.onnx" for model in MODELS]
-    for model, goal in product([*files, *_recurrent_networks()], GOALS):
+def _compiled(board: Board, models: Iterable[ModelSource]) -> Iterator[CompiledModel]:
+    """Yield models compiled for a board with each goal, except those that it cannot run."""
+    for model, goal in product(models, GOALS):
         with suppress(McugenError):
             yield compile_model(model, board, CompileOptions(name="m", optimize=goal))
 
@@ -157,8 +160,11 @@ def main(cpu: Annotated[list[str] | None, typer.Option(help="only these CPUs")] 
     console = Console(stderr=True, width=200)
     for name in cpu or BOARDS:
         found, path = Found(), COSTS / f"{name}.json"
-        for compiled in _compiled(roomy(BOARDS[name])):
+        board = roomy(BOARDS[name])
+        for compiled in _compiled(board, [SHARED / "models" / f"{model}.onnx" for model in MODELS]):
             found.add(compiled)
+        for compiled in _compiled(board, _recurrent_networks()):  # Small ones need fewer functions of the library.
+            found.add(compiled, counts_soft_floats=False)
         table = json.loads(path.read_text("utf-8"))
         several = {k: v for k, v in found.several.items() if k not in table["kernels"]}
         for key, each in (("once", found.once), ("several", several)):

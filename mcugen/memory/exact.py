@@ -66,7 +66,7 @@ def solve(problem: Problem, hint: Sequence[int], lower_bound: int, target: int =
     """
     if len(problem.forbidden) > MAX_SOLVER_PAIRS:
         return list(hint), lower_bound
-    best, is_least = _search(problem, list(hint), max(lower_bound, target))
+    best, is_least = _search(problem, list(hint), max(lower_bound, target), MAX_EXAMINED_DISTANCES)
     reach = _reach(problem, best)
     if reach <= target:
         return best, lower_bound
@@ -105,9 +105,7 @@ def _has_solver() -> bool:
     return True
 
 
-def _search(
-    problem: Problem, best: list[int], lower_bound: int, max_distances: int = MAX_EXAMINED_DISTANCES
-) -> tuple[list[int], bool]:
+def _search(problem: Problem, best: list[int], lower_bound: int, max_distances: int) -> tuple[list[int], bool]:
     """Return the best solution found by branch and bound, and whether it is optimal.
 
     A forbidden distance is resolved in two ways: either item starts later. Each way adds an inequality of two starts;

@@ -340,7 +340,7 @@ def test_all_ways_to_round_are_among_them():
     for columns, _, ratio, _, y_zero in MEANS.values():
         requantize = Requantizer.of(ratio / columns, y_zero, ties_to_even=True).for_high_word()
         options = MeanOptions.of(requantize, columns, DType.INT8, DType.INT8)
-        seen.add((options.scaled, options.ties))
+        seen.add((options.uses_upper_word, options.ties_matter))
     assert seen == {(True, False), (True, True), (False, True)}  # what is not scaled may tie
 
 

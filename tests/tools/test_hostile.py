@@ -84,7 +84,7 @@ def test_what_must_not_happen_is_found(tmp_path: Path, monkeypatch: pytest.Monke
         raise KeyError(name)
 
     monkeypatch.setattr(listing, "load_board", load_board)
-    monkeypatch.setattr("apart.SECONDS", 1)
+    monkeypatch.setattr("sandbox.SECONDS", 1)
     commands = [Command(name, ("boards", "show", name)) for name in ("dies", "hangs", "fails")]
     found = list(run_all([*commands, Command("well", ("version",))], tmp_path))
     assert [o.wrong.split(",")[0] for o in found] == ["killed by SIGABRT", "1 s of CPU exceeded", "exit code 1", ""]
