@@ -14,10 +14,12 @@ import hashlib
 import json
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import product
+from operator import or_
 from pathlib import Path
 from typing import Annotated
 
@@ -67,14 +69,10 @@ class Found:
     built: dict[str, int] = field(default_factory=dict)
     """By digest of C code: what is alike counts once."""
 
-    def add(self, compiled: CompiledModel, *, counts_soft_floats: bool = True) -> None:
-        """Add the bytes of all functions of a program, and of the C library's floating point if that counts."""
+    def add(self, compiled: CompiledModel) -> None:
+        """Add the bytes of all functions of a program, and of the C library's floating point."""
         calls = [call for calls in calls_of(compiled.program) for call in calls]
-        if (
-            counts_soft_floats
-            and "fpu" not in compiled.board.features
-            and any(o.buffer.dtype.is_float for c in calls for o in c.operands)
-        ):
+        if "fpu" not in compiled.board.features and any(o.buffer.dtype.is_float for c in calls for o in c.operands):
             self.soft_floats.append(_built(compiled.bundle, compiled.board)[1])
         base = self._bytes(compiled, ())
         assert base is not None
@@ -159,22 +157,28 @@ def main(cpu: Annotated[list[str] | None, typer.Option(help="only these CPUs")] 
     """Measures and writes."""
     console = Console(stderr=True, width=200)
     for name in cpu or BOARDS:
-        found, path = Found(), COSTS / f"{name}.json"
-        board = roomy(BOARDS[name])
+        board, path = roomy(BOARDS[name]), COSTS / f"{name}.json"
+        shared, recurrent = Found(), Found()
         for compiled in _compiled(board, [SHARED / "models" / f"{model}.onnx" for model in MODELS]):
-            found.add(compiled)
-        for compiled in _compiled(board, _recurrent_networks()):  # Small ones need fewer functions of the library.
-            found.add(compiled, counts_soft_floats=False)
+            shared.add(compiled)
+        for compiled in _compiled(board, _recurrent_networks()):
+            recurrent.add(compiled)
         table = json.loads(path.read_text("utf-8"))
-        several = {k: v for k, v in found.several.items() if k not in table["kernels"]}
-        for key, each in (("once", found.once), ("several", several)):
-            stored = {k: round(float(np.percentile(v, SHARE))) for k, v in sorted(each.items()) if v}
-            measured = {k: max(v, 0) for k, v in stored.items() if v > 0 or key == "several"}
-            table[key] = table.get(key, {}) | measured  # What no program of today calls keeps its bytes.
+        for key in ("once", "several"):
+            # Shared models decide where they use a kernel, as small layers take less. Unused kernels keep their bytes.
+            measured = (_stored(found, key, table["kernels"]) for found in (recurrent, shared))
+            table[key] = reduce(or_, measured, table.get(key, {}))
             console.print(f"{name} {key}: {table[key]}")
-        if found.soft_floats:
-            table["soft_floats"] = round(float(np.percentile(found.soft_floats, SHARE)))
+        if shared.soft_floats:
+            table["soft_floats"] = round(float(np.percentile(shared.soft_floats, SHARE)))
         path.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n", "utf-8")
+
+
+def _stored(found: Found, key: str, known: Collection[str]) -> dict[str, int]:
+    """Return the bytes to store by kernel: of functions called `once`, or by `several` layers unless known."""
+    samples = found.once if key == "once" else {k: v for k, v in found.several.items() if k not in known}
+    nbytes = {k: round(float(np.percentile(v, SHARE))) for k, v in sorted(samples.items()) if v}
+    return {k: max(n, 0) for k, n in nbytes.items() if n > 0 or key == "several"}
 
 
 if __name__ == "__main__":

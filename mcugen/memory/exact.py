@@ -66,7 +66,7 @@ def solve(problem: Problem, hint: Sequence[int], lower_bound: int, target: int =
     """
     if len(problem.forbidden) > MAX_SOLVER_PAIRS:
         return list(hint), lower_bound
-    best, is_least = _search(problem, list(hint), max(lower_bound, target), MAX_EXAMINED_DISTANCES)
+    best, is_least = _search(problem, list(hint), max(lower_bound, target))
     reach = _reach(problem, best)
     if reach <= target:
         return best, lower_bound
@@ -105,13 +105,15 @@ def _has_solver() -> bool:
     return True
 
 
-def _search(problem: Problem, best: list[int], lower_bound: int, max_distances: int) -> tuple[list[int], bool]:
+def _search(
+    problem: Problem, best: list[int], lower_bound: int, max_distances: int | None = None
+) -> tuple[list[int], bool]:
     """Return the best solution found by branch and bound, and whether it is optimal.
 
     A forbidden distance is resolved in two ways: either item starts later. Each way adds an inequality of two starts;
     the least solution of all inequalities bounds everything that follows from them.
     """
-    reach, left = _reach(problem, best), max_distances
+    reach, left = _reach(problem, best), MAX_EXAMINED_DISTANCES if max_distances is None else max_distances
     pairs = sorted(problem.forbidden.items(), key=lambda item: -min(problem.sizes[i] for i in item[0]))
     open_: list[tuple[list[int], list[list[Interval]]]] = [([0] * len(best), [[] for _ in best])]
     while open_ and reach > lower_bound:
