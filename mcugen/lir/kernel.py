@@ -163,7 +163,8 @@ def _member(name: str, hint: Any) -> Declared:
     hint = hint.__origin__
     if get_origin(hint) in (UnionType, Union):
         (hint,) = (arg for arg in get_args(hint) if arg is not NoneType)
-    many = get_origin(hint) is not None and issubclass(get_origin(hint), Mapping)
+    origin = get_origin(hint)  # Annotated is no class from Python 3.13 on.
+    many = isinstance(origin, type) and issubclass(origin, Mapping)
     if many:
         hint = get_args(hint)[1]
     if get_origin(hint) is Annotated:
