@@ -803,10 +803,10 @@ def _with_one_kernel(
     names = sorted({c.kernel.name for offer in offers for c in offer})
     for new, old in [*((name, None) for name in names), *product(names, sorted({c.kernel.name for c in candidates}))]:
         plan = [
-            next((c for c in offer if c.kernel.name == new and old in (None, taken.kernel.name)), taken)
-            for offer, taken in zip(offers, candidates, strict=True)
+            next((c for c in offer if c.kernel.name == new and old in (None, current.kernel.name)), current)
+            for offer, current in zip(offers, candidates, strict=True)
         ]
-        if any(c is not taken for c, taken in zip(plan, candidates, strict=True)):
+        if any(c is not current for c, current in zip(plan, candidates, strict=True)):
             yield plan
 
 

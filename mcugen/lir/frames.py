@@ -16,10 +16,10 @@ from mcugen.lir.state import is_state_copy
 
 
 def may_cut(program: Program, at: int) -> bool:
-    """Return whether a program can be cut before an instruction: outside of blocks and of instructions that belong
-    together (those with the same `group` or `unit`).
+    """Return whether a program can be cut before an instruction.
 
-    Only one part may use each state, and only the second part may write outputs.
+    Blocks and instructions that belong together (with the same `group` or `unit`) are not cut. Only one part may
+    use each state, and only the second part may write outputs.
     """
     if not 0 < at < len(program.instrs) or any(start < at <= end for start, end in program.blocks()):
         return False
