@@ -61,6 +61,7 @@ def peers(document: str) -> str:
             "|---|--:|--:|--:|--:|",
             *(f"| {name} | {count} | {a:.2f} | {b:.2f} | {c:.2f} |" for name, count, a, b, c in rows),
             "",
+            "RAM beside TensorFlow Lite Micro is the arena alone; flash beside emx-onnx-cgen is mostly weights.",
             "From the tables of [docs/performance.md](docs/performance.md), which says how each was measured "
             "(`make bench`, `make docs`).",
         ]

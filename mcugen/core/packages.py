@@ -10,6 +10,9 @@ from importlib.metadata import requires
 
 from mcugen.core.errors import ToolMissingError
 
+PROGRAM = "mcugen"
+"""Name of mcugen's Python distribution."""
+
 EXTRAS: Mapping[str, str] = {
     "quantize": "quantization, and comparison with ONNX Runtime",
     "report": "reports: measured programs, charts, images",

@@ -13,7 +13,7 @@ from mcugen.hir.graph import Node
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.spec import spec_of
 
-PACKAGES: Mapping[str, str] = {
+FAMILY_PACKAGES: Mapping[str, str] = {
     CMSIS_NN: "mcugen.kernels.cmsis_nn",
 }
 """Package of each family. Its LAYERS are the layers that the library computes."""
@@ -42,15 +42,15 @@ def load_families(family: str) -> tuple[LibraryLayer, ...]:
     """
     if family == OWN:
         return ()
-    return tuple(layer for name in (PACKAGES if family == AUTO else [family]) for layer in _layers_of(name))
+    return tuple(layer for name in (FAMILY_PACKAGES if family == AUTO else [family]) for layer in _layers_of(name))
 
 
 def _layers_of(name: str) -> tuple[LibraryLayer, ...]:
     try:
-        layers: tuple[LibraryLayer, ...] = import_module(PACKAGES[name]).LAYERS
+        layers: tuple[LibraryLayer, ...] = import_module(FAMILY_PACKAGES[name]).LAYERS
     except ImportError as error:
         remedy = f"install all of mcugen, or give --kernels {OWN}"
-        raise UsageError(f"--kernels {name} needs the package {PACKAGES[name]}", str(error), remedy) from error
+        raise UsageError(f"--kernels {name} needs the package {FAMILY_PACKAGES[name]}", str(error), remedy) from error
     return layers
 
 

@@ -26,7 +26,7 @@ def family(monkeypatch: pytest.MonkeyPatch) -> str:
     package = ModuleType("a_package_of_kernels")
     package.LAYERS = (LibraryLayer(("add",), BinarySpec, (THEIRS,)),)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, package.__name__, package)
-    monkeypatch.setitem(families.PACKAGES, "theirs", package.__name__)  # type: ignore[arg-type]
+    monkeypatch.setitem(families.FAMILY_PACKAGES, "theirs", package.__name__)  # type: ignore[arg-type]
     return "theirs"
 
 

@@ -15,14 +15,11 @@ import typer
 from mcugen.cli.command import takes_options
 from mcugen.cli.commands.console import stdout
 from mcugen.core.board import load_board
-from mcugen.core.packages import EXTRAS, requirements_of
+from mcugen.core.packages import EXTRAS, PROGRAM, requirements_of
 from mcugen.core.version import __version__
 
 if TYPE_CHECKING:
     from mcugen.simulation.installed import Tool
-
-PROGRAM = "mcugen"
-"""Name of mcugen's Python distribution, whose required packages are checked."""
 
 
 @takes_options

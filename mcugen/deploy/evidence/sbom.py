@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
-from mcugen.core.packages import EXTRAS, optional_package, requirements_of
+from mcugen.core.packages import EXTRAS, PROGRAM, optional_package, requirements_of
 from mcugen.core.resources import resource_dir
 from mcugen.core.version import __version__
 from mcugen.simulation.toolchain import find_program, libraries_of, program_version, programs_of
@@ -27,8 +27,6 @@ with optional_package("evidence", "a bill of materials"):
     from cyclonedx.output.json import JsonV1Dot6
     from packageurl import PackageURL
 
-PROGRAM = "mcugen"
-"""The name of the package."""
 _RESOURCES = ("templates", "runtime_c", "boards")
 """Folders besides Python code that generated code is made from."""
 
