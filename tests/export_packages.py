@@ -29,6 +29,15 @@ BOARDS = {"nrf52840": "arm-none-eabi-gcc", "esp32c3": "riscv64-unknown-elf-gcc",
 """Board of each toolchain, and its compiler."""
 
 
+FORMAT_BOARDS = {"esp-idf": "esp32c3", "pico-sdk": "rp2040", "stm32cube": "stm32f411", "mcuxpresso": "rt1060"}
+"""A board for each format that is bound to boards of a vendor."""
+
+
+def board_for(format_: str) -> str:
+    """Return a board that a format supports."""
+    return FORMAT_BOARDS.get(format_, "nrf52840")
+
+
 def need(*programs: str) -> None:
     """Skip the test if a program is not installed."""
     missing = [program for program in programs if shutil.which(program) is None]

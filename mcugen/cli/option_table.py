@@ -262,6 +262,7 @@ OPTIONS = (
     Option("--format", str, "format of the package: {choices}", ("export",), default=REQUIRED, choices=tuple(FORMATS)),
     Option("--zip", bool, "write one zipped file, if the tool reads such files", ("export",)),
     Option("--package-version", str, "version of the package: MAJOR.MINOR.PATCH", ("export",), default=__version__),
+    Option("--url", str, "web page of the package, for the metadata of package managers", ("export",), default=""),
     Option("--exclusive", list[str], "models that are never in use together, and may share memory: A,B", ("link",)),
     Option("--set", list[str],
            "give an option to one model, by its file's name or number: digits:calibration=a.npz, 2:name=words",

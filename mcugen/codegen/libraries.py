@@ -24,6 +24,10 @@ class Library:
     """Vendor and name of the library's CMSIS-Pack."""
     component: tuple[str, str]
     """Class and group of the library's component in that pack."""
+    zephyr_parts: tuple[str, ...]
+    """Kconfig options of Zephyr, beyond the prefix of `word`, that build the functions which generated code calls."""
+    marker: tuple[str, str]
+    """A header of the library, and a word that it contains from the first supported version on."""
 
     @property
     def versions(self) -> str:
@@ -63,7 +67,24 @@ class Library:
 LIBRARIES = {
     library.key: library
     for library in (
-        Library(CMSIS_NN, "CMSIS-NN", "arm_nnfunctions.h", "7.0.0", ("ARM", "CMSIS-NN"), ("CMSIS", "NN Lib")),
+        Library(
+            CMSIS_NN,
+            title="CMSIS-NN",
+            header="arm_nnfunctions.h",
+            first_version="7.0.0",
+            pack=("ARM", "CMSIS-NN"),
+            component=("CMSIS", "NN Lib"),
+            zephyr_parts=(
+                "ACTIVATION",
+                "BASICMATH",
+                "CONVOLUTION",
+                "FULLYCONNECTED",
+                "NNSUPPORT",
+                "POOLING",
+                "SOFTMAX",
+            ),
+            marker=("arm_nn_types.h", "cmsis_nn_quant_params"),
+        ),
     )
 }
 """Libraries by the name of their kernel family."""

@@ -41,7 +41,7 @@ from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor
 from mcugen.codegen.titles import ListedLayer, layers_of
 from mcugen.codegen.validation import VALIDATION_FUNCTIONS, validation_of, validation_texts
 from mcugen.core.resources import runtime_headers
-from mcugen.core.version import __version__
+from mcugen.core.version import RELEASE_DATE, __version__
 from mcugen.expressions.functions import WIDEN
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import ALIGNMENT, READ_ROWS, WORD, Buffer, Control, Endpoint, Program, Space
@@ -476,6 +476,9 @@ def folder_texts(
     return texts | rendered(env, context, {"CMakeLists.txt": "CMakeLists.txt.j2"})
 
 
+PLACEHOLDER_URL = "https://example.com"
+"""Web page in the metadata of packages, where tools demand one, if the user gives none (RFC 2606)."""
+
 _PACK_CATEGORIES = {".h": "header", ".c": "source", ".ld": "linkerScript"}
 """Categories of files in a CMSIS-Pack, by suffix; other files are "other"."""
 
@@ -483,7 +486,8 @@ _PACK_CATEGORIES = {".h": "header", ".c": "source", ".ld": "linkerScript"}
 def _pack(env: jinja2.Environment, files: Collection[str], context: Mapping[str, object]) -> str:
     """Return the description of a CMSIS-Pack of these files."""
     kinds = [(file, _PACK_CATEGORIES.get(Path(file).suffix, "other")) for file in sorted(files)]
-    return env.get_template("pack.pdsc.j2").render(**context, pack_files=kinds)
+    metadata = {"url": PLACEHOLDER_URL, "release_date": RELEASE_DATE}
+    return env.get_template("pack.pdsc.j2").render(**context, **metadata, pack_files=kinds)
 
 
 def _ports(endpoints: list[Endpoint], kind: str, name: str) -> tuple[Port, ...]:

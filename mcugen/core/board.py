@@ -89,6 +89,9 @@ _SAFE_FLAG = re.compile(
 )
 """Pattern of compiler flags that can neither run a program nor name a file (-mllvm and -mdynconfig load libraries)."""
 
+_FRAMEWORK_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,/@-]*", re.ASCII)
+"""Pattern of names of frameworks in board files: they become words of build files and of command lines."""
+
 _MAX_FLAGS, _LONGEST_FLAG = 64, 200
 """Largest number of flags of a board, and of characters of a flag: far below the limits of a command line."""
 
@@ -239,6 +242,29 @@ class Core:
 
 
 @dataclass(frozen=True)
+class Frameworks:
+    """Names by which embedded frameworks and IDEs know a board or its chip; "" for those that do not support it."""
+
+    zephyr: str = ""
+    """Board target of `west build -b`, such as "rpi_pico2/rp2350a/m33"."""
+    esp_idf: str = ""
+    """Target of `idf.py set-target`."""
+    pico_sdk: str = ""
+    """Value of PICO_BOARD."""
+    platformio: str = ""
+    """Platform and board, such as "ststm32/nucleo_f411re"; the platform alone if it has no boards."""
+    arduino: str = ""
+    """Architectures of the Arduino cores that support the board, separated by commas."""
+    stm32cube: str = ""
+    """Chip in ST's tools."""
+    mcuxpresso: str = ""
+    """Chip in NXP's tools."""
+
+    def __bool__(self) -> bool:
+        return self != Frameworks()
+
+
+@dataclass(frozen=True)
 class Board:
     """The hardware a model is compiled for."""
 
@@ -274,6 +300,8 @@ class Board:
     """Measured cycles of the core for each cycle of its timing model (`mcugen calibrate-board`)."""
     kits: tuple[str, ...] = ()
     """Names of development kits with this board, as printed on their boxes; each is also a name of the board."""
+    frameworks: Frameworks = Frameworks()
+    """Names of the board in embedded frameworks; none of them if the board file does not say."""
     dma_reads: tuple[str, ...] = ()
     """Names of the memories from which a DMA controller can copy to RAM while the CPU computes."""
     sources: tuple[str, ...] = ()
@@ -623,10 +651,11 @@ class _Fields:
             self.fail(key, "must be a list of at least one table", repr(value), f"[[{key}]]")
         return [_Fields(self._path, item, f"{key}[{i}].") for i, item in enumerate(value)]
 
-    def finish(self) -> None:
-        """Raise UsageError for keys that were never read: they are misspelt."""
+    def finish(self, known: Sequence[str] = ()) -> None:
+        """Raise UsageError for keys that were never read, which are misspelt; `known` keys are suggested as well."""
         for key in sorted(set(self._table) - self._used):
-            self.fail(key, "is not a key of a board file", repr(key), _nearest(key, sorted(self._used)))
+            near = _nearest(key, sorted({*self._used, *known}))
+            self.fail(key, "is not a key of a board file", repr(key), near)
 
     def _get(self, key: str, kind: type | tuple[type, ...], rule: str) -> Any:
         self._used.add(key)
@@ -665,9 +694,22 @@ def _board(name: str, fields: _Fields) -> Board:
         cores=_cores(fields, cpu, clock_hz),
         core_factor=fields.positive("core_factor") if "core_factor" in fields else 1.0,
         kits=fields.texts("kits", ()),
+        frameworks=_frameworks(fields),
         dma_reads=_dma_reads(fields, names),
         sources=fields.texts("sources", ()),
     )
+
+
+def _frameworks(fields: _Fields) -> Frameworks:
+    if "frameworks" not in fields:
+        return Frameworks()
+    table = fields.table("frameworks")
+    known = {key: table.text(key) for key in Frameworks.__dataclass_fields__ if key in table}
+    for key, name in known.items():
+        if not (_FRAMEWORK_NAME.fullmatch(name) and len(name) <= _LONGEST_NAME):
+            table.fail(key, "must be a name of letters, digits and _.,/@-", repr(shortened(name, _LONGEST_NAME)))
+    table.finish(tuple(Frameworks.__dataclass_fields__))
+    return Frameworks(**known)
 
 
 def _features(fields: _Fields) -> frozenset[str]:

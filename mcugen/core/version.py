@@ -2,3 +2,6 @@
 """The version of the compiler, which every generated file names."""
 
 __version__ = "0.1.0"
+
+RELEASE_DATE = "2026-11-29"
+"""Date of this version, which CMSIS-Packs name as the date of their release: year, month and day."""

@@ -6,12 +6,33 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from mcugen.codegen.render import PLACEHOLDER_URL
 from mcugen.export.declaration import Files, Format
 
 if TYPE_CHECKING:
     from mcugen.export.package import Package
 
 _AUTHOR = "mcugen"
+
+_KIB = 1024
+_ARCHITECTURE_RAM = {
+    "avr": 8 * _KIB,  # Mega 2560
+    "megaavr": 6 * _KIB,  # Nano Every
+    "renesas_uno": 32 * _KIB,  # Uno R4
+    "sam": 96 * _KIB,  # Due
+    "samd": 256 * _KIB,  # Grand Central M4
+    "nrf52": 256 * _KIB,
+    "mbed_nano": 256 * _KIB,  # Nano 33 BLE
+    "mbed_rp2040": 264 * _KIB,
+    "esp32": 320 * _KIB,
+    "apollo3": 384 * _KIB,
+    "renesas_portenta": 512 * _KIB,
+    "rp2040": 520 * _KIB,  # Pico 2
+    "mbed_portenta": 512 * _KIB,
+    "mbed_giga": 512 * _KIB,
+    "stm32": 1024 * _KIB,
+}
+"""Bytes of RAM of the largest common board of each Arduino core, by architecture (data sheets)."""
 
 
 def _arduino_files(package: Package) -> Files:
@@ -26,13 +47,24 @@ def _properties(package: Package) -> str:
         "author": _AUTHOR,
         "maintainer": _AUTHOR,
         "sentence": package.title,
-        "paragraph": package.description,
+        "paragraph": package.details,
         "category": "Data Processing",
-        "url": "",
-        "architectures": "*",
+        "url": package.url or PLACEHOLDER_URL,
+        "architectures": architectures(package),
         "includes": f"{package.name}.h",
     }
     return "".join(f"{key}={value}\n" for key, value in fields.items())
+
+
+def architectures(package: Package) -> str:
+    """Return the architectures of Arduino cores that have a board with enough RAM, "*" for all; the board's own first.
+
+    An AVR reads constants from RAM, so that the weights need RAM as well.
+    """
+    own = [name for name in package.frameworks.arduino.split(",") if name]
+    needed = {name: package.bundle.arena_size + package.weights_bytes * (name == "avr") for name in _ARCHITECTURE_RAM}
+    fitting = [name for name, ram in _ARCHITECTURE_RAM.items() if needed[name] <= ram]
+    return "*" if len(fitting) == len(_ARCHITECTURE_RAM) else ",".join(dict.fromkeys((*own, *fitting)))
 
 
 def _keywords(package: Package) -> str:
@@ -53,6 +85,7 @@ ARDUINO = Format(
     made=_arduino_files,
     archive="{name}-{version}.zip",
     top="{name}/",
+    demands_url=True,
     steps=(
         "Sketch > Include Library > Add .ZIP Library: the zipped package (`--zip`); or copy this folder to "
         "`Arduino/libraries/{name}`.",
@@ -75,10 +108,12 @@ def _library_json(package: Package) -> Files:
         "description": package.description[:1000],
         "keywords": ["neural network", "machine learning", "inference", "tinyml"],
         "license": "0BSD",
+        **({"homepage": package.url} if package.url else {}),
         "authors": [{"name": _AUTHOR, "maintainer": True}],
         "frameworks": "*",
         "platforms": "*",
         "headers": f"{package.name}.h",
+        "export": {"exclude": [package.manifest]},
         "build": {"srcDir": "src", "includeDir": "src", "extraScript": "optimize.py", "flags": ["-lm"]},
         "examples": [
             {"name": "selftest", "base": "examples/selftest", "files": ["platformio.ini", "src/main.cpp"]},
@@ -98,7 +133,8 @@ PLATFORMIO = Format(
     made=_library_json,
     steps=(
         "Copy this folder into your project as `lib/{name}`.",
-        "Copy `examples/selftest/src/main.cpp` to `src/` of a new project.",
+        "Copy `examples/selftest/src/main.cpp` to `src/` of a new project, or run, in `lib/{name}`, "
+        "`pio ci --lib=. --project-conf=examples/selftest/platformio.ini examples/selftest/src/main.cpp`.",
         "Build and Upload (the arrow in the status bar).",
         "Serial Monitor (the plug), 115200 baud: `{name}: self-test passed`.",
         "It is compiled with -O2 unless `build_flags` of your platformio.ini has another -O.",

@@ -20,13 +20,17 @@ def nothing(package: Package) -> Files:
     return {}
 
 
-def any_board(board: Board) -> None:
-    """Accept any board; it is the default of `Format.require_board`."""
+def any_board(board: Board) -> bool:
+    """Return True for all boards; it is the default of `Format.supports_cpu`."""
+    return True
 
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """The declaration of a package format. In its texts, {name} and {version} stand for those of the package."""
+    """The declaration of a package format.
+
+    In its texts, {name}, {version}, {zephyr_board}, {idf_target} and {pico_board} stand for those of the package.
+    """
 
     name: str
     """Value of `--format`."""
@@ -50,7 +54,19 @@ class Format:
     """File name of the package as one zipped file; "" if the tool does not accept that."""
     top: str = ""
     """Folder in the archive that contains all files, with a slash; "" for none."""
-    require_board: Callable[[Board], object] = any_board
-    """Raises UsageError for boards that the tool does not support."""
+    demands_url: bool = False
+    """Whether the tool's own checks demand a web page in the metadata."""
+    supports_cpu: Callable[[Board], bool] = any_board
+    """Returns whether the tool supports the CPU of a board."""
+    framework: str = ""
+    """Field of `Frameworks` that boards of this tool have; "" for tools that are not bound to boards.
+
+    A board that names other frameworks, but not this one, is refused; a board file that names none is accepted.
+    """
     archived: Callable[[Package], Files] | None = None
     """Returns the files of the archive if they differ from those of the package."""
+
+    def supports(self, board: Board) -> bool:
+        """Return whether the tool can build for a board, as far as the board file tells."""
+        is_named = not self.framework or bool(getattr(board.frameworks, self.framework))
+        return self.supports_cpu(board) and (is_named or not board.frameworks)

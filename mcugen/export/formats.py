@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from mcugen.codegen.identifiers import comment
+from mcugen.core.board import Board
+from mcugen.core.errors import UsageError
 from mcugen.export.arduino import ARDUINO, PLATFORMIO
 from mcugen.export.build_systems import CMAKE, MAKE
 from mcugen.export.declaration import Format
@@ -14,6 +17,18 @@ _ALL = (CMAKE, MAKE, ARDUINO, PLATFORMIO, ZEPHYR, ESP_IDF, PICO_SDK, CMSIS_PACK,
 
 FORMATS: dict[str, Format] = {format_.name: format_ for format_ in _ALL}
 """Formats by name, in the order of docs/export.md."""
+
+
+def require_supported(format_: Format, board: Board) -> None:
+    """Check that the tool of a format can build for a board.
+
+    Raises:
+        UsageError: It cannot; the message names the formats that fit the board.
+    """
+    if not format_.supports(board):
+        fitting = ", ".join(f.name for f in FORMATS.values() if f.supports(board))
+        seen = f"'{board.name}' ({comment(board.cpu)})"
+        raise UsageError(f"--format {format_.name} is for {format_.tool}, which has no such board", seen, fitting)
 
 
 def format_table() -> str:

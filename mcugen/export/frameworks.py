@@ -3,8 +3,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from mcugen.core.board import Board
 from mcugen.export.build_systems import cmake_library
-from mcugen.export.declaration import Format
+from mcugen.export.declaration import Files, Format
+from mcugen.simulation.toolchain import RISCV
+
+if TYPE_CHECKING:
+    from mcugen.export.package import Package
 
 ZEPHYR = Format(
     name="zephyr",
@@ -23,16 +30,23 @@ ZEPHYR = Format(
         "Name it as a module before `find_package(Zephyr)` in your CMakeLists.txt: "
         "`list(APPEND ZEPHYR_EXTRA_MODULES ${CMAKE_CURRENT_SOURCE_DIR}/../{name})`.",
         "`CONFIG_MCUGEN_{NAME}=y` in your prj.conf; include `{name}.h`.",
-        "The self-test: `west build -b YOUR_BOARD {name}/samples/selftest -t run` (or `west flash`) prints "
-        "`{name}: self-test passed`.",
+        "The self-test: `west build -b {zephyr_board} {name}/samples/selftest`, then `west flash` (or `-t run` for a "
+        "board that QEMU has), prints `{name}: self-test passed`.",
     ),
     checked="Kconfig read by kconfiglib and module.yml by PyYAML in tests, module and sample built with stand-ins for "
     "Zephyr's functions; built once, by hand, with Zephyr 2.6 for a Cortex-M3 and run under QEMU",
 )
 """Package format for modules of Zephyr."""
 
+
+def _is_idf_cpu(board: Board) -> bool:
+    return board.toolchain in (RISCV.name, "")
+
+
 ESP_IDF = Format(
     name="esp-idf",
+    supports_cpu=_is_idf_cpu,
+    framework="esp_idf",
     tool="ESP-IDF (5.0 or newer)",
     templates={
         "CMakeLists.txt": "esp-idf/CMakeLists.txt.j2",
@@ -40,14 +54,13 @@ ESP_IDF = Format(
         "idf_component.yml": "esp-idf/idf_component.yml.j2",
         "examples/selftest/CMakeLists.txt": "esp-idf/project.cmake.j2",
         "examples/selftest/main/CMakeLists.txt": "esp-idf/main.cmake.j2",
-        "examples/selftest/main/idf_component.yml": "esp-idf/main_component.yml.j2",
         "examples/selftest/main/main.c": "esp-idf/main.c.j2",
     },
     steps=(
-        "Copy this folder into your project as `components/{name}`.",
+        "Copy this folder into your project as `components/{name}`; if you choose another name, use that name below.",
         "`REQUIRES {name}` in the CMakeLists.txt of the component that calls it; include `{name}.h`.",
-        "The self-test: `cd components/{name}/examples/selftest && idf.py set-target YOUR_CHIP build flash monitor`, "
-        "or View > Command Palette > ESP-IDF: Build, Flash and Monitor, prints `{name}: self-test passed`.",
+        "The self-test: `cd components/{name}/examples/selftest && idf.py set-target {idf_target} build flash "
+        "monitor`, or View > Command Palette > ESP-IDF: Build, Flash and Monitor, prints `{name}: self-test passed`.",
         "It is compiled with -O2; Component config > {name} in `idf.py menuconfig` changes that.",
     ),
     checked="manifests loaded by idf-component-manager, Kconfig by kconfiglib in tests, component and example built "
@@ -55,22 +68,42 @@ ESP_IDF = Format(
 )
 """Package format for components of ESP-IDF."""
 
+
+def _is_pico_cpu(board: Board) -> bool:
+    return board.cpu in ("cortex-m0plus", "cortex-m33") or board.toolchain == RISCV.name
+
+
+def pico_platform(board: Board) -> str:
+    """Return the PICO_PLATFORM whose CPU is that of a board."""
+    if board.toolchain == RISCV.name:
+        return "rp2350-riscv"
+    return "rp2040" if board.cpu == "cortex-m0plus" else "rp2350-arm-s"
+
+
+def _pico_files(package: Package) -> Files:
+    """Return the CMake files: the library of `cmake`, which checks the CPU that the SDK builds for, and the example."""
+    ((path, library),) = cmake_library(package).items()
+    platform = pico_platform(package.board)
+    check = package.rendered("pico-sdk/check.cmake.j2", platform=platform)
+    example = package.rendered("pico-sdk/example.cmake.j2", platform=platform)
+    return {path: f"{library!s}{check}", "example/CMakeLists.txt": example}
+
+
 PICO_SDK = Format(
     name="pico-sdk",
     tool="the Raspberry Pi Pico SDK",
     code="",
     beside="",
-    templates={
-        "example/CMakeLists.txt": "pico-sdk/example.cmake.j2",
-        "example/main.c": "pico-sdk/main.c.j2",
-    },
-    made=cmake_library,
+    templates={"example/main.c": "pico-sdk/main.c.j2"},
+    made=_pico_files,
+    supports_cpu=_is_pico_cpu,
+    framework="pico_sdk",
     steps=(
         "Copy this folder into your project as `{name}`.",
         "Below `pico_sdk_init()` in your CMakeLists.txt: `add_subdirectory({name})`, and "
         "`target_link_libraries(YOUR_PROGRAM {name})`; include `{name}.h`.",
-        "The self-test: with PICO_SDK_PATH set, `cmake -S {name}/example -B build -DPICO_BOARD=pico && "
-        "cmake --build build`.",
+        "The self-test: with PICO_SDK_PATH set, `cmake -S {name}/example -B build && cmake --build build` builds it "
+        "for PICO_BOARD={pico_board}; `-DPICO_BOARD=...` names another board with this chip.",
         "Hold BOOTSEL while you plug the board in; drag `build/{name}_example.uf2` onto the drive that appears.",
         "A serial terminal on the board's USB port shows `{name}: self-test passed` every second.",
     ),

@@ -6,9 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from mcugen.codegen.identifiers import comment
 from mcugen.core.board import Board
-from mcugen.core.errors import UsageError
 from mcugen.export.build_systems import MAKE
 from mcugen.export.declaration import Files, Format
 from mcugen.export.packs import PACK_NAME, component, pack
@@ -101,6 +99,11 @@ def _cproject() -> str:
     return _xml(root, "<?fileVersion 4.0.0?>\n")
 
 
+def is_cortex_m(board: Board) -> bool:
+    """Return whether the CPU of a board is an Arm Cortex-M."""
+    return board.cpu.startswith("cortex-m")
+
+
 def _eclipse(name: str, tool: str, source: str, pack_step: str) -> Format:
     """Return the format of an IDE that is based on Eclipse: a Makefile project, and the pack.
 
@@ -111,6 +114,8 @@ def _eclipse(name: str, tool: str, source: str, pack_step: str) -> Format:
         tool=tool,
         templates=MAKE.templates,
         made=_eclipse_files,
+        supports_cpu=is_cortex_m,
+        framework=name,
         steps=(
             "File > Import > General > Existing Projects into Workspace: this folder; Build makes `build/lib{name}.a` "
             "with the flags of the CPU.",
@@ -197,30 +202,27 @@ _KEIL_DEVICES = {
     "cortex-m7": "ARMCM7",
     "cortex-m33": "ARMCM33",
     "cortex-m55": "ARMCM55",
+    "cortex-m85": "ARMCM85",
 }
 """Arm's own device in the pack ARM.Cortex_DFP, by CPU."""
+
+_DFP = ("ARM", "Cortex_DFP", "1.1.0")
+_CMSIS = ("ARM", "CMSIS", "6.1.0")
+_STARTUP_VERSION = "2.2.0"
+"""Version of the component Device:Startup in ARM.Cortex_DFP 1.1.0, which is not the version of the pack."""
 
 
 def _keil_files(package: Package) -> Files:
     return {"{name}.uvprojx": _uvision(package), **pack(package)}
 
 
-def _keil_device(board: Board) -> str:
-    """Return Arm's own device for the CPU of a board.
-
-    Raises:
-        UsageError: The CPU is not a Cortex-M.
-    """
-    device = _KEIL_DEVICES.get(board.cpu)
-    if device is None:
-        cpu = comment(board.cpu)
-        raise UsageError("keil builds for Cortex-M", f"board '{board.name}' with {cpu}", "another --format")
-    return device
+def _is_keil_cpu(board: Board) -> bool:
+    return board.cpu in _KEIL_DEVICES
 
 
 def _uvision(package: Package) -> str:
     """Return a project for Arm's model of the CPU, with the component from the pack and a main program."""
-    device = _keil_device(package.board)
+    device = _KEIL_DEVICES[package.board.cpu]
     root = ET.Element("Project", {"xmlns:xsi": _XSI, "xsi:noNamespaceSchemaLocation": "project_projx.xsd"})
     _text(root, "SchemaVersion", "2.1")
     _text(root, "Header", "### uVision Project, (C) Keil Software")
@@ -235,7 +237,7 @@ def _uvision(package: Package) -> str:
     options = ET.SubElement(target, "TargetOption")
     common = ET.SubElement(options, "TargetCommonOption")
     for tag, text in (
-        *(("Device", device), ("Vendor", "ARM"), ("PackID", "ARM.Cortex_DFP.1.1.0")),
+        *(("Device", device), ("Vendor", "ARM"), ("PackID", ".".join(_DFP))),
         *(("OutputDirectory", ".\\Objects\\"), ("OutputName", package.name), ("CreateExecutable", "1")),
     ):
         _text(common, tag, text)
@@ -253,14 +255,13 @@ def _uvision(package: Package) -> str:
 def _components(parent: ET.Element, package: Package) -> None:
     """Add the run-time environment: start-up code of Arm's pack, and the model's component."""
     components = ET.SubElement(parent, "components")
-    for names, vendor, version, source in (
-        (("CMSIS", "CORE", ""), "ARM", "6.1.0", ("ARM", "CMSIS", "6.1.0")),
-        (("Device", "Startup", ""), "ARM", "1.1.0", ("ARM", "Cortex_DFP", "1.1.0")),
-        (component(package), "mcugen", package.version, ("mcugen", package.name, package.version)),
+    names = dict(zip(("Cclass", "Cgroup", "Csub"), component(package), strict=True))
+    for keys, version, source in (
+        ({"Cclass": "CMSIS", "Cgroup": "CORE"}, _CMSIS[-1], _CMSIS),
+        ({"Cclass": "Device", "Cgroup": "Startup", "Cvariant": "C Startup"}, _STARTUP_VERSION, _DFP),
+        (names, package.version, ("mcugen", package.name, package.version)),
     ):
-        keys = dict(zip(("Cclass", "Cgroup", "Csub"), names, strict=True))
-        present = {key: value for key, value in keys.items() if value}
-        element = ET.SubElement(components, "component", {**present, "Cvendor": vendor, "Cversion": version})
+        element = ET.SubElement(components, "component", {**keys, "Cvendor": source[0], "Cversion": version})
         ET.SubElement(element, "package", dict(zip(("vendor", "name", "version"), source, strict=True)))
         infos = ET.SubElement(element, "targetInfos")
         ET.SubElement(infos, "targetInfo", name=package.name)
@@ -272,7 +273,7 @@ KEIL = Format(
     carries_code=False,
     templates={"example/main.c": "main.c.j2"},
     made=_keil_files,
-    require_board=_keil_device,
+    supports_cpu=_is_keil_cpu,
     steps=(
         "Double-click `" + PACK_NAME + "`: the Pack Installer adds it.",
         "Open `{name}.uvprojx`: an example for Arm's model of the CPU that runs the self-test.",

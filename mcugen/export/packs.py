@@ -49,6 +49,9 @@ def _description(package: Package) -> str:
     (root,) = document.getElementsByTagName("package")[:1]
     for tag, attribute in (("release", "version"), ("component", "Cversion")):
         document.getElementsByTagName(tag)[0].setAttribute(attribute, package.version)
+    if package.url:
+        (url,) = root.getElementsByTagName("url")[0].childNodes
+        url.nodeValue = package.url
     releases = document.getElementsByTagName("releases")[0]
     licence = document.createElement("license")
     licence.appendChild(document.createTextNode("LICENSE"))
@@ -84,6 +87,7 @@ CMSIS_PACK = Format(
     made=_pack_files,
     archive=PACK_NAME,
     archived=pack_contents,
+    demands_url=True,
     steps=(
         "`cpackget add " + PACK_NAME + "`, or in an IDE: import the pack from disk.",
         "In your .cproject.yml: `layers: - layer: {name}.clayer.yml`; or tick Machine Learning > mcugen > {name} among "

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mcugen.codegen.render import PLACEHOLDER_URL
 from mcugen.core.board import Board
 from mcugen.core.errors import UsageError, listed
 from mcugen.core.options import CompileOptions
@@ -14,7 +15,7 @@ from mcugen.core.version import __version__
 from mcugen.driver.compiled import CompiledModel
 from mcugen.export.assemble import package_archive, package_files, require_archive
 from mcugen.export.declaration import Format
-from mcugen.export.formats import FORMATS
+from mcugen.export.formats import FORMATS, require_supported
 from mcugen.export.install import InstallResult, install
 from mcugen.export.package import Package, check_package
 from mcugen.reporting.figures import Report
@@ -26,11 +27,13 @@ class Packaging:
 
     Attributes:
         version: Version of the package, MAJOR.MINOR.PATCH.
+        url: Web page of the package, for the metadata of package managers; "" for none.
         zipped: Whether to write one zip file instead of a folder.
         force: Whether to overwrite files that were edited, or that mcugen did not write.
     """
 
     version: str = __version__
+    url: str = ""
     zipped: bool = False
     force: bool = False
 
@@ -76,17 +79,19 @@ def check_packaging(format_: Format, packaging: Packaging, board: Board, options
     Raises:
         UsageError: The format does not support the board, an option, or the version or form of the package.
     """
-    format_.require_board(board)
+    require_supported(format_, board)
     if packaging.zipped:
         require_archive(format_)
-    check_package(packaging.version, board, options)
+    check_package(packaging.version, packaging.url, board, options)
 
 
 def export(compiled: CompiledModel, format_: Format, folder: Path | None, packaging: Packaging) -> Exported:
     """Write the package to a folder, by default one named like the model. See `Package` and `install`."""
-    package = Package(compiled, packaging.version)
+    package = Package(compiled, packaging.version, packaging.url)
     files = (package_archive if packaging.zipped else package_files)(package, format_)
     installed = install(files, folder or Path(package.name), package.name, force=packaging.force)
     kept = [f"edited, and kept though the package has it no more: {listed(installed.kept)}"] if installed.kept else []
-    notes = [*compiled.report.notes, *package.notes, *kept]
+    unnamed = format_.demands_url and not packaging.url
+    page = [f"no --url is given, so the metadata name {PLACEHOLDER_URL} as web page of the package"] * unnamed
+    notes = [*compiled.report.notes, *package.notes, *page, *kept]
     return Exported(format_, installed, notes, [package.filled(step) for step in format_.steps], compiled.report)

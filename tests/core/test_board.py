@@ -157,6 +157,11 @@ def test_unknown_memory_names_the_others():
     ("old", "new", "message"),
     [
         ("clock_hz = 1_000_000", "", "'clock_hz' must be given"),
+        ("clock_hz", 'frameworks = "pico"\nclock_hz', "'frameworks' must be a table"),
+        ("clock_hz", 'frameworks = { zefyr = "x" }\nclock_hz', "'frameworks.zefyr' is not a key of a board file"),
+        ("clock_hz", 'frameworks = { zephyr = "a b" }\nclock_hz', "'frameworks.zephyr' must be a name of letters"),
+        ("clock_hz", 'frameworks = { pico_sdk = "x;y" }\nclock_hz', "'frameworks.pico_sdk' must be a name of letters"),
+        ("clock_hz", "frameworks = { arduino = 1 }\nclock_hz", "'frameworks.arduino' must be a text"),
         ("clock_hz = 1_000_000", "clock_hz = 0", "'clock_hz' must be a whole number of at least 1. found: 0"),
         ("clock_hz = 1_000_000", "clock_hz = true", "'clock_hz' must be a whole number"),
         ("clock_hz = 1_000_000", 'clock_hz = "fast"', "'clock_hz' must be a whole number. found: 'fast'"),

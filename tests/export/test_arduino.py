@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from export_packages import FORMATS, digits, export, first_line, need, run, tiny
 
+from mcugen.core.board import load_board
+from mcugen.export.arduino import architectures
 from mcugen.export.assemble import package_archive
 from mcugen.export.install import install
 from mcugen.export.package import Package
@@ -31,12 +33,37 @@ def test_the_properties_are_those_that_arduino_asks_for(tmp_path: Path) -> None:
     assert found["version"] == "1.2.3"
     assert found["includes"] == "tiny.h"
     assert found["architectures"] == "*"
-    assert {"author", "maintainer", "sentence", "paragraph", "category", "url"} <= found.keys()
+    assert all(found[key] for key in ("author", "maintainer", "sentence", "paragraph", "category", "url"))
+    assert found["sentence"] not in found["paragraph"]
     assert (folder / "src" / found["includes"]).is_file()
     for line in (folder / "keywords.txt").read_text().splitlines():
         word, kind = line.split("\t")
         assert word.isidentifier()
         assert kind in ("KEYWORD1", "KEYWORD2", "LITERAL1")
+
+
+@pytest.mark.parametrize("board", ["nrf52840", "teensy40", "stm32f411", "esp32c3", "rt1060"])
+def test_the_architectures_are_those_with_enough_ram(board: str) -> None:
+    """The digits model keeps 12 KB of weights, which an AVR would copy to its 8 KB of RAM."""
+    names = architectures(Package(digits(board), "1.2.3")).split(",")
+    own = load_board(board).frameworks.arduino.split(",")
+    assert [name for name in own if name] == names[: len([name for name in own if name])]
+    assert ("avr" in names) == ("avr" in own)
+    assert {"samd", "esp32", "rp2040", "stm32"} <= set(names)
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("board", ["nrf52840", "stm32f411", "esp32c3", "teensy41", "ra4m1", "rt1060", "host"])
+def test_platformio_builds_for_the_board_that_was_asked_for(board: str, tmp_path: Path) -> None:
+    config = pytest.importorskip("platformio.project.config")
+    folder = export(tiny(board), "platformio", tmp_path / "tiny")
+    found = config.ProjectConfig(str(folder / "examples" / "selftest" / "platformio.ini"))
+    platform, _, name = load_board(board).frameworks.platformio.partition("/")
+    (env,) = found.envs()
+    assert env == (name or "native")
+    assert found.get(f"env:{env}", "platform") == (platform or "native")
+    assert found.get(f"env:{env}", "board", "") == name
+    assert not found.get(f"env:{env}", "lib_extra_dirs", []), "a relative folder is another one under `pio ci`"
 
 
 def test_arduinos_builder_takes_the_zipped_library(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from command_line import mcugen
-from export_packages import DIGITS, ROOT, need, run
+from export_packages import DIGITS, ROOT, board_for, need, run
 
 from mcugen.export.formats import FORMATS
 
@@ -99,7 +99,7 @@ def test_hostile_names_stay_names(format_: str, given: str, model: Path, tmp_pat
     """Of the model's file, of the option, and of the folder: files are inside, documents parse and say no more."""
     folder = tmp_path / f"out {HOSTILE.replace('/', '')}"
     named = ("--name", f"../../{HOSTILE}") if given == "option" else ()
-    done = mcugen("export", model, "--board", "nrf52840", "--format", format_, "-o", folder, *named)
+    done = mcugen("export", model, "--board", board_for(format_), "--format", format_, "-o", folder, *named)
     assert done.code == 0, done.err
     assert {path.name for path in tmp_path.iterdir()} == {model.name, folder.name}
     for path in (path for path in folder.rglob("*") if path.is_file()):

@@ -4,19 +4,24 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import zipfile
 from dataclasses import replace
+from xml.etree import ElementTree as ET
 
 import pytest
 from compilers import assert_accepted
-from export_packages import ROOT, files_of, tiny
+from export_packages import ROOT, board_for, files_of, tiny
 
-from mcugen.core.board import load_board
+from mcugen.codegen.render import PLACEHOLDER_URL
+from mcugen.core.board import Board, Frameworks, board_names, load_board
 from mcugen.core.errors import UsageError
-from mcugen.export.assemble import package_archive
-from mcugen.export.formats import FORMATS, format_table
+from mcugen.export.assemble import package_archive, package_files
+from mcugen.export.formats import FORMATS, format_table, require_supported
+from mcugen.export.install import MANIFEST
 from mcugen.export.package import Package
+from mcugen.export.packs import pack_contents
 
 ALL = pytest.mark.parametrize("name", FORMATS)
 
@@ -28,7 +33,7 @@ def test_these_formats_exist() -> None:
 
 @ALL
 def test_a_package_has_licence_readme_code_and_a_self_test(name: str) -> None:
-    files = files_of(tiny("nrf52840"), name)
+    files = files_of(tiny(board_for(name)), name)
     assert files["LICENSE"] == (ROOT / "LICENSES" / "0BSD.txt").read_text()
     readme = str(files["README.md"])
     steps = re.findall(r"^\d\. ", readme, re.M)
@@ -37,14 +42,14 @@ def test_a_package_has_licence_readme_code_and_a_self_test(name: str) -> None:
     packs = [zipfile.ZipFile(io.BytesIO(data)) for path, data in files.items() if path.endswith(".pack")]
     texts = [*map(str, files.values()), *(pack.read(p).decode() for pack in packs for p in pack.namelist())]
     paths = [*files, *(path for pack in packs for path in pack.namelist())]
-    for file in tiny("nrf52840").bundle.sources:
+    for file in tiny(board_for(name)).bundle.sources:
         assert any(path.endswith(file) for path in paths)
     assert any("tiny_selftest(tiny_default_arena())" in text for text in texts)
 
 
 @ALL
 def test_nothing_is_left_to_fill_in(name: str) -> None:
-    for path, text in files_of(tiny("nrf52840"), name).items():
+    for path, text in files_of(tiny(board_for(name)), name).items():
         assert "{name}" not in path
         if isinstance(text, str) and not path.endswith((".c", ".h")):
             assert not re.search(r"\{(name|NAME|version)\}|\{\{|\{%", text), path
@@ -52,19 +57,19 @@ def test_nothing_is_left_to_fill_in(name: str) -> None:
 
 @ALL
 def test_the_same_model_gives_the_same_bytes(name: str) -> None:
-    assert files_of(tiny("nrf52840"), name) == files_of(tiny("nrf52840"), name)
+    assert files_of(tiny(board_for(name)), name) == files_of(tiny(board_for(name)), name)
 
 
 @ALL
 def test_what_lands_in_firmware_is_0bsd(name: str) -> None:
-    for path, text in files_of(tiny("nrf52840"), name).items():
+    for path, text in files_of(tiny(board_for(name)), name).items():
         if isinstance(text, str) and path.endswith((".c", ".cpp", ".ino", ".cmake", "CMakeLists.txt", ".mk", ".yml")):
             assert "SPDX-License-Identifier: 0BSD" in text.split("\n")[0], path
 
 
 @ALL
 def test_the_file_of_weights_goes_along(name: str) -> None:
-    files = files_of(tiny("nrf52840", weights_blob=True), name)
+    files = files_of(tiny(board_for(name), weights_blob=True), name)
     carried = {path.rpartition("/")[2] for path in files}
     for data in (data for path, data in files.items() if path.endswith(".pack")):
         assert isinstance(data, bytes)
@@ -84,13 +89,13 @@ def test_main_passes_what_the_self_test_takes(tmp_path) -> None:
 
 @pytest.mark.parametrize("name", [n for n, f in FORMATS.items() if f.archive])
 def test_the_archive_holds_what_the_folder_does(name: str) -> None:
-    package = Package(tiny("nrf52840"), "1.2.3")
+    package = Package(tiny(board_for(name)), "1.2.3")
     ((path, data),) = package_archive(package, FORMATS[name]).items()
     archive = zipfile.ZipFile(io.BytesIO(bytes(data) if isinstance(data, bytes) else data.encode()))
     assert archive.testzip() is None
     assert path == {"arduino": "tiny-1.2.3.zip", "cmsis-pack": "mcugen.tiny.1.2.3.pack"}[name]
     if name == "arduino":
-        assert set(archive.namelist()) == {f"tiny/{file}" for file in files_of(tiny("nrf52840"), name)}
+        assert set(archive.namelist()) == {f"tiny/{file}" for file in files_of(tiny(board_for(name)), name)}
     assert package_archive(package, FORMATS[name]) == {path: data}
 
 
@@ -118,9 +123,60 @@ def test_flags_that_a_shell_would_read_are_refused(flag: str) -> None:
         Package(replace(tiny(), board=board))
 
 
-def test_keil_is_for_cortex_m() -> None:
-    with pytest.raises(UsageError, match="esp32c3"):
-        files_of(tiny("esp32c3"), "keil")
+def supports(format_: str, board: Board) -> bool:
+    """Return the expectation by the vendors: which chips their tools build for."""
+    vendor, unplaced = board.description.split()[0], board.name in ("rv32imc", "rv32imafc", "alif_e7")
+    is_cortex_m = board.cpu.startswith("cortex-m")
+    return {
+        "esp-idf": vendor == "Espressif" or board.name == "host" or (unplaced and not is_cortex_m),
+        "pico-sdk": board.name.startswith("rp2") or (unplaced and not is_cortex_m),
+        "stm32cube": "STM32" in board.description or (unplaced and is_cortex_m),
+        "mcuxpresso": vendor == "NXP" or "i.MX" in board.description or (unplaced and is_cortex_m),
+        "keil": is_cortex_m,
+    }.get(format_, True)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_board_and_a_format_that_do_not_go_together_are_refused(name: str) -> None:
+    for board in map(load_board, board_names()):
+        if supports(name, board):
+            require_supported(FORMATS[name], board)
+            continue
+        with pytest.raises(UsageError, match=f"'{board.name}'") as refused:
+            require_supported(FORMATS[name], board)
+        assert refused.value.remedy.split(", ") == [other for other in FORMATS if supports(other, board)]
+
+
+def test_a_board_file_that_names_no_framework_is_accepted() -> None:
+    own = replace(load_board("stm32f411"), name="my_board", frameworks=Frameworks())
+    assert [name for name, format_ in FORMATS.items() if not format_.supports(own)] == ["esp-idf", "pico-sdk"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_manifest_stays_out_of_published_packages(name: str) -> None:
+    files = files_of(tiny(board_for(name)), name)
+    assert MANIFEST not in files
+    excluding = {"platformio": "library.json", "esp-idf": "idf_component.yml"}
+    if name in excluding:
+        assert MANIFEST in str(files[excluding[name]])
+
+
+@pytest.mark.parametrize("url", ["example.com", "ftp://x.org/abc", "https://a b", "https://x\n", "https://x.org/<a>"])
+def test_a_url_is_a_web_page(url: str) -> None:
+    with pytest.raises(UsageError, match="--url"):
+        Package(tiny(), "1.2.3", url)
+
+
+@pytest.mark.parametrize("url", ["", "https://example.org/models/tiny?a=1&b=2"])
+def test_the_metadata_name_the_web_page(url: str) -> None:
+    package = Package(tiny(board_for("esp-idf")), "1.2.3", url)
+    shown = url or PLACEHOLDER_URL
+    assert f"\nurl={shown}\n" in str(package_files(package, FORMATS["arduino"])["library.properties"])
+    pack = str(pack_contents(package)["mcugen.tiny.pdsc"])
+    assert ET.fromstring(pack).findtext("url") == shown
+    library = json.loads(str(package_files(package, FORMATS["platformio"])["library.json"]))
+    assert library.get("homepage", "") == url
+    assert ("url:" in str(package_files(package, FORMATS["esp-idf"])["idf_component.yml"])) == bool(url)
 
 
 def test_the_table_of_formats_is_current() -> None:

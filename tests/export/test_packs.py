@@ -6,15 +6,17 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Mapping
+from datetime import UTC, date, datetime
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from export_packages import files_of, need, run, tiny
+from export_packages import board_for, files_of, need, run, tiny
 from onnx_models import Net
 from test_conv import quantized_conv
 
 from mcugen import compile_model
+from mcugen.core.board import load_board
 from mcugen.core.options import CMSIS_NN, CompileOptions
 from mcugen.export.package import Package
 from mcugen.export.packs import pack_contents
@@ -25,7 +27,7 @@ BOARD = "nrf52840"
 
 
 def contents(format_: str) -> Mapping[str, bytes]:
-    data = files_of(tiny(BOARD), format_)["mcugen.tiny.1.2.3.pack"]
+    data = files_of(tiny(board_for(format_)), format_)["mcugen.tiny.1.2.3.pack"]
     assert isinstance(data, bytes)
     archive = zipfile.ZipFile(io.BytesIO(data))
     assert archive.testzip() is None
@@ -43,7 +45,9 @@ def test_the_description_names_what_is_in_the_pack(format_: str) -> None:
     files = contents(format_)
     root = ET.fromstring(files["mcugen.tiny.pdsc"])
     assert [root.findtext(tag) for tag in ("vendor", "name", "license")] == ["mcugen", "tiny", "LICENSE"]
-    assert element(root, "releases/release").get("version") == "1.2.3"
+    release = element(root, "releases/release")
+    assert release.get("version") == "1.2.3"
+    assert date.fromisoformat(str(release.get("date"))) <= datetime.now(tz=UTC).date()
     component = element(root, "components/component")
     assert component.get("Cversion") == "1.2.3"
     named = {file.get("name"): file for file in component.iter("file")}
@@ -102,7 +106,7 @@ def test_a_library_is_a_requirement() -> None:
 
 @pytest.mark.parametrize("format_", ["mcuxpresso", "stm32cube"])
 def test_eclipse_imports_a_makefile_project(format_: str) -> None:
-    files = files_of(tiny(BOARD), format_)
+    files = files_of(tiny(board_for(format_)), format_)
     project = ET.fromstring(str(files[".project"]))
     assert project.tag == "projectDescription"
     assert project.findtext("name") == "tiny"
@@ -132,6 +136,20 @@ def test_iars_connection_names_the_files() -> None:
     named = {path.text for path in connection.iter("path")}
     assert {f"{variable}{path}" for path in files if path.startswith("src/")} | {f"{variable}src"} == named
     assert variables.findtext("group/variable/value") == "$WS_DIR$/tiny"
+
+
+@pytest.mark.parametrize("board", ["rp2040", "stm32f103", "nrf52840", "rt1060", "rp2350", "corstone300", "ra8d1"])
+def test_keils_start_up_code_is_that_of_arms_pack(board: str) -> None:
+    """ARM.Cortex_DFP 1.1.0 has Device:Startup&C Startup@2.2.0 for each Cortex-M, and these device names."""
+    devices = {"0plus": "ARMCM0P", "3": "ARMCM3", "4": "ARMCM4", "7": "ARMCM7", "33": "ARMCM33", "55": "ARMCM55"}
+    cpu = load_board(board).cpu.removeprefix("cortex-m")
+    project = ET.fromstring(str(files_of(tiny(board), "keil")["tiny.uvprojx"]))
+    common = "Targets/Target/TargetOption/TargetCommonOption"
+    assert project.findtext(f"{common}/Device") == {**devices, "85": "ARMCM85"}[cpu]
+    assert project.findtext(f"{common}/PackID") == "ARM.Cortex_DFP.1.1.0"
+    startup = element(project, "RTE/components/component[@Cgroup='Startup']")
+    assert (startup.get("Cvariant"), startup.get("Cversion")) == ("C Startup", "2.2.0")
+    assert element(startup, "package").get("version") == "1.1.0"
 
 
 def test_keils_project_takes_the_component() -> None:

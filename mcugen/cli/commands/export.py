@@ -21,6 +21,7 @@ def export(
     output: Path | None,
     zip_: bool,
     package_version: str,
+    url: str,
     force: bool,
     options: CompileOptions,
     quantizing: Quantizing,
@@ -33,7 +34,7 @@ def export(
 
     net = Compilation(model, board, options, quantizing, judging)
     with watched(net, telling.quiet):
-        exported = net.export(format_, output, Packaging(package_version, zip_, force))
+        exported = net.export(format_, output, Packaging(package_version, url, zip_, force))
     write_json(telling.json_, exported)
     tell_warnings(exported.report.warnings)
     if telling.quiet:
