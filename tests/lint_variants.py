@@ -24,6 +24,7 @@ from two_core_boards import two_cores
 
 from mcugen.api.compilation import Compilation
 from mcugen.codegen.bundle import Bundle
+from mcugen.codegen.runtime_functions import with_runtime_functions
 from mcugen.core.board import Board, load_board
 from mcugen.core.options import CompileOptions, Training
 from mcugen.core.resources import runtime_headers
@@ -133,8 +134,9 @@ def cpu_of(board: Board) -> str:
 def write_headers(folder: Path, ports: Sequence[str]) -> None:
     """What no model includes by itself: the runtime's headers, once with each port."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, path in runtime_headers().items():
-        (folder / name).write_text(path.read_text())
+    texts = {name: path.read_text() for name, path in runtime_headers().items()}
+    for name, text in with_runtime_functions(texts).items():
+        (folder / name).write_text(text)
     (folder / "store.c").write_text('#include "mcugen_store.h"\n')
     for port in ports:
         cache = "#define MCUGEN_CORES_CACHE\n" if port in ("MU", "HSEM") else ""

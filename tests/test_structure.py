@@ -166,8 +166,8 @@ def test_every_file_names_its_licence() -> None:
 
 
 def test_what_lands_in_firmware_is_0bsd() -> None:
-    header = (ROOT / "runtime_c" / "include" / "mcugen.h").read_text()
-    assert header.startswith("/* SPDX-License-Identifier: 0BSD */")
+    for header in (ROOT / "runtime_c").rglob("*.h"):
+        assert header.read_text().startswith("/* SPDX-License-Identifier: 0BSD */"), header
     for name in ("banner.j2", "CMakeLists.txt.j2"):
         assert "SPDX-License-Identifier: 0BSD" in (ROOT / "templates" / name).read_text()
 

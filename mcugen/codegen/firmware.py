@@ -20,6 +20,7 @@ from mcugen.codegen.identifiers import comment, identifier, own_names
 from mcugen.codegen.memory import MemoryContext, regions
 from mcugen.codegen.render import folder_texts, render, rendered, with_uniform_literals
 from mcugen.codegen.run import event_numbers
+from mcugen.codegen.runtime_functions import with_runtime_functions
 from mcugen.codegen.shared import ArrayKey, SharedCode, array_key
 from mcugen.codegen.titles import titles_of
 from mcugen.core.board import Memory
@@ -99,7 +100,7 @@ def render_firmware(plan: SharingPlan, report: Mapping[str, object]) -> Firmware
     blobs = {file: data for model in models for file, data in model.blobs.items()}
     whole = Bundle(
         name,
-        files | folder_texts(env, context, report, {*files, *blobs}),
+        with_runtime_functions(files | folder_texts(env, context, report, {*files, *blobs})),
         context["arena_size"],
         (),
         (),

@@ -36,6 +36,7 @@ from mcugen.codegen.run import (
     size_expressions,
     step_layers,
 )
+from mcugen.codegen.runtime_functions import with_runtime_functions
 from mcugen.codegen.shared import NO_SHARED_CODE, SharedCode
 from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor
 from mcugen.codegen.titles import ListedLayer, layers_of
@@ -108,7 +109,7 @@ def _bundle(draft: Draft, shared: SharedCode) -> Bundle:
     besides = [CORES_HEADERS] * bool(context["other"]) + [STORE_HEADER] * is_learning
     texts |= _headers(tuple(besides))
     if not shared.name:
-        texts |= folder_texts(env, context, draft.report, {*texts, *blobs})
+        texts = with_runtime_functions(texts | folder_texts(env, context, draft.report, {*texts, *blobs}))
     return Bundle(
         name,
         texts,

@@ -12,6 +12,7 @@ from pathlib import Path
 import jinja2
 
 from mcugen.codegen.bundle import Bundle
+from mcugen.codegen.runtime_functions import with_runtime_functions
 from mcugen.codegen.validation import validation_files
 from mcugen.core.board import Board
 from mcugen.core.options import LibraryFiles
@@ -360,7 +361,8 @@ def _write_sources(bundle: Bundle, folder: Path) -> None:
             reads_weights=bundle.reads_weights,
             input_code=bundle.input_code,
         )
-        (harness / name).write_text(text)
+        with_functions = with_runtime_functions({**bundle.files, name: text}, [name])
+        (harness / name).write_text(with_functions[name])
 
 
 def _write_model(bundle: Bundle, folder: Path) -> Path:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of mcugen.h that are names for instructions do what their twins in C do."""
+"""Functions of the runtime that are names for instructions do what their twins in C do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcugen.core.board import load_board
 from mcugen.core.resources import resource_dir
 from mcugen.simulation.toolchain import ARM
 
-RUNTIME = resource_dir("runtime_c") / "include"
+RUNTIME = resource_dir("runtime_c")
 ANY = ("uint32_t", "int32_t")
 LIMITED = ("mcugen_multiply_high", "mcugen_scale", "mcugen_weighted_sum", "mcugen_unknown")
 """Whose results must fit, which is not so of any words: tests of kernels compare these. The last does nothing."""
@@ -23,9 +23,9 @@ SIGNATURE = re.compile(r"static inline (\w+) (\w+)\(([^)]*)\)")
 
 
 def on_words() -> list[tuple[str, list[str]]]:
-    """Functions of mcugen.h with instructions for any words: names, and their parameters' types."""
+    """Runtime functions with instructions for any words: names, and their parameters' types."""
     found = []
-    for head, body in FUNCTION.findall((RUNTIME / "mcugen.h").read_text()):
+    for head, body in FUNCTION.findall((RUNTIME / "functions.h").read_text()):
         if "__asm__" in body and "MCUGEN_NAKED" not in head:
             result, name, parameters = SIGNATURE.match(head).groups()
             types = [parameter.split()[0] for parameter in parameters.split(",")]
@@ -34,7 +34,7 @@ def on_words() -> list[tuple[str, list[str]]]:
     return found
 
 
-UNIT = """#include "mcugen.h"
+UNIT = """#include "functions.h"
 uint32_t NAME(uint32_t function, uint32_t a, uint32_t b, uint32_t c);
 uint32_t NAME(uint32_t function, uint32_t a, uint32_t b, uint32_t c)
 {
@@ -89,7 +89,15 @@ def test_instructions_on_words_do_what_their_twins_in_c_do(tmp_path: Path):
     for number, (name, types) in enumerate(functions):
         given = ", ".join(f"({kind}){value}" for kind, value in zip(types, "abc", strict=False))
         cases += f"    case {number}u: return (uint32_t){name}({given});\n"
-    flags = [*load_board("nrf52840").cflags, "-std=c99", "-O2", "-ffreestanding", f"-I{RUNTIME}", "-c"]
+    flags = [
+        *load_board("nrf52840").cflags,
+        "-std=c99",
+        "-O2",
+        "-ffreestanding",
+        f"-I{RUNTIME}",
+        f"-I{RUNTIME / 'include'}",
+        "-c",
+    ]
     (tmp_path / "main.c").write_text(MAIN.replace("COUNT", str(len(functions))))
     for name, more in (("fast", []), ("twin", ["-DMCUGEN_PLAIN_C"]), ("main", [])):
         if name != "main":

@@ -46,7 +46,7 @@ from mcugen.ops.elementwise import Elementwise, Interpolate, Linear, Lookup, _ar
 from mcugen.ops.lines import FixedAffine, FixedPRelu
 from mcugen.ops.pointwise import BINARY_FUNCTIONS, UNARY_FUNCTIONS, Binary, Clamp, Where
 
-RUNTIME = Path(__file__).resolve().parents[2] / "runtime_c" / "include"
+RUNTIME = Path(__file__).resolve().parents[2] / "runtime_c"
 STRICT = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
 TYPES = [t for t in DType if (t.is_float or t.is_integer) and t.value not in ("int2", "uint2", "int4", "uint4")]
 ATTRIBUTES = (0.7, 1.3)
@@ -93,9 +93,20 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
             f"        to[i] = {c_text(expression)};\n    }}\n}}\n"
         )
     for number, text in enumerate(texts.values()):
-        (folder / f"{number}.c").write_text('#include "mcugen.h"\n' + text)
+        (folder / f"{number}.c").write_text('#include "functions.h"\n' + text)
     sources = [str(folder / f"{number}.c") for number in range(2)]
-    command = ["gcc", *STRICT, "-shared", "-fPIC", f"-I{RUNTIME}", *sources, "-o", str(folder / "all.so"), "-lm"]
+    command = [
+        "gcc",
+        *STRICT,
+        "-shared",
+        "-fPIC",
+        f"-I{RUNTIME}",
+        f"-I{RUNTIME / 'include'}",
+        *sources,
+        "-o",
+        str(folder / "all.so"),
+        "-lm",
+    ]
     subprocess.run(command, check=True)
     return ctypes.CDLL(str(folder / "all.so"))
 

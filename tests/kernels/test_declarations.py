@@ -133,7 +133,7 @@ MASKS_INTERRUPTS = re.compile(
 )
 TEMPLATES = ROOT / "templates"
 FIRMWARE = [
-    *(ROOT / "runtime_c" / "include").glob("*.h"),
+    *(ROOT / "runtime_c").rglob("*.h"),
     *(path for path in TEMPLATES.rglob("*.j2") if "harness" not in path.relative_to(TEMPLATES).parts),
 ]
 """What lands in firmware; the simulator's harness does not."""

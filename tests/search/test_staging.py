@@ -84,7 +84,7 @@ def test_what_is_read_again_is_copied_and_told():
     found = compiled()
     assert len(copied(found)) >= 2
     text = found.bundle.files["net.c"]
-    assert text.count("MCUGEN_STAGE(") == len(copied(found))
+    assert text.count("    MCUGEN_STAGE(") == len(copied(found))
     assert "weights to where they are read faster" in text
     assert {row.kernel for row in found.report.layers}.isdisjoint({STAGE_WEIGHTS})
 
@@ -219,7 +219,7 @@ def test_a_copy_may_be_made_at_any_time_between_its_beginning_and_its_end(early:
     feeds = random_feeds(model)
     found = compile_model(model, AHEAD, replace(SPEED, optimize=goal, copy_ahead=True))
     text = found.bundle.files["net.c"]
-    assert text.count("MCUGEN_STAGE_BEGIN(") == text.count("MCUGEN_STAGE_END(") > 0
+    assert text.count("    MCUGEN_STAGE_BEGIN(") == text.count("    MCUGEN_STAGE_END(") > 0
     assert "weights of a later layer, while this one runs" in text
     assert_close(outputs_in_c(with_copies(found, early, late), feeds), interpret(found.graph, feeds))
 
