@@ -98,9 +98,10 @@ def render_firmware(plan: SharingPlan, report: Mapping[str, object]) -> Firmware
     files = {**own, **{file: text for model in models for file, text in model.files.items()}}
     context["c_files"] = [file for file in files if file.endswith(".c")]
     blobs = {file: data for model in models for file, data in model.blobs.items()}
+    features = frozenset().union(*(draft.source.features for draft in drafts))
     whole = Bundle(
         name,
-        with_runtime_functions(files | folder_texts(env, context, report, {*files, *blobs})),
+        with_runtime_functions(files | folder_texts(env, context, report, {*files, *blobs}), features),
         context["arena_size"],
         (),
         (),

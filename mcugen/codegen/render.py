@@ -109,7 +109,8 @@ def _bundle(draft: Draft, shared: SharedCode) -> Bundle:
     besides = [CORES_HEADERS] * bool(context["other"]) + [STORE_HEADER] * is_learning
     texts |= _headers(tuple(besides))
     if not shared.name:
-        texts = with_runtime_functions(texts | folder_texts(env, context, draft.report, {*texts, *blobs}))
+        texts |= folder_texts(env, context, draft.report, {*texts, *blobs})
+        texts = with_runtime_functions(texts, draft.source.features)
     return Bundle(
         name,
         texts,

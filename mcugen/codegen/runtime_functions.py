@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from mcugen.codegen.features import for_features
+from mcugen.core.board import FEATURES
 from mcugen.core.resources import resource_dir
 
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
@@ -45,14 +47,20 @@ class RuntimeFunction:
 
 
 @functools.cache
-def runtime_functions() -> tuple[RuntimeFunction, ...]:
-    """Return the runtime functions in the order of runtime_c/functions.h: each stands behind those that it calls."""
+def runtime_functions(features: frozenset[str] = FEATURES) -> tuple[RuntimeFunction, ...]:
+    """Return the runtime functions in the order of runtime_c/functions.h: each stands behind those that it calls.
+
+    Args:
+        features: CPU features that the board has; code for other features is left out.
+    """
     text = (resource_dir("runtime_c") / "functions.h").read_text("utf-8")
     body = text[text.index('#include "mcugen.h"\n') : text.rindex("#endif")].partition("\n")[2]
-    return tuple(map(_runtime_function, _pieces(body)))
+    return tuple(map(_runtime_function, _pieces(for_features(body, features))))
 
 
-def with_runtime_functions(texts: Mapping[str, str], files: Iterable[str] | None = None) -> dict[str, str]:
+def with_runtime_functions(
+    texts: Mapping[str, str], features: frozenset[str] = FEATURES, files: Iterable[str] | None = None
+) -> dict[str, str]:
     """Return C files and headers with the runtime functions that they call, behind their includes.
 
     A file does not repeat the functions of the files that it includes. Files that have their functions stay as they
@@ -60,9 +68,10 @@ def with_runtime_functions(texts: Mapping[str, str], files: Iterable[str] | None
 
     Args:
         texts: All files of a folder by name.
+        features: CPU features that the board has; code for other features is left out.
         files: Names of the files to return; by default all.
     """
-    inserter = _Inserter(texts)
+    inserter = _Inserter(texts, runtime_functions(features))
     return {file: inserter.text(file) for file in (texts if files is None else files)}
 
 
@@ -87,21 +96,12 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(_COMMENT.sub("", text)))
 
 
-def _closure(words: Iterable[str]) -> list[RuntimeFunction]:
-    """Return the functions that define some of the words, and all functions that these call."""
-    wanted, closure = set(words), []
-    for function in reversed(runtime_functions()):
-        if function.defined & wanted:
-            wanted |= function.used
-            closure.append(function)
-    return closure[::-1]
-
-
 class _Inserter:
     """Inserts functions into the files of a folder, each file after those that it includes."""
 
-    def __init__(self, texts: Mapping[str, str]) -> None:
+    def __init__(self, texts: Mapping[str, str], functions: tuple[RuntimeFunction, ...]) -> None:
         self._texts = texts
+        self._known = functions
         self._available: dict[str, frozenset[RuntimeFunction]] = {}
 
     def text(self, file: str) -> str:
@@ -119,8 +119,8 @@ class _Inserter:
         if not file.endswith((".c", ".h")):
             return []
         text = self._texts[file]
-        available = self._included(text) | _contained(text)
-        return [function for function in _closure(_words(text)) if function not in available]
+        available = self._included(text) | self._contained(text)
+        return [function for function in self._closure(_words(text)) if function not in available]
 
     def _included(self, text: str) -> frozenset[RuntimeFunction]:
         """Return the functions of the files that stand at the beginning of a text, and of their includes."""
@@ -131,12 +131,21 @@ class _Inserter:
         """Return all functions that a file has in the end, from its includes as well."""
         if file not in self._available:
             text = self._texts[file]
-            self._available[file] = self._included(text) | _contained(text) | {*self._missing(file)}
+            self._available[file] = self._included(text) | self._contained(text) | {*self._missing(file)}
         return self._available[file]
 
+    def _contained(self, text: str) -> frozenset[RuntimeFunction]:
+        """Return the functions that a text contains already."""
+        return frozenset(function for function in self._known if f"#define {function.guard}\n" in text)
 
-def _contained(text: str) -> frozenset[RuntimeFunction]:
-    return frozenset(function for function in runtime_functions() if f"#define {function.guard}\n" in text)
+    def _closure(self, words: Iterable[str]) -> list[RuntimeFunction]:
+        """Return the functions that define some of the words, and all functions that these call."""
+        wanted, closure = set(words), []
+        for function in reversed(self._known):
+            if function.defined & wanted:
+                wanted |= function.used
+                closure.append(function)
+        return closure[::-1]
 
 
 def _end_of_includes(text: str) -> int:

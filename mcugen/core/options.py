@@ -19,10 +19,13 @@ THROUGHPUT = "throughput"
 """Goal on two cores: many frames per second instead of a short time for each. Otherwise as the first of GOALS."""
 
 
-OWN, CMSIS_NN, AUTO = "own", "cmsis-nn", "auto"
+OWN, PORTABLE, CMSIS_NN, AUTO = "own", "portable", "cmsis-nn", "auto"
 """Names of the kernel families; "auto" is also the value of other options that let the compiler choose."""
-FAMILIES = (OWN, CMSIS_NN, AUTO)
-"""Kernel families: mcugen's own kernels, CMSIS-NN's kernels wherever it has one, or the best of both for the goal."""
+FAMILIES = (OWN, PORTABLE, CMSIS_NN, AUTO)
+"""Kernel families: mcugen's own kernels, those in plain C alone, CMSIS-NN's kernels wherever it has one, or the best of
+mcugen's and CMSIS-NN's for the goal."""
+OWN_FAMILIES = (OWN, PORTABLE)
+"""Kernel families that call no library."""
 
 LOSS_NAMES = ("cross-entropy", "mse", "mae", "huber", "contrastive")
 """Losses of on-device training (mcugen.training.losses)."""

@@ -18,7 +18,7 @@ from mcugen.core.board import Board
 from mcugen.core.limits import cpu_seconds
 from mcugen.core.options import CompileOptions
 from mcugen.driver.plugins import registry_of
-from mcugen.driver.target import target_of
+from mcugen.driver.target import features_of_cores, target_of
 from mcugen.driver.variants import Variants
 from mcugen.frontend.onnx.load import LoadedModel
 from mcugen.hir.graph import Graph
@@ -76,6 +76,6 @@ def bundle_of(program: Program, board: Board, options: CompileOptions) -> Bundle
         {e.name: np.zeros(e.shape, e.dtype.numpy) for e in ends} for ends in (program.inputs, program.outputs)
     )
     provenance = Provenance(program.name, "", board.name, options.describe())
-    source = KernelSource(board.features, registry_of(options.plugins).templates)
+    source = KernelSource(features_of_cores(board, options), registry_of(options.plugins).templates)
     placement = place(program, board, options.place)
     return render(Draft(program, provenance, (Sample(inputs, outputs, 0.0, 0),), {}, placement, FolderForm(), source))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mcugen.core.errors import UsageError
-from mcugen.core.options import OWN, RUNNING, CompileOptions
+from mcugen.core.options import OWN_FAMILIES, RUNNING, CompileOptions
 
 RANGES, FILE, FIRMWARE = "a range of sizes (--dim)", "a file of weights", "weights in the firmware"
 """Names, in messages, of settings that no single flag stands for: a range of sizes, and where weights are stored."""
@@ -23,7 +23,7 @@ USES: Mapping[str, Callable[[CompileOptions], bool]] = {
     "--cores 1": lambda o: o.cores == 1,
     "--external-io": lambda o: o.external_io,
     "--input-pipeline": lambda o: bool(o.input_pipeline),
-    "--kernels": lambda o: o.family != OWN,
+    "--kernels": lambda o: o.family not in OWN_FAMILIES,
     "--optimize flash": lambda o: o.optimize == "flash",
     "--optimize ram": lambda o: o.optimize == "ram",
     "--optimize throughput": lambda o: o.throughput,

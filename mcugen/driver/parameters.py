@@ -11,7 +11,7 @@ import numpy as np
 from mcugen.backends.cpu.pipeline import optimize
 from mcugen.core.board import Board, board_names, load_board
 from mcugen.core.errors import DoesNotFitError, shortened
-from mcugen.core.options import OWN, CompileOptions, Places
+from mcugen.core.options import OWN_FAMILIES, CompileOptions, Places
 from mcugen.frontend.onnx import import_model
 from mcugen.frontend.onnx.load import LoadedModel
 from mcugen.hir.graph import Graph, Value
@@ -100,7 +100,7 @@ def require_room_quantized(
             None means that the scheme fixes all precisions.
     """
     room = _room(board, options)
-    if sum(v.type.count for v in _weights(model.graph)) // (1 + (options.family != OWN)) <= room.size:
+    if sum(v.type.count for v in _weights(model.graph)) // (1 + (options.family not in OWN_FAMILIES)) <= room.size:
         return
     quick = replace(scheme, method="minmax", correct_bias=False, optimize_rounding=False)
     maker = quantizer(source, model, quick, samples[:NUM_DRAFT_SAMPLES], profile)
@@ -130,7 +130,7 @@ def _nbytes(weights: Value, options: CompileOptions) -> int:
     packed = Packed.of(data, reader.group) if isinstance(reader, PackedDense) else None
     if packed is not None:
         return packed.nbytes
-    halved = data.dtype == np.int8 and (options.family != OWN or _are_nibbles(data))
+    halved = data.dtype == np.int8 and (options.family not in OWN_FAMILIES or _are_nibbles(data))
     halved |= data.dtype == np.float32 and are_halves(data)
     return data.nbytes // (2 if halved else 1)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mcugen.core.board import Board
-from mcugen.core.options import CompileOptions
+from mcugen.core.options import PORTABLE, CompileOptions
 from mcugen.lir.kernel import CHECKED, HALVES, UPDATABLE
 from mcugen.memory.loop_tuning import tuning_flags
 from mcugen.memory.place import memory_of_weights
@@ -21,10 +21,15 @@ def target_of(board: Board, options: CompileOptions) -> Board:
     flags = {UPDATABLE: options.updatable, CHECKED: options.checked_indices, HALVES: options.float16_weights}
     requested = frozenset(flag for flag, is_set in flags.items() if is_set)
     tuned = tuning_flags(board, memory_of_weights(board, options.place), options.optimize)
-    return replace(board, features=board.features | requested | tuned)
+    return replace(board, features=_cpu_features(board, options) | requested | tuned)
 
 
 def features_of_cores(board: Board, options: CompileOptions) -> frozenset[str]:
     """Return the CPU features of the board and, if the options use a second core of another kind, of that core."""
     other = board.other_kind if options.cores > 1 else None
-    return board.features | other.features if other else board.features
+    return _cpu_features(board, options) | (_cpu_features(other, options) if other else frozenset())
+
+
+def _cpu_features(board: Board, options: CompileOptions) -> frozenset[str]:
+    """Return the CPU features of the board that kernels may use: none for kernels in plain C."""
+    return frozenset() if options.family == PORTABLE else board.features

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from mcugen.core.errors import UsageError
-from mcugen.core.options import AUTO, CMSIS_NN, OWN
+from mcugen.core.options import AUTO, CMSIS_NN, OWN, OWN_FAMILIES
 from mcugen.hir.graph import Node
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.spec import spec_of
@@ -35,12 +35,12 @@ class LibraryLayer:
 
 
 def load_families(family: str) -> tuple[LibraryLayer, ...]:
-    """Return the layers that the libraries of a family compute: none for OWN, those of all libraries for AUTO.
+    """Return the layers that the libraries of a family compute: none for OWN_FAMILIES, those of all libraries for AUTO.
 
     Raises:
         UsageError: The package of a library cannot be imported.
     """
-    if family == OWN:
+    if family in OWN_FAMILIES:
         return ()
     return tuple(layer for name in (FAMILY_PACKAGES if family == AUTO else [family]) for layer in _layers_of(name))
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from mcugen.backends.cpu.pipeline import Kernels, lowered, plan_program
 from mcugen.core.board import Board
-from mcugen.core.options import GOALS, OWN, CompileOptions
+from mcugen.core.options import GOALS, OWN_FAMILIES, CompileOptions
 from mcugen.hir.graph import Graph
 from mcugen.kernels.choose import RANK_OFFSET_BYTES, Cost
 from mcugen.lir.program import Program
@@ -48,7 +48,7 @@ def with_useful_groups(problem: SearchProblem, streamings: Streamings, kernels: 
         plain: The planned program without groups.
     """
     board, options = problem.board, problem.options
-    if options.weights_reader or options.cores > 1 or options.kernels or options.family != OWN:
+    if options.weights_reader or options.cores > 1 or options.kernels or options.family not in OWN_FAMILIES:
         return plain  # Those options address single layers.
     max_ram = TOLERANCES.max_grouped_trade_ratio * (plain.arena_size + RANK_OFFSET_BYTES[0]) - RANK_OFFSET_BYTES[0]
     if max_ram <= 0:  # The program takes little RAM in any case.

@@ -361,7 +361,7 @@ def _write_sources(bundle: Bundle, folder: Path) -> None:
             reads_weights=bundle.reads_weights,
             input_code=bundle.input_code,
         )
-        with_functions = with_runtime_functions({**bundle.files, name: text}, [name])
+        with_functions = with_runtime_functions({**bundle.files, name: text}, files=[name])
         (harness / name).write_text(with_functions[name])
 
 
