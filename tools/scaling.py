@@ -26,7 +26,7 @@ from mcugen.distributed.sharing import Workers
 from mcugen.driver.tasks import Judging, Quantizing
 from mcugen.explore.measure import measure
 from mcugen.explore.point import Point
-from mcugen.explore.prepare import Asked, prepared
+from mcugen.explore.prepare import ExplorationSubject, prepared
 from mcugen.explore.search import combinations
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -54,7 +54,7 @@ def spent() -> float:
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
-def timed(asked: Asked, store: Store, point: Point) -> Spent:
+def timed(asked: ExplorationSubject, store: Store, point: Point) -> Spent:
     """Measure a point as a worker does; return its CPU seconds."""
     before = spent()
     measure(asked, point, False, store)
@@ -94,7 +94,7 @@ def main(
     """Estimate the keyword model in int8 on 12 boards for 3 goals (36 tasks), with one worker and with two."""
     data = SHARED / "data" / "kws_calib.npz"
     quantizing = {"int8": Quantizing("int8", calibration=data)}
-    asked = Asked(SHARED / "models" / "ds_cnn_kws_f32.onnx", CompileOptions(), quantizing, Judging())
+    asked = ExplorationSubject(SHARED / "models" / "ds_cnn_kws_f32.onnx", CompileOptions(), quantizing, Judging())
     points = combinations(BOARDS, ["int8"], ["balanced", "speed", "ram"])
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))

@@ -32,7 +32,7 @@ from mcugen.kernels.choose import fitting_kernels
 from mcugen.kernels.cost import cost_table
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Program
-from mcugen.lir.weights import Staged, is_read, with_staged_weights
+from mcugen.lir.weights import StagedConstant, is_read, with_staged_weights
 from mcugen.measurement.evaluate import sample_endpoints
 from mcugen.reporting.figures import Report, TuningFigures
 from mcugen.search.objective import Objective
@@ -133,7 +133,9 @@ def _side_by_side(candidates: Sequence[KernelCandidate]) -> tuple[Graph, dict[No
 def _with_copies(program: Program, layers: Container[str]) -> Program:
     """Return the program with the constants of these layers copied to the arena before them."""
     copies = {
-        index: [Staged(buffer) for buffer in dict.fromkeys(o.buffer for o in instr.operands if is_read(o.buffer))]
+        index: [
+            StagedConstant(buffer) for buffer in dict.fromkeys(o.buffer for o in instr.operands if is_read(o.buffer))
+        ]
         for index, instr in enumerate(program.instrs)
         if instr.name in layers
     }

@@ -45,7 +45,7 @@ from mcugen.hir.types import Array, DType
 from mcugen.kernels.cost import cost_table
 from mcugen.lir.program import Program
 from mcugen.quantization.few_bits import NUM_FINALISTS, num_stored_weights, stored_share, weights_in_flash
-from mcugen.quantization.plan import Codes
+from mcugen.quantization.plan import QuantizedWeights
 from mcugen.quantization.qdq import stored_name
 from mcugen.quantization.quantize import Progress, Quantization, Quantizer, no_progress, quantizer
 from mcugen.quantization.samples import halves
@@ -226,7 +226,7 @@ class Round:
     """Precisions of a model in which all layers that may be raised are raised."""
     best: Sequence[Mapping[str, Array]]
     """The outputs of that raised model, one entry per sample."""
-    codes: Mapping[str, Codes]
+    codes: Mapping[str, QuantizedWeights]
     """Quantized weights by layer, as rounded for the current search."""
     dtype: DType
     """The precision to which layers are raised in this round."""
@@ -268,7 +268,7 @@ class _Half:
 
     quantizer: Quantizer
     places: Sequence[int]
-    codes: dict[str, Codes] = field(default_factory=dict)
+    codes: dict[str, QuantizedWeights] = field(default_factory=dict)
 
 
 @dataclass
@@ -609,7 +609,7 @@ class Search:
         known = self.quantizer.quantize(dtypes).plan.noise
         return self._noise_of(dtypes) if known is None else known
 
-    def _noise_of(self, dtypes: Mapping[str, DType], codes: Mapping[str, Codes] | None = None) -> float:
+    def _noise_of(self, dtypes: Mapping[str, DType], codes: Mapping[str, QuantizedWeights] | None = None) -> float:
         """Return the noise of the outputs, with the given weights, or with the best ones for these precisions."""
         quantization = self.quantizer.quantize(dtypes, codes)
         return self._mse(self._outputs_in_reals(quantization, self._probes), self._exact_probes)
@@ -712,7 +712,7 @@ class Search:
                 return trial
         return current
 
-    def _wide_codes(self, maker: Quantizer, current: _Trial) -> Mapping[str, Codes]:
+    def _wide_codes(self, maker: Quantizer, current: _Trial) -> Mapping[str, QuantizedWeights]:
         """Return weights rounded for nearly exact inputs.
 
         Weights rounded for int8 inputs make up for input errors that disappear once layers are raised.

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Telling:
+class OutputOptions:
     """The options on a command's own output.
 
     Attributes:
@@ -40,7 +40,7 @@ class Ir(StrEnum):
 
 
 TARGETS: Mapping[str, type[Any]] = {
-    target.__name__: target for target in (CompileOptions, Quantizing, Judging, Teaching, Workers, Telling)
+    target.__name__: target for target in (CompileOptions, Quantizing, Judging, Teaching, Workers, OutputOptions)
 }
 """The classes whose fields options set, by name."""
 

@@ -42,7 +42,7 @@ def _row(option: Option) -> Sequence[str]:
     flags = f"`{', '.join(option.flags.split())}{_KINDS.get(option.base, ' WORD')}`"
     is_told = option.show_default and option.default not in (None, REQUIRED) and option.kind is not bool
     default = f"`{option.default}`" if is_told else "required" * (option.default is REQUIRED)
-    is_public = option.field and option.target not in ("Telling", "Workers")
+    is_public = option.field and option.target not in ("OutputOptions", "Workers")
     field = f"`{option.field}`" if is_public else ""
     return flags, option.description, default, _commands(option), field, "✓" * option.is_in_settings
 

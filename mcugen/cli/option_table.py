@@ -239,8 +239,8 @@ OPTIONS = (
            SHARE, "Workers.jobs", PARALLEL_WORK, default=0, min=0, parse=values.cpus),
     Option("--cluster", str, "Dask scheduler whose workers share the work: tcp://HOST:8786; or local (docs/cluster.md)",
            SHARE, "Workers.cluster", PARALLEL_WORK),
-    Option("--quiet -q", bool, "print no progress and no summary", QUIET, "Telling.quiet"),
-    Option("--json", str, "write the report as JSON to a file, or - for stdout", JSON, "Telling.json_"),
+    Option("--quiet -q", bool, "print no progress and no summary", QUIET, "OutputOptions.quiet"),
+    Option("--json", str, "write the report as JSON to a file, or - for stdout", JSON, "OutputOptions.json_"),
 
     # Options that their commands read themselves.
     Option("--board -b", str, _BOARD, ("compile", "report", "run", "export", "link", "update", "evidence", "validate"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Atomic writes: files and folders are complete, old or new, even if their writing is interrupted."""
+"""Atomic file writes: readers see the old or the new file or folder, even if the writing is interrupted."""
 
 from __future__ import annotations
 
@@ -97,7 +97,10 @@ def _put_by_two_renames(fresh: Path, target: Path) -> None:
 
 
 def restore(target: Path) -> None:
-    """Move an old file or folder back to `target` if a writer was killed between moving it away and replacing it."""
+    """Repair an interrupted replacement: move the old file or folder back to `target` if the new one is missing.
+
+    This is the state that a writer leaves that was killed between moving the old one away and putting the new one.
+    """
     aside = _aside(target)
     if target.exists():
         _remove(aside)

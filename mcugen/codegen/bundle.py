@@ -60,9 +60,9 @@ class Port:
         return self.nbytes // self.row_count if self.rows else 0
 
     def in_memory(self, array: Array) -> Array:
-        """Return an array with the elements in the order in which the code reads them.
+        """Return an array with its elements in the order in which the C code reads them.
 
-        A streamed input is read by rows.
+        A streamed input is stored by rows.
         """
         return np.moveaxis(array, self.row_axis, 0) if self.rows else array
 
@@ -121,9 +121,9 @@ class InputCode:
     raw_dtype: str
     """Element type of the raw data: a numpy dtype's name."""
     checked: tuple[CheckedData, ...] = ()
-    """Entries for the checksums of the code's tables."""
+    """Entries of the checksum table for the tables of this code."""
     most_raw: int = 1
-    """Largest number of elements of a raw sample, for which test programs reserve memory."""
+    """Largest number of elements of one sample of raw data; test programs reserve memory for it."""
 
     @property
     def raw_type(self) -> str:
@@ -138,7 +138,10 @@ class InputCode:
 
 @dataclass(frozen=True)
 class Result:
-    """A result of layer number `layer` that later layers read: `nbytes` bytes of a buffer from byte `offset` on."""
+    """The place in memory of a layer's result that later layers read, for validation on the board.
+
+    It is `nbytes` bytes of a buffer from byte `offset` on; `layer` is the number of the layer.
+    """
 
     layer: int
     buffer: Buffer
@@ -236,7 +239,7 @@ class Bundle:
     libraries: tuple[Library, ...] = ()
     """Libraries that the code calls but does not include."""
     steps: tuple[int, ...] = ()
-    """The number of the layer that each step of a run belongs to; empty if the model has no step function."""
+    """Number of the layer that each step of a run belongs to; empty if the generated code has no step function."""
     blobs: Mapping[str, bytes] = field(default_factory=dict)
     """Binary files: the weights, if the run function takes them as a file."""
     validation: Validation | None = None
@@ -247,7 +250,10 @@ class Bundle:
     """Code that converts raw data to the input, if there is any; samples are raw then."""
 
     def layers_of(self, sample: Mapping[str, Array]) -> int:
-        """Return the number of layers that a sample passes: all for a training step, else those of inference."""
+        """Return the number of layers that the code runs for a sample.
+
+        These are all layers for a training sample, else those of inference.
+        """
         lesson = self.lesson
         is_run = lesson is not None and not np.any(sample.get(lesson.rate.name, 0))
         return lesson.run_layers if lesson is not None and is_run else len(self.layers)

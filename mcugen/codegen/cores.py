@@ -12,14 +12,14 @@ from typing import Any
 from mcugen.codegen.run import OTHER_PORTION, RunStatement
 
 CORE_NAMES = ("cores", "link", "ready", "fork", OTHER_PORTION)
-"""C identifiers that the code of models on two cores uses."""
+"""C identifiers that only the code of models on two cores uses; other code may not define them."""
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
 class RunParameter:
-    """A parameter of the run function."""
+    """A parameter of the generated run function: its C type and name."""
 
     ctype: str
     name: str
@@ -32,7 +32,7 @@ class RunParameter:
 
 @dataclass(frozen=True)
 class SecondCorePart:
-    """The shard of one fork that the second core computes: the number of the fork, and its statements."""
+    """The C statements of the second core's shard of one fork, and the number of the fork."""
 
     fork: int
     lines: Sequence[RunStatement]
@@ -40,7 +40,7 @@ class SecondCorePart:
 
 @dataclass(frozen=True)
 class SecondCoreCode:
-    """The code of the second core.
+    """The template context of the second core's function.
 
     Attributes:
         portions: The second core's shard of each fork, that is, of each layer that both cores compute.
@@ -74,7 +74,7 @@ def with_memories(words: set[str], arena: str, pointers: Sequence[Any], constant
 
 
 def divide_between_cores(context: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of the template context that divide the run function's statements between both cores."""
+    """Return template context entries that divide the statements of the run function between the two cores."""
     lines: Sequence[RunStatement] = context["lines"]
     theirs = [line for line in lines if line.portion]
     if not theirs:

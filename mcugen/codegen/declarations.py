@@ -8,7 +8,7 @@ import re
 import jinja2
 from jinja2 import meta
 
-from mcugen.lir.kernel import Declared, Kernel
+from mcugen.lir.kernel import DeclaredMember, Kernel
 
 TEMPLATE_CONTEXT_NAMES = frozenset({"fn", "p", "signature", "flags", "needs", "types"})
 """Names that every template receives; see mcugen.codegen.render."""
@@ -18,7 +18,7 @@ _MEMBER = re.compile(r"\bp(?:->|\.)(\w*)(\{\{|[\"%])?")
 
 
 def mismatches(kernel: Kernel, env: jinja2.Environment) -> list[str]:
-    """Return a sentence for each name that only the template or only the declaration has.
+    """Return a sentence for each name that a kernel declares but its template does not read, or the other way round.
 
     The result is one sentence if the template cannot be read. Text that several kernels import or include may read
     further names; a missing one fails when the template is rendered.
@@ -57,7 +57,7 @@ def _mismatches(kernel: Kernel, env: jinja2.Environment, name: str) -> list[str]
     return faults
 
 
-def _is_meant(member: Declared, text: str, goes_on: bool) -> bool:
+def _is_meant(member: DeclaredMember, text: str, goes_on: bool) -> bool:
     """Return whether `p->text` in a template can be the member; with `goes_on`, a computed text follows `text`."""
     if member.many or goes_on:
         return member.name.startswith(text) or text.startswith(member.name)

@@ -44,7 +44,7 @@ class Sample:
 
 
 class StackNote(NamedTuple):
-    """The largest stack use of a call, as the header states it.
+    """The stack bound that the generated header states.
 
     Attributes:
         nbytes: Bytes of stack.
@@ -59,8 +59,11 @@ class StackNote(NamedTuple):
     calls_back: bool
 
 
-class Plausible(NamedTuple):
-    """Plausible ranges of outputs: (low, high) by name, in stored (quantized) units, and a text on their origin."""
+class PlausibleRanges(NamedTuple):
+    """Ranges within which the model's outputs are plausible: (low, high) by output name, in stored (quantized) units.
+
+    `origin` is a text on where the ranges come from.
+    """
 
     ranges: Mapping[str, tuple[float, float]]
     origin: str
@@ -74,50 +77,52 @@ Its arguments are the C names of the input's accessor, and of the function that 
 
 
 @dataclass(frozen=True)
-class FolderForm:
-    """The user's choices about the form of the generated folder."""
+class FolderOptions:
+    """The user's choices of optional parts of the generated folder."""
 
     weights: WeightsFile | None = None
-    """Form of the weights as a file, which the code reads by a pointer or a reader; None for C arrays."""
+    """How the weights are stored as a file, which the code reads by a pointer or a reader; None for C arrays."""
     helpers: bool = False
-    """Whether the header has functions that write inputs and read outputs."""
+    """Whether the header has C functions that write inputs and read outputs."""
     labels: tuple[str, ...] = ()
     """Names of the classes of an output, for a function that returns them."""
     steps: bool = False
-    """Whether the caller can run single steps; the run function runs all steps."""
+    """Whether the generated code has a function that runs a single step; the run function runs all steps."""
     step_cycles: tuple[int, ...] = ()
     """Estimated cycles of the longest step of each layer; empty if unknown."""
     validation: bool = False
     """Whether to add the files with which `mcugen validate` tests the firmware."""
     hooks_steps: bool = False
-    """Whether the hook is called for each step instead of each layer, for measurements."""
+    """Whether the measurement hook is called after each step instead of after each layer."""
     stack: StackNote | None = None
-    """Bound of the stack, if known."""
+    """Bound of the stack use of a call; None if unknown."""
     self_test: str = ""
     """Description of the self-test if its samples were chosen; else ""."""
     checks: bool = False
-    """Whether there are functions that compare constants with checksums."""
+    """Whether the generated code has functions that compare constants with their checksums."""
     checks_steps: bool = False
-    """Whether there is a checksum of the arena between steps."""
-    plausible: Plausible | None = None
-    """Ranges for a function that checks whether outputs are plausible; None for no such function."""
+    """Whether the generated code protects the arena by a checksum between steps."""
+    plausible: PlausibleRanges | None = None
+    """Ranges for a generated function that checks whether outputs are plausible; None for no such function."""
     guards: bool = False
-    """Whether there are run functions that take the arena's size, or check canaries around the arena."""
+    """Whether the generated code has run functions that take the arena's size, or check canaries around the arena."""
     cached: tuple[bool, bool] = (False, False)
-    """For each of two cores, whether it has a data cache for the arena, and so must invalidate the other's data."""
+    """For each of two cores, whether a data cache holds the arena, so that it must be invalidated after the other core
+    writes.
+    """
     input_code: MakeInputCode | None = None
-    """Function that returns the code for the first input, if it is made from raw data."""
+    """Function that returns the C code that converts raw data to the first input; None without such code."""
 
 
 class Draft(NamedTuple):
-    """Everything that the folder of one model is rendered from."""
+    """The program and all further inputs of rendering: everything that the folder of one model depends on."""
 
     program: Program
     provenance: Provenance
     samples: tuple[Sample, ...]
     report: Mapping[str, object]
     placement: Placement
-    form: FolderForm = FolderForm()
+    form: FolderOptions = FolderOptions()
     source: KernelSource = PLAIN_C
 
     @property

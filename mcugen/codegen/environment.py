@@ -17,9 +17,9 @@ from mcugen.core.resources import resource_dir
 
 @cache
 def environment(more: tuple[Path, ...] = ()) -> jinja2.Environment:
-    """Return the Jinja2 environment that finds templates of the project, and then those in the folders `more`.
+    """Return the cached Jinja2 environment, which finds the project's templates, and then those in the folders `more`.
 
-    It is cached, since parsing the templates takes longer than the rest of a compilation.
+    Parsing the templates takes longer than the rest of a compilation.
     """
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader((resource_dir("templates"), *more)),

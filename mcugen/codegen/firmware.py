@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A firmware: one folder of C for several models, with shared code and constants, and one arena for all of them."""
+"""Generation of a firmware: one folder of C for several models, with shared code, constants and arena."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from mcugen.core.errors import UsageError, shortened
 from mcugen.core.version import __version__
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import ALIGNMENT, READ_ROWS, TRANSFER_KERNELS, Control, Instr, Program
-from mcugen.memory.shared_arena import Joint, Pair, join, verify_joint
+from mcugen.memory.shared_arena import Pair, SharedArena, join, verify_shared_arena
 
 
 @dataclass(frozen=True)
-class JointArea:
-    """The common arena of several models in one memory."""
+class MemoryArena:
+    """The common arena of several models in one memory of the board, and the models' areas that lie in it."""
 
     memory: Memory
     is_named: bool
     """Whether the C code names the memory of the common arena."""
-    joint: Joint
+    shared_arena: SharedArena
     """Offsets of the models' areas in the common arena, and its size."""
     members: tuple[tuple[int, int], ...]
     """Index of the model, and index of its area, for each area that lies in the common arena."""
     apart: int
-    """Bytes that these areas would take in separate arenas."""
+    """Bytes that the members' areas would take in separate arenas, for comparison."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Firmware:
     models: tuple[Bundle, ...]
 
 
-def joint_areas(drafts: Sequence[Draft], exclusive: Collection[Pair]) -> tuple[JointArea, ...]:
+def memory_arenas(drafts: Sequence[Draft], exclusive: Collection[Pair]) -> tuple[MemoryArena, ...]:
     """Return the common arena of each memory that holds arenas.
 
     Args:
@@ -68,10 +68,10 @@ def joint_areas(drafts: Sequence[Draft], exclusive: Collection[Pair]) -> tuple[J
         ]
         sizes = [drafts[model].memory.areas[area].size for model, area in members]
         pairs = {p for p in combinations(range(len(members)), 2) if (members[p[0]][0], members[p[1]][0]) in exclusive}
-        joint = join(sizes, pairs)
-        verify_joint(joint, sizes, pairs)
+        shared_arena = join(sizes, pairs)
+        verify_shared_arena(shared_arena, sizes, pairs)
         is_named = any(drafts[model].placement.names_arena for model, _ in members)
-        areas.append(JointArea(memory, is_named, joint, tuple(members), sum(sizes)))
+        areas.append(MemoryArena(memory, is_named, shared_arena, tuple(members), sum(sizes)))
     return tuple(areas)
 
 
@@ -148,7 +148,7 @@ class SharingPlan:
 
     def __init__(self, name: str, drafts: Sequence[Draft], exclusive: Collection[Pair]) -> None:
         self.name, self.drafts, self.exclusive = name, (drafts := with_uniform_literals(drafts)), exclusive
-        self.areas = joint_areas(drafts, exclusive)
+        self.areas = memory_arenas(drafts, exclusive)
         self._names = own_names()
         self.functions = (0, 0)
         """Numbers of kernel functions: of the separate models together, and of the firmware."""
@@ -165,8 +165,8 @@ class SharingPlan:
 
     @property
     def arena(self) -> int:
-        """Return the bytes of the arenas of all memories."""
-        return sum(area.joint.nbytes for area in self.areas)
+        """Return the bytes of the common arenas in all memories."""
+        return sum(area.shared_arena.nbytes for area in self.areas)
 
     def memory(self, draft: Draft) -> MemoryContext:
         """Return the memory layout of a model, without arrays that it shares with other models."""
@@ -267,13 +267,13 @@ def _arena_context(plan: SharingPlan) -> dict[str, Any]:
             {
                 "array": array,
                 "macro": f"{name.upper()}_ARENA{word.upper()}_SIZE",
-                "size": area.joint.nbytes,
+                "size": area.shared_arena.nbytes,
                 "memory": area.memory.name,
                 "section": section,
                 "apart": area.apart,
             }
         )
-        for (model, index), offset in zip(area.members, area.joint.offsets, strict=True):
+        for (model, index), offset in zip(area.members, area.shared_arena.offsets, strict=True):
             number = str(index) if drafts[model].memory.several else ""
             macro = f"{name.upper()}_{drafts[model].program.name.upper()}_ARENA{number}_AT"
             places[model, index] = {"array": array, "macro": macro, "offset": offset}
@@ -290,7 +290,7 @@ def _arena_context(plan: SharingPlan) -> dict[str, Any]:
 
 
 def _sections(plan: SharingPlan) -> tuple[Section, ...]:
-    """Return the sections in memories of their own: joint arenas, sections of single models, shared arrays."""
+    """Return the sections in memories of their own: shared arenas, sections of single models, shared arrays."""
     arenas = [Section("arena", area.memory, plan.name) for area in plan.areas if area.is_named]
     own = [section for draft in plan.drafts for section in draft.memory.sections if section.kind != "arena"]
     weights = {draft.placement.weights.name: draft.placement.weights for draft in plan.drafts}

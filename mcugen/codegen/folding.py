@@ -35,8 +35,8 @@ class _Operator:
     """End of a line that breaks at the operator: before a question mark or colon, after any other operator."""
 
 
-def folded(text: str) -> str:
-    """Return C code with lines of at most 120 columns, as far as possible; strings are not divided."""
+def break_long_lines(text: str) -> str:
+    """Break lines of generated C that exceed 120 columns, as far as possible; string literals are not divided."""
     lines: list[str] = []
     before = ""
     for line in _COMMENT.sub(_refilled, text).split("\n"):

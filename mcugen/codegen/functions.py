@@ -12,7 +12,7 @@ from types import MappingProxyType
 import jinja2
 
 from mcugen.codegen.features import for_features
-from mcugen.codegen.folding import folded
+from mcugen.codegen.folding import break_long_lines
 from mcugen.codegen.identifiers import MAX_C_LINE_COLUMNS, comment
 from mcugen.codegen.lines import fitted
 from mcugen.codegen.literals import c_param, c_param_type
@@ -35,7 +35,7 @@ PLAIN_C = KernelSource()
 
 @dataclass
 class KernelFunction:
-    """One C function: a kernel with its baked constants."""
+    """One generated C function: a kernel, specialized by its baked constants and template options."""
 
     instr: Instr
     name: str
@@ -62,7 +62,7 @@ class KernelFunction:
             "function": self.name,
             "members": [line for member in runtime_params(self.instr) for line in _member(*member)],
             "declaration": fitted(f"{self.signature};"),
-            "text": folded(self.text.strip("\n")),
+            "text": break_long_lines(self.text.strip("\n")),
         }
 
 
@@ -114,7 +114,7 @@ class Functions:
         """Requested functions among the shared ones, by name."""
 
     def key(self, instr: Instr) -> FunctionKey:
-        """Return the key of the function that an instruction calls, which is equal for equal functions of other models.
+        """Return the key of the C function that an instruction calls; the models of a firmware share equal keys.
 
         The key contains the template's path, as models may use kernels of the same name from different folders.
         """
@@ -167,7 +167,7 @@ def _template(instr: Instr) -> str:
 
 
 def runtime_params(instr: Instr) -> list[tuple[str, str, str]]:
-    """Return the name, C type and description of each parameter that is a member of the struct."""
+    """Return the name, C type and description of each parameter of an instruction that is a member of the struct."""
     declaration = instr.declaration
     return [
         (k, c_param_type(v), declaration.meaning(k) if declaration else "")

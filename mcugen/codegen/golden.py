@@ -16,7 +16,10 @@ SELFTEST_LEARNING_RATE = 2.0**-6
 """Learning rate of the training step in the self-test."""
 
 FLOAT_TOLERANCE = 1e-4
-"""Allowed difference of float outputs, relative to the largest output: the target adds sums in another order."""
+"""Allowed difference of float outputs in the self-test, relative to the largest output.
+
+The target adds the terms of sums in another order.
+"""
 
 
 def golden_sample(
@@ -55,7 +58,7 @@ def golden_sample(
 
 
 def first_state(graph: Graph, state: Value) -> Array:
-    """Return a state before the first call: real zeros, or the weights that training starts from."""
+    """Return the value of a state before the first call: real zeros, or the weights that training starts from."""
     type_ = state.type
     if graph.lesson is not None and state.name in graph.lesson.first:
         return graph.lesson.first[state.name]

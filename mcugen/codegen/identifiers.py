@@ -96,7 +96,7 @@ def _shortened(word: str, longest: int) -> str:
 
 
 def own_names(used_names: Iterable[str] = ()) -> Names:
-    """Return a new collection of used names, which `identifier` extends."""
+    """Return a new collection of used C names, which `identifier` extends; it contains `used_names`."""
     return Names(used_names, "_")
 
 

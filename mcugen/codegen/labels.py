@@ -15,7 +15,7 @@ _PIECE = MAX_C_LINE_COLUMNS - 16
 
 
 def has_order(output: Endpoint) -> bool:
-    """Return whether C can compare the elements of an output directly, and their number is fixed."""
+    """Return whether C code can search an output for its largest element: comparable elements, and a fixed number."""
     return not output.sizes and not output.dtype.is_narrow_float and output.dtype is not DType.BOOL
 
 

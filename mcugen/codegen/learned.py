@@ -14,7 +14,10 @@ from mcugen.lir.program import STOP, Program
 
 
 def lesson_context(renderer: Renderer, model: str) -> dict[str, object] | None:
-    """Return the template context of a trainable model, or None; `model` is the hash of the model's file."""
+    """Return the template context of a trainable model, or None for other models.
+
+    `model` is the hash of the model's file.
+    """
     lesson = renderer.program.lesson
     if lesson is None:
         return None
@@ -41,7 +44,7 @@ def _identity(program: Program, model: str) -> list[str]:
 
 
 def lesson_ports(program: Program) -> TrainingArguments | None:
-    """Return the arguments of training functions, or None for models without training."""
+    """Return the arguments of the generated training function, or None for models without training."""
     lesson = program.lesson
     if lesson is None:
         return None

@@ -41,7 +41,7 @@ class Library:
 
     @property
     def next_major(self) -> str:
-        """Return the next major version, which may be incompatible."""
+        """Return the first version with the next major number, which may be incompatible and is excluded."""
         return f"{self._major + 1}"
 
     @property
@@ -50,17 +50,17 @@ class Library:
 
     @property
     def word(self) -> str:
-        """Return the prefix of variables: "CMSIS_NN"."""
+        """Return the library's prefix in names of CMake and environment variables: "CMSIS_NN"."""
         return self.key.upper().replace("-", "_")
 
     @property
     def options(self) -> tuple[str, str]:
-        """Return the command-line options for the header folder and the archive."""
+        """Return the command-line options that name the library's header folder and archive."""
         return f"--{self.key}-include", f"--{self.key}-lib"
 
     @property
     def variables(self) -> tuple[str, str]:
-        """Return the environment variables for the header folder and the archive."""
+        """Return the environment variables that name the library's header folder and archive."""
         return f"MCUGEN_{self.word}_INCLUDE", f"MCUGEN_{self.word}_LIB"
 
 

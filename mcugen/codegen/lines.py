@@ -16,7 +16,10 @@ _BREAKS = re.compile(r"(?<=[,=?:;+]) (?=\S)|(?<=\|\|) ")
 
 
 def fitted(text: str, indent: int = 0, width: int = MAX_C_LINE_COLUMNS) -> str:
-    """Return a statement that starts in column `indent`, broken after commas and operators if longer than `width`."""
+    """Return a C statement that starts in column `indent`, broken after commas and operators if it is too long.
+
+    `width` is the largest number of columns.
+    """
     return _filled(_BREAKS.split(text), indent, f"\n{' ' * (indent + 4)}", width)
 
 

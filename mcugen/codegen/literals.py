@@ -63,7 +63,10 @@ def c_param_type(value: float) -> str:
 
 
 def c_rows(data: Array, width: int = 108) -> Iterator[str]:
-    """Yield the elements of a constant as lines of an initializer of up to `width` columns, with a comma after each."""
+    """Yield the elements of a constant array as lines of a C initializer, with a comma after each element.
+
+    Lines have up to `width` columns.
+    """
     texts, lengths = _texts(as_stored(data).reshape(-1))
     ends = np.cumsum(lengths + 2)  # Two more for a comma and a space.
     fit = np.searchsorted(ends, ends - lengths + (width - 1), "right")

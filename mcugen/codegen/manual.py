@@ -26,8 +26,8 @@ def layer_table(layers: Sequence[ListedLayer]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """The facts that the header's manual states; sizes are in bytes."""
+class ManualFacts:
+    """The facts that the manual in the generated header states; sizes are in bytes."""
 
     name: str
     model: str
@@ -48,7 +48,7 @@ class Facts:
     selftest: str
     """C expression that calls the self-test."""
     tested: str
-    """Description of the self-test if its samples were chosen; else ""."""
+    """How the samples of the self-test were chosen; "" if they are the default ones."""
     linker_script: str
     """Name of the linker script that places sections."""
 
@@ -58,52 +58,52 @@ class Facts:
         return f"mcugen report {self.model} --board {self.board}"
 
 
-def manual(facts: Facts) -> list[str]:
+def manual(facts: ManualFacts) -> list[str]:
     """Return the paragraphs of the manual, one for each subject."""
     return [
         f"RAM: {_ram(facts)}.",
         f"Flash: {facts.weights:,} bytes of weights{_file(facts)}, and the code.",
-        f"Stack: `{facts.command}` measures it, with the code's flash and time.",
-        f"Accuracy: {facts.accuracy or f'not measured when this was written; `{facts.command} --data FILE.npz` does'}.",
+        f"Stack: `{facts.command}` measures the stack, and the code's flash and time.",
+        f"Accuracy: {facts.accuracy or f'not measured yet; `{facts.command} --data FILE.npz` measures it'}.",
         f"Libraries: {_libraries(facts)}.",
         f"Memories: {_memories(facts)}.",
         f"Threads: {_threads(facts)}",
-        "Hook: with -DMCUGEN_ON_LAYER=f each layer, when it is done, calls f(model, index) with its number and a "
-        f"`const mcugen_model *` (mcugen.h), &{facts.name}_model for this one; f must be declared before this header. "
-        "Names of layers take flash only then.",
-        f"Self-test: {facts.selftest} {facts.tested or 'runs random numbers on the target and compares.'}",
+        "Hook: with -DMCUGEN_ON_LAYER=f, the code calls f(model, index) after each layer, with its number and a "
+        f"`const mcugen_model *` (mcugen.h), &{facts.name}_model for this model. Declare f before this header. Names of "
+        "layers take flash only in such a build.",
+        f"Self-test: {facts.selftest} {facts.tested or 'runs random inputs on the target, and checks the outputs.'}",
     ]
 
 
-def _ram(facts: Facts) -> str:
+def _ram(facts: ManualFacts) -> str:
     arenas = [
         f"{area.size:,} bytes of arena{f' in {comment(area.memory, 40)}' if area.section else ''}"
         for area in facts.areas
     ]
     state = [f"{facts.state:,} bytes of {facts.name}_state for each stream of inputs"] * bool(facts.state)
-    copies = [f"{facts.copies:,} bytes of weights that start-up copies there"] * bool(facts.copies)
-    return ", ".join([*arenas, *state, *copies]) + ", and the stack; nothing is allocated"
+    copies = [f"{facts.copies:,} bytes of weights that start-up code copies there"] * bool(facts.copies)
+    return ", ".join([*arenas, *state, *copies]) + ", and the stack. No memory is allocated at run time"
 
 
-def _file(facts: Facts) -> str:
-    return f", as {facts.name}_weights.bin where the caller says" if facts.is_file else ""
+def _file(facts: ManualFacts) -> str:
+    return f", in {facts.name}_weights.bin, which the caller provides" if facts.is_file else ""
 
 
-def _libraries(facts: Facts) -> str:
+def _libraries(facts: ManualFacts) -> str:
     math = [" and math functions (link with -lm)"] * facts.uses_libm
     library_texts = [f"; {', '.join(facts.libraries)}"] * bool(facts.libraries)
-    return "".join(["memcpy, memset and their kin of the C library", *math, *library_texts])
+    return "".join(["memcpy, memset and similar functions of the C library", *math, *library_texts])
 
 
-def _memories(facts: Facts) -> str:
+def _memories(facts: ManualFacts) -> str:
     if facts.sections:
-        return f"{facts.linker_script} places what lies in memories of its own; INCLUDE it in your linker script"
+        return f"{facts.linker_script} places sections in their memories; INCLUDE it in your linker script"
     return "define MCUGEN_WEIGHTS_SECTION and MCUGEN_ARENA_SECTION (mcugen.h) to place weights and the default arena"
 
 
-def _threads(facts: Facts) -> str:
+def _threads(facts: ManualFacts) -> str:
     apart = "arenas and states" if facts.state else "arenas"
     return (
-        f"there are no locks, and nothing is written but what the caller passes: calls on different {apart} may run at "
-        "the same time, from threads and interrupts, those on the same may not."
+        f"the code has no locks, and writes only memory that the caller passes. Calls with different {apart} may run "
+        "at the same time, from threads and interrupts; calls with the same ones must not."
     )

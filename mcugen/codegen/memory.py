@@ -33,7 +33,7 @@ HEAD_BYTES = HEADER_BYTES - 4
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """The user's choice to store weights in a file instead of C arrays."""
+    """A separate file of weights that the user chose instead of C arrays."""
 
     updatable: bool = False
     """Whether the file holds all numbers that training changes, and a version, so that it can be replaced alone."""
@@ -71,13 +71,13 @@ class WeightsFile:
 
     @property
     def second_header(self) -> bytes:
-        """Return the bytes between checksum and constants: the version of an updatable file, else nothing."""
+        """Return the bytes of the file between checksum and constants: an updatable file's version, else b""."""
         return self.version.to_bytes(4, "little") + bytes(ALIGNMENT - 4) if self.updatable else b""
 
 
 @dataclass(frozen=True)
 class Area:
-    """One area of the arena in the C code.
+    """The names and the size of one area of the arena in the generated C code.
 
     Attributes:
         array: Name of the model's own array for it.
@@ -107,8 +107,8 @@ PARAMETER_ARRAY_NAMES = {
 """C names of the parameter arrays in a file, by element type."""
 
 
-class Blob:
-    """The weights as one file, with the offset of each constant in bytes.
+class WeightsBlob:
+    """The layout of a file of weights: the offset of each constant in bytes.
 
     An updatable file also holds the parameters that training changes: an array for each type, after the constants.
     """
@@ -166,7 +166,7 @@ class Blob:
 
 
 def words(file: bytes) -> list[str]:
-    """Return the words of a weights file's header, without its checksum, as C literals."""
+    """Return the words of a weights file's header as C literals, without the word of the checksum."""
     return [f"0x{int(word):08x}u" for word in np.frombuffer(file[:HEAD_BYTES], "<u4")]
 
 
@@ -174,12 +174,12 @@ def weights_bytes(program: Program, file: WeightsFile | None) -> int:
     """Return the bytes of flash for the weights: constants in C arrays, and the file of weights if there is one."""
     if file is None:
         return program.weights_size
-    blob = Blob(program, file)
+    blob = WeightsBlob(program, file)
     return len(blob) + program.weights_size - sum(b.nbytes for b in blob.offsets)
 
 
 class MemoryContext:
-    """The memory layout as templates read it."""
+    """The memory layout of a model's generated code, as templates read it: arenas, sections, weights file."""
 
     def __init__(
         self, program: Program, placement: Placement, file: WeightsFile | None, shared: SharedCode = NO_SHARED_CODE
@@ -188,7 +188,7 @@ class MemoryContext:
         self.updatable = file is not None and file.updatable
         self.is_read = file is not None and file.is_read
         self.weights_type = file.ctype if file else ""
-        self.blob = None if file is None else Blob(program, file)
+        self.blob = None if file is None else WeightsBlob(program, file)
         self._program, self._placement = program, placement
         self.several = len(placement.arenas) > 1
         self.areas = [self._area(index) for index in range(len(placement.arenas))]
@@ -254,7 +254,7 @@ class MemoryContext:
 
     @property
     def weights_memory(self) -> str:
-        """Return the name of the memory that the code states for the weights; "" for the default."""
+        """Return the name of the memory that the generated code states for the weights; "" for the default memory."""
         return self._placement.weights.name if self._placement.names_weights else ""
 
     def place(self, constant: Buffer) -> str:
@@ -314,7 +314,12 @@ class MemoryContext:
 
 
 def regions(sections: Sequence[Section], image: Memory) -> list[dict[str, object]]:
-    """Return the memory regions of the linker script; `image` holds what is copied to RAM at start-up."""
+    """Return the template context of the linker script's memory regions.
+
+    Args:
+        sections: The sections to place.
+        image: The memory that holds the initial values of sections that start-up code copies to RAM.
+    """
     copied = any(section.kind == "copies" for section in sections)
     memories = dict.fromkeys([*(section.memory for section in sections), *[image] * copied])
     return [

@@ -17,7 +17,7 @@ from mcugen.codegen.bundle import Bundle, InputCode, Port, StoredArray
 from mcugen.codegen.checks import CheckedData, array_entry
 from mcugen.codegen.constants import constant, is_unbounded
 from mcugen.codegen.cores import CORE_NAMES, divide_between_cores, identifiers_in, with_memories
-from mcugen.codegen.draft import Draft, FolderForm, Sample
+from mcugen.codegen.draft import Draft, FolderOptions, Sample
 from mcugen.codegen.environment import environment
 from mcugen.codegen.golden import SELFTEST_LEARNING_RATE
 from mcugen.codegen.identifiers import c_string, comment, identifier, own_names
@@ -25,7 +25,7 @@ from mcugen.codegen.labels import has_order, label_literals, labelled
 from mcugen.codegen.learned import lesson_context, lesson_ports
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.codegen.literals import c_float, c_int, c_rows
-from mcugen.codegen.manual import Facts, layer_table, manual
+from mcugen.codegen.manual import ManualFacts, layer_table, manual
 from mcugen.codegen.memory import MemoryContext, words
 from mcugen.codegen.run import (
     Renderer,
@@ -52,7 +52,7 @@ _LENT = 16
 """Samples of lent tensors are padded to a multiple of so many elements, which aligns each like any type needs."""
 
 STATE_MARK = 0x6E756765
-"""Word that NAME_reset writes to a state struct of which all zeros would not be a valid state."""
+"""Magic number that NAME_reset writes to a state struct, if a struct of zeros would not be a valid state."""
 
 ABI_VERSION = 2
 """Version of the contract between generated code and runtime_c/include/mcugen.h."""
@@ -191,7 +191,7 @@ def _context(draft: Draft, renderer: Renderer, inputs: tuple[Port, ...], outputs
 
 
 def _plausible_context(
-    program: Program, ports: Sequence[Port], renderer: Renderer, form: FolderForm
+    program: Program, ports: Sequence[Port], renderer: Renderer, form: FolderOptions
 ) -> dict[str, object]:
     """Return the template context of plausible outputs."""
     rows = []
@@ -266,7 +266,7 @@ _VERBS = ("encode", "decode", "write_pixels", "write_samples", "write_reals", "r
 """Verbs of the header's inline functions for inputs and outputs."""
 
 
-def _helpers(form: FolderForm, program: Program, outputs: Sequence[Port]) -> dict[str, Any]:
+def _helpers(form: FolderOptions, program: Program, outputs: Sequence[Port]) -> dict[str, Any]:
     """Return the context of the header's helper functions; `labelled` is the accessor of the output with labels."""
     accessors = {e.name: port.accessor for e, port in zip(program.outputs, outputs, strict=True)}
     return {
@@ -277,7 +277,7 @@ def _helpers(form: FolderForm, program: Program, outputs: Sequence[Port]) -> dic
 
 
 def _taken(
-    name: str, memory: MemoryContext, ports: Sequence[Port], form: FolderForm, *, is_shared: bool, is_learning: bool
+    name: str, memory: MemoryContext, ports: Sequence[Port], form: FolderOptions, *, is_shared: bool, is_learning: bool
 ) -> set[str]:
     """Return the identifiers that no part of the model may use."""
     own: tuple[str, ...] = (
@@ -376,7 +376,7 @@ def _check_all(memory: MemoryContext) -> str:
     return "check_weights" if memory.blob is None else "check_parameters"
 
 
-def _steps_context(form: FolderForm, lines: Sequence[RunStatement]) -> dict[str, Any]:
+def _steps_context(form: FolderOptions, lines: Sequence[RunStatement]) -> dict[str, Any]:
     """Return the context of step functions: the number of cases, and of calls."""
     return {
         "steps": max(sum(line.opens for line in lines), 1) if form.steps else 0,
@@ -395,10 +395,10 @@ def _read_by_steps(context: Mapping[str, Any]) -> list[dict[str, object]]:
     return [{"ctype": ctype, "name": name, "is_read": name in words} for ctype, name in context["parameters"]]
 
 
-def _facts(program: Program, memory: MemoryContext, context: Mapping[str, Any]) -> Facts:
+def _facts(program: Program, memory: MemoryContext, context: Mapping[str, Any]) -> ManualFacts:
     """Return the facts of the header's manual."""
     provenance, weights = context["provenance"], ", weights" * bool(context["weights_head"])
-    return Facts(
+    return ManualFacts(
         program.name,
         provenance["model"],
         provenance["board"],
@@ -458,7 +458,7 @@ def rendered(env: jinja2.Environment, context: Mapping[str, object], files: Mapp
 def folder_texts(
     env: jinja2.Environment, context: Mapping[str, Any], report: Mapping[str, object], other_files: Collection[str]
 ) -> dict[str, str]:
-    """Return the files that a folder has once, whatever the number of models.
+    """Return the texts of the files that a folder has once, whatever the number of models in it.
 
     These are the runtime header, CMake file, linker script, report, and the description of the CMSIS-Pack, which lists
     all files.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The body of the run function: its statements in order, and the names and functions that they use."""
+"""Generation of the body of the run function: its statements, and the names and functions that they use."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def has_unbounded_param(instr: Instr) -> bool:
 
 @dataclass
 class Renderer:
-    """The names, functions and tables of one model's C files, which are created on request."""
+    """The C names, functions and tables of one model's generated files; each is created when it is first needed."""
 
     program: Program
     env: jinja2.Environment
@@ -131,7 +131,7 @@ def size_expressions(renderer: Renderer) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class RunStatement:
-    """One statement of the run function: a call, or the begin or end of a block.
+    """One C statement of the run function: a call, or the begin or end of a block.
 
     Where the generated code can be run in steps, a step is what one call of the C function `<model>_step` runs: one
     statement outside of blocks, one whole block, or one event of a stream.
@@ -145,7 +145,7 @@ class RunStatement:
     params: str = ""
     """Name of the call's parameters, if any."""
     members: tuple[tuple[str, str, str], ...] = ()
-    """Name, type and value of each parameter."""
+    """Name, C type and value of each member of the call's parameter struct."""
     is_sized: bool = False
     """Whether the parameters depend on sizes that are known at run time only."""
     calls: int = 1
@@ -153,7 +153,7 @@ class RunStatement:
     indent: str = ""
     comment: str = ""
     done: int | None = None
-    """Index of the layer that ends with the statement; None if none ends."""
+    """Index of the layer that is complete behind the statement; None if no layer ends there."""
     portion: int = 0
     """Number of the fork, from 1, if the statement is in the second core's shard of the layer; 0 otherwise."""
     hands_over: bool = False
@@ -172,7 +172,7 @@ class RunStatement:
 
 @dataclass(frozen=True)
 class Local:
-    """A typed pointer into an area of the arena, a local variable of the run function; `offset` is in bytes."""
+    """A local variable of the run function: a typed pointer into an area of the arena; `offset` is in bytes."""
 
     name: str
     ctype: str
@@ -491,10 +491,10 @@ def _passed(renderer: Renderer, operand: Operand) -> str:
 
 
 def argument(renderer: Renderer, buffer: Buffer) -> str:
-    """Return the C argument for a buffer: a local pointer, an array, a member of the state, or NULL for an empty array.
+    """Return the C argument by which a call passes a buffer: a local pointer, an array, a state's member, or NULL.
 
-    Empty scratch buffers get a pointer to the arena instead: compilers would follow a NULL into calls that are never
-    made, and warn.
+    NULL stands for an empty array. Empty scratch buffers get a pointer to the arena instead: compilers would follow a
+    NULL into calls that are never made, and warn.
     """
     if not buffer.count and not buffer.planned:
         return "NULL"

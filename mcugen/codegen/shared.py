@@ -12,7 +12,7 @@ from mcugen.codegen.functions import FunctionKey, KernelFunction
 from mcugen.hir.types import Array
 
 ArrayKey = tuple[str, str, bytes]
-"""C type of the elements, the memory that holds them ("" for the default), and the bytes."""
+"""Key of a constant array that can be shared: C type of the elements, memory ("" for the default), and bytes."""
 
 
 def array_key(ctype: str, data: Array, memory: str = "") -> ArrayKey:

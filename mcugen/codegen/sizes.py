@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes known at run time only, in C: names, expressions, arguments of the run function, macros of the header."""
+"""C code of sizes known at run time only: names, expressions, arguments of the run function, macros of the header."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mcugen.lir.formula import Atom, Formula, Polynomial, Symbol, ValueTable
 from mcugen.lir.program import Endpoint, Instr, Param
 
 Expressions = Mapping[str, str]
-"""The C expression of each run-time size; each one can be used without parentheses."""
+"""The C expression of each run-time size, by symbol name; each can be used without parentheses."""
 
 
 def symbol_names(symbols: Sequence[Symbol], used_names: Names) -> dict[str, str]:
@@ -26,7 +26,13 @@ def symbol_names(symbols: Sequence[Symbol], used_names: Names) -> dict[str, str]
 
 
 def c_polynomial(formula: Polynomial, names: Expressions, cast: str = "") -> str:
-    """Return a C expression, computed in the type of a cast like `(int64_t)`, or in int32_t."""
+    """Return a polynomial of run-time sizes as a C expression.
+
+    Args:
+        formula: The polynomial.
+        names: C expressions of the sizes.
+        cast: A cast such as `(int64_t)`, in whose type the expression is computed; "" for int32_t.
+    """
     if not cast and len(formula.terms) == 1 and formula.terms[0][0] == 1 and len(formula.terms[0][1]) == 1:
         return _quotient(formula.terms[0][1][0], names)  # A single quotient needs no parentheses.
     parts = [_term(factor, [_atom(a, names, cast) for a in atoms]) for factor, atoms in _sorted(formula)]
@@ -60,7 +66,7 @@ def _quotient(atom: Atom, names: Expressions) -> str:
 
 @dataclass(frozen=True)
 class CodeTable:
-    """A table in the model's C file; without `rows` if another model of the firmware defines it."""
+    """A constant table in a model's C file; `rows` is empty if another model of the firmware defines the table."""
 
     name: str
     ctype: str
@@ -71,7 +77,7 @@ class CodeTable:
 
 
 class SizedParams:
-    """Writes parameters that depend on run-time sizes as C expressions, and collects the tables that these need."""
+    """Collects kernel parameters that depend on run-time sizes, as C expressions, and the tables they need."""
 
     def __init__(
         self,

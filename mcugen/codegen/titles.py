@@ -11,7 +11,7 @@ from mcugen.codegen.identifiers import identifier, tensor_name
 from mcugen.lir.program import Buffer, Instr, Program
 
 Titles = Mapping[str, str]
-"""Titles by the names of instructions."""
+"""Titles of layers in comments and reports, by the names of instructions."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,10 @@ def _title(instr: Instr) -> str:
 
 
 def buffer_title(buffer: Buffer, titles: Titles) -> tuple[str, str]:
-    """Return the title that a buffer belongs to, and its role there: ("conv1/Relu", "weights"), ("image", "")."""
+    """Return the title of the layer or tensor that a buffer belongs to, and the buffer's role there.
+
+    Examples: ("conv1/Relu", "weights"), ("image", "").
+    """
     owner, role = buffer.name, ""
     while owner not in titles and "." in owner:
         owner, _, part = owner.rpartition(".")

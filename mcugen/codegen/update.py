@@ -21,7 +21,7 @@ _LARGEST = 1 << 26
 
 @dataclass(frozen=True)
 class InstalledCode:
-    """A folder written with --updatable: the model's name, and the version of its weights."""
+    """The generated code in a folder written with --updatable: the model's name, and the version of its weights."""
 
     folder: Path
     name: str

@@ -11,7 +11,7 @@ import jinja2
 import numpy as np
 
 from mcugen.codegen.bundle import FirmwareConstant, Result, Validation
-from mcugen.codegen.folding import folded
+from mcugen.codegen.folding import break_long_lines
 from mcugen.codegen.identifiers import c_string, comment
 from mcugen.codegen.literals import c_rows
 from mcugen.codegen.memory import MemoryContext
@@ -30,12 +30,12 @@ _PATTERN = "{name}_validate.{ending}"
 
 
 def validation_files(name: str) -> tuple[str, str]:
-    """Return the names of the C file and its header."""
+    """Return the names of the C file and the header for device validation; `name` is the model's C name."""
     return _PATTERN.format(name=name, ending="c"), _PATTERN.format(name=name, ending="h")
 
 
 def results_of_layers(program: Program) -> tuple[Result, ...]:
-    """Return the results of each layer that later layers, the caller, or the next call read.
+    """Return the place in memory of each layer result that later layers, the caller, or the next call read.
 
     The result is empty if sizes are known only at run time, since tensors are then partly undefined.
     """
@@ -92,7 +92,16 @@ def validation_texts(
     names: Mapping[Buffer, str],
     context: Mapping[str, object],
 ) -> dict[str, str]:
-    """Return the C file and the header; `names` are the C names of buffers."""
+    """Return the texts of the C file and the header for validation, by file name.
+
+    Args:
+        env: Environment of the templates.
+        program: The program.
+        memory: The placement of its data.
+        validation: The data to compare.
+        names: C names of buffers.
+        context: Further context of the templates.
+    """
     bases = _Bases(program, memory, names)
     results = [
         {
@@ -131,7 +140,7 @@ def validation_texts(
     }
     source, header = validation_files(program.name)
     return {
-        source: folded(env.get_template("validate/validate.c.j2").render(values)),
+        source: break_long_lines(env.get_template("validate/validate.c.j2").render(values)),
         header: env.get_template("validate/validate.h.j2").render(values),
     }
 

@@ -364,8 +364,8 @@ class Board:
         return replace(self, memories=tuple(memories))
 
     @property
-    def helper(self) -> Core | None:
-        """Return the second core (the "helper") if it can compute parts of layers; None otherwise.
+    def second_core(self) -> Core | None:
+        """Return the second core if it can compute parts of layers; None otherwise.
 
         It can if it is of the same kind as the first core, or has a board file of its own.
         """
@@ -377,9 +377,9 @@ class Board:
     @property
     def other_kind(self) -> Board | None:
         """Return the board as the second core sees it if that core is of another kind than the first, else None."""
-        return self.helper.board if self.helper else None
+        return self.second_core.board if self.second_core else None
 
-    def seen_by_helper(self, memory: Memory) -> Board | None:
+    def seen_by_second_core(self, memory: Memory) -> Board | None:
         """Return the board as a second core of another kind sees it, with the arena in the first core's `memory`.
 
         Return None if all cores are of one kind.

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import onnx
 
 from mcugen.backends.cpu.pipeline import optimize
-from mcugen.codegen.draft import Draft, FolderForm, Provenance, Sample
+from mcugen.codegen.draft import Draft, FolderOptions, Provenance, Sample
 from mcugen.codegen.functions import KernelSource
 from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.memory import weights_bytes
@@ -147,7 +147,7 @@ def _draft(results: CompilationResults, report: Report, sample: Sample) -> Draft
     source, options, feed = results.source, results.options, results.feed
     accuracy = str(report.quantization_estimate or "")
     provenance = Provenance(source.file, source.sha256, results.target.name, results.description, accuracy)
-    form = FolderForm(
+    form = FolderOptions(
         results.weights_file,
         options.helpers,
         options.labels,

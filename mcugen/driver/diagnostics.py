@@ -16,7 +16,7 @@ from mcugen.hir.graph import Graph
 from mcugen.hir.traits import Widenable
 from mcugen.lir.program import Control, Program, aligned
 from mcugen.lir.weights import max_read_bytes
-from mcugen.memory.activation_stalls import waits_for_arena
+from mcugen.memory.activation_stalls import arena_stall_cycles
 from mcugen.memory.place import in_second_core_image, memory_of_arena, memory_of_weights
 from mcugen.quantization.precisions import precisions_of_given
 from mcugen.search.option_hints import codes_of, hint_of_copies_ahead, hint_of_integer_io, hint_of_places, hint_of_types
@@ -163,7 +163,7 @@ def _notes_of_arena(results: CompilationResults) -> list[str]:
 def _note_of_spill(results: CompilationResults, area: int) -> str:
     """Return the note of a part of the arena in slower memory, with its stall cycles and largest buffers."""
     program, memory = results.program, results.placement.arenas[area]
-    waits = waits_for_arena(program, results.target, memory)
+    waits = arena_stall_cycles(program, results.target, memory)
     stalls = {buffer: cycles for buffer, cycles in waits.items() if buffer.area == area and buffer.nbytes}
     largest = sorted(stalls, key=lambda buffer: -stalls[buffer])
     names = _listed([buffer.name for buffer in largest], [f" {buffer.nbytes:,}" for buffer in largest])
@@ -211,7 +211,7 @@ def _notes_of_caches(results: CompilationResults) -> list[str]:
 def _notes_of_second_image(results: CompilationResults) -> list[str]:
     """Return notes on a second core whose firmware has its own copy of weights."""
     program, board, placement = results.program, results.target, results.placement
-    seen = board.seen_by_helper(placement.arenas[0]) if program.of_second_core() else None
+    seen = board.seen_by_second_core(placement.arenas[0]) if program.of_second_core() else None
     if seen is None or in_second_core_image(placement, program, seen) == placement:
         return []
     return [

@@ -10,7 +10,7 @@ import numpy as np
 
 from mcugen.backends.cpu.pipeline import lowered, optimize, plan_program
 from mcugen.codegen.bundle import Bundle
-from mcugen.codegen.draft import Draft, FolderForm, Provenance, Sample
+from mcugen.codegen.draft import Draft, FolderOptions, Provenance, Sample
 from mcugen.codegen.functions import KernelSource
 from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.render import render
@@ -78,4 +78,6 @@ def bundle_of(program: Program, board: Board, options: CompileOptions) -> Bundle
     provenance = Provenance(program.name, "", board.name, options.describe())
     source = KernelSource(features_of_cores(board, options), registry_of(options.plugins).templates)
     placement = place(program, board, options.place)
-    return render(Draft(program, provenance, (Sample(inputs, outputs, 0.0, 0),), {}, placement, FolderForm(), source))
+    return render(
+        Draft(program, provenance, (Sample(inputs, outputs, 0.0, 0),), {}, placement, FolderOptions(), source)
+    )

@@ -119,7 +119,7 @@ def _check_cores(options: CompileOptions, board: Board) -> None:
     """Raise UsageError for a number of cores that the board does not have."""
     if options.cores not in (1, 2):
         raise UsageError("--cores must be 1 or 2", str(options.cores))
-    if options.cores > 1 and board.helper is None:
+    if options.cores > 1 and board.second_core is None:
         rule = "--cores 2: the board must list a second core, like the first or with a board file of its own"
         raise UsageError(rule, f"board '{board.name}' lists {len(board.cores) or 1}", "leave --cores out")
 
@@ -154,7 +154,7 @@ def _check_places(options: CompileOptions, board: Board) -> None:
     if file is not None and (places.hot or memory_of_weights(board, places).kind == "ram"):
         raise UsageError("a file of weights is read where it lies", f"{file.option} and copies to RAM", "leave one out")
     if options.cores > 1 and len(places.arena) == 1 and AUTO_PLACE not in places.arena:
-        board.seen_by_helper(board.memory(places.arena[0]))
+        board.seen_by_second_core(board.memory(places.arena[0]))
 
 
 def _check_tools(options: CompileOptions, board: Board) -> None:

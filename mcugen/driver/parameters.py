@@ -16,8 +16,8 @@ from mcugen.frontend.onnx import import_model
 from mcugen.frontend.onnx.load import LoadedModel
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType, are_halves
-from mcugen.kernels.common.weighted_layers import NIBBLES
-from mcugen.kernels.portable.packed import Packed
+from mcugen.kernels.common.weighted_layers import INT4_RANGE
+from mcugen.kernels.portable.packed import PackedWeights
 from mcugen.memory.place import weights_memories
 from mcugen.ops.packed import PackedDense
 from mcugen.quantization.float_model import FloatModel
@@ -127,7 +127,7 @@ def _nbytes(weights: Value, options: CompileOptions) -> int:
     data = weights.data
     assert data is not None
     reader = weights.users[0].op
-    packed = Packed.of(data, reader.group) if isinstance(reader, PackedDense) else None
+    packed = PackedWeights.of(data, reader.group) if isinstance(reader, PackedDense) else None
     if packed is not None:
         return packed.nbytes
     halved = data.dtype == np.int8 and (options.family not in OWN_FAMILIES or _are_nibbles(data))
@@ -136,7 +136,7 @@ def _nbytes(weights: Value, options: CompileOptions) -> int:
 
 
 def _are_nibbles(codes: Array) -> bool:
-    return bool(codes.min(initial=0) >= NIBBLES[0] and codes.max(initial=0) <= NIBBLES[1])
+    return bool(codes.min(initial=0) >= INT4_RANGE[0] and codes.max(initial=0) <= INT4_RANGE[1])
 
 
 def _room(board: Board, options: CompileOptions) -> WeightBudget:

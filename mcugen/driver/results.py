@@ -84,6 +84,6 @@ class CompilationResults:
         if self.options.cores == 1:
             return False, False
         board = self.target
-        views = [(memory, board.seen_by_helper(memory)) for memory in self.placement.arenas]
+        views = [(memory, board.seen_by_second_core(memory)) for memory in self.placement.arenas]
         first = any(other and board.cache(memory, "data") for memory, other in views)
         return first, any(other and other.cache(other.memory(other.arena_memory), "data") for _, other in views)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mcugen.core.board import Board
 from mcugen.core.options import PORTABLE, CompileOptions
-from mcugen.lir.kernel import CHECKED, HALVES, UPDATABLE
+from mcugen.lir.kernel import CHECKED, FLOAT16_WEIGHTS, UPDATABLE
 from mcugen.memory.loop_tuning import tuning_flags
 from mcugen.memory.place import memory_of_weights
 
@@ -18,7 +18,7 @@ def target_of(board: Board, options: CompileOptions) -> Board:
     The flags follow from the options (goal, updatable weights, checked indices, float16 weights) and from the speed of
     the memory of the weights.
     """
-    flags = {UPDATABLE: options.updatable, CHECKED: options.checked_indices, HALVES: options.float16_weights}
+    flags = {UPDATABLE: options.updatable, CHECKED: options.checked_indices, FLOAT16_WEIGHTS: options.float16_weights}
     requested = frozenset(flag for flag, is_set in flags.items() if is_set)
     tuned = tuning_flags(board, memory_of_weights(board, options.place), options.optimize)
     return replace(board, features=_cpu_features(board, options) | requested | tuned)

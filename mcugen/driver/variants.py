@@ -26,7 +26,7 @@ from mcugen.lir.bounded import merge_sizes
 from mcugen.lir.formula import Sizes, Symbol
 from mcugen.lir.program import Program
 from mcugen.search.budget import Fit, cheapest
-from mcugen.search.candidates import AS_ASKED
+from mcugen.search.candidates import REQUESTED_CANDIDATE_NAME
 from mcugen.search.cost_model import ProgramCostModel
 from mcugen.search.objective import Budget
 from mcugen.search.plan import BuiltProgram, ProgramCandidate
@@ -85,7 +85,7 @@ class Variants:
         program = plan_program(merge_sizes(symbols, self._at))
         built = BuiltProgram(program)
         metrics = ProgramCostModel(self.board, self.options).evaluate(built)
-        candidate = ProgramCandidate(AS_ASKED, built, metrics)
+        candidate = ProgramCandidate(REQUESTED_CANDIDATE_NAME, built, metrics)
         budget = Budget.of(self.options)
         return Fit(budget, cheapest([candidate], budget, self.board), candidate)
 

@@ -18,7 +18,7 @@ from mcugen.driver.option_checks import check_options
 from mcugen.driver.tasks import Quantizing
 from mcugen.evaluation.metrics import METRICS
 from mcugen.explore.point import Figures, Outcome, Point, PointFailure
-from mcugen.explore.prepare import Asked, Prepared, prepared
+from mcugen.explore.prepare import ExplorationSubject, Prepared, prepared
 from mcugen.measurement.evaluate import evaluate, measure_once, sample_endpoints
 from mcugen.reporting.figures import Report
 from mcugen.search.cost_model import ProgramCostModel
@@ -35,7 +35,7 @@ _LASTING = [kind.__name__ for kind in (DoesNotFitError, UnsupportedError, UsageE
 """Errors that would come again. Results of other errors (a missing tool, a full disk) are not cached."""
 
 
-def outcome_cache_key(subject: Asked, point: Point, simulate: bool) -> str:
+def outcome_cache_key(subject: ExplorationSubject, point: Point, simulate: bool) -> str:
     """Return the file name in the cache for the outcome of a combination.
 
     Args:
@@ -74,7 +74,7 @@ def cache_outcome(outcome: Outcome, key: str, store: Store) -> None:
         store.keep(key, json.dumps(asdict(outcome)).encode())
 
 
-def measure(subject: Asked, point: Point, simulate: bool, store: Store) -> Outcome:
+def measure(subject: ExplorationSubject, point: Point, simulate: bool, store: Store) -> Outcome:
     """Quantize, compile and perhaps simulate the model for one combination, and return its cost and accuracy.
 
     If the options conflict or the model cannot be compiled, the outcome has the reason.
@@ -103,7 +103,7 @@ def measure(subject: Asked, point: Point, simulate: bool, store: Store) -> Outco
 _ADAPTER = TypeAdapter(Outcome)
 
 
-def _made(subject: Asked, point: Point, simulate: bool, base: Prepared) -> tuple[Report, Figures]:
+def _made(subject: ExplorationSubject, point: Point, simulate: bool, base: Prepared) -> tuple[Report, Figures]:
     """Return the report and figures of a compiled and perhaps simulated combination."""
     options = subject.for_goal(point.optimize)
     quantizing = subject.quantizing[point.precision]
@@ -125,7 +125,7 @@ def _made(subject: Asked, point: Point, simulate: bool, base: Prepared) -> tuple
     return report, _figures(report, compiled, base)
 
 
-def _run(net: Compilation, subject: Asked) -> Report:
+def _run(net: Compilation, subject: ExplorationSubject) -> Report:
     """Return the report of a run on the first samples, with a note if outputs differ from ONNX Runtime's."""
     compiled = net.compiled
     if subject.samples is None:

@@ -64,7 +64,7 @@ class PointFailure:
 
 
 @dataclass(frozen=True)
-class Yardstick:
+class AccuracyBaseline:
     """The measure of accuracy that all combinations share: a metric, and its value in float32."""
 
     metric: str
@@ -86,7 +86,7 @@ class Outcome:
     """The report of the compilation or of the run; None after a failure."""
     refusal: PointFailure | None
     """The failure; None if the model was compiled."""
-    yardstick: Yardstick | None
+    yardstick: AccuracyBaseline | None
     """The metric and its float32 value; None without samples."""
     simulated: bool
     """Whether a run in the simulator was requested."""

@@ -17,7 +17,7 @@ from mcugen.driver.tasks import Judging, Quantizing
 from mcugen.evaluation.accuracy import judged, reals
 from mcugen.evaluation.samples import as_stored
 from mcugen.explore.fingerprint import file_named_by, fingerprint
-from mcugen.explore.point import Point, Yardstick
+from mcugen.explore.point import AccuracyBaseline, Point
 from mcugen.hir.types import Array
 from mcugen.measurement.evaluate import metric_of, sample_endpoints
 
@@ -29,7 +29,7 @@ QUANTIZING_BOARD = "host"
 
 
 @dataclass(frozen=True)
-class Asked:
+class ExplorationSubject:
     """The subject of an exploration: a model, and the options that all combinations share."""
 
     model: Path
@@ -80,13 +80,13 @@ class Prepared:
     """Notes of the quantization for the report."""
     accuracy: float | None
     """Value of the metric as ONNX Runtime computes it, equal to that of generated code; None without samples."""
-    yardstick: Yardstick | None
+    yardstick: AccuracyBaseline | None
     """The metric and its float32 value; None without samples."""
     warnings: tuple[str, ...] = ()
     """Warnings of the quantization for the report."""
 
 
-def prepared(subject: Asked, point: Point, store: Store) -> Prepared:
+def prepared(subject: ExplorationSubject, point: Point, store: Store) -> Prepared:
     """Return the model in the precision of a combination, from the cache or quantized now.
 
     Args:
@@ -113,7 +113,7 @@ def prepared(subject: Asked, point: Point, store: Store) -> Prepared:
         return fresh
 
 
-def _made(net: Compilation, subject: Asked, key: str, store: Store) -> Prepared:
+def _made(net: Compilation, subject: ExplorationSubject, key: str, store: Store) -> Prepared:
     """Quantize the model if requested, store it, and judge its accuracy."""
     sha256, model, described = net.source.sha256, subject.model, ""
     notes, warnings = tuple[str, ...](), tuple[str, ...]()
@@ -136,7 +136,7 @@ def _read(data: bytes) -> Prepared | None:
 _ADAPTER = TypeAdapter(Prepared)
 
 
-def _scores(net: Compilation, subject: Asked) -> tuple[float, Yardstick]:
+def _scores(net: Compilation, subject: ExplorationSubject) -> tuple[float, AccuracyBaseline]:
     """Return the quantized model's metric on the samples, and the yardstick."""
     assert subject.samples is not None, "asked before"
     compiled = net.compiled
@@ -148,4 +148,4 @@ def _scores(net: Compilation, subject: Asked) -> tuple[float, Yardstick]:
     inputs = reals(stored, compiled.program.inputs)
     judgement = judged(compiled.program.outputs, outputs, reference, samples.labels, inputs)
     float32 = metric.compute(replace(judgement, outputs=judgement.reference))
-    return metric.compute(judgement), Yardstick(metric.name, float32, len(stored))
+    return metric.compute(judgement), AccuracyBaseline(metric.name, float32, len(stored))

@@ -18,8 +18,8 @@ from mcugen.distributed.sharing import ONLY_THIS_PROCESS, Workers
 from mcugen.evaluation.metrics import Metric, described
 from mcugen.explore.demands import Demands, Prices, cost_vector, front
 from mcugen.explore.measure import cache_outcome, cached_outcome, measure, outcome_cache_key
-from mcugen.explore.point import Outcome, Point, Yardstick, replace_infinities
-from mcugen.explore.prepare import Asked
+from mcugen.explore.point import AccuracyBaseline, Outcome, Point, replace_infinities
+from mcugen.explore.prepare import ExplorationSubject
 from mcugen.quantization.quantize import Progress, no_progress
 
 MAX_RUNS = 120
@@ -51,7 +51,7 @@ class Explored:
     """Prices of boards."""
 
     @property
-    def yardstick(self) -> Yardstick | None:
+    def yardstick(self) -> AccuracyBaseline | None:
         """Return the metric with its float32 value, which all outcomes share; None without samples."""
         return next((outcome.yardstick for outcome in self.outcomes if outcome.yardstick), None)
 
@@ -133,7 +133,7 @@ class Explored:
 class Exploration:
     """An exploration of combinations of board, precision and goal: `run` compiles and simulates them."""
 
-    asked: Asked
+    asked: ExplorationSubject
     """The model and its options."""
     points: Sequence[Point]
     """The combinations to explore."""
@@ -202,12 +202,14 @@ class Exploration:
         return partial(_measured, self.asked, simulate, self.store)
 
 
-def _measured(subject: Asked, simulate: bool, store: Store, task: tuple[Point, str]) -> Outcome:
+def _measured(subject: ExplorationSubject, simulate: bool, store: Store, task: tuple[Point, str]) -> Outcome:
     point, _ = task
     return measure(subject, point, simulate, store)
 
 
-def _measured_elsewhere(subject: Asked, _beside: Sequence[Path], simulate: bool, task: tuple[Point, str]) -> Outcome:
+def _measured_elsewhere(
+    subject: ExplorationSubject, _beside: Sequence[Path], simulate: bool, task: tuple[Point, str]
+) -> Outcome:
     """Return the outcome of a point on another computer.
 
     Raises:

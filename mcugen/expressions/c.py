@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions as C text, with as few parentheses as C, its compilers' warnings and clang-format allow."""
+"""Printer of expressions as C text, with as few parentheses as C, compiler warnings and clang-format allow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mcugen.expressions.nodes import (
     Shared,
     Table,
     UnaryExpression,
-    joined,
+    promoted_type,
 )
 from mcugen.hir.types import DType
 
@@ -96,7 +96,7 @@ def _text(e: Expression) -> tuple[str, Binding]:
         case Convert():
             return _cast(e)
         case CallExpression():
-            name = e.function.name(joined(*(a.dtype for a in e.arguments)))
+            name = e.function.name(promoted_type(*(a.dtype for a in e.arguments)))
             return f"{name}({', '.join(map(c_text, e.arguments))})", Binding.WHOLE
         case Shared():
             return c_text(e.operand, Binding.WHOLE), Binding.WHOLE

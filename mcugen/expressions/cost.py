@@ -13,7 +13,7 @@ MAX_UNROLLED_OPERATIONS = 15
 
 
 def operations(expression: Expression) -> int:
-    """Return the number of operations of an expression; a repeated part counts each time."""
+    """Return the number of operations that the C text of an expression computes; a repeated part counts each time."""
     free = (Argument, Constant, Parameter, Shared, Table)
     return sum(not isinstance(part, free) for part in parts(expression))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derivatives of expressions: one more thing that they mean, as expressions again.
+"""Symbolic derivatives of expressions, which are expressions themselves.
 
 Where a function has a corner (a clamp at its ends, an absolute value at 0) the derivative is that of the flat side, or
 of the left one.
@@ -65,7 +65,7 @@ def derivative(e: Expression, by: Argument) -> Expression | None:
 
 
 def substituted(e: Expression, values: Mapping[Expression, Expression]) -> Expression:
-    """Return the expression with each part that is a key of `values` replaced."""
+    """Return a copy of an expression in which each subexpression that is a key of `values` is replaced by the entry."""
     if e in values:
         return values[e]
     if isinstance(e, CallExpression):
@@ -76,6 +76,7 @@ def substituted(e: Expression, values: Mapping[Expression, Expression]) -> Expre
 
 
 Slopes = Sequence[Expression | None]
+"""The partial derivatives of a function by its arguments; None where a derivative is 0 everywhere."""
 
 
 def _present(slope: Expression | None) -> Expression:

@@ -154,7 +154,8 @@ SATURATE = {
 SHIFT_RIGHT = _of_codes("shift_right", np.right_shift)
 """Arithmetic right shift of an int32."""
 SCALE = _of_codes("scale", lambda x, m, zero: (x * m + (zero << 32) + (1 << 31)) >> 32)
-"""Rounded upper word of x · m, plus `zero`: (x · m + (zero << 32) + 2^31) >> 32."""
+"""Function that returns the rounded upper word of the 64-bit x · m, plus `zero`: (x · m + (zero << 32) + 2^31) >> 32.
+"""
 REQUANTIZE = _of_codes("requantize", lambda x, m, offset, shift: _saturated((x * m + offset) >> shift), is_quick=False)
 """(x · m + offset) >> shift in 64 bits, saturated to int32."""
 REQUANTIZE_HIGH = _of_codes("requantize_high", lambda x, m, offset: (x * m + offset) >> 32)
@@ -169,7 +170,7 @@ ROUNDED_DOUBLE_PRODUCT = Function(
     result=DType.INT32,
     is_monotone=True,
 )
-"""Rounded upper word of 2 · x · m, plus an offset. For Helium vectors only."""
+"""Function that returns the rounded upper word of 2 · x · m, plus an offset: VQRDMLASH, for Helium vectors only."""
 INTERPOLATE = Function(
     "mcugen_interpolate",
     lambda low, high, at, bits, shift: (
@@ -177,7 +178,10 @@ INTERPOLATE = Function(
     ),
     result=DType.INT32,
 )
-"""Linear interpolation between two table entries, by the lower `bits` bits of `at`, then a rounding shift."""
+"""Function that interpolates linearly between two adjacent table entries, with a rounding right shift.
+
+The lower `bits` bits of the argument `at` are the position between the entries.
+"""
 
 
 def _ratio(x: Array, scale: Array, *_: Array) -> Array:
@@ -185,7 +189,10 @@ def _ratio(x: Array, scale: Array, *_: Array) -> Array:
 
 
 RATIO = Function("mcugen_ratio", _ratio, is_quick=True)
-"""x / scale, rounded as a float division. Arguments: x, scale, and the two parts of 1 / scale (`Reciprocal`)."""
+"""Function x / scale with the rounding of a float division, for quantization.
+
+The arguments are x, scale, and the two parts of 1 / scale (`Reciprocal`).
+"""
 
 
 def _rounded(x: Array, low: Array, high: Array) -> Array:
@@ -207,12 +214,16 @@ def _code_of(dtype: DType) -> Callable[[Array, Array, Array, Array, Array], Arra
 
 
 ROUND = {8: _of_codes("round8", _code(DType.INT8)), 16: _of_codes("round16", _code(DType.INT16))}
-"""A ratio, rounded half to even, plus a zero point, saturated to int8 or int16, by the number of bits."""
+"""Functions mcugen_round8 and mcugen_round16, by the number of bits.
+
+They round a real ratio x / scale half to even, add the zero point, and saturate to int8 or int16.
+"""
 QUANTIZE_REAL = {
     8: Function("mcugen_quantize8", _code_of(DType.INT8), result=DType.INT32),
     16: Function("mcugen_quantize16", _code_of(DType.INT16), result=DType.INT32),
 }
-"""Quantization of a float in integer arithmetic on its bits, by the number of result bits.
+"""Functions that quantize a float in integer arithmetic on its bits, by the number of result bits; for CPUs without
+FPU.
 
 The scale is given as significand, inverse and exponent (`WholeScale`).
 """
@@ -228,9 +239,9 @@ REAL = Function(
     lambda v, significand, exponent: v.astype(np.float32) * np.ldexp(np.float32(significand), exponent - 150),
     result=DType.FLOAT32,
 )
-"""An integer of at most 8 bits (zero point subtracted) times a scale, in integer arithmetic; the result is a float.
+"""Function that dequantizes an integer of at most 8 bits, zero point subtracted, in integer arithmetic to a float.
 
-The scale is given as significand and exponent (`WholeScale`).
+The scale is given as significand and exponent (`WholeScale`). CPUs without an FPU use it.
 """
 FUSED_RATIO = Function(
     "vfma", lambda x, inverse, rest: x / (1 / (inverse.astype(np.float64) + rest)).astype(np.float32)
@@ -334,7 +345,7 @@ ROUNDINGS = ("up", "down", "nearest")
 """Rounding modes of conversions to float8_e8m0, as ONNX names them."""
 
 TO_POWER = {(mode, saturates): _powers(mode, saturates=saturates) for mode in ROUNDINGS for saturates in (False, True)}
-"""Conversions of magnitudes to float8_e8m0 (powers of 2), by rounding mode and by whether they saturate.
+"""Functions that convert magnitudes to float8_e8m0, whose values are powers of 2, by rounding mode and saturation.
 
 As in ONNX, 2^-127 goes up to 2^-126.
 """

@@ -23,7 +23,7 @@ from mcugen.expressions.nodes import (
     Table,
     UnaryExpression,
 )
-from mcugen.expressions.values import apply, working
+from mcugen.expressions.values import apply, to_compute_type
 from mcugen.hir.types import Array, Bounds, DType
 
 
@@ -80,7 +80,7 @@ def _corners(e: Expression, known: Sequence[Bounds]) -> Bounds:
 def _given(dtype: DType, ends: Bounds | None) -> Bounds | None:
     if ends is None:
         return _limits(dtype)
-    low, high = (working(dtype, end) for end in ends)
+    low, high = (to_compute_type(dtype, end) for end in ends)
     return (low, low) if ends[0] is ends[1] else (low, high)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions as C of four elements at a time by Helium: of integers int32x4_t, of reals float32x4_t."""
+"""Printer of expressions as C with Helium intrinsics, four elements at a time: int32x4_t for integers, float32x4_t."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def load(dtype: DType, pointer: str) -> str:
 
 
 def load_few(dtype: DType, pointer: str) -> str:
-    """Return the intrinsic that reads the elements of the predicate `few`; other lanes are 0."""
+    """Return the intrinsic that loads the elements selected by the C predicate variable `few`; other lanes become 0."""
     size, tag = _ACCESS[dtype]
     return f"vldr{size}q_z_{tag}({pointer}, few)"
 
 
 def store(dtype: DType, pointer: str, value: str) -> tuple[str, str]:
-    """Return the statements that store four elements, and the elements of the predicate `few`."""
+    """Return two C statements that store a vector: all four elements, or those that predicate `few` selects."""
     size, tag = _ACCESS[dtype]
     return f"vstr{size}q_{tag}({pointer}, {value});", f"vstr{size}q_p_{tag}({pointer}, {value}, few);"
 

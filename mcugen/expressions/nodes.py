@@ -15,7 +15,7 @@ from mcugen.expressions.functions import Function
 from mcugen.hir.types import DType
 
 Operand = Union["Expression", int, float]
-"""Python's numbers become constants of the type of what they meet."""
+"""An operand of Python's operators on expressions; a number becomes a constant of the other operand's type."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Expression:
 
     @cached_property
     def wraps(self) -> bool:
-        """Return whether integer arithmetic with it wraps modulo the range of its type.
+        """Return whether integer arithmetic with this expression as operand wraps modulo the range of its type.
 
         Truth values and results of functions never do.
         """
@@ -188,7 +188,7 @@ class Compare(Expression):
 
 @dataclass(frozen=True)
 class Select(Expression):
-    """`yes` where the condition holds, else `no`."""
+    """A conditional expression: `yes` where the condition holds, else `no`."""
 
     condition: Expression
     yes: Expression
@@ -213,7 +213,7 @@ class CallExpression(Expression):
 
 @dataclass(frozen=True)
 class Shared(Expression):
-    """A part that occurs several times in an expression, and is computed once."""
+    """An expression that occurs several times in a larger one and is computed once."""
 
     operand: Expression
 
@@ -233,14 +233,14 @@ def _dtype(e: Expression) -> DType:
         case Shared() | Entry():
             return e.operands[0].dtype
         case BinaryExpression("<<" | ">>"):
-            return joined(e.left.dtype)
+            return promoted_type(e.left.dtype)
         case Select():
-            return joined(e.yes.dtype, e.no.dtype)
-    return joined(*(operand.dtype for operand in e.operands))
+            return promoted_type(e.yes.dtype, e.no.dtype)
+    return promoted_type(*(operand.dtype for operand in e.operands))
 
 
-def joined(*dtypes: DType) -> DType:
-    """Return the type of an operation on these types in C: the usual arithmetic conversions, at least int32."""
+def promoted_type(*dtypes: DType) -> DType:
+    """Return the type in which C computes an operation on operands of these types: at least int32."""
     order = (DType.FLOAT64, DType.FLOAT32, DType.UINT64, DType.INT64, DType.UINT32)
     return next((dtype for dtype in order if dtype in dtypes), DType.INT32)
 
@@ -251,7 +251,10 @@ def unsigned_of(dtype: DType) -> DType:
 
 
 def as_expression(value: Operand, like: DType) -> Expression:
-    """Return a number as a constant: of type `like` if that is a float type, else of C's int."""
+    """Return a number as a constant expression: of type `like` if that is a float type, else of C's int.
+
+    An expression is returned unchanged.
+    """
     if isinstance(value, Expression):
         return value
     return Constant(value, like if like.is_float else DType.INT32)
@@ -287,12 +290,12 @@ def is_nan(x: Expression) -> Expression:
 
 
 def both(left: Expression, right: Expression) -> Expression:
-    """Return the expression that is true if both operands are."""
+    """Return the logical AND of two truth values, as an expression."""
     return Compare("&&", left, right)
 
 
 def either(left: Expression, right: Expression) -> Expression:
-    """Return the expression that is true if one operand is."""
+    """Return the logical OR of two truth values, as an expression."""
     return Compare("||", left, right)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mcugen.expressions.nodes import CallExpression, Expression, Parameter, joined
+from mcugen.expressions.nodes import CallExpression, Expression, Parameter, promoted_type
 
 
 def parts(expression: Expression) -> Iterator[Expression]:
@@ -23,4 +23,4 @@ def parameters(expression: Expression) -> set[Parameter]:
 def headers(expression: Expression) -> set[str]:
     """Return the C headers that declare the called functions."""
     calls = (part for part in parts(expression) if isinstance(part, CallExpression))
-    return {call.function.header(joined(*(a.dtype for a in call.arguments))) for call in calls}
+    return {call.function.header(promoted_type(*(a.dtype for a in call.arguments))) for call in calls}

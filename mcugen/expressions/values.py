@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of expressions in numpy: what C computes, of whole arrays."""
+"""Evaluation of expressions on numpy arrays, with the results of the generated C code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mcugen.expressions.nodes import (
     Shared,
     Table,
     UnaryExpression,
-    joined,
+    promoted_type,
 )
 from mcugen.hir.types import Array, DType
 
@@ -128,14 +128,14 @@ def _function(e: Expression) -> Callable[..., Array]:
         case BinaryExpression(operator):
             return _typed(_BINARY[operator], _working(e.dtype))
         case Compare(operator, left, right):
-            return _typed(_COMPARE[operator], _working(joined(left.dtype, right.dtype)))
+            return _typed(_COMPARE[operator], _working(promoted_type(left.dtype, right.dtype)))
         case Select():
             either = _working(e.dtype)
             return lambda condition, x, y: np.where(
                 condition, x.astype(either, copy=False), y.astype(either, copy=False)
             )
         case Convert(to):
-            return lambda x: working(to, x.astype(to.numpy))
+            return lambda x: to_compute_type(to, x.astype(to.numpy))
         case CallExpression(function):
             dtype = _working(e.dtype)
             return lambda *operands: np.asarray(function.reference(*operands)).astype(dtype, copy=False)
@@ -149,8 +149,8 @@ def _typed(function: Callable[[Array, Array], Array], dtype: np.dtype[Any]) -> C
     return lambda x, y: function(x.astype(dtype, copy=False), y.astype(dtype, copy=False))
 
 
-def working(dtype: DType, array: Array) -> Array:
-    """Convert an array of elements of type `dtype` to the numpy type in which they are computed."""
+def to_compute_type(dtype: DType, array: Array) -> Array:
+    """Convert an array of elements of type `dtype` to the numpy type in which expressions compute with them."""
     return array.astype(_working(dtype), copy=False)
 
 

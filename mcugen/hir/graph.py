@@ -30,8 +30,8 @@ class ComputedSize:
 
 
 @dataclass(frozen=True)
-class Dropped:
-    """The result of pruning: the number of removed channels, and their multiply-accumulates per inference."""
+class PrunedChannels:
+    """Counts of what a pruning pass removed: channels, and multiply-accumulates per inference."""
 
     channels: int = 0
     macs: int = 0
@@ -58,7 +58,7 @@ class Value:
 
     @property
     def users(self) -> list[Node]:
-        """Return the nodes that read this value, each once, in order of their first use."""
+        """Return the nodes that read this value, each once, in the order of their first use."""
         return list(dict.fromkeys(node for node, _ in self.uses))
 
     def indices(self) -> dict[Node, list[int]]:
@@ -125,7 +125,7 @@ class Node:
         self.read_at([index], value)
 
     def read_at(self, indices: Iterable[int], value: Value | None) -> None:
-        """Connect the inputs at `indices` to another value, or to none, and update the uses of both values."""
+        """Connect the inputs at `indices` to another value (None: to none), and update the users of both values."""
         inputs = list(self.inputs)
         for index in indices:
             old, inputs[index] = inputs[index], value
@@ -141,7 +141,7 @@ class Node:
 
     @property
     def place(self) -> str:
-        """Return the node's name for error messages: operator and first ONNX name."""
+        """Return the text that names the node in error messages: its operator and its first ONNX node."""
         return f"{self.op.name} '{self.origin[0]}'" if self.origin and self.origin[0] else self.op.name
 
     def __repr__(self) -> str:
@@ -212,7 +212,7 @@ class NodeList(Sequence[Node]):
 
 
 class Watcher(Protocol):
-    """An object that is told about each change of a graph (see `Graph.watched`)."""
+    """An observer that is notified of each added or changed node of a graph (see `Graph.watched`)."""
 
     def added(self, node: Node) -> None:
         """Handle a node that has just become part of the graph."""
@@ -252,7 +252,7 @@ class Graph:
         """Whether running statistics of normalization layers are updated."""
         self.float16_weights = False
         """Whether weights of float layers are rounded to float16."""
-        self.dropped = Dropped()
+        self.dropped = PrunedChannels()
         self.widened: dict[str, tuple[int, int]] = {}
         """Weights that were quantized in the file and became floats, by name: bytes as floats, bytes as in the file."""
         self.notes: list[str] = []
@@ -297,7 +297,7 @@ class Graph:
         self._names.release(value.name)
 
     def rename(self, value: Value, name: str) -> None:
-        """Rename a value if the name is free; else do nothing."""
+        """Rename a value; do nothing if another value of the graph has the name already."""
         if name not in self._names:
             self.release_name(value)
             value.name = self.fresh_name(name)
@@ -415,7 +415,7 @@ class Graph:
             self._made.clear()
 
     def is_new(self, node: Node | None) -> bool:
-        """Return whether a node was added since `Graph.watched` began."""
+        """Return whether a node was added within the current `Graph.watched` block; False for None."""
         return node in self._made
 
     @staticmethod
@@ -503,7 +503,7 @@ class Graph:
 
 
 def with_bodies(op: Operator, other: Callable[[Graph], Graph]) -> Operator:
-    """Return a copy of the operator in which each body is replaced by `other(body)`."""
+    """Return a copy of an operator in which each nested graph (`bodies`) is replaced by `other(body)`."""
     bodies = {f.name: getattr(op, f.name) for f in fields(op) if isinstance(getattr(op, f.name), Graph)}
     return replace(op, **{name: other(body) for name, body in bodies.items()}) if bodies else op
 
@@ -514,10 +514,10 @@ def _apart(op: Operator) -> Operator:
 
 
 def constant_data(values: Iterable[Value | None]) -> list[Array]:
-    """Return the elements of those values that are constants."""
+    """Return the element arrays of those values that are constants, in order; other values and None are left out."""
     return [value.data for value in values if value is not None and value.data is not None]
 
 
-def retyped(value: Value, **changes: object) -> None:
-    """Change fields of a value's type in place, such as `quant`."""
+def change_type(value: Value, **changes: object) -> None:
+    """Change fields of a value's TensorType in place, for example `quant` (keyword arguments are its field names)."""
     value.type = replace(value.type, **changes)  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ Reference = Callable[[Node, Sequence[Array]], Sequence[Array]]
 """Replacement for an operator's own `evaluate`: computes the results of a node from its present inputs."""
 
 Observer = Callable[[Node, list[Array]], None]
+"""Called before a node is evaluated, with the node and the arrays of its present inputs."""
 
 
 def evaluate_node(node: Node, arrays: list[Array], reference: Reference | None = None) -> tuple[Array, ...]:
@@ -58,7 +59,7 @@ def evaluate_samples(
     """
     if reference is not None or not isinstance(node.op, Cell):
         return [evaluate_node(node, list(arrays), reference) for arrays in samples]
-    results = node.op.abreast(node.sig, samples)
+    results = node.op.evaluate_batch(node.sig, samples)
     return [evaluate_node(node, list(arrays), lambda *_: next(results)[0]) for arrays in samples]
 
 
@@ -89,9 +90,9 @@ def run(
     observe: Observer | None = None,
     references: Mapping[Node, Reference] | None = None,
 ) -> list[Array]:
-    """Compute the graph's outputs from its inputs, both in the graph's order.
+    """Evaluate a graph on arrays in the order of its inputs, and return arrays in the order of its outputs.
 
-    Operators use it to evaluate their bodies. See `interpret` for the arguments.
+    Operators use it to evaluate their bodies. See `interpret`, which works by names, for the other arguments.
     """
     env: dict[Value, Array] = {
         v: np.asarray(array, v.type.dtype.numpy).reshape(v.type.shape)

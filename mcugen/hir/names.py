@@ -23,7 +23,7 @@ class Names:
         self._taken.add(name)
 
     def take(self, preferred: str) -> str:
-        """Return `preferred`, with a number appended if it is in use, and mark the result as used."""
+        """Reserve an unused name and return it: `preferred`, with a number appended if it is in use."""
         number = self._next.get(preferred, 1)
         while (name := self._numbered(preferred, number)) in self._taken:
             number += 1
@@ -40,7 +40,7 @@ class Names:
             self._next[base] = min(self._next[base], max(int(number[:9]), 1))
 
     def copy(self) -> Names:
-        """Return an independent copy."""
+        """Return an independent copy of this set of used names."""
         other = Names(self._taken, self._separator)
         other._next = dict(self._next)
         return other

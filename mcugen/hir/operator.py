@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from mcugen.hir.graph import Graph, Value
 
 Permutation = tuple[int, ...]
+"""Order of axes of a transposition: entry i is the input axis that becomes output axis i."""
 IntegerForm = tuple["Operator", Sequence["Value | None"]]
+"""An integer operator and its inputs, which replace a float operator between Dequantize and Quantize."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,10 @@ class Signature:
 
 @dataclass(frozen=True)
 class Channels:
-    """The dependence of output channels on input channels, and the operator for fewer channels.
+    """Dependence of output channels on input channels, and the operator for fewer channels, for pruning.
 
-    Channels are indices of the last axis. Constants listed in `Weighted.weight_axes` have their channels on the
-    axis given there.
+    Channels are indices of the last axis. Constants listed in `Weighted.weight_axes` have their channels on the axis
+    given there.
 
     Attributes:
         sources: For each input, an array with the only input channel that each output channel depends on, or −1 if it
@@ -62,7 +64,9 @@ class Channels:
 
 @dataclass(frozen=True)
 class RowWindow:
-    """The rows of an input that step r of the output reads: `span` rows from row r · stride − before on, along `axis`.
+    """The rows of an input that one step of row-by-row computation reads.
+
+    Step r reads `span` rows along `axis`, from row r · stride − before on.
 
     Attributes:
         axis: Axis that counts the rows.
@@ -92,7 +96,7 @@ class RowWindow:
 
 @dataclass(frozen=True)
 class RowForm:
-    """A way to compute the next `rows` rows of an output from windows of rows of the inputs.
+    """Row-by-row form of an operator: it computes the next `rows` output rows from windows of input rows.
 
     Attributes:
         op: Operator that is applied to the rows in the windows.
@@ -114,8 +118,8 @@ class RowForm:
 
 
 @dataclass(frozen=True)
-class Run:
-    """A contiguous run of elements of a tensor, or a column of short contiguous runs.
+class ElementRun:
+    """The elements of a tensor that a shard reads or writes: one contiguous run, or equally spaced short runs.
 
     With a `pitch`, only the last axis is contiguous: for example some channels of every pixel.
 
@@ -131,12 +135,12 @@ class Run:
 
     @property
     def count(self) -> int:
-        """Return the number of elements."""
+        """Return the number of elements in the run."""
         return math.prod(self.shape)
 
     @property
     def elements(self) -> slice | Array:
-        """Return the indices of the elements in the flattened tensor."""
+        """Return the row-major indices of the run's elements in the whole tensor, as a slice or an index array."""
         if self.pitch is None:
             return slice(self.at, self.at + self.count)
         rows = np.arange(self.count // self.shape[-1]) * self.pitch
@@ -145,37 +149,37 @@ class Run:
 
     @property
     def end(self) -> int:
-        """Return the index after the last element."""
+        """Return the row-major index, in the whole tensor, after the run's last element."""
         between = 0 if self.pitch is None else (self.count // self.shape[-1] - 1) * (self.pitch - self.shape[-1])
         return self.at + self.count + between
 
 
 @dataclass(frozen=True)
-class Portion:
-    """One tile of an output.
+class Shard:
+    """One part of a partitioned output, and what computes it.
 
     Attributes:
-        op: Operator that computes the tile.
+        op: Operator that computes the part.
         reads: The run of each input that it reads; None for the whole input.
-        makes: The run of the output that it computes.
+        writes: The run of the output that it computes.
     """
 
     op: Operator
-    reads: tuple[Run | None, ...]
-    makes: Run
+    reads: tuple[ElementRun | None, ...]
+    writes: ElementRun
 
 
 @dataclass(frozen=True)
-class Division:
-    """A way to divide the computation of an output into independent tiles.
+class Partition:
+    """A way to partition the output of an operator into independent shards.
 
     Attributes:
-        length: Number of units, such as rows or groups of channels; each tile takes a range of them.
-        portion: Returns the tile of the units from `start` to before `stop`.
+        length: Number of units, such as rows or groups of channels; each shard takes a range of them.
+        shard: Returns the shard of the units from `start` to before `stop`.
     """
 
     length: int
-    portion: Callable[[int, int], Portion]
+    shard: Callable[[int, int], Shard]
 
 
 def row_axis(shape: Sequence[int]) -> int | None:
@@ -183,14 +187,16 @@ def row_axis(shape: Sequence[int]) -> int | None:
     return next((axis for axis, size in enumerate(shape[:-1]) if size > 1), None)
 
 
-AT_ONCE = (4, 3, 2, 5, 7, 1)
-"""Numbers of matrix rows to compute at once, in order of preference.
+ROWS_AT_ONCE = (4, 3, 2, 5, 7, 1)
+"""Numbers of matrix rows that one step of row-by-row computation takes, in order of preference.
 
-The first one that divides the number of rows is used. Kernels read or pack the weights once for all these rows.
+The first one that divides the number of rows is used. Kernels read or pack the weights once for all rows of a step.
 """
 
 
-def each_row(op: Operator, sig: Signature, by_rows: Sequence[bool], at_once: Sequence[int] = AT_ONCE) -> RowForm | None:
+def each_row(
+    op: Operator, sig: Signature, by_rows: Sequence[bool], at_once: Sequence[int] = ROWS_AT_ONCE
+) -> RowForm | None:
     """Return the row form of an operator that computes each output row from the same input row.
 
     Args:
@@ -233,7 +239,7 @@ class Operator:
 
     @classmethod
     def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """Return the mnemonics of operators of this class in dumps, each with the attribute values that it implies."""
+        """Return the names of operators of this class in dumps, each with the attribute values that it implies."""
         return {cls.mnemonic: {}} if cls.mnemonic else {}
 
     @property
@@ -246,11 +252,11 @@ class Operator:
 
     @property
     def repeats(self) -> tuple[int, ...]:
-        """Return the largest number of times that each body runs."""
+        """Return, for each graph in `bodies`, the largest number of times that it runs in one inference."""
         return (1,) * len(self.bodies)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the types of the outputs.
+        """Return the types of the outputs, inferred from the types of the inputs (None: an absent optional input).
 
         Raises:
             ModelError: The inputs are invalid for this operator.
@@ -277,7 +283,7 @@ class Operator:
 
     @property
     def rises(self) -> bool:
-        """Return whether every output is non-decreasing in every input."""
+        """Return whether the operator is monotone: every output is non-decreasing in every input."""
         return self.moves_data
 
     def macs(self, sig: Signature) -> int:
@@ -287,7 +293,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class FunctionFamily(Operator):
-    """Base of operators with a `function`, which is one of several; dumps and reports name the operator after it.
+    """Base of operators that compute one of several functions, such as reductions, which their name contains.
 
     Attributes:
         spelling: Format of the operator's name, which is then converted to lower case.

@@ -20,15 +20,15 @@ import numpy as np
 from mcugen.core.errors import UsageError
 from mcugen.hir.graph import ComputedSize, Graph, Value
 from mcugen.hir.types import Array, DType, Layout, QuantParams, TensorType
-from mcugen.hir.words import Words
+from mcugen.hir.words import MnemonicTable
 
 _WORDS = {"None": None, "True": True, "False": False, "inf": float("inf"), "nan": float("nan")}
 _TYPES: dict[str, DType | Layout] = {d.value: d for d in DType} | {x.value: x for x in Layout if x.value}
 _NUMBER = r"-?(?:\d+(?:\.\d*)?(?:e[+-]?\d+)?|inf|nan)"
 
 
-class MadeArray(np.ndarray[Any, Any]):
-    """An array of pseudo-random numbers that stands for a constant of which a dump shows only a digest.
+class PlaceholderArray(np.ndarray[Any, Any]):
+    """An array of pseudo-random numbers in place of a constant of which a dump shows only a digest.
 
     The digest is the seed. Arrays computed from it have no digest.
     """
@@ -36,8 +36,8 @@ class MadeArray(np.ndarray[Any, Any]):
     digest: str = ""
 
 
-class MadeScales(tuple[float, ...]):
-    """Pseudo-random scales that stand for scales of which a dump shows only a digest, which is the seed."""
+class PlaceholderScales(tuple[float, ...]):
+    """Pseudo-random scales in place of quantization scales of which a dump shows only a digest, which is the seed."""
 
     digest: str = ""
 
@@ -48,7 +48,7 @@ def parse_graph(text: str) -> Graph:
     Raises:
         UsageError: The text is not well formed; the message names the line.
     """
-    reader = _Reader(text, Words())
+    reader = _Reader(text, MnemonicTable())
     graph = reader.graph()
     graph.sizes = {} if graph.sizes is None else graph.sizes
     return graph
@@ -57,7 +57,7 @@ def parse_graph(text: str) -> Graph:
 class _Reader:
     """A recursive-descent parser over one text."""
 
-    def __init__(self, text: str, words: Words) -> None:
+    def __init__(self, text: str, words: MnemonicTable) -> None:
         self._text, self._words, self._at = text, words, 0
 
     # ------------------------------------------------------------------------------------------- letters
@@ -263,7 +263,7 @@ class _Reader:
             axis = int(self.need(r"on axis \d+", "'on axis'").split()[-1])
         if digest:
             numbers = np.random.default_rng(list(digest.encode())).uniform(0.01, 0.1, shape[axis or 0])
-            digest_scales = MadeScales(np.float32(numbers).astype(float).tolist())
+            digest_scales = PlaceholderScales(np.float32(numbers).astype(float).tolist())
             digest_scales.digest = digest
             scales = digest_scales
         self.need(",", "a zero point")
@@ -292,13 +292,13 @@ class _Reader:
         return self.need(_NUMBER + "|True|False", "a number")
 
 
-def _made(type_: TensorType, digest: str, name: str) -> MadeArray:
+def _made(type_: TensorType, digest: str, name: str) -> PlaceholderArray:
     random = np.random.default_rng(list((digest.strip(".") or name).encode()))
     if type_.dtype.is_integer or type_.dtype is DType.BOOL:
         low, high = (0, 2) if type_.dtype is DType.BOOL else (max(type_.dtype.limits[0], -8), 8)
         numbers = np.asarray(random.integers(low, high, type_.shape), type_.dtype.numpy)
     else:
         numbers = np.asarray(random.standard_normal(type_.shape)).astype(type_.dtype.numpy)
-    array = numbers.view(MadeArray)
+    array = numbers.view(PlaceholderArray)
     array.digest = digest
     return array

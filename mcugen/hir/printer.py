@@ -17,7 +17,7 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator
 from mcugen.hir.types import Array, DType, Layout, QuantParams, TensorType
-from mcugen.hir.words import Words
+from mcugen.hir.words import MnemonicTable
 
 MAX_PRINTED_ELEMENTS = 16
 """Largest number of elements that are printed; longer constants and lists of scales print as a digest."""
@@ -25,7 +25,7 @@ MAX_PRINTED_ELEMENTS = 16
 
 def print_graph(graph: Graph, indent: str = "") -> str:
     """Return the text of a whole graph: inputs, constants, nodes (each followed by its bodies) and outputs."""
-    words = Words()
+    words = MnemonicTable()
     return "\n".join([*_graph_lines(graph, indent, words), ""])
 
 
@@ -35,7 +35,7 @@ def quoted(name: str) -> str:
     return name if plain else json.dumps(name)
 
 
-def _graph_lines(graph: Graph, indent: str, words: Words) -> list[str]:
+def _graph_lines(graph: Graph, indent: str, words: MnemonicTable) -> list[str]:
     outputs = zip(graph.output_names, graph.outputs, strict=True)
     sizes = (graph.sizes or {}).items()
     lines = [
@@ -50,7 +50,7 @@ def _graph_lines(graph: Graph, indent: str, words: Words) -> list[str]:
     return [f"{indent}graph {quoted(graph.name)} {{", *(f"{indent}  {line}" for line in lines), f"{indent}}}"]
 
 
-def _node_lines(node: Node, words: Words) -> list[str]:
+def _node_lines(node: Node, words: MnemonicTable) -> list[str]:
     results = ", ".join(_name(v) for v in node.outputs)
     types = ", ".join(_type(v.type) for v in node.outputs)
     operands = ", ".join(_name(v) for v in node.inputs)
@@ -67,7 +67,7 @@ def _name(value: Value | None) -> str:
 # ---------------------------------------------------------------------------------------------- operators
 
 
-def _operator(op: Operator, words: Words, bodies: tuple[Graph, ...] = ()) -> tuple[str, str]:
+def _operator(op: Operator, words: MnemonicTable, bodies: tuple[Graph, ...] = ()) -> tuple[str, str]:
     """Return the name of an operator, and the text of the attributes that neither the name nor a default implies."""
     word, implied = words.of(op)
     shown = [f for f in fields(op) if f.name not in implied and not _is_default(f, getattr(op, f.name))]
@@ -75,7 +75,7 @@ def _operator(op: Operator, words: Words, bodies: tuple[Graph, ...] = ()) -> tup
     return word, f"{{{text}}}" if text else ""
 
 
-def _attribute(value: object, words: Words, bodies: tuple[Graph, ...]) -> str:
+def _attribute(value: object, words: MnemonicTable, bodies: tuple[Graph, ...]) -> str:
     if isinstance(value, Graph):
         return f"@{bodies.index(value)}"
     if isinstance(value, Operator):

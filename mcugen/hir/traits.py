@@ -12,7 +12,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from mcugen.core.errors import ModelError
-from mcugen.hir.operator import Channels, Division, IntegerForm, Operator, Permutation, Portion, RowForm, Run, Signature
+from mcugen.hir.operator import (
+    Channels,
+    ElementRun,
+    IntegerForm,
+    Operator,
+    Partition,
+    Permutation,
+    RowForm,
+    Shard,
+    Signature,
+)
 from mcugen.hir.types import Array, Shape
 
 if TYPE_CHECKING:
@@ -23,10 +33,10 @@ class Quantizable:
     """An operator that has an integer form."""
 
     real_inputs: ClassVar[frozenset[int]] = frozenset()
-    """Indices of constant inputs that the integer form reads as real numbers."""
+    """Indices of constant inputs that stay real numbers when the operator is converted to its integer form."""
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the operator that computes this node on quantized tensors directly, or None if there is none.
+        """Return the operator that computes this node on quantized tensors directly (its integer form), or None.
 
         Without an integer form the node stays in float.
 
@@ -46,30 +56,31 @@ class Weighted:
     """An operator that multiplies its input by constant weights."""
 
     weight_axes: ClassVar[Mapping[int, int]] = {}
-    """Constant inputs that are quantized symmetrically, with one scale for each index of the given axis."""
+    """Constant inputs that hold weights, each with the axis along which quantization gives every index its own scale.
+    """
     bias_input: ClassVar[int | None] = None
-    """Index of the constant input that is added to the accumulators, in the accumulators' scale."""
+    """Index of the bias input, a constant that is added to the accumulators in their scale; None without a bias input.
+    """
     takes_groups: ClassVar[bool] = False
     """Whether groups of input channels may have their own scales; the weights then have shape [outputs, inputs]."""
 
     def unfolded(self, sig: Signature, x: Array) -> Array | None:
-        """Return the real input as a matrix product's left operand of shape [groups, rows, depth] (im2col).
+        """Return the im2col matrix of a real input x, [groups, rows, depth]; None if there is none.
 
-        The output sums are rows · wᵀ + bias for weights of shape [groups, outputs of a group, depth]. Return None if
-        the operator is not such a product.
+        The output sums are rows · wᵀ + bias for weights of shape [groups, outputs of a group, depth].
         """
         return None
 
     def of_unfolded(self, sig: Signature, rows: Array, *constants: Array) -> Array:
-        """Return what `evaluate` returns, bit by bit, for the real input whose im2col matrix is `rows`.
+        """Compute the operator's output from the im2col matrix `rows` that `unfolded` returned for its real input.
 
-        `constants` are the other inputs.
+        The result equals that of `evaluate`, bit by bit. `constants` are the other inputs.
         """
         raise NotImplementedError
 
 
 class Interpolating:
-    """An operator whose results lie between neighbouring elements of its only input: both can share one scale."""
+    """An operator whose results lie between input elements, such as a resize: both can share one scale."""
 
 
 class Clampable:
@@ -88,22 +99,22 @@ class Clampable:
 
 
 class Paddable:
-    """An operator with a window that may extend beyond its input."""
+    """An operator with a sliding window and zero padding of its own, which can absorb a preceding Pad."""
 
     def padded(self, x: Value, before: Shape, after: Shape) -> Self | None:
-        """Return the operator that adds the zeros around `x` by its own padding; None if it cannot.
+        """Return the operator with additional zero padding around its input x; None if it cannot pad so much.
 
-        `before` and `after` are the numbers of zeros on each axis of `x`.
+        `before` and `after` are the numbers of zeros added on each axis of `x`.
         """
         raise NotImplementedError
 
 
 class Permutable:
-    """An operator that commutes with transpositions."""
+    """An operator that commutes with transpositions, so that layout passes can move a transposition across it."""
 
     @property
     def wants_channels_last(self) -> bool:
-        """Return whether this is the channels-first form of a spatial operator."""
+        """Return whether the operator is channels first and has faster kernels for channels-last tensors."""
         return False
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
@@ -116,12 +127,12 @@ class Permutable:
         raise NotImplementedError
 
     def carried(self, sig: Signature, perm: Permutation) -> Permutation | None:
-        """Return the output's permutation if the inputs are transposed by `perm`; None if there is none."""
+        """Return the permutation of the output if the inputs are transposed by `perm`; None if there is none."""
         return perm
 
 
 class Channelwise:
-    """An operator that computes each channel separately, or sums over all channels with constant weights."""
+    """An operator whose output channels each depend on one input channel, or on all by constant weights."""
 
     def channels(self, sig: Signature) -> Channels | None:
         """Return how output channels depend on input channels; None if they do not separate for these types."""
@@ -132,11 +143,14 @@ class Rowwise:
     """An operator that can compute its output row by row."""
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return how to compute one row of the output; None if that is impossible."""
+        """Return how to compute the next rows of the output from windows of input rows; None if that is impossible."""
         raise NotImplementedError
 
     def by_narrow_rows(self, sig: Signature) -> RowForm | None:
-        """Return how to compute one row from rows without padding columns, if that differs from `by_rows`."""
+        """Return the row form that reads rows without padding columns, because the kernel pads them itself.
+
+        By default it equals `by_rows`.
+        """
         return self.by_rows(sig)
 
 
@@ -144,7 +158,7 @@ class Columnwise:
     """An operator that computes some columns of an image (channels last) from some columns of its first input."""
 
     def some_columns(self, sig: Signature, start: int, stop: int) -> tuple[Operator, int, int] | None:
-        """Return how to compute only the output columns `start` to before `stop`.
+        """Return the operator that computes only the output columns `start` to before `stop`, and the columns it reads.
 
         Returns:
             The operator, the first input column that it reads, and the column behind the last one; None if that is
@@ -153,24 +167,24 @@ class Columnwise:
         raise NotImplementedError
 
 
-class Divisible:
-    """An operator that can be computed in independent tiles other than rows of equal windows."""
+class Partitionable:
+    """An operator whose output can be partitioned into independent shards otherwise than by rows of equal windows."""
 
-    def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-        """Return the possible divisions, in order of preference."""
+    def partitions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
+        """Return the ways to partition the output, the preferred one first; empty if there is none."""
         raise NotImplementedError
 
     def has_channels_alone(self, sig: Signature, inputs: Sequence[Value | None]) -> bool:
-        """Return whether a range of output channels is itself a layer that computes the same values.
+        """Return whether a layer with some of the output channels, and their weights only, computes equal values.
 
-        The layer has the weights and biases (axis 0) of these channels (last axis of the output). This must hold for
-        any number of pixels or rows.
+        The narrower layer has the weights and biases (axis 0) of these channels (last axis of the output). This must
+        hold for any number of pixels or rows.
         """
         return False
 
 
 class Simplifiable:
-    """An operator that may be equal to a value that is cheaper to compute."""
+    """An operator that can sometimes be replaced by a cheaper value, such as a reshape to the same shape."""
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
         """Return a value that equals the only output of `node` and is cheaper to compute; None if there is none."""
@@ -178,13 +192,14 @@ class Simplifiable:
 
 
 class Expressible:
-    """An operator that can be written as one ONNX node."""
+    """An operator that can be exported as one ONNX node."""
 
     prefers_source: ClassVar[bool] = False
-    """Whether exports use the model's own nodes instead, if these name the result."""
+    """Whether an export uses the ONNX nodes of the imported model, if these compute the result, instead of `onnx_form`.
+    """
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """Return ONNX operator, attributes and further constant inputs that compute the same real values.
+        """Return the ONNX operator, its attributes and its further constant inputs, which compute the same real values.
 
         A clamp is left out. Return None if no single ONNX node is equal; exports then use the model's own nodes.
         """
@@ -199,27 +214,30 @@ class Partial:
         raise NotImplementedError
 
     def computed(self, needed: Sequence[bool]) -> Sequence[bool]:
-        """Return which outputs the operator computes at least, if those in `needed` are needed."""
+        """Return, for each output, whether the operator computes it if the outputs marked in `needed` are needed."""
         return needed
 
 
 class Stepwise:
-    """An operator that iterates over time steps and stacks the results of all steps in some outputs."""
+    """An operator that iterates over time steps, such as a loop or an LSTM, and stacks the results of all steps."""
 
     def last_part(self, node: Node, output: Value) -> tuple[int, int] | None:
-        """Return offset (row-major) and size of the last step in `output`, if that part is a state; else None."""
+        """Return the row-major offset and the size, in elements, of the last time step within a stacked `output`.
+
+        Return None if that part does not equal a final state of the operator.
+        """
         raise NotImplementedError
 
     def last_state(self, node: Node, graph: Graph, output: Value) -> Value:
-        """Return the final state that equals the last step of `output`."""
+        """Return the final state that equals the last time step of a stacked `output`; add it if missing."""
         raise NotImplementedError
 
 
 class Widenable:
-    """An operator whose weights may be stored with fewer bits than kernels compute with."""
+    """An operator whose weights may be stored with fewer bits (such as 4) than its kernels compute with."""
 
     def widened_bytes(self, sig: Signature) -> int:
-        """Return the bytes of the weights if they are stored in the wider type of the computation, which is faster.
+        """Return the bytes of the weights if they are stored in the wider type that kernels compute with.
 
         The result is 0 if they must stay narrow.
         """
@@ -250,10 +268,10 @@ class Cell:
         """Return the internal tensors that need quantization parameters (for example the state), by role."""
         raise NotImplementedError
 
-    def abreast(
+    def evaluate_batch(
         self, sig: Signature, samples: Sequence[Sequence[Array]]
     ) -> Iterator[tuple[tuple[Array, ...], Mapping[str, Array]]]:
-        """Yield, for each sample, the results and the internal tensors by role.
+        """Evaluate the cell for several samples, and yield each sample's outputs and its internal tensors by role.
 
         Samples are computed together where that is faster.
         """
@@ -263,13 +281,13 @@ class Cell:
         """Return whether this node can be written as integer nodes."""
         raise NotImplementedError
 
-    def alike(self, node: Node) -> list[Value]:
-        """Return the outputs that must share one scale, since they hold the same state."""
+    def outputs_of_one_scale(self, node: Node) -> list[Value]:
+        """Return the outputs that quantization must give one common scale, because they hold the same state."""
         raise NotImplementedError
 
 
 class Saturating:
-    """An operator that is flat near the ends of its range and so hides errors: accuracy is measured at its input."""
+    """An operator, such as a sigmoid, whose flat ends hide errors: accuracy is measured at its input instead."""
 
     @property
     def saturates(self) -> bool:
@@ -296,7 +314,7 @@ def bias_input(op: Operator) -> int | None:
 
 
 def onnx_form(op: Operator, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-    """Return `Expressible.onnx_form`, or None for operators without the trait."""
+    """Return `Expressible.onnx_form` of an operator, or None for operators without the trait."""
     return op.onnx_form(sig) if isinstance(op, Expressible) else None
 
 
@@ -316,7 +334,7 @@ def carried(op: Operator, sig: Signature, perm: Permutation) -> Permutation | No
 
 
 def row_form(op: Operator, sig: Signature, *, is_narrow: bool = False) -> RowForm | None:
-    """Return `Rowwise.by_rows`, or None for operators without the trait.
+    """Return `Rowwise.by_rows` of an operator (`by_narrow_rows` if `is_narrow`); None without the trait.
 
     With `is_narrow`, the rows have no padding columns.
     """
@@ -325,12 +343,12 @@ def row_form(op: Operator, sig: Signature, *, is_narrow: bool = False) -> RowFor
     return op.by_narrow_rows(sig) if is_narrow else op.by_rows(sig)
 
 
-def divisions(op: Operator, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-    """Return `Divisible.divisions`; for other operators the division by rows, if each output row is independent."""
-    if isinstance(op, Divisible):
-        return op.divisions(sig, inputs)
+def partitions(op: Operator, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
+    """Return `Partitionable.partitions`; without that trait, the partition by rows if output rows are independent."""
+    if isinstance(op, Partitionable):
+        return op.partitions(sig, inputs)
     form = None if op.moves_data else row_form(op, sig)
-    return () if form is None or len(sig.outputs) > 1 else each_for_itself(form, sig)
+    return () if form is None or len(sig.outputs) > 1 else partition_by_rows(form, sig)
 
 
 def _makes_any_rows(form: RowForm, sig: Signature) -> bool:
@@ -341,8 +359,8 @@ def _makes_any_rows(form: RowForm, sig: Signature) -> bool:
         return False
 
 
-def each_for_itself(form: RowForm, sig: Signature) -> Sequence[Division]:
-    """Return the division by rows, if each output row needs only the same rows of the inputs; else an empty tuple."""
+def partition_by_rows(form: RowForm, sig: Signature) -> Sequence[Partition]:
+    """Return the partition by rows if each output row needs only the same rows of the inputs; else an empty tuple."""
     windows = [window for window in form.windows if window is not None]
     if form.finish or not windows or any(w.before or w.goes_on or any(w.sides) or w.span != w.stride for w in windows):
         return ()
@@ -353,23 +371,23 @@ def each_for_itself(form: RowForm, sig: Signature) -> Sequence[Division]:
     if not _makes_any_rows(form, sig):
         return ()
 
-    def portion(start: int, stop: int) -> Portion:
+    def shard(start: int, stop: int) -> Shard:
         reads = tuple(
             None if w is None else run_along(sig.input(i).shape, w.axis, start * w.stride, stop * w.stride)
             for i, w in enumerate(form.windows)
         )
-        makes = run_along(sig.output.shape, form.axis, start * form.rows, stop * form.rows)
-        return Portion(form.op, reads, makes)
+        writes = run_along(sig.output.shape, form.axis, start * form.rows, stop * form.rows)
+        return Shard(form.op, reads, writes)
 
-    return (Division(sig.output.shape[form.axis] // form.rows, portion),)
+    return (Partition(sig.output.shape[form.axis] // form.rows, shard),)
 
 
-def run_along(shape: Shape, axis: int, start: int, stop: int) -> Run:
+def run_along(shape: Shape, axis: int, start: int, stop: int) -> ElementRun:
     """Return the run of a tensor of this shape with the entries `start` to before `stop` along `axis`.
 
     All axes before `axis` must have length 1.
     """
-    return Run(start * math.prod(shape[axis + 1 :]), (*shape[:axis], stop - start, *shape[axis + 1 :]))
+    return ElementRun(start * math.prod(shape[axis + 1 :]), (*shape[:axis], stop - start, *shape[axis + 1 :]))
 
 
 def clamp_of(op: Operator) -> tuple[float, float] | None:
@@ -378,9 +396,10 @@ def clamp_of(op: Operator) -> tuple[float, float] | None:
 
 
 def readers_behind(value: Value, moves: Callable[[Node], bool] = lambda node: node.op.moves_data) -> list[Node]:
-    """Return the nodes that compute with a value, directly or behind nodes that only move data (`moves`).
+    """Return the nodes that compute with a value: its readers, or the readers behind nodes that only move data.
 
-    Each node is listed once, in the order in which a walk along the uses meets it.
+    `moves` tells which nodes only move data. Each node is listed once, in the order in which a walk along the uses
+    meets it.
     """
     visited: dict[Node, None] = {}
     stack = value.users[::-1]

@@ -15,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+"""A numpy array of any element type."""
 Shape = tuple[int, ...]
+"""The lengths of a tensor's axes, the outermost first."""
 
 Bounds = tuple[Array, Array]
 """Least and greatest value that each element of a tensor can have, as two arrays of its shape and type."""
@@ -145,7 +147,7 @@ class QuantParams:
 
 
 class Layout(Enum):
-    """The axis of a tensor that holds the channels: the second one, the last one, or none that is known."""
+    """Position of the channel axis of a tensor: the second axis (NCHW), the last (NHWC), or unknown ("")."""
 
     NONE = ""
     CHANNELS_FIRST = "NCHW"
@@ -171,12 +173,12 @@ class TensorType:
 
     @property
     def count(self) -> int:
-        """Return the number of elements."""
+        """Return the number of elements of the tensor."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Return the size in bytes, without padding."""
+        """Return the size of the tensor in bytes, without padding."""
         return self.count * self.dtype.nbytes
 
     @property
@@ -204,7 +206,7 @@ class TensorType:
 
 
 def required(inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
-    """Return the types of inputs, all of which must be present."""
+    """Return the types of inputs; raise ModelError if one of the inputs is absent."""
     types = tuple(tensor_type for tensor_type in inputs if tensor_type is not None)
     assert len(types) == len(inputs)
     return types

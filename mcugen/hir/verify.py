@@ -11,7 +11,8 @@ from mcugen.core.errors import ModelError, VerificationError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.types import Layout, TensorType
 
-Facts = tuple[object, ...]
+NodeState = tuple[object, ...]
+"""The objects on which the verification of a node depends: operator, operands, types and constants."""
 
 
 class Verifier:
@@ -22,8 +23,8 @@ class Verifier:
     """
 
     def __init__(self) -> None:
-        self._sound: dict[Node, Facts] = {}
-        self._ends: Facts = ()
+        self._sound: dict[Node, NodeState] = {}
+        self._ends: NodeState = ()
         self._bodies: dict[Graph, Verifier] = {}
 
     def check(self, graph: Graph) -> None:
@@ -54,19 +55,19 @@ def verify_graph(graph: Graph) -> None:
     Verifier().check(graph)
 
 
-def _facts(node: Node) -> Facts:
+def _facts(node: Node) -> NodeState:
     """Return all objects that the checks of a node read."""
     values = [v for v in chain(node.inputs, node.outputs) if v is not None]
     named = chain.from_iterable((v.name, v.type, v.data, len(v.uses)) for v in values)
     return (node.op, node.inputs, node.outputs, *named)
 
 
-def _ends(graph: Graph) -> Facts:
+def _ends(graph: Graph) -> NodeState:
     """Return the graph's inputs and outputs with names, types and numbers of uses."""
     return tuple(chain.from_iterable((v, v.name, v.type, len(v.uses)) for v in chain(graph.inputs, graph.outputs)))
 
 
-def _same(before: Facts | None, now: Facts) -> bool:
+def _same(before: NodeState | None, now: NodeState) -> bool:
     """Return whether both tuples hold identical objects. Arrays and types are compared by identity."""
     return (
         before is not None

@@ -8,31 +8,32 @@ from dataclasses import fields
 
 from mcugen.hir.operator import Operator
 
-Fields = Mapping[str, object]
+AttributeValues = Mapping[str, object]
+"""Values of an operator's attributes, by name."""
 
 
-class Words:
-    """A map from mnemonics of the textual IR to operators.
+class MnemonicTable:
+    """The names (mnemonics) of operators in dumps, with the operator class that each one stands for.
 
     If two operators share a mnemonic, the second one has the name of its class instead.
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[type[Operator], Fields]] = {}
+        self._known: dict[str, tuple[type[Operator], AttributeValues]] = {}
         for family in _subclasses(Operator):
             self._known[family.__name__] = family, {}
             for word, implied in family.spelled().items():
                 self._known.setdefault(word, (family, implied))
 
-    def of(self, op: Operator) -> tuple[str, Fields]:
+    def of(self, op: Operator) -> tuple[str, AttributeValues]:
         """Return the mnemonic of an operator, and the attribute values that the mnemonic implies."""
         family, implied = self._known.get(op.name, (None, {}))
         if family is type(op) and all(getattr(op, key) == value for key, value in implied.items()):
             return op.name, implied
         return type(op).__name__, {}
 
-    def made(self, word: str, attributes: Fields) -> Operator | None:
-        """Return the operator with this mnemonic and these attributes; None if one of them is unknown."""
+    def made(self, word: str, attributes: AttributeValues) -> Operator | None:
+        """Return a new operator for a mnemonic and attribute values from a dump; None if one of them is unknown."""
         family, implied = self._known.get(word, (None, {}))
         if family is None or not attributes.keys() <= {f.name for f in fields(family)} - implied.keys():
             return None

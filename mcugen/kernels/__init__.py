@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of weighted layers by family: what each needs, how it packs the weights, and its instruction."""
+"""Kernels of weighted layers by family: what each kernel requires, how it packs the weights, and the call it emits."""
 
 from __future__ import annotations
 

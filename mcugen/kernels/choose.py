@@ -23,13 +23,13 @@ from mcugen.kernels.common.library import library_kernels, lower_without_choice,
 from mcugen.kernels.common.loop_options import FloatLoops
 from mcugen.kernels.common.weighted_layers import half_weights
 from mcugen.kernels.cost import CostTable, estimate_unmeasured_instructions
-from mcugen.lir.kernel import HALVES, SHORT_LOOPS, SPENDING, Kernel
+from mcugen.lir.kernel import FLOAT16_WEIGHTS, MEMORY_FOR_SPEED, SHORT_LOOPS, Kernel
 from mcugen.lir.lower import lower
 from mcugen.lir.program import Access, Buffer, Control, Instr, Program
 from mcugen.lir.spec import own_kernels
 from mcugen.lir.trial import Trial, trial
 from mcugen.memory.order import reorder
-from mcugen.memory.regions import Lives, freedom, joined_regions
+from mcugen.memory.regions import LiveRanges, freedom, joined_regions
 from mcugen.memory.spans import bytes_at
 
 RANK_OFFSET_BYTES = (32768, 0)
@@ -95,7 +95,7 @@ class Limits:
         return self.excess(cost), max(cost.instructions - self.instructions, 0.0)
 
     def discount_ram(self, offer: Sequence[Candidate]) -> list[Candidate]:
-        """Return candidates of a node outside of bodies, with a RAM of 0 if they need at most `ram_in_use` bytes."""
+        """Return candidates of a node outside of bodies, with RAM set to 0 if they need at most `ram_in_use` bytes."""
         return [replace(c, ram=0) if c.ram <= self.ram_in_use else c for c in offer]
 
 
@@ -106,7 +106,7 @@ class Candidate:
     kernel: Kernel
     """The kernel."""
     instructions: float
-    """Estimated instructions, plus `waits` stall cycles where the cost model knows them; cycles if `is_measured`."""
+    """Estimated instructions, plus `load_stalls` where the cost model knows them; measured cycles if `is_measured`."""
     flash: Mapping[int, int]
     """Bytes of constants and functions by content number: equal constants and functions of equal text have the same
     number and are stored once."""
@@ -114,7 +114,7 @@ class Candidate:
     """Bytes alive while the node runs: live values of other nodes, inputs, outputs and scratch."""
     stalls: float = 0.0
     """Stall cycles beyond `instructions` that the kernel declares for the core (Kernel.stalls)."""
-    waits: float = 0.0
+    load_stalls: float = 0.0
     """Part of `instructions` that are stall cycles, on loads of constants or by the fitted cycles of the core."""
     is_measured: bool = False
     """Whether `instructions` are cycles that were measured on the device."""
@@ -171,11 +171,11 @@ totals."""
 
 
 Rank = Callable[[Cost], tuple[float, ...]]
-"""A sort key of a plan's cost: the plan with the lower key is better."""
+"""Function that returns the sort key of a plan's cost: the plan with the lower key is better."""
 
 
 class KernelChoice:
-    """The choice of a kernel for each node of a graph.
+    """The search for the best kernel of each node of a graph, by estimated cost.
 
     The costs of kernels are estimated once, for all limits that `within` is called with.
 
@@ -333,8 +333,8 @@ def _by_cycles(node: Node, offer: list[Candidate], costs: CostTable, times: int)
 
 def _taking(candidate: Candidate, more: float) -> Candidate:
     """Return the candidate with additional stall cycles among its instructions."""
-    instructions, waits = candidate.instructions + more, candidate.waits + more
-    return replace(candidate, instructions=instructions, waits=waits, stalls=0.0)
+    instructions, load_stalls = candidate.instructions + more, candidate.load_stalls + more
+    return replace(candidate, instructions=instructions, load_stalls=load_stalls, stalls=0.0)
 
 
 def _compared(
@@ -464,8 +464,9 @@ def fitting_kernels(
 ) -> list[Kernel]:
     """Return mcugen's own kernels that fit a node, in order of preference.
 
-    Kernels that use more memory to save time (Kernel.spends) are returned only under the tuning flag SPENDING, or if
-    `requested` names them. Under the flag HALVES, only kernels with float16 weights are returned if any fits.
+    Kernels that use more memory to save time (Kernel.spends) are returned only under the tuning flag MEMORY_FOR_SPEED,
+    or if `requested` names them. Under the flag FLOAT16_WEIGHTS, only kernels with float16 weights are returned if any
+    fits.
 
     Args:
         node: The node.
@@ -474,8 +475,8 @@ def fitting_kernels(
         requested: Names of kernels that are returned even if they spend memory.
     """
     kernels = [k for k in own_kernels(node.op) if k.emit and k.fits(node, features)]
-    kernels = [k for k in kernels if not k.spends or SPENDING in features or k.name in requested]
-    if HALVES in features:
+    kernels = [k for k in kernels if not k.spends or MEMORY_FOR_SPEED in features or k.name in requested]
+    if FLOAT16_WEIGHTS in features:
         kernels = [k for k in kernels if half_weights in k.when] or kernels
     return [k for k in kernels if k.any_size] or kernels if any_size else kernels
 
@@ -509,7 +510,7 @@ def _require(requested: Collection[str], known: set[str]) -> None:
 
 @dataclass(frozen=True)
 class LiveMemory:
-    """RAM in use while an instruction runs, without its scratch memory."""
+    """RAM in use while one instruction runs, without the instruction's scratch memory."""
 
     nbytes: int
     """Bytes of live buffers, as if no output overlapped an input."""
@@ -529,17 +530,17 @@ def live_memory_by_node(program: Program) -> dict[str, LiveMemory]:
     This is the RAM at the instruction of the node that needs most.
     """
     scratch = {o.buffer for i in program.instrs for o in i.operands if o.access is Access.SCRATCH}
-    lives = Lives(program, 0)
+    live_ranges = LiveRanges(program, 0)
     places = {
         b: (number, at, len(region.members) == 1)
-        for number, region in enumerate(joined_regions(lives, True))
+        for number, region in enumerate(joined_regions(live_ranges, True))
         for b, at in region.members.items()
         if b not in scratch
     }
     spans = {b: (number, at, at + b.nbytes) for b, (number, at, _) in places.items()}
-    live_bytes = bytes_at(spans, lives.ranges, len(program.instrs))
+    live_bytes = bytes_at(spans, live_ranges.ranges, len(program.instrs))
     ending: dict[int, set[Buffer]] = defaultdict(set)
-    for buffer, (_, last) in lives.ranges.items():
+    for buffer, (_, last) in live_ranges.ranges.items():
         ending[last].add(buffer)
     free = [
         all(places[o.buffer][2] for o in instr.operands if o.access is Access.OUT and o.buffer in places)
@@ -592,8 +593,8 @@ def _candidate(
     measured = costs.times.get((node.outputs[0].name, kernel.name))
     if measured is not None:
         return Candidate(kernel, times * measured, flash, ram, is_measured=True)
-    waits, stalls = times * costs.waits(program), times * costs.stalls(node, kernel)
-    return Candidate(kernel, times * costs.time(node, kernel) + waits, flash, ram, stalls, waits)
+    load_stalls, stalls = times * costs.load_stalls(program), times * costs.stalls(node, kernel)
+    return Candidate(kernel, times * costs.time(node, kernel) + load_stalls, flash, ram, stalls, load_stalls)
 
 
 def _saved_in_place(instrs: Sequence[Instr], ending: Collection[Buffer]) -> int:
@@ -691,7 +692,7 @@ def _search(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, fi
     `balanced` takes stall cycles into account only if the plan becomes clearly better, because estimates of stalls err.
     """
     best = _best(offers, goal, limits, fixed_cost)
-    if goal == "balanced" and any(c.waits for offer in offers for c in offer):
+    if goal == "balanced" and any(c.load_stalls for offer in offers for c in offer):
         plain = _balanced(offers, limits, fixed_cost)
         return best if _is_clearly_better(_Plan(best, fixed_cost), _Plan(plain, fixed_cost), limits) else plain
     if goal != "speed":
@@ -709,7 +710,9 @@ def _balanced(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost:
 
 
 def _without_waits(offers: Sequence[Sequence[Candidate]]) -> list[list[Candidate]]:
-    return [[replace(c, instructions=c.instructions - c.waits, waits=0.0) for c in offer] for offer in offers]
+    return [
+        [replace(c, instructions=c.instructions - c.load_stalls, load_stalls=0.0) for c in offer] for offer in offers
+    ]
 
 
 def _where_faster(fast: Sequence[Candidate], other: Sequence[Candidate]) -> list[Candidate]:

@@ -15,7 +15,7 @@ from typing import Any
 from mcugen.core.resources import resource_dir
 from mcugen.hir.graph import Node
 from mcugen.hir.traits import Windowed
-from mcugen.kernels.common.loop_options import FloatLoops, sums_apart
+from mcugen.kernels.common.loop_options import FloatLoops, separate_sums_per_pair
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import DECODE_WEIGHTS, Program
 from mcugen.memory.loop_tuning import SLOW_FMA
@@ -33,7 +33,7 @@ on."""
 
 
 def work(node: Node, kernel: Kernel) -> tuple[int, ...]:
-    """Count the work of a node by a kernel, one number for each of TERMS.
+    """Count the work of a node by a kernel: one number for each of TERMS, which cost coefficients are multiplied with.
 
     Inputs of windowed operators count as often as they are read.
     """
@@ -57,7 +57,7 @@ class KernelCost:
     cycles: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
     """Cycles per unit of each of TERMS, by core and variant, on memory without stalls."""
     shared: int = 0
-    """Bytes of the helpers that all functions of the kernel share."""
+    """Bytes of the static helper functions that all C functions of the kernel share."""
 
 
 FMA_STALLS = 2
@@ -100,43 +100,47 @@ def estimate_unmeasured_instructions(node: Node, features: frozenset[str]) -> fl
     )
 
 
-def no_waits(program: Program) -> float:
-    """Return 0 stall cycles, as if memory that holds constants were as fast as the CPU."""
+def no_load_stalls(program: Program) -> float:
+    """Return 0 stall cycles for any program, as for memory that is as fast as the CPU."""
     del program
     return 0.0
 
 
 @dataclass(frozen=True)
 class CostTable:
-    """The cost model of one CPU."""
+    """The cost model of one CPU: measured and fitted costs of its kernels."""
 
     kernels: Mapping[str, KernelCost]
     """Fitted costs by kernel name."""
     cpu: str = ""
     """Name of the CPU, as in board files."""
-    waits: Callable[[Program], float] = no_waits
-    """Returns the stall cycles of a layer, lowered alone, on loads of its constants; they count like instructions."""
+    load_stalls: Callable[[Program], float] = no_load_stalls
+    """Function that returns the stall cycles of a layer's program on loads of its constants.
+
+    They count like instructions.
+    """
 
     core: str = ""
     """Core (such as cortex-m4) whose cycles are used to compare plans by time; "" to compare instructions."""
 
-    sums_apart: float = 0.0
+    separate_sum_fraction: float = 0.0
     """Fraction of float products that kernels with FloatLoops add by separate instructions: 0, 0.5 or 1.
 
     The fits do not include these instructions."""
 
     once: Mapping[str, int] = field(default_factory=dict)
-    """Measured code size, by kernel, of a function that is called once: the compiler inlines it, with all parameters
-    known."""
+    """Measured code size in bytes, by kernel, of a function that is called once: inlined, with all parameters known."""
 
     several: Mapping[str, int] = field(default_factory=dict)
-    """Measured code size, by kernel, of a function that several layers call, for kernels absent from `kernels`."""
+    """Measured code size in bytes, by kernel, of a function that several layers call; for kernels absent from
+    `kernels`.
+    """
 
     soft_floats: int = 0
     """Bytes of the compiler's soft-float functions, which programs with floats call on CPUs without an FPU."""
 
     times: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    """Measured cycles by (layer name, kernel name); these are used in place of fitted costs."""
+    """Cycles that were measured on the device, by (layer name, kernel name); they replace fitted costs."""
 
     def stalls(self, node: Node, kernel: Kernel) -> float:
         """Return the stall cycles of a node that a kernel declares for the core (Kernel.stalls), or 0."""
@@ -150,21 +154,21 @@ class CostTable:
         return _total(per, node, kernel) - (FMA_STALLS - 1) * self._apart(node, kernel)
 
     def instructions(self, node: Node, kernel: Kernel) -> float:
-        """Estimate the instructions of a node by a kernel; as for simple C if the kernel was not measured."""
+        """Estimate the instructions per inference of a node by a kernel; for simple C if it was not measured."""
         fitted = _total(self._per(node, kernel) or UNMEASURED_KERNEL_COST.per[""], node, kernel)
         return fitted + self._apart(node, kernel)
 
     def time(self, node: Node, kernel: Kernel) -> float:
-        """Return the instructions of a node plus the stall cycles of fused multiply-adds (FMA_STALLS each).
+        """Return the instructions of a node, plus FMA_STALLS stall cycles for each fused multiply-add on some cores.
 
         Stall cycles count only under tuning flags that add some products by separate instructions.
         """
-        fused = _products(node, kernel) - self._apart(node, kernel) if self.sums_apart else 0.0
+        fused = _products(node, kernel) - self._apart(node, kernel) if self.separate_sum_fraction else 0.0
         return self.instructions(node, kernel) + FMA_STALLS * fused
 
     def _apart(self, node: Node, kernel: Kernel) -> float:
         """Return the number of products that separate instructions add."""
-        return self.sums_apart * _products(node, kernel) if FloatLoops in kernel.options else 0.0
+        return self.separate_sum_fraction * _products(node, kernel) if FloatLoops in kernel.options else 0.0
 
     def rough_stalls(self, node: Node) -> float:
         """Estimate the stall cycles of float products at a node none of whose kernels was measured.
@@ -174,7 +178,7 @@ class CostTable:
         x = node.inputs[0] if node.inputs else None
         if self.core not in SLOW_FMA or x is None or not x.type.dtype.is_float:
             return 0.0
-        return (FMA_STALLS - self.sums_apart * (FMA_STALLS - 1)) * node.op.macs(node.sig)
+        return (FMA_STALLS - self.separate_sum_fraction * (FMA_STALLS - 1)) * node.op.macs(node.sig)
 
     def decoding(self, weights: int) -> float:
         """Estimate the instructions that decompress `weights` compressed weights of a layer."""
@@ -182,7 +186,7 @@ class CostTable:
         return per[TERMS.index("calls")] + per[TERMS.index("weights")] * weights
 
     def knows(self, node: Node, kernel: Kernel) -> bool:
-        """Return whether the cost of the kernel's variant for this node was measured."""
+        """Return whether the cost of a kernel's variant for this node was measured on the CPU."""
         return self._per(node, kernel) is not None
 
     def _per(self, node: Node, kernel: Kernel) -> tuple[float, ...] | None:
@@ -235,7 +239,7 @@ def _total(per: tuple[float, ...], node: Node, kernel: Kernel) -> float:
 @cache
 def cost_table(cpu: str, features: frozenset[str] = frozenset()) -> CostTable:
     """Return the measured cost table of a CPU, with inner loops that the tuning flags in `features` select."""
-    return replace(_measured(cpu), sums_apart=sums_apart(features) / 2)
+    return replace(_measured(cpu), separate_sum_fraction=separate_sums_per_pair(features) / 2)
 
 
 @cache

@@ -37,17 +37,18 @@ MAX_SIZE_SYMBOLS = 32
 """Largest number of run-time sizes of a model, since each of them is sampled at several values."""
 
 MIN_TRIED_SIZES = (10, 72)
-"""Smallest number of sampled values of each size in the first and in the second attempt, if need be beyond its range.
+"""Smallest number of values at which each run-time size is sampled, in the first and in the second attempt.
 
-A formula needs several examples; one that is rounded in steps needs many.
+Values beyond the size's range are sampled if need be. A formula needs several examples; one that is rounded in steps
+needs many.
 """
 
 _RUN_TIME = ("params", "formulas", "baked", "operands", "inplace", "overlaps")
 _REPORTED = ("name", "reason", "macs", "origin", "note", "op")
 
 
-class Variant(Protocol):
-    """A model whose run-time sizes are fixed to certain values."""
+class SizedModel(Protocol):
+    """A model in which all run-time sizes are fixed to certain values, so that it can be lowered."""
 
     @property
     def shapes(self) -> Mapping[str, Shape]:
@@ -61,12 +62,16 @@ class Variant(Protocol):
         """Return the program, without a memory plan."""
 
 
-Build = Callable[[Sizes], Variant]
-"""A function that builds the model for given sizes."""
+Build = Callable[[Sizes], SizedModel]
+"""Function that returns the model for given run-time sizes."""
 
 
 def merge_sizes(symbols: Sequence[Symbol], build: Build) -> Program:
-    """Return the program for all values of `symbols`, merged from what `build` returns for single values.
+    """Return one program that is valid for all values of `symbols`, merged from programs for single values.
+
+    Args:
+        symbols: The run-time sizes, with their ranges.
+        build: Returns the model for given sizes.
 
     Raises:
         UnsupportedError: The model differs between sizes by more than its shapes; the message names the layer.
@@ -112,7 +117,7 @@ class _Sample:
     shapes: Mapping[str, Shape]
 
 
-def _reference(symbols: Sequence[Symbol], build: Build) -> tuple[Sizes, Variant]:
+def _reference(symbols: Sequence[Symbol], build: Build) -> tuple[Sizes, SizedModel]:
     """Return the sizes that determine the structure: the largest ones; for computed sizes larger ones if possible."""
     highest = {s.name: s.high for s in symbols}
     general = {s.name: max(s.high, MIN_TRIED_SIZES[0]) if s.output else s.high for s in symbols}
@@ -144,7 +149,7 @@ def _points(symbols: Sequence[Symbol], reference: Sizes) -> list[dict[str, int]]
 
 
 def _samples(
-    symbols: Sequence[Symbol], reference: Sizes, merged: Variant, program: Program, build: Build
+    symbols: Sequence[Symbol], reference: Sizes, merged: SizedModel, program: Program, build: Build
 ) -> tuple[list[_Sample], list[tuple[Sizes, Mapping[str, Shape]]]]:
     """Return the programs to merge, the reference's first, and the shapes of degenerate sizes.
 
@@ -179,7 +184,7 @@ def _samples(
     return samples, degenerate
 
 
-def _built(build: Build, point: Sizes) -> Variant:
+def _built(build: Build, point: Sizes) -> SizedModel:
     try:
         return build(point)
     except McugenError as error:

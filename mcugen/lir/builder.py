@@ -68,16 +68,16 @@ class Builder:
         return chosen if chosen is not None and chosen.library else None
 
     def lower(self, kernels: Sequence[Kernel], node: Node) -> None:
-        """Emit the instruction of the selected kernel."""
+        """Select a kernel for a node, and append its instructions."""
         self.emit_kernel(self.select(kernels, node), node)
 
     def emit_kernel(self, kernel: Kernel, node: Node) -> None:
-        """Emit the instructions of a kernel."""
+        """Append the instructions by which a kernel computes a node."""
         for call in kernel.emitted(node, self):
             self.call(node, call)
 
     def buffer(self, value: Value) -> Buffer:
-        """Return the buffer of a value."""
+        """Return the buffer of a value; it is created on first use."""
         if value not in self._buffers:
             if value.data is not None:
                 self._buffers[value] = self.const(value.name, value.data)
@@ -86,7 +86,7 @@ class Builder:
         return self._buffers[value]
 
     def operands(self, node: Node, *inputs: str, outputs: Sequence[str] = ("y",)) -> dict[str, Buffer]:
-        """Return the buffers of a node's operands by role: `inputs` and `outputs` name the roles in order.
+        """Return the buffers of a node's operands by role; `inputs` and `outputs` name the roles in order.
 
         Absent inputs are left out.
         """
@@ -98,15 +98,15 @@ class Builder:
         return self._buffers.get(value)
 
     def alias(self, value: Value, of: Value) -> None:
-        """Give `value` the buffer of `of`: the same bytes with another shape."""
+        """Make `value` share the buffer of another value `of`: the same bytes with another shape."""
         self._buffers[value] = self.buffer(of)
 
     def bind(self, value: Value, buffer: Buffer) -> None:
-        """Give `value` the buffer `buffer`."""
+        """Use an existing buffer as the buffer of `value`."""
         self._buffers[value] = buffer
 
     def forget(self, values: Iterable[Value]) -> None:
-        """Drop the buffers of values, which get new ones when their nodes are lowered again."""
+        """Forget the buffers of values, so that they get new ones when their nodes are lowered again."""
         for value in values:
             self._buffers.pop(value, None)
 
@@ -126,7 +126,7 @@ class Builder:
         return self._shared[key]
 
     def growing_const(self, name: str, data: Array) -> Buffer:
-        """Return a one-dimensional constant in flash that other constants may extend.
+        """Return a buffer for a one-dimensional constant in flash; shorter constants may share its beginning.
 
         If one such constant is a prefix of another, both are stored once.
         """

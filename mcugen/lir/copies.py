@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two kernels that copy elements: `move`, which memory planning may eliminate, and `copy`."""
+"""The two kernels that copy elements: `move`, which vanishes if source and target get one address, and `copy`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Offsets(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class CopyWalk(ByAxis):
-    """Sizes and strides of the loops around the elements or contiguous runs that are copied, the innermost last."""
+    """Sizes and strides of the loops around the elements or runs that a copy moves, the innermost last."""
 
     d: Annotated[Mapping[str, int], "trips of this loop"]
     x_s: Annotated[Mapping[str, int], "elements of x from trip to trip; 0: the same again"]

@@ -11,7 +11,7 @@ from mcugen.lir.state import copy_of
 
 
 def lend_buffers(program: Program) -> None:
-    """Put inputs and outputs in the caller's memory (Space.GIVEN and Space.TAKEN), in place.
+    """Make the inputs and outputs of a program lie in the caller's buffers (Space.GIVEN and Space.TAKEN), in place.
 
     A streamed input, which has no memory, stays as it is. An output that is also an input, a state, a constant or
     another output is copied at the end. Moves of a whole input or to a whole output are removed, so that layers read

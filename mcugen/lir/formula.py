@@ -14,14 +14,14 @@ from itertools import combinations, product
 import numpy as np
 
 Sizes = Mapping[str, int]
-"""The value of each symbol by name."""
+"""The value of each run-time size, by the name of its symbol."""
 Number = int | float
-"""A number in a program that may depend on sizes."""
+"""A numeric parameter of a program, which may depend on run-time sizes."""
 
 
 @dataclass(frozen=True)
 class Atom:
-    """The integer (size of `symbol` + add) // divide."""
+    """The factor (size of `symbol` + add) // divide of a formula, an integer."""
 
     symbol: str
     add: int = 0
@@ -33,7 +33,7 @@ class Atom:
 
 
 Monomial = tuple[Atom, ...]
-"""A product of atoms; the empty product is 1."""
+"""A product of atoms in a formula; the empty product is 1."""
 
 
 def _product(atoms: Monomial, sizes: Sizes) -> int:
@@ -42,7 +42,7 @@ def _product(atoms: Monomial, sizes: Sizes) -> int:
 
 @dataclass(frozen=True)
 class Polynomial:
-    """An integer: the sum of products of atoms, each times an integer coefficient."""
+    """A formula with an integer value: the sum of products of atoms, each times an integer coefficient."""
 
     terms: tuple[tuple[int, Monomial], ...]
 
@@ -55,7 +55,7 @@ class Polynomial:
         return sum(abs(factor) * abs(_product(atoms, sizes)) for factor, atoms in self.terms)
 
     def renamed(self, prefix: str) -> Polynomial:
-        """Return the polynomial with `prefix` before the names of its symbols."""
+        """Return the polynomial with `prefix` put before the names of all its symbols."""
         return Polynomial(
             tuple((f, tuple(Atom(prefix + a.symbol, a.add, a.divide) for a in atoms)) for f, atoms in self.terms)
         )
@@ -63,7 +63,7 @@ class Polynomial:
 
 @dataclass(frozen=True)
 class Quotient:
-    """The real number numerator / denominator, of the numerator's type (float or Double)."""
+    """A formula with a real value: numerator / denominator, of the numerator's type (float or Double)."""
 
     numerator: float
     denominator: Polynomial
@@ -76,7 +76,7 @@ class Quotient:
 
 @dataclass(frozen=True)
 class ValueTable:
-    """A table of values: one for each size of `symbol` from `low` on."""
+    """A formula as a table: the value for each size of `symbol` from `low` on."""
 
     symbol: str
     low: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program as a pipeline over frames: one core computes the first part, another core the second part.
+"""Division of a program into a pipeline of two cores: one computes the first part, the other one the second part.
 
 The first part works on a frame while the second part works on the previous frame. The parts share no memory; moves
 between them (the hand-over) copy the buffers that the second part needs.
@@ -47,7 +47,7 @@ def update_states_early(program: Program) -> None:
 
 
 def crossing(program: Program, at: int) -> list[Buffer]:
-    """Return the arena buffers that cross a cut: the part after it reads them, the part before it has them."""
+    """Return the arena buffers that a cut before instruction `at` divides: written before it, and read after it."""
     available = {e.buffer for e in program.inputs} | _buffers(program.instrs[:at])
     read = _buffers(program.instrs[at:])
     return [b for b in program.buffers if b.planned and b in available and b in read]

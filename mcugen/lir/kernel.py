@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 
 
 UPDATABLE = "updatable"
-"""Tuning flag: no code may depend on weights. Kernels that pack weights by their values lack it."""
+"""Tuning flag: weights may be replaced later, so no code may depend on their values.
 
-HALVES = "float16-weights"
+Kernels that pack weights by their values exclude this flag (Kernel.lacks).
+"""
+
+FLOAT16_WEIGHTS = "float16-weights"
 """Tuning flag: weights that float16 represents are stored as float16 by all layers that have kernels for it."""
 
 PAIRED_LOADS = "paired-loads"
@@ -44,7 +47,7 @@ HALF_SEPARATE_SUMS = "half-separate-sums"
 SHORT_LOOPS = "short-loops"
 """Tuning flag: unroll long loops only a few times, to save code."""
 
-SPENDING = "spending"
+MEMORY_FOR_SPEED = "spending"
 """Tuning flag: allow kernels that take more flash or scratch memory to save time (Kernel.spends).
 
 Without the flag, such kernels are used only if the user names them.
@@ -55,16 +58,18 @@ CHECKED = "checked-indices"
 
 
 @dataclass(frozen=True)
-class Declared:
-    """A member of a parameter struct or an option of a template, as its Params or Options class declares it."""
+class DeclaredMember:
+    """A member of a kernel's parameter struct, or a template option, as its Params or Options class declares it."""
 
     name: str
     kind: type
-    """Its type: int (int32_t in C), Wide (int64_t), float or Double; object if each value brings its own type."""
+    """Type of the member: int (int32_t in C), Wide (int64_t), float or Double; object if the type varies by layer."""
     meaning: str
     """Description with the unit."""
     many: bool = False
-    """Whether the value maps the names of several members, which begin with `name`, to numbers."""
+    """Whether the declaration stands for several members, whose names begin with `name` (a mapping of names to
+    numbers).
+    """
     is_trained: bool = False
     """Whether the value follows from scales, zero points or weights, so that training the model again changes it."""
 
@@ -82,12 +87,12 @@ class Params:
     """Whether assembly reads the members by their offsets in the struct, and no C code by their names."""
 
     @classmethod
-    def declared(cls) -> tuple[Declared, ...]:
-        """Return the members in order."""
+    def declared(cls) -> tuple[DeclaredMember, ...]:
+        """Return the declarations of the group's members, in the order of the C struct."""
         return _members(cls)  # type: ignore[arg-type]  # classes can be hashed
 
     def values(self) -> dict[str, Param]:
-        """Return the members of this variant, each in its C type.
+        """Return the values of the members that this layer has, by name, each in its C type.
 
         Raises:
             VerificationError: An int needs more than 32 bits; whether it fits must not depend on a layer's values.
@@ -110,12 +115,12 @@ class Options:
     """
 
     @classmethod
-    def declared(cls) -> tuple[Declared, ...]:
-        """Return the options in order."""
+    def declared(cls) -> tuple[DeclaredMember, ...]:
+        """Return the declarations of the options, in order."""
         return _members(cls)  # type: ignore[arg-type]  # classes can be hashed
 
     def values(self) -> dict[str, object]:
-        """Return the options by name."""
+        """Return the values of this layer's options, by name."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
@@ -124,10 +129,13 @@ class ExpressionParams(Params):
 
 
 class ByAxis(Params):
-    """A group of members by axis: d0, x_s0, d1, x_s1; members without a number come first."""
+    """A group of members with one value per axis, whose names end with the axis number: d0, x_s0, d1, x_s1.
+
+    Members without a number come first.
+    """
 
     def values(self) -> dict[str, Param]:
-        """Return the members by the axis numbers at the ends of their names, and within an axis as declared."""
+        """Return the members sorted by the axis numbers at the ends of their names, and within an axis as declared."""
         return dict(sorted(super().values().items(), key=lambda member: _axis(member[0])))
 
 
@@ -137,7 +145,7 @@ def _axis(name: str) -> int:
 
 
 Real = Annotated[float, "real"]
-"""Type of a member that is float or Double, as the kernel computes (mcugen.lir.program.real_param)."""
+"""Type of a member that is float or Double in C, as the kernel computes (mcugen.lir.program.real_param)."""
 
 Trained = Annotated[int, "trained"]
 """Type of an int member that follows from scales, zero points or weights, as all float and Wide members do."""
@@ -152,12 +160,12 @@ def _requirement(condition: Callable[[Any], bool]) -> str:
 
 
 @cache
-def _members(cls: type) -> tuple[Declared, ...]:
+def _members(cls: type) -> tuple[DeclaredMember, ...]:
     hints = get_type_hints(cls, include_extras=True)
     return tuple(_member(f.name.rstrip("_"), hints[f.name]) for f in fields(cls))
 
 
-def _member(name: str, hint: Any) -> Declared:
+def _member(name: str, hint: Any) -> DeclaredMember:
     assert get_origin(hint) is Annotated, f"{name} needs a meaning: Annotated[…, meaning]"
     *marks, meaning = hint.__metadata__
     hint = hint.__origin__
@@ -170,7 +178,7 @@ def _member(name: str, hint: Any) -> Declared:
     if get_origin(hint) is Annotated:
         marks, hint = list(hint.__metadata__), hint.__origin__
     kind = object if "real" in marks or hint not in (int, Wide, float, Double) else hint
-    return Declared(name, kind, meaning, many, kind is not int or "trained" in marks)
+    return DeclaredMember(name, kind, meaning, many, kind is not int or "trained" in marks)
 
 
 def _convert(name: str, kind: type, value: Any) -> Param:
@@ -183,7 +191,7 @@ def _convert(name: str, kind: type, value: Any) -> Param:
 
 @dataclass(frozen=True)
 class Role:
-    """The declaration of an operand of a kernel.
+    """The declaration of one operand of a kernel, which is a parameter of its C function.
 
     Attributes:
         name: Name of the C parameter; with `several`, the beginning of the names x0, x1, …
@@ -254,7 +262,7 @@ class Kernel:
         code: Bytes of the function if they depend on the layer, as in unrolled code.
         any_size: Whether the parameters are polynomials of the sizes, so that sizes may be known at run time only.
         spends: Whether the kernel takes more flash and scratch memory to save time, which is refused where memory is
-            scarce (SPENDING).
+            scarce (MEMORY_FOR_SPEED).
         loads: Loads of a word of constants while each element of the word serves one product. It is 0.25 if a load
             serves four results, 4 if each product loads a byte, and 0 if weights stay in registers.
         products: Multiplications for each multiply-accumulate of the layer.
@@ -313,25 +321,25 @@ class Kernel:
         return all(holds(layer) for holds in self.when)
 
     def emitted(self, node: Node, builder: Builder) -> list[Call]:
-        """Return the kernel's instructions for a node, usually one."""
+        """Return the calls by which the kernel computes a node, usually one."""
         assert self.emit is not None, f"{self.name} has no way to be emitted"
         calls = self.emit(spec_of(node), Site(builder, node, self))
         return calls if isinstance(calls, list) else [calls]
 
     def extra_of(self, node: Node) -> int:
-        """Return the additional cost term of a node; 0 if there is none."""
+        """Return the kernel's additional work count (`extra`) for a node, a cost term; 0 if there is none."""
         return self.extra(spec_of(node)) if self.extra else 0
 
     def way_of(self, node: Node) -> str:
-        """Return the name of the variant that the kernel uses for a node; "" if it has only one."""
+        """Return the name of the kernel's cost variant (`way`) for a node; "" if the kernel has only one."""
         return self.way(spec_of(node)) if self.way else ""
 
     def slowdown_of(self, node: Node) -> float:
-        """Return the factor by which a node takes more instructions than the kernel's cost terms give."""
+        """Return the factor by which a node takes more instructions than the kernel's measured cost terms predict."""
         return self.slowdown(spec_of(node)) if self.slowdown else 1.0
 
     def code_of(self, node: Node) -> int | None:
-        """Return the bytes of the kernel's function for a node; None if they do not depend on the layer."""
+        """Return the size in bytes of the kernel's C function for a node; None if it does not depend on the layer."""
         return self.code(spec_of(node)) if self.code else None
 
     @property
@@ -341,7 +349,7 @@ class Kernel:
         library = [self.library] * bool(self.library)
         return "; ".join([*library, *sorted(self.needs), *conditions]) or "portable C"
 
-    def member(self, name: str) -> Declared | None:
+    def member(self, name: str) -> DeclaredMember | None:
         """Return the declaration of a member of the struct, or None.
 
         A declaration of several members has the names that begin with its own, unless another declaration has a
@@ -369,26 +377,29 @@ class Kernel:
         return declared_role
 
     def place(self, name: str) -> int:
-        """Return the position of an operand. Adjacent roles of several operands may be interleaved: x0, t1, x2."""
+        """Return the position of an operand in the C function's parameter list.
+
+        Adjacent roles of several operands may be interleaved: x0, t1, x2.
+        """
         at = self.operands.index(self.role(name))
         while at and self.operands[at].several and self.operands[at - 1].several:
             at -= 1
         return at
 
     @property
-    def named_members(self) -> tuple[Declared, ...]:
+    def named_members(self) -> tuple[DeclaredMember, ...]:
         """Return the struct members except those that assembly reads by their offsets."""
         by_place = {m.name for group in self.params if group.by_place for m in group.declared()}
         return tuple(member for member in self.members if member.name not in by_place)
 
     @property
-    def members(self) -> tuple[Declared, ...]:
+    def members(self) -> tuple[DeclaredMember, ...]:
         """Return the members of the parameter struct, in order."""
         return tuple(m for group in self.params for m in group.declared() if m.name not in self.without)
 
 
 def no_rounds(instr: Instr) -> int:
-    """Return 0, as `Kernel.rounds` of kernels in which data decide branches, but not the iterations of loops."""
+    """Return 0: the value of `Kernel.rounds` for kernels in which data decide branches, but no number of iterations."""
     return 0
 
 
@@ -461,7 +472,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Site:
-    """The context in which a kernel emits a node's instructions: the node's buffers, and new buffers named after it."""
+    """The place where a kernel's instructions are emitted: the program's builder, the node, and its buffers."""
 
     builder: Builder
     node: Node
@@ -482,7 +493,7 @@ class Site:
         return self.builder.buffer(self.node.input(index))
 
     def output(self, index: int) -> Buffer:
-        """Return the buffer of an output."""
+        """Return the buffer of output number `index`."""
         return self.builder.buffer(self.node.outputs[index])
 
     def const(self, name: str, data: Array) -> Buffer:

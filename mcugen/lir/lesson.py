@@ -17,7 +17,7 @@ STOP_KERNEL = Kernel(
     what="where a call ends that goes no further",
     operands=(reads("x", "the loss, which must be a finite number", optional=True),),
 )
-"""Kernel at which a call of a trainable model may end (STOP)."""
+"""Declaration of the pseudo-kernel STOP, at which a call of a trainable model may end; it computes nothing."""
 
 
 def training_port_names(graph: Graph) -> set[str]:
@@ -30,7 +30,7 @@ def training_port_names(graph: Graph) -> set[str]:
 
 
 def phases(graph: Graph, lesson: Lesson) -> list[list[Node]]:
-    """Return the nodes of each phase in order: inference, the loss, and the update."""
+    """Return the nodes of each phase of a trainable model in order: inference, the loss, and the update of weights."""
     results = dict(zip(graph.output_names, graph.outputs, strict=True))
     runs = [value for name, value in results.items() if name != lesson.loss and name not in lesson.states]
     scheduled: set[Node] = set()
@@ -48,7 +48,7 @@ def phases(graph: Graph, lesson: Lesson) -> list[list[Node]]:
 
 
 def stops(program: Program, ports: LessonPorts) -> Iterator[Instr]:
-    """Yield the two instructions at which a call may end: after inference, and after the loss."""
+    """Yield the two STOP instructions, at which a training call may end: after inference, and after the loss."""
     for phase, operands in enumerate([(), (Operand("x", Access.IN, ports.loss.buffer),)]):
         name = f"{program.name}.stop{phase}"
         yield Instr(STOP, name, operands, {"phase": phase}, op=STOP, origin=(name,), declaration=STOP_KERNEL)

@@ -15,7 +15,7 @@ from mcugen.lir.external import lend_buffers
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.lesson import lesson_inputs, lesson_ports, phases, stops, training_port_names
 from mcugen.lir.program import Program, Space
-from mcugen.lir.state import Move, keep_state
+from mcugen.lir.state import StateUpdate, keep_state
 
 
 @runtime_checkable
@@ -37,7 +37,7 @@ def lower(
     *,
     widens: bool = False,
 ) -> Program:
-    """Return the program that computes `graph` on a CPU with `features`; its memory is not planned yet.
+    """Lower a graph: return the program that computes it on a CPU with `features`; its memory is not planned yet.
 
     Args:
         graph: Graph to lower.
@@ -45,8 +45,8 @@ def lower(
         states: Outputs mapped to the inputs that they become in the next call.
         optimize: The user's goal.
         choices: Kernels of nodes for which several fit.
-        remarks: Additional reasons for choices.
         any_size: Whether programs for different sizes must differ in parameters only.
+        remarks: Additional reasons for choices.
         widens: Whether to store weights of few bits in the type of the computation.
     """
     states = states or {}
@@ -61,7 +61,7 @@ def lower(
     of_input = {e.name: e for e in program.states}
     for name, value in zip(graph.output_names, graph.outputs, strict=True):
         if name in states:
-            moves.append(Move(of_input[states[name]], builder.buffer(value)))
+            moves.append(StateUpdate(of_input[states[name]], builder.buffer(value)))
         elif name not in apart:
             program.outputs.append(builder.endpoint(name, value, Space.OUTPUT))
     keep_state(program, moves)

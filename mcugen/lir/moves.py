@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from mcugen.lir.program import Buffer
 
-Move = tuple[Buffer, Buffer]
-"""A copy: source and target."""
+BufferCopy = tuple[Buffer, Buffer]
+"""A copy between two buffers: source and target."""
 
 
-def order_moves(moves: Sequence[Move], spare: Callable[[Buffer], Buffer]) -> Iterator[Move]:
-    """Yield moves in an order in which no copy overwrites what a later one reads.
+def order_moves(moves: Sequence[BufferCopy], spare: Callable[[Buffer], Buffer]) -> Iterator[BufferCopy]:
+    """Yield copies in an order in which none overwrites a buffer that a later one reads.
 
     A cycle needs one more copy: the old value of one target is first copied to `spare(target)`.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Overlap of an output with an input that is still being read while the output is written."""
+"""Overlap in memory of an output with an input that is still being read while the output is written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def min_lead_bytes(steps: Iterable[tuple[int, int]]) -> int:
-    """Return the smallest number of bytes by which an output must begin before an input that it may overlap.
+    """Return the `lead` of an Overlap: the fewest bytes by which an output must begin before an input it overlaps.
 
     The kernel goes forward through both. The overlap is safe if no write reaches a byte that is read later: output +
     written <= input + unread. A negative result means that the output may begin within the input.
@@ -20,5 +20,8 @@ def min_lead_bytes(steps: Iterable[tuple[int, int]]) -> int:
 
 
 def extent(into: int, out: int, lead: int) -> int:
-    """Return the fewest bytes that an input of `into` and an output of `out` bytes take with this Overlap.lead."""
+    """Return the fewest bytes that an input and an output take together if they overlap with this `lead`.
+
+    `into` and `out` are the bytes of input and output.
+    """
     return min(into + out, max(out, into + lead) if lead > 0 else max(into, out))

@@ -22,14 +22,14 @@ ALIGNMENT = 16
 
 
 WORD = 4
-"""Alignment in bytes of a part of another buffer, unless its elements are larger.
+"""Alignment in bytes of parts of buffers, such as the tensors of a region, unless their elements are larger.
 
 No load or store of a kernel needs more: LDM, LDRD and vector loads need words, C needs the size of the type.
 """
 
 
 STATE_MARK_BYTES = 4
-"""Bytes of the mark after the states in the caller's struct, which shows that NAME_reset was called."""
+"""Size in bytes of the mark behind the states in the caller's struct, which shows that NAME_reset was called."""
 
 
 def aligned(nbytes: int) -> int:
@@ -62,7 +62,7 @@ class Space(Enum):
 
 
 class Access(Enum):
-    """The use of an operand by an instruction: read (IN), written (OUT), both (INOUT), or working memory (SCRATCH)."""
+    """Use of an operand by an instruction: read (IN), written (OUT), both (INOUT), or working memory (SCRATCH)."""
 
     IN = "in"
     OUT = "out"
@@ -71,7 +71,7 @@ class Access(Enum):
 
     @cached_property
     def reads(self) -> bool:
-        """Return whether the access reads the earlier contents."""
+        """Return whether the instruction reads contents that the buffer had before."""
         return self in (Access.IN, Access.INOUT)
 
 
@@ -110,7 +110,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Lanes:
-    """Some channels of each pixel of a buffer: of every `pitch` elements, `count` elements from index `first` on."""
+    """The channels of each pixel that an instruction uses: of every `pitch` elements, `count` from index `first` on."""
 
     first: int
     count: int
@@ -119,9 +119,9 @@ class Lanes:
 
 @dataclass(frozen=True)
 class Gathered:
-    """Access pattern that reads some channels of each pixel of an image.
+    """Access pattern of an instruction that reads some channels of each pixel of an image, for the stall model.
 
-    `pitch` is the distance of two pixels, `taken` what is read of each pixel, both in bytes.
+    `pitch` is the distance of two pixels, `taken` the size of the part that is read of each pixel, both in bytes.
     """
 
     pitch: int
@@ -176,7 +176,7 @@ class Control(Enum):
 
 
 MOVE = "move"
-"""Name of the kernel that copies `nbytes` bytes of buffer `x` to `y`; no code if both get the same address.
+"""Name of the kernel that copies `nbytes` bytes of buffer `x` to `y`; no code is needed if both get one address.
 
 The parameters `x_at` and `y_at` are the byte offsets in both buffers, 0 by default. The first move to `y` begins the
 live range of `y` (Access.OUT); the other parts of `y` are undefined then.
@@ -189,10 +189,13 @@ STAGE_WEIGHTS = "stage_weights"
 """Name of the kernel that copies a layer's constants `x` to buffer `y` in a faster memory."""
 
 BEGIN_WEIGHTS = "begin_weights"
-"""Name of the kernel that begins such a copy by DMA; only END_WEIGHTS may use `y` until the copy is done."""
+"""Name of the kernel that begins a DMA copy of a layer's constants `x` to buffer `y` in a faster memory.
+
+Only END_WEIGHTS may use `y` until the copy is done.
+"""
 
 END_WEIGHTS = "end_weights"
-"""Name of the kernel that waits until the copy to `y` is done; copies end in the order in which they began."""
+"""Name of the kernel that waits until the DMA copy to `y` is done; copies end in the order in which they began."""
 
 TRANSFER_KERNELS = (READ_WEIGHTS, STAGE_WEIGHTS, BEGIN_WEIGHTS, END_WEIGHTS)
 """Kernels that copy or read a layer's constants and compute nothing."""
@@ -234,7 +237,7 @@ Param = int | float
 
 
 def param_dtype(value: Param) -> DType:
-    """Return the type of a parameter in C: float, double, int32_t or, if needed, int64_t or uint64_t."""
+    """Return the C type of a parameter's value: float, double, int32_t or, if needed, int64_t or uint64_t."""
     if isinstance(value, float):
         return DType.FLOAT64 if isinstance(value, Double) else DType.FLOAT32
     if isinstance(value, Wide):
@@ -314,9 +317,11 @@ class Instr:
     control: Control = Control.NONE
     group: int = 0
     unit: int = 0
-    """Instructions with the same number here, other than 0, stay together in their order."""
+    """Number of a set of instructions that stay adjacent and in order when the program is reordered; 0 for none."""
     stays: bool = False
-    """Whether a move must be executed; otherwise the planner may give source and target one place."""
+    """Whether a move must be executed; otherwise the planner may give source and target one address, so that it
+    vanishes.
+    """
     library: str = ""
     declaration: Kernel | None = None
     """Declaration of the kernel; None for markers."""
@@ -329,7 +334,7 @@ class Instr:
 
     @property
     def moves_nothing(self) -> bool:
-        """Return whether this is a move of bytes onto themselves in the memory plan."""
+        """Return whether this is a move whose source and target have the same address in the memory plan."""
         if self.kernel != MOVE or not self.has_fixed_parts:
             return False
         x, y, distance = self.operand("x").buffer, self.operand("y").buffer, self.distance
@@ -345,12 +350,12 @@ class Instr:
         return not {"x_at", "y_at"} & self.formulas.keys()
 
     def part(self, role: str) -> tuple[int, int]:
-        """Return the byte offset and the number of bytes of what a move reads in `x` or writes in `y` (`role`)."""
+        """Return the byte offset and the size of the part of `x` or `y` (`role`) that a move reads or writes."""
         return int(self.params.get(f"{role}_at", 0)), int(self.params["nbytes"])
 
     @property
     def distance(self) -> int:
-        """Return the distance in bytes from the start of `x` to that of `y` at which a move needs no code."""
+        """Return the distance in bytes from the start of `x` to the start of `y` at which a move needs no code."""
         return self.part("x")[0] - self.part("y")[0]
 
     @property
@@ -417,6 +422,7 @@ class LessonPorts:
     learning: str
     """Description of how training changes the states."""
     first: Mapping[str, Buffer]
+    """Constants with the initial values of states, by the name of the state."""
     layers: tuple[str, ...]
 
     @property
@@ -485,7 +491,7 @@ class Program:
     lesson: LessonPorts | None = None
     """Endpoints of training, for a trainable model."""
     handover: range | None = None
-    """Indices of the instructions that move data from the first to the second part of a pipeline (mcugen.lir.frames).
+    """Indices of the moves between the two parts of a pipeline over frames (mcugen.lir.frames); None without pipeline.
 
     One core runs the first part for a frame while another core runs the second part for the previous frame.
     """
@@ -536,7 +542,7 @@ class Program:
         return sum(map(aligned, sizes))
 
     def layers(self) -> list[range]:
-        """Return the instructions of each layer: usually one.
+        """Return the indices of the instructions of each layer; most layers have one instruction.
 
         A group is one layer. Eliminated moves belong to no layer, and a stop belongs to the layer before it.
         """
@@ -562,7 +568,7 @@ class Program:
         return next((i for i in instrs if i.control is not Control.NONE), computing)
 
     def completing(self, layer: range) -> Instr:
-        """Return the instruction that computes a layer's result: the one that joins tiles, else the layer's head."""
+        """Return the instruction that completes a layer's result: the one that joins tiles, else the layer's head."""
         head, last = self.head(layer), self.instrs[layer[-1]]
         is_joined = last.group and head.name != last.name and Control.NONE is head.control is last.control
         return last if is_joined and not self.is_side(layer) else head
@@ -595,7 +601,10 @@ class Program:
         return blocks
 
     def wholes(self) -> list[range]:
-        """Return ranges of all instructions in order: one for each outermost block and each instruction outside."""
+        """Return ranges of instruction indices that cover the program, one for each outermost block.
+
+        Each instruction outside of blocks has its own range.
+        """
         begun, wholes, depth = 0, list[range](), 0
         for index, instr in enumerate(self.instrs):
             depth += (instr.control not in (Control.NONE, Control.ELSE)) - 2 * (instr.control is Control.END)
@@ -651,7 +660,7 @@ class Program:
                 yield start, next(i for i in range(start, end) if self.instrs[i].control is Control.ELSE), end
 
     def of_second_core(self) -> list[Instr]:
-        """Return what a second core computes: its sides of forks, or its part of a pipeline over frames."""
+        """Return the instructions that the second core runs: its sides of forks, or its part of a frame pipeline."""
         if self.handover is not None:
             return self.instrs[self.handover.stop :]
         return [instr for _, middle, end in self.forks() for instr in self.instrs[middle + 1 : end]]

@@ -21,7 +21,7 @@ A specification refers to types and constants, but never to nodes or values, whi
 
 
 class HasKernels:
-    """A trait of operators that several kernels can compute; see mcugen.hir.traits.
+    """Trait of operators that several kernels can compute, one of which is chosen (mcugen.kernels.choose).
 
     Kernels that call libraries are registered by the operator's name (mcugen.kernels.families).
     """

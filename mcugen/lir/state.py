@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State that outlives a call: outputs of one call that are inputs of the next, kept in the caller's struct."""
+"""State between calls: outputs of one call that are inputs of the next one, kept in the caller's struct."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from mcugen.lir.program import Access, Buffer, Endpoint, Instr, Operand, Program
 
 
 @dataclass(frozen=True)
-class Move:
+class StateUpdate:
     """An update of a state: at the end of a call, the state `target` gets the value of `source`."""
 
     target: Endpoint
     source: Buffer
 
 
-def keep_state(program: Program, moves: Sequence[Move]) -> None:
+def keep_state(program: Program, moves: Sequence[StateUpdate]) -> None:
     """Append the updates of states to a program, in place, with the effect of simultaneous updates.
 
     If nothing reads the old value any more, the new value is computed directly in the state's memory. Layers that two
@@ -60,7 +60,7 @@ def _arena_buffer(program: Program, like: Buffer, name: str) -> Buffer:
 
 
 def copy_of(source: Buffer, target: Buffer, name: str, op: str = "state") -> Instr:
-    """Return the instruction, called `name`, that copies a whole buffer."""
+    """Return an instruction called `name` that copies a whole buffer to another one of equal size."""
     return Instr(
         COPY_KERNEL.name,
         name,

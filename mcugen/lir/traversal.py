@@ -39,13 +39,19 @@ class Traversal:
 
     @staticmethod
     def runs(reads: Array, length: int) -> Traversal:
-        """Return the traversal of steps that each write `length` elements; `reads` is the first input of each step."""
+        """Return the traversal of steps that each write `length` adjacent elements.
+
+        `reads` is the index of the first input element of each step.
+        """
         reads = np.asarray(reads).reshape(-1)
         return Traversal(reads, (np.arange(len(reads)) + 1) * length)
 
     @staticmethod
     def rereading(reads: Array, length: int) -> Traversal:
-        """Return the traversal of `runs` whose steps must not overwrite their own inputs."""
+        """Return the traversal of `runs` for steps that still read their inputs while they write outputs.
+
+        The outputs of a step must not overwrite the step's own inputs then.
+        """
         once = Traversal.runs(reads, length)
         return Traversal(np.repeat(once.reads, 2), np.repeat(once.writes, 2))
 
@@ -62,8 +68,8 @@ class Traversal:
         return Traversal(first.reshape(-1), (pixel + ends_in_pixel).reshape(-1))
 
 
-def nested(*axes: Array) -> Array:
-    """Return all sums of one entry of each axis, last axis fastest: the read positions of nested loops."""
+def nested_positions(*axes: Array) -> Array:
+    """Return the positions that nested loops visit: all sums of one entry of each axis, the last axis fastest."""
     total: Array = np.zeros(1, np.int64)
     for axis in axes:
         total = (total[:, None] + np.asarray(axis, np.int64)).reshape(-1)
@@ -92,7 +98,11 @@ def overlap(x: TensorType, y: TensorType, *orders: Traversal, out: str = "y", in
 
 
 def collapse(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
-    """Merge dimensions over which all operands are traversed alike.
+    """Merge adjacent dimensions that all operands traverse with one common stride pattern, to save loops.
+
+    Args:
+        shape: Sizes of the dimensions, outermost first.
+        operands: Strides of each operand, in elements.
 
     Returns:
         The remaining sizes, outermost first (at least one), and each operand's strides in elements (0 where broadcast).

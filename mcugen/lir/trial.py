@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lowering of a single layer with a kernel, to evaluate the kernel; results are cached."""
+"""Lowering of a single layer with one kernel, to evaluate the kernel's RAM, flash and code; results are cached."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ MAX_CACHED_TRIALS = 500
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A program of one layer; `inputs` are the buffers of the layer's inputs, None for inputs that it does not read."""
+    """The program of a single layer that is lowered with one kernel.
+
+    `inputs` are the buffers of the layer's inputs, None for inputs that it does not read.
+    """
 
     program: Program
     inputs: tuple[Buffer | None, ...]
 
     @staticmethod
     def of(node: Node, builder: Builder) -> Trial:
-        """Return the trial that a builder has emitted for a node."""
+        """Return the trial of the program that a builder has emitted for a single node."""
         return Trial(builder.program, tuple(None if value is None else builder.placed(value) for value in node.inputs))
 
     @cached_property

@@ -57,18 +57,18 @@ END_WEIGHTS_KERNEL = Kernel(
 
 
 @dataclass(frozen=True)
-class Staged:
+class StagedConstant:
     """A constant that is copied to the arena before the layer that reads it runs."""
 
     constant: Buffer
     beside: int | None = None
-    """Index of the instruction before which a copy begins that runs in parallel with other layers.
+    """Index of the instruction before which a DMA copy begins, which runs while other layers compute.
 
-    It is the first instruction of one of `Program.wholes`. None for a copy that is made just before the reader.
+    It is the first instruction of one of `Program.wholes`. None for a copy that the CPU makes just before the reader.
     """
 
 
-def with_staged_weights(program: Program, staged: Mapping[int, Sequence[Staged]]) -> Program:
+def with_staged_weights(program: Program, staged: Mapping[int, Sequence[StagedConstant]]) -> Program:
     """Return a copy of a program that copies constants to buffers of their own before they are read.
 
     Both programs share buffers but no instructions, so that only the program whose memory was planned last can be run.
@@ -111,17 +111,17 @@ def with_staged_weights(program: Program, staged: Mapping[int, Sequence[Staged]]
     return staged_program
 
 
-def _in_order(copies: Sequence[Staged]) -> list[Staged]:
+def _in_order(copies: Sequence[StagedConstant]) -> list[StagedConstant]:
     """Return copies that begin together, longest last: a controller with one copy at a time finishes with it."""
     return sorted(copies, key=lambda each: 0 if each.beside is None else each.constant.nbytes)
 
 
 @dataclass(frozen=True)
-class Decoded:
-    """A constant that is stored compressed.
+class CompressedForm:
+    """The compressed form of a constant.
 
     Attributes:
-        stored: The constants of the compressed form.
+        stored: The constants that hold the compressed data.
         call: Returns the call that decompresses them to a buffer.
     """
 
@@ -129,11 +129,11 @@ class Decoded:
     call: Callable[[Buffer], Call]
 
     def saved_bytes(self, constant: Buffer) -> int:
-        """Return the bytes that the compressed form saves of a constant."""
+        """Return the bytes of flash that the compressed form saves, compared with the plain `constant`."""
         return constant.nbytes - sum(buffer.nbytes for buffer in self.stored)
 
 
-def with_decoded_weights(program: Program, decoded: Mapping[Buffer, Decoded]) -> Program:
+def with_decoded_weights(program: Program, decoded: Mapping[Buffer, CompressedForm]) -> Program:
     """Return a copy of a program that decompresses constants to buffers just before the instruction that reads them.
 
     No block and no output may read these constants. Both programs share buffers but no instructions, as with
@@ -190,7 +190,7 @@ def max_read_bytes(program: Program) -> int:
 
 
 def is_read(buffer: Buffer) -> bool:
-    """Return whether a buffer holds constants that can be read from a file."""
+    """Return whether a buffer holds a constant that can be moved to a file of weights and read from there."""
     return buffer.space is Space.CONST and buffer.data is not None and buffer.count > 0
 
 

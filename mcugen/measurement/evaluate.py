@@ -95,7 +95,7 @@ def on_helper(compiled: CompiledModel) -> tuple[Bundle, Board] | None:
     Return None if the board has no such core.
     """
     draft = compiled.draft
-    board = compiled.board.seen_by_helper(draft.placement.arenas[0])
+    board = compiled.board.seen_by_second_core(draft.placement.arenas[0])
     if board is None:
         return None
     return render(draft._replace(placement=in_second_core_image(draft.placement, draft.program, board))), board

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mcugen.codegen.draft import Plausible
+from mcugen.codegen.draft import PlausibleRanges
 from mcugen.core.errors import UsageError
 from mcugen.core.options import SAMPLES
 from mcugen.driver.compiled import CompiledModel
@@ -48,7 +48,7 @@ def with_plausibility(compiled: CompiledModel, samples: Sequence[Mapping[str, Ar
     origin = "those of samples, an eighth wider at both ends" if SAMPLES in requested else "as they were told"
     reals = [PlausibleRange(name, *_real(outputs[name], ends)) for name, ends in ranges.items()]
     report = replace(compiled.report, plausible=tuple(reals))
-    form = replace(draft.form, plausible=Plausible(ranges, origin))
+    form = replace(draft.form, plausible=PlausibleRanges(ranges, origin))
     draft = draft._replace(form=form, report=report.to_json())
     return replace(compiled, report=report, draft=draft)
 

@@ -28,7 +28,7 @@ CONFLICT_MISS_RATE = 1 / 64
 
 @dataclass(frozen=True)
 class BufferReads:
-    """The reads of a buffer by an instruction, which may run several times."""
+    """The reads of one arena buffer by one instruction, as the stall model sees them."""
 
     buffer: Buffer
     times: int
@@ -38,12 +38,12 @@ class BufferReads:
     reloaded_bytes: int
     """Bytes among `nbytes` that each run loads a second time."""
     before: tuple[int, int] | None
-    """Reuse distances: bytes used since the last use of the buffer's first byte, and of its last byte.
+    """Reuse distances in bytes: data used since the last use of the buffer's first byte, and of its last byte.
 
     None if only the caller has written the buffer.
     """
     advances: bool
-    """Whether each run reads other bytes of the buffer."""
+    """Whether each run of the instruction reads other bytes of the buffer than the run before."""
     gathers: Gathered | None
     """Access pattern of an instruction that reads the image channel by channel; None for other instructions."""
     result_bytes: int
@@ -51,7 +51,7 @@ class BufferReads:
     scratch_bytes: int
     """Bytes of the instruction's scratch memory."""
     cyclic_bytes: int
-    """Bytes that the instruction reads cyclically, if the buffer is among them; else 0."""
+    """Bytes that the instruction reads in a cycle again and again, if the buffer is among them; else 0."""
 
     def cycles(self, board: Board, memory: Memory) -> float:
         """Return the stall cycles of these reads in one inference if the buffer lies in `memory`.
@@ -111,7 +111,7 @@ def _lines(board: Board, memory: Memory, cache: Cache, nbytes: int) -> float:
     return line_cycles * nbytes / cache.line
 
 
-def readings_of(program: Program) -> Iterator[BufferReads]:
+def arena_reads(program: Program) -> Iterator[BufferReads]:
     """Yield the reads of each arena buffer by each instruction, in the order of the program."""
     used, last = 0, dict[Buffer, tuple[int, int]]()
     held = {
@@ -186,15 +186,15 @@ def _union(instr: Instr, operands: Sequence[Operand]) -> int:
 
 
 def share_bytes(a: Buffer, b: Buffer) -> bool:
-    """Return whether two buffers overlap in the memory plan; False if one of them has no address yet."""
+    """Return whether two buffers share bytes in the memory plan; False if one of them has no address yet."""
     if a.offset is None or b.offset is None or a.area != b.area:
         return False
     return a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes
 
 
-def waits_for_arena(program: Program, board: Board, memory: Memory) -> dict[Buffer, float]:
-    """Return, for each arena buffer, the stall cycles of one inference if the buffer lies in `memory`."""
+def arena_stall_cycles(program: Program, board: Board, memory: Memory) -> dict[Buffer, float]:
+    """Return the stall cycles on reads of each arena buffer in one inference, as if the buffer lay in `memory`."""
     stall_cycles = dict.fromkeys((b for b in program.buffers if b.planned), 0.0)
-    for reading in readings_of(program):
+    for reading in arena_reads(program):
         stall_cycles[reading.buffer] += reading.cycles(board, memory)
     return stall_cycles

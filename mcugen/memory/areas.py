@@ -12,14 +12,15 @@ import numpy.typing as npt
 from mcugen.core.board import Board, Memory
 from mcugen.core.packages import optional_package
 from mcugen.lir.program import Buffer, Program, aligned
-from mcugen.memory.activation_stalls import share_bytes, waits_for_arena
+from mcugen.memory.activation_stalls import arena_stall_cycles, share_bytes
 from mcugen.memory.exact import deterministic_solver
 from mcugen.memory.plan import Planned, plan_memory
 from mcugen.memory.traffic import traffic
 from mcugen.memory.verify_plan import verify_plan
 
 MAX_AREA_RETRIES = 16
-"""Largest number of retries with less space for areas whose plans came out too large."""
+"""Largest number of repetitions of the assignment of buffers to areas, each with less room, if plans exceed the room.
+"""
 
 _CYCLE_PARTS = 16
 """Parts of a cycle."""
@@ -68,21 +69,21 @@ def split_arena(program: Program, board: Board, room: Mapping[Memory, int]) -> t
     return None
 
 
-def waits_of(program: Program, board: Board, arenas: Sequence[Memory]) -> float:
-    """Return the stall cycles of one inference on the arena's buffers.
+def split_arena_stall_cycles(program: Program, board: Board, arenas: Sequence[Memory]) -> float:
+    """Return the stall cycles of one inference on arena buffers, with each area of the arena in a given memory.
 
     Args:
         program: A planned program.
         board: The board.
         arenas: The memory of each area of the arena.
     """
-    waits_by_memory = [waits_for_arena(program, board, memory) for memory in arenas]
+    waits_by_memory = [arena_stall_cycles(program, board, memory) for memory in arenas]
     return sum(waits_by_memory[buffer.area][buffer] for buffer in program.buffers if buffer.planned)
 
 
 def _prices(program: Program, board: Board, memories: Sequence[Memory]) -> dict[Buffer, list[int]]:
     """Return the cost of each buffer in each memory: stall cycles, plus a tie-breaking term for its accesses."""
-    waits, accesses = [waits_for_arena(program, board, memory) for memory in memories], traffic(program)
+    waits, accesses = [arena_stall_cycles(program, board, memory) for memory in memories], traffic(program)
     tie_limit = max(accesses.values(), default=0) * max(memory.speed for memory in memories) + 1
     return {
         b: [

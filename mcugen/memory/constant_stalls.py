@@ -16,7 +16,7 @@ COPY_CYCLES_PER_BYTE = 1.0
 
 @dataclass(frozen=True)
 class ConstantReads:
-    """The reads of one constant by an instruction, which may run several times."""
+    """The reads of one constant by one instruction, as the stall model sees them."""
 
     instr: Instr
     """The instruction that reads the constant."""
@@ -27,14 +27,17 @@ class ConstantReads:
     runs: int
     """Number of times that the instruction runs in one inference."""
     passes: float
-    """Number of times that one run reads the whole constant."""
+    """Number of times that one run of the instruction reads the whole constant."""
     between: int
-    """Bytes of all constants that `whole` reads, which pass through the cache between two runs of the instruction."""
+    """Reuse distance in bytes: all constants that `whole` reads, which pass through the cache between two runs."""
     cold: float
-    """Share of the constant that no cache keeps from one call of the model to the next."""
+    """Share (0 to 1) of the constant that is in no cache when the model is called again."""
 
-    def waits(self, board: Board, memory: Memory) -> float | None:
-        """Return the stall cycles on the constants if they lie in `memory`; None if the board has no timing."""
+    def stall_cycles(self, board: Board, memory: Memory) -> float | None:
+        """Return the stall cycles of one inference on these reads if the constant lies in `memory`.
+
+        Return None if the board has no timing of the memory.
+        """
         nbytes, first = self.buffer.nbytes, board.reading(memory, self.buffer.nbytes)
         if first is None:
             return None
@@ -53,9 +56,9 @@ class ConstantReads:
             fast: The memory of the copy.
             hidden: For a copy by DMA, the share of its time that overlaps with computation; None for a copy by the CPU.
         """
-        waits, once = self.waits(board, slow), board.reading(slow, self.buffer.nbytes)
+        stall_cycles, once = self.stall_cycles(board, slow), board.reading(slow, self.buffer.nbytes)
         fast_waits = board.reading_again(fast, self.buffer.nbytes)
-        if waits is None or once is None or fast_waits is None:
+        if stall_cycles is None or once is None or fast_waits is None:
             return 0.0
         reading = self.cold * once
         copy = (
@@ -63,11 +66,11 @@ class ConstantReads:
             if hidden is None
             else BEGIN_COPY + (1 - hidden) * reading
         )
-        return waits - copy - self.runs * self.passes * fast_waits
+        return stall_cycles - copy - self.runs * self.passes * fast_waits
 
 
-def constants_of(program: Program, board: Board, memory: Memory) -> Iterator[ConstantReads]:
-    """Yield the reads of each constant by each instruction, in order, as if all constants lay in `memory`."""
+def constant_reads(program: Program, board: Board, memory: Memory) -> Iterator[ConstantReads]:
+    """Yield the reads of each constant by each instruction, in program order, as if all constants lay in `memory`."""
     runs, cold = {id(instr): times for instr, times in runs_of(program)}, _cold(program, board, memory)
     for whole in program.wholes():
         reading = [(i, b) for i in (program.instrs[index] for index in whole) for b in _constants(i)]
@@ -105,23 +108,23 @@ def _readings(instr: Instr, board: Board, memory: Memory) -> float:
     return max((sweeps_in_pass if is_cached else loads_in_pass)(instr) * passes_of(instr), 1.0)
 
 
-def waits_for_constants(program: Program, board: Board, slow: Memory, fast: Memory | None = None) -> float:
+def constant_stall_cycles(program: Program, board: Board, slow: Memory, fast: Memory | None = None) -> float:
     """Return the stall cycles of one inference on constants that lie in memory `slow`; unknown stalls count as 0.
 
     With a `fast` memory, each constant for which a copy saves cycles is assumed to be copied there before its use.
     """
     total = 0.0
-    for constant in constants_of(program, board, slow):
+    for constant in constant_reads(program, board, slow):
         saved = constant.saved_by_copy(board, slow, fast) if fast else 0.0
-        total += (constant.waits(board, slow) or 0.0) - max(saved, 0.0)
+        total += (constant.stall_cycles(board, slow) or 0.0) - max(saved, 0.0)
     return total
 
 
 def saved_by_copies(program: Program, board: Board, slow: Memory, fast: Memory) -> dict[Buffer, float]:
-    """Return the cycles per inference that each constant saves if it lies in `fast` instead of `slow`; 0 if unknown."""
+    """Return the cycles per inference that each constant saves in `fast` instead of `slow` memory; 0 if unknown."""
     saved = dict.fromkeys((b for b in program.buffers if b.space is Space.CONST), 0.0)
-    for constant in constants_of(program, board, slow):
-        waits, less = constant.waits(board, slow), constant.waits(board, fast)
-        if waits is not None and less is not None:
-            saved[constant.buffer] += waits - less
+    for constant in constant_reads(program, board, slow):
+        stall_cycles, less = constant.stall_cycles(board, slow), constant.stall_cycles(board, fast)
+        if stall_cycles is not None and less is not None:
+            saved[constant.buffer] += stall_cycles - less
     return saved

@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 Interval = tuple[int, int]
-"""First and last distance of a range, both included."""
+"""First and last value, both included, of a range of forbidden distances."""
 
 PLACEMENT_SOLVER_TIME = 1.0
-"""Effort limit of the CP-SAT solver in its deterministic time: some seconds, with the same result on every computer."""
+"""Effort limit of the CP-SAT solver for one placement, in units of its deterministic time (some seconds).
+
+The deterministic time gives the same result on every computer.
+"""
 
 FULL_EFFORT_PAIRS = 200
 """Number of constrained pairs up to which the solver gets its full effort; with more, the effort shrinks in proportion.
@@ -40,7 +43,7 @@ MAX_EXAMINED_WITHOUT_SOLVER = 2_000_000
 
 @dataclass(frozen=True)
 class Problem:
-    """A placement problem: intervals to place, and the distances that their starts must not have.
+    """A placement problem: intervals to place on a line, and the distances that their starts must not have.
 
     Attributes:
         sizes: Length of each interval.
@@ -207,7 +210,7 @@ def _solve_within(
 
 
 def deterministic_solver(effort: float) -> cp_model.CpSolver:
-    """Return a solver with reproducible results that stops after `effort` units of deterministic time."""
+    """Return a CP-SAT solver with reproducible results that stops after `effort` units of its deterministic time."""
     from ortools.sat.python import cp_model
 
     solver = cp_model.CpSolver()

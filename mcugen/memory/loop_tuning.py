@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choice of tuning flags for a board: the forms of inner loops that its core and memories favor."""
+"""Choice of tuning flags for a board: the variants of inner loops that its core and memories run fastest."""
 
 from __future__ import annotations
 
 from mcugen.core.board import Board, Memory
-from mcugen.lir.kernel import PAIRED_LOADS, SEPARATE_SUMS, SHORT_LOOPS, SPENDING, WORD_WEIGHTS
+from mcugen.lir.kernel import MEMORY_FOR_SPEED, PAIRED_LOADS, SEPARATE_SUMS, SHORT_LOOPS, WORD_WEIGHTS
 
 SLOW_FMA = frozenset({"cortex-m4", "cortex-m33"})
-"""Cores that take 3 cycles for VFMA, but 2 for separate VMUL and VADD (mcugen.simulation.cortex_m)."""
+"""Cores on which a fused multiply-add (VFMA) takes 3 cycles, but separate VMUL and VADD take 2.
+
+Source: mcugen.simulation.cortex_m.
+"""
 
 
 def tuning_flags(board: Board, weights: Memory, goal: str) -> frozenset[str]:
@@ -29,7 +32,7 @@ def tuning_flags(board: Board, weights: Memory, goal: str) -> frozenset[str]:
         PAIRED_LOADS: "dual_issue" in board.features and goal in ("balanced", "speed"),
         SEPARATE_SUMS: board.core in SLOW_FMA and goal == "speed" and keeps_pace,
         SHORT_LOOPS: goal == "flash",
-        SPENDING: goal == "speed",
+        MEMORY_FOR_SPEED: goal == "speed",
         WORD_WEIGHTS: bool(board.wait_cycles(weights, 1)) and board.cache(weights, "data") is None,
     }
     return frozenset(wish for wish, is_rewarded in wishes.items() if is_rewarded)

@@ -23,13 +23,15 @@ MAX_ORDER_SETS = 8_000
 """Approximate number of sets of finished layers to examine; if there are no more, the order found is optimal."""
 
 MAX_BUFFER_VISITS = 1_000_000
-"""Largest number of buffer visits, about ten times that of any shared model; beyond it the order is kept."""
+"""Largest number of buffer visits of the search, about ten times that of any shared model; beyond it, the given order
+stays.
+"""
 
 MIN_BEAM_WIDTH = 16
 """Smallest number of sets of one size that the beam search keeps."""
 
 MAX_KNOWN_ORDERS = 8
-"""Number of cached orders: candidate programs of one model mostly differ in their kernels only."""
+"""Number of orders that are cached for reuse: candidate programs of one model mostly differ in their kernels only."""
 _known_orders: dict[Hashable, Sequence[int]] = {}
 
 

@@ -58,7 +58,7 @@ def address(program: Program, buffer: Buffer) -> int:
 
 
 def largest(buffers: Iterable[Buffer]) -> str:
-    """Return a text that lists the names and bytes of the largest buffers, for an error message."""
+    """Return the names and sizes in bytes of the largest buffers as text, for an error message."""
     ordered = sorted(buffers, key=lambda b: (-b.nbytes, b.name))
     listing = ", ".join(f"'{shorten_name(b.name)}' {b.nbytes:,}" for b in ordered[:NUM_NAMED_BUFFERS])
     return f"{listing} …" if len(ordered) > NUM_NAMED_BUFFERS else listing

@@ -11,7 +11,7 @@ from mcugen.core.board import Board, Memory
 from mcugen.core.errors import DoesNotFitError, UsageError
 from mcugen.core.options import AUTO_PLACE, Places
 from mcugen.lir.program import Buffer, Program, Space, aligned
-from mcugen.memory.areas import split_arena, waits_of
+from mcugen.memory.areas import split_arena, split_arena_stall_cycles
 from mcugen.memory.constant_stalls import saved_by_copies
 from mcugen.memory.knapsack import most_valuable
 from mcugen.memory.peak import busiest, largest, moments
@@ -19,16 +19,16 @@ from mcugen.memory.plan import Planned
 from mcugen.memory.traffic import traffic
 
 NO_PLACES = Places()
-"""Choice of memories of a user who chose none."""
+"""The empty choice of memories, of a user who chose none: the compiler places all data."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The memories that hold a program's data.
+    """The memories of a board that hold a program's data.
 
     Attributes:
         arenas: The memory of each area of the arena.
-        weights: The memory that holds the weights without power.
+        weights: The non-volatile memory that holds the weights.
     """
 
     arenas: tuple[Memory, ...]
@@ -54,7 +54,8 @@ def place(program: Program, board: Board, places: Places = NO_PLACES, *, most_sp
     """Choose the memories of a program's data; if the arena is split over several memories, plan it again.
 
     Data without a user's choice goes to the board's default memory, or to the fastest one that is large enough. If no
-    memory is large enough, or if several memories take less time, buffers spill to slower memories.
+    memory is large enough, or if an arena in several memories is faster, some buffers are moved to slower memories
+    (spilled).
 
     Args:
         program: The planned program.
@@ -231,7 +232,7 @@ def copies_of(program: Program, board: Board, places: Places) -> dict[Buffer, Me
 
 
 def fitting(buffers: Iterable[Buffer], nbytes: int) -> list[Buffer]:
-    """Select buffers in order while they fit in `nbytes` together; skip each one that no longer fits."""
+    """Return the buffers that fit in `nbytes` together, chosen greedily in the given order; larger ones are skipped."""
     chosen = list[Buffer]()
     for buffer in buffers:
         if aligned(buffer.nbytes) <= nbytes:
@@ -241,7 +242,7 @@ def fitting(buffers: Iterable[Buffer], nbytes: int) -> list[Buffer]:
 
 
 def hottest(program: Program) -> list[Buffer]:
-    """Return the constants sorted by reads per byte, most often read first."""
+    """Return the constants of a program in descending order of reads per byte."""
     reads = traffic(program)
     return sorted(_constants(program), key=lambda b: (-reads[b] / b.nbytes, b.name))
 
@@ -307,9 +308,13 @@ def _by_default(
         return used
     if used is None:
         return (whole,)
-    waits, kept, is_too_large = waits_of(program, board, used), Planned.of(program), program.arena_size > most_spilled
+    waits, kept, is_too_large = (
+        split_arena_stall_cycles(program, board, used),
+        Planned.of(program),
+        program.arena_size > most_spilled,
+    )
     before.restore(program)
-    saved = waits_of(program, board, (whole,)) - waits
+    saved = split_arena_stall_cycles(program, board, (whole,)) - waits
     if is_too_large or saved <= MIN_PLACEMENT_GAIN * (program.instructions_estimate or 0):
         return (whole,)
     kept.restore(program)

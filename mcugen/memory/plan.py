@@ -19,7 +19,7 @@ import numpy as np
 from mcugen.lir.frames import join_areas, separate_areas
 from mcugen.lir.program import ALIGNMENT, MOVE, Buffer, Control, Program, aligned
 from mcugen.memory.exact import Interval, Problem, solve
-from mcugen.memory.regions import Freedom, Lives, Region, covered_bytes, freedom, joined_regions
+from mcugen.memory.regions import Freedom, LiveRanges, Region, covered_bytes, freedom, joined_regions
 
 MAX_LIVE_PAIRS = 100_000
 """Largest number of pairs of simultaneously live buffers for the full search; with more, placement is first-fit only.
@@ -51,7 +51,7 @@ def plan_memory(program: Program, target_bytes: int = 0, max_bytes: float = math
 
 @dataclass(frozen=True)
 class Planned:
-    """A saved memory plan of a program, which can be restored after another plan was tried.
+    """A snapshot of a program's memory plan, which can be restored after another plan was tried.
 
     Attributes:
         places: Area and offset (bytes) of each buffer.
@@ -78,20 +78,20 @@ class Planned:
 
 def peak_live_bytes(program: Program) -> int:
     """Return the peak of live bytes in the first area, a lower bound for plans with the same joined moves."""
-    return _Layout(Lives(program, 0), True).peak
+    return _Layout(LiveRanges(program, 0), True).peak
 
 
 def _plan_area(program: Program, area: int, target_bytes: int, max_bytes: float) -> _Plan:
     """Return the best plan that joins what moves connect, or one that does not, if that is smaller."""
-    lives = Lives(program, area)
-    if _meetings(lives) > MAX_LIVE_PAIRS:
-        crowd = _first_fit(lives)
+    live_ranges = LiveRanges(program, area)
+    if _meetings(live_ranges) > MAX_LIVE_PAIRS:
+        crowd = _first_fit(live_ranges)
         crowd.apply()
         return crowd
-    best = _best_plan(_Layout(lives, True), target_bytes, max_bytes)
+    best = _best_plan(_Layout(live_ranges, True), target_bytes, max_bytes)
     copies_pay = not any(instr.control is Control.FORK for instr in program.instrs)  # Copies take one core's time.
     if copies_pay and any(instr.kernel == MOVE for instr in program.instrs):
-        layout_without_sharing = _Layout(lives, False)
+        layout_without_sharing = _Layout(live_ranges, False)
         if layout_without_sharing.peak < best.nbytes:
             best = min(best, _best_plan(layout_without_sharing, target_bytes, max_bytes), key=lambda plan: plan.nbytes)
     best.apply()
@@ -142,16 +142,16 @@ class _Plan:
 class _Layout:
     """The regions of an area, and how far apart they must be."""
 
-    def __init__(self, lives: Lives, joins: bool) -> None:
-        self.lives = lives
-        self.regions = joined_regions(lives, joins)
+    def __init__(self, live_ranges: LiveRanges, joins: bool) -> None:
+        self.live_ranges = live_ranges
+        self.regions = joined_regions(live_ranges, joins)
         self._region_of = {b: (i, at) for i, region in enumerate(self.regions) for b, at in region.members.items()}
         self.problem = Problem([r.nbytes // ALIGNMENT for r in self.regions], self._forbidden())
 
     @cached_property
     def lifetimes(self) -> list[Interval]:
         """Return the first and last moment of each region's members."""
-        ranges = self.lives.ranges
+        ranges = self.live_ranges.ranges
         firsts_and_lasts = [zip(*(ranges[b] for b in region.members), strict=True) for region in self.regions]
         return [(min(firsts), max(lasts)) for firsts, lasts in firsts_and_lasts]
 
@@ -167,7 +167,7 @@ class _Layout:
     @cached_property
     def freedoms(self) -> dict[tuple[Buffer, Buffer], Freedom]:
         """Return how outputs may overlap inputs whose lives end where the outputs' lives begin."""
-        program, ranges = self.lives.program, self.lives.ranges
+        program, ranges = self.live_ranges.program, self.live_ranges.ranges
         wholes = (Control.STREAM, Control.FORK)
         ends = {start: end for start, end in program.blocks() if program.instrs[start].control in wholes}
         freedoms = {}
@@ -192,8 +192,8 @@ class _Layout:
         """Return, for pairs of regions, the forbidden distances of their starts in units of ALIGNMENT."""
         distances: defaultdict[tuple[int, int], list[Interval]] = defaultdict(list)
         alive: list[Buffer] = []
-        for b in sorted(self.lives.ranges, key=lambda b: self.lives.ranges[b][0]):
-            alive = [a for a in alive if self.lives.meet(a, b)]
+        for b in sorted(self.live_ranges.ranges, key=lambda b: self.live_ranges.ranges[b][0]):
+            alive = [a for a in alive if self.live_ranges.meet(a, b)]
             for a in alive:
                 (p, a_at), (q, b_at) = self._region_of[a], self._region_of[b]
                 if p != q:
@@ -226,11 +226,11 @@ class _Layout:
         """Return the lower bound of the area: the most bytes at one instruction that cannot overlap each other."""
         granule = math.gcd(ALIGNMENT, *(r.granule for r in self.regions))
         starting: defaultdict[int, list[Buffer]] = defaultdict(list)
-        for buffer, (first, _) in self.lives.ranges.items():
+        for buffer, (first, _) in self.live_ranges.ranges.items():
             starting[first].append(buffer)
         peak, alive = 0, list[Buffer]()
         for index in sorted(starting):
-            alive = [b for b in alive if self.lives.ranges[b][1] >= index] + starting[index]
+            alive = [b for b in alive if self.live_ranges.ranges[b][1] >= index] + starting[index]
             peak = max(peak, self._min_extent(alive, granule))
         return aligned(peak)
 
@@ -306,20 +306,20 @@ def _greedy(layout: _Layout, order: _Order) -> _Plan:
     return _Plan(layout.regions, [offsets[i] * ALIGNMENT for i in range(len(keys))], layout.peak)
 
 
-def _meetings(lives: Lives) -> int:
+def _meetings(live_ranges: LiveRanges) -> int:
     """Return the number of pairs of buffers that are alive at the same time."""
-    first, last = (np.sort([life[end] for life in lives.ranges.values()]) for end in (0, 1))
-    begun = np.arange(len(lives.ranges))
+    first, last = (np.sort([life[end] for life in live_ranges.ranges.values()]) for end in (0, 1))
+    begun = np.arange(len(live_ranges.ranges))
     return int((begun - np.searchsorted(last, first)).sum())  # Count earlier buffers that are still alive.
 
 
-def _first_fit(lives: Lives) -> _Plan:
+def _first_fit(live_ranges: LiveRanges) -> _Plan:
     """Return the plan that places each buffer, the largest first, at the lowest free offset, without any overlap."""
-    buffers = sorted(lives.ranges, key=lambda b: (-b.nbytes, lives.ranges[b][0]))
+    buffers = sorted(live_ranges.ranges, key=lambda b: (-b.nbytes, live_ranges.ranges[b][0]))
     placed = np.empty((4, 0), np.int64)  # Rows: begin, end, first and last moment.
     offsets = []
     for buffer in buffers:
-        (first, last), size = lives.ranges[buffer], aligned(buffer.nbytes)
+        (first, last), size = live_ranges.ranges[buffer], aligned(buffer.nbytes)
         begins, ends = placed[:2, (placed[2] <= last) & (placed[3] >= first)]
         reached = np.maximum.accumulate(np.concatenate([[0], ends]))
         gaps = np.flatnonzero(np.concatenate([begins, [np.iinfo(np.int64).max]]) - reached >= size)

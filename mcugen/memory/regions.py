@@ -14,7 +14,7 @@ from mcugen.lir.program import ALIGNMENT, MOVE, WORD, Access, Buffer, Control, I
 
 @dataclass(frozen=True)
 class Freedom:
-    """The distances at which an output may overlap an input: bytes from the start of `into` to the start of `out`."""
+    """The allowed distances of an output that overlaps an input, in bytes from the start of `into` to that of `out`."""
 
     at: frozenset[int]
     """Distances in bytes that are allowed, in addition to those up to `up_to`."""
@@ -22,7 +22,7 @@ class Freedom:
     """Distance in bytes up to which all distances are allowed; None if only those in `at` are."""
 
     def allows(self, distance: int) -> bool:
-        """Return whether a distance from input to output, in bytes, is allowed."""
+        """Return whether the output may begin `distance` bytes behind the start of the input."""
         return distance in self.at or (self.up_to is not None and distance <= self.up_to)
 
     def max_shared_bytes(self, out: int, into: int, granule: int = ALIGNMENT) -> int:
@@ -34,7 +34,10 @@ class Freedom:
 
 
 def freedom(instr: Instr, out: Buffer, into: Buffer) -> Freedom | None:
-    """Return how an instruction's output may overlap an input that nothing reads later; None if it may not."""
+    """Return the distances at which an instruction's output may overlap its input after the input's last use.
+
+    Return None if they must not overlap.
+    """
     pairs = [(o.role, i.role) for o in instr.operands if o.buffer is out for i in instr.operands if i.buffer is into]
     if len(pairs) != 1:
         return None
@@ -59,7 +62,7 @@ class BufferUse:
     high: int
 
 
-class Lives:
+class LiveRanges:
     """The live ranges of all buffers in one area of the arena, and the instructions that use them."""
 
     def __init__(self, program: Program, area: int) -> None:
@@ -95,17 +98,19 @@ class Lives:
         return [use for use in uses[start:stop] if use.low < high and low < use.high]
 
     def writers(self, buffer: Buffer) -> list[int]:
-        """Return the indices of the instructions that write a buffer; −1 for the caller."""
+        """Return the indices of the instructions that write a buffer; −1 stands for the caller."""
         return [use.index for use in self._uses[buffer] if use.writes]
 
     def meet(self, a: Buffer, b: Buffer) -> bool:
-        """Return whether both buffers are alive at some instruction."""
+        """Return whether the live ranges of two buffers have an instruction in common."""
         (first, last), (begin, end) = self.ranges[a], self.ranges[b]
         return first <= end and begin <= last
 
     @cached_property
     def blocks(self) -> list[tuple[int, ...]]:
-        """Return, for each instruction, the markers that begin the blocks around it.
+        """Return, for each instruction, the indices of the markers that begin its enclosing blocks.
+
+        The outermost block comes first.
 
         For the second side of a branch these include the marker between the sides.
         """
@@ -118,14 +123,14 @@ class Lives:
         return around
 
     def is_certain(self, index: int, after: int) -> bool:
-        """Return whether instruction `index` runs whenever the earlier instruction `after` has run."""
+        """Return whether instruction `index` always runs if the earlier instruction `after` has run."""
         around = self.blocks[index]
         return not around if after < 0 else self.blocks[after][: len(around)] == around
 
 
 @dataclass(eq=False)
 class Region:
-    """Buffers with their offsets in bytes from the beginning of the region."""
+    """Buffers that are placed together at fixed distances, with their offsets in bytes from the region's start."""
 
     members: dict[Buffer, int]
 
@@ -136,14 +141,14 @@ class Region:
 
     @property
     def granule(self) -> int:
-        """Return the largest number of bytes of which all members' offsets, and ALIGNMENT, are multiples."""
+        """Return the granularity of overlaps in bytes: the greatest common divisor of offsets and ALIGNMENT."""
         return gcd(ALIGNMENT, *self.members.values())
 
 
-def joined_regions(lives: Lives, joins: bool) -> list[Region]:
+def joined_regions(live_ranges: LiveRanges, joins: bool) -> list[Region]:
     """Return the regions of all buffers: one for each buffer or, with `joins`, one for buffers that moves connect."""
-    region_of = {b: Region({b: 0}) for b in lives.ranges}
-    for move in _moves(lives) if joins else ():
+    region_of = {b: Region({b: 0}) for b in live_ranges.ranges}
+    for move in _moves(live_ranges) if joins else ():
         source, target = region_of[move.x], region_of[move.y]
         if source is target:
             continue
@@ -151,7 +156,7 @@ def joined_regions(lives: Lives, joins: bool) -> list[Region]:
         joined = source.members | {b: at + by for b, at in target.members.items()}
         start = min(joined.values())
         region = Region({b: at - start for b, at in joined.items()})
-        if _is_aligned(region) and _may_join(lives, move, source, target, by):
+        if _is_aligned(region) and _may_join(live_ranges, move, source, target, by):
             region_of.update(dict.fromkeys(joined, region))
     return list(dict.fromkeys(region_of.values()))
 
@@ -178,12 +183,12 @@ class _Move:
     nbytes: int
 
 
-def _moves(lives: Lives) -> Iterator[_Move]:
+def _moves(live_ranges: LiveRanges) -> Iterator[_Move]:
     """Yield the moves that can be eliminated."""
-    for index, instr in enumerate(lives.program.instrs):
+    for index, instr in enumerate(live_ranges.program.instrs):
         if instr.kernel == MOVE and instr.has_fixed_parts and not instr.stays:
             x, y = instr.operand("x").buffer, instr.operand("y").buffer
-            if x is not y and x in lives.ranges and y in lives.ranges:
+            if x is not y and x in live_ranges.ranges and y in live_ranges.ranges:
                 yield _Move(index, x, y, instr.part("x")[0], *instr.part("y"))
 
 
@@ -192,7 +197,7 @@ def _is_aligned(region: Region) -> bool:
     return all(at % max(WORD, b.dtype.nbytes) == 0 for b, at in region.members.items())
 
 
-def _may_join(lives: Lives, move: _Move, source: Region, target: Region, by: int) -> bool:
+def _may_join(live_ranges: LiveRanges, move: _Move, source: Region, target: Region, by: int) -> bool:
     """Return whether `target` may begin `by` bytes after `source` without changing results.
 
     There are two cases. The owner of the shared bytes dies by the move, and until then no instruction uses the bytes
@@ -201,17 +206,17 @@ def _may_join(lives: Lives, move: _Move, source: Region, target: Region, by: int
     """
     is_view = (
         len(target.members) == 1
-        and lives.writers(move.y) == [move.index] == [lives.ranges[move.y][0]]
+        and live_ranges.writers(move.y) == [move.index] == [live_ranges.ranges[move.y][0]]
         and move.nbytes == move.y.nbytes
     )
     for m, m_at in source.members.items():
         for t, t_at in target.members.items():
             low, high = max(m_at, t_at + by), min(m_at + m.nbytes, t_at + by + t.nbytes)
-            if low >= high or not lives.meet(m, t):
+            if low >= high or not live_ranges.meet(m, t):
                 continue
             common = _Common(m, low - m_at, low - t_at - by, high - low)
             if t is not move.y or not (
-                _ends_in(lives, move, common) or (is_view and not _is_written_under(lives, move, common))
+                _ends_in(live_ranges, move, common) or (is_view and not _is_written_under(live_ranges, move, common))
             ):
                 return False
     return True
@@ -227,29 +232,33 @@ class _Common:
     nbytes: int
 
 
-def _is_written_under(lives: Lives, move: _Move, common: _Common) -> bool:
+def _is_written_under(live_ranges: LiveRanges, move: _Move, common: _Common) -> bool:
     """Return whether an instruction writes the common bytes through `m` while the target, a view of them, lives."""
-    _, last = lives.ranges[move.y]
-    uses = lives.uses(common.m, move.index + 1, last + 1, common.m_at, common.m_at + common.nbytes)
+    _, last = live_ranges.ranges[move.y]
+    uses = live_ranges.uses(common.m, move.index + 1, last + 1, common.m_at, common.m_at + common.nbytes)
     return any(use.writes for use in uses)
 
 
-def _ends_in(lives: Lives, move: _Move, common: _Common) -> bool:
+def _ends_in(live_ranges: LiveRanges, move: _Move, common: _Common) -> bool:
     """Return whether `m` may use the common bytes, which it no longer needs after the move.
 
     The bytes of the target must not be needed before: the target is not alive yet, or the move certainly runs and
     overwrites them.
     """
-    first, last = lives.ranges[common.m]
-    is_fresh = lives.ranges[move.y][0] == move.index
+    first, last = live_ranges.ranges[common.m]
+    is_fresh = live_ranges.ranges[move.y][0] == move.index
     inside = move.y_at <= common.y_at and common.y_at + common.nbytes <= move.y_at + move.nbytes
-    if last > move.index or not (is_fresh or (inside and lives.is_certain(move.index, first))):
+    if last > move.index or not (is_fresh or (inside and live_ranges.is_certain(move.index, first))):
         return False
-    used = lives.uses(move.y, first, move.index, common.y_at, common.y_at + common.nbytes)
+    used = live_ranges.uses(move.y, first, move.index, common.y_at, common.y_at + common.nbytes)
     if not used:
         return True
-    if [use.index for use in used] != [first] or first < 0 or lives.program.instrs[first].control is not Control.NONE:
+    if (
+        [use.index for use in used] != [first]
+        or first < 0
+        or live_ranges.program.instrs[first].control is not Control.NONE
+    ):
         return False
     # The instruction that computes `m` reads the target's old value.
-    free = freedom(lives.program.instrs[first], common.m, move.y)
+    free = freedom(live_ranges.program.instrs[first], common.m, move.y)
     return free is not None and free.allows(common.y_at - common.m_at)

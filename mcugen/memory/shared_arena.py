@@ -16,8 +16,8 @@ Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Joint:
-    """A common arena of several models.
+class SharedArena:
+    """The placement of several models' arenas in one common arena.
 
     Attributes:
         offsets: Start of each model's arena in bytes.
@@ -30,7 +30,7 @@ class Joint:
     bound: int
 
 
-def join(sizes: Sequence[int], exclusive: Collection[Pair]) -> Joint:
+def join(sizes: Sequence[int], exclusive: Collection[Pair]) -> SharedArena:
     """Return the smallest common arena for models whose arenas have these sizes in bytes.
 
     Pairs of models in `exclusive` never run at the same time, so that their arenas may overlap.
@@ -41,18 +41,23 @@ def join(sizes: Sequence[int], exclusive: Collection[Pair]) -> Joint:
     one_after_another = [sum(units[:index]) for index in range(len(units))]
     starts, bound = solve(problem, one_after_another, max(units))
     ends = [start + size for start, size in zip(starts, units, strict=True)]
-    return Joint(tuple(start * ALIGNMENT for start in starts), max(ends) * ALIGNMENT, bound * ALIGNMENT)
+    return SharedArena(tuple(start * ALIGNMENT for start in starts), max(ends) * ALIGNMENT, bound * ALIGNMENT)
 
 
-def verify_joint(joint: Joint, sizes: Sequence[int], exclusive: Collection[Pair]) -> None:
-    """Verify that a common arena holds all arenas, aligned, and that only `exclusive` pairs overlap.
+def verify_shared_arena(shared_arena: SharedArena, sizes: Sequence[int], exclusive: Collection[Pair]) -> None:
+    """Verify that a common arena holds all models' arenas, aligned, and that only `exclusive` pairs overlap.
+
+    Args:
+        shared_arena: The placement to verify.
+        sizes: Bytes of each model's arena.
+        exclusive: Pairs of models that never run at the same time.
 
     Raises:
-        VerificationError: It does not.
+        VerificationError: An arena is misplaced, or two arenas overlap that may be used at the same time.
     """
-    owners: list[set[int]] = [set() for _ in range(joint.nbytes // ALIGNMENT)]
-    for model, (start, size) in enumerate(zip(joint.offsets, sizes, strict=True)):
-        if start % ALIGNMENT or start < 0 or start + size > joint.nbytes:
+    owners: list[set[int]] = [set() for _ in range(shared_arena.nbytes // ALIGNMENT)]
+    for model, (start, size) in enumerate(zip(shared_arena.offsets, sizes, strict=True)):
+        if start % ALIGNMENT or start < 0 or start + size > shared_arena.nbytes:
             _fail(f"arena {model} at {start}: not aligned, or outside")
         for unit in range(start // ALIGNMENT, aligned(start + size) // ALIGNMENT):
             owners[unit].add(model)
@@ -63,4 +68,4 @@ def verify_joint(joint: Joint, sizes: Sequence[int], exclusive: Collection[Pair]
 
 
 def _fail(fault: str) -> None:
-    raise VerificationError("the joint arena must keep what runs together apart", fault, "report this as a bug")
+    raise VerificationError("the shared arena must keep what runs together apart", fault, "report this as a bug")

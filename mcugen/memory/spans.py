@@ -15,31 +15,31 @@ Span = tuple[int, int, int]
 """A byte range: number of the region, first byte, and the byte after the last one."""
 
 Life = tuple[int, int]
-"""First and last moment at which a byte range is in use."""
+"""Live range of a byte range: the first and the last moment at which it is in use."""
 
 
-def bytes_at(spans: Mapping[Key, Span], lives: Mapping[Key, Life], moments: int) -> list[int]:
+def bytes_at(spans: Mapping[Key, Span], live_ranges: Mapping[Key, Life], moments: int) -> list[int]:
     """Return the bytes in use at each moment; bytes that several spans share count once.
 
     The running time grows with the number of spans, and with the number of spans that share the same bytes.
 
     Args:
         spans: The byte ranges.
-        lives: When each range is in use.
+        live_ranges: The live range of each byte range.
         moments: The last moment.
 
     Returns:
         The bytes at the moments from 0 to `moments`, followed by those at moment −1, which has index −1.
     """
     changes = defaultdict[int, int](int)
-    for nbytes, (first, last) in _stays(spans, lives):
+    for nbytes, (first, last) in _stays(spans, live_ranges):
         changes[first] += nbytes
         changes[last + 1] -= nbytes
     before, *totals = accumulate(changes[moment] for moment in range(-1, moments + 1))
     return [*totals, before]
 
 
-def _stays(spans: Mapping[Key, Span], lives: Mapping[Key, Life]) -> Iterator[tuple[int, Life]]:
+def _stays(spans: Mapping[Key, Span], live_ranges: Mapping[Key, Life]) -> Iterator[tuple[int, Life]]:
     """Yield disjoint byte ranges, each with a time in which it is in use."""
     regions: dict[int, list[Key]] = defaultdict(list)
     for key, (region, start, end) in spans.items():
@@ -55,14 +55,14 @@ def _stays(spans: Mapping[Key, Span], lives: Mapping[Key, Life]) -> Iterator[tup
             for key in stop[low]:
                 del covering[key]
             covering.update(dict.fromkeys(begin[low]))
-            for life in _merge_lives(lives[key] for key in covering):
+            for life in _merge_lives(live_ranges[key] for key in covering):
                 yield high - low, life
 
 
-def _merge_lives(lives: Iterable[Life]) -> Iterator[Life]:
+def _merge_lives(live_ranges: Iterable[Life]) -> Iterator[Life]:
     """Merge overlapping lives."""
     reached: Life | None = None
-    for first, last in sorted(lives):
+    for first, last in sorted(live_ranges):
         if reached is not None and first <= reached[1]:
             reached = reached[0], max(reached[1], last)
         else:

@@ -43,7 +43,10 @@ def _repetitions(instr: Instr, events: Counter[int]) -> int:
 
 
 def passes_of(instr: Instr) -> int:
-    """Return how often a layer reads all its constants if each multiply-accumulate reads one; 0 without weights."""
+    """Return how often a layer reads all its constants in one run: multiply-accumulates / weights; 0 without weights.
+
+    Each multiply-accumulate is assumed to read one weight.
+    """
     constants = [o.buffer.count for o in instr.operands if o.buffer.space is Space.CONST]
     return instr.macs // max([1, *constants]) if instr.control is Control.NONE else 0
 
@@ -56,21 +59,21 @@ Also the loads per word of prepared input, which serves several results and has 
 
 
 def loads_in_pass(instr: Instr) -> float:
-    """Return how often a layer loads each word of its constants in one pass: one multiplication by each constant."""
+    """Return the loads per word of a layer's constants in one pass (one multiplication by each constant)."""
     return DEFAULT_LOADS_PER_WORD if instr.declaration is None else instr.declaration.loads
 
 
 def sweeps_in_pass(instr: Instr) -> float:
-    """Return how often a layer goes through all its constants in one pass.
+    """Return how often a layer traverses all its constants in one pass, as far as a cache sees it.
 
-    A word that is soon loaded again counts once.
+    A word that is loaded again soon counts once.
     """
     sweeps = 1.0 if instr.declaration is None else instr.declaration.sweeps
     return min(loads_in_pass(instr), sweeps)
 
 
 def touched_bytes(instr: Instr, operand: Operand) -> int:
-    """Return the number of distinct bytes of an operand that one run of an instruction uses."""
+    """Return the number of distinct bytes of an operand that one run of an instruction reads or writes."""
     whole = operand.buffer.nbytes
     if instr.kernel == MOVE:
         return min(instr.part(operand.role)[1], whole)

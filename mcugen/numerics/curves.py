@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of one 16-bit code in integers: a straight line, or linear interpolation between the entries of a table.
+"""Functions of one int16 value in integer arithmetic: a straight line, or linear interpolation in a table.
 
-The hyperbolic tangent and the sigmoid share one table, TANH_TABLE, for all scales of their codes.
+The hyperbolic tangent and the sigmoid share one table, TANH_TABLE, for all scales.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from mcugen.expressions.values import evaluate
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.lir.program import Param, param_dtype
 
-Scalar = Callable[[Param], Parameter]
-"""Turns a number into a parameter of the kernel."""
+MakeParameter = Callable[[Param], Parameter]
+"""Turns a number into a parameter of the kernel, for use in an expression."""
 
 INT8_TABLE_ORDER = np.arange(256).astype(np.uint8).view(np.int8)
 """All int8 values in the order of table entries, which are indexed by the value as an unsigned byte."""
 
-CODES = np.arange(-(2**15), 2**15 + 1)
-"""All int16 values, and 2^15, the end of the last segment."""
+CURVE_INPUTS = np.arange(-(2**15), 2**15 + 1)
+"""The inputs at which curves are tabulated: all int16 values, and 2^15, the end of the last segment."""
 
 _STRAIGHT = 1 / 32
 """Largest difference, in codes, of a function from a line: float32 rounding explains that much."""
@@ -45,7 +45,10 @@ _BEYOND = 4
 
 @dataclass(frozen=True)
 class Line:
-    """A line in 64-bit arithmetic: q = clamp((x · slope + offset) >> shift, low, high), rounded once, half up."""
+    """A linear function of integers in 64-bit arithmetic: q = clamp((x · slope + offset) >> shift, low, high).
+
+    The result is rounded once, half up; the offset includes the rounding term.
+    """
 
     slope: int
     offset: int
@@ -68,13 +71,16 @@ class Line:
 
     @staticmethod
     def requantization(x: TensorType, y: TensorType) -> Line:
-        """Return the line that converts integers of quantized type `x` to those of equal reals in type `y`."""
+        """Return the line that requantizes integers of quantized type `x` to integers of quantized type `y`."""
         ratio = min(x.q.scale[0] / y.q.scale[0], 2.0**29)
         return Line.of(ratio, y.q.zero_point - ratio * x.q.zero_point, *y.dtype.limits)
 
     @staticmethod
     def through(values: Array, dtype: DType) -> Line | None:
-        """Return the clamped line with the real value values[i] at the int16 value CODES[i]; None if there is none."""
+        """Return the clamped line through the points (CURVE_INPUTS[i], values[i]); None if no line fits them.
+
+        `values` are the real, unrounded outputs for all int16 inputs; the line rounds and clamps them to type `dtype`.
+        """
         y = np.clip(values, *dtype.limits)
         low, high = y.min(), y.max()
         inside = np.flatnonzero((y > low) & (y < high))
@@ -82,13 +88,13 @@ class Line:
             return None
         first, last = inside[0], inside[-1]
         slope = (y[last] - y[first]) / (last - first)
-        constant = y[first] - slope * CODES[first]
-        if not np.abs(np.clip(slope * CODES + constant, low, high) - y).max() < _STRAIGHT:
+        constant = y[first] - slope * CURVE_INPUTS[first]
+        if not np.abs(np.clip(slope * CURVE_INPUTS + constant, low, high) - y).max() < _STRAIGHT:
             return None
         return Line.of(slope, constant, round(low), round(high))
 
-    def expression(self, x: Expression, scalar: Scalar) -> Expression:
-        """Return the expression of the line for an int32 `x`; `scalar` makes kernel parameters of numbers."""
+    def expression(self, x: Expression, scalar: MakeParameter) -> Expression:
+        """Return the line as an expression of an int32 `x`; `scalar` makes its numbers kernel parameters."""
         up = 32 - self.shift  # where there is room for it, the upper word of 64 bits is the result
         fits = 2**15 * abs(self.slope) + abs(self.offset) < 2 ** (63 - up)
         if up <= 15 and fits:
@@ -98,7 +104,7 @@ class Line:
         return limited(call(REQUANTIZE, x, *constants), self.low, self.high, scalar)
 
 
-def limited(value: Expression, low: int, high: int, scalar: Scalar) -> Expression:
+def limited(value: Expression, low: int, high: int, scalar: MakeParameter) -> Expression:
     """Return the expression of an int32 limited to [low, high].
 
     Args:
@@ -115,11 +121,11 @@ def limited(value: Expression, low: int, high: int, scalar: Scalar) -> Expressio
 
 @dataclass(frozen=True)
 class Segments:
-    """Linear interpolation in a table: q = clamp((t[i] · 2^bits + (t[i + 1] − t[i]) · rest + 2^(shift−1)) >> shift).
+    """A piecewise linear function that interpolates in a table of equally spaced values.
 
-    The index is i = (x + 2^15) >> bits, and `rest` are the lower `bits` bits. Entries are in units of 2^(bits −
-    shift) output steps. All intermediate results fit in int32. If `within`, no result exceeds the limits `low` and
-    `high`.
+    The result is q = clamp((t[i] · 2^bits + (t[i + 1] − t[i]) · rest + 2^(shift−1)) >> shift) with the index i = (x +
+    2^15) >> bits and the lower `bits` bits of x as `rest`. Entries are in units of 2^(bits − shift) output steps. All
+    intermediate results fit in int32. If `within`, no result exceeds the limits `low` and `high`.
     """
 
     bits: int
@@ -128,7 +134,7 @@ class Segments:
     high: int
     within: bool = False
 
-    def expression(self, x: Expression, table: Expression, scalar: Scalar) -> Expression:
+    def expression(self, x: Expression, table: Expression, scalar: MakeParameter) -> Expression:
         """Return the expression of the function for an int16 `x`."""
         bits, shift = scalar(self.bits), scalar(self.shift)
         at = Shared(x + 32768)
@@ -136,7 +142,7 @@ class Segments:
         value = call(INTERPOLATE, start, end, at, bits, shift)
         return value if self.within else limited(value, self.low, self.high, scalar)
 
-    def vector(self, x: Expression, table: Expression, scalar: Scalar) -> Expression:
+    def vector(self, x: Expression, table: Expression, scalar: MakeParameter) -> Expression:
         """Return the Helium expression of the function for four elements: two gathers, one multiplication."""
         at = x + 32768
         start, end = Entry(table, at >> self.bits), Entry(table, (at >> self.bits) + 1)
@@ -209,15 +215,15 @@ class ShortLine:
         offset = (zero_point << shift) + ((1 << shift) >> 1)
         return ShortLine(factor, offset, shift, *dtype.limits) if 2**15 * factor + abs(offset) < 2**31 else None
 
-    def expression(self, x: Expression, scalar: Scalar) -> Expression:
+    def expression(self, x: Expression, scalar: MakeParameter) -> Expression:
         """Return the expression of the line for an int32 `x`."""
         return limited(self._sum(x, scalar), self.low, self.high, scalar)
 
-    def vector(self, x: Expression, scalar: Scalar) -> Expression:
+    def vector(self, x: Expression, scalar: MakeParameter) -> Expression:
         """Return the Helium expression of the line for four elements at once."""
         return call(CLAMP, self._sum(x, scalar), scalar(self.low), scalar(self.high))
 
-    def _sum(self, x: Expression, scalar: Scalar) -> Expression:
+    def _sum(self, x: Expression, scalar: MakeParameter) -> Expression:
         total = x if self.slope == 1 else x * scalar(self.slope)
         return call(SHIFT_RIGHT, total + scalar(self.offset), scalar(self.shift)) if self.shift else total + self.offset
 
@@ -255,21 +261,24 @@ class SharedTanh:
         return None if line is None else SharedTanh(factor, reach, is_sigmoid, line)
 
     def is_near(self, exact: Array, dtype: DType) -> bool:
-        """Return whether the shared table approximates the real value exact[i] at CODES[i] well enough for `dtype`."""
-        inputs = {"x": CODES[:-1], "table": TANH_TABLE}
+        """Return whether the shared table approximates a function well enough for the output type `dtype`.
+
+        `exact[i]` is the function's real, unrounded output for the int16 input CURVE_INPUTS[i].
+        """
+        inputs = {"x": CURVE_INPUTS[:-1], "table": TANH_TABLE}
         arguments = Argument("x", DType.INT16, exact=True), Table("table", DType.INT16)
         actual = evaluate(self.expression(*arguments, _constant), inputs)
         error = np.abs(actual - np.clip(exact[:-1], *dtype.limits)).max()
         return bool(error <= 1 / 2 + _SHARED_WORST[dtype])
 
-    def expression(self, x: Expression, table: Expression, scalar: Scalar) -> Expression:
+    def expression(self, x: Expression, table: Expression, scalar: MakeParameter) -> Expression:
         """Return the expression of the function for an int16 `x`."""
         at = self._place(x if self.reach == 2**15 else limited(x, -self.reach, self.reach, scalar), scalar)
         start, end = Entry(table, at >> _PLACE_BITS), Entry(table, (at >> _PLACE_BITS) + 1)
         value = self._placed(call(INTERPOLATE, start, end, at >> (_PLACE_BITS - 16), 16, self._shift))
         return value if self.line is None else self.line.expression(value, scalar)
 
-    def vector(self, x: Expression, table: Expression, scalar: Scalar) -> Expression:
+    def vector(self, x: Expression, table: Expression, scalar: MakeParameter) -> Expression:
         """Return the Helium expression of the function for four elements."""
         at = self._place(x if self.reach == 2**15 else call(CLAMP, x, *map(scalar, (-self.reach, self.reach))), scalar)
         start, end = Entry(table, at >> _PLACE_BITS), Entry(table, (at >> _PLACE_BITS) + 1)
@@ -281,7 +290,7 @@ class SharedTanh:
     def _shift(self) -> int:
         return 17 if self.is_sigmoid else 16
 
-    def _place(self, x: Expression, scalar: Scalar) -> Expression:
+    def _place(self, x: Expression, scalar: MakeParameter) -> Expression:
         return Shared(x * scalar(self.factor) + _MIDDLE)
 
     def _placed(self, value: Expression) -> Expression:
@@ -296,7 +305,7 @@ def _constant(value: Param) -> Parameter:
 
 
 def interpolation(values: Array, dtype: DType) -> tuple[Segments, Array] | None:
-    """Find the smallest table that approximates the real values values[i] at the int16 values CODES[i].
+    """Find the smallest table that approximates the real values values[i] at the int16 values CURVE_INPUTS[i].
 
     If no table is good enough, the most accurate one is returned.
 
@@ -310,7 +319,7 @@ def interpolation(values: Array, dtype: DType) -> tuple[Segments, Array] | None:
     best: tuple[int, Array] | None = None
     best_error = _WORST[dtype]
     for bits, nodes in _candidates(np.clip(values, -span, span)):
-        reached = np.clip(np.interp(CODES, CODES[:: 1 << bits], nodes), exact.min(), exact.max())
+        reached = np.clip(np.interp(CURVE_INPUTS, CURVE_INPUTS[:: 1 << bits], nodes), exact.min(), exact.max())
         error = float(np.abs(reached - exact).max())
         if error <= best_error:
             best, best_error = (bits, nodes), error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Binary digits of floating-point numbers: which sums and products of them are exact."""
+"""Significant bits of floating-point numbers: which sums and products in float32 are exact."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import numpy as np
 
 from mcugen.hir.types import Array
 
-FEW_DIGITS = 12
-"""Largest number of significant bits of a factor whose product with an integer below 2¹² is exact in float32."""
+MAX_SHORT_FACTOR_BITS = 12
+"""Largest number of significant bits of a float factor whose product with an integer below 2¹² is exact in float32."""
 
 
 def has_digits(numbers: Array, digits: int) -> Array:

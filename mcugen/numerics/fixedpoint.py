@@ -11,15 +11,22 @@ import numpy.typing as npt
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
 
 Int64Array = npt.NDArray[np.int64]
+"""A numpy array of int64 elements."""
 
 Range = tuple[float, float]
 """Limits (low, high) to which real values are clamped."""
 
-LONGEST_SUM = 2**43
-"""Limit of the magnitude of accumulators: below it, float64 is exact and products with multipliers fit in 64 bits."""
+MAX_ACCUMULATOR = 2**43
+"""Exclusive bound of the magnitude of integer accumulators (sums of products).
 
-PLAIN_SHIFT = 31
-"""Right shift (fraction bits) of requantization multipliers if all scales are below 1."""
+Below it, float64 represents all sums exactly, and products with requantization multipliers fit in 64 bits.
+"""
+
+DEFAULT_REQUANTIZE_SHIFT = 31
+"""Right shift in bits after the multiplication of a requantization, if all its real factors are below 1.
+
+It equals the number of fraction bits of the multipliers (Q0.31).
+"""
 
 
 @dataclass(frozen=True)
@@ -48,19 +55,19 @@ class Requantizer:
             scale: One factor, or one per channel.
             zero_point: The zero point of the output.
             ties_to_even: Whether ties round to even instead of up.
-            sums: The largest magnitude of the accumulators by channel, below LONGEST_SUM. With it, multipliers get as
+            sums: The largest magnitude of the accumulators by channel, below MAX_ACCUMULATOR. Multipliers then get as
                 many of their 31 bits as fit in 64-bit products.
         """
         scales = np.minimum(np.atleast_1d(np.asarray(scale, np.float64)), 2.0**29 if sums is None else 2.0**17)
         largest = scales.max() if sums is None else max(scales.max(), (scales * sums).max() / 2**31)
-        shift = PLAIN_SHIFT if sums is None else 61 - zero_point.bit_length()
+        shift = DEFAULT_REQUANTIZE_SHIFT if sums is None else 61 - zero_point.bit_length()
         while np.rint(largest * 2.0**shift) >= 2**31:
             shift -= 1
         return Requantizer(np.rint(scales * 2.0**shift).astype(np.int64), shift, zero_point, ties_to_even)
 
     @property
     def offset(self) -> int:
-        """Return zero point and rounding term, in units of accumulator · multiplier (int64)."""
+        """Return the zero point and rounding term that are added to accumulator · multiplier before the shift."""
         return (self.zero_point << self.shift) + (1 << (self.shift - 1))
 
     def __call__(self, acc: Array, low: int = -128, high: int = 127) -> Array:
@@ -84,22 +91,22 @@ class Requantizer:
 
 
 def is_quantized(tensor: TensorType | None) -> bool:
-    """Return whether integer kernels accept the tensor: int8, or int16 with zero point 0; one scale."""
+    """Return whether integer kernels support a tensor's quantization: int8, or int16 with zero point 0; one scale."""
     if tensor is None or tensor.quant is None or tensor.quant.axis is not None:
         return False
     return tensor.dtype is DType.INT8 or (tensor.dtype is DType.INT16 and tensor.quant.zero_point == 0)
 
 
-def largest_code(dtype: DType) -> int:
-    """Return the largest magnitude of q − zero_point for a quantized type, rounded up to a power of two.
+def max_code_magnitude(dtype: DType) -> int:
+    """Return the largest magnitude of q − zero_point for values q of a quantized type, rounded up to a power of two.
 
     int16 has zero point 0.
     """
     return 2**15 if dtype is DType.INT16 else 2**8
 
 
-def same_codes(x: TensorType, y: TensorType) -> bool:
-    """Return whether equal integers of two quantized types represent the same reals."""
+def has_same_quantization(x: TensorType, y: TensorType) -> bool:
+    """Return whether equal integers of quantized types x and y represent the same reals."""
     return (x.quant, x.dtype) == (y.quant, y.dtype)
 
 
@@ -157,7 +164,7 @@ def broadcast_scale(quant: QuantParams, rank: int) -> Array:
 
 
 def clamp_range(clamp: Range | None, quant: QuantParams, dtype: DType) -> tuple[int, int]:
-    """Return the smallest and the largest integer of a quantized tensor whose real values are clamped.
+    """Return the smallest and the largest quantized value of a tensor whose real values are clamped.
 
     Args:
         clamp: Limits of the real values; None for no clamp.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalization in integers: the specification that the kernel meets bit-exactly."""
+"""Layer normalization of quantized tensors in integers: the specification that the kernel meets bit-exactly."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FixedNormalize:
     def of(
         sig: Signature, count: int, epsilon: float, centered: bool, scale: Array | None, bias: Array | None
     ) -> FixedNormalize | None:
-        """Return the constants of a normalization, or None where precision would be lost.
+        """Return the integer constants of a normalization, or None where precision would be lost.
 
         Args:
             sig: The types of the input and the output.
@@ -83,7 +83,7 @@ class FixedNormalize:
         )
 
     def normalized(self, x: Array, axes: tuple[int, ...]) -> Array:
-        """Return the normalized v of x, an int64 array, with statistics over `axes`."""
+        """Return the normalized integers v (see the class) of an int64 array x, with statistics over `axes`."""
         total = x.sum(axes, keepdims=True) * self.centered
         spread = self.count * (x * x).sum(axes, keepdims=True) - total * total
         root, half = inverse_sqrt(np.where(spread == 0, 0, (spread << self.fraction) + self.epsilon))
@@ -93,12 +93,12 @@ class FixedNormalize:
         return result
 
     def finish(self, v: Array, dtype: DType) -> Array:
-        """Return the output q of the normalized v, as integers of type `dtype`."""
+        """Apply gain, bias, shift and clamp to normalized integers v; return the output in type `dtype`."""
         q: Array = np.clip(((v * self.gain >> 32) + self.bias) >> self.bits, *dtype.limits).astype(dtype.numpy)
         return q
 
 
 def span(x: TensorType) -> int:
-    """Return the largest possible difference of two elements of an integer tensor."""
+    """Return the number of quantization steps between the lowest and the highest value of an integer tensor type."""
     low, high = x.dtype.limits
     return high - low

@@ -86,7 +86,10 @@ def _rounded_sum(high: Array, low: Array) -> Array:
 
 @dataclass(frozen=True)
 class WholeScale:
-    """A scale in integers: significand · 2^(exponent − 150), with 24 bits; `inverse` is 2^54 / significand."""
+    """A quantization scale in integers, for CPUs without FPU: significand · 2^(exponent − 150), with 24 bits.
+
+    `inverse` is 2^54 / significand.
+    """
 
     significand: int
     inverse: int

@@ -15,9 +15,10 @@ from mcugen.numerics.fixedpoint import is_quantized
 
 @dataclass(frozen=True)
 class FixedExp:
-    """Tables of e = exp(−scale · d) · 2^bits for d = max − x[k] ≥ 0 along a row; the sum of a row is at most 2^31.
+    """Lookup tables of the exponentials of a quantized softmax: e = exp(−scale · d) · 2^bits for d = max − x[k] ≥ 0.
 
-    For int8, e = low[d]. For int16, e = (high[d >> 8] · low[d & 255] + 2^31) >> 32, with high in units of 2^−30.
+    The sum of a row's exponentials is at most 2^31. For int8, e = low[d]. For int16, e = (high[d >> 8] · low[d & 255] +
+    2^31) >> 32, with high in units of 2^−30.
     """
 
     low: tuple[int, ...]
@@ -66,7 +67,7 @@ class FixedSoftmax:
 
     @staticmethod
     def of(sig: Signature, axis: int) -> FixedSoftmax | None:
-        """Return the constants for these types, or None.
+        """Return the constants of an integer softmax along `axis` for these types, or None.
 
         Returns:
             None if rows are so long that the table loses precision, or if the scales are not those of a softmax.
@@ -87,7 +88,7 @@ class FixedSoftmax:
 
     @property
     def offset(self) -> int:
-        """Return zero point and rounding term, in units of 2^-shift output steps."""
+        """Return the zero point and rounding term that are added before the right shift, in 2^-shift steps."""
         return (self.zero_point << self.shift) + (1 << (self.shift - 1))
 
     def __call__(self, x: Array, axis: int, visible: Array | None = None) -> Array:
@@ -138,7 +139,7 @@ class FixedLogSoftmax:
 
     @staticmethod
     def of(sig: Signature, axis: int) -> FixedLogSoftmax | None:
-        """Return the constants for these types, or None.
+        """Return the constants of an integer log-softmax along `axis` for these types, or None.
 
         Returns:
             None if rows are too long, or if the output's scale is so fine that all results saturate.
@@ -156,7 +157,7 @@ class FixedLogSoftmax:
 
     @property
     def offset(self) -> int:
-        """Return zero point and rounding term, in units of 2^-shift output steps."""
+        """Return the zero point and rounding term that are added before the right shift, in 2^-shift steps."""
         return (self.zero_point << self.shift) + (1 << (self.shift - 1))
 
     def __call__(self, x: Array, axis: int) -> Array:

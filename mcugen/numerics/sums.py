@@ -9,7 +9,7 @@ import numpy as np
 
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, Bounds, DType, TensorType
-from mcugen.numerics.fixedpoint import LONGEST_SUM, Range, Requantizer, clamp_range
+from mcugen.numerics.fixedpoint import MAX_ACCUMULATOR, Range, Requantizer, clamp_range
 
 
 def exact_product(a: Array, b: Array) -> Array:
@@ -31,7 +31,7 @@ def real_product(a: Array, b: Array) -> Array:
 
 
 def max_offset_magnitude(x: TensorType) -> int:
-    """Return the largest magnitude of q − zero_point for a quantized tensor."""
+    """Return the largest magnitude of q − zero_point over all values q of a quantized tensor type."""
     low, high = x.dtype.limits
     return max(high - x.q.zero_point, x.q.zero_point - low)
 
@@ -50,7 +50,7 @@ def largest_sums(x: TensorType, weights: Array, bias: Array) -> Array:
 
 
 def product_sums(sig: Signature) -> Array:
-    """Return an upper bound of the accumulators' magnitude for a product of two activations (one element)."""
+    """Return an upper bound of the accumulators' magnitude in a product of two activations, as an array [1]."""
     a, b = sig.input(0), sig.input(1)
     return np.asarray([a.shape[-1] * max_offset_magnitude(a) * max_offset_magnitude(b)], np.int64)
 
@@ -61,18 +61,21 @@ def sum_dtype(sums: Array) -> DType:
 
 
 def accumulator_limit(sig: Signature) -> int:
-    """Return the limit of a layer's accumulators: 2^31 if the output is int32, else LONGEST_SUM."""
-    return 2**31 if sig.output.dtype is DType.INT32 else LONGEST_SUM
+    """Return the exclusive bound of a layer's accumulators: 2^31 if the output is int32, else MAX_ACCUMULATOR."""
+    return 2**31 if sig.output.dtype is DType.INT32 else MAX_ACCUMULATOR
 
 
-SMALL_SUM = 2**25
-"""Limit of sums whose product with a multiplier of 31 fraction bits is off by less than 2^-7 output steps."""
+MAX_PRECISE_SUM = 2**25
+"""Bound of accumulators for which multipliers of 31 fraction bits are precise enough.
+
+Below it, the product with a multiplier is off by less than 2^-7 output steps.
+"""
 
 
 def finish(
     acc: Array, sig: Signature, clamp: Range | None, sums: Array, factor: float = 1.0, *, by_weights: bool = True
 ) -> Array:
-    """Return the output for accumulators: requantized and clamped; unchanged for outputs of int32 and int64.
+    """Compute a layer's output from its accumulators: requantize and clamp; int32 and int64 stay unchanged.
 
     Args:
         acc: The accumulators, channels last.
@@ -92,11 +95,11 @@ def finish(
 def requantizer(
     sig: Signature, sums: Array | None = None, factor: float = 1.0, *, by_weights: bool = True
 ) -> Requantizer:
-    """Return the requantization from units of input scale · weight scale, times a factor, to the output's.
+    """Return the requantization of accumulators to the output type.
 
-    For int8 tensors multipliers of 31 fraction bits are precise enough, and cost least; 16-bit tensors, and 64-bit
-    sums, need more. Weights of 16 bits do not need more while sums stay small: those of a uint8 model, less their zero
-    point, have nine bits.
+    Accumulators are in units of input scale · weight scale · `factor`. For int8 tensors multipliers of 31 fraction bits
+    are precise enough, and cost least; 16-bit tensors, and 64-bit sums, need more. Weights of 16 bits do not need more
+    while sums stay small: those of a uint8 model, less their zero point, have nine bits.
 
     Args:
         sig: The types of the operands and of the output.
@@ -107,7 +110,7 @@ def requantizer(
     x, w, out = sig.input(0), sig.input(1), sig.output
     scale = x.q.scales * w.q.scales * factor / out.q.scales
     is_short = sums is None or sum_dtype(sums) is DType.INT32
-    is_small = by_weights and sums is not None and sums.max(initial=0) < SMALL_SUM
+    is_small = by_weights and sums is not None and sums.max(initial=0) < MAX_PRECISE_SUM
     is_narrow = is_short and x.dtype is out.dtype is DType.INT8 and (w.dtype is DType.INT8 or is_small)
     return Requantizer.of(scale, out.q.zero_point, sums=None if is_narrow else sums)
 
@@ -118,7 +121,9 @@ def layer_bounds(
     product: Callable[[Array, Array], Array],
     finished: Callable[[Array, Array, Array], Array],
 ) -> Sequence[Bounds | None]:
-    """Return the exact bounds of `finished(product(x − zero point, weights), weights, bias)`; see Operator.bounds.
+    """Return the exact bounds of a weighted layer's output, for `Operator.bounds`, from the bounds of its input.
+
+    The output is finished(product(x − zero point, weights), weights, bias).
 
     Args:
         sig: The types of the operands and of the output.

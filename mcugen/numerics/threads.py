@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 def one_thread() -> Iterator[None]:
     """Limit numpy's matrix products to one thread within a `with` block.
 
-    Several threads would wait for each other (eightfold time on a busy machine), and sums would vary.
+    With several threads, processes on a busy machine would slow each other down (measured: eight times), and the order
+    of additions, and so the last bits of float sums, would vary.
     """
     blas = _blas()
     with nullcontext() if blas is None else blas.limit(limits=1):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Windows that slide over spatial axes, as of convolution and pooling."""
+"""Sliding windows of convolutions and pools: sizes, padding, patches, and the parts of the input they read."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from mcugen.hir.operator import RowWindow
 from mcugen.hir.types import Array, Shape
 
 
-def both(values: Sequence[int], missing: int) -> tuple[int, int]:
-    """Return numbers for the vertical and the horizontal axis; if there is only one axis, `missing` and its number."""
+def height_and_width(values: Sequence[int], missing: int) -> tuple[int, int]:
+    """Return the vertical and the horizontal number of a spatial setting.
+
+    If `values` has only the horizontal number, the vertical one is `missing`.
+    """
     return (missing, values[0]) if len(values) == 1 else (values[0], values[1])
 
 
@@ -31,9 +34,9 @@ def pad(x: Array, widths: Sequence[tuple[int, int]], fill: float) -> Array:
 
 @dataclass(frozen=True)
 class Window:
-    """The strides, padding and dilations of a kernel that slides over spatial axes, for convolution and pooling.
+    """Strides, padding and dilations of a convolution's or pool's window.
 
-    Each field has one entry per spatial axis; `before` and `after` are the padding.
+    Each field has one entry per spatial axis; `before` and `after` are the padding at both ends of the axis.
     """
 
     strides: tuple[int, ...]
@@ -57,7 +60,7 @@ class Window:
         return replace(self, before=grown[0], after=grown[1])
 
     def leaves(self, space: Shape, kernel: Shape) -> bool:
-        """Return whether the window reaches beyond the input somewhere.
+        """Return whether the window extends beyond the input at some position, so that padding is read.
 
         `space` are the input's spatial sizes, `kernel` the kernel's.
         """
@@ -79,11 +82,17 @@ class Window:
         return np.lib.stride_tricks.as_strided(padded, shape, (first, *steps, last, *taps), writeable=False)
 
     def rows(self, taps: int, fill: float, axis: int = 0) -> RowWindow:
-        """Return the part of a channels-last tensor that one position on an axis reads, for a kernel of `taps` taps."""
+        """Return the row window that one output position on an axis of a channels-last tensor reads.
+
+        `taps` is the size of the kernel along the axis, `fill` the value of padding.
+        """
         return RowWindow(1 + axis, self.dilations[axis] * (taps - 1) + 1, self.strides[axis], self.before[axis], fill)
 
     def of_one_row(self, axis: int = 0) -> Window:
-        """Return the window without padding along an axis, because padding rows are part of the input rows."""
+        """Return the window without its padding along an axis, for row-by-row computation.
+
+        Padding rows are part of the input rows there.
+        """
         before, after = (tuple(0 if a == axis else n for a, n in enumerate(ns)) for ns in (self.before, self.after))
         return replace(self, before=before, after=after)
 
@@ -109,7 +118,10 @@ class Window:
         return replace(self, before=tuple(before), after=tuple(after)), max(low, 0), min(high, size)
 
     def upright(self) -> Window:
-        """Return the window with its last axis first; a 1-D window becomes a 2-D window of width 1."""
+        """Return the window with its last axis moved to the front: a row of pixels seen as a column.
+
+        A 1-D window becomes a 2-D window of width 1.
+        """
         axes = ((self.strides, 1), (self.before, 0), (self.after, 0), (self.dilations, 1))
         return Window(*((row[-1], *(row[:-1] or (none,))) for row, none in axes))
 

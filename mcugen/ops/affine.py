@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums and products with constants by channel, such as a standardization, that no layer with weights takes in."""
+"""Multiplications by and additions of constants per channel, such as a standardization, outside weighted layers."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from mcugen.ops.pointwise import clamped
 
 @dataclass(frozen=True)
 class Affine(Clampable, Elementwise):
-    """y = x, multiplied by and added to constants that broadcast to x; then clamped.
+    """y = x multiplied by and added to constants that broadcast to x, in the order of `steps`; then clamped.
 
-    The order of `steps` decides the precision in float: x · scale + shift loses what (x − mean) · scale keeps where
-    x is close to a large mean.
+    The order of `steps` decides the precision in float: x · scale + shift loses what (x − mean) · scale keeps where x
+    is close to a large mean.
 
     Attributes:
         steps: "Mul" or "Add" for each constant operand.
@@ -46,7 +46,7 @@ class Affine(Clampable, Elementwise):
         return clamped(y, self.clamp, scalar)
 
     def with_clamp(self, low: float, high: float) -> Self | None:
-        """Return the operator that clamps its result, if this one does not."""
+        """Return the operator with its result clamped to [low, high]; None if it has a clamp already."""
         return None if self.clamp else replace(self, clamp=(low, high))
 
     def line(self, constants: Sequence[Array]) -> tuple[Array, Array]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elements read as another type of the same width."""
+"""BitCast: the bytes of a tensor reinterpreted as another element type of the same width."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Branches of a network that do not need each other, which two cores compute side by side."""
+"""Independent branches of a network, which two cores compute in parallel."""
 
 from __future__ import annotations
 

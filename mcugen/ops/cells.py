@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent layers that come as loops or step after step: what computes a step of an LSTM, a GRU or an RNN.
+"""Recognition of recurrent cells (a time step of an LSTM, GRU or RNN) in loop bodies and unrolled steps.
 
-Its gates are sums of products with what a step reads, however they are spelled: those of x and h in one matrix or in
-several, parts of them taken before or after their sum. So each argument of an activation is read as such a sum.
+The gates of a cell are sums of products with what a step reads, which exporters write in different ways: with the
+weights of x and h in one matrix or in several, and split before or after their sum. So the argument of each activation
+is read as such a sum (AffineSum).
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class RecurrentCell:
         return onnx_attributes | ({"linear_before_reset": int(self.is_linear)} if self.op == "GRU" else {})
 
     def is_same(self, other: RecurrentCell) -> bool:
-        """Return whether both have equal operators and weights, so that they can be steps of one layer."""
+        """Return whether two cells have the same operator and equal weights, so that they can be steps of one layer."""
         arrays = zip((self.w, self.r, self.b), (other.w, other.r, other.b), strict=True)
         alike = (self.op, self.states, self.is_linear) == (other.op, other.states, other.is_linear)
         return alike and all(np.array_equal(a, b) for a, b in arrays)
@@ -112,7 +113,7 @@ class AffineSum:
         return AffineSum({v: m @ matrix for v, m in self.matrices.items()}, self.bias @ matrix)
 
     def part(self, begin: int, size: int) -> AffineSum:
-        """Return `size` of the n columns, from column `begin` on."""
+        """Return the sum of `size` of the n columns only, from column `begin` on."""
         window = slice(begin, begin + size)
         return AffineSum({v: m[:, window] for v, m in self.matrices.items()}, self.bias[window])
 
@@ -158,7 +159,7 @@ def steps_to(new: Value, is_read: Callable[[Value], object]) -> Iterator[CellSte
 
 
 States = tuple[tuple[Any, ...], tuple[Value, ...], Value]
-"""States before a step (None if arbitrary), states after it, and the argument of a gate."""
+"""States before a step (None if arbitrary), states after the step, and the argument of one gate."""
 
 
 def _lstm_states(new: Value) -> Iterator[States]:

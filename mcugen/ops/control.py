@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Control flow: If, Loop and Scan, whose bodies are graphs of their own.
 
-What is known at compile time is gone afterwards: a branch is taken, a single step stands where the loop stood. Where
-shapes change from step to step, or a body needs its step's number as a constant, steps are written out. All other
-loops and branches are those of C.
+What is known at compile time is resolved there: a constant condition selects its branch, and a loop with a single step
+becomes that step. Loops are unrolled if shapes change from step to step, or if a body needs the step number as a
+constant. All other loops and branches become those of C.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from mcugen.lir.program import Access, Buffer, Control
 from mcugen.lir.spec import HasKernels, spec_of
 from mcugen.ops.cells import cell_of, compose_layer
 from mcugen.ops.conversion import Cast
-from mcugen.ops.counted import State, as_number, counted, rows_by_number
+from mcugen.ops.counted import LoopState, as_number, counted, rows_by_number
 from mcugen.ops.lstm_step import LstmStep, lstm_step
 from mcugen.ops.movement import Concat, Reshape, Slice
 from mcugen.ops.onnx_node import Body, BodyRefusal, OnnxNode, Refusal, not_constant, onnx_operator
@@ -43,10 +43,11 @@ STEP_COUNTER_TYPE = TensorType((), DType.INT64)
 """Type of a loop's step number: an int64 scalar."""
 
 T = TypeVar("T")
+"""Any type."""
 
 
 def plain(type_: TensorType) -> TensorType:
-    """Return the type without quantization and layout, which bodies of loops and branches do not depend on."""
+    """Return a tensor type without quantization and layout, on which bodies of loops and branches do not depend."""
     return replace(type_, quant=None, layout=Layout.NONE)
 
 
@@ -135,7 +136,7 @@ def _bind(formal: Sequence[Value], actual: Sequence[Value | None], builder: Buil
 
 @dataclass(frozen=True)
 class Walk:
-    """A tensor of which each step of a loop reads or writes one slice along `axis`, from the end if `backwards`."""
+    """Traversal of a tensor by a loop: each step reads or writes one slice along `axis`, backwards if set."""
 
     axis: int = 0
     backwards: bool = False
@@ -148,11 +149,11 @@ class Walk:
         return whole[: self.axis] + whole[self.axis + 1 :]
 
     def whole(self, part: Shape, steps: int) -> Shape:
-        """Return the shape of all slices stacked."""
+        """Return the shape of the tensor that stacks the slices of all steps."""
         return (*part[: self.axis], steps, *part[self.axis :])
 
     def position(self, step: int, steps: int) -> int:
-        """Return the index of a step's slice on the axis."""
+        """Return the index, on the axis, of the slice of a step out of `steps` steps."""
         return steps - 1 - step if self.backwards else step
 
 
@@ -248,7 +249,7 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
         return lstm_step(self.body) if self.stacked in ((), self.taken) else None
 
     def computed(self, needed: Sequence[bool]) -> Sequence[bool]:
-        """Return that all final states are computed, since steps read them; stacked outputs only if needed."""
+        """Return, for each output, whether the loop computes it: all final states, stacked outputs only if needed."""
         return [index < self.states or is_needed for index, is_needed in enumerate(needed)]
 
     def keeping(self, needed: Sequence[bool]) -> Repeat:
@@ -523,7 +524,8 @@ def _branches(cond: Value, bodies: Sequence[Body], captures: Sequence[_Capture])
     return results
 
 
-Split = tuple[Value | None, list[Value], list[Value]]
+OuterResults = tuple[Value | None, list[Value], list[Value]]
+"""Outputs of a loop body: the condition (None without), the next states, and the slices of stacked results."""
 
 
 @dataclass
@@ -578,14 +580,14 @@ class _Repetition:
         self._require(work(loop.graph) * self.steps <= MAX_WORK, f"{work(loop.graph) * self.steps:,} operators to run")
         return loop.emit()
 
-    def split(self, results: list[Value]) -> Split:
+    def split(self, results: list[Value]) -> OuterResults:
         """Condition, next states and parts among a body's results."""
         cond = results.pop(0) if self.counts else None
         return cond, results[: len(self.initial)], results[len(self.initial) :]
 
     def import_step(
         self, graph: Graph, step: Value, states: list[Value], parts: list[Value], place: str, capture: _Capture | None
-    ) -> Split:
+    ) -> OuterResults:
         """One step of the body, which runs only while the condition is true."""
         actual = [*states, *parts]
         if self.counts:
@@ -699,7 +701,7 @@ class _LoopBody:
         """Remove what depends on the step number alone: the condition, counters, and slices gathered by the number."""
         of, graph = self.of, self.graph
         varying = [i for i in range(len(self.states)) if i not in self.fixed]
-        states = [State(self.read[i], of.initial[i].data, self.states[i]) for i in varying]
+        states = [LoopState(self.read[i], of.initial[i].data, self.states[i]) for i in varying]
         counted_loop = counted(graph, self.step, states, self.cond, of.steps)
         if counted_loop is None:
             return

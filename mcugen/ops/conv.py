@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolution: fast kernels for one or two spatial dimensions and constant weights, a direct one for the rest."""
+"""Convolution: fast kernels for one or two spatial axes and constant weights, plain loops for all others."""
 
 from __future__ import annotations
 
@@ -14,14 +14,24 @@ import numpy as np
 from mcugen import kernels
 from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import Channels, Division, IntegerForm, Operator, Permutation, Portion, RowForm, Run, Signature
+from mcugen.hir.operator import (
+    Channels,
+    ElementRun,
+    IntegerForm,
+    Operator,
+    Partition,
+    Permutation,
+    RowForm,
+    Shard,
+    Signature,
+)
 from mcugen.hir.traits import (
     Channelwise,
     Clampable,
     Columnwise,
-    Divisible,
     Expressible,
     Paddable,
+    Partitionable,
     Quantizable,
     Rowwise,
     Weighted,
@@ -89,7 +99,7 @@ class Conv(
     Channelwise,
     Rowwise,
     Columnwise,
-    Divisible,
+    Partitionable,
     Paddable,
     Expressible,
     Spatial,
@@ -165,7 +175,7 @@ class Conv(
         return layer_bounds(sig, inputs, self._sums, partial(self._finish, sig))
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return how channels depend on each other: sums over all channels, or one filter a channel."""
+        """Return how channels depend on each other: sums over all input channels, or one filter per channel."""
         x, w, out = sig.input(0), sig.input(1), np.arange(sig.output.shape[-1])
         if not self.is_channels_last:
             return None
@@ -242,8 +252,8 @@ class Conv(
         """Return the convolution of some output columns, with the padding that their windows reach."""
         return self._columns(sig, sig.input(1).shape[1:-1], start, stop)
 
-    def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-        """Return the ways to divide the output: by rows or pixels, or by output or depthwise channels."""
+    def partitions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
+        """Return the partitions of the output: by rows or pixels, and by output channels or depthwise channels."""
         x, w = sig.input(0), sig.input(1)
         if not self.is_channels_last or x.shape[0] != 1 or inputs[1] is None or inputs[1].data is None:
             return ()
@@ -260,11 +270,11 @@ class Conv(
         return (*lanes, self._bands(sig, kernel), *self._upright(sig))
 
     def has_channels_alone(self, sig: Signature, inputs: Sequence[Value | None]) -> bool:
-        """Return whether a range of output channels is itself a layer, as it is without groups."""
+        """Return whether a range of output channels is itself a layer with equal results; it is without groups."""
         return self.is_channels_last and self.groups == 1 and self.whole is None and have_channels_alone(sig, inputs)
 
-    def _upright(self, sig: Signature) -> Sequence[Division]:
-        """Return divisions of a one-dimensional input by pixels, each seen as a row.
+    def _upright(self, sig: Signature) -> Sequence[Partition]:
+        """Return partitions of a one-dimensional input by pixels, each seen as a row.
 
         Kernels that copy rows then copy some pixels instead of the whole line.
         """
@@ -278,40 +288,40 @@ class Conv(
         turned = Signature((*tensors[:2], *sig.inputs[2:]), tuple(tensors[2:]))
         bands = replace(self, window=window)._bands(turned, tensors[1].shape[1:-1])
 
-        def portion(start: int, stop: int) -> Portion:
-            band = bands.portion(start, stop)
-            return replace(band, reads=(band.reads[0], Run(0, tensors[1].shape), *band.reads[2:]))
+        def shard(start: int, stop: int) -> Shard:
+            band = bands.shard(start, stop)
+            return replace(band, reads=(band.reads[0], ElementRun(0, tensors[1].shape), *band.reads[2:]))
 
-        return (Division(bands.length, portion),)
+        return (Partition(bands.length, shard),)
 
-    def _lanes(self, sig: Signature) -> Division:
-        """Return the division of a depthwise convolution by channels: some channels of all pixels."""
+    def _lanes(self, sig: Signature) -> Partition:
+        """Return the partition of a depthwise convolution by channels: some channels of all pixels."""
         x, w, out = sig.input(0), sig.input(1), sig.output
 
-        def portion(start: int, stop: int) -> Portion:
+        def shard(start: int, stop: int) -> Shard:
             first, count = start * CHANNEL_SHARD_MULTIPLE, (stop - start) * CHANNEL_SHARD_MULTIPLE
-            reads, makes = (shard_channels(t, start, stop) for t in (x, out))
+            reads, writes = (shard_channels(t, start, stop) for t in (x, out))
             weights = run_along((self.groups, *w.shape[1:]), 0, first, first + count)
             op = replace(self, groups=count, whole=self.groups)
-            return Portion(op, (reads, weights, Run(first, (count,)))[: len(sig.inputs)], makes)
+            return Shard(op, (reads, weights, ElementRun(first, (count,)))[: len(sig.inputs)], writes)
 
-        return Division(self.groups // CHANNEL_SHARD_MULTIPLE, portion)
+        return Partition(self.groups // CHANNEL_SHARD_MULTIPLE, shard)
 
     @property
     def _pads(self) -> bool:
         return any((*self.window.before, *self.window.after))
 
-    def _pixels(self, sig: Signature) -> Division:
-        """Return the division by pixels, as if all pixels stood in one line."""
+    def _pixels(self, sig: Signature) -> Partition:
+        """Return the partition by pixels, as if all pixels stood in one line."""
         (deep, wide), space = (t.shape[-1] for t in (sig.input(0), sig.output)), sig.output.shape[1:-1]
         whole_inputs = (None,) * (len(sig.inputs) - 1)
 
-        def line(channels: int, start: int, stop: int) -> Run:
-            return Run(start * channels, (1, *(1,) * (len(space) - 1), stop - start, channels))
+        def line(channels: int, start: int, stop: int) -> ElementRun:
+            return ElementRun(start * channels, (1, *(1,) * (len(space) - 1), stop - start, channels))
 
-        return Division(
+        return Partition(
             math.prod(space),
-            lambda start, stop: Portion(self, (line(deep, start, stop), *whole_inputs), line(wide, start, stop)),
+            lambda start, stop: Shard(self, (line(deep, start, stop), *whole_inputs), line(wide, start, stop)),
         )
 
     def spec(self, node: Node) -> ConvSpec:
@@ -351,8 +361,8 @@ class DirectConv(Conv):
         """Return None: the operator has no channels-last form."""
         return None
 
-    def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-        """Return no divisions: one core computes the whole layer."""
+    def partitions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
+        """Return no partitions: one core computes the whole layer."""
         return ()
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:

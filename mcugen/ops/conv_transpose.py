@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transposed convolution, and Col2Im: its sum without the product."""
+"""Transposed convolution, and Col2Im, which adds up overlapping blocks without the products."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 @dataclass(frozen=True)
 class Scatter(Operator):
-    """Base of operators that add input positions, spread by a window, to an output (channels first).
+    """Base of operators that add each input position to several output positions (channels first), given by a window.
 
-    Input position i and kernel tap k contribute to output position i · stride − pad + k · dilation, where that
-    exists. `space` are the output's spatial sizes.
+    Input position i and kernel tap k contribute to output position i · stride − pad + k · dilation, where that exists.
+    `space` are the output's spatial sizes.
     """
 
     window: Window
@@ -247,10 +247,10 @@ def swap_channels(weights: Array, groups: int) -> Array:
 
 @dataclass(frozen=True)
 class TransposedConv(HasKernels, Rowwise, Spatial):
-    """Transposed convolution of quantized x, with symmetric weights and an int32 bias.
+    """Transposed convolution of quantized x with symmetric weights: the integer form of ConvTranspose.
 
-    Weights are [O, C/groups, *kernel], or [O, *kernel, C/groups] if channels last. Each output pixel gathers the
-    input pixels that contribute to it. `window.after` is not used.
+    Weights are [O, C/groups, *kernel], or [O, *kernel, C/groups] if channels last. Each output pixel gathers the input
+    pixels that contribute to it. `window.after` is not used.
     """
 
     mnemonic: ClassVar[str] = "conv_transpose"

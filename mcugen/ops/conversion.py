@@ -114,7 +114,10 @@ OTHER_SIGNEDNESS = {**SIGNED_COUNTERPART, **{signed: unsigned for unsigned, sign
 
 
 def half(dtype: DType) -> int:
-    """Return half the number of values of a quantized type, such as 128 for int8."""
+    """Return half the number of values of a quantized type, such as 128 for int8.
+
+    It is the difference of zero points of the signed and the unsigned type.
+    """
     return int(2 ** (8 * dtype.numpy.itemsize - 1))
 
 
@@ -128,7 +131,7 @@ class FlipSign(Simplifiable, Elementwise):
     mnemonic: ClassVar[str] = "flip_sign"
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """Return the other type of the signed and unsigned pair."""
+        """Return the signed type of an unsigned one, or the unsigned type of a signed one."""
         return OTHER_SIGNEDNESS[dtypes[0]]
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
@@ -311,7 +314,10 @@ class Requantize(Elementwise):
         return DType.INT8
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Dequantize and quantize again; return real arrays unchanged, as needed while its table is computed."""
+        """Dequantize and quantize again; real arrays are returned unchanged.
+
+        A lookup table of the operator is computed with real arrays.
+        """
         if sig.input(0).quant is None:
             return (arrays[0],)
         return (quantize(dequantize(arrays[0], sig.input(0).q), sig.output.q, sig.output.dtype),)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops whose control depends on the step number alone: their number of steps, and the slices that they read.
+"""Analysis of loops whose condition depends on the step number alone: number of steps, and slices that they read.
 
 tf2onnx exports TensorFlow's `while` in this form: with a counter, a condition on it, and rows gathered by it.
 """
@@ -22,8 +22,8 @@ MAX_EVALUATED_OPERATORS = 50_000
 
 
 @dataclass(frozen=True)
-class State:
-    """A state that a loop carries from step to step.
+class LoopState:
+    """A state that a loop carries from one step to the next.
 
     Attributes:
         read: The value that the body reads.
@@ -37,8 +37,8 @@ class State:
 
 
 @dataclass(frozen=True)
-class Counted:
-    """The number of steps of a loop, and the values of its counters, all computed at compile time.
+class LoopCounters:
+    """The number of steps of a loop, and the values of its counters, all known at compile time.
 
     Attributes:
         steps: The number of steps that run.
@@ -51,8 +51,10 @@ class Counted:
     numbers: frozenset[Value]
 
 
-def counted(graph: Graph, step: Value, states: Iterable[State], cond: Value | None, max_steps: int) -> Counted | None:
-    """Compute the number of steps of a loop body and the values of its counters at compile time.
+def counted(
+    graph: Graph, step: Value, states: Iterable[LoopState], cond: Value | None, max_steps: int
+) -> LoopCounters | None:
+    """Compute the number of steps of a loop and the final values of its counters at compile time.
 
     Args:
         graph: Body of the loop.
@@ -62,7 +64,8 @@ def counted(graph: Graph, step: Value, states: Iterable[State], cond: Value | No
         max_steps: Upper bound of the number of steps.
 
     Returns:
-        The counters; None if the condition depends on more than the step number, or if that takes too many operators.
+        The counters; None if the condition depends on more than the step number, or if the evaluation takes too many
+        operators (MAX_EVALUATED_OPERATORS).
     """
     counters = [s for s in states if s.first is not None and s.first.size == 1]
     while True:
@@ -98,7 +101,9 @@ def _needed(nodes: list[Node], values: Iterable[Value | None]) -> list[Node]:
     return needed_nodes
 
 
-def _played(nodes: list[Node], step: Value, counters: list[State], cond: Value | None, max_steps: int) -> Counted:
+def _played(
+    nodes: list[Node], step: Value, counters: list[LoopState], cond: Value | None, max_steps: int
+) -> LoopCounters:
     """Evaluate the nodes step by step, as long as the condition holds, and return the steps and counters."""
     now = {s.read: s.first for s in counters if s.first is not None}
     numbers, steps, goes_on = set(now), 0, True
@@ -116,11 +121,11 @@ def _played(nodes: list[Node], step: Value, counters: list[State], cond: Value |
             env |= dict(zip(node.outputs, results, strict=True))
         now = {s.read: array(s.after) for s in counters}
         steps, goes_on = steps + 1, cond is None or bool(array(cond).any())
-    return Counted(steps, now, frozenset(v for v in numbers if not v.type.rank))
+    return LoopCounters(steps, now, frozenset(v for v in numbers if not v.type.rank))
 
 
 def as_number(graph: Graph, step: Value, dtype: DType) -> Value:
-    """Return the step number in the element type of a counter."""
+    """Return a loop's step number, converted to the element type of a counter that equals it."""
     return (
         step
         if dtype is step.type.dtype
@@ -129,7 +134,7 @@ def as_number(graph: Graph, step: Value, dtype: DType) -> Value:
 
 
 def rows_by_number(graph: Graph, step: Value, steps: int) -> list[tuple[Node, int]]:
-    """Return the nodes that gather the slice of an outer tensor at the step number, each with its axis."""
+    """Return the nodes of a loop body that gather slice number `step` of an outer tensor, each with the axis."""
     return [
         (node, node.op.axis)
         for node in graph.nodes

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that find out the size of their results: NonZero, Compress, Unique, NonMaxSuppression.
+"""Operators whose output size depends on data: NonZero, Compress, Unique, NonMaxSuppression.
 
-Shapes are fixed in a graph, so each of these operators is made for an assumed `size`, and tells the actual one
-in its last output. The graph lists it (`Graph.sizes`), and the program is merged from several assumed sizes.
+Shapes are fixed in a graph, so each of these operators is created for an assumed `size`, and its last output is the
+actual one. The graph lists these outputs (`Graph.sizes`), and the program is merged from several assumed sizes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SIZE = TensorType((1,), DType.INT32)
 
 @dataclass(frozen=True)
 class Dynamic(Operator):
-    """Base of operators whose output size depends on data: the output has an assumed `size` along one axis.
+    """Base of operators whose output size along one axis depends on data: a graph assumes `size` elements.
 
     The last output is the actual size.
     """
@@ -168,10 +168,10 @@ _UNIQUE = ("y", "indices", "inverse", "counts")
 
 @dataclass(frozen=True)
 class Unique(Dynamic):
-    """The distinct entries of x along `axis`, their first index, the index of each entry among them, and their counts.
+    """The distinct entries of x along `axis`, with their first index, the inverse indices, and their counts.
 
-    They are sorted, or in the order of appearance. `wanted` tells which of these four results are outputs. NaNs
-    count as equal and come last.
+    The inverse index of an entry of x is its position among the distinct entries. They are sorted, or in the order of
+    appearance. `wanted` tells which of these four results are outputs. NaNs count as equal and come last.
     """
 
     mnemonic: ClassVar[str] = "unique"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elementwise operators with broadcasting, and their stack: one loop that computes several in a row."""
+"""Elementwise operators with broadcasting, and Stack: one loop that computes several of them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from mcugen.kernels.portable.elementwise import (
     Loop,
     ReusedScalars,
     Scalars,
-    Typed,
+    TypedExpression,
     emit_loop,
 )
 from mcugen.lir.builder import Builder
 from mcugen.lir.spec import HasKernels
-from mcugen.numerics.curves import CODES, INT8_TABLE_ORDER, TANH_TABLE, Line, Segments, SharedTanh, interpolation
+from mcugen.numerics.curves import CURVE_INPUTS, INT8_TABLE_ORDER, TANH_TABLE, Line, Segments, SharedTanh, interpolation
 from mcugen.numerics.fixedpoint import dequantize, is_quantized, quantize
 from mcugen.ops.movement import reshaped
 from mcugen.ops.onnx_node import OnnxNode
@@ -79,7 +79,10 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         return (np.broadcast_to(values, shape).astype(sig.output.dtype.numpy),)
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
-        """Return the expression in Helium operations (see mcugen.expressions.mve); None if vectors do not help."""
+        """Return the expression of four elements in Helium operations (mcugen.expressions.mve).
+
+        Return None if vectors are impossible or do not help.
+        """
         return None
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -89,11 +92,11 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         _emit_steps(node, (step,), builder)
 
     def stands_alone(self, sig: Signature) -> bool:
-        """Return whether it stays out of stacks, because some CPUs have a faster kernel for it alone."""
+        """Return whether the operator is left out of stacks, because some CPUs have a faster kernel for it alone."""
         return False
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
-        """Return the operator itself with permuted inputs: it commutes with transpositions."""
+        """Return the same operator on permuted inputs, because elementwise operators commute with transpositions."""
         if any(t is not None and t.rank not in (0, len(perm)) and t.count > 1 for t in self._elements(sig)):
             return None
         return self, tuple(
@@ -132,7 +135,7 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         if source.quant is None or source.quant.axis is not None:
             return None
         if source.dtype is DType.INT16 and is_quantized(out):
-            real_values = self._of_codes(inputs, CODES, source.quant).astype(np.float64)
+            real_values = self._of_codes(inputs, CURVE_INPUTS, source.quant).astype(np.float64)
             shared = SharedTanh.of(self.name, source.quant, out)
             return _curve(graph, self.name, x, real_values / out.q.scale[0] + out.q.zero_point, out.dtype, shared)
         if source.dtype is not DType.INT8:
@@ -141,7 +144,7 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         return Lookup(self.name), (x, graph.constant(f"{self.name}.table", table))
 
     def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:
-        """Return the expression's bounds for quantized outputs; real outputs are unbounded."""
+        """Return the bounds of the result by interval arithmetic, for quantized outputs; None for real outputs."""
         if sig.output.quant is None:
             return (None,)
         result_bounds = bounds(self._formula(sig), {f"x{i}": ends for i, ends in enumerate(inputs) if ends is not None})
@@ -151,7 +154,7 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         return ((low, high),)
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return that channels are separate; operands that broadcast over channels are read as a whole."""
+        """Return channels that depend on the same input channels only; operands that broadcast are read as a whole."""
         if not sig.output.rank:
             return None
         count = sig.output.shape[-1]
@@ -179,7 +182,7 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
 
 
 def real_data(value: Value) -> Array:
-    """Return a constant's elements as real numbers, dequantized if it is quantized."""
+    """Return the elements of a constant as real numbers; they are dequantized if the constant is quantized."""
     assert value.data is not None
     return value.data if value.type.quant is None else dequantize(value.data, value.type.quant)
 
@@ -189,7 +192,7 @@ def _curve(
 ) -> IntegerForm | None:
     """Return the int16 form of a function by its curve; None if the curve jumps.
 
-    `ideal_codes[i]` is the exact, unrounded result for CODES[i], in units of the output.
+    `ideal_codes[i]` is the exact, unrounded result for CURVE_INPUTS[i], in units of the output.
     """
     line = Line.through(ideal_codes, dtype)
     if line is not None:
@@ -210,7 +213,7 @@ def _tanh_table(graph: Graph) -> Value:
 
 @dataclass(frozen=True)
 class Linear(Elementwise):
-    """y = clamp(slope · x + constant) in integers: an exactly linear function of one int16 tensor.
+    """y = clamp(slope · x + constant) for an int16 tensor x: the integer form of a linear function of one tensor.
 
     `of` is the name of the function, `line` has the constants.
     """
@@ -226,7 +229,7 @@ class Linear(Elementwise):
 
 @dataclass(frozen=True)
 class Interpolate(HasKernels, Elementwise):
-    """y = linear interpolation between two entries of a table, for int16 x: any smooth function of x.
+    """y = linear interpolation in a table for int16 x: the integer form of any smooth function of one tensor.
 
     `of` is the name of the function that it approximates, `segments` says how the table is read.
     """
@@ -252,7 +255,7 @@ class Interpolate(HasKernels, Elementwise):
 
 @dataclass(frozen=True)
 class Lookup(Elementwise):
-    """y = table[x & 255] for int8 x: any function of one int8 tensor. `of` is the name of the function."""
+    """y = table[x & 255] for int8 x: the integer form of any function of one int8 tensor, whose name is `of`."""
 
     mnemonic: ClassVar[str] = "lookup"
     tables: ClassVar[frozenset[int]] = frozenset({1})
@@ -297,6 +300,7 @@ class Stack(Elementwise):
 
     steps: tuple[Step, ...] = ()
     table_inputs: frozenset[int] = field(default=frozenset(), repr=False)
+    """Indices of inputs that some step reads as a table."""
 
     @property
     def name(self) -> str:
@@ -353,7 +357,7 @@ def _emit_steps(node: Node, steps: Sequence[Step], builder: Builder) -> None:
     emit_loop(node, builder, Loop([step.op.name for step in steps], tables, scalar, plain, helium))
 
 
-def _expressions(node: Node, steps: Sequence[Step], tables: frozenset[int], scalar: Scalars) -> list[Typed]:
+def _expressions(node: Node, steps: Sequence[Step], tables: frozenset[int], scalar: Scalars) -> list[TypedExpression]:
     """Return the type and the expression of each step; operands are variables for inputs and earlier steps."""
     types = [node.input(i).type for i in range(len(node.inputs))]
     args = [_argument(f"t{i}" if i in tables else f"v{i}", t, i in tables) for i, t in enumerate(types)]
@@ -372,7 +376,9 @@ def _argument(name: str, tensor: TensorType, is_table: bool = False) -> Expressi
     return Table(name, tensor.dtype) if is_table else Argument(name, tensor.dtype, exact=tensor.quant is not None)
 
 
-def _vectors(node: Node, steps: Sequence[Step], tables: frozenset[int], scalar: Scalars) -> list[Typed] | None:
+def _vectors(
+    node: Node, steps: Sequence[Step], tables: frozenset[int], scalar: Scalars
+) -> list[TypedExpression] | None:
     """Return the type and the Helium expression of each step; None if a step has none."""
     types = [node.input(i).type for i in range(len(node.inputs))]
     dtypes = [t.dtype for i, t in enumerate(types) if i not in tables] + [step.dtype for step in steps]

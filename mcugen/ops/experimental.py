@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that ONNX tried before its version 1 was out; models of opsets below 10 may hold them."""
+"""Importers of experimental ONNX operators that were removed before opset 10, such as ImageScaler and Crop."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A layer in two shards, which two cores compute at once: the same operator on runs of its tensors."""
+"""The operator of a layer that two cores compute in parallel: in shards, which read and write runs of its tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import run
-from mcugen.hir.operator import Division, Operator, Portion, Run, Signature
+from mcugen.hir.operator import ElementRun, Operator, Partition, Shard, Signature
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.copies import CopyRange
@@ -22,25 +22,25 @@ from mcugen.lir.program import MOVE, WORD, Access, Buffer, Control, Instr, Lanes
 
 
 @dataclass(frozen=True)
-class Share:
-    """The part of a layer that one core computes in one stage of a fork.
+class ForkShard:
+    """The shard of a layer that one core computes in one stage of a fork.
 
     Attributes:
         body: The layer as a graph that reads parts of the layer's inputs and computes a part of its output.
         reads: For each input of the body, the index of the layer's input and the run that is read (None: all of it).
-        makes: The run of the layer's output that is computed.
-        aside: Whether the result is first kept in its own buffer, and copied once the whole layer is done.
+        writes: The run of the layer's output that is computed.
+        is_copied_later: Whether the result is first kept in its own buffer, and copied once the whole layer is done.
     """
 
     body: Graph = field(repr=False)
-    reads: tuple[tuple[int, Run | None], ...]
-    makes: Run
-    aside: bool = False
+    reads: tuple[tuple[int, ElementRun | None], ...]
+    writes: ElementRun
+    is_copied_later: bool = False
 
 
 @dataclass(frozen=True)
 class Forked(Operator):
-    """One layer whose tiles two cores compute in parallel, in one or several stages with a barrier behind each.
+    """A layer whose shards two cores compute in parallel, in one or several stages with a barrier behind each.
 
     Attributes:
         stages: The shards of each stage: one per core, or a single shard, which the first core computes.
@@ -48,37 +48,37 @@ class Forked(Operator):
     """
 
     mnemonic: ClassVar[str] = "forked"
-    stages: tuple[tuple[Share, ...], ...] = field(repr=False)
+    stages: tuple[tuple[ForkShard, ...], ...] = field(repr=False)
     output: TensorType = field(repr=False)
 
     @property
-    def shares(self) -> list[Share]:
+    def shards(self) -> list[ForkShard]:
         """Return the shards of the layer, stage by stage."""
-        return [share for stage in self.stages for share in stage]
+        return [shard for stage in self.stages for shard in stage]
 
     @property
     def bodies(self) -> tuple[Graph, ...]:
         """Return the graph of each shard."""
-        return tuple(share.body for share in self.shares)
+        return tuple(shard.body for shard in self.shards)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the output type of the whole layer."""
-        for share in self.shares:
-            for formal, (index, part) in zip(share.body.inputs, share.reads, strict=True):
+        for shard in self.shards:
+            for formal, (index, part) in zip(shard.body.inputs, shard.reads, strict=True):
                 x = inputs[index]
                 end = part.end if part else formal.type.count
                 if x is None or x.dtype is not formal.type.dtype or end > x.count:
-                    raise ModelError("forked: inputs must have the runs that portions read", str(x), "repair it")
+                    raise ModelError("forked: inputs must have the runs that shards read", str(x), "repair it")
         return (self.output,)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """Interpret the graph of each shard, and assemble the output."""
         output = np.empty(self.output.count, self.output.dtype.numpy)
-        for share in self.shares:
-            flat = (arrays[i].reshape(-1)[part.elements if part else slice(None)] for i, part in share.reads)
-            inputs = [x.reshape(formal.type.shape) for x, formal in zip(flat, share.body.inputs, strict=True)]
-            (result,) = run(share.body, inputs)
-            output[share.makes.elements] = result.reshape(-1)
+        for shard in self.shards:
+            flat = (arrays[i].reshape(-1)[part.elements if part else slice(None)] for i, part in shard.reads)
+            inputs = [x.reshape(formal.type.shape) for x, formal in zip(flat, shard.body.inputs, strict=True)]
+            (result,) = run(shard.body, inputs)
+            output[shard.writes.elements] = result.reshape(-1)
         return (output.reshape(self.output.shape),)
 
     def macs(self, sig: Signature) -> int:
@@ -88,46 +88,46 @@ class Forked(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """Emit a fork/join block for each stage.
 
-        Shares read and write the layer's own buffers, except for parts that must be copied.
+        Shards read and write the layer's own buffers, except for parts that must be copied.
         """
-        for share in self.shares:
-            if share.makes.pitch is not None:
-                builder.bind(share.body.outputs[0], builder.buffer(node.output))
+        for shard in self.shards:
+            if shard.writes.pitch is not None:
+                builder.bind(shard.body.outputs[0], builder.buffer(node.output))
         with builder.one_unit():
             for number, stage in enumerate(self.stages):
                 with builder.one_layer():
-                    for share in self.shares if number == 0 else ():
-                        _take(node, builder, share)
+                    for shard in self.shards if number == 0 else ():
+                        _take(node, builder, shard)
                     if len(stage) == 1:
-                        _lower_share(stage[0], builder)
+                        _lower_shard(stage[0], builder)
                         continue
                     builder.mark(node, Control.FORK)
                     marker = builder.program.instrs[-1]
-                    _lower_share(stage[0], builder)
+                    _lower_shard(stage[0], builder)
                 with builder.one_layer():
                     builder.mark(node, Control.ELSE)
-                    _lower_share(stage[1], builder)
+                    _lower_shard(stage[1], builder)
                     builder.mark(node, Control.END)
-                    results = [builder.buffer(share.body.outputs[0]) for share in stage]
+                    results = [builder.buffer(shard.body.outputs[0]) for shard in stage]
                     _declare(marker, builder.program.instrs, results)
                     if number == len(self.stages) - 1:
-                        self._put(node, builder, aside=False)
-            if any(share.aside for share in self.shares):
+                        self._put(node, builder, is_copied_later=False)
+            if any(shard.is_copied_later for shard in self.shards):
                 with builder.one_layer():
-                    self._put(node, builder, aside=True)
+                    self._put(node, builder, is_copied_later=True)
 
-    def _put(self, node: Node, builder: Builder, *, aside: bool) -> None:
-        """Move the results of shares to their places in the output, if they are not there already."""
-        for share in self.shares:
-            if share.aside is aside and share.makes.pitch is None:
-                part, at = builder.buffer(share.body.outputs[0]), share.makes.at * self.output.dtype.nbytes
+    def _put(self, node: Node, builder: Builder, *, is_copied_later: bool) -> None:
+        """Move the results of shards to their places in the output, if they are not there already."""
+        for shard in self.shards:
+            if shard.is_copied_later is is_copied_later and shard.writes.pitch is None:
+                part, at = builder.buffer(shard.body.outputs[0]), shard.writes.at * self.output.dtype.nbytes
                 whole = builder.buffer(node.output)
-                builder.move(node, part, whole, "portion", part=CopyRange(0, at, part.nbytes), stays=aside)
+                builder.move(node, part, whole, "portion", part=CopyRange(0, at, part.nbytes), stays=is_copied_later)
 
 
-def _take(node: Node, builder: Builder, share: Share) -> None:
-    """Bind the inputs of a share to buffers; copy contiguous parts."""
-    for formal, (index, part) in zip(share.body.inputs, share.reads, strict=True):
+def _take(node: Node, builder: Builder, shard: ForkShard) -> None:
+    """Bind the inputs of a shard to buffers; copy contiguous parts."""
+    for formal, (index, part) in zip(shard.body.inputs, shard.reads, strict=True):
         whole = builder.buffer(node.input(index))
         if part is None or part.pitch is not None:
             builder.bind(formal, whole)
@@ -136,25 +136,25 @@ def _take(node: Node, builder: Builder, share: Share) -> None:
             builder.move(node, whole, target, "portion", part=CopyRange(at, 0, target.nbytes))
 
 
-def _lower_share(share: Share, builder: Builder) -> None:
-    """Emit the instructions of a share; those on some channels of pixels record which lanes of tensors they use."""
+def _lower_shard(shard: ForkShard, builder: Builder) -> None:
+    """Emit the instructions of a shard; those on some channels of pixels record which lanes of tensors they use."""
     begun = len(builder.program.instrs)
-    lower_nodes(share.body, builder)
-    runs = [(formal, part) for formal, (_, part) in zip(share.body.inputs, share.reads, strict=True)]
-    runs.append((share.body.outputs[0], share.makes))
+    lower_nodes(shard.body, builder)
+    runs = [(formal, part) for formal, (_, part) in zip(shard.body.inputs, shard.reads, strict=True)]
+    runs.append((shard.body.outputs[0], shard.writes))
     lanes = {builder.buffer(v): _lanes(part) for v, part in runs if part is not None and part.pitch is not None}
     for instr in builder.program.instrs[begun:] if lanes else ():
         instr.operands = tuple(replace(o, lanes=lanes.get(o.buffer)) for o in instr.operands)
         instr.overlaps = ()  # they count bytes of tensors without other channels between
 
 
-def _lanes(part: Run) -> Lanes:
+def _lanes(part: ElementRun) -> Lanes:
     assert part.pitch is not None
     return Lanes(part.at, part.shape[-1], part.pitch)
 
 
 def _declare(marker: Instr, instrs: Sequence[Instr], results: Sequence[Buffer]) -> None:
-    """Declare at the fork marker which inputs the results of the shares may overlap.
+    """Declare at the fork marker which inputs the results of the shards may overlap.
 
     An input may be overlapped if only the instructions that compute the result read it.
     """
@@ -183,55 +183,61 @@ def _declare(marker: Instr, instrs: Sequence[Instr], results: Sequence[Buffer]) 
 # --------------------------------------------------------------------------------------------------- making
 
 
-Cut = tuple[int, int, bool]
-"""A core's shard: its first unit, the unit behind its last, and whether its output has a buffer of its own.
+ShardRange = tuple[int, int, bool]
+"""The units that one core computes: the first, the one behind the last, and whether the result has its own buffer.
 
-A unit is for example a row or a group of channels (Division.length)."""
-
-
-Stages = Sequence[tuple[Cut, ...]]
-"""Stages with a barrier behind each: one shard for each of both cores, or a single shard for the first core."""
+A result with its own buffer is copied to the output later. A unit is for example a row or a group of channels
+(Partition.length).
+"""
 
 
-def forked(node: Node, division: Division, stages: Stages) -> Forked | None:
-    """Return the layer divided over two cores by a division, or None if that is impossible.
+Stages = Sequence[tuple[ShardRange, ...]]
+"""The stages of a fork, with a barrier behind each: one shard for each core, or one for the first core only."""
+
+
+def fork_layer(node: Node, partition: Partition, stages: Stages) -> Forked | None:
+    """Return the layer divided over two cores by a partition, or None if that is impossible.
 
     It is impossible if a shard is empty, or if a shard's part of a tensor does not begin at a word boundary. A part
     of the output may begin anywhere if the shard writes to its own buffer.
 
     Args:
         node: The layer.
-        division: The way to divide the output into units.
+        partition: The way to divide the output into units.
         stages: The shards that the cores compute in each stage, as ranges of units.
     """
     cuts = [cut for stage in stages for cut in stage]
     if any(start >= stop for start, stop, _ in cuts):
         return None
-    portions = [(division.portion(start, stop), aside) for start, stop, aside in cuts]
-    computed = [(v, [p.reads[i] for p, _ in portions]) for i, v in enumerate(node.inputs) if v and not v.is_constant]
-    computed.append((node.output, [p.makes for p, is_aside in portions if not is_aside]))
+    pairs = [(partition.shard(start, stop), is_copied_later) for start, stop, is_copied_later in cuts]
+    computed = [
+        (v, [shard.reads[i] for shard, _ in pairs]) for i, v in enumerate(node.inputs) if v and not v.is_constant
+    ]
+    computed.append((node.output, [shard.writes for shard, is_copied_later in pairs if not is_copied_later]))
     if any(r is not None and _splits_words(r, v.type.dtype) for v, runs in computed for r in runs):
         return None
-    shares = iter([_share(node, portion, f"part{i + 1}", aside) for i, (portion, aside) in enumerate(portions)])
-    return Forked(tuple(tuple(next(shares) for _ in stage) for stage in stages), node.output.type)
+    shards = iter(
+        [_fork_shard(node, shard, f"part{i + 1}", is_copied_later) for i, (shard, is_copied_later) in enumerate(pairs)]
+    )
+    return Forked(tuple(tuple(next(shards) for _ in stage) for stage in stages), node.output.type)
 
 
-def _splits_words(part: Run, dtype: DType) -> bool:
+def _splits_words(part: ElementRun, dtype: DType) -> bool:
     """Return whether it begins within a word, or some of its lanes begin or end there."""
     places = (part.at,) if part.pitch is None else (part.at, part.shape[-1], part.pitch)
     return any(place * dtype.nbytes % WORD for place in places)
 
 
-def _share(node: Node, portion: Portion, suffix: str, aside: bool) -> Share:
-    inputs = zip(node.inputs, portion.reads, strict=True)
+def _fork_shard(node: Node, shard: Shard, suffix: str, is_copied_later: bool) -> ForkShard:
+    inputs = zip(node.inputs, shard.reads, strict=True)
     reads = tuple(enumerate(r for v, r in inputs if v is not None and not v.is_constant))
-    return Share(_body(node, portion, suffix), reads, portion.makes, aside)
+    return ForkShard(_body(node, shard, suffix), reads, shard.writes, is_copied_later)
 
 
-def _body(node: Node, portion: Portion, suffix: str) -> Graph:
+def _body(node: Node, shard: Shard, suffix: str) -> Graph:
     body = Graph(f"{node.output.name}.{suffix}")
     inputs: list[Value | None] = []
-    for value, part in zip(node.inputs, portion.reads, strict=True):
+    for value, part in zip(node.inputs, shard.reads, strict=True):
         if value is None:
             inputs.append(None)
         elif value.data is not None:
@@ -239,13 +245,13 @@ def _body(node: Node, portion: Portion, suffix: str) -> Graph:
         else:
             shape = value.type.shape if part is None else part.shape
             inputs.append(body.add_input(f"{value.name}.{suffix}", replace(value.type, shape=shape)))
-    type_ = replace(node.output.type, shape=portion.makes.shape)
+    type_ = replace(node.output.type, shape=shard.writes.shape)
     name = f"{node.output.name}.{suffix}"
-    body.add_output(name, body.add(portion.op, inputs, node.origin, names=[name], types=[type_]).output)
+    body.add_output(name, body.add(shard.op, inputs, node.origin, names=[name], types=[type_]).output)
     return body
 
 
-def _constant(body: Graph, value: Value, part: Run | None) -> Value:
+def _constant(body: Graph, value: Value, part: ElementRun | None) -> Value:
     """Return a constant, or some entries of its axis 0, with the scales of these entries."""
     assert value.data is not None
     if part is None:

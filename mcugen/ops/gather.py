@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elements chosen by indices: Gather and its kin, slices whose starts are computed, reversed sequences.
+"""Operators that select elements by indices: Gather and its variants, slices with computed starts, reversed sequences.
 
 Indices that are computed can never lead out of the tensor: negative ones count from the end, and what still lies
 outside is moved to the nearest element.
@@ -38,7 +38,7 @@ from mcugen.kernels.portable.gather import (
 )
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
-from mcugen.numerics.fixedpoint import same_codes
+from mcugen.numerics.fixedpoint import has_same_quantization
 from mcugen.ops.conversion import Dequantize
 from mcugen.ops.movement import (
     Movement,
@@ -54,9 +54,9 @@ from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 
 def positions(indices: Array, depth: int) -> Array:
-    """Return indices as the C function mcugen_index does: negative ones count from the end; all are clamped.
+    """Return the positions that indices refer to, as the C function mcugen_index computes them.
 
-    `depth` is the number of elements of the axis.
+    Negative indices count from the end; all are clamped to the axis, whose number of elements is `depth`.
     """
     wide = indices.astype(np.int64)
     clipped: Array = np.clip(np.where(wide < 0, wide + depth, wide), 0, depth - 1)
@@ -74,7 +74,7 @@ def require_elements(name: str, depth: int, indices: TensorType) -> None:
 
 
 def require_integers(node: OnnxNode, index: int) -> Value:
-    """Return an input that holds indices.
+    """Return input number `index` of a node, which holds indices.
 
     Raises:
         Refusal: The input is not of an integer type.
@@ -112,12 +112,12 @@ def checked_indices(node: OnnxNode, indices: Value, depths: Sequence[int]) -> Va
 
 
 @dataclass(frozen=True)
-class Taking(Movement):
-    """Base of operators that copy elements of input 0 at the positions in input 1 (integers)."""
+class IndexedMovement(Movement):
+    """Base of operators that copy elements of input 0 at the integer positions in input 1."""
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """Return the operator itself if input and output have the same quantization."""
-        return (self, inputs) if same_codes(sig.input(0), sig.output) else None
+        return (self, inputs) if has_same_quantization(sig.input(0), sig.output) else None
 
 
 def _emit_gather(node: Node, builder: Builder, outer: int, depths: Shape, run: int, shared: bool) -> None:
@@ -156,7 +156,7 @@ def _lies_within(index: Value, depths: Shape) -> bool:
 
 
 @dataclass(frozen=True)
-class Gather(Permutable, Simplifiable, Taking):
+class Gather(Permutable, Simplifiable, IndexedMovement):
     """y[o, j, i] = x[o, index[j], i], with o for the axes before `axis` and i for those behind it.
 
     j stands for all axes of the indices, of which there may be none.
@@ -200,7 +200,7 @@ class Gather(Permutable, Simplifiable, Taking):
 
 
 @dataclass(frozen=True)
-class GatherND(Taking):
+class GatherND(IndexedMovement):
     """y[b, j] = x[b, index[b, j, 0], index[b, j, 1], …], with b for the first `batch` axes."""
 
     mnemonic: ClassVar[str] = "gather_nd"
@@ -250,7 +250,7 @@ def flat_positions(index: Array, depths: Shape) -> Array:
 
 
 @dataclass(frozen=True)
-class GatherElements(Permutable, Taking):
+class GatherElements(Permutable, IndexedMovement):
     """y[o, k, i] = x[o, index[o, k, i], i]; x and the indices have equal shapes except along `axis`."""
 
     mnemonic: ClassVar[str] = "gather_elements"
@@ -288,7 +288,7 @@ class GatherElements(Permutable, Taking):
 
 
 @dataclass(frozen=True)
-class ReverseSequence(Taking):
+class ReverseSequence(IndexedMovement):
     """y[t, b] = x[n − 1 − t, b] for t < n = length[b], else x[t, b].
 
     `times` is the axis of t, 0 or 1; the other of these axes is that of b.

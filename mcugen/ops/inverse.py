@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inverses of matrices."""
+"""Inverse matrices (com.microsoft Inverse)."""
 
 from __future__ import annotations
 

@@ -25,17 +25,17 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.numerics.sums import exact_product, real_product
 
-LARGEST = 127
-"""Largest magnitude of trained int8 weights."""
+MAX_TRAINED_WEIGHT = 127
+"""Largest magnitude of int8 weights that are trained on the device; -128 is not used."""
 
 
 @dataclass(frozen=True)
 class Descend(Operator):
-    """A gradient step y = w − a·b, where the gradient a·b is a matrix product that is never stored as a whole.
+    """A gradient descent step y = w − a·b, whose gradient a·b, a matrix product, is never stored as a whole.
 
-    w is [C, …], a is [C, P], and b is [P, product of the other axes of w], all float32; elements whose step is NaN
-    or infinite keep their value. Or w is int8, and a fourth input is a dither (float32 [1], from 0 to 1) for
-    stochastic rounding: y = clamp(⌊w − a·b + dither⌋).
+    w is [C, …], a is [C, P], and b is [P, product of the other axes of w], all float32; elements whose step is NaN or
+    infinite keep their value. Or w is int8, and a fourth input is a dither (float32 [1], from 0 to 1) for stochastic
+    rounding: y = clamp(⌊w − a·b + dither⌋).
     """
 
     mnemonic: ClassVar[str] = "descend"
@@ -53,7 +53,7 @@ class Descend(Operator):
         w, a, b, *dither = arrays
         with np.errstate(all="ignore"):
             moved = w.astype(np.float32) - real_product(a, b).reshape(w.shape)
-            moved = np.clip(np.floor(moved + dither[0]), -LARGEST, LARGEST) if dither else moved
+            moved = np.clip(np.floor(moved + dither[0]), -MAX_TRAINED_WEIGHT, MAX_TRAINED_WEIGHT) if dither else moved
             return (np.where(np.isfinite(moved), moved, w).astype(w.dtype),)
 
     def macs(self, sig: Signature) -> int:
@@ -71,7 +71,7 @@ class Descend(Operator):
 
 
 STEP_BITS = 20
-"""Number of fraction bits of a gradient step on int8 weights."""
+"""Number of fraction bits of a gradient step on int8 weights: steps are multiples of 2^-20 of a weight's unit."""
 
 MAX_CODE_STEP = 2**30
 """Limit of the magnitude of a gradient step, in units of 2^-STEP_BITS, so that weight and step fit in 32 bits."""
@@ -104,7 +104,7 @@ class DescendCodes(Operator):
             np.int64
         )
         moved = (w.reshape(sums.shape).astype(np.int64) << STEP_BITS) - steps + fraction.reshape(-1)[0] >> STEP_BITS
-        return (np.clip(moved, -LARGEST, LARGEST).astype(np.int8).reshape(w.shape),)
+        return (np.clip(moved, -MAX_TRAINED_WEIGHT, MAX_TRAINED_WEIGHT).astype(np.int8).reshape(w.shape),)
 
     def macs(self, sig: Signature) -> int:
         """Return the multiply-accumulates: elements of w · P."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Straight lines of codes: what a constant for each channel makes of one quantized tensor, in one rounding, half up."""
+"""Linear functions of a quantized tensor with constants per channel, in integers with one rounding, half up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mcugen.kernels.portable.activations import emit_prelu
 from mcugen.kernels.portable.elementwise import Scalars
 from mcugen.lir.builder import Builder
 from mcugen.numerics.curves import limited
-from mcugen.numerics.fixedpoint import Range, clamp_range, is_quantized, largest_code
+from mcugen.numerics.fixedpoint import Range, clamp_range, is_quantized, max_code_magnitude
 from mcugen.ops.elementwise import Elementwise
 
 _FEWEST = 14
@@ -121,7 +121,9 @@ class FixedPRelu(Elementwise):
 def affine_form(
     op: Elementwise, graph: Graph, sig: Signature, x: Value | None, scale: Array, shift: Array, clamp: Range | None
 ) -> IntegerForm | None:
-    """Return the integer form of x · scale + shift, or None if the scales of the channels are too far apart.
+    """Return the integer form of x · scale + shift for quantized x.
+
+    Return None if the scales of the channels are too far apart for one common shift.
 
     Args:
         op: The float operator that is replaced.
@@ -156,7 +158,7 @@ def prelu_form(op: Elementwise, graph: Graph, sig: Signature, x: Value | None, s
     if not all(is_quantized(t) and t.dtype is DType.INT8 for t in (tensor, out)):
         return None
     ratio = tensor.q.scale[0] / out.q.scale[0]
-    reach = largest_code(DType.INT8) * (ratio * max(1.0, float(np.abs(slope).max(initial=0.0))) + 1) + 1
+    reach = max_code_magnitude(DType.INT8) * (ratio * max(1.0, float(np.abs(slope).max(initial=0.0))) + 1) + 1
     bits = math.floor(math.log2((2**31 - 1) / reach)) if math.isfinite(reach) else 0
     if bits < _FEWEST:
         return None

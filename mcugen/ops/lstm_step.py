@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized LSTMs found again: loops whose body is one step of them (quantization/recurrent), as kernels take them."""
+"""Recognition of quantized LSTMs: loops whose body is one LSTM step (mcugen.quantization.recurrent), for kernels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ GATE_QUANT = QuantParams((2.0**-15,), 0)
 
 @dataclass(frozen=True)
 class LstmStep:
-    """A step of a quantized LSTM: the layers of all gates that read x and the hidden state, and both states before."""
+    """The parts of a loop body that computes one step of a quantized LSTM.
+
+    `inner` and `recurrent` are the layers that compute all gates' sums from x and from the hidden state; `hidden` and
+    `cell` are both states before the step.
+    """
 
     inner: Node
     recurrent: Node
@@ -36,7 +40,7 @@ class LstmStep:
 
 
 Term = tuple[object, ...]
-"""Description of how a value is computed: operator, the result's quantization, and the terms of the operands."""
+"""Description of how a value is computed, for comparison: operator, result's quantization, operands' terms."""
 
 
 def lstm_step(body: Graph) -> LstmStep | None:

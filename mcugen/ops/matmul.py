@@ -14,16 +14,16 @@ import numpy as np
 from mcugen import kernels
 from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import Channels, Division, IntegerForm, Operator, RowForm, Signature, each_row, row_axis
+from mcugen.hir.operator import Channels, IntegerForm, Operator, Partition, RowForm, Signature, each_row, row_axis
 from mcugen.hir.traits import (
     Channelwise,
     Clampable,
-    Divisible,
     Expressible,
+    Partitionable,
     Quantizable,
     Rowwise,
     Weighted,
-    each_for_itself,
+    partition_by_rows,
 )
 from mcugen.hir.types import Array, Bounds, DType, Shape, TensorType, required
 from mcugen.kernels.common.specs import ConvSpec, MatMulSpec
@@ -55,7 +55,7 @@ from mcugen.ops.weighted import by_output_channels, have_channels_alone, integer
 
 
 @dataclass(frozen=True)
-class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, Divisible, Expressible, Operator):
+class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, Partitionable, Expressible, Operator):
     """y[…, n] = clamp(bias[n] + Σ_k w[n, k] · x[…, k]), with constant w [N, K] and an optional bias."""
 
     mnemonic: ClassVar[str] = "dense"
@@ -100,7 +100,7 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         return layer_bounds(sig, inputs, _rows_by_weights, partial(self._finish, sig))
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return that each output channel is a sum over all input channels."""
+        """Return channels that are sums over all input channels with constant weights."""
         out = np.arange(sig.output.shape[-1])
         return Channels((None, out, out), lambda _: self, sums=True)
 
@@ -133,12 +133,12 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         """Return the row form, in which each row of x gives one row of y."""
         return each_row(self, sig, [i == 0 for i in range(len(sig.inputs))])
 
-    def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-        """Return the division by rows, or by output channels if there is only one row."""
+    def partitions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
+        """Return the partition by rows, or by output channels if there is only one row."""
         if sig.output.count == sig.output.shape[-1]:
             return by_output_channels(self, sig, inputs)
         form = self.by_rows(sig)
-        return () if form is None else each_for_itself(form, sig)
+        return () if form is None else partition_by_rows(form, sig)
 
     def has_channels_alone(self, sig: Signature, inputs: Sequence[Value | None]) -> bool:
         """Return whether a range of output channels is itself a layer: weights and biases are constant."""
@@ -159,7 +159,7 @@ def _rows_by_weights(x: Array, w: Array) -> Array:
 
 @dataclass(frozen=True)
 class DirectDense(Dense):
-    """A dense layer in float32 whose weights may be computed or trained."""
+    """A float32 dense layer whose weights are not constant: computed by other layers, or trained on the device."""
 
     mnemonic: ClassVar[str] = "direct_dense"
     kernels: ClassVar[tuple[Kernel, ...]] = ()
@@ -176,8 +176,8 @@ class DirectDense(Dense):
         """Return None: derivatives need the sums before a clamp."""
         return None
 
-    def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-        """Return no divisions: one core computes the whole layer."""
+    def partitions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
+        """Return no partitions: one core computes the whole layer."""
         return ()
 
     def has_channels_alone(self, sig: Signature, inputs: Sequence[Value | None]) -> bool:
@@ -197,7 +197,10 @@ class DirectDense(Dense):
 
 @dataclass(frozen=True)
 class CodedDense(Operator):
-    """y[…, n] = bias[n] + scale[n] · Σ_k w[n, k] · x[…, k] in float32, where w are trainable int8 weights."""
+    """A float32 dense layer with int8 weights that are trained on the device.
+
+    y[…, n] = bias[n] + scale[n] · Σ_k w[n, k] · x[…, k].
+    """
 
     mnemonic: ClassVar[str] = "coded_dense"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that move elements without looking at them: reshape, transpose, slice, concat, pad, expand."""
+"""Operators that move elements without computing with them: reshape, transpose, slice, concat, pad, expand."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from mcugen.core.limits import check_size
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import (
     Channels,
-    Division,
+    ElementRun,
     IntegerForm,
     Operator,
+    Partition,
     Permutation,
-    Portion,
     RowForm,
     RowWindow,
-    Run,
+    Shard,
     Signature,
     each_row,
     row_axis,
 )
-from mcugen.hir.traits import Channelwise, Divisible, Expressible, Permutable, Quantizable, Rowwise, Simplifiable
+from mcugen.hir.traits import Channelwise, Expressible, Partitionable, Permutable, Quantizable, Rowwise, Simplifiable
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType, required
 from mcugen.kernels.common.movement_specs import ConcatSpec, PadSpec
 from mcugen.kernels.common.strided_loops import dense_strides
@@ -46,10 +46,11 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import WORD, Access
 from mcugen.lir.spec import HasKernels
-from mcugen.numerics.fixedpoint import quantize, same_codes
+from mcugen.numerics.fixedpoint import has_same_quantization, quantize
 from mcugen.ops.onnx_node import NO_CODE_TEXT, OnnxNode, Refusal, onnx_operator
 
 Permuted = tuple[Operator, tuple[Permutation | None, ...]]
+"""An operator, and for each input the permutation to apply to it (None: none), as Permutable.permuted returns them."""
 
 
 def compose(first: Permutation, then: Permutation) -> Permutation:
@@ -70,7 +71,7 @@ class Movement(Quantizable, Operator):
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """Return the operator itself if all tensors have the same quantization."""
-        same = all(t is None or same_codes(t, sig.output) for t in sig.inputs)
+        same = all(t is None or has_same_quantization(t, sig.output) for t in sig.inputs)
         return (self, inputs) if same else None
 
 
@@ -138,7 +139,7 @@ class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movem
         return RowForm(band, (RowWindow(source, span=span, stride=span),), target, rows=rows)
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return that channels are those of the input, repeated if the result has a multiple of them."""
+        """Return output channels that are those of the input, repeated if the result has a multiple of them."""
         x = sig.input(0).shape
         if not x or not self.shape or not x[-1] or self.shape[-1] % x[-1]:
             return None
@@ -203,7 +204,7 @@ def _in_runs(order: Permutation, runs: Sequence[tuple[range, range]]) -> Permuta
 
 
 @dataclass(frozen=True)
-class Transpose(HasKernels, Rowwise, Divisible, Simplifiable, Expressible, Movement):
+class Transpose(HasKernels, Rowwise, Partitionable, Simplifiable, Expressible, Movement):
     """y[i_perm[0], i_perm[1], …] = x[i_0, i_1, …] (ONNX Transpose).
 
     Attributes:
@@ -254,19 +255,19 @@ class Transpose(HasKernels, Rowwise, Divisible, Simplifiable, Expressible, Movem
             return None
         return RowForm(self, (RowWindow(self.perm[axis]),), axis)
 
-    def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-        """Return the division of one matrix by columns, in parts of whole words."""
+    def partitions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
+        """Return the partition of one matrix by columns, in parts of whole words."""
         batch, columns, rows = TransposeSpec(sig.input(0), sig.output, self.perm).matrices or (0, 0, 0)
         together = max(WORD // sig.output.dtype.nbytes, 1)
         if batch != 1 or columns % together:
             return ()
 
-        def portion(start: int, stop: int) -> Portion:
+        def shard(start: int, stop: int) -> Shard:
             first, count = start * together, (stop - start) * together
-            reads, makes = Run(first, (rows, count), columns), Run(first * rows, (count, rows))
-            return Portion(Transpose((1, 0), whole=columns), (reads,), makes)
+            reads, writes = ElementRun(first, (rows, count), columns), ElementRun(first * rows, (count, rows))
+            return Shard(Transpose((1, 0), whole=columns), (reads,), writes)
 
-        return (Division(columns // together, portion),)
+        return (Partition(columns // together, shard),)
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """Return ONNX Transpose."""
@@ -347,7 +348,7 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
         return Slice(*turned), (perm,)
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return that each output channel depends on the same input channel only, if the channel axis stays whole."""
+        """Return channels that depend on the same input channels only, if the channel axis stays whole; else None."""
         count = sig.input(0).shape[-1:]
         if self.sizes[-1:] != count or self.steps[-1:] != (1,):
             return None
@@ -491,7 +492,7 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
         return "Concat", {"axis": self.axis}, ()
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return that the output channels are those of the first input, then those of the next, and so on."""
+        """Return output channels that are those of the first input, then those of the next one, and so on."""
         all_of, last = np.arange(sig.output.shape[-1]), sig.output.rank - 1
         if self.axis != last:
             return Channels((all_of,) * len(sig.inputs), lambda _: self)
@@ -532,8 +533,8 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
 
 
 @dataclass(frozen=True)
-class Surrounding(Permutable, Simplifiable, Movement):
-    """Base of operators that surround a tensor with further elements.
+class PaddingBase(Permutable, Simplifiable, Movement):
+    """Base of operators that pad a tensor with further elements on its axes.
 
     `before` and `after` are the numbers of elements added on each axis.
     """
@@ -558,14 +559,14 @@ class Surrounding(Permutable, Simplifiable, Movement):
 
 
 @dataclass(frozen=True)
-class Pad(HasKernels, Channelwise, Rowwise, Surrounding):
+class Pad(HasKernels, Channelwise, Rowwise, PaddingBase):
     """Surround a tensor with a constant; `value` is a real number if the tensor is quantized."""
 
     mnemonic: ClassVar[str] = "pad"
     value: float = 0.0
 
     def stored(self, x: TensorType) -> Array:
-        """Return the padding value as an element of a tensor's type, quantized if the type is."""
+        """Return the padding value as an array of one element in a tensor's type, quantized if the type is."""
         if x.quant is not None:
             return quantize(np.asarray([self.value]), x.quant, x.dtype)
         return np.asarray([self.value]).astype(x.dtype.numpy)
@@ -585,7 +586,7 @@ class Pad(HasKernels, Channelwise, Rowwise, Surrounding):
         return RowForm(Pad(before, after, self.value), (window,))
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return that each output channel depends on the same input channel only, if only other axes are padded."""
+        """Return channels that depend on the same input channels only, if only other axes are padded; else None."""
         is_around = any(self.before[-1:] + self.after[-1:]) or not sig.output.rank
         return None if is_around else Channels((np.arange(sig.output.shape[-1]),), lambda _: self)
 
@@ -628,9 +629,9 @@ def normalize_axes(node: OnnxNode, axes: Sequence[int], rank: int) -> list[int]:
 
 
 def decided_shape(node: OnnxNode, *indices: int) -> Shape | None:
-    """Return the first output's declared shape if one of these inputs, which determine it, is computed.
+    """Return the first output's declared shape if one of the inputs `indices`, which determine it, is computed.
 
-    Otherwise return None.
+    Return None if all of these inputs are constant: the importer then computes the shape from them.
     """
     computed = any(node.has(i) and not node.input(i).is_constant for i in indices)
     declared = node.declared[0] if computed and node.declared else None

@@ -267,7 +267,10 @@ def _import_lp(node: OnnxNode) -> list[Value]:
 
 
 LARGE_MEAN = 4.0
-"""Mean, in standard deviations, from which on it is subtracted before a batch normalization scales, for precision."""
+"""Mean, in standard deviations, from which on a batch normalization subtracts it before scaling, for precision.
+
+With smaller means, scale and shift are folded to one multiplication and one addition.
+"""
 
 
 @onnx_operator("BatchNormalization", types=FLOATS, kernels=("elementwise", "normalize", "reduce"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An ONNX node as operator families see it, and the registry of who imports what."""
+"""An ONNX node as the importers of operators see it, and the registry of importers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from mcugen.hir.types import Array, DType, QuantParams, TensorType
 
 
 class Refusal(McugenError):
-    """A node that cannot be compiled; the importer collects them all and reports them at once."""
+    """An ONNX node that cannot be compiled; the frontend collects all refusals of a model and reports them at once."""
 
     exit_code = 4
 
 
 class BodyRefusal(Refusal):
-    """Raised if a body has nodes that cannot be compiled; `reasons` name them."""
+    """A Refusal of an operator whose body (a subgraph) has nodes that cannot be compiled; `reasons` name them."""
 
     def __init__(self, reasons: Sequence[str], remedy: str = "") -> None:
         remedy = "; or ".join(filter(None, ["see their lines", remedy]))
@@ -40,6 +40,7 @@ class BodyRefusal(Refusal):
 
 
 Capture = Callable[[Value], Value]
+"""Function that maps a value of the enclosing graph to a value of the body's graph."""
 
 
 class Body(Protocol):
@@ -208,7 +209,7 @@ class OnnxNode:
         return None if values is None else [int(v) for v in values.reshape(-1)]
 
     def whole(self, index: int, what: str) -> int:
-        """Return the single element of constant input `index` as an integer; `what` names it in messages."""
+        """Return the only element of constant input `index` as an integer; `what` names the input in messages."""
         array = self.const(index, what)
         if array.size != 1 or not np.isfinite(array).all():
             elements = ", ".join(str(v) for v in array.reshape(-1)[:8].tolist())
@@ -221,7 +222,7 @@ class OnnxNode:
         return graph_attribute
 
     def require(self, holds: object, rule: str, actual: str, remedy: str = "repair the model") -> None:
-        """Refuse the node unless a rule holds.
+        """Raise a Refusal unless a rule holds for the node.
 
         Args:
             holds: Whether the node meets the rule.
@@ -313,7 +314,7 @@ def not_constant(rule: str, value: Value, also: str = "") -> Refusal:
 
 
 BIND = "fix it at compile time: "
-"""Start of the hint to give a value at compile time; options follow."""
+"""Beginning of the hint to fix a value at compile time; the command-line options follow it."""
 
 
 def _sources(value: Value) -> set[Value]:
@@ -331,10 +332,12 @@ def _sources(value: Value) -> set[Value]:
 
 
 Importer = Callable[[OnnxNode], Sequence[Value | None]]
+"""Function that adds the HIR nodes of an ONNX node to its graph, and returns its outputs (None for unused ones)."""
 AnyImporter = TypeVar("AnyImporter", bound=Importer)
+"""Type of the importer that a decorator registers and returns unchanged."""
 
 FLOAT = (DType.FLOAT32,)
-"""Element types that are float32, for operators without a float64 kernel."""
+"""Element types of operators that have a float32 kernel, but none of float64."""
 FLOATS = (DType.FLOAT32, DType.FLOAT64)
 """Element types of floats that kernels compute in."""
 SIGNED = (DType.INT8, DType.INT16, DType.INT32, DType.INT64)
@@ -348,11 +351,11 @@ NUMBERS = (*FLOATS, *INTEGERS)
 
 
 NO_CODE_TEXT = "none: the same bytes"
-"""Shown in place of kernels for operators that only rename a tensor."""
+"""Text of `mcugen operators` in place of kernels, for operators that only rename a tensor and need no code."""
 KNOWN_AT_COMPILE_TIME_TEXT = "none: known at compile time"
-"""Shown in place of kernels for operators whose inputs must be constant."""
+"""Text of `mcugen operators` in place of kernels, for operators whose inputs must be constant."""
 COMPOSED_TEXT = "by ONNX operators"
-"""Shown in place of kernels for operators that importers compose of other operators (`OnnxNode.call`)."""
+"""Text of `mcugen operators` in place of kernels, for operators that importers compose of others (`OnnxNode.call`)."""
 
 MICROSOFT = "com.microsoft"
 """Domain of the operators that ONNX Runtime adds to ONNX."""
@@ -378,7 +381,7 @@ class Support:
 
 
 Key = tuple[str, str]
-"""Domain ("" for ONNX's own) and operator."""
+"""Key of an ONNX operator: its domain ("" for ONNX's own) and its name."""
 
 
 @dataclass(frozen=True)
@@ -410,7 +413,7 @@ _OPEN: ContextVar[Registry] = ContextVar("_OPEN", default=BUILT_IN)
 
 @contextmanager
 def registering(registry: Registry) -> Iterator[None]:
-    """Send all registrations within the `with` block to `registry`."""
+    """Register operators in `registry` instead of BUILT_IN within the `with` block, as plug-ins do."""
     token = _OPEN.set(registry)
     try:
         yield

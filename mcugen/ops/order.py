@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The largest or smallest elements along an axis, with their positions."""
+"""TopK: the largest or smallest elements along an axis, with their positions."""
 
 from __future__ import annotations
 

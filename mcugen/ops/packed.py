@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that stay codes of few bits with a scale a group, whatever they are multiplied with."""
+"""Weights with few bits and one scale per group, which stay packed in flash whatever they are multiplied with."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from mcugen.kernels.portable.packed import (
     GroupedRows,
     GroupedZero,
     GroupRequantizer,
-    Packed,
     PackedOptions,
+    PackedWeights,
     TileOptions,
     largest_group_sums,
     tile_sizes,
@@ -72,7 +72,7 @@ class DequantizeBlocks(Operator):
         return (codes.astype(np.float32) * repeat_scales(scales, self.axis, self.block, codes.shape[self.axis]),)
 
     def turned(self) -> DequantizeBlocks:
-        """Return the operator for transposed matrices."""
+        """Return the operator for the transposed matrix: blocks then lie along the other axis."""
         return replace(self, axis=1 - self.axis)
 
 
@@ -139,7 +139,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         return sig.output.count * sig.input(1).shape[1]
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the form that reads and writes quantized tensors."""
+        """Return the form of the layer for quantized tensors; None if sums of groups do not fit int32."""
         x, codes = inputs[0], inputs[1]
         bias = inputs[3] if len(inputs) > 3 else None
         if x is None or codes is None or not is_quantized(sig.output):
@@ -149,7 +149,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         return self, inputs
 
     def takes(self, x: Value, codes: Value) -> bool:
-        """Return whether x is quantized, and int32 holds the sums of products of a group."""
+        """Return whether the layer can compute with quantized x: int32 must hold the sums of products of each group."""
         return (
             is_quantized(x.type)
             and codes.data is not None
@@ -236,9 +236,9 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         variant = f"w{packed.bits}_{sig.input(0).dtype.tag}_{sig.output.dtype.tag}"
         builder.call(node, site.call(operands, [rows, *params], [options], overlaps=_overlaps(sig), variant=variant))
 
-    def _packed(self, codes: Array, y: TensorType) -> tuple[Packed, GroupedRows]:
+    def _packed(self, codes: Array, y: TensorType) -> tuple[PackedWeights, GroupedRows]:
         """Return the weights as they are stored, and the layer's sizes."""
-        packed, (channels, depth) = Packed.of(codes, self.group), codes.shape
+        packed, (channels, depth) = PackedWeights.of(codes, self.group), codes.shape
         assert packed is not None, "layers are made of codes that fit"
         return packed, GroupedRows(rows=y.count // channels, depth=depth, out_channels=channels, group_size=self.group)
 
@@ -298,7 +298,7 @@ def _units(sig: Signature, scales: Array) -> Array:
 
 def is_worth_packing(codes: Array, group: int) -> bool:
     """Return whether packed weights save at least MIN_PACKED_SAVED_BYTES against float32 weights."""
-    packed = Packed.of(codes, group)
+    packed = PackedWeights.of(codes, group)
     scales = len(codes) * -(-codes.shape[1] // group)
     return packed is not None and (4 * codes.size - packed.nbytes - 4 * scales >= MIN_PACKED_SAVED_BYTES)
 

@@ -21,7 +21,7 @@ from mcugen.lir.program import Access
 from mcugen.lir.traversal import overlap
 from mcugen.numerics.fixedpoint import dequantize
 from mcugen.ops.gather import index_type
-from mcugen.ops.movement import Pad, Permuted, Slice, Surrounding, emit_expanded, normalize_axes, reshaped
+from mcugen.ops.movement import Pad, PaddingBase, Permuted, Slice, emit_expanded, normalize_axes, reshaped
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 _MODES = ("constant", "reflect", "edge", "wrap")
@@ -70,7 +70,7 @@ class PadWith(Permutable, Operator):
 
 
 @dataclass(frozen=True)
-class Extend(Surrounding):
+class Extend(PaddingBase):
     """Surround a tensor with its own elements: mirrored, the nearest one, or those of the other end (`mode`)."""
 
     mnemonic: ClassVar[str] = "extend"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors made by a rule of positions: triangles, identity matrices, one-hot vectors, ranges, constants."""
+"""Tensors that are computed from positions: triangles, identity matrices, one-hot vectors, ranges, constants."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LARGEST_TABLE = 1 << 24
 
 @dataclass(frozen=True)
 class Zeros(Operator):
-    """A tensor of zeros that other nodes add to; a constant would take its size in flash."""
+    """A tensor of zeros that is filled at run time, where a constant would take its size in flash."""
 
     mnemonic: ClassVar[str] = "zeros"
     shape: Shape = ()

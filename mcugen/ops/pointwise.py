@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic, activations and comparisons: one table row or one class a function."""
+"""Arithmetic, activations and comparisons: each function is one entry of a table, or one class."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ from mcugen.lir.program import real_param
 from mcugen.lir.spec import HasKernels, spec_of
 from mcugen.numerics.curves import Line, limited
 from mcugen.numerics.fixedpoint import (
-    PLAIN_SHIFT,
+    DEFAULT_REQUANTIZE_SHIFT,
     Range,
     Requantizer,
     clamp_range,
+    has_same_quantization,
     is_quantized,
-    largest_code,
+    max_code_magnitude,
     quantize,
-    same_codes,
 )
 from mcugen.ops.conversion import Cast
 from mcugen.ops.elementwise import Elementwise, emit_elementwise, real_data
@@ -484,7 +484,7 @@ class FixedSum:
 
 def _rescaled(q: Expression, of: TensorType, out: TensorType, scalar: Scalars) -> Expression:
     """Return integers of quantized type `of` as integers of equal reals in type `out`."""
-    return q if same_codes(of, out) else Line.requantization(of, out).expression(q, scalar)
+    return q if has_same_quantization(of, out) else Line.requantization(of, out).expression(q, scalar)
 
 
 def _recoded(graph: Graph, value: Value | None, out: TensorType) -> Value | None:
@@ -531,7 +531,7 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
         return DType.BOOL if BINARY_FUNCTIONS[self.function].tests else dtypes[0]
 
     def fixed_sum(self, sig: Signature) -> FixedSum | None:
-        """Return how a sum or difference of quantized tensors is computed; None if it cannot be."""
+        """Return the fixed-point constants of a sum or difference of quantized tensors; None if impossible."""
         return FixedSum.of(sig.input(0), sig.input(1), sig.output, _SUM_SIGNS[self.function])
 
     def spec(self, node: Node) -> BinarySpec:
@@ -578,7 +578,7 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
         """Return the requantizer from products of two quantized elements, less their zero points, to the result."""
         scale = sig.input(0).q.scale[0] * sig.input(1).q.scale[0] / sig.output.q.scale[0]
         types = [sig.input(i).dtype for i in (0, 1)]
-        sums = np.asarray([math.prod(map(largest_code, types))]) if DType.INT16 in types else None
+        sums = np.asarray([math.prod(map(max_code_magnitude, types))]) if DType.INT16 in types else None
         return Requantizer.of(scale, sig.output.q.zero_point, sums=sums)
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
@@ -746,7 +746,7 @@ def _requantized_in_pieces(
     upper, lower = divmod(int(requantize.multiplier[0]), 1 << _PIECE)
     start, shift = requantize.offset >> _PIECE, requantize.shift - _PIECE
     reach = max_magnitude * max(upper + 1, lower) + abs(start) + 1
-    if "thumb1" not in scalar.features or requantize.shift != PLAIN_SHIFT or reach >= 2**31:
+    if "thumb1" not in scalar.features or requantize.shift != DEFAULT_REQUANTIZE_SHIFT or reach >= 2**31:
         return None
     lower_part = call(fn.SHIFT_RIGHT, value * scalar(lower), _PIECE)
     return call(fn.SHIFT_RIGHT, value * scalar(upper) + lower_part + scalar(start), scalar(shift))
@@ -976,7 +976,10 @@ def argument_of(value: Value, function: str) -> Value | None:
 
 
 def operands_of(value: Value, function: str) -> list[tuple[Value, Value]]:
-    """Return the operands, in both orders, of the `Add` or `Mul` that computes a value; an empty list for others."""
+    """Return the operands of the `Add` or `Mul` (`function`) that computes a value, in both orders.
+
+    The result is empty if the value is computed otherwise.
+    """
     node = value.producer
     if node is None or node.op != Binary(function):
         return []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pooling: fast kernels for one or two spatial dimensions, a direct one for the rest; and unpooling."""
+"""Pooling: fast kernels for one or two spatial axes, plain loops for all others; and unpooling."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import (
     Channels,
-    Division,
     FunctionFamily,
     IntegerForm,
     Operator,
+    Partition,
     Permutation,
-    Portion,
     RowForm,
+    Shard,
     Signature,
 )
-from mcugen.hir.traits import Channelwise, Columnwise, Divisible, Paddable, Quantizable, Rowwise, Windowed, clamp_of
+from mcugen.hir.traits import Channelwise, Columnwise, Paddable, Partitionable, Quantizable, Rowwise, Windowed, clamp_of
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType, required
 from mcugen.kernels.common.strided_loops import WindowWalk, dense_strides, numbered
 from mcugen.kernels.portable.pool import (
@@ -44,8 +44,8 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.lir.program import real_param
 from mcugen.lir.spec import HasKernels
-from mcugen.lir.traversal import Traversal, nested, overlap
-from mcugen.numerics.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
+from mcugen.lir.traversal import Traversal, nested_positions, overlap
+from mcugen.numerics.fixedpoint import Requantizer, has_same_quantization, is_quantized, max_code_magnitude
 from mcugen.numerics.window import Window
 from mcugen.ops.movement import Pad, Permuted, Reshape, Slice, inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
@@ -105,7 +105,7 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
         raise NotImplementedError
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return that each output channel depends on the same input channel only."""
+        """Return channels that depend on the same input channels only."""
         return Channels((np.arange(sig.input(0).shape[-1]),), lambda _: self) if self.is_channels_last else None
 
     def _wider(self, x: Value, before: Shape, after: Shape) -> Self | None:
@@ -140,21 +140,21 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
         x, y = node.input(0).type, node.output.type
         return PoolSpec(x, y, self.window, self.kernel, self.is_channels_last, self.whole)
 
-    def channel_divisions(self, sig: Signature) -> list[Division]:
-        """Return the division into shards by channels; empty if there are too few channels."""
+    def channel_partitions(self, sig: Signature) -> list[Partition]:
+        """Return the partition into shards by channels; empty if there are too few channels."""
         channels = sig.output.shape[-1]
         if not self.is_channels_last or channels < 2 * CHANNEL_SHARD_MULTIPLE or channels % CHANNEL_SHARD_MULTIPLE:
             return []
 
-        def portion(start: int, stop: int) -> Portion:
-            reads, makes = (shard_channels(t, start, stop) for t in (sig.input(0), sig.output))
-            return Portion(replace(self, whole=channels), (reads,), makes)
+        def shard(start: int, stop: int) -> Shard:
+            reads, writes = (shard_channels(t, start, stop) for t in (sig.input(0), sig.output))
+            return Shard(replace(self, whole=channels), (reads,), writes)
 
-        return [Division(channels // CHANNEL_SHARD_MULTIPLE, portion)]
+        return [Partition(channels // CHANNEL_SHARD_MULTIPLE, shard)]
 
 
 @dataclass(frozen=True)
-class MaxPool(Quantizable, Rowwise, Columnwise, Divisible, Paddable, Pool):
+class MaxPool(Quantizable, Rowwise, Columnwise, Partitionable, Paddable, Pool):
     """y = the largest element under the window, for any element type whose order is that of the reals."""
 
     mnemonic: ClassVar[str] = "max_pool"
@@ -172,7 +172,7 @@ class MaxPool(Quantizable, Rowwise, Columnwise, Divisible, Paddable, Pool):
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """Return the operator itself if input and output have the same quantization."""
-        return (self, inputs) if same_codes(sig.input(0), sig.output) else None
+        return (self, inputs) if has_same_quantization(sig.input(0), sig.output) else None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
         """Return the row form; rows outside the image hold the lowest value."""
@@ -183,9 +183,9 @@ class MaxPool(Quantizable, Rowwise, Columnwise, Divisible, Paddable, Pool):
         """Return the pool of these columns, with the padding that they reach."""
         return self._columns(sig, self.kernel, start, stop)
 
-    def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-        """Return the divisions by rows and by channels."""
-        return (*([self._bands(sig, self.kernel)] if self.by_rows(sig) else []), *self.channel_divisions(sig))
+    def partitions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
+        """Return the partitions by rows and by channels."""
+        return (*([self._bands(sig, self.kernel)] if self.by_rows(sig) else []), *self.channel_partitions(sig))
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Lower to a kernel that computes four channels at a time."""
@@ -193,7 +193,7 @@ class MaxPool(Quantizable, Rowwise, Columnwise, Divisible, Paddable, Pool):
 
 
 @dataclass(frozen=True)
-class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
+class AveragePool(Quantizable, Rowwise, Partitionable, Paddable, Pool):
     """y = sum of the elements under the window ÷ number of counted kernel taps.
 
     Taps in the input count, and taps in the first `counted_before` and `counted_after` padding elements of each
@@ -233,7 +233,7 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
             divisors = divisors[-1:]
         x, y = sig.input(0), sig.output
         ratio = x.q.scale[0] / y.q.scale[0]
-        sums = divisors * largest_code(x.dtype) if x.dtype is DType.INT16 else None
+        sums = divisors * max_code_magnitude(x.dtype) if x.dtype is DType.INT16 else None
         return Requantizer.of(ratio / divisors, y.q.zero_point, ties_to_even=True, sums=sums)
 
     def _pool(self, sig: Signature, x: Array) -> Array:
@@ -276,25 +276,25 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
         counted = replace(self.window, before=self.counted_before, after=self.counted_after).of_one_row(axis)
         return replace(form, op=replace(form.op, counted_before=counted.before, counted_after=counted.after))
 
-    def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-        """Return the divisions by rows and by channels."""
+    def partitions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
+        """Return the partitions by rows and by channels."""
         if not self.is_channels_last or sig.input(0).shape[0] != 1:
-            return self.channel_divisions(sig)
+            return self.channel_partitions(sig)
         counts = self._counts(sig)
         varies = any((c != c[0]).any() for c in counts)
         max_count = math.prod(int(c.max()) for c in counts) if varies else 0
         bands = replace(self, most=max_count)._bands(sig, self.kernel)
 
-        def portion(start: int, stop: int) -> Portion:
+        def shard(start: int, stop: int) -> Shard:
             """Return the shard; its window has no padding on sides where the shard does not reach the padding."""
-            part = bands.portion(start, stop)
+            part = bands.shard(start, stop)
             assert isinstance(part.op, AveragePool)
             window = part.op.window
             before = tuple(map(min, self.counted_before, window.before))
             after = tuple(map(min, self.counted_after, window.after))
             return replace(part, op=replace(part.op, counted_before=before, counted_after=after))
 
-        return (Division(bands.length, portion), *self.channel_divisions(sig))
+        return (Partition(bands.length, shard), *self.channel_partitions(sig))
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """Return the integer form, with an exact int32 sum."""
@@ -481,7 +481,7 @@ class DirectPool(FunctionFamily, Pool):
         w = self.window
         walks = zip(y[2:], w.strides, w.before, w.dilations, dense_strides(x)[2:], strict=True)
         axes = [first_taps(*walk) * pitch for *walk, pitch in walks]
-        return Traversal.runs(nested(np.arange(math.prod(x[:2])) * math.prod(x[2:]), *axes), 1)
+        return Traversal.runs(nested_positions(np.arange(math.prod(x[:2])) * math.prod(x[2:]), *axes), 1)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RequantShift, as QuantLab exports integer networks for PULP's compilers (DORY, Deeploy): sums become codes again.
+"""Importer of RequantShift, which QuantLab writes into integer networks for PULP's compilers (DORY, Deeploy).
 
-The networks are kept in float tensors of whole numbers; what is computed are 32-bit integers.
+It requantizes sums. The networks hold their integers in float tensors; the values computed are 32-bit integers.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QONNX, as Brevitas and QKeras export: Quant, BipolarQuant, Trunc of reals that stand on a grid.
+"""Importers of QONNX, as Brevitas and QKeras export it: Quant, BipolarQuant, Trunc of real numbers on a grid.
 
-What quantizes constants leaves codes behind a Dequantize; what quantizes tensors becomes a Clip, QuantizeLinear and
-DequantizeLinear: halves are rounded as that does, before a zero point is added. So layers between them are integer
-ones. Other roundings and more than 16 bits are real arithmetic.
+A Quant of a constant becomes a quantized constant and a Dequantize; a Quant of a tensor becomes a Clip, QuantizeLinear
+and DequantizeLinear, where halves are rounded before the zero point is added. So layers between them become integer
+layers. Other roundings and more than 16 bits are computed in float.
 """
 
 from __future__ import annotations

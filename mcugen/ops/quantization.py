@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Import of quantized models: QuantizeLinear/DequantizeLinear, and QOperator forms spelled out as those.
+"""Importers of quantized models: QuantizeLinear and DequantizeLinear, and QOperator forms, composed of these.
 
 All quantized tensors become int8 inside: uint8 ones pass a FlipSign, which cancels between neighbours.
 """
@@ -388,7 +388,7 @@ def _import_dequantize(node: OnnxNode) -> list[Value]:
 
 
 def as_float(node: OnnxNode, op_type: str, inputs: Sequence[Value | None], **attributes: object) -> Value:
-    """Import the float operator `op_type` in place of a quantized one.
+    """Import the float operator `op_type` for a quantized node, on dequantized inputs; return its output.
 
     Args:
         node: The quantized node, whose attributes are used, too.

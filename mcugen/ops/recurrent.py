@@ -31,7 +31,7 @@ from mcugen.kernels.portable.recurrent import (
     GruOptions,
     LstmOptions,
     RecurrentLayer,
-    Sizes,
+    RecurrentSizes,
     float_literal,
 )
 from mcugen.lir.builder import Builder
@@ -199,13 +199,13 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
                 raise ModelError(rule, str(actual_type), "repair the model")
         return tuple(TensorType(sizes.y_shape if r == "Y" else sizes.state_shape, x.dtype) for r in self.results)
 
-    def sizes(self, x: TensorType, r: TensorType) -> Sizes:
+    def sizes(self, x: TensorType, r: TensorType) -> RecurrentSizes:
         """Return the sizes of the layer, given the types of the inputs X and R."""
         steps, batch = (x.shape[1], x.shape[0]) if self.batch_first else x.shape[:2]
-        return Sizes(steps, batch, x.shape[2], r.shape[2], len(self.backwards), self.batch_first)
+        return RecurrentSizes(steps, batch, x.shape[2], r.shape[2], len(self.backwards), self.batch_first)
 
     def keeping(self, needed: Sequence[bool]) -> Self:
-        """Return the layer with only those of its `results` for which `needed` is true."""
+        """Return the layer with only those `results` that are marked in `needed`."""
         return replace(self, results=tuple(r for r, w in zip(self.results, needed, strict=True) if w))
 
     def last_part(self, node: Node, output: Value) -> tuple[int, int] | None:
@@ -259,10 +259,10 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         """
         return {role: np.concatenate(rows) for role, rows in self._found(sig, arrays)[1].items()}
 
-    def abreast(
+    def evaluate_batch(
         self, sig: Signature, samples: Sequence[Sequence[Array]]
     ) -> Iterator[tuple[tuple[Array, ...], Mapping[str, Array]]]:
-        """Yield results and internal tensors of each sample.
+        """Evaluate the layer for several samples, and yield each sample's results and internal tensors.
 
         Samples with equal weights and full sequence length are computed together, as sequences of one batch.
         """
@@ -304,7 +304,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         inputs_by_index = dict(enumerate(node.inputs))
         return inputs_by_index.get(LENS) is not None or inputs_by_index.get(P) is not None or self.clip < np.inf
 
-    def alike(self, node: Node) -> list[Value]:
+    def outputs_of_one_scale(self, node: Node) -> list[Value]:
         """Return the outputs that hold hidden states: Y and Y_h."""
         return [v for v, result in zip(node.outputs, self.results, strict=True) if result != "Y_c"]
 
@@ -444,7 +444,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         return Gates(self.gates, (self.gates,), self.gates)
 
     def options(self, layer: RecurrentLayer, functions: DirectionActivations) -> list[Options]:
-        """Return the template options."""
+        """Return the template options of one direction's kernel."""
         return [layer.options(functions)]
 
     def _functions(self, d: int, dtype: DType) -> DirectionActivations:
@@ -518,7 +518,7 @@ class Lstm(Recurrent):
         return {**sums, "cell": new, "hidden": self._gate(o + peep_o * new, f) * k(new)}
 
     def options(self, layer: RecurrentLayer, functions: DirectionActivations) -> list[Options]:
-        """Return the template options, including those of gates and cells."""
+        """Return the template options of one direction's kernel, including those of gates and cells."""
         own = LstmOptions(
             g=functions.texts["g"],
             k=functions.texts["k"],
@@ -595,7 +595,7 @@ class Gru(Recurrent):
         return Gates(3, (2, 1), 4 if self.linear else 3)
 
     def options(self, layer: RecurrentLayer, functions: DirectionActivations) -> list[Options]:
-        """Return the template options, including those of the hidden gate."""
+        """Return the template options of one direction's kernel, including those of the hidden gate."""
         own = GruOptions(g=functions.texts["g"], one=float_literal("1.0", layer.x.dtype), linear=self.linear)
         return [*super().options(layer, functions), own]
 

@@ -33,13 +33,22 @@ from mcugen.kernels.portable.pool import (
     call_mean_of_sums,
     call_row_sums,
 )
-from mcugen.kernels.portable.reduce import ARG, REDUCE, ArgOptions, Finish, ReduceOptions, arg_order, nests_of, walks_of
+from mcugen.kernels.portable.reduce import (
+    ARG,
+    REDUCE,
+    ArgOptions,
+    FinishParams,
+    ReduceOptions,
+    arg_order,
+    nests_of,
+    walks_of,
+)
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.lir.program import Wide, real_param
 from mcugen.lir.spec import HasKernels
-from mcugen.lir.traversal import Traversal, nested, overlap
-from mcugen.numerics.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
+from mcugen.lir.traversal import Traversal, nested_positions, overlap
+from mcugen.numerics.fixedpoint import Requantizer, has_same_quantization, is_quantized, max_code_magnitude
 from mcugen.numerics.window import Window
 from mcugen.ops.conversion import Cast, Dequantize
 from mcugen.ops.movement import Reshape, normalize_axis
@@ -51,7 +60,7 @@ _INTEGERS = tuple(dtype for dtype in DType if dtype.is_integer)
 
 @dataclass(frozen=True)
 class Reduction:
-    """A function of `Reduce`.
+    """One of the functions of `Reduce`, in numpy and as C text.
 
     Integer sums and products wrap. Extremes of floats are NaN if an element is NaN, as in numpy.
 
@@ -152,7 +161,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         is_mean = self.function == "mean"
         count = self._count(x) if is_mean else 1
         factor = x.quant.scale[0] / (y.quant.scale[0] * count)
-        sums = np.asarray([self._count(x) * largest_code(x.dtype)]) if x.dtype is DType.INT16 else None
+        sums = np.asarray([self._count(x) * max_code_magnitude(x.dtype)]) if x.dtype is DType.INT16 else None
         return Requantizer.of(factor, y.quant.zero_point, is_mean, sums)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -171,7 +180,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return self.function in _SUMS + _EXTREMES
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return the input's channels if the last axis stays."""
+        """Return channels that depend on the same input channels only, if the last axis is not reduced; else None."""
         last = sig.input(0).rank - 1
         return None if last < 0 or last in self.axes else Channels((np.arange(sig.output.shape[last]),), lambda _: self)
 
@@ -179,7 +188,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         """Return the integer form of a mean or sum that fits 32 bits, or of an extreme if the scale stays."""
         x = sig.input(0)
         if self.moves_data:
-            return (self, inputs) if same_codes(x, sig.output) else None
+            return (self, inputs) if has_same_quantization(x, sig.output) else None
         if not is_quantized(x) or not is_quantized(sig.output):
             return None
         fits = self.function in _SUMS and self._count(x) < 2 ** (31 - 8 * x.dtype.nbytes)
@@ -196,7 +205,9 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
         """Remove a reduction of single elements."""
-        trivial = self.function not in ("sumsquare", "l1") and same_codes(node.input(0).type, node.output.type)
+        trivial = self.function not in ("sumsquare", "l1") and has_same_quantization(
+            node.input(0).type, node.output.type
+        )
         return node.input(0) if trivial and self._count(node.input(0).type) == 1 else None
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
@@ -228,7 +239,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
             low=limits[0],
             high=limits[1],
         )
-        order = Traversal.runs(nested(*(np.arange(size) * stride for size, stride in kept)), 1)
+        order = Traversal.runs(nested_positions(*(np.arange(size) * stride for size, stride in kept)), 1)
         call = Call(
             REDUCE,
             builder.operands(node, "x"),
@@ -282,24 +293,24 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         x = sig.input(0)
         return self._pool(sig) if self.function == "max" and x.dtype.is_integer and x.dtype in MAX_POOL else None
 
-    def _finish(self, sig: Signature) -> tuple[str, Finish, int]:
+    def _finish(self, sig: Signature) -> tuple[str, FinishParams, int]:
         """Return how an accumulator becomes an output element: the template's case, its parameters, and the shift."""
         requantize = self._requantizer(sig)
         if requantize is None:
             x = sig.input(0)
             if self.function != "mean" or x.quant is not None:
-                return "plain", Finish(), 0
+                return "plain", FinishParams(), 0
             if x.dtype.is_float:
-                return "scale", Finish(scale=real_param(1.0 / self._count(x), x.dtype)), 0
-            return f"divide_{'signed' if x.dtype.limits[0] else 'unsigned'}", Finish(mean_size=self._count(x)), 0
+                return "scale", FinishParams(scale=real_param(1.0 / self._count(x), x.dtype)), 0
+            return f"divide_{'signed' if x.dtype.limits[0] else 'unsigned'}", FinishParams(mean_size=self._count(x)), 0
         requantize = requantize.for_high_word()
         multiplier = int(requantize.multiplier[0])
         # Σ (x − zero) · m = (Σ x) · m − count · zero · m: the zero point costs nothing
         count = self._count(sig.input(0))
         offset = Wide(requantize.offset - count * sig.input(0).q.zero_point * multiplier)
         if not requantize.ties_to_even:
-            return "requantize", Finish(multiplier=multiplier, requantize_offset=offset), requantize.shift
-        finish = Finish(multiplier=multiplier, requantize_offset=offset, y_zero_point=requantize.zero_point)
+            return "requantize", FinishParams(multiplier=multiplier, requantize_offset=offset), requantize.shift
+        finish = FinishParams(multiplier=multiplier, requantize_offset=offset, y_zero_point=requantize.zero_point)
         return "average", finish, requantize.shift
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resize along any axes: nearest neighbour, linear, and other interpolations as tables of weights."""
+"""Resize along any axes: nearest neighbour, linear, and other interpolations by tables of weights."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from mcugen.kernels.portable.resize import (
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.lir.program import Buffer
-from mcugen.lir.traversal import Traversal, nested, overlap
-from mcugen.numerics.fixedpoint import Requantizer, is_quantized, same_codes
+from mcugen.lir.traversal import Traversal, nested_positions, overlap
+from mcugen.numerics.fixedpoint import Requantizer, has_same_quantization, is_quantized
 from mcugen.ops.conversion import Cast
 from mcugen.ops.movement import Movement, Pad, Permuted, normalize_axis, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
@@ -137,7 +137,9 @@ class ResizeNearest(Permutable, Rowwise, Simplifiable, Movement):
             s=numbered("s", [s for _, s, _ in walks]),
             places={f"places{number}": max(row) + 1 for number, (_, _, row) in enumerate(walks) if row is not None},
         )
-        rows = nested(*(np.asarray(range(size) if row is None else row) * stride for size, stride, row in walks))
+        rows = nested_positions(
+            *(np.asarray(range(size) if row is None else row) * stride for size, stride, row in walks)
+        )
         order = Traversal.runs(rows, 1) if run is None else Traversal.rereading(rows, run)
         call = Call(
             RESIZE_NEAREST,
@@ -155,9 +157,10 @@ class ResizeNearest(Permutable, Rowwise, Simplifiable, Movement):
 
 @dataclass(frozen=True)
 class Taps:
-    """Linear interpolation along one axis: y[i] = x[low[i]] · (1 − weight[i]) + x[low[i] + 1] · weight[i].
+    """The neighbours and weights of linear interpolation along one axis.
 
-    If the input has a single element, it is both neighbours.
+    y[i] = x[low[i]] · (1 − weight[i]) + x[low[i] + 1] · weight[i]. If the input has a single element, it is both
+    neighbours.
     """
 
     low: tuple[int, ...]
@@ -165,7 +168,7 @@ class Taps:
 
     @staticmethod
     def at(positions: Array, size: int) -> Taps:
-        """Return the taps for input positions, which are clamped to an axis of `size` elements."""
+        """Return the taps that interpolate at real input positions, which are clamped to an axis of `size` elements."""
         inside = np.clip(positions, 0, size - 1).astype(np.float32)
         low = np.clip(np.floor(inside), 0, max(size - 2, 0)).astype(np.int64)
         return Taps(tuple(low.tolist()), tuple((inside - low.astype(np.float32)).tolist()))
@@ -395,7 +398,7 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
             and walk.inner_size % CODES_PER_WORD == 0
             and bits <= MAX_LANE_FRACTION_BITS
         )
-        return fits and "thumb1" not in features and (same_codes(x, y) or "mve" not in features)
+        return fits and "thumb1" not in features and (has_same_quantization(x, y) or "mve" not in features)
 
     def _lower_lanes(self, node: Node, builder: Builder, walk: LinearWalk) -> None:
         """Lower to the kernel with few-bit weights; the sum has at least one fractional bit, for rounding."""
@@ -411,7 +414,7 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
             weights = (taps.fixed(_LANE_BITS) >> (_LANE_BITS - count)).astype(np.uint16)
             operands[f"{letter}_weight"] = builder.const(f"{name}.{letter}_weight", weights)
         operands["y"] = builder.buffer(node.output)
-        same = same_codes(x, y)
+        same = has_same_quantization(x, y)
         params = [walk] if same else [walk, self._rescaling(node.sig)]
         options = LinearLaneOptions(pair=len(axes) == 2, a_bits=a_bits, b_bits=b_bits, same=same)
         free = overlap(x, y, *(self._order(walk, block) for block in (CODES_PER_WORD, 2 * CODES_PER_WORD)))
@@ -463,7 +466,7 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         walks = [np.arange(walk.outer_size) * walk.x_block_size]
         if walk.first_stride is not None and walk.middle_size is not None and walk.middle_stride is not None:
             walks += [low[0] * walk.first_stride, np.arange(walk.middle_size) * walk.middle_stride]
-        return Traversal.pixels(nested(*walks, low[-1] * walk.inner_size), walk.inner_size, block)
+        return Traversal.pixels(nested_positions(*walks, low[-1] * walk.inner_size), walk.inner_size, block)
 
     def _tables(self, node: Node, builder: Builder, letter: str, axis: int, run: int) -> dict[str, Buffer]:
         """Add the tables of positions and weights of an axis.
@@ -532,7 +535,7 @@ class Resample(Permutable, Operator):
             "y": builder.buffer(node.output),
         }
         taps = len(self.weights[0])
-        starts = nested(
+        starts = nested_positions(
             np.arange(walk.outer_size) * walk.axis_size * walk.inner_size, np.asarray(self.start) * walk.inner_size
         )
         call = Call(
@@ -567,7 +570,7 @@ def _keys(a: float) -> Callable[[Array], Array]:
 def resampled_axis(
     axis: int, positions: Array, size: int, weight: Callable[[Array], Array], reach: int, shrink: float, inside: bool
 ) -> Resample:
-    """Return the resampling of an axis by an interpolation kernel. The ends are repeated outside the input.
+    """Return the operator that resamples one axis by an interpolation kernel; the ends of the input are repeated.
 
     Args:
         axis: Index of the axis.
@@ -647,7 +650,7 @@ class ResizedAxis:
         return np.arange(self.out, dtype=np.float32) / np.float32(self.scale)
 
     def half_pixel_symmetric(self) -> Array:
-        """Return half-pixel positions that are symmetric, even if the output size was rounded."""
+        """Return half-pixel input positions, symmetric around the middle even if the output size was rounded."""
         scale, one = np.float32(self.scale), np.float32(1)
         adjustment = np.float32(self.out) / (scale * np.float32(self.size))
         offset = np.float32(self.size) / np.float32(2) * (one - adjustment)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selection of nodes that can be computed row by row as one group (mcugen.ops.stream)."""
+"""Selection of layers that are computed row by row as one group, with line buffers between them (mcugen.ops.stream)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class _Unit:
 
 
 MAX_WINDOW_CASES = 4
-"""Largest number of cases of a layer in a group that is computed row by row.
+"""Largest number of cases of one layer in a row-by-row group; a group with a layer of more cases is not formed.
 
 A case is a distance between the layer's windows and the newest rows of its inputs; each case has its own calls in C.
 """
@@ -94,10 +94,9 @@ def two_rows_per_step(form: RowForm, output: TensorType) -> RowForm:
 
 
 def ends_of(nodes: Sequence[Node], kept: Collection[Value]) -> tuple[list[Value], list[Value]]:
-    """Return the inputs and the outputs of a set of nodes.
+    """Return the inputs and the outputs of a set of nodes, seen as one node.
 
-    Inputs are the values that other nodes compute. Outputs are the values that other nodes read or that are in
-    `kept`.
+    Inputs are the values that other nodes compute. Outputs are the values that other nodes read or that are in `kept`.
     """
     produced = dict.fromkeys(v for node in nodes for v in node.outputs)
     read = dict.fromkeys(v for node in nodes for v in node.inputs if v is not None and not v.is_constant)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Updates written to places that indices tell: ScatterElements, ScatterND, TensorScatter.
+"""Operators that write updates at given indices: ScatterElements, ScatterND, TensorScatter.
 
 Later updates of the same place come after earlier ones. Indices can never lead out of the tensor (see gather.py).
 """
@@ -42,7 +42,7 @@ from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 @dataclass(frozen=True)
 class ScatterReduction:
-    """A way to combine an update with the element that it replaces.
+    """A function that combines an update with the element at its index, in numpy and as C text.
 
     Attributes:
         reference: The numpy function; None to overwrite.
@@ -91,7 +91,7 @@ SCATTER_REDUCTIONS = {
         "*to = (uint8_t)(*to & *from);",
     ),
 }
-"""Ways to combine an update with the element that it replaces, by ONNX's attribute `reduction`."""
+"""Functions that combine an update with the element at its index, by ONNX's attribute `reduction`."""
 
 
 def _types(inputs: tuple[TensorType | None, ...]) -> tuple[TensorType, TensorType, TensorType]:
@@ -163,7 +163,7 @@ class ScatterElements(Operator):
 MIN_CONCAT_SHARE = 1 / 16
 """Smallest share of a tensor that a scatter must write to be replaced by a Concat of slices.
 
-A smaller scatter may be faster in place.
+A scatter that writes less may be faster in place.
 """
 
 

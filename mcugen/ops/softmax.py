@@ -66,7 +66,7 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifi
         return (centered - np.log(total) if self.log else e / total,)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the form that uses tables of exponentials."""
+        """Return the integer form, which looks exponentials up in tables; None if its precision is insufficient."""
         return (self, inputs) if self._fixed(sig) is not None else None
 
     def _fixed(self, sig: Signature) -> FixedSoftmax | FixedLogSoftmax | None:

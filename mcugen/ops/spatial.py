@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Common base of operators with a sliding window: the window, and the position of the channel axis."""
+"""Common base of operators with a sliding window, such as convolutions and pools."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mcugen.core.errors import ModelError
-from mcugen.hir.operator import Division, Operator, Permutation, Portion, Run, Signature
+from mcugen.hir.operator import ElementRun, Operator, Partition, Permutation, Shard, Signature
 from mcugen.hir.traits import Permutable, run_along
 from mcugen.hir.types import Shape, TensorType
 from mcugen.numerics.window import Window
@@ -25,12 +25,14 @@ CHANNEL_SHARD_MULTIPLE = 4
 """Number of channels that each channel shard is a multiple of, so that kernels can load whole 32-bit words."""
 
 
-def shard_channels(t: TensorType, start: int, stop: int) -> Run:
+def shard_channels(t: TensorType, start: int, stop: int) -> ElementRun:
     """Return the run of a channels-last tensor with the channels of a shard, for all pixels.
 
     `start` and `stop` are in units of CHANNEL_SHARD_MULTIPLE channels.
     """
-    return Run(start * CHANNEL_SHARD_MULTIPLE, (*t.shape[:-1], (stop - start) * CHANNEL_SHARD_MULTIPLE), t.shape[-1])
+    return ElementRun(
+        start * CHANNEL_SHARD_MULTIPLE, (*t.shape[:-1], (stop - start) * CHANNEL_SHARD_MULTIPLE), t.shape[-1]
+    )
 
 
 @dataclass(frozen=True)
@@ -58,17 +60,17 @@ class Spatial(Permutable, Operator):
         is_line = len(x) == 4 and x[1] == y[1] == kernel[0] == 1 and not self.window.before[0] + self.window.after[0]
         return int(is_line)
 
-    def _bands(self, sig: Signature, kernel: Shape) -> Division:
-        """Return the division of channels-last tensors by rows. Input rows of adjacent shards overlap."""
+    def _bands(self, sig: Signature, kernel: Shape) -> Partition:
+        """Return the partition of channels-last tensors by rows. Input rows of adjacent shards overlap."""
         x, y = sig.input(0).shape, sig.output.shape
         axis = self._axis_of_rows(sig, kernel)
 
-        def portion(start: int, stop: int) -> Portion:
+        def shard(start: int, stop: int) -> Shard:
             window, first, last = self.window.band(axis, start, stop, x[1 + axis], kernel[axis])
             read, written = run_along(x, 1 + axis, first, last), run_along(y, 1 + axis, start, stop)
-            return Portion(replace(self, window=window), (read, *(None,) * (len(sig.inputs) - 1)), written)
+            return Shard(replace(self, window=window), (read, *(None,) * (len(sig.inputs) - 1)), written)
 
-        return Division(y[1 + axis], portion)
+        return Partition(y[1 + axis], shard)
 
     def _columns(self, sig: Signature, kernel: Shape, start: int, stop: int) -> tuple[Operator, int, int] | None:
         """See Columnwise."""
@@ -121,10 +123,10 @@ def window_of(node: OnnxNode, space: Shape, kernel: Shape) -> Window:
 
 
 def check_reach(node: OnnxNode, entries: Sequence[int]) -> None:
-    """Check strides, dilations and paddings.
+    """Check that strides, dilations and paddings of an ONNX node are non-negative and not absurdly large.
 
     Raises:
-        ModelError: A number is negative or absurdly large.
+        ModelError: A number is negative or too large.
     """
     if entries and not 0 <= min(entries) <= max(entries) < _FARTHEST:
         entry_range = f"{min(entries)} to {max(entries)}"

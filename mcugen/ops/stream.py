@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers computed together, row by row: of the tensors between them only a window of rows is ever in memory.
+"""Line-buffer fusion: layers are computed together row by row, with a window of rows of each tensor between them.
 
-As in line buffers of image processors, or the patches of MCUNetV2 (Lin et al., 2021) without their recomputation.
+This is similar to line buffers of image processors, and to the patches of MCUNetV2 (Lin et al., 2021) without their
+recomputation.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from mcugen.numerics.window import pad
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of a group that is computed row by row.
+    """One layer of a row-by-row group (line-buffer fusion).
 
     Attributes:
         body: Graph that computes the next `rows` output rows from the windows in `reads`.
@@ -60,7 +61,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a tensor that is computed row by row.
+    """The division of a tensor into rows, for row-by-row computation.
 
     Attributes:
         height: Number of rows.
@@ -95,7 +96,7 @@ class Rows:
         return self.in_memory.count * self.row.dtype.nbytes
 
     def margin(self, sides: tuple[int, int] = (0, 0)) -> int:
-        """Return the bytes between the start of a row in memory and the start that a reader with fewer `sides` uses."""
+        """Return the offset in bytes at which a reader that expects fewer padding columns (`sides`) begins a row."""
         return (self.sides[0] - sides[0]) * self.column if any(self.sides) else 0
 
     @property
@@ -105,7 +106,7 @@ class Rows:
 
     @property
     def column(self) -> int:
-        """Return the bytes of one row at one position of the axis behind `axis`."""
+        """Return the bytes of one row at one index of the axis behind `axis`, such as one pixel."""
         return self.nbytes // self.row.shape[self.axis + 1]
 
     def padded(self, row: Array, fill: float) -> Array:
@@ -125,7 +126,7 @@ def band_type(whole: TensorType, axis: int, rows: int, sides: tuple[int, int] = 
 
 
 class Event(NamedTuple):
-    """One event of a schedule: the next rows of a tensor are computed or, behind its end, filled.
+    """One step of a group's schedule: the next rows of one tensor are computed or, behind its end, filled.
 
     Attributes:
         tensor: Index of the tensor.
@@ -139,7 +140,7 @@ class Event(NamedTuple):
 
 
 class RowDependencies(NamedTuple):
-    """The fields of a `Layer` that determine when its rows can be computed."""
+    """The reads and the rows per step of a `Layer`, which determine when its rows can be computed."""
 
     reads: tuple[tuple[int, RowWindow], ...]
     rows: int
@@ -185,7 +186,7 @@ class Schedule:
         return self._steps[tensor]
 
     def starts(self, event: Event) -> list[int]:
-        """Return, for each read of the event's layer, the row of the line buffer at which the window begins."""
+        """Return, for each read of an event's layer, the row of the line buffer at which the window begins."""
         return [self.windows[t] - lag for (t, _), lag in zip(self.reads(event.tensor), event.lags, strict=True)]
 
     def progress(self, result: int, source: int) -> list[tuple[int, int]]:
@@ -222,12 +223,12 @@ class Schedule:
 
     @cached_property
     def cases(self) -> list[Event]:
-        """Return the distinct events of the schedule, in order of first appearance."""
+        """Return the distinct events of the schedule, in order of first appearance; each becomes a case in C."""
         return list(dict.fromkeys(self.events))
 
     @cached_property
     def most_cases(self) -> int:
-        """Return the largest number of different cases in which the rows of a tensor are computed."""
+        """Return the largest number of distinct events (cases) of any one tensor."""
         return max(Counter(case.tensor for case in self.cases if case.is_row).values())
 
     def _make(self, tensor: int) -> None:
@@ -298,7 +299,7 @@ class Streamed(Operator):
 
     @property
     def adds(self) -> bool:
-        """Return whether the last layer adds rows up instead of returning them (Layer.adds)."""
+        """Return whether the last layer adds up rows to sums instead of returning rows (Layer.adds)."""
         return self.layers[-1].adds
 
     @cached_property
@@ -383,7 +384,7 @@ class Streamed(Operator):
             _Lowering(self, node, builder).emit()
 
     def lead(self, result: int, source: int) -> int | None:
-        """Return by how many bytes a whole output may overlap a whole input (see Overlap); None if it must not."""
+        """Return the `lead` in bytes of a whole output's Overlap with a whole input; None if they must not."""
         first, last = self.tensors[source], self.tensors[result]
         if self.adds or not first.is_contiguous or (self.from_caller and source == 0):
             return None

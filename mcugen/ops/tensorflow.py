@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorFlow's operators that tf2onnx, and so Keras' export, writes under their own names, in ONNX's domain."""
+"""Importers of TensorFlow operators that tf2onnx (and so Keras' export) writes under their own names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX's optimizers (ai.onnx.preview.training): what becomes of tensors by their gradients, and of what they remember.
+"""Importers of ONNX's optimizers (ai.onnx.preview.training), which update weights by their gradients.
 
-A model whose outputs go back into its inputs (`--state`) learns by them on the device.
+A model whose outputs are fed back to its inputs (`--state`) learns by them on the device.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RATE, _COUNT, _TENSORS = 0, 1, 2
 
 
 class Formula:
-    """A helper that adds arithmetic ONNX operators in place of an optimizer node; numbers get the tensors' type."""
+    """Builds the arithmetic of an optimizer node from ONNX operators; numbers get the tensors' type."""
 
     def __init__(self, node: OnnxNode) -> None:
         self._node = node
@@ -58,7 +58,10 @@ class Formula:
 
 
 Update = Callable[[OnnxNode, Formula, list[Value]], list[Value]]
-"""Function that returns [new X, new states] of an optimizer from [tensor X, gradient G, old states]."""
+"""Function that emits one update of an optimizer.
+
+It returns [new X, new states] for a tensor, given [tensor X, gradient G, old states].
+"""
 
 
 def _update_each(node: OnnxNode, memories: int, update: Update) -> list[Value | None]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pooling of regions of interest, which are computed: RoiAlign and MaxRoiPool."""
+"""Pooling of regions of interest whose coordinates are computed: RoiAlign and MaxRoiPool."""
 
 from __future__ import annotations
 

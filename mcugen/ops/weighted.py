@@ -8,13 +8,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from mcugen.hir.graph import Graph, Value
-from mcugen.hir.operator import Division, Operator, Portion, Run, Signature
+from mcugen.hir.operator import ElementRun, Operator, Partition, Shard, Signature
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
-from mcugen.numerics.fixedpoint import LONGEST_SUM, PLAIN_SHIFT, dequantize, is_quantized, largest_code
+from mcugen.numerics.fixedpoint import (
+    DEFAULT_REQUANTIZE_SHIFT,
+    MAX_ACCUMULATOR,
+    dequantize,
+    is_quantized,
+    max_code_magnitude,
+)
 from mcugen.numerics.sums import accumulator_limit, largest_sums, requantizer, sum_dtype
 
 MAX_BIAS_ERROR = 0.5
-"""Largest error of a rounded bias, in units of the output's scale: with the result's own rounding, one unit."""
+"""Largest allowed error of a rounded bias, in units of the output's scale.
+
+Together with the result's own rounding, results are off by at most one quantization step.
+"""
 
 
 def integer_weights(graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> list[Value | None] | None:
@@ -59,24 +68,28 @@ def fits_int16(data: Array) -> bool:
     return bool(data.min(initial=0) >= limits.min and data.max(initial=0) <= limits.max)
 
 
-def by_output_channels(op: Operator, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-    """Return the division by output channels of a layer with one result vector and separate weights per output.
+def by_output_channels(op: Operator, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
+    """Return the partition by output channels of a layer with one result vector and separate weights per output.
 
-    The weights of an output are at one index of axis 0. There is no division if the shards would round differently.
+    The weights of an output are at one index of axis 0. There is no partition if the shards would round differently.
     """
     weights = inputs[1].data if inputs[1] is not None else None
     assert weights is not None
     weights_per_output, shape, out = weights[0].size, weights.shape, sig.output.shape
 
-    def portion(start: int, stop: int) -> Portion:
-        reads = (None, Run(start * weights_per_output, (stop - start, *shape[1:])), Run(start, (stop - start,)))
-        return Portion(op, reads[: len(sig.inputs)], Run(start, (*out[:-1], stop - start)))
+    def shard(start: int, stop: int) -> Shard:
+        reads = (
+            None,
+            ElementRun(start * weights_per_output, (stop - start, *shape[1:])),
+            ElementRun(start, (stop - start,)),
+        )
+        return Shard(op, reads[: len(sig.inputs)], ElementRun(start, (*out[:-1], stop - start)))
 
-    return (Division(shape[0], portion),) if rounds_by_channel(sig, inputs) else ()
+    return (Partition(shape[0], shard),) if rounds_by_channel(sig, inputs) else ()
 
 
 def have_channels_alone(sig: Signature, inputs: Sequence[Value | None]) -> bool:
-    """Return whether a range of output channels of a fully connected sum is itself a layer with equal results.
+    """Return whether a fully connected layer with some of the output channels only computes equal results.
 
     All weights and biases must be constant.
     """
@@ -85,9 +98,10 @@ def have_channels_alone(sig: Signature, inputs: Sequence[Value | None]) -> bool:
 
 
 def rounds_by_channel(sig: Signature, inputs: Sequence[Value | None]) -> bool:
-    """Return whether a subset of output channels rounds as in the whole layer.
+    """Return whether the requantization of each output channel is independent of the other channels.
 
-    It does if the requantization shift does not depend on the largest scale of all channels.
+    It is if the requantization shift does not depend on the largest scale of all channels; a subset of channels then
+    rounds as in the whole layer.
     """
     weights, bias = (v.data if v is not None else None for v in (*inputs, None)[1:3])
     assert weights is not None
@@ -95,7 +109,7 @@ def rounds_by_channel(sig: Signature, inputs: Sequence[Value | None]) -> bool:
         return sig.output.dtype.is_float
     sums = largest_sums(sig.input(0), weights, np.zeros(1, np.int64) if bias is None else bias)
     is_plain = {t.dtype for t in (sig.input(0), sig.input(1), sig.output)} == {DType.INT8}
-    return is_plain and sum_dtype(sums) is DType.INT32 and requantizer(sig).shift == PLAIN_SHIFT
+    return is_plain and sum_dtype(sums) is DType.INT32 and requantizer(sig).shift == DEFAULT_REQUANTIZE_SHIFT
 
 
 def _dead_channels(x: TensorType, weights: Array, quant: QuantParams, bias: Array | None, out: TensorType) -> Array:
@@ -111,8 +125,8 @@ def _dead_channels(x: TensorType, weights: Array, quant: QuantParams, bias: Arra
     dead: Array = np.equal(sums, 0)
     if bias is not None:
         unit = x.q.scales * quant.scales
-        is_drowned = largest_code(x.dtype) * sums * unit <= MAX_BIAS_ERROR * out.q.scale[0]
-        dead = dead | (is_drowned & (np.abs(bias) >= LONGEST_SUM * unit))
+        is_drowned = max_code_magnitude(x.dtype) * sums * unit <= MAX_BIAS_ERROR * out.q.scale[0]
+        dead = dead | (is_drowned & (np.abs(bias) >= MAX_ACCUMULATOR * unit))
     return dead if quant.axis is not None or dead.all() else np.zeros(len(weights), bool)
 
 
@@ -144,7 +158,7 @@ def _integer_bias(bias: Value | None, real: Array | None, unit: Array, dead: Arr
     real = np.where(dead, np.clip(real, -(2.0**30) * unit, 2.0**30 * unit), real)
     rounded: Array = np.rint(real / unit)
     is_same = np.zeros(len(dead), bool) if quant is None else np.isclose(quant.scales, unit, rtol=1e-5, atol=0)
-    if not (is_same | (np.abs(rounded) < LONGEST_SUM)).all():
+    if not (is_same | (np.abs(rounded) < MAX_ACCUMULATOR)).all():
         return None
     error = np.where(is_same, 0.0, np.abs(rounded * unit - real)).max(initial=0)
     if out.quant is not None and error > MAX_BIAS_ERROR * out.quant.scale[0]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole numbers that integer networks in float tensors cut off between two layers, without division."""
+"""Clamps and scalings between layers of integer networks in float tensors, in integers and without division."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ _LARGEST = 2**31 - 128
 
 @dataclass(frozen=True)
 class Cut(Elementwise):
-    """y = min(max((⌊x⌋ · multiplier + offset) >> shift, low), high) for integer x; for real x, `low` must be ≥ 0.
+    """y = min(max((⌊x⌋ · multiplier + offset) >> shift, low), high): rounds down, scales and clamps to integers.
 
-    Without a multiplier, y is ⌊x⌋ clamped. The result is int32, or quantized with scale 1.
+    For real x, `low` must be ≥ 0. Without a multiplier, y is ⌊x⌋ clamped. The result is int32, or quantized with scale
+    1.
     """
 
     mnemonic: ClassVar[str] = "cut"
@@ -120,7 +121,7 @@ class ChannelCut(Elementwise):
 
 @dataclass(frozen=True)
 class Steps:
-    """(x · multiplier + offset) >> shift, with one multiplier and offset for each of several functions."""
+    """Constants of several integer functions (x · multiplier + offset) >> shift with one common shift."""
 
     multipliers: npt.NDArray[np.int64]
     offsets: npt.NDArray[np.int64]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent layers that come written out, step after step: loops over cells in PyTorch, `unroll=True` in Keras.
+"""Recognition of recurrent layers that are unrolled: loops over cells in PyTorch, `unroll=True` in Keras.
 
-Each step is read as a cell (`ops/cells.py`). Steps that follow each other, with the same weights, are a layer.
+Each step is recognized as a cell (`ops/cells.py`). Successive steps with the same weights are one layer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TensorPart:
 
 @dataclass(frozen=True)
 class UnrolledLayer:
-    """A recurrent layer whose time steps were unrolled in the model.
+    """A recurrent layer that the model has in unrolled form, time step after time step.
 
     Attributes:
         found: The recurrent cell that all steps share.
@@ -118,7 +118,10 @@ def _goes_on(graph: Graph, chain: Sequence[_Link], link: _Link) -> bool:
 
 
 def part_of(value: Value) -> TensorPart | None:
-    """Return the slice of one position along an axis that a value is, ignoring axes of length 1; None if it is none."""
+    """Return the slice of a tensor at one index of an axis that a value is; None if the value is no such slice.
+
+    Axes of length 1 are ignored.
+    """
     node = value.producer
     while node is not None and isinstance(node.op, Reshape) and _alike(node.output, node.input(0)):
         node = node.input(0).producer

@@ -30,7 +30,7 @@ def bounds_of(graph: Graph) -> dict[Value, Bounds]:
 
 
 def drop_clamps(graph: Graph) -> bool:
-    """Drop each clamp of quantized values that no element can reach; saturation to the integer type remains."""
+    """Remove clamps of quantized values that bounds prove to have no effect; saturation remains."""
     clampable = [(node, node.op.without_clamp()) for node in graph.nodes if isinstance(node.op, Clampable)]
     clamped = [(node, op) for node, op in clampable if op is not None and _is_narrow(node)]
     bounds_by_value = bounds_of(graph) if clamped and not graph.shapes_vary else {}

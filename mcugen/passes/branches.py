@@ -76,7 +76,10 @@ def _in_groups(weights: Array, groups: int, new_groups: int) -> Array:
 
 @pattern(Binary)
 def merge_branches(graph: Graph, node: Node) -> Outcome:
-    """f(x) + g(x) → h(x) for convolutions and normalizations of one tensor, if h has no more weights than both."""
+    """f(x) + g(x) → h(x), one convolution, for convolutions and normalizations f and g of the same tensor.
+
+    The rewrite is made if h has no more weights than f and g together.
+    """
     if not isinstance(node.op, Binary) or node.op.function != "Add" or node.output.type.dtype is not DType.FLOAT32:
         return False
     producers = [v.producer for v in node.inputs if v is not None and v.producer is not None]

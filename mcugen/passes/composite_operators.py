@@ -14,7 +14,7 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value, constant_data
 from mcugen.hir.operator import Operator
 from mcugen.hir.types import Array, DType, Shape
-from mcugen.numerics.digits import FEW_DIGITS, fits_float32, has_digits, is_float32
+from mcugen.numerics.digits import MAX_SHORT_FACTOR_BITS, fits_float32, has_digits, is_float32
 from mcugen.ops.affine import Affine
 from mcugen.ops.movement import Reshape
 from mcugen.ops.norm import Normalize
@@ -29,7 +29,10 @@ from mcugen.passes.rewrite import Outcome, pattern
 
 @pattern(Binary)
 def recognize_normalization(graph: Graph, node: Node) -> Outcome:
-    """d / √(mean d² + ε) → Normalize, centered where d = x − mean x; then n · scale + bias → Normalize with both."""
+    """d / √(mean d² + ε) → Normalize, centered where d = x − mean x; then n · scale + bias → Normalize with both.
+
+    Here n is the result of a Normalize, and scale and bias are constants.
+    """
     normalization = _normalized(node)
     if not isinstance(normalization, tuple):
         return normalization
@@ -270,7 +273,7 @@ class _Chain:
         with np.errstate(all="ignore"):
             before = np.where(self.shift == 0, self.before, self.before + self.shift / self.scale)
         is_as_close = np.abs(before * self.scale) <= MAX_ROUNDING * np.abs(self.shift)
-        may_round = ~has_digits(self.scale, FEW_DIGITS) & is_as_close
+        may_round = ~has_digits(self.scale, MAX_SHORT_FACTOR_BITS) & is_as_close
         if not (np.isfinite(before) & ((self.shift == 0) | is_float32(before) | may_round)).all():
             return None
         return replace(self, before=before, scale=product, shift=np.zeros(()))
@@ -288,7 +291,7 @@ class _Chain:
 
 
 MAX_ROUNDING = 2.0
-"""Largest allowed rounding error of a merged constant, relative to the rounding error of the product it replaces."""
+"""Largest allowed rounding error of a merged float constant, relative to that of the product it replaces."""
 
 
 def _inner(graph: Graph, node: Node) -> Node | None:
@@ -368,14 +371,14 @@ def assume_mask(graph: Graph, node: Node) -> Outcome:
 
 
 UNDERFLOW = 104.0
-"""Difference of two exponents from which exp(-difference) is 0 in float32: less than half the least number."""
+"""Difference d from which exp(-d) is 0 in float32 (below half of the smallest denormal number)."""
 MASK_ROUNDING = 2.0**-20
-"""Relative rounding error of float32 that is assumed for the difference of two mask elements plus scores."""
+"""Assumed relative rounding error of float32 in a difference of two mask elements plus scores: 2^-20."""
 MAX_HIDING_MASK = -1e4
-"""Largest mask element that is assumed to hide a position: exporters add this or less to hidden scores."""
+"""Largest mask element (-10⁴) that is assumed to hide a position: exporters add this or less to hidden scores."""
 
 Hiding = Callable[[Value, Array, Array], Array]
-"""Returns where a mask hides, given the scores, the mask, and the largest number of each of its rows."""
+"""Function that returns which elements a mask hides, given the scores, the mask, and the maximum of each mask row."""
 
 
 def _proven(x: Value, mask: Array, largest: Array) -> Array:

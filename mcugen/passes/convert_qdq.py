@@ -27,7 +27,7 @@ from mcugen.passes.simplify import simplify
 
 @pattern()
 def move_as_stored(graph: Graph, node: Node) -> Outcome:
-    """Movement(Dequantize(x)) → Dequantize(Movement(x)): data are moved in quantized form.
+    """Movement(Dequantize(x)) → Dequantize(Movement(x)): data movements are applied to the quantized tensor.
 
     The next layer then reads the Dequantize directly, and can become an integer layer.
     """
@@ -47,7 +47,7 @@ def move_as_stored(graph: Graph, node: Node) -> Outcome:
 
 
 sink_dequantize = Turns("sink_dequantize", move_as_stored, simplify)
-"""Moves dequantization towards the outputs; conversions that meet cancel."""
+"""Pass that moves Dequantize nodes towards the outputs; a Dequantize that meets a Quantize cancels."""
 
 
 def _read_instead(graph: Graph, real: Value, codes: Value, source: Node, before: Node) -> None:

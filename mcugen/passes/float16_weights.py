@@ -12,7 +12,10 @@ from mcugen.ops.matmul import Dense
 
 
 def round_weights(graph: Graph) -> bool:
-    """Constant float32 weights → the nearest float16 numbers; weights with elements too large for float16 stay."""
+    """Constant float32 weights → the nearest float16 numbers; weights with elements too large for float16 stay.
+
+    Return whether any weights changed.
+    """
     if not graph.float16_weights:
         return False
     changed = [_round(graph, node) for node in graph.nodes if isinstance(node.op, Conv | Dense)]

@@ -10,7 +10,7 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value, constant_data
 from mcugen.hir.traits import Clampable, Paddable
 from mcugen.hir.types import Array, DType, QuantParams, Shape
-from mcugen.numerics.digits import FEW_DIGITS, has_digits, is_float32
+from mcugen.numerics.digits import MAX_SHORT_FACTOR_BITS, has_digits, is_float32
 from mcugen.ops.conv import Conv
 from mcugen.ops.conv_transpose import ConvTranspose
 from mcugen.ops.conversion import Dequantize
@@ -28,7 +28,7 @@ _BYTES = 256
 
 @pattern(Paddable)
 def fold_pad(graph: Graph, node: Node) -> Outcome:
-    """f(Pad(x, 0)) → f with larger window padding."""
+    """f(Pad(x, 0)) → f with larger window padding, for convolutions and pools f."""
     pad = node.input(0).producer
     if not isinstance(node.op, Paddable) or pad is None or not isinstance(pad.op, Pad):
         return False
@@ -295,7 +295,7 @@ def _is_exact_apart(layer: Node, op: Binary, constant: Array, bias: Array) -> bo
         largest_sum = np.abs(rows).sum(1).max(initial=0) * _BYTES
         return bool(largest_sum < _ALL_DIGITS <= largest_sum * np.abs(constant).max(initial=0))
     factor = 1 / constant if op.function == "Div" else constant
-    is_rounded = (np.count_nonzero(rows, 1) + (bias != 0) > 1) & ~has_digits(factor, FEW_DIGITS)
+    is_rounded = (np.count_nonzero(rows, 1) + (bias != 0) > 1) & ~has_digits(factor, MAX_SHORT_FACTOR_BITS)
     return bool(is_rounded.any()) and _are_steps(rows)
 
 

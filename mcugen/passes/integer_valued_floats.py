@@ -54,8 +54,8 @@ class ValueRange:
 def keep_codes(graph: Graph, node: Node) -> Outcome:
     """layer(x, integer weights), x integer-valued → layer(Dequantize(Quantize(x)), Dequantize(weights)), scale 1.
 
-    It applies if the operators that compute the float x prove that x is always an integer and fits int8 or int16.
-    The layer can then become an integer layer.
+    It applies if the operators that compute the float x prove that x is always an integer and fits int8 or int16. The
+    layer can then become an integer layer.
     """
     weights, x = _codes_of(node.input(1)), _source(node.input(0))
     if weights is None:
@@ -256,6 +256,7 @@ def _grows(node: Node, constants: Sequence[Array]) -> bool:
 
 
 recognize_whole = Rewriting("recognize_whole", keep_codes)
+"""Pass that applies `keep_codes`: layers of integer-valued float tensors become candidates for integer layers."""
 
 
 @pattern(Quantize)
@@ -276,7 +277,8 @@ def code_integers(graph: Graph, node: Node) -> Outcome:
 def recognize_cut(graph: Graph, node: Node) -> Outcome:
     """Quantize(Clamp(Floor(x))), Clamp(Cast(Cast(x) · a / b)) with integer limits → Cut(x): no 64-bit division.
 
-    Results below 0 need an integer division that rounds down.
+    Cut (mcugen.ops.whole) multiplies, shifts and clamps. Results below 0 need an integer division that rounds down, so
+    they are left as they are.
     """
     clamp = node.input(0).producer if isinstance(node.op, Quantize) else node
     if clamp is None or not isinstance(clamp.op, Clamp) or clamp.output.type.dtype is not DType.FLOAT32:

@@ -10,10 +10,10 @@ from mcugen.ops.elementwise import Stack
 
 
 def float_islands(graph: Graph) -> dict[str, str]:
-    """Return the layers that compute in float between a Dequantize and a later Quantize.
+    """Return the float layers between integer ones (islands): behind a Dequantize and before a later Quantize.
 
-    Layers behind the last Dequantize are left out: the model returns real numbers there. So are layers before the
-    first Quantize.
+    Layers behind the last Dequantize are left out: the model returns real numbers there. So are layers before the first
+    Quantize.
 
     Returns:
         The name of each layer's operator, by the name of its result.

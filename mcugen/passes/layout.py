@@ -27,7 +27,7 @@ def turn_channels_last(graph: Graph, node: Node) -> Outcome:
 
 
 channels_last = Turns("channels_last", turn_channels_last, simplify)
-"""Makes operators channels-last; transpositions between neighbours cancel."""
+"""Pass that converts operators to channels-last; the transpositions that it adds between neighbours cancel."""
 
 
 @pattern()
@@ -135,11 +135,11 @@ def sink_fork(graph: Graph, node: Node) -> Outcome:
 
 
 sink_transposes = Turns("sink_transposes", sink_transpose, sink_fork, raise_transpose, merge_transposes, simplify)
-"""Moves transpositions towards the outputs; pairs that meet cancel, and let others move."""
+"""Pass that moves transpositions towards the outputs; pairs that meet cancel, which lets others move further."""
 
 
 MAX_SINK_NODES = 32
-"""Largest number of nodes that a transposition may be moved behind in one step."""
+"""Largest number of nodes across which one rewrite moves a transposition."""
 
 
 def _region(node: Node) -> dict[Node, Permutation]:

@@ -55,7 +55,7 @@ _COMBINED: Mapping[str, Callable[[float, float], float]] = {
 
 
 class Magnitudes:
-    """An analysis that bounds the magnitudes of tensors; infinity where no bound is known.
+    """Analysis of upper bounds of the magnitudes of real tensors; infinity where no bound is known.
 
     Real model inputs may be any finite numbers.
     """
@@ -64,7 +64,7 @@ class Magnitudes:
         self._known: dict[Value, float] = {}
 
     def of(self, value: Value, depth: int = 0) -> float:
-        """Return an upper bound of the magnitudes of a tensor's elements.
+        """Return an upper bound of the magnitudes of a tensor's elements; infinity if none is known.
 
         `depth` is the number of operators that were followed so far.
         """

@@ -22,7 +22,7 @@ MAX_STEPS = 16
 
 @pattern(Elementwise)
 def stack_unary(graph: Graph, node: Node) -> Outcome:
-    """f(g(x)) → (f ∘ g)(x) if only x is not constant, so that on int8 both become a single table."""
+    """f(g(x)) → (f ∘ g)(x) if all other operands are constant, so that on int8 both become a single lookup table."""
     return _stack(graph, node, single_input=True)
 
 
@@ -34,7 +34,7 @@ def stack_elementwise(graph: Graph, node: Node) -> Outcome:
 
 @pattern(Elementwise)
 def tabulate(graph: Graph, node: Node) -> Outcome:
-    """f(g(x), h(x)) → table[x] if all depends on one int8 tensor x: SiLU and GELU as quantizers write them."""
+    """f(g(x), h(x)) → table[x] if the result depends on one int8 tensor x only: SiLU and GELU of quantizers."""
     read = dict.fromkeys(_varying(node))
     if node.output.type.dtype is not DType.INT8 or not _has_scalars(node):
         return False

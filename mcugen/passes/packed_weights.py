@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packing of weights that no integer layer took: they stay quantized values of few bits if a kernel reads them so."""
+"""Packing of weights outside integer layers: they stay quantized values of few bits if a kernel reads them so."""
 
 from __future__ import annotations
 

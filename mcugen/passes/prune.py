@@ -15,7 +15,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from mcugen.hir.graph import Dropped, Graph, Node, Value
+from mcugen.hir.graph import Graph, Node, PrunedChannels, Value
 from mcugen.hir.operator import Channels, Operator, Signature
 from mcugen.hir.traits import Channelwise, bias_input, weight_axes
 from mcugen.hir.types import Array, QuantParams, TensorType
@@ -23,14 +23,17 @@ from mcugen.numerics.sums import largest_sums, requantizer, sum_dtype
 from mcugen.passes.bounds import bounds_of
 
 Mask = npt.NDArray[np.bool_]
-"""A flag for each channel."""
+"""A boolean array with one flag for each channel."""
 
 CHANNEL_MULTIPLE = 8
-"""Number of channels whose multiples have fast kernels: some unread channels are kept to reach a multiple."""
+"""Multiple of channels for which kernels are fastest: pruning keeps some unread channels to reach a multiple of 8."""
 
 
 def drop_channels(graph: Graph) -> bool:
-    """Tensors with constant or unread channels → narrower tensors; constants move into the readers' biases."""
+    """Tensors with constant or unread channels → narrower tensors; constants move into the readers' biases.
+
+    Return whether the graph changed.
+    """
     before = _computed(graph)
     plan = _Plan(graph, {} if graph.shapes_vary else constant_channels(graph))
     while True:
@@ -43,14 +46,14 @@ def drop_channels(graph: Graph) -> bool:
     for node, change in different:
         change.apply(graph, node)
     after = _computed(graph)
-    graph.dropped = Dropped(before.channels - after.channels, before.macs - after.macs)
+    graph.dropped = PrunedChannels(before.channels - after.channels, before.macs - after.macs)
     return bool(different)
 
 
-def _computed(graph: Graph) -> Dropped:
+def _computed(graph: Graph) -> PrunedChannels:
     """Return the channels and MACs of all layers: what would be dropped with the whole graph."""
     layers = [(node, macs) for node in graph.nodes if (macs := node.op.macs(node.sig)) and not node.op.bodies]
-    return Dropped(sum(_width(node.outputs[0]) for node, _ in layers), sum(macs for _, macs in layers))
+    return PrunedChannels(sum(_width(node.outputs[0]) for node, _ in layers), sum(macs for _, macs in layers))
 
 
 def constant_channels(graph: Graph) -> dict[Value, Array]:

@@ -15,6 +15,7 @@ Outcome = bool | str
 """Result of a pattern at a node: whether it rewrote something, or the reason why a near match was refused."""
 
 Law = Callable[[Graph, Node], Outcome]
+"""The function of a rewrite pattern: it rewrites a node of a graph if it matches, and returns the outcome."""
 
 MAX_REWRITES_PER_NODE = 1000
 """Largest number of rewrites in a pass, per node: more mean that patterns undo each other, and raise an error."""
@@ -45,10 +46,9 @@ class NearMiss:
 
 @dataclass
 class Log:
-    """A record of the outcomes of patterns at nodes.
+    """A record of the outcome of each pattern at each node, during one run of a pass.
 
-    A pattern is applied again to a node that changed; its last outcome counts. `rewrites` is the number of
-    rewrites.
+    A pattern is applied again to a node that changed; its last outcome counts. `rewrites` is the number of rewrites.
     """
 
     rewrites: int = 0
@@ -136,7 +136,7 @@ class Pattern(Rewriting):
 
     @property
     def stated(self) -> str:
-        """Return the equation of the pattern in one line: `before → after`."""
+        """Return the pattern's law in one line, the equation `before → after` from the docstring of its function."""
         return (self.__doc__ or "").partition("\n")[0]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mcugen.hir.graph import Graph, Node, Value, constant_data, retyped
+from mcugen.hir.graph import Graph, Node, Value, change_type, constant_data
 from mcugen.hir.interpreter import evaluate_node
 from mcugen.hir.traits import Partial, Simplifiable, Stepwise
 from mcugen.ops.conversion import Dequantize
@@ -35,7 +35,7 @@ def fold_constant(graph: Graph, node: Node) -> Outcome:
 def fold_statistics(graph: Graph, node: Node) -> Outcome:
     """f(Dequantize(constant), …) → f(constant, …), for constants with one number per channel, such as statistics.
 
-    What is computed from them stays in float.
+    The nodes that compute with them stay in float.
     """
     if isinstance(node.op, Dequantize) or node.output.type.count > max(node.output.type.shape, default=1):
         return False
@@ -114,7 +114,7 @@ def turn_blocks(graph: Graph, node: Node) -> Outcome:
 
 @pattern(Simplifiable)
 def take_equal(graph: Graph, node: Node) -> Outcome:
-    """f(x) → a cheaper value that equals it, if the operator knows one (`Simplifiable`)."""
+    """f(x) → a cheaper value that equals it, if the operator's `simplify` returns one (`Simplifiable`)."""
     value = node.op.simplify(node, graph) if isinstance(node.op, Simplifiable) and len(node.outputs) == 1 else None
     if value is None:
         return False
@@ -177,7 +177,7 @@ def take_state(graph: Graph, node: Node) -> Outcome:
     if source.op.last_part(source, whole) != (begin, node.output.type.count):
         return False
     state = source.op.last_state(source, graph, whole)
-    retyped(state, quant=whole.type.quant)  # States have no quantization of their own.
+    change_type(state, quant=whole.type.quant)  # States have no quantization of their own.
     reshaped = graph.add(Reshape(node.output.type.shape), [state], node.origin, before=node)
     graph.replace(node.output, reshaped.output)
     graph.remove(node)
@@ -185,8 +185,10 @@ def take_state(graph: Graph, node: Node) -> Outcome:
 
 
 take_states = Rewriting("take_states", take_state, take_equal, drop_outputs)
+"""Pass that replaces the last time step of stacked outputs by final states, and drops outputs that nobody reads."""
 
 simplify = Rewriting("simplify", take_equal, drop_outputs, fold_constant, fold_statistics, move_codes, turn_blocks)
+"""Pass that folds constants, replaces nodes by cheaper equal values, and drops unread outputs."""
 
 
 def merge_equal_nodes(graph: Graph) -> bool:

@@ -179,7 +179,7 @@ class _Assigner:
             return [*node.outputs, *(v for v in _activations(node) if v not in narrow_inputs)]
         if isinstance(node.op, Interpolating):
             return [node.input(0), node.output] if self._is_as_wide(node) else []
-        return node.op.alike(node) if isinstance(node.op, Cell) and _is_cell(node) else []
+        return node.op.outputs_of_one_scale(node) if isinstance(node.op, Cell) and _is_cell(node) else []
 
     def _is_as_wide(self, node: Node) -> bool:
         """Return whether input and output of an interpolation may share a scale.

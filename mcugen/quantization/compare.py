@@ -21,7 +21,7 @@ from mcugen.hir.traits import weight_axes
 from mcugen.hir.types import Array, DType
 from mcugen.numerics.fixedpoint import dequantize
 from mcugen.quantization.float_model import FloatModel, all_tensors
-from mcugen.quantization.plan import Codes, Plan, Stored
+from mcugen.quantization.plan import Plan, QuantizedWeights, Stored
 from mcugen.quantization.qdq import stored_name
 from mcugen.quantization.quantize import Quantization
 from mcugen.quantization.scheme import code_range
@@ -91,7 +91,7 @@ def integer_tensors(graph: Graph, sample: Sample) -> dict[str, Array]:
     return tensors | results
 
 
-def weights_sqnr_db(weights: Array, codes: Codes) -> float:
+def weights_sqnr_db(weights: Array, codes: QuantizedWeights) -> float:
     """Return the SQNR in dB of a layer's quantized weights."""
     return sqnr_db(real_weights(codes).reshape(-1), weights.reshape(-1).astype(np.float64))
 

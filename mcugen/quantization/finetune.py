@@ -30,7 +30,7 @@ from mcugen.ops.movement import Reshape
 from mcugen.ops.pointwise import Binary
 from mcugen.quantization.estimate import hold_out, sqnr_of
 from mcugen.quantization.float_model import all_tensors
-from mcugen.quantization.plan import Codes, Plan, Stored
+from mcugen.quantization.plan import Plan, QuantizedWeights, Stored
 from mcugen.quantization.quantize import Quantization, Quantizer
 from mcugen.quantization.samples import Sample
 from mcugen.quantization.sensitivity import judged_tensors
@@ -215,11 +215,11 @@ class _Lesson:
             values[self.layers[layer][0].name] = real_weights(codes)
         return values
 
-    def codes(self) -> dict[str, Codes]:
+    def codes(self) -> dict[str, QuantizedWeights]:
         """Return the quantized weights that are nearest to the trained ones, by layer."""
         return {name: self._codes(name, self.plan.layers[name]) for name in self.layers}
 
-    def _codes(self, name: str, codes: Codes) -> Codes:
+    def _codes(self, name: str, codes: QuantizedWeights) -> QuantizedWeights:
         weights, bias = self.layers[name]
         learned = self.learned[weights.name]
         bias_values = codes.bias if bias is None or bias.name not in self.learned else self.learned[bias.name].value
@@ -228,7 +228,7 @@ class _Lesson:
         )
 
 
-def _inputs_of(graph: Graph, node: Node, codes: Codes) -> tuple[Value, Value | None]:
+def _inputs_of(graph: Graph, node: Node, codes: QuantizedWeights) -> tuple[Value, Value | None]:
     """Return a layer's weights and bias as new inputs of the graph."""
     ((index, _),) = weight_axes(node.op).items()
     place = bias_input(node.op)

@@ -12,7 +12,7 @@ from mcugen.backends.cpu.pipeline import find_constant_channels, optimize
 from mcugen.hir.graph import Graph
 from mcugen.hir.traits import weight_axes
 from mcugen.hir.types import Array, Layout
-from mcugen.kernels.common.weighted_layers import NIBBLES
+from mcugen.kernels.common.weighted_layers import INT4_RANGE
 from mcugen.quantization.qdq import stored_name
 
 
@@ -73,5 +73,5 @@ def constant_channels(graph: Graph, tensors: Iterable[str]) -> dict[str, Array]:
 
 
 def _bytes(codes: Array) -> int:
-    packed = codes.size and codes.min() >= NIBBLES[0] and codes.max() <= NIBBLES[1]
+    packed = codes.size and codes.min() >= INT4_RANGE[0] and codes.max() <= INT4_RANGE[1]
     return int(-(-codes.size // 2) if packed else codes.nbytes)

@@ -33,7 +33,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Codes:
+class QuantizedWeights:
     """The quantized weights of a layer: real weight = scale · quantized weight, without a zero point.
 
     Attributes:
@@ -94,7 +94,7 @@ class Plan:
 
     scheme: Scheme = field(default_factory=Scheme)
     activations: dict[str, Stored] = field(default_factory=dict)
-    layers: dict[str, Codes] = field(default_factory=dict)
+    layers: dict[str, QuantizedWeights] = field(default_factory=dict)
     precision: dict[str, DType] = field(default_factory=dict)
     few_bits: frozenset[str] = frozenset()
     two_bits: frozenset[str] = frozenset()

@@ -317,7 +317,7 @@ def internal_tensors(
     for node, values in zip(cells, read, strict=True):
         assert isinstance(node.op, Cell)
         operands = [[t[v.name].reshape(v.type.shape) if v.data is None else v.data for v in values] for t in known]
-        for inner, (_, internals) in zip(by_sample, node.op.abreast(node.sig, operands), strict=True):
+        for inner, (_, internals) in zip(by_sample, node.op.evaluate_batch(node.sig, operands), strict=True):
             inner |= _by_tensor_name(node, internals)
     return by_sample
 

@@ -18,7 +18,7 @@ from mcugen.quantization.assign import is_quantized_constant
 from mcugen.quantization.domains import Domain, domain_of
 from mcugen.quantization.float_model import FloatModel
 from mcugen.quantization.onnx_writer import OnnxWriter
-from mcugen.quantization.plan import Codes, Plan
+from mcugen.quantization.plan import Plan, QuantizedWeights
 from mcugen.quantization.recurrent import decisions, expand
 from mcugen.quantization.scheme import activation_params, code_range
 
@@ -29,7 +29,7 @@ def write_qdq(model: FloatModel, plan: Plan) -> onnx.ModelProto:
     return _QdqWriter(model.with_int16 if has_int16 or DType.INT16 in plan.precision.values() else model, plan).write()
 
 
-def _stored_codes(codes: Codes) -> Array:
+def _stored_codes(codes: QuantizedWeights) -> Array:
     """Return a layer's weights in the type that ONNX stores: int4 also for 2-bit weights, which ONNX Runtime lacks."""
     has_few_bits = codes.dtype in (DType.INT4, DType.INT2)
     return codes.weights.astype(ml_dtypes.int4) if has_few_bits else codes.weights
@@ -239,7 +239,7 @@ class _QdqWriter(OnnxWriter):
         axis: dict[str, object] = {} if quant.axis is None else {"axis": quant.axis}
         return self.add("DequantizeLinear", [tensor, *params], self.fresh(f"{name}_dequantized"), "", **axis)
 
-    def _weights(self, name: str, codes: Codes) -> str:
+    def _weights(self, name: str, codes: QuantizedWeights) -> str:
         if not codes.group:
             return self._dequantize(name, _stored_codes(codes), codes.quant)
         operands = [

@@ -28,7 +28,7 @@ from mcugen.quantization import few_bits, recurrent
 from mcugen.quantization.assign import Assignment, assign
 from mcugen.quantization.flash import WeightStorage, constant_channels
 from mcugen.quantization.float_model import OPSET_INT16, FloatModel, build_float_model, to_known_operators
-from mcugen.quantization.plan import Codes, Plan, Stored
+from mcugen.quantization.plan import Plan, QuantizedWeights, Stored
 from mcugen.quantization.profile import Profile, merge_profiles, profile_model, profile_notes
 from mcugen.quantization.qdq import write_qdq
 from mcugen.quantization.ranges import Choice, choose_ranges, refit_range, round_outward
@@ -162,7 +162,7 @@ class Quantizer:
     _rounded_plans: dict[tuple[frozenset[Any] | bool, ...], Plan] = field(default_factory=dict, init=False)
 
     def quantize(
-        self, precisions: Mapping[str, DType] | None = None, known: Mapping[str, Codes] | None = None
+        self, precisions: Mapping[str, DType] | None = None, known: Mapping[str, QuantizedWeights] | None = None
     ) -> Quantization:
         """Quantize the model.
 
@@ -193,7 +193,7 @@ class Quantizer:
         plan = self._nearest(plan)
         return Quantization(self.source, self.model, self.profile, assignment, plan, self._written(plan))
 
-    def _quantize(self, precisions: Mapping[str, DType], known: Mapping[str, Codes] | None) -> Quantization:
+    def _quantize(self, precisions: Mapping[str, DType], known: Mapping[str, QuantizedWeights] | None) -> Quantization:
         assignment, plan = self._plan_types(precisions)
         if known is None:
             plan = self._refine(self._with_few_bits(plan, precisions))
@@ -417,7 +417,7 @@ class Quantizer:
         """Return a plan whose weights have the sizes of the final ones."""
         return self._nearest(self._plan_types(precisions)[1])
 
-    def with_codes(self, quantization: Quantization, codes: Mapping[str, Codes]) -> Quantization:
+    def with_codes(self, quantization: Quantization, codes: Mapping[str, QuantizedWeights]) -> Quantization:
         """Return the quantization with the quantized weights in `codes`, by the name of the layer's output."""
         plan = replace(quantization.plan, layers=dict(codes))
         proto = self._written(plan)

@@ -20,7 +20,7 @@ from onnx import helper, numpy_helper
 
 from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType, QuantParams, Shape
-from mcugen.kernels.portable.recurrent import Sizes
+from mcugen.kernels.portable.recurrent import RecurrentSizes
 from mcugen.numerics.fixedpoint import quantize
 from mcugen.ops.recurrent import C0, H0, STATE_ROLES, B, Gru, Lstm, R, Recurrent, Rnn, W, X
 from mcugen.quantization.onnx_writer import tensor_info
@@ -334,7 +334,7 @@ class _Layer:
     scope: GraphWriter
     node: Node
     op: Recurrent
-    sizes: Sizes
+    sizes: RecurrentSizes
     inputs: Sequence[str]
     codes: str
     scheme: Scheme
@@ -424,7 +424,7 @@ def decisions(node: Node, plan: Plan) -> Decisions:
     assert isinstance(node.op, Recurrent)
     name, precision = node.outputs[0].name, plan.precision_of(node)
     ranges = dict(plan.internals[name])
-    for value in node.op.alike(node)[:1]:  # All of these outputs share one scale, so nothing is converted.
+    for value in node.op.outputs_of_one_scale(node)[:1]:  # All of these share one scale: nothing is converted.
         ranges["hidden"] = (plan.activations[value.name].low, plan.activations[value.name].high)
     scheme = replace(plan.scheme, activations=precision, weights=plan.weights_of(node))
     return ranges, Stored(precision, plan.quant_of(node.input(X), precision)), scheme, plan.moments.get(name, {})

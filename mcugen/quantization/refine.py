@@ -17,7 +17,7 @@ from mcugen.numerics.fixedpoint import fake_quantize
 from mcugen.numerics.threads import one_thread
 from mcugen.quantization.float_model import FloatModel
 from mcugen.quantization.moments import Moments
-from mcugen.quantization.plan import Codes, Plan
+from mcugen.quantization.plan import Plan, QuantizedWeights
 from mcugen.quantization.profile import Profile
 from mcugen.quantization.rounding import (
     best_of,
@@ -117,7 +117,7 @@ class _Walk:
     ) -> None:
         graph = self.graph = model.graph
         self.plan, self._sums = plan, sums
-        self._common: dict[Shared, Codes] = {}
+        self._common: dict[Shared, QuantizedWeights] = {}
         self.real = {v: [np.asarray(s[v.name]).reshape(v.type.shape) for s in samples] for v in graph.inputs}
         self.seen = dict(self.real)
         """Values in the quantized model, as integer layers store them; `_read` converts them for other precisions."""
@@ -166,7 +166,7 @@ class _Walk:
             return None
         return _Unfolded(node, self.real[x]), _Unfolded(node, self._read(x, node))
 
-    def _codes(self, node: Node, unfolded: tuple[_Unfolded, _Unfolded] | None) -> Codes:
+    def _codes(self, node: Node, unfolded: tuple[_Unfolded, _Unfolded] | None) -> QuantizedWeights:
         """Return the quantized weights of a layer, which layers of the same set share."""
         shares = self.plan.shares(node)
         if shares is None:
@@ -175,7 +175,9 @@ class _Walk:
             self._common[shares] = self._own_codes(node, unfolded, self._sums.get(shares))
         return self._common[shares]
 
-    def _own_codes(self, node: Node, unfolded: tuple[_Unfolded, _Unfolded] | None, moments: Moments | None) -> Codes:
+    def _own_codes(
+        self, node: Node, unfolded: tuple[_Unfolded, _Unfolded] | None, moments: Moments | None
+    ) -> QuantizedWeights:
         """Return the quantized weights by the moments of the layer's inputs.
 
         Operators that are no plain product are rounded to nearest. `moments` are known for layers that share weights.
@@ -202,7 +204,7 @@ class _Walk:
         assert isinstance(node.op, Cell)
         by_role: dict[str, Moments] = defaultdict(Moments)
         samples = list(zip(*self._operands(node), strict=True))
-        for arrays, (_, inner) in zip(samples, node.op.abreast(node.sig, samples), strict=True):
+        for arrays, (_, inner) in zip(samples, node.op.evaluate_batch(node.sig, samples), strict=True):
             for role, array in {"x": arrays[0], **inner}.items():
                 rows = array.reshape(1, -1, array.shape[-1])
                 by_role[role].add(rows, rows)
@@ -273,7 +275,7 @@ class _Gathering(_Walk):
         self.run(layers[: last + 1], [], lambda _done, _total: None)
         return self._found
 
-    def _codes(self, node: Node, unfolded: tuple[_Unfolded, _Unfolded] | None) -> Codes:
+    def _codes(self, node: Node, unfolded: tuple[_Unfolded, _Unfolded] | None) -> QuantizedWeights:
         shares = self.plan.shares(node)
         if shares is not None and unfolded is not None:
             self._add_moments(self._found.setdefault(shares, Moments(crossed=self.plan.compensates)), unfolded)
@@ -305,7 +307,7 @@ def _of_unfolded(node: Node, arrays: Sequence[Array]) -> tuple[Array]:
     return (node.op.of_unfolded(node.sig, *arrays),)
 
 
-def _plain_codes(node: Node, plan: Plan, living: Array | None) -> Codes:
+def _plain_codes(node: Node, plan: Plan, living: Array | None) -> QuantizedWeights:
     """Return weights rounded to nearest, in the type and size of the plan."""
     return plain_codes(node, plan.scheme, plan.weights_of(node), living, plan.code_bits_of(node))
 
@@ -319,7 +321,9 @@ def _living(node: Node, plan: Plan, can_correct: bool) -> Array:
     return effective_weights(node, plan.constants) if is_free else layer_weights(node)[0]
 
 
-def _round_weights(living: Array, codes: Codes, gram: Array, scheme: Scheme, compensation: Array | None) -> Codes:
+def _round_weights(
+    living: Array, codes: QuantizedWeights, gram: Array, scheme: Scheme, compensation: Array | None
+) -> QuantizedWeights:
     """Return weights of least error that also compensate errors of the input.
 
     Weights of fewer bits also get scales that may clip, unless the scales are fixed.
@@ -347,7 +351,9 @@ def _round_weights(living: Array, codes: Codes, gram: Array, scheme: Scheme, com
     return replace(codes, weights=rounded.reshape(codes.weights.shape), scales=scales.reshape(codes.scales.shape))
 
 
-def _rounded_by_group(living: Array, codes: Codes, gram: Array, scheme: Scheme, compensation: Array | None) -> Codes:
+def _rounded_by_group(
+    living: Array, codes: QuantizedWeights, gram: Array, scheme: Scheme, compensation: Array | None
+) -> QuantizedWeights:
     """Choose scales that may clip, group by group, then the weights of least error of all inputs together.
 
     The arguments are those of `_round_weights`.
@@ -373,7 +379,7 @@ def _rounded_by_group(living: Array, codes: Codes, gram: Array, scheme: Scheme, 
     )
 
 
-def _of_steps(weights: Array, codes: Codes, gram: Array, limits: tuple[int, int]) -> Codes:
+def _of_steps(weights: Array, codes: QuantizedWeights, gram: Array, limits: tuple[int, int]) -> QuantizedWeights:
     """Return the weights of least error for given scales."""
     steps = np.broadcast_to(codes.steps, weights.shape)
     return replace(codes, weights=round_weights(weights[None], steps[None], gram, limits)[0])
@@ -383,7 +389,7 @@ def _can_correct(node: Node, plan: Plan) -> bool:
     return plan.scheme.correct_bias and layer_bias(node) is not None
 
 
-def _correct_bias(node: Node, codes: Codes, moments: Moments) -> Codes:
+def _correct_bias(node: Node, codes: QuantizedWeights, moments: Moments) -> QuantizedWeights:
     """Return the weights with a bias that restores the float mean of each output channel.
 
     The correction is reduced as far as the means are uncertain (`Moments.trust`).
@@ -396,7 +402,7 @@ def _correct_bias(node: Node, codes: Codes, moments: Moments) -> Codes:
     return codes if bias is None else replace(codes, bias=(bias + mended.reshape(bias.shape)).astype(np.float32))
 
 
-def _group_weights(weights: Array, codes: Codes, groups: int) -> tuple[Array, Array]:
+def _group_weights(weights: Array, codes: QuantizedWeights, groups: int) -> tuple[Array, Array]:
     """Return real weights as [groups, outputs of a group, depth], and their scales as [groups, outputs]."""
     scales = np.broadcast_to(codes.scales, len(weights)).reshape(groups, -1)
     return weights.reshape(*scales.shape, -1).astype(np.float64), scales

@@ -206,7 +206,7 @@ class OutputNoise:
         return reached / max(len(self.outputs), 1)
 
 
-Codes = tuple[float, float, float]
+ScaleAndLimits = tuple[float, float, float]
 """Scale, smallest and largest integer of a group, relative to the zero point."""
 
 
@@ -231,10 +231,10 @@ class _Tail:
     inputs: Sequence[dict[str, Array]]
     exact: Sequence[Sequence[Array]]
     order: list[int]
-    cached_errors: dict[tuple[int, Codes], list[float]] = field(default_factory=dict)
+    cached_errors: dict[tuple[int, ScaleAndLimits], list[float]] = field(default_factory=dict)
     is_unordered: bool = True
 
-    def errors(self, key: tuple[int, Codes]) -> list[float]:
+    def errors(self, key: tuple[int, ScaleAndLimits]) -> list[float]:
         """Return the error power of each judged tensor for a sample and parameters.
 
         It is 0 for tensors that do not depend on the group.
@@ -250,7 +250,7 @@ class _Tail:
         return errors
 
 
-def _codes(params: QuantParams, dtype: DType) -> Codes:
+def _codes(params: QuantParams, dtype: DType) -> ScaleAndLimits:
     """Return the numbers that describe how a group is quantized."""
     min_int, max_int = (code - params.zero_point for code in dtype.limits)
     return float(params.scale[0]), min_int, max_int

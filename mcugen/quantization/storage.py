@@ -12,7 +12,7 @@ from mcugen.hir.graph import Node
 from mcugen.hir.types import DType
 from mcugen.kernels.portable.compressed_weights import MIN_SAVED_CODE_BYTES
 from mcugen.quantization.few_bits import MIN_AVERAGE_BITS, num_stored_weights
-from mcugen.quantization.plan import Codes, Plan
+from mcugen.quantization.plan import Plan, QuantizedWeights
 from mcugen.quantization.weights import stored_bits
 
 COMPRESSION_STEP_BITS = 1 / 16
@@ -73,7 +73,7 @@ class StoredLayer:
     few_noise: float | None
 
     @classmethod
-    def of(cls, node: Node, plan: Plan, plain: Codes, noise: float, few_noise: float | None) -> StoredLayer:
+    def of(cls, node: Node, plan: Plan, plain: QuantizedWeights, noise: float, few_noise: float | None) -> StoredLayer:
         """Return the numbers of bits and the noise of a layer's weights.
 
         Args:

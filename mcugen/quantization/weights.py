@@ -16,7 +16,7 @@ from mcugen.kernels.portable.compressed_weights import choose_remainder_bits
 from mcugen.numerics.fixedpoint import dequantize
 from mcugen.ops.conv import Conv
 from mcugen.ops.packed import is_worth_packing
-from mcugen.quantization.plan import Codes
+from mcugen.quantization.plan import QuantizedWeights
 from mcugen.quantization.scheme import WEIGHT_LIMITS, Scheme, usable_scales, weight_scales
 
 (TWO_BIT_GROUP_INPUTS,) = TWO_BIT_GROUP_SIZES.values()
@@ -45,7 +45,7 @@ NUM_SCALE_HALVINGS = 24
 
 def plain_codes(
     node: Node, scheme: Scheme, dtype: DType = DType.INT8, living: Array | None = None, code_bits: float | None = None
-) -> Codes:
+) -> QuantizedWeights:
     """Return a layer's weights rounded to nearest.
 
     Args:
@@ -64,11 +64,11 @@ def plain_codes(
         if is_worth_packing(grouped.weights, group):
             return grouped
     scales = weight_scales(weights, axis, scheme, dtype)
-    codes = Codes(np.zeros(weights.shape, np.int8), scales, axis, layer_bias(node), dtype)
+    codes = QuantizedWeights(np.zeros(weights.shape, np.int8), scales, axis, layer_bias(node), dtype)
     return nearest_codes(codes, weights) if code_bits is None else _coarse_codes(codes, weights, scheme, code_bits)
 
 
-def _coarse_codes(codes: Codes, weights: Array, scheme: Scheme, bits: float) -> Codes:
+def _coarse_codes(codes: QuantizedWeights, weights: Array, scheme: Scheme, bits: float) -> QuantizedWeights:
     """Return weights with the smallest scales that let compression take `bits` per weight on average.
 
     The scales are proportional to the square root of a channel's weights. Equal scales would give all channels the same
@@ -79,7 +79,7 @@ def _coarse_codes(codes: Codes, weights: Array, scheme: Scheme, bits: float) -> 
     if not size.any():
         return nearest_codes(codes, weights)
 
-    def coarser(times: float) -> Codes:
+    def coarser(times: float) -> QuantizedWeights:
         scales = usable_scales(np.maximum(codes.scales, times * size), scheme)
         return nearest_codes(replace(codes, scales=scales), weights)
 
@@ -92,13 +92,13 @@ def _coarse_codes(codes: Codes, weights: Array, scheme: Scheme, bits: float) -> 
     return coarser(high)
 
 
-def stored_bits(codes: Codes) -> float:
+def stored_bits(codes: QuantizedWeights) -> float:
     """Return the average bits per weight in flash with the compression code that is shortest for these weights."""
     kept = stored_weights(codes)
     return choose_remainder_bits(kept)[1] / kept.size if kept.size else 0.0
 
 
-def stored_weights(codes: Codes) -> Array:
+def stored_weights(codes: QuantizedWeights) -> Array:
     """Return the quantized weights that are stored: without outputs and inputs whose weights are all 0."""
     by_output = np.moveaxis(codes.weights, codes.axis, 0)
     parts = by_output.reshape(len(by_output), by_output.shape[1] if by_output.ndim > 1 else 1, -1)
@@ -106,14 +106,14 @@ def stored_weights(codes: Codes) -> Array:
     return kept
 
 
-def _grouped_codes(weights: Array, bias: Array | None, scheme: Scheme, group: int, dtype: DType) -> Codes:
+def _grouped_codes(weights: Array, bias: Array | None, scheme: Scheme, group: int, dtype: DType) -> QuantizedWeights:
     """Return the quantized weights of a matrix [outputs, inputs], with a scale for each group of inputs."""
     parts = [weights[:, at : at + group] for at in range(0, weights.shape[1], group)]
     scales = np.stack([weight_scales(part, 0, scheme, dtype) for part in parts], 1)
-    return nearest_codes(Codes(np.zeros(weights.shape, np.int8), scales, 0, bias, dtype, group), weights)
+    return nearest_codes(QuantizedWeights(np.zeros(weights.shape, np.int8), scales, 0, bias, dtype, group), weights)
 
 
-def nearest_codes(codes: Codes, weights: Array) -> Codes:
+def nearest_codes(codes: QuantizedWeights, weights: Array) -> QuantizedWeights:
     """Return `codes` with the real `weights` rounded to nearest, with the scales of `codes`."""
     stored = np.int16 if codes.dtype is DType.INT16 else np.int8
     rounded = np.clip(np.rint(weights / codes.steps), *WEIGHT_LIMITS[codes.dtype]).astype(stored)
@@ -156,7 +156,7 @@ def layer_bias(node: Node) -> Array | None:
     return None if bias is None else bias.data
 
 
-def real_weights(codes: Codes) -> Array:
+def real_weights(codes: QuantizedWeights) -> Array:
     """Return the dequantized weights as float32."""
     if codes.group:
         return (codes.weights * codes.steps).astype(np.float32)

@@ -768,9 +768,9 @@ def _memories(report: Report, board: Board) -> Memories:
 
 
 def _measure_helped(report: Report, run: Measurement | None, board: Board) -> Helped | None:
-    if run is None or board.helper is None:
+    if run is None or board.second_core is None:
         return None
-    return Helped(_measured_layers(report.layers, run, None), (board.clock_hz, board.helper.clock_hz))
+    return Helped(_measured_layers(report.layers, run, None), (board.clock_hz, board.second_core.clock_hz))
 
 
 def _with_code(memories: Sequence[MemoryUse], board: Board, code: int) -> list[MemoryUse]:

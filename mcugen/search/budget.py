@@ -13,8 +13,8 @@ from mcugen.core.errors import DoesNotFitError
 from mcugen.core.options import CompileOptions, Places
 from mcugen.kernels.cost import cost_table
 from mcugen.lir.program import DECODE_WEIGHTS, Control, Instr, Program, Space
-from mcugen.memory.areas import waits_of
-from mcugen.memory.constant_stalls import constants_of
+from mcugen.memory.areas import split_arena_stall_cycles
+from mcugen.memory.constant_stalls import constant_reads
 from mcugen.memory.peak import busiest, largest, moments, shorten_name
 from mcugen.memory.place import copied_bytes, flash_lacking, place, ram_lacking
 from mcugen.memory.plan import Planned
@@ -181,9 +181,9 @@ def placed_stall_cycles(program: Program, board: Board, places: Places) -> tuple
     saved_plan = Planned.of(program)
     try:
         placement = place(program, board, places)
-        constants = constants_of(program, board, placement.weights)
-        waits = (c.waits(board, placement.copies.get(c.buffer, placement.weights)) or 0.0 for c in constants)
-        return sum(waits), waits_of(program, board, placement.arenas)
+        constants = constant_reads(program, board, placement.weights)
+        waits = (c.stall_cycles(board, placement.copies.get(c.buffer, placement.weights)) or 0.0 for c in constants)
+        return sum(waits), split_arena_stall_cycles(program, board, placement.arenas)
     except DoesNotFitError:
         return math.inf, math.inf
     finally:

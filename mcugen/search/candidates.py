@@ -20,7 +20,7 @@ from mcugen.search.transformations import BALANCED, TRANSFORMATIONS, Transformat
 from mcugen.search.two_core_program import TwoCoreSearch
 from mcugen.search.weight_staging import staged
 
-AS_ASKED = "as asked"
+REQUESTED_CANDIDATE_NAME = "as asked"
 """Name, in messages, of the program for the requested goal without changes to fit a budget."""
 
 
@@ -55,7 +55,7 @@ class CandidateBuilder:
         """Return the cost model of the search."""
         return self.problem.costs
 
-    def requested(self, options: CompileOptions, name: str = AS_ASKED) -> ProgramCandidate:
+    def requested(self, options: CompileOptions, name: str = REQUESTED_CANDIDATE_NAME) -> ProgramCandidate:
         """Build the program for the goal of `options`, and return it as a candidate with a name for messages."""
         restart()
         built = build_for_goal(self.problem.with_options(options))

@@ -15,9 +15,9 @@ from dataclasses import replace
 from mcugen.core.board import Board
 from mcugen.core.options import CompileOptions
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.traits import Divisible
+from mcugen.hir.traits import Partitionable
 from mcugen.lir.program import Program
-from mcugen.memory.constant_stalls import constants_of
+from mcugen.memory.constant_stalls import constant_reads
 from mcugen.memory.place import copies_of, memory_of_weights
 from mcugen.ops.movement import Concat
 from mcugen.search.objective import TOLERANCES
@@ -63,8 +63,8 @@ def _saved(program: Program, board: Board, options: CompileOptions) -> Mapping[s
     slow = memory_of_weights(board, options.place)
     copied = copies_of(program, board, options.place)
     saved = defaultdict[str, float](float)
-    for constant in constants_of(program, board, slow):
-        waits, single_read = constant.waits(board, slow), board.reading(slow, constant.buffer.nbytes)
+    for constant in constant_reads(program, board, slow):
+        waits, single_read = constant.stall_cycles(board, slow), board.reading(slow, constant.buffer.nbytes)
         if constant.buffer not in copied and constant.runs == 1 and waits is not None and single_read is not None:
             saved[constant.instr.name] += max(waits - single_read, 0.0)
     return saved
@@ -80,7 +80,7 @@ def channels_per_portion(node: Node, holds: Callable[[int], bool]) -> int:
     Returns:
         Channels per portion; 0 if the layer cannot be divided, or if no portion is small enough.
     """
-    if not isinstance(node.op, Divisible) or not node.op.has_channels_alone(node.sig, node.inputs):
+    if not isinstance(node.op, Partitionable) or not node.op.has_channels_alone(node.sig, node.inputs):
         return 0
     channels, nbytes = node.output.type.shape[-1], sum(v.type.nbytes for v in node.inputs[1:] if v is not None)
     for unit in (CHANNELS_AT_ONCE, CHANNELS_AT_ONCE // 4):

@@ -13,7 +13,7 @@ from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import MOVE, Control, Program
 from mcugen.ops.branches import side_by_side
 from mcugen.ops.fork import Forked
-from mcugen.search.core_partition import Form, Forms
+from mcugen.search.core_partition import LayerPartition, PartitionSearch
 from mcugen.search.objective import TOLERANCES
 from mcugen.search.parallel_branches import Pair, pairs
 
@@ -23,8 +23,8 @@ MIN_STACK_BYTES = 300
 MAX_BUILT_PROGRAMS = 32
 """Largest number of programs that are built to find the layers that two cores can share within the RAM limit."""
 
-Offer = tuple[Node, Sequence[Form]]
-"""A layer and its forms, the fastest first; later forms may take less memory."""
+Offer = tuple[Node, Sequence[LayerPartition]]
+"""A layer and its partitions, the fastest first; later ones may take less memory."""
 
 Build = Callable[[Graph, Mapping[Node, Kernel], int], Program]
 """Builds a planned program with these kernels. Planning stops at an arena of so many bytes; 0 asks for the least arena.
@@ -46,20 +46,24 @@ class Room:
     times: float = TOLERANCES.max_shared_ram_ratio
 
 
-def shared_program(graph: Graph, whole: Program, forms: Forms, build: Build, room: Room = Room()) -> Program:
+def shared_program(
+    graph: Graph, whole: Program, partition_search: PartitionSearch, build: Build, room: Room = Room()
+) -> Program:
     """Return the program in which two cores share layers, as `shared` finds it, without its estimated time.
 
     Args:
         graph: The optimized graph.
         whole: The planned program of one core.
-        forms: Finds partitions of a layer.
+        partition_search: Finds partitions of a layer.
         build: Builds a planned program.
         room: Bytes of RAM and flash that may be used beyond those of `whole`.
     """
-    return shared(graph, whole, forms, build, room)[0]
+    return shared(graph, whole, partition_search, build, room)[0]
 
 
-def shared(graph: Graph, whole: Program, forms: Forms, build: Build, room: Room = Room()) -> tuple[Program, float]:
+def shared(
+    graph: Graph, whole: Program, partition_search: PartitionSearch, build: Build, room: Room = Room()
+) -> tuple[Program, float]:
     """Choose the layers that two cores share, and return that program with its estimated time.
 
     The program equals `whole` except for the shared layers and for branches that run at the same time. The result is
@@ -69,12 +73,16 @@ def shared(graph: Graph, whole: Program, forms: Forms, build: Build, room: Room 
     Args:
         graph: The optimized graph.
         whole: The planned program of one core.
-        forms: Finds partitions of a layer.
+        partition_search: Finds partitions of a layer.
         build: Builds a planned program.
         room: Bytes of RAM and flash that may be used beyond those of `whole`.
     """
-    kernels = kernels_of(graph, whole, forms.first.features)
-    alone = {node: forms.first.time(node, kernels.get(node.outputs[0].name)) for node in graph.nodes if node.outputs}
+    kernels = kernels_of(graph, whole, partition_search.first.features)
+    alone = {
+        node: partition_search.first.time(node, kernels.get(node.outputs[0].name))
+        for node in graph.nodes
+        if node.outputs
+    }
     time = sum(alone.values())
     if any(instr.control is Control.STREAM for instr in whole.instrs):
         return whole, time
@@ -82,18 +90,21 @@ def shared(graph: Graph, whole: Program, forms: Forms, build: Build, room: Room 
     limit = int(own_limit if room.ram is None else min(own_limit, whole.arena_size + max(room.ram, 0)))
     spare = int((TOLERANCES.max_constants_ratio - 1) * whole.weights_size)
     spare = spare if room.flash is None else min(spare, max(room.flash, 0))
-    forms_by_node = {node: forms.of(node, kernels.get(node.outputs[0].name), spare) for node in graph.nodes}
+    partitions_by_node = {
+        node: partition_search.of(node, kernels.get(node.outputs[0].name), spare) for node in graph.nodes
+    }
     offers = sorted(
-        ((node, faster) for node, (_, faster) in forms_by_node.items() if faster), key=lambda o: -forms_by_node[o[0]][0]
+        ((node, faster) for node, (_, faster) in partitions_by_node.items() if faster),
+        key=lambda o: -partitions_by_node[o[0]][0],
     )
     search = _Search(graph, kernels, build, limit, spare, _living_beside(whole))
     chosen = search.most({}, offers)
-    saved = sum(alone[node] - form.time for node, form in chosen.items())
-    search.beside_each_other(chosen, forms, alone)
+    saved = sum(alone[node] - partition.time for node, partition in chosen.items())
+    search.beside_each_other(chosen, partition_search, alone)
     saved += search.saved
     if saved < TOLERANCES.min_two_core_saving * time:
         return whole, time
-    chosen = {node: form for node, form in chosen.items() if node not in search.inside}
+    chosen = {node: partition for node, partition in chosen.items() if node not in search.inside}
     program = search.program(chosen, 0)
     return (program, time - saved) if program.arena_size <= limit and not _copied(program) else (whole, time)
 
@@ -120,7 +131,7 @@ def kernels_of(graph: Graph, program: Program, features: frozenset[str]) -> dict
 
 @dataclass
 class _Search:
-    """The search for forms of layers that fit into RAM together, besides other live buffers."""
+    """The search for partitions of layers that fit into RAM together, besides other live buffers."""
 
     graph: Graph
     kernels: Mapping[str, Kernel]
@@ -142,18 +153,20 @@ class _Search:
         """Return the nodes of the parallel branches."""
         return {node for pair, _ in self.branches for node in pair.nodes}
 
-    def beside_each_other(self, chosen: Mapping[Node, Form], forms: Forms, alone: Mapping[Node, float]) -> None:
+    def beside_each_other(
+        self, chosen: Mapping[Node, LayerPartition], partition_search: PartitionSearch, alone: Mapping[Node, float]
+    ) -> None:
         """Run branches in parallel where this takes less time than their layers one by one, shared where they are.
 
         Args:
-            chosen: The chosen forms of layers.
-            forms: Estimates the time of parallel nodes.
+            chosen: The chosen partitions of layers.
+            partition_search: Estimates the time of parallel nodes.
             alone: Time of each node on the first core.
         """
         gains = []
-        for pair in pairs(self.graph, lambda node: alone[node], forms.other.pace):
+        for pair in pairs(self.graph, lambda node: alone[node], partition_search.other.pace):
             if pair.first and pair.second:
-                sides = forms.together(pair.first, pair.second, self.kernels)
+                sides = partition_search.parallel_run(pair.first, pair.second, self.kernels)
                 current_time = sum(chosen[node].time if node in chosen else alone[node] for node in pair.nodes)
                 gains.append((current_time - sides.time, pair, sides))
         for gain, pair, sides in sorted(gains, key=lambda entry: -entry[0]):
@@ -161,47 +174,55 @@ class _Search:
                 continue
             self.tries -= 1
             self.branches.append((pair, sides.kernels))
-            program = self.program({n: form for n, form in chosen.items() if n not in self.inside}, self.limit)
+            program = self.program(
+                {n: partition for n, partition in chosen.items() if n not in self.inside}, self.limit
+            )
             if program.arena_size <= self.limit and not _copied(program) and not _has_idle_side(program):
                 self.saved += gain
             else:
                 self.branches.pop()
 
-    def most(self, chosen: Mapping[Node, Form], offers: Sequence[Offer]) -> Mapping[Node, Form]:
-        """Return the chosen forms and as many of the offered ones as fit: all at once, or else half after half.
+    def most(self, chosen: Mapping[Node, LayerPartition], offers: Sequence[Offer]) -> Mapping[Node, LayerPartition]:
+        """Return the chosen partitions and as many of the offered ones as fit: all at once, or else half after half.
 
-        A single layer that does not fit is tried with its next form. Portions that would need a copy, since they cannot
-        lie in place, go to the second half.
+        A single layer that does not fit is tried with its next partition. Layers whose shards would need a copy, since
+        they cannot lie in place, go to the second half.
         """
-        offers = [(node, fitting_forms) for node, forms in offers if (fitting_forms := self._fitting(node, forms))]
+        offers = [
+            (node, fitting_partitions)
+            for node, partitions in offers
+            if (fitting_partitions := self._fitting(node, partitions))
+        ]
         if not offers or not self.tries:
             return chosen
         self.tries -= 1
-        extended = {**chosen, **{node: forms[0] for node, forms in offers}}
+        extended = {**chosen, **{node: partitions[0] for node, partitions in offers}}
         program = self.program(extended, self.limit)
         copied = _copied(program)
-        has_room = program.arena_size <= self.limit and sum(form.flash for form in extended.values()) <= self.spare
+        has_room = (
+            program.arena_size <= self.limit and sum(partition.flash for partition in extended.values()) <= self.spare
+        )
         if has_room and not copied:
             return extended
         if len(offers) == 1:
-            ((node, forms),) = offers
-            return self.most(chosen, [(node, forms[1:])])
+            ((node, partitions),) = offers
+            return self.most(chosen, [(node, partitions[1:])])
         second_offers = [offer for offer in offers if offer[0].output.name in copied]
         first_offers = [offer for offer in offers if offer not in second_offers]
         if not first_offers or not second_offers:
             first_offers, second_offers = offers[: len(offers) // 2], offers[len(offers) // 2 :]
         return self.most(self.most(chosen, first_offers), second_offers)
 
-    def program(self, chosen: Mapping[Node, Form], target_bytes: int) -> Program:
-        """Build the program whose layers are forks where a form is chosen."""
+    def program(self, chosen: Mapping[Node, LayerPartition], target_bytes: int) -> Program:
+        """Build the program whose layers are forks where a partition is chosen."""
         shared_graph = self.graph.copy()
-        forms = {node.output.name: form for node, form in chosen.items()}
-        kernels = {node: kernel for form in forms.values() for node, kernel in form.kernels.items()}
+        partitions = {node.output.name: partition for node, partition in chosen.items()}
+        kernels = {node: kernel for partition in partitions.values() for node, kernel in partition.kernels.items()}
         for node in list(shared_graph.nodes):
             name = node.outputs[0].name
-            if name in forms:
+            if name in partitions:
                 inputs = [v for v in node.inputs if v is not None and not v.is_constant]
-                shared_graph.rewrite(node, forms[name].fork, inputs, types=[node.output.type])
+                shared_graph.rewrite(node, partitions[name].fork, inputs, types=[node.output.type])
             elif name in self.kernels:
                 kernels[node] = self.kernels[name]
         self._put_side_by_side(shared_graph, kernels)
@@ -216,23 +237,28 @@ class _Search:
             inner = [node for body in pair_node.op.bodies for node in body.nodes]
             kernels |= {n: chosen[n.outputs[0].name] for n in inner if n.outputs[0].name in chosen}
 
-    def _fitting(self, node: Node, forms: Sequence[Form]) -> Sequence[Form]:
-        """Return the forms from the first one that fits if no other layer is shared.
+    def _fitting(self, node: Node, partitions: Sequence[LayerPartition]) -> Sequence[LayerPartition]:
+        """Return the partitions from the first one that fits if no other layer is shared.
 
-        That is checked with programs of one layer, which are quick to build. Of the forms with many more constants,
-        only the first that fits is kept, if it is fast enough.
+        That is checked with programs of one layer, which are quick to build. Of the partitions with many more
+        constants, only the first that fits is kept, if it is fast enough.
         """
         room = self.limit - self.beside.get(node.output.name, 0)
         small, large = (
-            list(dropwhile(lambda form: not self._fits_alone(node, form, room), kind))
-            for kind in ([form for form in forms if not form.flash], [form for form in forms if form.flash])
+            list(dropwhile(lambda partition: not self._fits_alone(node, partition, room), kind))
+            for kind in (
+                [partition for partition in partitions if not partition.flash],
+                [partition for partition in partitions if partition.flash],
+            )
         )
         return [
-            form for form in large[:1] if not small or form.time <= TOLERANCES.max_large_form_time_ratio * small[0].time
+            partition
+            for partition in large[:1]
+            if not small or partition.time <= TOLERANCES.max_large_form_time_ratio * small[0].time
         ] + small
 
-    def _fits_alone(self, node: Node, form: Form, room: int) -> bool:
-        program = self.build(_alone(node, form.fork), form.kernels, max(room, 1))
+    def _fits_alone(self, node: Node, partition: LayerPartition, room: int) -> bool:
+        program = self.build(_alone(node, partition.fork), partition.kernels, max(room, 1))
         return program.arena_size <= room and not _copied(program)
 
 
@@ -247,11 +273,11 @@ def _living_beside(program: Program) -> dict[str, int]:
     return bytes_beside
 
 
-def _alone(node: Node, form: Forked) -> Graph:
-    """Return a graph of one layer in this form."""
+def _alone(node: Node, fork: Forked) -> Graph:
+    """Return a graph of one layer, which is a fork."""
     graph = Graph("layer")
     inputs = [graph.add_input(v.name, v.type) for v in node.inputs if v is not None and not v.is_constant]
-    fork_node = graph.add(form, inputs, node.origin, names=[node.output.name], types=[node.output.type])
+    fork_node = graph.add(fork, inputs, node.origin, names=[node.output.name], types=[node.output.type])
     graph.add_output(node.output.name, fork_node.output)
     return graph
 

@@ -14,7 +14,7 @@ from mcugen.lir.program import Control, Program
 from mcugen.memory.plan import plan_memory
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.search.core_assignment import kernels_of
-from mcugen.search.core_partition import INSTRUCTIONS_PER_COPIED_BYTE, Forms
+from mcugen.search.core_partition import INSTRUCTIONS_PER_COPIED_BYTE, PartitionSearch
 from mcugen.search.objective import TOLERANCES
 
 MAX_CUTS_TRIED = 12
@@ -37,7 +37,7 @@ class _Cut:
 
 
 def pipelined_program(
-    graph: Graph, whole: Program, forms: Forms, lower: Lower, limit: int, time: float
+    graph: Graph, whole: Program, partition_search: PartitionSearch, lower: Lower, limit: int, time: float
 ) -> Program | None:
     """Return the program in which each core computes one half of the layers, for two frames (calls) at once.
 
@@ -47,7 +47,7 @@ def pipelined_program(
     Args:
         graph: The optimized graph.
         whole: The program of one core.
-        forms: The two cores and their costs.
+        partition_search: The two cores and their costs.
         lower: Lowers the graph with given kernels.
         limit: Largest arena in bytes.
         time: Time per frame without a pipeline, in instructions; a pipeline must save a share of it
@@ -55,10 +55,13 @@ def pipelined_program(
     """
     if any(instr.control is Control.STREAM for instr in whole.instrs) or graph.lesson is not None:
         return None
-    kernels, time = kernels_of(graph, whole, forms.first.features), (1 - TOLERANCES.min_two_core_saving) * time
+    kernels, time = (
+        kernels_of(graph, whole, partition_search.first.features),
+        (1 - TOLERANCES.min_two_core_saving) * time,
+    )
     faster = (
         candidate
-        for candidate in sorted(_cuts(graph, kernels, forms), key=lambda candidate: candidate.time)
+        for candidate in sorted(_cuts(graph, kernels, partition_search), key=lambda candidate: candidate.time)
         if candidate.time < time
     )
     for candidate in islice(faster, MAX_CUTS_TRIED):
@@ -79,15 +82,17 @@ def pipelined_program(
     return None
 
 
-def _cuts(graph: Graph, kernels: Mapping[str, Kernel], forms: Forms) -> Iterator[_Cut]:
+def _cuts(graph: Graph, kernels: Mapping[str, Kernel], partition_search: PartitionSearch) -> Iterator[_Cut]:
     """Yield the cuts before each node but the first, without the time to move what crosses."""
-    first, other = forms.first, forms.other
+    first, other = partition_search.first, partition_search.other
     nodes = [node for node in graph.nodes if node.outputs]
     first_kernels = [kernels.get(node.outputs[0].name) for node in nodes]
-    other_kernels = [other.nearest(node, kernel) for node, kernel in zip(nodes, first_kernels, strict=True)]
+    other_kernels = [
+        other.preferred_or_fastest(node, kernel) for node, kernel in zip(nodes, first_kernels, strict=True)
+    ]
     first_times = [first.time(node, kernel) for node, kernel in zip(nodes, first_kernels, strict=True)]
     other_times = [other.time(node, kernel) for node, kernel in zip(nodes, other_kernels, strict=True)]
     for at in range(1, len(nodes)):
         chosen = zip(nodes, [*first_kernels[:at], *other_kernels[at:]], strict=True)
-        time = forms.both(sum(first_times[:at]), sum(other_times[at:]))
+        time = partition_search.parallel_time(sum(first_times[:at]), sum(other_times[at:]))
         yield _Cut(at, time, {node: kernel for node, kernel in chosen if kernel})

@@ -16,14 +16,19 @@ from mcugen.kernels.choose import Limits
 from mcugen.lir.program import Program
 from mcugen.search.budget import use_of
 from mcugen.search.head_splitting import split_attention_heads
-from mcugen.search.line_buffer_groups import Stretch, ram_of, with_groups
+from mcugen.search.line_buffer_groups import GraphSegment, plan_ram_bytes, with_groups
 from mcugen.search.line_buffer_tradeoff import with_useful_groups
 from mcugen.search.line_buffering import Streamings
 from mcugen.search.objective import TOLERANCES
 from mcugen.search.plan import NO_CHANGES, BuiltProgram, GraphChanges, divided_layers
 from mcugen.search.problem import SearchProblem
 from mcugen.search.spatial_tiling import tile_columns
-from mcugen.search.weight_decompression import better_of, codes_of, tile_for_decoding, with_codes
+from mcugen.search.weight_decompression import (
+    better_of,
+    choose_compressed_constants,
+    tile_for_decoding,
+    with_compressed_constants,
+)
 
 MAX_SEARCH_WORK = 8_000
 """Limit of the search for the least RAM, in units of `counted_work`; it is reached after about ten seconds.
@@ -62,15 +67,19 @@ def build_for_goal(problem: SearchProblem, *, must_save_flash: bool = False) -> 
     """
     board, options = problem.board, problem.options
     plain = _without_compression(problem)
-    codes = codes_of(plain.program, board, options, must_save=must_save_flash)
+    codes = choose_compressed_constants(plain.program, board, options, must_save=must_save_flash)
     tiled_graph = tile_for_decoding(problem.graph, plain.program, codes)
-    whole = replace(plain, program=with_codes(plain.program, codes, board, options, must_save=must_save_flash))
+    whole = replace(
+        plain, program=with_compressed_constants(plain.program, codes, board, options, must_save=must_save_flash)
+    )
     if tiled_graph is None:
         return whole
     changes = GraphChanges(channel_tiles=divided_layers(problem.graph, tiled_graph))
     tiled = _without_compression(problem.with_graph(tiled_graph, changes))
-    codes = codes_of(tiled.program, board, options, must_save=must_save_flash)
-    tiled = replace(tiled, program=with_codes(tiled.program, codes, board, options, must_save=must_save_flash))
+    codes = choose_compressed_constants(tiled.program, board, options, must_save=must_save_flash)
+    tiled = replace(
+        tiled, program=with_compressed_constants(tiled.program, codes, board, options, must_save=must_save_flash)
+    )
     is_whole_better = better_of([whole.program, tiled.program], board, options) is whole.program
     return whole if is_whole_better else tiled
 
@@ -307,28 +316,30 @@ class _RowVariants:
         if not in_groups or not self.problem.options.stream_input:
             yield replace(variant, ram=0)
         while self.problem.options.optimize == "ram" and plans and (tiled := _tiled(variant, plans[0])):
-            previous_ram, variant, plans = ram_of(plans[0]), tiled, self._plans(tiled.graph)
-            if not plans or ram_of(plans[0]) > TOLERANCES.max_patched_ram_ratio * previous_ram:
+            previous_ram, variant, plans = plan_ram_bytes(plans[0]), tiled, self._plans(tiled.graph)
+            if not plans or plan_ram_bytes(plans[0]) > TOLERANCES.max_patched_ram_ratio * previous_ram:
                 return
             yield from self._grouped(variant, plans)
 
-    def _plans(self, graph: Graph) -> list[list[Stretch]]:
-        """Return the most promising divisions of a graph into stretches."""
+    def _plans(self, graph: Graph) -> list[list[GraphSegment]]:
+        """Return the most promising partitions of a graph into segments."""
         streaming = self.streamings.of(graph)
         if self.problem.options.optimize == "ram":
             return list(islice(streaming.plans(), MAX_PLANNED_GROUPINGS))
         return sorted(streaming.plans(), key=streaming.product)[:1]
 
-    def _grouped(self, variant: GraphVariant, plans: Sequence[Sequence[Stretch]]) -> list[GraphVariant]:
+    def _grouped(self, variant: GraphVariant, plans: Sequence[Sequence[GraphSegment]]) -> list[GraphVariant]:
         """Return the variants with line-buffered groups, without plans that have no groups."""
         is_streamed_in = self.problem.options.stream_input
-        graphs = [(with_groups(variant.graph, plan, is_streamed_in=is_streamed_in), ram_of(plan)) for plan in plans]
+        graphs = [
+            (with_groups(variant.graph, plan, is_streamed_in=is_streamed_in), plan_ram_bytes(plan)) for plan in plans
+        ]
         return [GraphVariant(graph, ram, variant.changes) for graph, ram in graphs if graph is not variant.graph]
 
 
-def _tiled(variant: GraphVariant, plan: Sequence[Stretch]) -> GraphVariant | None:
+def _tiled(variant: GraphVariant, plan: Sequence[GraphSegment]) -> GraphVariant | None:
     """Return the variant with spatial tiling of the group that needs most RAM, or None if it cannot be tiled."""
-    busiest = max(plan, key=lambda stretch: stretch.ram)
+    busiest = max(plan, key=lambda segment: segment.ram)
     nodes = variant.graph.nodes[busiest.first : busiest.end]
     tiled_graph = tile_columns(variant.graph, nodes) if busiest.op else None
     if tiled_graph is None:

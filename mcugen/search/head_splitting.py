@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import Division, RowForm
-from mcugen.hir.traits import each_for_itself, row_form
+from mcugen.hir.operator import Partition, RowForm
+from mcugen.hir.traits import partition_by_rows, row_form
 from mcugen.ops.matmul import MatMul
 from mcugen.ops.movement import Concat, Slice
 
@@ -62,14 +62,14 @@ def _heads(node: Node) -> int:
     return by_matrix[1].length if by_matrix else 0
 
 
-def _by_matrix(node: Node) -> tuple[RowForm, Division] | None:
-    """Return the row form and division by which a node computes matrices independently, or None."""
+def _by_matrix(node: Node) -> tuple[RowForm, Partition] | None:
+    """Return the row form and partition by which a node computes matrices independently, or None."""
     form = row_form(node.op, node.sig) if len(node.outputs) == 1 else None
     if form is None or form.axis >= node.output.type.rank - 2:
         return None
     if any(v is not None and v.is_constant and window for v, window in zip(node.inputs, form.windows, strict=True)):
         return None
-    return next(((form, d) for d in each_for_itself(form, node.sig) if 1 < d.length <= MAX_HEADS), None)
+    return next(((form, d) for d in partition_by_rows(form, node.sig) if 1 < d.length <= MAX_HEADS), None)
 
 
 def _divide(graph: Graph, chain: Sequence[Node]) -> None:
@@ -92,15 +92,15 @@ def _part(graph: Graph, chain: Sequence[Node], index: int) -> Value:
     for node in chain:
         by_matrix = _by_matrix(node)
         assert by_matrix is not None
-        form, portion = by_matrix[0], by_matrix[1].portion(index, index + 1)
+        form, shard = by_matrix[0], by_matrix[1].shard(index, index + 1)
         inputs: list[Value | None] = []
         for value, window in zip(node.inputs, form.windows, strict=True):
             if value is None or window is None or value in matrix_of:
                 inputs.append(matrix_of.get(value, value) if value else None)
             else:
                 inputs.append(_matrix(graph, value, window.axis, index, chain[-1]))
-        name, type_ = f"{node.output.name}.{index}", node.output.type.with_shape(portion.makes.shape)
-        added = graph.add(portion.op, inputs, node.origin, names=[name], types=[type_], before=chain[-1])
+        name, type_ = f"{node.output.name}.{index}", node.output.type.with_shape(shard.writes.shape)
+        added = graph.add(shard.op, inputs, node.origin, names=[name], types=[type_], before=chain[-1])
         matrix_of[node.output] = added.output
     return matrix_of[chain[-1].output]
 

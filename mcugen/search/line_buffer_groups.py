@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs with line-buffered groups: their division into stretches, and the order of nodes that allows groups."""
+"""Graphs with line-buffered groups: their partition into segments, and the order of nodes that allows groups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mcugen.ops.stream import Streamed
 
 
 @dataclass(frozen=True)
-class Stretch:
+class GraphSegment:
     """Consecutive nodes of a graph: a line-buffered group, or a single node that is computed as a whole.
 
     Attributes:
@@ -31,9 +31,9 @@ class Stretch:
     instructions: float
 
 
-def ram_of(plan: Sequence[Stretch]) -> int:
-    """Return the estimated live bytes at the busiest moment of a graph that is divided into these stretches."""
-    return max(stretch.ram for stretch in plan)
+def plan_ram_bytes(plan: Sequence[GraphSegment]) -> int:
+    """Return the estimated live bytes at the busiest moment of a graph that is divided into these segments."""
+    return max(segment.ram for segment in plan)
 
 
 def in_order_of_rows(graph: Graph) -> Graph:
@@ -92,18 +92,18 @@ def _ranks(node: Node) -> dict[Value, int]:
     return {v: v.type.nbytes if window else 0 for v, window in pairs if v is not None and v.producer is not None}
 
 
-def with_groups(graph: Graph, stretches: Sequence[Stretch], *, is_streamed_in: bool = False) -> Graph:
+def with_groups(graph: Graph, segments: Sequence[GraphSegment], *, is_streamed_in: bool = False) -> Graph:
     """Return a copy of the graph with its groups as nodes; the graph itself without groups.
 
     Args:
         graph: The graph to copy.
-        stretches: The division of the graph into stretches.
+        segments: The graph, partitioned into segments.
         is_streamed_in: Whether the caller passes the input of the first group row by row.
     """
-    if not any(s.op for s in stretches):
+    if not any(s.op for s in segments):
         return graph
     graph = graph.copy()
-    groups = [(s.op, graph.nodes[s.first : s.end]) for s in stretches if s.op]
+    groups = [(s.op, graph.nodes[s.first : s.end]) for s in segments if s.op]
     for index, (op, nodes) in enumerate(groups):
         _join(graph, replace(op, from_caller=is_streamed_in and index == 0), nodes)
     return graph
@@ -121,13 +121,13 @@ def with_single_layer_groups(graph: Graph, names: Collection[str], *, is_streame
         is_streamed_in: Whether the caller passes the first input row by row.
     """
     streamed_inputs = graph.inputs[:is_streamed_in]
-    stretches = [
-        Stretch(index, index + 1, op, 0, 0.0)
+    segments = [
+        GraphSegment(index, index + 1, op, 0, 0.0)
         for index, node in enumerate(graph.nodes)
         if node.outputs[0].name in names and not set(streamed_inputs) & set(node.inputs)
         if (op := single_node_group(node, graph)) is not None
     ]
-    return with_groups(graph, stretches)
+    return with_groups(graph, segments)
 
 
 def single_node_group(node: Node, graph: Graph) -> Streamed | None:

@@ -15,7 +15,7 @@ from mcugen.kernels.choose import RANK_OFFSET_BYTES, Cost
 from mcugen.lir.program import Program
 from mcugen.memory.place import copied_bytes, memory_of_arena
 from mcugen.search.budget import placed_stall_cycles, use_of
-from mcugen.search.line_buffer_groups import Stretch, ram_of, with_groups
+from mcugen.search.line_buffer_groups import GraphSegment, plan_ram_bytes, with_groups
 from mcugen.search.line_buffering import Streamings
 from mcugen.search.metrics import Use
 from mcugen.search.objective import TOLERANCES
@@ -67,7 +67,7 @@ def with_useful_groups(problem: SearchProblem, streamings: Streamings, kernels: 
     for plan in _plans(streamings, streaming.graph, max_ram):
         program = lowered(with_groups(streaming.graph, plan), board, options)
         plan_cost, _ = _cost(program, board, options)
-        promised = replace(plan_cost, ram=ram_of(plan))
+        promised = replace(plan_cost, ram=plan_ram_bytes(plan))
         if plan_cost.instructions > slowest:
             limit = f"{slowest:,.0f} instructions are the limit for `balanced` where RAM is ample"
             _note(problem, program, promised, f"takes {plan_cost.instructions:,.0f} instructions; {limit}")
@@ -97,7 +97,7 @@ def _note(problem: SearchProblem, program: Program, cost: Cost, reason: str) -> 
         problem.recorded(candidate, LINE_BUFFER_FUSION, f"Rejected: {reason}.")
 
 
-def _plans(streamings: Streamings, graph: Graph, max_ram: float) -> Iterator[list[Stretch]]:
+def _plans(streamings: Streamings, graph: Graph, max_ram: float) -> Iterator[list[GraphSegment]]:
     """Yield the MAX_BUILT_PLANS most promising plans, and one that computes two rows at once if that is faster."""
     for streaming, count in zip(streamings.with_pairs(graph), (MAX_BUILT_PLANS, 1), strict=False):
         yield from sorted(streaming.plans(max_ram), key=streaming.product)[:count]

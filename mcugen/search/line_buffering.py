@@ -2,7 +2,7 @@
 """Line-buffer fusion: which layers are computed together, row by row, to save RAM.
 
 The choice is a shortest path through the nodes. Nodes run one by one or, where consecutive nodes allow it, as a group
-(mcugen.ops.stream). The tensors that are live around a stretch of nodes do not depend on that choice.
+(mcugen.ops.stream). The tensors that are live around a run of nodes do not depend on that choice.
 """
 
 from __future__ import annotations
@@ -30,7 +30,13 @@ from mcugen.memory.plan import peak_live_bytes
 from mcugen.ops.movement import Slice
 from mcugen.ops.row_groups import RowGroups, ends_of, group_of
 from mcugen.ops.stream import Layer, Streamed
-from mcugen.search.line_buffer_groups import Stretch, in_order_of_rows, ram_of, single_node_group, with_groups
+from mcugen.search.line_buffer_groups import (
+    GraphSegment,
+    in_order_of_rows,
+    plan_ram_bytes,
+    single_node_group,
+    with_groups,
+)
 from mcugen.search.objective import TOLERANCES
 
 MAX_GROUP_NODES = 24
@@ -77,11 +83,11 @@ class Streaming:
         self._is_streamed_in = is_streamed_in
         self._in_pairs = in_pairs
         self._bodies: dict[Graph, tuple[float, int]] = {}
-        self._made: dict[tuple[int, int, bool], Stretch | None] = {}
+        self._made: dict[tuple[int, int, bool], GraphSegment | None] = {}
         self._known_ends: dict[tuple[int, int], tuple[list[Value], list[Value]]] = {}
 
-    def plans(self, max_ram: float = math.inf) -> Iterator[list[Stretch]]:
-        """Yield divisions of the graph into stretches, from the least RAM up to that of single layers.
+    def plans(self, max_ram: float = math.inf) -> Iterator[list[GraphSegment]]:
+        """Yield partitions of the graph into segments, from the least RAM up to that of single layers.
 
         Each division is the fastest one for its RAM.
 
@@ -89,14 +95,14 @@ class Streaming:
         to fit.
         """
         tried: set[tuple[tuple[int, int], ...]] = set()
-        ending: defaultdict[int, list[tuple[int, Stretch]]] = defaultdict(list)
+        ending: defaultdict[int, list[tuple[int, GraphSegment]]] = defaultdict(list)
         best: dict[int, _Way] = {0: (0.0, 0, 0, None)}
-        for _, stretches in groupby(self._by_ram(max_ram), key=lambda numbered: numbered[1].ram):
+        for _, segments in groupby(self._by_ram(max_ram), key=lambda numbered: numbered[1].ram):
             better = []
-            for number, stretch in stretches:
-                ending[stretch.end].append((number, stretch))
-                if stretch.first in best and _way(best, number, stretch) < best.get(stretch.end, _NO_WAY):
-                    better.append(stretch.end)
+            for number, segment in segments:
+                ending[segment.end].append((number, segment))
+                if segment.first in best and _way(best, number, segment) < best.get(segment.end, _NO_WAY):
+                    better.append(segment.end)
             if not better:
                 continue
             self._improve(best, ending, min(better))
@@ -111,10 +117,10 @@ class Streaming:
         """Return the number of groups evaluated so far."""
         return len(self._made)
 
-    def product(self, plan: Sequence[Stretch]) -> float:
+    def product(self, plan: Sequence[GraphSegment]) -> float:
         """Return the product of a division's estimated instructions and RAM in bytes: less is better for `balanced`."""
         plain = sum(instructions for _, instructions in self._plain)
-        return (plain + sum(s.instructions for s in plan)) * (ram_of(plan) + MAX_GOAL_OFFSET_BYTES)
+        return (plain + sum(s.instructions for s in plan)) * (plan_ram_bytes(plan) + MAX_GOAL_OFFSET_BYTES)
 
     @cached_property
     def least(self) -> int:
@@ -187,22 +193,22 @@ class Streaming:
 
     # ------------------------------------------------------------------------------------------ Cost of groups
 
-    def _by_ram(self, max_ram: float) -> Iterator[tuple[int, Stretch]]:
-        """Yield numbered stretches in the order of their RAM: single nodes, and groups of at most `max_ram` bytes."""
-        singles = [Stretch(i, i + 1, None, ram, 0.0) for i, (ram, _) in enumerate(self._plain)]
+    def _by_ram(self, max_ram: float) -> Iterator[tuple[int, GraphSegment]]:
+        """Yield numbered segments in the order of their RAM: single nodes, and groups of at most `max_ram` bytes."""
+        singles = [GraphSegment(i, i + 1, None, ram, 0.0) for i, (ram, _) in enumerate(self._plain)]
         ready = [(single.ram, number, single) for number, single in enumerate(singles)]
         ready = ready[self._is_streamed_in :]
         heapify(ready)
         spans = sorted((min_ram, number) for number, (_, _, min_ram) in enumerate(self._spans) if min_ram <= max_ram)
         for min_ram, place in [*spans, (math.inf, 0)]:
             while ready and ready[0][0] < min_ram:
-                _, number, stretch = heappop(ready)
-                yield number, stretch
+                _, number, segment = heappop(ready)
+                yield number, segment
             if min_ram < math.inf:
                 for number, group in self._groups(place):
                     heappush(ready, (group.ram, len(singles) + number, group))
 
-    def _groups(self, place: int) -> Iterator[tuple[int, Stretch]]:
+    def _groups(self, place: int) -> Iterator[tuple[int, GraphSegment]]:
         """Yield the groups of one span with their numbers."""
         first, end, _ = self._spans[place]
         for is_narrow in self._widths(first, end):
@@ -210,11 +216,11 @@ class Streaming:
                 if len(self._made) >= MAX_EVALUATED_GROUPS:
                     return
                 op = self._group(first, end, is_narrow)
-                new_stretch = None if op is None else Stretch(first, end, op, *self._cost(op, first, end))
-                self._made[first, end, is_narrow] = new_stretch
-            stretch = self._made[first, end, is_narrow]
-            if stretch is not None:
-                yield 2 * place + is_narrow, stretch
+                new_segment = None if op is None else GraphSegment(first, end, op, *self._cost(op, first, end))
+                self._made[first, end, is_narrow] = new_segment
+            segment = self._made[first, end, is_narrow]
+            if segment is not None:
+                yield 2 * place + is_narrow, segment
 
     @cached_property
     def _spans(self) -> list[tuple[int, int, int]]:
@@ -397,16 +403,18 @@ class Streaming:
 
     # ------------------------------------------------------------------------------------------- Shortest path
 
-    def _improve(self, best: dict[int, _Way], ending: Mapping[int, Sequence[tuple[int, Stretch]]], start: int) -> None:
-        """Update the best paths to the nodes from `start` on, by the stretches that end there."""
+    def _improve(
+        self, best: dict[int, _Way], ending: Mapping[int, Sequence[tuple[int, GraphSegment]]], start: int
+    ) -> None:
+        """Update the best paths to the nodes from `start` on, by the segments that end there."""
         for end in range(start, len(self.graph.nodes) + 1):
             paths = [_way(best, number, s) for number, s in ending.get(end, ()) if s.first in best]
             if paths:
                 best[end] = min(paths)
 
-    def _path(self, best: Mapping[int, _Way]) -> list[Stretch]:
+    def _path(self, best: Mapping[int, _Way]) -> list[GraphSegment]:
         """Return the best path through all nodes, or an empty list if there is none."""
-        path: list[Stretch] = []
+        path: list[GraphSegment] = []
         last = best.get(len(self.graph.nodes), _NO_WAY)[3]
         while last is not None:
             path.append(last)
@@ -414,16 +422,16 @@ class Streaming:
         return path[::-1]
 
 
-_Way = tuple[float, int, int, Stretch | None]
-"""A path to a node: instructions, groups, and its last stretch with that stretch's number; the least tuple is best."""
+_Way = tuple[float, int, int, GraphSegment | None]
+"""A path to a node: instructions, groups, and its last segment with that segment's number; the least tuple is best."""
 
 _NO_WAY: _Way = (math.inf, 0, 0, None)
 
 
-def _way(best: Mapping[int, _Way], number: int, stretch: Stretch) -> _Way:
-    """Return the best path to a stretch's first node, extended by that stretch."""
-    instructions, groups, *_ = best[stretch.first]
-    return instructions + max(stretch.instructions, 0.0), groups + (stretch.op is not None), number, stretch
+def _way(best: Mapping[int, _Way], number: int, segment: GraphSegment) -> _Way:
+    """Return the best path to a segment's first node, extended by that segment."""
+    instructions, groups, *_ = best[segment.first]
+    return instructions + max(segment.instructions, 0.0), groups + (segment.op is not None), number, segment
 
 
 class Streamings:

@@ -14,7 +14,7 @@ from mcugen.hir.graph import Graph, Node
 from mcugen.hir.traits import readers_behind, weight_axes
 from mcugen.hir.types import DType
 from mcugen.lir.program import Access, Buffer, Program, Space
-from mcugen.memory.areas import waits_of
+from mcugen.memory.areas import split_arena_stall_cycles
 from mcugen.memory.place import SPILL_RESERVE_BYTES, Placement, hottest, ram_by_speed
 from mcugen.ops.conversion import Quantize
 from mcugen.search.objective import TOLERANCES
@@ -135,7 +135,9 @@ def _saved_by_arena(candidate: ProgramCandidate, board: Board, placement: Placem
     is_known = all(memory.access is not None for memory in placement.arenas)
     if fastest is None or fastest.access is None or not is_known or fastest.speed >= placement.arenas[0].speed:
         return 0.0
-    return waits_of(program, board, placement.arenas) - waits_of(program, board, (fastest,) * len(placement.arenas))
+    return split_arena_stall_cycles(program, board, placement.arenas) - split_arena_stall_cycles(
+        program, board, (fastest,) * len(placement.arenas)
+    )
 
 
 def _is_worth_it(cycles: float, candidate: ProgramCandidate) -> bool:

@@ -13,7 +13,7 @@ from mcugen.core.limits import restart
 from mcugen.core.options import GOALS, CompileOptions
 from mcugen.memory.place import memory_of_arena
 from mcugen.search.budget import cheapest
-from mcugen.search.candidates import AS_ASKED, CandidateBuilder
+from mcugen.search.candidates import REQUESTED_CANDIDATE_NAME, CandidateBuilder
 from mcugen.search.channel_tiling import tile_output_channels
 from mcugen.search.goal_program import build_for_goal
 from mcugen.search.plan import GraphChanges, ProgramCandidate, divided_layers
@@ -221,7 +221,9 @@ class ChannelTiling(Refinement):
         changes = GraphChanges(channel_tiles=divided_layers(problem.graph, graph))
         restart()
         built = build_for_goal(problem.with_graph(graph, changes).for_goal(goal))
-        return builder.staged(builder.completed(problem.candidate(AS_ASKED, built, goal), self.kind, options))
+        return builder.staged(
+            builder.completed(problem.candidate(REQUESTED_CANDIDATE_NAME, built, goal), self.kind, options)
+        )
 
 
 def _is_better(

@@ -14,12 +14,12 @@ from mcugen.core.board import Board
 from mcugen.core.errors import DoesNotFitError
 from mcugen.core.options import GOALS, CompileOptions, Places
 from mcugen.hir.graph import Graph
-from mcugen.kernels.common.weighted_layers import NIBBLES
+from mcugen.kernels.common.weighted_layers import INT4_RANGE
 from mcugen.lir.kernel import HALF_SEPARATE_SUMS, SEPARATE_SUMS
 from mcugen.memory.place import copied_bytes
 from mcugen.memory.plan import Planned
 from mcugen.search.budget import Fit
-from mcugen.search.candidates import AS_ASKED
+from mcugen.search.candidates import REQUESTED_CANDIDATE_NAME
 from mcugen.search.cost_model import ProgramCostModel
 from mcugen.search.metrics import AccuracyLevel
 from mcugen.search.objective import TOLERANCES
@@ -162,8 +162,8 @@ class SlowdownCap:
         saved_plan = Planned.of(before.program)
         name = "balanced, with the copies of speed"
         problem = SearchProblem(self.graph, board, options, search=name, trace=self.trace)
-        candidate = problem.candidate(AS_ASKED, replace(before.built, copies=None))
-        candidate = problem.candidate(AS_ASKED, staged(candidate, board, options))
+        candidate = problem.candidate(REQUESTED_CANDIDATE_NAME, replace(before.built, copies=None))
+        candidate = problem.candidate(REQUESTED_CANDIDATE_NAME, staged(candidate, board, options))
         result = SearchResult(replace(fit, chosen=problem.recorded(candidate, CopiesBeforeLayers.kind)), board, options)
         is_as_fast = TOLERANCES.cycle_estimate_margin * result.time <= small.time
         if is_as_fast and candidate.use.flash <= small.fit.chosen.use.flash:
@@ -190,7 +190,7 @@ class SlowdownCap:
 
 def _has_few_bits(graph: Graph) -> bool:
     """Return whether weights came in 4 bits or fewer: small weights are then wanted, and fast kernels widen them."""
-    low, high = NIBBLES
+    low, high = INT4_RANGE
     weights = [v.data for node in graph.nodes for v in node.inputs if v is not None and v.type.rank > 1]
     int8_weights = [w for w in weights if w is not None and w.dtype == np.int8]
     return any(low <= w.min(initial=0) and w.max(initial=0) <= high for w in int8_weights)

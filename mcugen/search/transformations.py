@@ -22,7 +22,7 @@ from mcugen.search.goal_program import (
     least_ram,
     streamings_of,
 )
-from mcugen.search.line_buffer_groups import Stretch, ram_of, with_groups
+from mcugen.search.line_buffer_groups import GraphSegment, plan_ram_bytes, with_groups
 from mcugen.search.line_buffer_tradeoff import GROUPED, LINE_BUFFER_FUSION
 from mcugen.search.line_buffering import Streaming
 from mcugen.search.metrics import Use
@@ -198,11 +198,11 @@ class _VariantWithinLimits:
         return self._known[key]
 
 
-def _close_plans(streaming: Streaming, limits: Limits) -> Sequence[list[Stretch]]:
+def _close_plans(streaming: Streaming, limits: Limits) -> Sequence[list[GraphSegment]]:
     """Return the plans that may be the fastest within the limits, by their estimated RAM."""
     plans = list(streaming.plans())
     max_ram = TOLERANCES.ram_estimate_margin * limits.ram
-    return ([plan for plan in plans if ram_of(plan) <= max_ram] or plans[:1] or [[]])[-MAX_PLANNED_GROUPINGS:]
+    return ([plan for plan in plans if plan_ram_bytes(plan) <= max_ram] or plans[:1] or [[]])[-MAX_PLANNED_GROUPINGS:]
 
 
 def limits_of(problem: SearchProblem) -> Limits:

@@ -17,7 +17,7 @@ from mcugen.lir.program import Program
 from mcugen.memory.place import memory_of_arena
 from mcugen.search.contention import of_arena
 from mcugen.search.core_assignment import MIN_STACK_BYTES, Room, shared, shared_program
-from mcugen.search.core_partition import Forms, Side
+from mcugen.search.core_partition import CoreCostModel, PartitionSearch
 from mcugen.search.frame_pipeline import pipelined_program
 from mcugen.search.metrics import Use
 from mcugen.search.objective import TOLERANCES
@@ -41,22 +41,22 @@ class TwoCoreSearch:
             use: The RAM and flash that it uses.
             limits: Options with the limits of RAM and flash.
         """
-        room, forms = self._room(whole, use, limits), self._forms()
+        room, partition_search = self._room(whole, use, limits), self._partition_search()
         if self.problem.options.throughput:
-            return self._pipeline(whole, forms, room)
-        program = shared_program(self.problem.graph, whole, forms, self._build, room)
+            return self._pipeline(whole, partition_search, room)
+        program = shared_program(self.problem.graph, whole, partition_search, self._build, room)
         if self._is_copied_at_startup(whole) and not self._is_copied_at_startup(program):
-            compact_forms = replace(forms, most_flash=1.0)
-            program = shared_program(self.problem.graph, whole, compact_forms, self._build, replace(room, flash=0))
+            compact_search = replace(partition_search, max_constants_ratio=1.0)
+            program = shared_program(self.problem.graph, whole, compact_search, self._build, replace(room, flash=0))
         return program
 
-    def _pipeline(self, whole: Program, forms: Forms, room: Room) -> Program:
+    def _pipeline(self, whole: Program, partition_search: PartitionSearch, room: Room) -> Program:
         """Return a pipeline over two frames, or the program with shared layers where that gives more frames."""
         board, options = self.problem.board, self.problem.options
-        program, time = shared(self.problem.graph, whole, forms, self._build, room)
+        program, time = shared(self.problem.graph, whole, partition_search, self._build, room)
         limit = memory_of_arena(board, options.place).room
         limit = limit if room.ram is None else min(limit, whole.arena_size + max(room.ram, 0))
-        return pipelined_program(self.problem.graph, whole, forms, self._lower, limit, time) or program
+        return pipelined_program(self.problem.graph, whole, partition_search, self._lower, limit, time) or program
 
     def _is_copied_at_startup(self, program: Program) -> bool:
         return copies_enough(program, self.problem.board, self.problem.options)
@@ -80,14 +80,14 @@ class TwoCoreSearch:
         max_ratio = math.inf if limits.optimize == "speed" else TOLERANCES.max_shared_ram_ratio
         return Room(free_ram, max_flash - use.flash, max_ratio)
 
-    def _forms(self) -> Forms:
+    def _partition_search(self) -> PartitionSearch:
         """Return the search for partitions of layers over the board's first two cores."""
         board, options = self.problem.board, self.problem.options
-        helper = board.helper
-        assert helper is not None
+        second_core = board.second_core
+        assert second_core is not None
         other_board = board.other_kind or board
-        first = Side(board.features, cost_table(board.cpu, board.features), 1.0, helper.first_paces)
-        second = Side(
-            other_board.features, cost_table(other_board.cpu, other_board.features), helper.pace, helper.paces
+        first = CoreCostModel(board.features, cost_table(board.cpu, board.features), 1.0, second_core.first_paces)
+        second = CoreCostModel(
+            other_board.features, cost_table(other_board.cpu, other_board.features), second_core.pace, second_core.paces
         )
-        return Forms(first, second, options.kernels, of_arena(board, memory_of_arena(board, options.place)))
+        return PartitionSearch(first, second, options.kernels, of_arena(board, memory_of_arena(board, options.place)))

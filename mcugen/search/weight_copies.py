@@ -12,8 +12,8 @@ from mcugen.core.board import Board, Memory
 from mcugen.core.options import GOALS, CompileOptions
 from mcugen.kernels.choose import Cost
 from mcugen.lir.program import READ_ROWS, STOP, Buffer, Control, Program, aligned
-from mcugen.lir.weights import Staged, is_read
-from mcugen.memory.constant_stalls import ConstantReads, constants_of
+from mcugen.lir.weights import StagedConstant, is_read
+from mcugen.memory.constant_stalls import ConstantReads, constant_reads
 from mcugen.memory.peak import moments
 from mcugen.memory.place import memory_of_arena, memory_of_weights
 from mcugen.search.objective import TOLERANCES
@@ -26,7 +26,7 @@ MAX_PREFETCH_DISTANCE = 3
 class Gain:
     """A possible copy of a constant to the arena during a call, and the cycles that it saves."""
 
-    copy: Staged
+    copy: StagedConstant
     """The constant and, for a prefetch, the instruction during which it is copied."""
     whole: range
     """Indices of the instruction or block that reads the copy (Program.wholes)."""
@@ -94,9 +94,9 @@ def rank_of(program: Program, waits: float, ram: int) -> float:
     return Cost((program.instructions_estimate or 0.0) + waits, ram, program.weights_size).rank(GOALS[0])
 
 
-def by_readers(gains: Iterable[Gain]) -> dict[int, list[Staged]]:
+def by_readers(gains: Iterable[Gain]) -> dict[int, list[StagedConstant]]:
     """Return the copies to make, by the index of the instruction (or of the start of the block) that reads them."""
-    copies_by_index: dict[int, list[Staged]] = {}
+    copies_by_index: dict[int, list[StagedConstant]] = {}
     for gain in gains:
         copies_by_index.setdefault(gain.whole.start, []).append(gain.copy)
     return copies_by_index
@@ -143,7 +143,7 @@ def gains_of(program: Program, board: Board, options: CompileOptions) -> list[Ga
     min_saved = max(TOLERANCES.min_saved_cycles, TOLERANCES.min_saved_share * (program.instructions_estimate or 0))
     windows = _windows(program) if options.copy_ahead else {}
     gains = list[Gain]()
-    for whole, constants in groupby(constants_of(program, board, memories[0]), key=lambda constant: constant.whole):
+    for whole, constants in groupby(constant_reads(program, board, memories[0]), key=lambda constant: constant.whole):
         if program.instrs[whole.start].control in (Control.IF, Control.FORK):
             continue  # A branch may not run; the other core of a fork reads the constants as well.
         read = [constant for constant in constants if is_read(constant.buffer)]
@@ -166,7 +166,7 @@ def _before(
     times = options.times.get((instr.name, instr.kernel))
     if times is not None:
         min_saved = -math.inf if times.plain - times.copied > TOLERANCES.min_saved_cycles else math.inf
-    return [Gain(Staged(buffer), whole, cycles) for buffer, cycles in saved.items() if cycles > min_saved]
+    return [Gain(StagedConstant(buffer), whole, cycles) for buffer, cycles in saved.items() if cycles > min_saved]
 
 
 def _ahead(
@@ -183,7 +183,7 @@ def _ahead(
         share += window.take((1 - share) * total) / total
         saved = _sums((c.buffer, c.saved_by_copy(board, *memories, hidden=share)) for c in constants)
         for buffer, cycles in saved.items():
-            yield Gain(Staged(buffer, window.start), constants[0].whole, cycles, share * times[buffer])
+            yield Gain(StagedConstant(buffer, window.start), constants[0].whole, cycles, share * times[buffer])
 
 
 def _sums(pairs: Iterable[tuple[Buffer, float]]) -> dict[Buffer, float]:

@@ -20,7 +20,7 @@ from mcugen.kernels.choose import Cost
 from mcugen.kernels.cost import CostTable, cost_table
 from mcugen.kernels.portable.compressed_weights import MIN_SAVED_CODE_BYTES, CompressedConstant, compress_constant
 from mcugen.lir.program import DECODE_WEIGHTS, PREPARATION_KERNELS, Buffer, Instr, Program, Space
-from mcugen.lir.weights import Decoded, is_read, with_decoded_weights
+from mcugen.lir.weights import CompressedForm, is_read, with_decoded_weights
 from mcugen.memory.peak import moments
 from mcugen.memory.place import copied_bytes, memory_of_arena
 from mcugen.memory.plan import Planned, plan_memory
@@ -40,11 +40,13 @@ MAX_DECODING_PLANS = 6
 """Largest number of memory plans that are tried, each with one compressed constant less than the one before."""
 
 
-Codes = Mapping[Buffer, Decoded]
+CompressedConstants = Mapping[Buffer, CompressedForm]
 """The constants to compress, each with its compressed form."""
 
 
-def codes_of(program: Program, board: Board, options: CompileOptions, *, must_save: bool = False) -> Codes:
+def choose_compressed_constants(
+    program: Program, board: Board, options: CompileOptions, *, must_save: bool = False
+) -> CompressedConstants:
     """Return the constants to compress; none where weights must stay as they are or the flash limit is already met.
 
     For `flash`, or if flash must be saved, all constants that become shorter are compressed. `balanced` compresses
@@ -69,8 +71,8 @@ def codes_of(program: Program, board: Board, options: CompileOptions, *, must_sa
     return {b: d for b, d in codes.items() if d.saved_bytes(b) / flash > costs.decoding(b.nbytes) / time}
 
 
-def with_codes(
-    program: Program, codes: Codes, board: Board, options: CompileOptions, *, must_save: bool = False
+def with_compressed_constants(
+    program: Program, codes: CompressedConstants, board: Board, options: CompileOptions, *, must_save: bool = False
 ) -> Program:
     """Return the program with compressed weights where this serves the goal and RAM suffices, else the program itself.
 
@@ -119,7 +121,7 @@ def _rank(program: Program, use: Use) -> float:
     return Cost(program.instructions_estimate or 0.0, use.ram, use.flash).rank(GOALS[0])
 
 
-def tile_for_decoding(graph: Graph, program: Program, codes: Codes) -> Graph | None:
+def tile_for_decoding(graph: Graph, program: Program, codes: CompressedConstants) -> Graph | None:
     """Return the graph with output-channel tiling of layers whose decoded weights exceed the free part of the arena.
 
     Tiles are as large as the part of the arena that is free while the layer runs, or DECODED_TILE_BYTES.
@@ -175,7 +177,7 @@ def _may_decode(program: Program, options: CompileOptions) -> bool:
     return not is_told and program.lesson is None and not program.symbols
 
 
-def _codes(program: Program) -> Iterator[tuple[Buffer, Decoded]]:
+def _codes(program: Program) -> Iterator[tuple[Buffer, CompressedForm]]:
     """Yield constants that become shorter by compression and that only layers outside of control flow read."""
     readers = defaultdict[Buffer, list[Instr]](list)
     for instr in program.instrs:
@@ -193,13 +195,13 @@ def _codes(program: Program) -> Iterator[tuple[Buffer, Decoded]]:
             yield buffer, _decoded(buffer, code)
 
 
-def _decoded(constant: Buffer, code: CompressedConstant) -> Decoded:
+def _decoded(constant: Buffer, code: CompressedConstant) -> CompressedForm:
     """Return the compressed form of a constant: its buffers, and the call that decodes it."""
     coded = Buffer(f"{constant.name}.coded", DType.UINT8, code.coded.size, Space.CONST, code.coded)
     plain = None
     if code.plain is not None:
         plain = Buffer(f"{constant.name}.plain", DType.INT32, code.plain.size, Space.CONST, code.plain)
-    return Decoded([coded, *([] if plain is None else [plain])], lambda held: code.call(held, coded, plain))
+    return CompressedForm([coded, *([] if plain is None else [plain])], lambda held: code.call(held, coded, plain))
 
 
 def _room(program: Program, board: Board, options: CompileOptions) -> float:

@@ -13,7 +13,7 @@ from mcugen.core.board import Board, Memory, Serial
 from mcugen.core.options import AUTO_PLACE, GOALS, CompileOptions, Places
 from mcugen.lir.program import BEGIN_WEIGHTS, STAGE_WEIGHTS, TRANSFER_KERNELS, Buffer, Program, Space, aligned
 from mcugen.lir.weights import with_staged_weights
-from mcugen.memory.constant_stalls import COPY_CYCLES_PER_BYTE, constants_of, saved_by_copies, waits_for_constants
+from mcugen.memory.constant_stalls import COPY_CYCLES_PER_BYTE, constant_reads, constant_stall_cycles, saved_by_copies
 from mcugen.memory.knapsack import most_valuable
 from mcugen.memory.peak import busiest, moments
 from mcugen.memory.place import (
@@ -63,7 +63,7 @@ def with_copies(program: Program, board: Board, options: CompileOptions) -> Comp
     if options.optimize == "speed":
         fits = nbytes <= room
         return _copying(options, fast, nbytes) if fits else _a_part(program, board, options, program.arena_size)
-    waits = waits_for_constants(program, board, slow)
+    waits = constant_stall_cycles(program, board, slow)
     if not _is_slow(waits, program):
         return options
     if nbytes <= room and nbytes + program.arena_size <= TOLERANCES.ample_memory_fraction * board.total_ram:
@@ -99,7 +99,7 @@ def may_trade_stalls_for_ram(program: Program, board: Board, options: CompileOpt
         board: The board with its memories.
         options: The options of the compilation.
     """
-    waits = waits_for_constants(program, board, memory_of_weights(board, options.place))
+    waits = constant_stall_cycles(program, board, memory_of_weights(board, options.place))
     return _may_copy(board, options) and _is_slow(waits, program)
 
 
@@ -227,7 +227,8 @@ def _beside(program: Program, board: Board, options: CompileOptions, gains: Sequ
     copied = (
         copies_of(program, board, options.place) if is_copied else {}
     )  # A constant of `gains` may lie in a slow RAM.
-    waits = sum(c.waits(board, slow) or 0.0 for c in constants_of(program, board, slow) if c.buffer not in copied)
+    reads = (c for c in constant_reads(program, board, slow) if c.buffer not in copied)
+    waits = sum(c.stall_cycles(board, slow) or 0.0 for c in reads)
     kept_gains = choose_copies_that_fit(
         program, [gain for gain in gains if gain.copy.constant not in copied], max_arena
     )

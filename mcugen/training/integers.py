@@ -22,7 +22,7 @@ from mcugen.numerics.window import Window
 from mcugen.ops.conv import Conv
 from mcugen.ops.conversion import Cast, Dequantize, Quantize
 from mcugen.ops.gather import GatherND
-from mcugen.ops.learning import LARGEST, MAX_CODE_STEP, STEP_BITS, DescendCodes
+from mcugen.ops.learning import MAX_CODE_STEP, MAX_TRAINED_WEIGHT, STEP_BITS, DescendCodes
 from mcugen.ops.matmul import Dense, MatMul
 from mcugen.ops.movement import Movement, Reshape
 from mcugen.ops.pointwise import Binary, Where
@@ -261,7 +261,7 @@ class _Maker:
         return learned
 
     def _learner(self, geometry: Geometry, role: str, first: Array, scales: Array) -> TrainedProduct:
-        weights = self._input(role, first, STEP_BITS, LARGEST)
+        weights = self._input(role, first, STEP_BITS, MAX_TRAINED_WEIGHT)
         return TrainedProduct(geometry, self.node, self.source, self.x, self.x, scales.astype(np.float64), weights)
 
     def _with_bias(self, sums: Value, units: Array) -> Value:
@@ -295,8 +295,10 @@ class _Maker:
         channel_peaks = np.maximum(channel_peaks, channel_peaks.mean() or 1.0) * math.sqrt(g.depth)
         single = Conv(Window((1,), (0,), (0,), (1,)))
         outer = Geometry(single, (1, rank, g.positions), (1, g.channels, g.positions), (g.channels, rank, 1))
-        weights = self._input("adapter.up", up.reshape(g.channels, rank, 1).astype(np.int8), STEP_BITS, LARGEST)
-        up_layer = TrainedProduct(outer, self.node, fine, fine, few, channel_peaks / LARGEST, weights)
+        weights = self._input(
+            "adapter.up", up.reshape(g.channels, rank, 1).astype(np.int8), STEP_BITS, MAX_TRAINED_WEIGHT
+        )
+        up_layer = TrainedProduct(outer, self.node, fine, fine, few, channel_peaks / MAX_TRAINED_WEIGHT, weights)
         self.parts.append(up_layer.back)
         self.backs[real] = down_layer.back
         whole = self.call("Round", self._real(up_layer.sums(emit), up_layer.units / unit))

@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array
-from mcugen.ops.learning import LARGEST, Descend
+from mcugen.ops.learning import MAX_TRAINED_WEIGHT, Descend
 from mcugen.ops.matmul import MatMul
 from mcugen.ops.movement import Reshape
 from mcugen.ops.training import TRAINING
@@ -139,7 +139,9 @@ def update_int8_weights(graph: Graph, group: Group, codes: Value, scales: Value,
     old = call("Cast", codes, to=TensorProto.FLOAT)
     step = call("Div", call("Mul", group.gradient, group.rate), scales)
     moved = call("Floor", call("Add", call("Sub", old, step), dither))
-    limited = call("Clip", moved, np.full((), -LARGEST, np.float32), np.full((), LARGEST, np.float32))
+    limited = call(
+        "Clip", moved, np.full((), -MAX_TRAINED_WEIGHT, np.float32), np.full((), MAX_TRAINED_WEIGHT, np.float32)
+    )
     return call("Cast", finite_or_old(call, old, limited), to=TensorProto.INT8)
 
 

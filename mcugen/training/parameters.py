@@ -17,7 +17,7 @@ from mcugen.numerics.window import Window
 from mcugen.ops.conv import Conv, DirectConv
 from mcugen.ops.conv_transpose import ConvTranspose
 from mcugen.ops.conversion import Cast, Dequantize
-from mcugen.ops.learning import LARGEST, CodedProduct
+from mcugen.ops.learning import MAX_TRAINED_WEIGHT, CodedProduct
 from mcugen.ops.matmul import CodedDense, DirectDense, MatMul
 from mcugen.ops.movement import Reshape, Transpose
 from mcugen.ops.pointwise import Binary
@@ -179,13 +179,15 @@ TRAINED_WEIGHT_HEADROOM = 1.25
 def code_scales(first: Array) -> Array:
     """Return the scales of int8 weights by output channel; channels with small weights get the mean scale."""
     flat = np.abs(first).reshape(len(first), -1).max(1).astype(np.float64)
-    scales: Array = (TRAINED_WEIGHT_HEADROOM * np.maximum(flat, flat.mean() or 1.0) / LARGEST).astype(np.float32)
+    scales: Array = (TRAINED_WEIGHT_HEADROOM * np.maximum(flat, flat.mean() or 1.0) / MAX_TRAINED_WEIGHT).astype(
+        np.float32
+    )
     return scales
 
 
 def coded_weights(first: Array, scales: Array | float) -> Array:
     """Return weights divided by `scales`, rounded and limited to int8."""
-    codes: Array = np.clip(np.rint(first / scales), -LARGEST, LARGEST).astype(np.int8)
+    codes: Array = np.clip(np.rint(first / scales), -MAX_TRAINED_WEIGHT, MAX_TRAINED_WEIGHT).astype(np.int8)
     return codes
 
 

@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: 0BSD */
-/* A QEMU plugin that counts how often the CPU went from one block of instructions to the next, and how long it would
- * have waited for the memories of the board that QEMU's machine stands in for.
+/* A QEMU plugin that counts how often the CPU went from one block of instructions to the next, and that models the
+ * stall cycles of the board's memories and caches, which QEMU does not simulate.
  *
- * Arguments: out=FILE and setup=FILE, whose lines are (numbers decimal, but hexadecimal where an address is meant):
- *     mark ADDRESS                whenever a block begins there, counts are written and start anew
- *     refill CYCLES               of a branch that is taken
- *     price ADDRESS CYCLES        of an instruction: between them memories work on their own
- *     cache SETS WAYS LINE HIT KEEPS  of so many bytes a line; cycles that a hit takes; 1: it takes in what is read ahead
- *     memory LINE WAIT WORD AHEAD  bytes and cycles of an access, cycles of one for a word of data; 1: prefetch
- *     through KIND CACHE FIRST ALL  before the memory told last: for instructions (0) or data (1), cycles that the
- *                                 CPU waits for a line, cycles until all of it is there
- *     region BEGIN END MEMORY ADDRESS  what lies in a memory, from its ADDRESS on; the first that fits counts
- *     ignore BEGIN END            what lies in none
- *     copies BEGIN END CYCLES     code that stands for another bus master: what it reads is read while the CPU goes on,
- *                                 when the memory has nothing else to do; CYCLES are what the CPU takes to begin that
- *     awaits BEGIN END            code at which the CPU waits until the first of those is done
+ * Arguments: out=FILE and setup=FILE. Lines of the setup file (addresses are hexadecimal, other numbers decimal):
+ *     mark ADDRESS                write the counts and reset them whenever a block begins at ADDRESS
+ *     refill CYCLES               cycles of the pipeline refill after a taken branch
+ *     price ADDRESS CYCLES        cycles of an instruction without stalls; memories may prefetch meanwhile
+ *     cache SETS WAYS LINE HIT KEEPS  a cache: bytes of a line, cycles of a hit; KEEPS 1: it stores prefetched lines
+ *     memory LINE WAIT WORD AHEAD  a memory: bytes and cycles of an access, cycles of a data word; AHEAD 1: prefetch
+ *     through KIND CACHE FIRST ALL  the cache of the last memory for instructions (KIND 0) or data (1): cycles that the
+ *                                 CPU waits for a line, and cycles until the whole line is filled
+ *     region BEGIN END MEMORY ADDRESS  address range of a memory, from its ADDRESS on; the first match counts
+ *     ignore BEGIN END            address range that is in no memory of the board
+ *     copies BEGIN END CYCLES     code that stands for DMA: the memory serves its reads when it is otherwise idle,
+ *                                 while the CPU continues; CYCLES is the CPU's time to start the transfer
+ *     awaits BEGIN END            code at which the CPU waits until the oldest transfer is done
  *
- * A line each of what it writes:
- *     edge FROM LAST TO COUNT     the block from FROM to the instruction at LAST ran COUNT times before the one at TO
- *     memory INDEX then, for instructions and for data: ACCESSES MISSES CYCLES
- *     unaligned COUNT             further bus transfers of unaligned accesses
- *     mark ADDRESS                ends them
+ * Lines of the output file:
+ *     edge FROM LAST TO COUNT     the block from FROM to the instruction at LAST ran COUNT times before the block at TO
+ *     memory INDEX …              then ACCESSES MISSES CYCLES of instructions, and the same three numbers of data
+ *     unaligned COUNT             additional bus transfers of unaligned accesses
+ *     mark ADDRESS                end of the counts of a mark
  *
- * Caches are set-associative, the least recently used line leaves first. A memory does one thing at a time. Stores
- * never wait; they allocate lines in a cache of data.
+ * Caches are set-associative with LRU replacement. A memory serves one access at a time. Stores never stall; they
+ * allocate lines in a data cache.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -31,7 +31,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is needed of QEMU's plugin interface, version 1 (QEMU 4.2 and later; there is no header to install). */
+/* The part of QEMU's plugin interface, version 1 (QEMU 4.2 and later), that is used here: no header is installed. */
 typedef uint64_t qemu_plugin_id_t;
 typedef uint32_t qemu_plugin_meminfo_t;
 struct qemu_plugin_tb;
@@ -62,47 +62,47 @@ enum { MAX_MARKS = 8,
     MAX_REGIONS = 32,
     MAX_MEMORIES = 16,
     MAX_CACHES = 16,
-    MAX_COPIES = 256, /* that go on at once */
+    MAX_COPIES = 256, /* largest number of simultaneous DMA transfers */
     MAX_LINE = 256 };
 enum kind { INSTRUCTIONS,
     DATA,
     KINDS };
 
 struct edge {
-    struct edge *next; /* of the same block */
+    struct edge *next; /* next edge of the same block */
     const struct block *to;
     uint64_t count;
 };
 struct block {
-    struct block *next; /* of all */
+    struct block *next; /* next block in the list of all blocks */
     struct edge *edges;
     uint64_t begin, last;
     bool is_mark;
 };
-enum role { PLAIN, /* of code */
+enum role { PLAIN, /* neither of the following */
     COPIES,
     AWAITS };
-/* Instructions that follow each other in one line of a memory. */
+/* Consecutive instructions in one line of a memory. */
 struct segment {
     struct memory *memory;
     enum role role;
-    uint64_t address; /* of the line, as the board has it */
-    uint64_t begin, end; /* of the instructions, as QEMU has them */
+    uint64_t address; /* address of the line on the board */
+    uint64_t begin, end; /* addresses of the instructions in QEMU */
     uint32_t cycles;
 };
-/* One instruction's accesses. */
+/* The memory accesses of one instruction. */
 struct place {
-    uint32_t cycles; /* from the beginning of its segment */
+    uint32_t cycles; /* cycles since the beginning of its segment */
 };
 struct line {
-    uint64_t tag, used; /* its number plus one, 0 for none; when */
+    uint64_t tag, used; /* line number plus one, or 0; time of the last use */
 };
 struct cache {
     uint64_t sets, ways, size_of_line, hit;
-    bool keeps; /* what is read ahead */
+    bool keeps; /* whether it stores prefetched lines */
     struct line *lines;
     uint64_t clock;
-    uint64_t filling, wanted, begun; /* the line that comes, what of it came first, since when */
+    uint64_t filling, wanted, begun; /* line that is being filled, first part of it, start time */
 };
 struct through {
     struct cache *cache;
@@ -115,20 +115,20 @@ struct memory {
     uint64_t size_of_line, wait, wait_for_word;
     bool reads_ahead;
     struct through through[KINDS];
-    uint64_t busy;   /* until then it does something else */
-    uint64_t line;   /* whose instructions run, plus one */
-    uint64_t ahead;  /* the line that was read ahead, plus one */
-    uint64_t ready;  /* when that is there */
-    uint64_t used;   /* cycles of accesses so far */
-    uint64_t asked, done;      /* cycles that all copies need of it, and have had */
-    uint64_t since, used_then; /* as it was when that was known */
-    uint64_t before[MAX_COPIES]; /* what copies need that began before each */
-    uint64_t copied;           /* the line that a copy read last, plus one */
+    uint64_t busy;   /* time until which it serves an access */
+    uint64_t line;   /* line of the running instructions, plus one */
+    uint64_t ahead;  /* prefetched line, plus one */
+    uint64_t ready;  /* time at which the prefetched line is complete */
+    uint64_t used;   /* total cycles of accesses */
+    uint64_t asked, done;      /* memory cycles that all transfers need, and have got */
+    uint64_t since, used_then; /* time and `used` at the last update of `done` */
+    uint64_t before[MAX_COPIES]; /* memory cycles that all transfers before each one need */
+    uint64_t copied;           /* line that a transfer read last, plus one */
     struct counts counts[KINDS];
 };
 struct region {
     uint64_t begin, end, address;
-    struct memory *memory; /* NULL: none */
+    struct memory *memory; /* NULL if the range is in no memory */
 };
 
 int qemu_plugin_version = 1;
@@ -142,20 +142,20 @@ static struct memory memories[MAX_MEMORIES];
 static size_t memory_count;
 static struct cache caches[MAX_CACHES];
 static size_t cache_count;
-static uint8_t *prices; /* by halfwords from the first */
+static uint8_t *prices; /* cycles of instructions, one entry per halfword of code */
 static uint64_t first_price, price_count;
 static uint64_t refill;
-static uint64_t begun, ended; /* copies */
+static uint64_t begun, ended; /* numbers of transfers that have begun and ended */
 static uint64_t copies_begin, copies_end, begin_cycles, awaits_begin, awaits_end;
 
 static struct block *blocks;
-static struct block *current; /* the one that runs */
+static struct block *current; /* the running block */
 static uint64_t unaligned;
-static uint64_t now, running; /* cycles: when the segment that runs began, how many it takes */
-static uint64_t next;         /* what follows it, as QEMU has it */
+static uint64_t now, running; /* cycles at the beginning of the running segment, and of the segment itself */
+static uint64_t next;         /* address in QEMU of the code behind it */
 static const struct place *accessing;
-static uint64_t accesses; /* of that instruction, before this one: words, whatever QEMU makes of vectors */
-static uint64_t word;     /* that it accessed last */
+static uint64_t accesses; /* earlier accesses of the same instruction, counted in words, also for vectors */
+static uint64_t word;     /* word that the instruction accessed last */
 
 static void *allocate(size_t size)
 {
@@ -233,7 +233,7 @@ static const struct region *find_region(uint64_t address)
     return NULL;
 }
 
-/* Whether the cache has the line; it has it afterwards, and the least recently used one left. */
+/* Returns whether the cache has the line; if not, the line replaces the least recently used one. */
 static bool look_up(struct cache *cache, uint64_t number)
 {
     struct line *set = &cache->lines[number % cache->sets * cache->ways], *oldest = set;
@@ -260,7 +260,7 @@ static bool has_line(const struct cache *cache, uint64_t number)
     return false;
 }
 
-/* Begins an access of `cycles` beyond one, when the memory is free; returns when it is done. */
+/* Begins an access of `cycles` beyond one as soon as the memory is free, and returns the time of its end. */
 static uint64_t begin_access(struct memory *memory, uint64_t time, uint64_t cycles)
 {
     const uint64_t begin = time > memory->busy ? time : memory->busy;
@@ -269,13 +269,13 @@ static uint64_t begin_access(struct memory *memory, uint64_t time, uint64_t cycl
     return begin + cycles;
 }
 
-/* Lines fill by accesses of the memory, in turn, beginning with the part that is wanted. */
+/* A line is filled by successive memory accesses, beginning with the requested part (critical word first). */
 static uint64_t parts_of_line(const struct memory *memory, const struct cache *cache)
 {
     return cache->size_of_line > memory->size_of_line ? cache->size_of_line / memory->size_of_line : 1;
 }
 
-/* When a part of the line that fills is there. */
+/* Returns the time at which a part of the line that is being filled is available. */
 static uint64_t arrival(const struct memory *memory, const struct through *through, uint64_t address)
 {
     const struct cache *cache = through->cache;
@@ -285,7 +285,7 @@ static uint64_t arrival(const struct memory *memory, const struct through *throu
     return cache->begun + through->first + rest;
 }
 
-/* When what lies at the address is there. */
+/* Returns the time at which the data at an address is available. */
 static uint64_t read_through(struct memory *memory, enum kind kind, uint64_t address, uint64_t time)
 {
     const struct through *through = &memory->through[kind];
@@ -312,7 +312,7 @@ static void wait_until(struct memory *memory, enum kind kind, uint64_t time, uin
     }
 }
 
-/* The next line is read while instructions of this one run, unless the cache has it. */
+/* Prefetches the next line while instructions of this line run, unless the cache has it. */
 static void read_ahead(struct memory *memory, uint64_t line)
 {
     const struct cache *cache = memory->through[INSTRUCTIONS].cache;
@@ -345,12 +345,12 @@ static void fetch(struct memory *memory, uint64_t address)
     }
     wait_until(memory, INSTRUCTIONS, time, then);
     memory->line = line + 1;
-    if (memory->reads_ahead && !(cached && cache->keeps)) { /* behind a hit, a controller sees no access */
+    if (memory->reads_ahead && !(cached && cache->keeps)) { /* the controller does not see accesses that hit the cache */
         read_ahead(memory, line);
     }
 }
 
-/* Copies go on, one after the other, while the memory has nothing else to do. */
+/* Advances the DMA transfers, one after the other, by the cycles in which the memory was otherwise idle. */
 static void advance_copies(struct memory *memory)
 {
     const uint64_t passed = now - memory->since, used = memory->used - memory->used_then;
@@ -371,7 +371,7 @@ static void begin_copy(void)
     running = begin_cycles;
 }
 
-/* The one that began first of those that go on is waited for. */
+/* Waits for the oldest transfer that is not done. */
 static void end_copy(void)
 {
     ended++;
@@ -474,7 +474,7 @@ static uint32_t price_at(uint64_t address)
     return address >= first_price && index < price_count ? prices[index] : 1;
 }
 
-/* What the instruction's byte at `address` begins: a line of the board's, or what QEMU begins a block with. */
+/* Creates the segment that begins at `address`, the start of a line of the board's memory or of a block of QEMU. */
 static struct segment *begin_segment(struct qemu_plugin_insn *insn, uint64_t address)
 {
     struct segment *segment = allocate(sizeof *segment);
@@ -499,7 +499,7 @@ static bool leaves_line(const struct segment *segment, uint64_t address)
     return (segment->address + (address - segment->begin)) / line != segment->address / line;
 }
 
-/* The instructions of a block, divided where lines of memory end; one that crosses an end belongs to both. */
+/* Divides the instructions of a block into segments at memory lines; an instruction across lines is in both. */
 static void follow(struct qemu_plugin_tb *tb, size_t count)
 {
     struct segment *segment = begin_segment(qemu_plugin_tb_get_insn(tb, 0), qemu_plugin_tb_vaddr(tb));
@@ -532,7 +532,7 @@ static void on_translation(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
     struct block *block = allocate(sizeof *block);
     (void)id;
     block->begin = qemu_plugin_tb_vaddr(tb);
-    /* Not its end: QEMU takes a look at what follows for a part of the last instruction. */
+    /* This is not the block's end: QEMU may fetch the following halfword as part of the last instruction. */
     block->last = qemu_plugin_insn_vaddr(qemu_plugin_tb_get_insn(tb, count - 1));
     block->is_mark = is_mark(block->begin);
     block->next = blocks;

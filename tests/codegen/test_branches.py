@@ -19,17 +19,17 @@ from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
-from mcugen.hir.traits import divisions
+from mcugen.hir.traits import partitions
 from mcugen.lir.program import Control, Program
 from mcugen.memory.verify_plan import verify_plan
-from mcugen.ops.fork import forked
+from mcugen.ops.fork import fork_layer
 from mcugen.search import core_partition, two_core_program
 from mcugen.search.core_assignment import Build
 from mcugen.simulation.both_cores import run_on_both_cores
 
 
 def towers(net: Net, x: str, count: int, numbers: np.random.Generator) -> list[str]:
-    """A layer of many inputs, and branches behind it: layers so narrow that portions of them hardly pay."""
+    """A layer of many inputs, and branches behind it: layers so narrow that shards of them hardly pay."""
     w = net.dequantize(net.const(numbers.integers(-127, 128, (1024, 12)), np.int8), 0.001)
     stem = net.quantize(net.op("MatMul", net.dequantize(x, 0.05, 3), w), 0.05, 3)
     found = []
@@ -165,12 +165,14 @@ def test_portions_of_what_becomes_a_state(number: int, reads_state: bool, monkey
     net.output(net.quantize(net.op("Relu", net.dequantize(x, 0.05, 3)), 0.05, 3, out="y"), dtype=np.int8)
     net.output(net.quantize(y, 0.05, 3, out="after"), dtype=np.int8)
 
-    def shared(graph: Graph, whole: Program, forms: core_partition.Forms, build: Build, room: object) -> Program:
+    def shared(
+        graph: Graph, whole: Program, forms: core_partition.PartitionSearch, build: Build, room: object
+    ) -> Program:
         other = graph.copy()
         (node,) = (n for n in other.nodes if n.op.name == "max_pool")
-        by_rows, by_channels = divisions(node.op, node.sig, node.inputs)
-        division = (by_rows, by_channels)[number]
-        fork = forked(node, division, [((0, 1, False), (1, division.length, False))])
+        by_rows, by_channels = partitions(node.op, node.sig, node.inputs)
+        partition = (by_rows, by_channels)[number]
+        fork = fork_layer(node, partition, [((0, 1, False), (1, partition.length, False))])
         assert fork is not None
         other.rewrite(node, fork, [node.input(0)], types=[node.output.type])
         return build(other, {}, 0)

@@ -87,8 +87,8 @@ def test_what_the_other_core_wrote_is_forgotten_and_nothing_else(board: str) -> 
     lines = [re.findall(r"MCUGEN_CORE_INVALIDATE\((\w+), (\d+)u\)", part) for part in after]
     found = [{(places[name], int(nbytes)) for name, nbytes in part} for part in lines]
     assert found == written_by_the_other_core(model.program)
-    portions = text[text.index("static void other_portion") : text.index("int net_worker")]
-    assert ("MCUGEN_CORE_INVALIDATE" in portions) is (board == "rt1170")
+    shards = text[text.index("static void other_portion") : text.index("int net_worker")]
+    assert ("MCUGEN_CORE_INVALIDATE" in shards) is (board == "rt1170")
     assert any("MCUGEN_CORES_CACHE" in note and "'cm7'" in note for note in model.report.notes)
 
 

@@ -24,14 +24,14 @@ from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import run as interpret
-from mcugen.hir.operator import Division
-from mcugen.hir.traits import divisions
+from mcugen.hir.operator import Partition
+from mcugen.hir.traits import partitions
 from mcugen.kernels.cost import cost_table
 from mcugen.lir.program import Control
 from mcugen.memory.verify_plan import verify_plan
-from mcugen.ops.fork import Cut, Stages, forked
+from mcugen.ops.fork import ShardRange, Stages, fork_layer
 from mcugen.search.core_assignment import MIN_STACK_BYTES
-from mcugen.search.core_partition import Forms, Side
+from mcugen.search.core_partition import CoreCostModel, PartitionSearch
 from mcugen.search.objective import TOLERANCES
 
 DEAD = 11  # MCUGEN_ERROR_CORE
@@ -101,12 +101,12 @@ def test_portions_that_are_alike_share_their_parameters() -> None:
     text = str(compiled("ds_cnn_kws", "rp2040").bundle.files["net.c"])
     found = re.findall(r"static const (\w+_params) \w+ = \{(.*?)\};", text, re.DOTALL)
     assert len(set(found)) == len(found)
-    portions = re.findall(r"&(\w+_params)", text)
-    assert len(set(portions)) < len(portions)
+    shards = re.findall(r"&(\w+_params)", text)
+    assert len(set(shards)) < len(shards)
 
 
 def test_codes_that_lie_over_the_floats_they_are_made_of_are_shared() -> None:
-    """The second portion is made over its own floats, and copied behind the first one's codes then."""
+    """The second shard is made over its own floats, and copied behind the first one's codes then."""
     net, rng = Net(), np.random.default_rng(3)
     x = net.fake(net.input("x", 1, 8, 32, 32), 0.05, 3)
     w = net.dequantize(net.const(rng.integers(-127, 128, (4, 8, 1, 1)), np.int8), 0.004)
@@ -120,7 +120,7 @@ def test_codes_that_lie_over_the_floats_they_are_made_of_are_shared() -> None:
 
 @pytest.mark.parametrize("dilation", [1, 2])
 def test_lines_whose_pixels_are_no_words_are_shared(dilation: int) -> None:
-    """Seven channels: with a dilation of 1 a portion's input begins within a word wherever its output does not."""
+    """Seven channels: with a dilation of 1 a shard's input begins within a word wherever its output does not."""
     net, rng = Net(), np.random.default_rng(3)
     x = net.dequantize(net.input("x", 1, 7, 60, dtype=np.int8), 0.05, 3)
     w = net.dequantize(net.const(rng.integers(-127, 128, (7, 7, 5)), np.int8), 0.004)
@@ -128,11 +128,13 @@ def test_lines_whose_pixels_are_no_words_are_shared(dilation: int) -> None:
     net.output(net.quantize(net.op("Relu", y), 0.06, -2, out="y"), dtype=np.int8)
     graph, board = optimized(net.model()), two_cores("rp2350")
     (node,) = (node for node in graph.nodes if node.op.name == "conv")
-    side = Side(board.features, cost_table(board.cpu))
-    _, forms = Forms(side, side).of(node, side.nearest(node, None))
-    assert {len(form.fork.shares[0].makes.shape) for form in forms} == {3, 4}  # as it is, and upright
-    assert all(form.fork.shares[-1].aside for form in forms) == (dilation == 1)
-    assert min(form.time for form in forms) < 0.6 * side.time(node, side.nearest(node, None))
+    side = CoreCostModel(board.features, cost_table(board.cpu))
+    _, partitions = PartitionSearch(side, side).of(node, side.preferred_or_fastest(node, None))
+    assert {len(partition.fork.shards[0].writes.shape) for partition in partitions} == {3, 4}  # as it is, and upright
+    assert all(partition.fork.shards[-1].is_copied_later for partition in partitions) == (dilation == 1)
+    assert min(partition.time for partition in partitions) < 0.6 * side.time(
+        node, side.preferred_or_fastest(node, None)
+    )
 
 
 def test_speed_takes_ram_for_both_cores() -> None:
@@ -164,13 +166,16 @@ def test_stages_are_whole_groups_of_pixels() -> None:
     net.output(net.quantize(y, 0.6, -2, out="y"), dtype=np.int8)
     graph, board = optimized(net.model()), two_cores("rp2040")
     (node,) = (node for node in graph.nodes if node.op.name == "conv")
-    side = Side(board.features, cost_table(board.cpu))
-    kernel = side.nearest(node, None)
+    side = CoreCostModel(board.features, cost_table(board.cpu))
+    kernel = side.preferred_or_fastest(node, None)
     time = side.time(node, kernel)
-    _, forms = Forms(side, side).of(node, kernel)
+    _, partitions = PartitionSearch(side, side).of(node, kernel)
     (feed,) = (rng.integers(-128, 128, v.type.shape).astype(np.int8) for v in node.inputs[:1] if v)
     whole = node.op.evaluate(node.sig, feed, *(v.data for v in node.inputs[1:] if v and v.data is not None))[0]
-    pixels = {tuple(share.makes.count // 32 for share in form.fork.shares): form for form in reversed(forms)}
+    pixels = {
+        tuple(shard.writes.count // 32 for shard in partition.fork.shards): partition
+        for partition in reversed(partitions)
+    }
     for wanted in ((30, 30, 2, 2), (4,) * 16):
         assert pixels[wanted].time < 0.62 * time
         np.testing.assert_array_equal(pixels[wanted].fork.evaluate(node.sig, feed)[0], whole)
@@ -230,9 +235,9 @@ def test_portions_compute_what_whole_layers_do(net: Callable[[], Net]) -> None:
     expected = interpret(graph, feeds)
     cut = set()
     for number, node in enumerate(graph.nodes):
-        for division in divisions(node.op, node.sig, node.inputs):
-            for stages in ways(division.length):
-                other = with_fork(graph, number, division, stages)
+        for partition in partitions(node.op, node.sig, node.inputs):
+            for stages in ways(partition.length):
+                other = with_fork(graph, number, partition, stages)
                 if other is not None:
                     cut.add(node.op.name)
                     for found, wanted in zip(interpret(other, feeds), expected, strict=True):
@@ -241,7 +246,7 @@ def test_portions_compute_what_whole_layers_do(net: Callable[[], Net]) -> None:
     assert {"conv", "transpose"} | images <= cut
 
 
-def ways(length: int) -> Iterator[list[tuple[Cut, ...]]]:
+def ways(length: int) -> Iterator[list[tuple[ShardRange, ...]]]:
     """Two halves at every cut, the second one in place or aside, with borders aside, and two stages."""
     for at in range(1, length):
         yield [((0, at, False), (at, length, False))]
@@ -249,20 +254,20 @@ def ways(length: int) -> Iterator[list[tuple[Cut, ...]]]:
         if at > 1:
             yield [((at - 1, at, True),), ((0, at - 1, False), (at, length, False))]
         if 1 < at < length - 1:
-            aside: tuple[Cut, Cut] = ((at - 1, at, True), (at, at + 1, True))
+            aside: tuple[ShardRange, ShardRange] = ((at - 1, at, True), (at, at + 1, True))
             yield [aside, ((0, at - 1, False), (at + 1, length, False))]
         if at > 1 and length - at > 1:
             yield [((0, 1, False), (1, at, False)), ((at, at + 1, False), (at + 1, length, False))]
 
 
-def with_fork(graph: Graph, number: int, division: Division, stages: Stages) -> Graph | None:
+def with_fork(graph: Graph, number: int, partition: Partition, stages: Stages) -> Graph | None:
     other = graph.copy()
     node: Node = other.nodes[number]
-    form = forked(node, division, stages)
-    if form is not None:
+    partition = fork_layer(node, partition, stages)
+    if partition is not None:
         inputs = [v for v in node.inputs if v is not None and not v.is_constant]
-        other.rewrite(node, form, inputs, types=[node.output.type])
-    return other if form is not None else None
+        other.rewrite(node, partition, inputs, types=[node.output.type])
+    return other if partition is not None else None
 
 
 SEVERAL_OUTPUTS = {

@@ -19,7 +19,7 @@ from test_overlaps import Layer
 
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.environment import _assembly
-from mcugen.codegen.folding import folded
+from mcugen.codegen.folding import break_long_lines
 from mcugen.codegen.identifiers import MAX_C_LINE_COLUMNS
 from mcugen.core.options import CMSIS_NN, CompileOptions
 from mcugen.core.resources import resource_dir
@@ -151,7 +151,7 @@ def test_comments_of_assembly_become_comments_of_c():
 
 def test_short_lines_stay():
     text = "static void f(int a)\n{\n    g(a, 1);\n}\n\n#define " + "X" * 200
-    assert folded(text) == text
+    assert break_long_lines(text) == text
 
 
 @pytest.mark.parametrize(
@@ -169,4 +169,4 @@ def test_short_lines_stay():
     ],
 )  # fmt: skip
 def test_long_lines_break_where_clang_format_lets_them(line: str, lines: list[str]):
-    assert folded(line).split("\n") == lines
+    assert break_long_lines(line).split("\n") == lines

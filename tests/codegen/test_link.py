@@ -26,7 +26,7 @@ from mcugen.api.compilation import Compilation
 from mcugen.cli.app import app
 from mcugen.core.errors import DoesNotFitError, McugenError, UsageError, VerificationError
 from mcugen.deploy.linking import Linking
-from mcugen.memory.shared_arena import Joint, join, verify_joint
+from mcugen.memory.shared_arena import SharedArena, join, verify_shared_arena
 from mcugen.simulation import simulate
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -165,7 +165,7 @@ def test_the_files_are_as_clang_format_has_them(board: str, tmp_path: Path):
 
 @pytest.mark.qemu
 def test_less_flash_than_apart_on_a_cortex_m4():
-    """In programs that are really linked; and the joint arena is no more than the larger one and both states."""
+    """In programs that are really linked; and the shared arena is no more than the larger one and both states."""
     firmware = linking("stm32f411")
     report = firmware.report()
     assert report.flash is not None and report.code is not None and report.model_code is not None
@@ -234,7 +234,7 @@ def test_models_with_steps_helpers_and_labels_of_their_own(tmp_path: Path):
     assert build_and_run(main, tmp_path, *sources).partition(" class ")[2] in ("0", "1")
 
 
-# ---------------------------------------------------------------------------------------------------- joint arenas
+# ---------------------------------------------------------------------------------------------------- shared arenas
 
 
 def test_joint_arenas_are_proven_and_least():
@@ -243,22 +243,22 @@ def test_joint_arenas_are_proven_and_least():
     for _ in range(100):
         sizes = [16 * draw.randint(1, 20) for _ in range(draw.randint(1, 5))]
         exclusive = {pair for pair in combinations(range(len(sizes)), 2) if draw.random() < 0.5}
-        joint = join(sizes, exclusive)
-        verify_joint(joint, sizes, exclusive)
+        shared_arena = join(sizes, exclusive)
+        verify_shared_arena(shared_arena, sizes, exclusive)
         cliques = [
             sum(sizes[i] for i in group)
             for n in range(1, len(sizes) + 1)
             for group in combinations(range(len(sizes)), n)
             if not exclusive & set(combinations(group, 2))
         ]
-        assert max(cliques) <= joint.nbytes == joint.bound <= sum(sizes)
+        assert max(cliques) <= shared_arena.nbytes == shared_arena.bound <= sum(sizes)
 
 
 @pytest.mark.parametrize("offsets", [(0, 16), (0, 40), (0, 64), (-16, 32)])
 def test_a_wrong_joint_arena_is_found(offsets: tuple[int, int]):
     with pytest.raises(VerificationError):
-        verify_joint(Joint(offsets, 64, 64), (32, 32), set())
-    verify_joint(Joint((0, 32), 64, 64), (32, 32), set())
+        verify_shared_arena(SharedArena(offsets, 64, 64), (32, 32), set())
+    verify_shared_arena(SharedArena((0, 32), 64, 64), (32, 32), set())
 
 
 # -------------------------------------------------------------------------------------------------------- refusals

@@ -57,10 +57,12 @@ def test_the_list_of_layers_has_names_shapes_and_kernels():
 def test_memory_is_told():
     model = compiled(network())
     text = manual(model.bundle)
-    assert f"RAM: {model.program.arena_size:,} bytes of arena, and the stack; nothing is allocated." in text
+    assert (
+        f"RAM: {model.program.arena_size:,} bytes of arena, and the stack. No memory is allocated at run time." in text
+    )
     assert f"Flash: {model.program.weights_size:,} bytes of weights, and the code." in text
     assert "Stack: `mcugen report" in text
-    assert "--board host` measures it" in text
+    assert "--board host` measures the stack" in text
 
 
 def test_states_memories_and_files_are_told():
@@ -70,11 +72,11 @@ def test_states_memories_and_files_are_told():
     model = compiled(net, board="stm32f746", states={"after": "s"}, place=Places(("dtcm",), "", ("itcm", 8192)))
     text = manual(model.bundle)
     assert "bytes of arena in dtcm, 128 bytes of net_state for each stream of inputs, " in text
-    assert f"{model.report.ram.copies:,} bytes of weights that start-up copies there" in text
+    assert f"{model.report.ram.copies:,} bytes of weights that start-up code copies there" in text
     assert "net_memory.ld places" in text
     assert "arenas and states may run at the same time" in text
     blob = compiled(net, states={"after": "s"}, weights_blob=True)
-    assert "as net_weights.bin where the caller says" in manual(blob.bundle)
+    assert "in net_weights.bin, which the caller provides" in manual(blob.bundle)
     assert "net_selftest(arena, weights)" in manual(blob.bundle)
 
 
@@ -87,7 +89,7 @@ def test_libm_is_named_where_it_is_needed():
 
 
 def test_accuracy_is_told_if_it_was_measured():
-    assert "Accuracy: not measured when this was written; `mcugen report" in manual(compiled(network()).bundle)
+    assert "Accuracy: not measured yet; `mcugen report" in manual(compiled(network()).bundle)
     images = np.random.default_rng(0).standard_normal((4, 1, 2, 5, 5)).astype(np.float32)
     samples = [{"image": image} for image in images]
     source, scheme = load(network().model()), Scheme()

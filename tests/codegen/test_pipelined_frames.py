@@ -146,10 +146,10 @@ def test_caches_forget_what_crosses_and_nothing_else(board: str, states: bool) -
     first, second = board != "rp2040", board == "rt1170"
     kept = {("old", 256)} if states else set()
     crosses = {place(program.instrs[i].operand("y").buffer) for i in program.handover}
-    portion = text[text.index("static void other_portion") : text.index("int net_worker")]
+    shard = text[text.index("static void other_portion") : text.index("int net_worker")]
     worker = text[text.index("int net_worker") : text.index("int net_run")]
     push = text[text.index("int net_push") : text.index("int net_pull")]
-    assert forgotten(portion) == (crosses if second else set()) | (kept if first else set())
+    assert forgotten(shard) == (crosses if second else set()) | (kept if first else set())
     assert forgotten(push) == ({place(e.buffer) for e in program.outputs} if first else set())
     assert not forgotten(push[: push.index("mcugen_cores_join")])
     assert ("MCUGEN_CORE_INVALIDATE(cores, (uint32_t)sizeof *cores)" in worker) is second

@@ -24,8 +24,8 @@ from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import interpret
-from mcugen.hir.operator import Division
-from mcugen.hir.traits import divisions
+from mcugen.hir.operator import Partition
+from mcugen.hir.traits import partitions
 from mcugen.kernels.choose import fitting_kernels
 from mcugen.lir.frames import crossing, cut, may_cut, update_states_early
 from mcugen.lir.kernel import Kernel
@@ -33,7 +33,7 @@ from mcugen.lir.program import Program
 from mcugen.memory.plan import plan_memory
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.ops.branches import side_by_side
-from mcugen.ops.fork import Forked, forked
+from mcugen.ops.fork import Forked, fork_layer
 from mcugen.search import candidates, core_assignment, core_partition, frame_pipeline, two_core_program
 from mcugen.search.plan import BuiltProgram
 from mcugen.search.problem import SearchProblem
@@ -45,7 +45,7 @@ LEVELS = 3
 PROGRAMS = 170
 """Of the sweep: some 60 splits each."""
 LINES = 0.25
-"""Of chains, those of one spatial dimension: portions begin within words there."""
+"""Of chains, those of one spatial dimension: shards begin within words there."""
 FRAMES = 4
 """Of a pipeline."""
 BRANCHES = 0.3
@@ -62,7 +62,7 @@ class Pipelines:
         self,
         graph: Graph,
         whole: Program,
-        forms: core_partition.Forms,
+        forms: core_partition.PartitionSearch,
         lower: frame_pipeline.Lower,
         limit: int,
         time: float,
@@ -85,7 +85,7 @@ class Splits:
         self.count = 0
 
     def shared_program(
-        self, graph: Graph, whole: Program, forms: core_partition.Forms, build: core_assignment.Build
+        self, graph: Graph, whole: Program, forms: core_partition.PartitionSearch, build: core_assignment.Build
     ) -> Program:
         other, kernels = graph.copy(), dict[Node, Kernel]()
         for made in self.side_by_side(other):
@@ -116,30 +116,30 @@ class Splits:
         return made
 
     def fork(self, node: Node) -> Forked | None:
-        ways = divisions(node.op, node.sig, node.inputs) if len(node.outputs) == 1 and not node.op.bodies else ()
+        ways = partitions(node.op, node.sig, node.inputs) if len(node.outputs) == 1 and not node.op.bodies else ()
         found = (self.split(node, self.random.choice(ways)) for _ in range(8) if ways)
         return next((fork for fork in found if fork is not None), None)
 
-    def split(self, node: Node, division: Division) -> Forked | None:
-        """In two portions, of which the second may be made aside; with borders of any width aside, which the first
+    def split(self, node: Node, partition: Partition) -> Forked | None:
+        """In two shards, of which the second may be made aside; with borders of any width aside, which the first
         thread may make alone; or in stages.
         """
-        length, pick = division.length, self.random.randint
+        length, pick = partition.length, self.random.randint
         if length < 2:
             return None
         cut, kind = pick(1, length - 1), pick(0, 4)
         if kind == 3:
-            return forked(node, division, [((0, cut, False), (cut, length, True))])
+            return fork_layer(node, partition, [((0, cut, False), (cut, length, True))])
         if kind == 4:
             start = cut - pick(1, 4)
-            return forked(node, division, [((start, cut, True),), ((0, start, False), (cut, length, False))])
+            return fork_layer(node, partition, [((start, cut, True),), ((0, start, False), (cut, length, False))])
         if kind == 1:
             before, behind = pick(1, 3), pick(1, 3)
             aside = ((cut - before, cut, True), (cut, cut + behind, True))
-            return forked(node, division, [aside, ((0, cut - before, False), (cut + behind, length, False))])
+            return fork_layer(node, partition, [aside, ((0, cut - before, False), (cut + behind, length, False))])
         ends = sorted({0, length, *(pick(1, length - 1) for _ in range(kind))})
         stages = [(start, pick(start + 1, max(stop - 1, start + 1)), stop) for start, stop in pairwise(ends)]
-        return forked(node, division, [((a, b, False), (b, c, False)) for a, b, c in stages])
+        return fork_layer(node, partition, [((a, b, False), (b, c, False)) for a, b, c in stages])
 
 
 def chains_of(graph: Graph) -> list[list[Node]]:
@@ -286,13 +286,13 @@ def check_pipeline(seed: int, board: str, folder: Path, monkeypatch: pytest.Monk
 
 
 class EveryCut(Splits):
-    """Takes the place of the search: each layer is divided into two portions, at the place of its number."""
+    """Takes the place of the search: each layer is divided into two shards, at the place of its number."""
 
     def fork(self, node: Node) -> Forked | None:
-        """Return the layer with a first portion of `count + 1` parts, modulo the number of places."""
-        (division, *_) = divisions(node.op, node.sig, node.inputs)
-        cut = 1 + self.count % (division.length - 1)
-        return forked(node, division, [((0, cut, False), (cut, division.length, False))])
+        """Return the layer with a first shard of `count + 1` parts, modulo the number of places."""
+        (partition, *_) = partitions(node.op, node.sig, node.inputs)
+        cut = 1 + self.count % (partition.length - 1)
+        return fork_layer(node, partition, [((0, cut, False), (cut, partition.length, False))])
 
     def side_by_side(self, graph: Graph) -> list[Node]:
         """Return no branches."""
@@ -301,7 +301,7 @@ class EveryCut(Splits):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.int16, np.int8])
 def test_columns_of_matrices_are_transposed(dtype: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A portion of one column is a row of the result, whose elements lie apart in the input."""
+    """A shard of one column is a row of the result, whose elements lie apart in the input."""
     without_searches(monkeypatch)
     splits, net = EveryCut(0), Net(opset=17)
     unit = 4 // np.dtype(dtype).itemsize

@@ -294,15 +294,19 @@ def test_a_second_core_has_a_board_file_of_its_own(tmp_path: Path):
     write(tmp_path, MINIMAL, "small.toml")
     core = '{ name = "b", board = "small", pace = 2, paces = { add_s8 = 1.5 }, first_paces = { add_s8 = 1.25 } }'
     board = load_board(write(tmp_path, MINIMAL + f'\ncores = [{{ name = "a" }}, {core}]'))
-    assert board.helper is not None and board.helper.board is not None
-    assert (board.helper.board.name, board.helper.pace, board.helper.paces) == ("small", 2.0, {"add_s8": 1.5})
-    assert board.helper.first_paces == {"add_s8": 1.25}
+    assert board.second_core is not None and board.second_core.board is not None
+    assert (board.second_core.board.name, board.second_core.pace, board.second_core.paces) == (
+        "small",
+        2.0,
+        {"add_s8": 1.5},
+    )
+    assert board.second_core.first_paces == {"add_s8": 1.25}
     assert hash(board) == hash(replace(board))
     (ram, *_) = (memory for memory in board.memories if memory.kind == "ram")
-    seen = board.seen_by_helper(ram)
+    seen = board.seen_by_second_core(ram)
     assert seen is not None and seen.arena_memory == ram.name
     with pytest.raises(UsageError, match="see the arena at one address"):
-        board.seen_by_helper(replace(ram, size=2 * ram.size))
+        board.seen_by_second_core(replace(ram, size=2 * ram.size))
 
 
 def test_cores_are_shown():

@@ -29,8 +29,8 @@ from mcugen.explore import search
 from mcugen.explore.demands import Demands, Prices, front
 from mcugen.explore.fingerprint import fingerprint
 from mcugen.explore.page import explored_page
-from mcugen.explore.point import Figures, Outcome, Point, PointFailure, Yardstick
-from mcugen.explore.prepare import Asked, prepared
+from mcugen.explore.point import AccuracyBaseline, Figures, Outcome, Point, PointFailure
+from mcugen.explore.prepare import ExplorationSubject, prepared
 from mcugen.explore.search import Exploration, Explored, combinations
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -50,10 +50,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "small.onnx"
 
 
-def asked(model: Path, *precisions: str, options: CompileOptions | None = None) -> Asked:
+def asked(model: Path, *precisions: str, options: CompileOptions | None = None) -> ExplorationSubject:
     samples = model.with_name("samples.npz")
     quantizing = {p: Quantizing() if p == "float32" else Quantizing(p, calibration=samples) for p in precisions}
-    return Asked(model, options or CompileOptions(), quantizing, Judging())
+    return ExplorationSubject(model, options or CompileOptions(), quantizing, Judging())
 
 
 def exploration(model: Path, folder: Path, boards: list[str], *precisions: str, **more: object) -> Exploration:
@@ -64,7 +64,7 @@ def exploration(model: Path, folder: Path, boards: list[str], *precisions: str, 
 
 def outcome(board: str, ms: float | None, ram: int, accuracy: float = 0.9, flash: int = 1000) -> Outcome:
     figures = Figures(accuracy, ms, ram, flash, None, False)
-    return Outcome(Point(board, "int8", "balanced"), figures, None, None, Yardstick("top1", 0.95, 100), False)
+    return Outcome(Point(board, "int8", "balanced"), figures, None, None, AccuracyBaseline("top1", 0.95, 100), False)
 
 
 # ------------------------------------------------------------------------------------------------ which is the best
@@ -132,7 +132,7 @@ def test_a_second_run_repeats_nothing(model: Path, tmp_path: Path, monkeypatch: 
 def test_after_an_interruption_the_rest_is_done(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measure, done = search.measure, list[str]()
 
-    def stops(asked: Asked, point: Point, *rest: object) -> Outcome:
+    def stops(asked: ExplorationSubject, point: Point, *rest: object) -> Outcome:
         if len(done) == 2:
             raise KeyboardInterrupt
         done.append(point.board)
@@ -144,7 +144,7 @@ def test_after_an_interruption_the_rest_is_done(model: Path, tmp_path: Path, mon
         exploration(model, tmp_path, boards, "float32").run()
     done.pop()  # one more may be done
 
-    def counts(asked: Asked, point: Point, *rest: object) -> Outcome:
+    def counts(asked: ExplorationSubject, point: Point, *rest: object) -> Outcome:
         done.append(point.board)
         return measure(asked, point, *rest)  # type: ignore[arg-type]
 
@@ -336,7 +336,7 @@ def test_equal_results_give_equal_pages() -> None:
 
 def test_mixed_precisions_are_chosen_for_each_board(model: Path, tmp_path: Path) -> None:
     wanted = asked(model, "int8", "auto")
-    wanted = Asked(model, CompileOptions(), wanted.quantizing, Judging(min_sqnr=10.0))
+    wanted = ExplorationSubject(model, CompileOptions(), wanted.quantizing, Judging(min_sqnr=10.0))
     points = combinations(["rp2040"], ["int8", "auto"], ["balanced"])
     found = Exploration(wanted, points, simulate=False, store=Store(tmp_path)).run()
     assert [o.refusal for o in found.outcomes] == [None, None]

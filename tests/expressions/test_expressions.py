@@ -40,7 +40,7 @@ from mcugen.expressions.values import evaluate
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.kernels.portable.elementwise import Scalars
-from mcugen.numerics.curves import CODES, Line, interpolation
+from mcugen.numerics.curves import CURVE_INPUTS, Line, interpolation
 from mcugen.ops.conversion import Cast, Dequantize, Quantize
 from mcugen.ops.elementwise import Elementwise, Interpolate, Linear, Lookup, _argument
 from mcugen.ops.lines import FixedAffine, FixedPRelu
@@ -206,7 +206,7 @@ def cases() -> Iterator[Case]:
     for out in (s8, wide):
         line = Line.requantization(quantized(DType.INT16, 1.1e-4, 0), out)
         yield Linear("line", line), Signature((wide,), (out,)), ()
-        found = interpolation(np.tanh(CODES / 5000) / out.q.scale[0] + out.q.zero_point, out.dtype)
+        found = interpolation(np.tanh(CURVE_INPUTS / 5000) / out.q.scale[0] + out.q.zero_point, out.dtype)
         assert found is not None
         types = wide, TensorType(found[1].shape, DType.of(found[1]))
         yield Interpolate("tanh", found[0]), Signature(types, (out,)), (found[1],)

@@ -19,7 +19,7 @@ from mcugen.hir.parser import parse_graph
 from mcugen.hir.printer import print_graph
 from mcugen.hir.types import DType, Layout, QuantParams, TensorType
 from mcugen.hir.verify import verify_graph
-from mcugen.hir.words import Words
+from mcugen.hir.words import MnemonicTable
 from mcugen.ops.pointwise import Binary, Unary
 
 
@@ -112,7 +112,7 @@ def test_what_cannot_be_read_names_its_line(line: str, wanted: str):
 
 
 def test_names_of_operators_tell_them_apart():
-    words = Words()
+    words = MnemonicTable()
     assert words.of(Unary("Exp")) == ("exp", {"function": "Exp"})
     assert words.made("exp", {}) == Unary("Exp")
     assert words.made("exp", {"function": "Neg"}) is None

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mcugen.core.errors import VerificationError
-from mcugen.hir.graph import Graph, Value, retyped
+from mcugen.hir.graph import Graph, Value, change_type
 from mcugen.hir.types import DType, QuantParams, TensorType
 from mcugen.hir.verify import verify_graph
 from mcugen.ops.conversion import Quantize
@@ -56,11 +56,11 @@ def uncomputed_output(graph: Graph) -> None:
 
 
 def wrong_shape(graph: Graph) -> None:
-    retyped(graph.nodes[0].output, shape=(3, 2))
+    change_type(graph.nodes[0].output, shape=(3, 2))
 
 
 def wrong_dtype(graph: Graph) -> None:
-    retyped(graph.nodes[3].output, dtype=DType.INT32)
+    change_type(graph.nodes[3].output, dtype=DType.INT32)
 
 
 def duplicate_name(graph: Graph) -> None:

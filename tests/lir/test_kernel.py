@@ -14,7 +14,7 @@ from mcugen.hir.types import DType
 from mcugen.lir.kernel import (
     ByAxis,
     Call,
-    Declared,
+    DeclaredMember,
     Kernel,
     Options,
     Params,
@@ -80,19 +80,19 @@ KERNEL = Kernel(
 
 def test_members_are_declared_with_kind_and_meaning():
     assert Some.declared() == (
-        Declared("count", int, "elements"),
-        Declared("zero", int, "zero point", is_trained=True),
-        Declared("factor", Wide, "multiplier", is_trained=True),
-        Declared("low", float, "limit", is_trained=True),
-        Declared("exact", Double, "limit in double", is_trained=True),
-        Declared("real", object, "as computed", is_trained=True),
+        DeclaredMember("count", int, "elements"),
+        DeclaredMember("zero", int, "zero point", is_trained=True),
+        DeclaredMember("factor", Wide, "multiplier", is_trained=True),
+        DeclaredMember("low", float, "limit", is_trained=True),
+        DeclaredMember("exact", Double, "limit in double", is_trained=True),
+        DeclaredMember("real", object, "as computed", is_trained=True),
     )
     assert Axes.declared() == (
-        Declared("d", int, "trips", many=True),
-        Declared("x_s", int, "steps", many=True),
-        Declared("start", int, "where it begins"),
+        DeclaredMember("d", int, "trips", many=True),
+        DeclaredMember("x_s", int, "steps", many=True),
+        DeclaredMember("start", int, "where it begins"),
     )
-    assert Flags.declared() == (Declared("wide", object, "whether it is", is_trained=True),)
+    assert Flags.declared() == (DeclaredMember("wide", object, "whether it is", is_trained=True),)
 
 
 def test_values_have_their_types():
@@ -264,7 +264,7 @@ def test_no_loop_depends_on_data_where_branches_alone_do():
 
 
 def test_what_is_not_said_of_a_kernel_is_the_plain_case():
-    kernel, role, member = Kernel("k"), Role("x", Access.IN, "input"), Declared("n", int, "elements")
+    kernel, role, member = Kernel("k"), Role("x", Access.IN, "input"), DeclaredMember("n", int, "elements")
     assert (kernel.any_size, kernel.spends, kernel.loads, kernel.products, kernel.sweeps) == (False, False, 0.25, 1, 1)
     assert (role.optional, role.several, member.many, member.is_trained) == (False, False, False, False)
     assert not Some.by_place

@@ -13,7 +13,7 @@ import pytest
 from mcugen.hir.types import DType, TensorType
 from mcugen.lir.overlap import extent, min_lead_bytes
 from mcugen.lir.program import Overlap
-from mcugen.lir.traversal import Traversal, collapse, nested, overlap
+from mcugen.lir.traversal import Traversal, collapse, nested_positions, overlap
 
 Steps = list[tuple[int, int]]
 """Where each begins to read, and where ends what is written by then, in elements."""
@@ -101,8 +101,8 @@ def test_elements_of_other_types_lie_over_bytes_alone(x: DType, y: DType, may: b
 
 def test_nested_axes():
     axes = ([0, 10, 20], [0, 3], [0, 1, 2])
-    assert nested(*map(np.asarray, axes)).tolist() == [a + b + c for a, b, c in product(*axes)]
-    assert nested().tolist() == [0]
+    assert nested_positions(*map(np.asarray, axes)).tolist() == [a + b + c for a, b, c in product(*axes)]
+    assert nested_positions().tolist() == [0]
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from mcugen.lir.kernel import Call, Kernel, reads, scratch, writes
 from mcugen.lir.program import Access, Buffer, Instr, Operand, Program, Space
 from mcugen.lir.weights import (
     READ_WEIGHTS_KERNEL,
-    Decoded,
-    Staged,
+    CompressedForm,
+    StagedConstant,
     is_read,
     max_read_bytes,
     with_decoded_weights,
@@ -98,7 +98,7 @@ def test_weights_of_blocks_are_not_read():
 def test_copies_before_a_layer_or_beside_another(beside: int | None):
     sketch = weighted()
     w, v = sketch.buffers["w"], sketch.buffers["v"]
-    made = with_staged_weights(sketch.program, {1: [Staged(w, beside)], 0: [Staged(v)]})
+    made = with_staged_weights(sketch.program, {1: [StagedConstant(w, beside)], 0: [StagedConstant(v)]})
     if beside is None:
         assert lines(made) == [
             "stage_weights v v.held 1",
@@ -129,7 +129,7 @@ def test_the_longest_of_copies_that_begin_together_is_last():
     sketch = weighted()
     w, v = sketch.buffers["w"], sketch.buffers["v"]
     sketch.step("d", "c", "w", "v")
-    made = with_staged_weights(sketch.program, {3: [Staged(w, 2), Staged(v, 2)]})
+    made = with_staged_weights(sketch.program, {3: [StagedConstant(w, 2), StagedConstant(v, 2)]})
     assert [line for line in lines(made) if "_weights" in line] == [
         "begin_weights v v.held 1",
         "begin_weights w w.held 1",
@@ -137,7 +137,7 @@ def test_the_longest_of_copies_that_begin_together_is_last():
         "end_weights w.held 2",
     ]
     sketch.program.area_sizes, sketch.program.area_bounds = [64], [48]
-    mixed = with_staged_weights(sketch.program, {3: [Staged(w, 2), Staged(v)]})
+    mixed = with_staged_weights(sketch.program, {3: [StagedConstant(w, 2), StagedConstant(v)]})
     assert mixed.area_sizes == mixed.area_bounds == [0], "its memory is planned anew"
     assert [line.split()[:2] for line in lines(mixed) if "_weights" in line] == [
         ["begin_weights", "w"],
@@ -150,7 +150,7 @@ def test_constants_are_decoded_before_what_reads_them():
     sketch = weighted()
     w = sketch.buffers["w"]
     stored = replace(w, name="w.code", count=10, data=np.arange(10, dtype=np.int8))
-    decoded = Decoded([stored], lambda to: Call(READ_WEIGHTS_KERNEL, {"x": stored, "y": to}))
+    decoded = CompressedForm([stored], lambda to: Call(READ_WEIGHTS_KERNEL, {"x": stored, "y": to}))
     sketch.program.area_sizes, sketch.program.area_bounds = [64], [48]
     made = with_decoded_weights(sketch.program, {w: decoded})
     assert made.area_sizes == made.area_bounds == [0], "its memory is planned anew"
@@ -175,7 +175,7 @@ def test_working_memory_of_what_decodes_is_new_to_the_program():
     def call(to: Buffer) -> Call:
         return Call(kernel, {"x": stored, "s": Buffer("table", w.dtype, 4, Space.ARENA), "y": to})
 
-    made = with_decoded_weights(sketch.program, {w: Decoded([stored], call)})
+    made = with_decoded_weights(sketch.program, {w: CompressedForm([stored], call)})
     assert [b.name for b in made.buffers if b not in sketch.program.buffers] == [
         "w.code",
         *("w.held", "table"),

@@ -9,9 +9,9 @@ import pytest
 
 from mcugen.core.board import load_board
 from mcugen.core.errors import VerificationError
-from mcugen.lir.kernel import PAIRED_LOADS, SEPARATE_SUMS, SHORT_LOOPS, SPENDING, WORD_WEIGHTS
+from mcugen.lir.kernel import MEMORY_FOR_SPEED, PAIRED_LOADS, SEPARATE_SUMS, SHORT_LOOPS, WORD_WEIGHTS
 from mcugen.memory.loop_tuning import tuning_flags
-from mcugen.memory.shared_arena import Joint, join, verify_joint
+from mcugen.memory.shared_arena import SharedArena, join, verify_shared_arena
 
 SIZES = (100, 48, 16, 33)
 PAIRS = list(combinations(range(4), 2))
@@ -41,11 +41,11 @@ def test_the_least_arena_is_found(number: int):
     exclusive = {pair for at, pair in enumerate(PAIRS) if number >> at & 1}
     found = join(SIZES, exclusive)
     assert found.nbytes == found.bound == least(SIZES, exclusive)
-    verify_joint(found, SIZES, exclusive)
+    verify_shared_arena(found, SIZES, exclusive)
 
 
 def test_models_alone_and_empty_ones():
-    assert join([40], []) == Joint((0,), 48, 48)
+    assert join([40], []) == SharedArena((0,), 48, 48)
     assert join([0, 0], [(0, 1)]).nbytes == 16
 
 
@@ -60,10 +60,10 @@ def test_models_alone_and_empty_ones():
 )
 def test_damage_to_a_joint_arena_is_found(offsets: tuple[int, int], nbytes: int, found: str):
     with pytest.raises(VerificationError) as error:
-        verify_joint(Joint(offsets, nbytes, 0), (40, 20), [])
+        verify_shared_arena(SharedArena(offsets, nbytes, 0), (40, 20), [])
     assert found in str(error.value.found)
-    verify_joint(Joint((0, 48), 80, 0), (40, 20), [])
-    verify_joint(Joint((0, 32), 64, 0), (40, 20), [(0, 1)])
+    verify_shared_arena(SharedArena((0, 48), 80, 0), (40, 20), [])
+    verify_shared_arena(SharedArena((0, 32), 64, 0), (40, 20), [(0, 1)])
 
 
 @pytest.mark.parametrize("goal", ["balanced", "speed", "ram", "flash"])
@@ -77,7 +77,7 @@ def test_which_loops_a_board_rewards(name: str, is_dual: bool, parts_sums: bool,
     assert (PAIRED_LOADS in found) is (is_dual and goal in ("balanced", "speed"))
     assert (SEPARATE_SUMS in found) is (parts_sums and goal == "speed")
     assert (SHORT_LOOPS in found) is (goal == "flash")
-    assert (SPENDING in found) is (goal == "speed")
+    assert (MEMORY_FOR_SPEED in found) is (goal == "speed")
 
 
 def test_words_are_read_of_weights_that_are_waited_for_without_a_cache():

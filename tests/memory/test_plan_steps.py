@@ -16,7 +16,7 @@ from mcugen.lir.program import ALIGNMENT, Access, Buffer, Control, Instr, Operan
 from mcugen.memory import plan
 from mcugen.memory.exact import Problem
 from mcugen.memory.plan import Planned, peak_live_bytes, plan_memory
-from mcugen.memory.regions import Freedom, Lives, covered_bytes, freedom
+from mcugen.memory.regions import Freedom, LiveRanges, covered_bytes, freedom
 from mcugen.memory.verify_plan import verify_plan
 
 UNIT = ALIGNMENT
@@ -127,7 +127,7 @@ def random_program(random: Random, count: int = 8) -> Program:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_meetings_are_pairs_that_are_alive_at_once(seed: int):
-    lives = Lives(random_program(Random(seed)), 0)
+    lives = LiveRanges(random_program(Random(seed)), 0)
     moments = {b: set(range(first, last + 1)) for b, (first, last) in lives.ranges.items()}
     pairs = list(combinations(lives.ranges, 2))
     assert plan._meetings(lives) == sum(bool(moments[a] & moments[b]) for a, b in pairs)
@@ -161,7 +161,7 @@ def _at(buffer: Buffer) -> int:
 def test_only_more_meetings_than_that_are_a_crowd(most: int, is_crowd: bool, monkeypatch: pytest.MonkeyPatch):
     """Of four buffers in a chain three pairs meet; in place of one another they take one buffer's bytes."""
     program = chain(32, 32, 32, 32, inplace=True).program
-    assert plan._meetings(Lives(program, 0)) == 3
+    assert plan._meetings(LiveRanges(program, 0)) == 3
     monkeypatch.setattr(plan, "MAX_LIVE_PAIRS", most)
     plan_memory(program)
     assert program.area_sizes == [64 if is_crowd else 32]
@@ -284,7 +284,7 @@ def test_what_runs_whenever_something_else_ran():
             sketch.emit(kernel, **({"steps": 2} if kernel == "for" else {}))
         else:
             sketch.step(f"s{len(sketch.program.instrs)}", "x")
-    lives = Lives(sketch.program, 0)
+    lives = LiveRanges(sketch.program, 0)
     assert lives.blocks == [(), (0,), (), (2,), (), (), (5,), (5, 6), (5,), (), ()]
     certain = {(after, index) for after in range(-1, 11) for index in range(11) if lives.is_certain(index, after)}
     outer = {(after, index) for after in range(-1, 11) for index in (0, 2, 4, 5, 9, 10)}
@@ -299,7 +299,7 @@ def test_uses_are_found_by_instructions_and_bytes():
     sketch.part("x", "y", x_at=16, y_at=8, nbytes=16)
     sketch.step("y", "x", access=Access.INOUT)
     sketch.output("y")
-    lives = Lives(sketch.program, 0)
+    lives = LiveRanges(sketch.program, 0)
     x, y = sketch.buffers["x"], sketch.buffers["y"]
 
     def uses(buffer: Buffer, *within: int) -> list[tuple[int, bool, int, int]]:
@@ -317,5 +317,5 @@ def test_uses_are_found_by_instructions_and_bytes():
 def test_an_area_knows_its_own_buffers_with_elements():
     sketch = chain(16, 0, 32, 48)
     sketch.buffers["x2"].area = 1
-    assert [b.name for b in Lives(sketch.program, 0).ranges] == ["x0", "x3"]
-    assert [b.name for b in Lives(sketch.program, 1).ranges] == ["x2"]
+    assert [b.name for b in LiveRanges(sketch.program, 0).ranges] == ["x0", "x3"]
+    assert [b.name for b in LiveRanges(sketch.program, 1).ranges] == ["x2"]

@@ -13,7 +13,7 @@ from onnx_models import Net, random_feeds
 from mcugen import CompileOptions, compile_model
 from mcugen.core.board import Cache, load_board
 from mcugen.lir.program import Instr, Program
-from mcugen.memory.constant_stalls import constants_of
+from mcugen.memory.constant_stalls import constant_reads
 from mcugen.simulation import simulate
 
 NRF52840 = load_board("nrf52840")
@@ -38,7 +38,7 @@ def layer_of(program: Program, kernel: str) -> tuple[int, Instr]:
 
 def words_loaded(program: Program, head: Instr) -> float:
     """By estimate."""
-    constants = constants_of(program, NRF52840, NRF52840.memory("flash"))
+    constants = constant_reads(program, NRF52840, NRF52840.memory("flash"))
     return sum(c.runs * c.passes * c.buffer.nbytes for c in constants if c.instr is head) / 4
 
 

@@ -14,8 +14,8 @@ from mcugen.core.board import Cache
 from mcugen.hir.types import DType
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Buffer, Gathered, Operand, Program, Space
-from mcugen.memory.activation_stalls import BufferReads, readings_of, share_bytes, waits_for_arena
-from mcugen.memory.constant_stalls import ConstantReads, constants_of, saved_by_copies, waits_for_constants
+from mcugen.memory.activation_stalls import BufferReads, arena_reads, arena_stall_cycles, share_bytes
+from mcugen.memory.constant_stalls import ConstantReads, constant_reads, constant_stall_cycles, saved_by_copies
 
 IN, OUT, INOUT, SCRATCH = Access.IN, Access.OUT, Access.INOUT, Access.SCRATCH
 CACHE = Cache("d", ("ram",), "data", size=1024, line=32, ways=4)
@@ -155,7 +155,7 @@ def test_lines_of_sets_that_are_too_full_come_back(changes: dict[str, Any], shar
 
 def facts(program: Program) -> list[tuple[str, int, int, int, tuple[int, int] | None]]:
     """Of each reading the buffer, times, bytes, those again, and what was used since."""
-    return [(r.buffer.name, r.times, r.nbytes, r.reloaded_bytes, r.before) for r in readings_of(program)]
+    return [(r.buffer.name, r.times, r.nbytes, r.reloaded_bytes, r.before) for r in arena_reads(program)]
 
 
 def test_what_was_used_between_is_counted_from_first_and_last_bytes():
@@ -185,7 +185,7 @@ def test_working_memory_is_read_in_place_of_the_input():
     sketch = Sketch()
     sketch.input("x", 32)
     sketch.step("y", "x", nbytes=8, scratch=16).macs = 640
-    x, scratch = readings_of(sketch.program)
+    x, scratch = arena_reads(sketch.program)
     assert (x.reloaded_bytes, scratch.nbytes, scratch.reloaded_bytes, scratch.before) == (0, 16, 160, (0, 56))
     assert [r.scratch_bytes for r in (x, scratch)] == [16, 16]
     assert [r.cyclic_bytes for r in (x, scratch)] == [0, 16]
@@ -219,7 +219,7 @@ def test_a_loop_reads_as_often_as_it_runs_and_a_part_goes_on():
     sketch.part("x", "y", x_at=16, nbytes=32)
     sketch.step("z", "y", nbytes=8)
     sketch.emit("end")
-    found = list(readings_of(sketch.program))
+    found = list(arena_reads(sketch.program))
     assert [(r.buffer.name, r.times, r.nbytes, r.advances) for r in found] == [("x", 5, 32, True), ("y", 5, 48, False)]
 
 
@@ -239,7 +239,7 @@ def prepared(loads: float | None = None) -> Program:
 @pytest.mark.parametrize(("loads", "again"), [(None, 156), (2.0, 1248)])
 def test_weights_that_were_copied_are_read_as_the_kernel_says(loads: float | None, again: int):
     """26 times in all, a word of them in one load of four, or twice."""
-    x, held, scratch = readings_of(prepared(loads))
+    x, held, scratch = arena_reads(prepared(loads))
     assert (held.buffer.name, held.nbytes, held.reloaded_bytes, held.before) == ("held", 24, again, (48, 80))
     assert (scratch.reloaded_bytes, x.reloaded_bytes) == (160, 0)
     assert [r.cyclic_bytes for r in (x, held, scratch)] == [0, 16 + 24, 16 + 24 // 8]
@@ -253,7 +253,7 @@ def test_images_alone_are_gathered():
     instr = sketch.step("y", "x", "other")
     instr.gathers = Gathered(16, 4)
     instr.operands = (instr.operands[0], Operand("t", IN, sketch.buffers["other"]), instr.operands[2])
-    assert [r.gathers for r in readings_of(sketch.program)] == [Gathered(16, 4), None]
+    assert [r.gathers for r in arena_reads(sketch.program)] == [Gathered(16, 4), None]
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_what_lies_over_another_counts_once(x_at: int | None, y_at: int, area: i
     sketch.step("z", "x", nbytes=16)
     sketch.buffers["x"].offset, sketch.buffers["y"].offset = x_at, y_at
     sketch.buffers["y"].area = area
-    first, second = readings_of(sketch.program)
+    first, second = arena_reads(sketch.program)
     assert (first.result_bytes, second.before) == (result_bytes, (used, 48))
 
 
@@ -285,7 +285,7 @@ def test_three_that_lie_over_one_another_count_once():
         sketch.buffers[name].offset = offset
     sketch.step("y", "a", "b", "c", nbytes=0)
     sketch.step("z", "a", nbytes=0)
-    assert list(readings_of(sketch.program))[-1].before == (80, 64)
+    assert list(arena_reads(sketch.program))[-1].before == (80, 64)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_waits_are_sums_by_buffer():
     sketch.step("a", "x", nbytes=32)
     sketch.step("b", "x", "a")
     sketch.buffer("w", 8, Space.CONST)
-    found = waits_for_arena(sketch.program, Board(), Memory())  # type: ignore[arg-type]
+    found = arena_stall_cycles(sketch.program, Board(), Memory())  # type: ignore[arg-type]
     assert {b.name: n for b, n in found.items()} == {"x": 2 * 5 * 16, "a": 5 * 32, "b": 0}
 
 
@@ -338,7 +338,7 @@ FLASH, FAST, UNKNOWN = Memory("flash"), Memory("fast", cycles=1), Memory("unknow
 
 
 def constants(program: Program, cache: Cache | None = None) -> list[ConstantReads]:
-    return list(constants_of(program, Board(cache), FLASH))  # type: ignore[arg-type]
+    return list(constant_reads(program, Board(cache), FLASH))  # type: ignore[arg-type]
 
 
 def test_constants_of_layers_by_runs_and_passes():
@@ -398,8 +398,8 @@ def constant(**changes: Any) -> ConstantReads:
 )
 def test_waits_for_constants(changes: dict[str, Any], waits: float):
     each = constant(**changes)
-    assert each.waits(Board(), FLASH) == pytest.approx(waits)  # type: ignore[arg-type]
-    assert each.waits(Board(), UNKNOWN) is None  # type: ignore[arg-type]
+    assert each.stall_cycles(Board(), FLASH) == pytest.approx(waits)  # type: ignore[arg-type]
+    assert each.stall_cycles(Board(), UNKNOWN) is None  # type: ignore[arg-type]
 
 
 def test_a_copy_saves_waits_and_takes_its_own():
@@ -423,10 +423,10 @@ def test_all_waits_and_what_copies_save():
     program = weighted()
     waits = (320 + 4 * 128) + (80 + 4 * 32) + 320
     board: Any = Graded()
-    assert waits_for_constants(program, board, FLASH) == waits  # type: ignore[arg-type]
-    assert waits_for_constants(program, board, UNKNOWN) == 0  # type: ignore[arg-type]
+    assert constant_stall_cycles(program, board, FLASH) == waits  # type: ignore[arg-type]
+    assert constant_stall_cycles(program, board, UNKNOWN) == 0  # type: ignore[arg-type]
     once = waits - (320 + 4 * 128 - 320 - 64) - (80 + 4 * 32 - 80 - 16)  # the second layer's copy saves nothing
-    assert waits_for_constants(program, board, FLASH, FAST) == once  # type: ignore[arg-type]
+    assert constant_stall_cycles(program, board, FLASH, FAST) == once  # type: ignore[arg-type]
     saved = {b.name: n for b, n in saved_by_copies(program, board, FLASH, FAST).items()}  # type: ignore[arg-type]
     assert saved == {"w": (320 + 512 - 64) + (320 - 64), "v": 80 + 128 - 16, "none": 0}
     for slow, fast in ((UNKNOWN, FAST), (FLASH, UNKNOWN)):

@@ -14,7 +14,7 @@ from programs import Sketch, chain
 from mcugen.core.board import Board, Memory, load_board
 from mcugen.lir.program import Buffer, aligned
 from mcugen.memory import areas
-from mcugen.memory.activation_stalls import share_bytes, waits_for_arena
+from mcugen.memory.activation_stalls import arena_stall_cycles, share_bytes
 from mcugen.memory.plan import Planned, plan_memory
 
 FAST, SLOW = Memory("fast", "ram", 0x2000_0000, 64, 1), Memory("slow", "ram", 0x3000_0000, 256, 3)
@@ -136,7 +136,7 @@ def test_what_waits_as_long_in_both_is_decided_by_its_accesses():
     assert all(one == other for one, other in prices.values())
     slower = areas._prices(sketch.program, BOARD, [first, replace(SLOW, speed=3)])
     for buffer, (fast, slow) in slower.items():
-        waits = waits_for_arena(sketch.program, BOARD, replace(SLOW, speed=3))[buffer]
+        waits = arena_stall_cycles(sketch.program, BOARD, replace(SLOW, speed=3))[buffer]
         assert 0 <= fast <= 5  # a third of a cycle at most, in sixteenths
         assert 16 * waits <= slow < 16 * waits + 16
     hot, cold = (slower[sketch.buffers[name]] for name in ("hot", "cold"))
@@ -149,11 +149,11 @@ def test_what_waits_as_long_in_both_is_decided_by_its_accesses():
 def test_waits_are_those_of_each_area_in_its_memory():
     program = chain(16, 32, 16).program
     plan_memory(program)
-    assert areas.waits_of(program, BOARD, [FAST]) == 0
-    assert areas.waits_of(program, BOARD, [SLOW]) == 2 * (4 + 8)
+    assert areas.split_arena_stall_cycles(program, BOARD, [FAST]) == 0
+    assert areas.split_arena_stall_cycles(program, BOARD, [SLOW]) == 2 * (4 + 8)
     program.buffers[1].area = 1
-    assert areas.waits_of(program, BOARD, [FAST, SLOW]) == 2 * 8
-    assert areas.waits_of(program, BOARD, [SLOW, FAST]) == 2 * 4
+    assert areas.split_arena_stall_cycles(program, BOARD, [FAST, SLOW]) == 2 * 8
+    assert areas.split_arena_stall_cycles(program, BOARD, [SLOW, FAST]) == 2 * 4
 
 
 def test_areas_follow_the_order_of_memories_and_those_without_buffers_have_none():

@@ -8,7 +8,7 @@ from programs import Sketch, chain
 
 from mcugen.core.board import load_board
 from mcugen.lir.program import WORD, Gathered
-from mcugen.memory.activation_stalls import waits_for_arena
+from mcugen.memory.activation_stalls import arena_stall_cycles
 from mcugen.memory.plan import plan_memory
 
 RT1060 = load_board("rt1060")
@@ -21,8 +21,8 @@ LINE = 32
 
 def waits(sketch: Sketch, name: str) -> float:
     plan_memory(sketch.program)
-    assert not any(waits_for_arena(sketch.program, RT1060, DTCM).values())
-    return waits_for_arena(sketch.program, RT1060, SDRAM)[sketch.buffers[name]]
+    assert not any(arena_stall_cycles(sketch.program, RT1060, DTCM).values())
+    return arena_stall_cycles(sketch.program, RT1060, SDRAM)[sketch.buffers[name]]
 
 
 def first_words(nbytes: int) -> float:
@@ -109,4 +109,4 @@ def test_where_a_board_tells_no_waits_its_speeds_count():
     sketch = chain(64, 64)
     plan_memory(sketch.program)
     memory = host.memory(host.arena_memory)
-    assert waits_for_arena(sketch.program, host, memory)[sketch.buffers["x0"]] == (memory.speed - 1) * 16
+    assert arena_stall_cycles(sketch.program, host, memory)[sketch.buffers["x0"]] == (memory.speed - 1) * 16

@@ -15,7 +15,7 @@ from shared_models import MODELS, SHARED
 
 from mcugen import CompileOptions, Places, compile_model
 from mcugen.core.board import Board, load_board
-from mcugen.memory.activation_stalls import waits_for_arena
+from mcugen.memory.activation_stalls import arena_stall_cycles
 from mcugen.simulation import simulate
 
 MAX_ESTIMATE_RATIO = 1.5
@@ -67,5 +67,5 @@ def test_estimates_are_near_what_is_simulated(name: str, board: Board) -> None:
     run = simulate(found.bundle, board, [random_feeds(found.model)], per_layer=False, cycles=True)
     assert run.cycles is not None
     simulated = sum(wait.read_cycles for wait in run.cycles.waits if wait.memory == memory.name)
-    estimated = sum(waits_for_arena(found.program, board, memory).values())
+    estimated = sum(arena_stall_cycles(found.program, board, memory).values())
     assert simulated / MAX_ESTIMATE_RATIO < estimated < MAX_ESTIMATE_RATIO * simulated

@@ -14,10 +14,10 @@ from mcugen.expressions.nodes import Argument, Expression, Table
 from mcugen.expressions.values import evaluate
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.kernels.portable.elementwise import Scalars
-from mcugen.numerics.curves import CODES, Line, Segments, interpolation, limited
+from mcugen.numerics.curves import CURVE_INPUTS, Line, Segments, interpolation, limited
 
 CODE = Argument("q", DType.INT16, exact=True)
-ALL = CODES[:-1].astype(np.int16)
+ALL = CURVE_INPUTS[:-1].astype(np.int16)
 LIMITS = {DType.INT8: (-128, 127), DType.INT16: (-32768, 32767)}
 
 
@@ -72,7 +72,7 @@ def test_other_parameters_of_the_same_reals(x: tuple[float, int], y: tuple[float
 @pytest.mark.parametrize("bend", [0.0, 0.02, 0.04])
 @pytest.mark.parametrize(("low", "high"), [(-400.0, 500.0), (-20.0, 30.0), (-128.0, 127.0)])
 def test_a_function_is_taken_for_a_line_if_it_differs_by_little(low: float, high: float, bend: float):
-    wanted = np.clip(0.01 * CODES + 3.2, low, high)
+    wanted = np.clip(0.01 * CURVE_INPUTS + 3.2, low, high)
     wanted[31000:35000:7] += bend
     line = Line.through(wanted, DType.INT8)
     assert (line is not None) is (bend < 1 / 32)
@@ -84,13 +84,13 @@ def test_a_function_is_taken_for_a_line_if_it_differs_by_little(low: float, high
 
 
 def test_what_never_moves_is_no_line():
-    assert Line.through(np.zeros(len(CODES)), DType.INT8) is None
-    step = np.where(CODES > 0, 100.0, -100.0)
+    assert Line.through(np.zeros(len(CURVE_INPUTS)), DType.INT8) is None
+    step = np.where(CURVE_INPUTS > 0, 100.0, -100.0)
     assert Line.through(step, DType.INT8) is None
-    step[CODES == 0] = 0  # a single code between
+    step[CURVE_INPUTS == 0] = 0  # a single code between
     assert Line.through(step, DType.INT8) is None
-    step[CODES == 1] = 50
-    step[CODES == 0] = -50
+    step[CURVE_INPUTS == 1] = 50
+    step[CURVE_INPUTS == 0] = -50
     assert Line.through(step, DType.INT8) is not None
 
 
@@ -111,7 +111,7 @@ CURVES: dict[str, Callable[[Array], Array]] = {
 @pytest.mark.parametrize("dtype", [DType.INT8, DType.INT16])
 @pytest.mark.parametrize("name", CURVES)
 def test_tables_meet_curves(name: str, dtype: DType):
-    wanted = CURVES[name](CODES.astype(np.float64)) * (1 if dtype is DType.INT8 else 250)
+    wanted = CURVES[name](CURVE_INPUTS.astype(np.float64)) * (1 if dtype is DType.INT8 else 250)
     low, high = LIMITS[dtype]
     found = interpolation(wanted, dtype)
     assert found is not None
@@ -142,31 +142,33 @@ def by_formula(segments: Segments, entries: Array) -> list[int]:
 
 
 def test_a_smaller_table_is_taken_where_it_is_good_enough():
-    bits = [interpolation(120 * np.tanh(CODES / width), DType.INT8)[0].bits for width in (30000, 9000, 3000, 1000)]
+    bits = [
+        interpolation(120 * np.tanh(CURVE_INPUTS / width), DType.INT8)[0].bits for width in (30000, 9000, 3000, 1000)
+    ]
     assert bits == sorted(bits, reverse=True) and bits[0] > bits[-1]
 
 
 def test_jumps_have_no_table():
-    assert interpolation(np.where(CODES > 77, 100.0, -100.0), DType.INT8) is None
-    assert interpolation(np.where(CODES % 2 == 0, 3.0, -3.0), DType.INT8) is None
-    steps = 2.0 * (CODES // 64)
+    assert interpolation(np.where(CURVE_INPUTS > 77, 100.0, -100.0), DType.INT8) is None
+    assert interpolation(np.where(CURVE_INPUTS % 2 == 0, 3.0, -3.0), DType.INT8) is None
+    steps = 2.0 * (CURVE_INPUTS // 64)
     assert interpolation(steps, DType.INT16) is not None  # which int16 may miss by some codes
 
 
 def test_a_curve_that_is_cut_off_within_a_segment_keeps_its_corner():
     """A steep line between limits: the corner is met although no segment begins there."""
-    wanted = np.clip(0.3 * (CODES - 101), -100, 100) + 5 * np.sin(CODES / 9000)
+    wanted = np.clip(0.3 * (CURVE_INPUTS - 101), -100, 100) + 5 * np.sin(CURVE_INPUTS / 9000)
     found = interpolation(wanted, DType.INT8)
     assert found is None or np.abs(np.asarray(by_formula(*found)) - wanted[:-1]).max() <= 1.02
     for rise in (0.011, -0.011):
-        wanted = np.clip(rise * (CODES - 1234), -100, 100)
+        wanted = np.clip(rise * (CURVE_INPUTS - 1234), -100, 100)
         segments, entries = interpolation(wanted, DType.INT8)
         assert np.abs(np.asarray(by_formula(segments, entries)) - wanted[:-1]).max() <= 0.57
         assert segments.bits == 11 and not segments.within
 
 
 def test_nothing_is_clamped_where_lines_stay_between_the_limits():
-    segments, entries = interpolation(100 * np.sin(CODES / 9000), DType.INT8)
+    segments, entries = interpolation(100 * np.sin(CURVE_INPUTS / 9000), DType.INT8)
     loose = Segments(segments.bits, segments.shift, -(2**15), 2**15 - 1)
     same = by_formula(loose, entries) == by_formula(segments, entries)
     assert segments.within is same
@@ -174,14 +176,14 @@ def test_nothing_is_clamped_where_lines_stay_between_the_limits():
 
 def test_the_greatest_entry_fits_its_type():
     """Straight lines to 128, a power of two beyond the codes."""
-    wanted = 128 - 200 * np.abs(CODES) / 2**15
+    wanted = 128 - 200 * np.abs(CURVE_INPUTS) / 2**15
     segments, entries = interpolation(wanted, DType.INT8)
     assert 2**14 <= np.abs(entries.astype(int)).max() < 2**15
     assert np.abs(np.asarray(by_formula(segments, entries)) - np.minimum(wanted[:-1], 127)).max() <= 0.57
 
 
 def test_undefined_values_are_the_least():
-    wanted = 50 * np.tanh(CODES / 9000)
+    wanted = 50 * np.tanh(CURVE_INPUTS / 9000)
     wanted[:20000] = np.nan
     found = interpolation(np.where(np.isnan(wanted), -128, wanted), DType.INT8)
     undefined = interpolation(wanted, DType.INT8)
@@ -212,10 +214,12 @@ def errors() -> dict[str, tuple[int, float]]:
     """By curve, the binary logarithm of the segments' length and the largest error, in codes before rounding."""
     found = {}
     for (name, curve), dtype in product(CURVES.items(), LIMITS):
-        wanted = curve(CODES.astype(np.float64)) * (1 if dtype is DType.INT8 else 250)
+        wanted = curve(CURVE_INPUTS.astype(np.float64)) * (1 if dtype is DType.INT8 else 250)
         segments, entries = interpolation(wanted, dtype)
         unit = 2.0 ** (segments.bits - segments.shift)
-        reached = np.interp(CODES, CODES[:: 1 << segments.bits], entries * unit).clip(segments.low, segments.high)
+        reached = np.interp(CURVE_INPUTS, CURVE_INPUTS[:: 1 << segments.bits], entries * unit).clip(
+            segments.low, segments.high
+        )
         error = np.abs(reached - np.clip(wanted, *dtype.limits)).max()
         found[f"{name} {dtype.value}"] = (segments.bits, round(float(error), 3))
     return found

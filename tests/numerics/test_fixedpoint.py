@@ -185,13 +185,13 @@ def test_which_tensors_integer_kernels_take():
         tensor(DType.INT32),
     )
     assert [fixedpoint.is_quantized(t) for t in (*taken, *refused)] == [True] * 3 + [False] * 7
-    assert [fixedpoint.largest_code(d) for d in (DType.INT8, DType.INT16)] == [256, 32768]
+    assert [fixedpoint.max_code_magnitude(d) for d in (DType.INT8, DType.INT16)] == [256, 32768]
 
 
 def test_equal_codes_stand_for_the_same_reals_only_with_all_alike():
-    assert fixedpoint.same_codes(tensor(), TensorType((4,), DType.INT8, QuantParams((0.5,), 0)))
+    assert fixedpoint.has_same_quantization(tensor(), TensorType((4,), DType.INT8, QuantParams((0.5,), 0)))
     for other in (tensor(DType.INT16), tensor(zero_point=1), TensorType((2, 2), DType.INT8, QuantParams((0.25,), 0))):
-        assert not fixedpoint.same_codes(tensor(), other)
+        assert not fixedpoint.has_same_quantization(tensor(), other)
 
 
 def test_the_inverse_of_a_root():

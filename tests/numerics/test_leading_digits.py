@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mcugen.numerics.digits import FEW_DIGITS, fits_float32, has_digits, is_float32
+from mcugen.numerics.digits import MAX_SHORT_FACTOR_BITS, fits_float32, has_digits, is_float32
 
 NUMBERS = [0.0, 1.0, -1.0, 0.1, 1 / 3, 4095.0, 4097.0, -8190.0, 2.0**60, 2.0**-90, 3 * 2.0**-40, 1 + 2.0**-23]
 
@@ -21,13 +21,15 @@ def digits_of(number: float) -> int:
     return numerator.bit_length()
 
 
-@pytest.mark.parametrize("digits", [1, 2, FEW_DIGITS, 13, 24])
+@pytest.mark.parametrize("digits", [1, 2, MAX_SHORT_FACTOR_BITS, 13, 24])
 def test_numbers_of_few_digits(digits: int):
     assert has_digits(np.asarray(NUMBERS), digits).tolist() == [digits_of(n) <= digits for n in NUMBERS]
 
 
 def test_products_of_few_digits_are_exact_in_float32():
-    assert FEW_DIGITS == 12 and has_digits(np.asarray([2.0**12 - 1, 2.0**12 + 1]), FEW_DIGITS).tolist() == [True, False]
+    assert MAX_SHORT_FACTOR_BITS == 12 and has_digits(
+        np.asarray([2.0**12 - 1, 2.0**12 + 1]), MAX_SHORT_FACTOR_BITS
+    ).tolist() == [True, False]
     assert Fraction(float(np.float32(4095) * np.float32(4095))) == 4095 * 4095
 
 

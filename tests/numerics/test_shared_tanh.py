@@ -13,9 +13,9 @@ from mcugen.expressions.nodes import Argument, Expression, Table
 from mcugen.expressions.values import evaluate
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.kernels.portable.elementwise import Scalars
-from mcugen.numerics.curves import CODES, TANH_TABLE, SharedTanh
+from mcugen.numerics.curves import CURVE_INPUTS, TANH_TABLE, SharedTanh
 
-ALL = CODES[:-1].astype(np.int16)
+ALL = CURVE_INPUTS[:-1].astype(np.int16)
 UNITS = QuantParams((2.0**-15,), 0)
 OUTPUTS = {
     "units": (DType.INT16, UNITS),
@@ -132,5 +132,5 @@ def test_a_gate_comes_as_near_to_one_as_codes_do():
 def test_other_functions_and_scales_have_tables_of_their_own(function: str, x: QuantParams, y: QuantParams):
     out = TensorType((4,), DType.INT16, y)
     shared = SharedTanh.of(function, x, out)
-    wanted = np.tanh(CODES * x.scale[0]) / y.scale[0]
+    wanted = np.tanh(CURVE_INPUTS * x.scale[0]) / y.scale[0]
     assert shared is None or not shared.is_near(wanted, DType.INT16)

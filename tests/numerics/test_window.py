@@ -10,7 +10,7 @@ import pytest
 
 from mcugen.hir.operator import RowWindow
 from mcugen.numerics.threads import one_thread
-from mcugen.numerics.window import Window, both, pad
+from mcugen.numerics.window import Window, height_and_width, pad
 
 WINDOWS = [
     (Window((1, 1), (0, 0), (0, 0), (1, 1)), (3, 2)),
@@ -85,7 +85,7 @@ def test_other_forms_of_a_window():
     assert line.upright() == Window((2, 1), (1, 0), (5, 0), (7, 1)) and line.sides == (0, 0)
     assert window.upright() == Window((3, 2), (4, 1), (6, 5), (8, 7))
     assert str(window) == "(stride 2x3 pad 1x4x5x6 dilation 7x8)"
-    assert (both([3], 1), both([3, 4], 1)) == ((1, 3), (3, 4))
+    assert (height_and_width([3], 1), height_and_width([3, 4], 1)) == ((1, 3), (3, 4))
 
 
 @pytest.mark.parametrize("widths", [((0, 0), (0, 0)), ((1, 0), (0, 0)), ((0, 2), (3, 1)), ((0, 0), (0, 1))])

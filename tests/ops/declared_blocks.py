@@ -17,18 +17,18 @@ from shared_models import roomy
 from test_streamed import NETS, groups
 
 from mcugen.hir.graph import Graph, Node
-from mcugen.hir.traits import divisions
+from mcugen.hir.traits import partitions
 from mcugen.kernels.common.library import lower_without_choice
 from mcugen.kernels.families import library_kernels_of
 from mcugen.lir.kernel import SHORT_LOOPS, Kernel
 from mcugen.lir.program import Control, Program
 from mcugen.lir.spec import own_kernels
 from mcugen.lir.trial import trial
-from mcugen.ops.fork import Forked, forked
+from mcugen.ops.fork import Forked, fork_layer
 from mcugen.ops.row_groups import group_of
 from mcugen.ops.stream import Streamed
 from mcugen.reporting.kernels import declared_kernels
-from mcugen.search.line_buffer_groups import Stretch, with_groups
+from mcugen.search.line_buffer_groups import GraphSegment, with_groups
 
 BOARDS = ("nrf52840", "rp2040", "stm32f103", "corstone300", "esp32c3")
 """One for each family of kernels."""
@@ -96,15 +96,15 @@ def blocks_of_all_boards(seed: int, layers: int, most: int) -> list[Block]:
 
 
 def streamed_blocks(random: np.random.Generator, count: int) -> list[Block]:
-    """Return layers by rows: of each network `count` stretches of layers, with what their blocks declare."""
+    """Return layers by rows: of each network `count` segments of layers, with what their blocks declare."""
     found = list[Block]()
     for name, image in NETS.items():
         graph = optimized(image().finished().model())
         spans = groups(graph)
         for number in random.permutation(len(spans))[:count]:
             first, end = spans[number]
-            stretch = Stretch(first, end, group_of(graph.nodes[first:end], graph.outputs), 0, 0.0)
-            for node in with_groups(graph, [stretch]).nodes:
+            segment = GraphSegment(first, end, group_of(graph.nodes[first:end], graph.outputs), 0, 0.0)
+            for node in with_groups(graph, [segment]).nodes:
                 if isinstance(node.op, Streamed):
                     program = lower_without_choice(node, roomy(BOARDS[0]).features).program
                     found += [b for b in blocks_of(program, name) if b.head.control is Control.STREAM and b.claims()]
@@ -112,7 +112,7 @@ def streamed_blocks(random: np.random.Generator, count: int) -> list[Block]:
 
 
 def forked_blocks(seed: int, layers: int, random: np.random.Generator) -> list[Block]:
-    """Return layers in portions for two cores, divided at random, with what their blocks declare."""
+    """Return layers in shards for two cores, divided at random, with what their blocks declare."""
     found, features = list[Block](), roomy(BOARDS[0]).features
     for graph in graphs(seed, layers):
         for number, node in enumerate(graph.nodes):
@@ -129,13 +129,13 @@ def forked_blocks(seed: int, layers: int, random: np.random.Generator) -> list[B
 
 
 def _divided(node: Node, random: np.random.Generator) -> Forked | None:
-    """Return a layer in two portions; of some, the second is made aside."""
-    ways = list(divisions(node.op, node.sig, node.inputs))
+    """Return a layer in two shards; of some, the second is made aside."""
+    ways = list(partitions(node.op, node.sig, node.inputs))
     for _ in range(4 if ways else 0):
-        division = ways[int(random.integers(len(ways)))]
-        if division.length > 1:
-            cut, is_aside = int(random.integers(1, division.length)), not random.integers(4)
-            form = forked(node, division, [((0, cut, False), (cut, division.length, is_aside))])
+        partition = ways[int(random.integers(len(ways)))]
+        if partition.length > 1:
+            cut, is_aside = int(random.integers(1, partition.length)), not random.integers(4)
+            form = fork_layer(node, partition, [((0, cut, False), (cut, partition.length, is_aside))])
             if form is not None:
                 return form
     return None

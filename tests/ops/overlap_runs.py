@@ -295,7 +295,7 @@ def random_elements(dtype: DType, count: int, random: np.random.Generator) -> Ar
 
 
 def blocks_of(program: Program, source: str) -> Iterator[Block]:
-    """What declares something in a program: instructions, and layers by rows or in portions as a whole."""
+    """What declares something in a program: instructions, and layers by rows or in shards as a whole."""
     for instr in program.instrs:
         if not instr.overlaps and not instr.inplace:
             continue
@@ -310,7 +310,7 @@ def blocks_of(program: Program, source: str) -> Iterator[Block]:
 
 
 def _orders(program: Program, fork: Instr) -> Iterator[tuple[Instr, ...]]:
-    """The instructions of a layer in portions, as two cores may compute them: one side first, or the other."""
+    """The instructions of a layer in shards, as two cores may compute them: one side first, or the other."""
     layer = [i for i in program.instrs if i.group == fork.group]
     spans = [(a, m, e) for a, m, e in program.forks() if program.instrs[a] in layer]
     first, last = program.instrs.index(layer[0]), program.instrs.index(layer[-1])

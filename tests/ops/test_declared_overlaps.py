@@ -2,7 +2,7 @@
 """Outputs may lie over inputs just as kernels declare: random layers of every kernel, run at the declared distances.
 
 Nobody lists kernels here. The random layers are tried with each declared kernel that fits them; whatever an instruction
-declares (overlaps, claims to work in place, blocks of rows or of portions) is run with output and input as near as that
+declares (overlaps, claims to work in place, blocks of rows or of shards) is run with output and input as near as that
 permits, and farther apart, and compared with separate buffers: by plain C on this computer under the sanitizers, and by
 the kernel itself under QEMU.
 """

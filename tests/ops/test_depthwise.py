@@ -18,7 +18,7 @@ from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
-from mcugen.hir.traits import divisions
+from mcugen.hir.traits import partitions
 from mcugen.search import core_partition
 from mcugen.simulation import Setup, simulate
 
@@ -128,7 +128,7 @@ def compiled(layers: list[Layer], kernel: str, board: str, two_cores: bool = Fal
 def test_some_channels_of_pixels(kernel: str, board: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Portions for two cores, which skip the other's channels: odd numbers of fours, padding on some sides."""
     monkeypatch.setattr(
-        core_partition, "divisions", lambda *of: [d for d in divisions(*of) if d.portion(0, 1).makes.pitch]
+        core_partition, "partitions", lambda *of: [d for d in partitions(*of) if d.shard(0, 1).writes.pitch]
     )
     window = (5, 3) if "taps" in kernel or "planes" in kernel else (3, 3)
     layers = [

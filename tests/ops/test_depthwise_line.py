@@ -12,7 +12,7 @@ from test_depthwise import VALUES, Layer, check, compiled
 
 from mcugen import CompileOptions, compile_model
 from mcugen.core.errors import UsageError
-from mcugen.hir.traits import divisions
+from mcugen.hir.traits import partitions
 from mcugen.search import core_partition
 
 KERNEL = "depthwise_s8_line"
@@ -44,7 +44,7 @@ def test_on_every_cpu(board: str):
 def test_some_channels_of_pixels(on_board: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Portions for two cores, which skip the other's channels."""
     monkeypatch.setattr(
-        core_partition, "divisions", lambda *of: [d for d in divisions(*of) if d.portion(0, 1).makes.pitch]
+        core_partition, "partitions", lambda *of: [d for d in partitions(*of) if d.shard(0, 1).writes.pitch]
     )
     layers = [Layer(1, 15, 20, (1, 3)), Layer(1, 31, 8, (1, 3), dilations=(1, 2), pads=(0, 2, 0, 2))]
     check([replace(one, pads=(0, 2, 0, 2)) for one in layers], KERNEL, "rp2040", on_board, two_cores=True)

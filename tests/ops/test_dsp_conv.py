@@ -417,8 +417,8 @@ def test_every_element_has_one_place(count: int, length: int, gathered: bool):
 
 def test_leftovers_are_gathered_where_that_saves_groups():
     shape = ConvShape(1, 8, 8, 3, 8, 8, 16, 3, 3, 1, 1, 1, 1, 1, 1, 1)
-    assert runs_of(shape, few=True).groups == 7
-    assert runs_of(shape, few=False).groups == 9
+    assert runs_of(shape, is_unrolled=True).groups == 7
+    assert runs_of(shape, is_unrolled=False).groups == 9
 
 
 def test_x_is_read_where_it_lies_unless_padded():

@@ -20,7 +20,7 @@ from mcugen.expressions.values import evaluate
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import DType
 from mcugen.kernels.portable.elementwise import Scalars
-from mcugen.numerics.curves import CODES, TANH_TABLE, Line, interpolation
+from mcugen.numerics.curves import CURVE_INPUTS, TANH_TABLE, Line, interpolation
 from mcugen.numerics.softmax import fixed_log2
 from mcugen.ops.pointwise import UNARY_FUNCTIONS
 
@@ -221,13 +221,13 @@ def test_a_chain_of_functions_is_one_table(y: type):
 
 def test_kinks_lie_between_segments_or_are_cut_by_the_clamp():
     """A function that is straight but for its ends, and one that bends at code 0, are exact."""
-    reals = CODES * (4.0 / 32767)
+    reals = CURVE_INPUTS * (4.0 / 32767)
     for wanted in (np.where(reals < 0, 0.01 * reals, reals), np.clip(np.sinh(reals), -3.0, 3.0)):
         found = interpolation(wanted / 4.0 * 32767, DType.INT16)
         assert found is not None
         segments, table = found
         expression = segments.expression(CODE, Table("t", DType.of(table)), Scalars())
-        difference = evaluate(expression, {"q": CODES[:-1], "t": table}) - np.rint(wanted / 4.0 * 32767)[:-1]
+        difference = evaluate(expression, {"q": CURVE_INPUTS[:-1], "t": table}) - np.rint(wanted / 4.0 * 32767)[:-1]
         assert np.abs(difference).max() <= 1
 
 
@@ -235,11 +235,11 @@ def test_kinks_lie_between_segments_or_are_cut_by_the_clamp():
 @pytest.mark.parametrize("reach", [1.5, 2.0, 4.0, 8.0])
 def test_curves_are_not_clamped_where_that_changes_nothing(reach: float, dtype: DType):
     """Saturating ones are, with the same codes as with a clamp that is always there."""
-    real = 1 / (1 + np.exp(-CODES * (reach / 32768)))
+    real = 1 / (1 + np.exp(-CURVE_INPUTS * (reach / 32768)))
     found = interpolation(real * (dtype.limits[1] + 1), dtype)
     assert found is not None
     segments, table = found
-    values = {"q": CODES[:-1], "t": table}
+    values = {"q": CURVE_INPUTS[:-1], "t": table}
     codes, always = (
         evaluate(each.expression(CODE, Table("t", DType.of(table)), Scalars()), values)
         for each in (segments, replace(segments, within=False))
@@ -251,9 +251,9 @@ def test_curves_are_not_clamped_where_that_changes_nothing(reach: float, dtype: 
 @pytest.mark.parametrize("slope", [1e-6, 0.3, -0.49999, 0.5, 1.0, -77.7, 1e5])
 @pytest.mark.parametrize("constant", [-40000.3, 0.2, 123.4])
 def test_lines(slope: float, constant: float):
-    exact = slope * CODES[:-1] + constant
+    exact = slope * CURVE_INPUTS[:-1] + constant
     line = Line.of(slope, constant, -32768, 32767)
-    found = evaluate(line.expression(CODE, Scalars()), {"q": CODES[:-1]})
+    found = evaluate(line.expression(CODE, Scalars()), {"q": CURVE_INPUTS[:-1]})
     assert np.abs(found - np.clip(exact, -32768, 32767)).max() < 0.5001
 
 
@@ -270,7 +270,7 @@ def test_all_codes_of_the_shared_table_in_c():
     """The generated C gives numpy's bits for each argument; one table serves all functions and scales."""
     layers = squashed(256, 256)
     model = layers.net.model()
-    feeds = {f"x{i}_0": CODES[:-1].astype(np.int16).reshape(256, 256) for i in range(len(layers.codes))}
+    feeds = {f"x{i}_0": CURVE_INPUTS[:-1].astype(np.int16).reshape(256, 256) for i in range(len(layers.codes))}
     compiled = compile_model(model)
     of_int16 = [v for n in compiled.graph.nodes for i, v in enumerate(n.inputs) if i in getattr(n.op, "tables", ())]
     assert of_int16 and all(v is not None and v.data is TANH_TABLE for v in of_int16)

@@ -17,7 +17,7 @@ from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import Array
-from mcugen.kernels.portable.packed import GroupRequantizer, Packed
+from mcugen.kernels.portable.packed import GroupRequantizer, PackedWeights
 
 SMALL = CompileOptions(optimize="flash")
 
@@ -255,7 +255,7 @@ def test_packing_gives_the_numbers_back():
     random = np.random.default_rng(3)
     for low, high, bits, whole in ((-1, 1, 2, 1), (-2, 2, 2, 1), (-8, 8, 4, 1), (0, 15, 4, 1), (-128, 128, 8, 1)):
         codes = random.integers(low, high, (5, 21))
-        packed = Packed.of(codes, 8)
+        packed = PackedWeights.of(codes, 8)
         assert packed is not None
         assert (packed.bits, packed.zeros.size) == (bits, whole)
         bytes_ = packed.data.reshape(5, -1)
@@ -267,10 +267,10 @@ def test_packing_gives_the_numbers_back():
             row.append(fields.reshape(5, -1)[:, :size])
         assert (np.concatenate(row, 1).astype(int) - packed.zeros == codes).all()
     shifted = random.integers(0, 16, (4, 16)) - np.array([[0], [7], [15], [3]])
-    apart = Packed.of(shifted, 16)
+    apart = PackedWeights.of(shifted, 16)
     assert apart is not None
     assert (apart.bits, apart.zeros.size) == (4, 4)
-    assert Packed.of(np.array([[-200, 200]]), 2) is None
+    assert PackedWeights.of(np.array([[-200, 200]]), 2) is None
 
 
 def test_totals_are_rounded_once():

@@ -41,7 +41,7 @@ def test_several_samples_give_what_each_gives(op: str, layout: int, fed: tuple[s
     for arrays, results in zip(samples, evaluate_samples(node, samples), strict=True):
         for found, wanted in zip(results, evaluate_node(node, arrays), strict=True):
             np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-7)
-    for arrays, (_, internals) in zip(samples, node.op.abreast(node.sig, samples), strict=True):
+    for arrays, (_, internals) in zip(samples, node.op.evaluate_batch(node.sig, samples), strict=True):
         wanted = node.op.internals(node.sig, *arrays)
         assert set(internals) == set(wanted)
         for role, array in internals.items():
@@ -61,5 +61,5 @@ def test_as_many_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch):
         return step(self, d, x, *others)
 
     monkeypatch.setattr(recurrent.Gru, "step", told)
-    assert len(list(node.op.abreast(node.sig, samples))) == SAMPLES
+    assert len(list(node.op.evaluate_batch(node.sig, samples))) == SAMPLES
     assert rows == [4] * 16 + [2] * 8

@@ -29,7 +29,7 @@ from mcugen.ops.row_groups import group_of
 from mcugen.ops.stream import Streamed
 from mcugen.search import goal_program, line_buffering
 from mcugen.search.goal_program import GraphVariant
-from mcugen.search.line_buffering import Streaming, Stretch, in_order_of_rows, with_groups
+from mcugen.search.line_buffering import GraphSegment, Streaming, in_order_of_rows, with_groups
 from mcugen.search.problem import SearchProblem
 
 STEP = 0.05
@@ -208,12 +208,12 @@ def check_groups(net: Net) -> int:
     expected = interpret(graph, feeds)
     spans = groups(graph)
     for span in spans:
-        assert_close(interpret(with_groups(graph, [_stretch(graph, span)]), feeds), expected)
+        assert_close(interpret(with_groups(graph, [_segment(graph, span)]), feeds), expected)
     return max((end - first for first, end in spans), default=0)
 
 
-def _stretch(graph: Graph, span: tuple[int, int]) -> Stretch:
-    return Stretch(*span, _group(graph, span), 0, 0.0)
+def _segment(graph: Graph, span: tuple[int, int]) -> GraphSegment:
+    return GraphSegment(*span, _group(graph, span), 0, 0.0)
 
 
 NETS = {
@@ -311,10 +311,10 @@ def test_random_networks(net: Net) -> None:
 
 
 def in_groups(net: Net, board: str, spans: Sequence[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> CompiledModel:
-    """The model with chosen stretches as groups."""
+    """The model with chosen segments as groups."""
 
     def variants(problem: SearchProblem, *_: object) -> list[GraphVariant]:
-        return [GraphVariant(with_groups(problem.graph, [_stretch(problem.graph, s) for s in spans]))]
+        return [GraphVariant(with_groups(problem.graph, [_segment(problem.graph, s) for s in spans]))]
 
     monkeypatch.setattr(goal_program, "graph_variants", variants)
     return compile_model(net.model(), board, ROWS)
@@ -497,7 +497,7 @@ def _streaming(name: str) -> Streaming:
     return Streaming(graph, board.features, cost_table(board.cpu))
 
 
-def _groups(plans: Iterable[Sequence[Stretch]]) -> list[list[tuple[int, int]]]:
+def _groups(plans: Iterable[Sequence[GraphSegment]]) -> list[list[tuple[int, int]]]:
     return [[(s.first, s.end) for s in plan] for plan in plans]
 
 
@@ -583,7 +583,7 @@ def test_two_rows_at_once_in_c(board: str, kernel: str, monkeypatch: pytest.Monk
         end = next(i for i, node in enumerate(graph.nodes) if node.op.mnemonic == "max_pool") + 1
         op = group_of(graph.nodes[1:end], graph.outputs, pairs=names)
         assert op is not None and {layer.rows for layer in op.layers} == {1, 2}  # behind the transposition
-        return [GraphVariant(with_groups(graph, [Stretch(1, end, op, 0, 0.0)]))]
+        return [GraphVariant(with_groups(graph, [GraphSegment(1, end, op, 0, 0.0)]))]
 
     monkeypatch.setattr(goal_program, "graph_variants", in_pairs)
     compiled = compile_model(net.model(), board, replace(ROWS, kernels=(kernel,)))

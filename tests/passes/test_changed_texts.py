@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from test_before_and_after import FILES, FOLDER, PASSES, graphs_of, samples
 
-from mcugen.hir.graph import Graph, Node, Value, retyped
+from mcugen.hir.graph import Graph, Node, Value, change_type
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.operator import Operator
 from mcugen.hir.parser import parse_graph
@@ -70,7 +70,7 @@ def _read_again(graph: Graph, node: Node, number: int) -> None:
 
 def _requantized(graph: Graph, at: int, number: int, by: dict[str, object]) -> None:
     value = graph.nodes[at].outputs[number]
-    retyped(value, quant=replace(value.type.q, **by))
+    change_type(value, quant=replace(value.type.q, **by))
 
 
 def _given(graph: Graph, node: Node, number: int) -> None:

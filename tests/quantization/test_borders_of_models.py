@@ -15,7 +15,7 @@ from mcugen.core.options import CompileOptions
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import DType, QuantParams
 from mcugen.quantization.float_model import build_float_model
-from mcugen.quantization.plan import Codes, Plan, Stored
+from mcugen.quantization.plan import Plan, QuantizedWeights, Stored
 from mcugen.quantization.qdq import write_qdq
 from mcugen.quantization.quantize import float_model, quantizer
 from mcugen.quantization.scheme import Scheme
@@ -83,7 +83,7 @@ def test_biases_fit_32_bits(bias: float, times: int) -> None:
     (node,) = model.graph.nodes
     weights, axis = layer_weights(node)
     values = np.asarray([bias, -0.25], np.float32)
-    codes = Codes(np.ones(weights.shape, np.int8), np.full(2, 2.0**-10), axis, values)
+    codes = QuantizedWeights(np.ones(weights.shape, np.int8), np.full(2, 2.0**-10), axis, values)
     stored = Stored(DType.INT8, QuantParams((2.0**-20,), 0))
     plan = Plan(activations={"x": stored}, layers={"y": codes}, precision={"y": DType.INT8})
     tensors = {t.name: onnx.numpy_helper.to_array(t) for t in write_qdq(model, plan).graph.initializer}

@@ -17,7 +17,7 @@ from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType
 from mcugen.quantization import few_bits, flash
 from mcugen.quantization.float_model import FloatModel, build_float_model
-from mcugen.quantization.plan import Codes, Plan
+from mcugen.quantization.plan import Plan, QuantizedWeights
 from mcugen.quantization.scheme import Scheme
 from mcugen.quantization.weights import plain_codes, real_weights
 
@@ -41,7 +41,7 @@ A, B, C = (NODES[name] for name in "abc")
 INT8 = dict.fromkeys(NODES, DType.INT8)
 
 
-def codes(node: Node, dtype: DType = DType.INT8) -> Codes:
+def codes(node: Node, dtype: DType = DType.INT8) -> QuantizedWeights:
     return plain_codes(node, Scheme(), dtype)
 
 

@@ -13,7 +13,7 @@ from mcugen.frontend.onnx.load import load
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import DType, QuantParams
 from mcugen.quantization.float_model import build_float_model
-from mcugen.quantization.plan import Codes, Plan, Stored
+from mcugen.quantization.plan import Plan, QuantizedWeights, Stored
 from mcugen.quantization.scheme import Scheme
 from mcugen.quantization.weights import (
     add_zero_biases,
@@ -82,20 +82,20 @@ def test_readers_get_tensors_in_their_own_type():
 def test_steps_of_codes():
     weights = np.arange(30, dtype=np.int8).reshape(2, 3, 5)
     scales = np.asarray([1.0, 2.0, 4.0])
-    codes = Codes(weights, scales, 1, None)
+    codes = QuantizedWeights(weights, scales, 1, None)
     assert codes.steps.shape == (1, 3, 1) and codes.quant == QuantParams((1.0, 2.0, 4.0), 0, 1)
     assert (real_weights(codes) == weights * scales[None, :, None]).all()
-    assert Codes(weights, np.asarray([0.5, 1.0]), 0, None).quant == QuantParams((0.5, 1.0), 0, 0)
-    whole = Codes(weights, np.asarray([0.5]), 1, None)
+    assert QuantizedWeights(weights, np.asarray([0.5, 1.0]), 0, None).quant == QuantParams((0.5, 1.0), 0, 0)
+    whole = QuantizedWeights(weights, np.asarray([0.5]), 1, None)
     assert whole.quant == QuantParams((0.5,), 0, None) and (real_weights(whole) == weights / 2).all()
-    grouped = Codes(weights[0], np.asarray([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), 0, None, DType.INT4, 3)
+    grouped = QuantizedWeights(weights[0], np.asarray([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), 0, None, DType.INT4, 3)
     assert grouped.steps.tolist() == [[1, 1, 1, 2, 2], [3, 3, 3, 4, 4], [5, 5, 5, 6, 6]]
     assert (real_weights(grouped) == weights[0] * grouped.steps).all()
 
 
 @pytest.mark.parametrize(("dtype", "limits"), [(DType.INT8, [-127, 127]), (DType.INT4, [-8, 7]), (DType.INT2, [-2, 1])])
 def test_codes_saturate(dtype: DType, limits: list[int]):
-    codes = Codes(np.zeros(2, np.int8), np.ones(1), 0, None, dtype)
+    codes = QuantizedWeights(np.zeros(2, np.int8), np.ones(1), 0, None, dtype)
     assert nearest_codes(codes, np.asarray([-1000.0, 1000.0])).weights.tolist() == limits
 
 
@@ -106,11 +106,11 @@ def test_codes_in_flash_lack_outputs_and_inputs_of_nought(axis: int, shape: tupl
     weights[2], weights[:, 1] = 0, 0
     weights.flat[0] = 0
     kept = np.delete(np.delete(weights, 2, 0), 1, 1)
-    found = stored_weights(Codes(np.moveaxis(weights, 0, axis), np.ones(1), axis, None))
+    found = stored_weights(QuantizedWeights(np.moveaxis(weights, 0, axis), np.ones(1), axis, None))
     assert found.reshape(kept.shape).tolist() == kept.tolist()
     vector = np.asarray([0, 3, 0, -2], np.int8)
-    assert stored_weights(Codes(vector, np.ones(1), 0, None)).reshape(-1).tolist() == [3, -2]
-    assert stored_bits(Codes(vector * 0, np.ones(1), 0, None)) == 0
+    assert stored_weights(QuantizedWeights(vector, np.ones(1), 0, None)).reshape(-1).tolist() == [3, -2]
+    assert stored_bits(QuantizedWeights(vector * 0, np.ones(1), 0, None)) == 0
 
 
 def test_weights_that_live():
@@ -187,7 +187,7 @@ def test_scales_are_as_small_as_a_code_of_so_many_bits_allows(name: str, bits: f
     np.testing.assert_allclose(coarse.scales, np.maximum(plain.scales, times * size), rtol=1e-6)
     finer = np.maximum(plain.scales, 0.97 * times * size)
     codes = np.rint(rows / finer[:, None]).astype(np.int8)
-    assert stored_bits(Codes(codes, finer, 0, None)) > bits
+    assert stored_bits(QuantizedWeights(codes, finer, 0, None)) > bits
 
 
 def test_weights_of_nought_take_no_code():

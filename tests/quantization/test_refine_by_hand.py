@@ -14,7 +14,7 @@ from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.quantization import refine as refining
 from mcugen.quantization.float_model import FloatModel, build_float_model
-from mcugen.quantization.plan import Codes, Plan, Stored
+from mcugen.quantization.plan import Plan, QuantizedWeights, Stored
 from mcugen.quantization.profile import Profile, TensorProfile
 from mcugen.quantization.refine import refine
 from mcugen.quantization.scheme import Scheme
@@ -70,7 +70,7 @@ def rounded(x: Array, quant: QuantParams, dtype: DType) -> Array:
     return (np.clip(q, low, high) - quant.zero_point) * scale
 
 
-def decoded(codes: Codes, name: str) -> Array:
+def decoded(codes: QuantizedWeights, name: str) -> Array:
     real = codes.weights.astype(np.float64) * np.asarray(codes.steps, np.float64)
     return real if real.shape == WIDTHS[name] else real.T
 

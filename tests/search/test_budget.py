@@ -23,7 +23,7 @@ from mcugen.lir.program import STAGE_WEIGHTS, Program
 from mcugen.reporting.figures import Report, require_fit
 from mcugen.search import candidates as candidate_module
 from mcugen.search.budget import STACK_RESERVE_BYTES, cheapest
-from mcugen.search.candidates import AS_ASKED
+from mcugen.search.candidates import REQUESTED_CANDIDATE_NAME
 from mcugen.search.line_buffering import Streamings
 from mcugen.search.metrics import Metrics, Use
 from mcugen.search.objective import Budget
@@ -69,7 +69,7 @@ def test_without_a_budget_nothing_is_said_of_one(model: onnx.ModelProto) -> None
 def test_a_budget_that_holds_changes_no_code(model: onnx.ModelProto) -> None:
     free = compiled(model)
     found = compiled(model, max_ram=ram(free), max_flash=1 << 20)
-    assert found.report.budget.step == AS_ASKED
+    assert found.report.budget.step == REQUESTED_CANDIDATE_NAME
     assert str(found.report.budget) == f"--max-ram {ram(free):,} and --max-flash 1,048,576: as asked"
     banner = [(a, b) for a, b in zip(code_of(free), code_of(found), strict=True) if a != b]
     assert all("at most" in b for _, b in banner)
@@ -179,7 +179,10 @@ def test_sizes_known_at_run_time_are_as_large_as_can_be() -> None:
     net.output(net.op("Relu", net.input("x", "T", 64)))
     options = {"dims": {"T": (1, 8)}}
     need = ram(compile_model(net.model(), BOARD, CompileOptions(**options)))
-    assert compile_model(net.model(), BOARD, CompileOptions(**options, max_ram=need)).report.budget.step == AS_ASKED
+    assert (
+        compile_model(net.model(), BOARD, CompileOptions(**options, max_ram=need)).report.budget.step
+        == REQUESTED_CANDIDATE_NAME
+    )
     with pytest.raises(DoesNotFitError, match=f"the least is {need:,} bytes of RAM"):
         compile_model(net.model(), BOARD, CompileOptions(**options, max_ram=need - 1))
 

@@ -19,7 +19,7 @@ from mcugen.driver import program as searched
 from mcugen.driver.compiled import CompiledModel
 from mcugen.lir.program import DECODE_WEIGHTS, Program
 from mcugen.search.budget import cheapest, code_of, most_code, use_of
-from mcugen.search.candidates import AS_ASKED
+from mcugen.search.candidates import REQUESTED_CANDIDATE_NAME
 from mcugen.search.metrics import Metrics, Use
 from mcugen.search.objective import Budget
 from mcugen.search.plan import BuiltProgram, ProgramCandidate
@@ -65,7 +65,7 @@ def test_what_fits_as_built_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> N
     options = CompileOptions(optimize="flash", max_flash=need + 200)
     found = compile_model(DS_CNN, BOARD, options)
     assert found.report.budget is not None
-    assert found.report.budget.step == AS_ASKED
+    assert found.report.budget.step == REQUESTED_CANDIDATE_NAME
     assert found.program.weights_size + built(found) <= need + 200
     assert found.report.budget.flash_estimate <= need + 200
     monkeypatch.setattr(searched, "measure_code_bytes", lambda *_, **__: None)

@@ -16,7 +16,7 @@ from mcugen.core.board import Board, load_board
 from mcugen.driver.compiled import CompiledModel
 from mcugen.hir.interpreter import interpret
 from mcugen.lir.program import Program
-from mcugen.memory.constant_stalls import waits_for_constants
+from mcugen.memory.constant_stalls import constant_stall_cycles
 from mcugen.search import refinements
 
 RT1060 = load_board("rt1060")
@@ -78,7 +78,7 @@ def whole(model: onnx.ModelProto, board: Board | str, monkeypatch: pytest.Monkey
 
 
 def waits(compiled: CompiledModel) -> float:
-    return waits_for_constants(compiled.program, RT1060, RT1060.memory("flash"))
+    return constant_stall_cycles(compiled.program, RT1060, RT1060.memory("flash"))
 
 
 MODELS = {"convolution": convolution(), "rows": rows(), "floats": float_convolution()}

@@ -34,7 +34,7 @@ from mcugen.lir.program import (
     Control,
     Program,
 )
-from mcugen.memory.constant_stalls import waits_for_constants
+from mcugen.memory.constant_stalls import constant_stall_cycles
 from mcugen.memory.place import copied_bytes
 from mcugen.memory.plan import plan_memory
 from mcugen.memory.verify_plan import verify_plan
@@ -370,7 +370,7 @@ def test_waits_for_a_serial_flash_are_a_part_of_the_trade(nbytes: int):
         """Cycles of waiting and of computing, bytes of RAM."""
         made = compile_model(model, board, CompileOptions(optimize=goal))
         copied = sum(b.nbytes for b in made.draft.placement.copies)
-        waits = 0.0 if copied else waits_for_constants(made.program, board, board.memory("flash"))
+        waits = 0.0 if copied else constant_stall_cycles(made.program, board, board.memory("flash"))
         return waits, made.program.instructions_estimate or 0.0, made.program.arena_size + copied
 
     (waits, work, ram), (fast_waits, fast_work, most) = found("balanced"), found("speed")

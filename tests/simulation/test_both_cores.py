@@ -89,7 +89,7 @@ def test_unlike_cores_run_the_same_code(name: str) -> None:
     model = compiled(name, 2)
     first, other = (sum(layer.macs for layer in model.report.layers if layer.core == core) for core in (0, 1))
     assert 0 < 2 * other < first
-    seen = model.board.seen_by_helper(model.board.memory(model.board.arena_memory))
+    seen = model.board.seen_by_second_core(model.board.memory(model.board.arena_memory))
     assert seen is not None and seen.cpu == model.board.cores[1].cpu
     sample = sample_of(model)
     ours, theirs = (simulate(model.bundle, board, [sample], measure=False).outputs for board in (model.board, seen))

@@ -31,8 +31,8 @@ from mcugen.lir.kernel import Kernel
 from mcugen.lir.lower import lower
 from mcugen.lir.program import Program, Space, aligned
 from mcugen.lir.weights import with_read_weights
-from mcugen.memory.activation_stalls import waits_for_arena
-from mcugen.memory.constant_stalls import waits_for_constants
+from mcugen.memory.activation_stalls import arena_stall_cycles
+from mcugen.memory.constant_stalls import constant_stall_cycles
 from mcugen.memory.order import reorder
 from mcugen.memory.place import memory_of_arena, memory_of_weights
 from mcugen.memory.plan import plan_memory
@@ -320,21 +320,21 @@ def _with_waits(costs: CostTable, board: Board, options: CompileOptions) -> Cost
     price = options.copy_price
 
     def of_arena(program: Program) -> float:
-        return sum(waits_for_arena(program, board, fast).values())
+        return sum(arena_stall_cycles(program, board, fast).values())
 
     if options.optimize == GOALS[0] and board.cache(fast, "data") is not None:
-        return replace(costs, waits=of_arena)
+        return replace(costs, load_stalls=of_arena)
     if options.optimize != "speed":
         return costs
 
-    def waits(program: Program) -> float:
-        constants = waits_for_constants(program, board, slow, fast)
+    def load_stalls(program: Program) -> float:
+        constants = constant_stall_cycles(program, board, slow, fast)
         if price is not None:
             held = sum(aligned(b.nbytes) for b in program.buffers if b.space is Space.CONST)
-            constants = min(constants, price * held + waits_for_constants(program, board, fast))
+            constants = min(constants, price * held + constant_stall_cycles(program, board, fast))
         return constants + of_arena(program)
 
-    return replace(costs, core=board.core, waits=waits)
+    return replace(costs, core=board.core, load_stalls=load_stalls)
 
 
 def plan_program(program: Program, target_bytes: int = 0, max_bytes: float = math.inf) -> Program:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mcugen.cli.arguments import Telling
+from mcugen.cli.arguments import OutputOptions
 from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import (
     print_trace,
@@ -33,7 +33,7 @@ def compile_command(
     teaching: Teaching | None,
     dump_after: str,
     time_passes: bool,
-    telling: Telling,
+    output_options: OutputOptions,
 ) -> None:
     """Compile a model to a folder of C source files."""
     from mcugen.api.compilation import Compilation
@@ -45,13 +45,13 @@ def compile_command(
         raise UsageError("--lesson says what --train auto is to choose", "no --train auto", remedy)
     trace = CompilationTrace(dump_after)
     net = Compilation(model, board, options, quantizing, judging, trace=trace, teaching=teaching)
-    with watched(net, telling.quiet):
+    with watched(net, output_options.quiet):
         folder = net.write(output)
     compiled = net.compiled
     print_trace(trace, time_passes)
-    write_json(telling.json_, compiled.report)
+    write_json(output_options.json_, compiled.report)
     tell_warnings(compiled.report.warnings)
-    if telling.quiet:
+    if output_options.quiet:
         return
     tell_notes(compiled.report.notes)
     ram, flash = compiled.report.ram, compiled.report.flash

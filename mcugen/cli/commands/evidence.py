@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mcugen.cli.arguments import Telling
+from mcugen.cli.arguments import OutputOptions
 from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import tell, tell_notes, tell_warnings, watched, write_json
 from mcugen.core.options import CompileOptions
@@ -21,7 +21,7 @@ def evidence(
     options: CompileOptions,
     quantizing: Quantizing,
     judging: Judging,
-    telling: Telling,
+    output_options: OutputOptions,
 ) -> None:
     """Write the evidence for a safety assessment: materials, traceability, coverage, bounds, deviations.
 
@@ -31,12 +31,12 @@ def evidence(
     from mcugen.deploy.evidence.folder import gather, write
 
     net = Compilation(model, board, options, quantizing, judging)
-    with watched(net, telling.quiet):
+    with watched(net, output_options.quiet):
         gathered = gather(net)
     write(gathered, output)
-    write_json(telling.json_, gathered.report)
+    write_json(output_options.json_, gathered.report)
     tell_warnings(gathered.report.warnings)
-    if telling.quiet:
+    if output_options.quiet:
         return
     tell_notes(gathered.report.notes)
     lines = [(f.covered_lines, f.lines) for f in gathered.coverage.files]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mcugen.cli.arguments import Arguments, Telling
+from mcugen.cli.arguments import Arguments, OutputOptions
 from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import progress_shown, stdout, tell_warnings, write_json
 from mcugen.cli.option_values import several_of
@@ -20,7 +20,7 @@ from mcugen.distributed.sharing import Workers
 from mcugen.driver.tasks import Judging, Quantizing
 
 if TYPE_CHECKING:
-    from mcugen.explore.prepare import Asked
+    from mcugen.explore.prepare import ExplorationSubject
 
 ALL = "all"
 """Value of `--boards` that stands for all known boards."""
@@ -43,7 +43,7 @@ def explore(
     cache: Path | None,
     all_: bool,
     html: Path | None,
-    telling: Telling,
+    output_options: OutputOptions,
 ) -> None:
     """Compare a model on many boards, in several precisions, for several goals, and show the best combinations.
 
@@ -70,13 +70,13 @@ def explore(
         sharing,
         store=user_store("explore") if cache is None else Store(cache),
     )
-    with progress_shown(telling.quiet) as exploration.progress:
+    with progress_shown(output_options.quiet) as exploration.progress:
         explored = exploration.run()
-    write_json(telling.json_, explored)
+    write_json(output_options.json_, explored)
     tell_warnings([text for one in explored.outcomes if one.report is not None for text in one.report.warnings])
     if html is not None:
         write_text(html, explored_page(explored))
-    if telling.json_ != "-":
+    if output_options.json_ != "-":
         print_explored(explored, stdout, explored.outcomes if all_ else explored.front)
     explored.require()
 
@@ -94,14 +94,14 @@ def _asked(
     quantizing: Arguments[Quantizing],
     judged: Judging,
     precisions: Sequence[str],
-) -> Asked:
+) -> ExplorationSubject:
     """Return the request that all combinations share; deadlines are checked on results instead."""
-    from mcugen.explore.prepare import Asked
+    from mcugen.explore.prepare import ExplorationSubject
 
     if MIXED not in precisions:  # Without a search for precisions, limits on accuracy are checked on results.
         judged = replace(judged, max_drop=None, min_sqnr=None)
     by_precision = {precision: _quantizing(quantizing, precision) for precision in precisions}
-    return Asked(model, replace(options, max_latency=None, max_cycles=None), by_precision, judged)
+    return ExplorationSubject(model, replace(options, max_latency=None, max_cycles=None), by_precision, judged)
 
 
 def _boards(text: str) -> Sequence[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mcugen.cli.arguments import Telling
+from mcugen.cli.arguments import OutputOptions
 from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import tell, tell_notes, tell_warnings, watched, write_json
 from mcugen.core.options import CompileOptions
@@ -26,18 +26,18 @@ def export(
     options: CompileOptions,
     quantizing: Quantizing,
     judging: Judging,
-    telling: Telling,
+    output_options: OutputOptions,
 ) -> None:
     """Write a package for an IDE or a build system (docs/export.md)."""
     from mcugen.api.compilation import Compilation
     from mcugen.export.task import Packaging
 
     net = Compilation(model, board, options, quantizing, judging)
-    with watched(net, telling.quiet):
+    with watched(net, output_options.quiet):
         exported = net.export(format_, output, Packaging(package_version, url, zip_, force))
-    write_json(telling.json_, exported)
+    write_json(output_options.json_, exported)
     tell_warnings(exported.report.warnings)
-    if telling.quiet:
+    if output_options.quiet:
         return
     tell_notes(exported.notes)
     folder, written = exported.installed.folder, exported.installed.written

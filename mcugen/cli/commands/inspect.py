@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from mcugen.cli.arguments import Ir, Telling
+from mcugen.cli.arguments import Ir, OutputOptions
 from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import stdout, tell_notes, tell_warnings, watched, write_json
 from mcugen.core.errors import UsageError, printable
@@ -34,7 +34,7 @@ def inspect(
     html: Path | None,
     passes: str,
     search: bool,
-    telling: Telling,
+    output_options: OutputOptions,
 ) -> None:
     """Print the graph, MACs, parameters and peak memory; or the memory map, or what passes or the search did."""
     from mcugen.api.compilation import Compilation
@@ -51,20 +51,20 @@ def inspect(
 
     selected = {"--ir": ir is not None, "--memory": memory, "--passes": bool(passes), "--search": search}
     shows_trace = bool(passes) or search
-    _check_outputs([name for name, is_selected in selected.items() if is_selected], telling)
+    _check_outputs([name for name, is_selected in selected.items() if is_selected], output_options)
     watched_passes = [name.strip() for name in passes.split(",")] if passes else ()
     trace = CompilationTrace(watched=watched_passes, search=SearchTrace() if search else None)
     net = Compilation(model, board, options, quantizing, judging, trace=trace)
     try:
-        with watched(net, telling.quiet):
+        with watched(net, output_options.quiet):
             compiled = net.compiled
     finally:  # If the model is refused, the traces may show why.
-        _show_trace(trace, bool(passes), telling.json_)
+        _show_trace(trace, bool(passes), output_options.json_)
     arena = memory_map(compiled.program, compiled.board.name, reasons_against_rows(compiled.graph))
     if not shows_trace:
-        write_json(telling.json_, arena if memory else compiled.report)
+        write_json(output_options.json_, arena if memory else compiled.report)
     tell_warnings(compiled.report.warnings)
-    if not telling.quiet:
+    if not output_options.quiet:
         tell_notes(compiled.report.notes)
     if svg is not None:
         write_text(svg, draw(arena))
@@ -73,15 +73,15 @@ def inspect(
         write_text(html, page)
     if ir is not None:
         typer.echo(print_graph(compiled.graph) if ir is Ir.HIR else print_program(compiled.program), nl=False)
-    elif telling.json_ != "-" and memory:
+    elif output_options.json_ != "-" and memory:
         print_memory(arena, stdout)
-    elif telling.json_ != "-" and not shows_trace:
+    elif output_options.json_ != "-" and not shows_trace:
         print_model(compiled.graph, compiled.program, compiled.report, stdout)
 
 
-def _check_outputs(selected: Sequence[str], telling: Telling) -> None:
+def _check_outputs(selected: Sequence[str], output_options: OutputOptions) -> None:
     """Raise UsageError if stdout would have to hold several results."""
-    if len(selected) > 1 or ("--ir" in selected and telling.json_ == "-"):
+    if len(selected) > 1 or ("--ir" in selected and output_options.json_ == "-"):
         conflict = " and ".join([*selected, "--json -"][:2])
         raise UsageError("stdout can hold one result", conflict, "ask for one after the other")
 

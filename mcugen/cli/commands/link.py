@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mcugen.cli.arguments import Arguments, Telling
+from mcugen.cli.arguments import Arguments, OutputOptions
 from mcugen.cli.command import takes_options
 from mcugen.cli.commands.console import stdout, tell, tell_notes, tell_warnings, watched, write_json
 from mcugen.core.errors import UsageError, shortened
@@ -33,7 +33,7 @@ def link(
     options: Arguments[CompileOptions],
     quantizing: Arguments[Quantizing],
     judging: Arguments[Judging],
-    telling: Telling,
+    output_options: OutputOptions,
 ) -> None:
     """Compile several models to one folder of C source files, with shared code and constants stored once."""
     from mcugen.deploy.linking import Linking
@@ -46,18 +46,18 @@ def link(
     linking = Linking(nets, name, [group.split(",") for group in exclusive])
     linking.check()
     for net in nets:
-        with watched(net, telling.quiet):
+        with watched(net, output_options.quiet):
             _ = net.compiled
     folder = linking.write(output)
     result = linking.report(build=build)
-    write_json(telling.json_, result)
+    write_json(output_options.json_, result)
     tell_warnings([text for net in nets for text in net.compiled.report.warnings])
-    if telling.quiet:
+    if output_options.quiet:
         return
     tell_notes(result.notes)
     bundle = linking.firmware.bundle
     tell(f"{folder}: {len(bundle.files) + len(bundle.blobs)} files of {len(nets)} models")
-    if telling.json_ != "-":
+    if output_options.json_ != "-":
         print_link(result, stdout)
 
 

@@ -44,11 +44,11 @@ def _print_fitting(model: Path, names: Sequence[str], as_json: bool) -> None:
         ConstraintError: The model fits no board.
     """
     from mcugen.core.cache import user_store
-    from mcugen.explore.prepare import Asked
+    from mcugen.explore.prepare import ExplorationSubject
     from mcugen.explore.search import Exploration, combinations
     from mcugen.explore.text import print_explored
 
-    request = Asked(model, CompileOptions(), {"float32": Quantizing()}, Judging())
+    request = ExplorationSubject(model, CompileOptions(), {"float32": Quantizing()}, Judging())
     store, points = user_store("explore"), combinations(names, ["float32"], GOALS[:1])
     exploration = Exploration(request, points, simulate=False, workers=Workers(cpus("--jobs", 0)), store=store)
     with progress_shown(as_json) as exploration.progress:

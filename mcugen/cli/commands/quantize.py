@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from mcugen.cli.arguments import Telling
+from mcugen.cli.arguments import OutputOptions
 from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import tell, tell_notes, tell_quantization, tell_warnings, watched, write_json
 from mcugen.core.options import CompileOptions
@@ -24,7 +24,7 @@ def quantize(
     judging: Judging,
     sharing: Workers,
     finetune: int,
-    telling: Telling,
+    output_options: OutputOptions,
 ) -> None:
     """Write the quantized model as standard ONNX, which ONNX Runtime runs with the same results."""
     from mcugen.api.compilation import Compilation
@@ -33,13 +33,13 @@ def quantize(
 
     quantizing = replace(quantizing, finetune=finetune)
     net = Compilation(model, "host", options, quantizing, judging, workers=sharing)
-    with watched(net, telling.quiet):
+    with watched(net, output_options.quiet):
         quantized = net.quantized
     data = quantized.proto.SerializeToString(deterministic=True)
     replace_file(output, lambda file: file.write(data))
-    write_json(telling.json_, QuantizationSummary(quantized, output, len(data)))
+    write_json(output_options.json_, QuantizationSummary(quantized, output, len(data)))
     tell_warnings(quantized.warnings)
-    if not telling.quiet:
+    if not output_options.quiet:
         tell_notes(quantized.notes)
         tell(f"{output}: {quantized.describe()}")
         tell_quantization(quantized)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from mcugen.cli.arguments import Telling
+from mcugen.cli.arguments import OutputOptions
 from mcugen.cli.command import Model, command_text, takes_options
 from mcugen.cli.commands.console import stdout, tell_notes, tell_warnings, watched, write_json
 from mcugen.core.errors import UsageError
@@ -33,7 +33,7 @@ def report(
     html: Path | None,
     teaching: Teaching | None,
     sharing: Workers,
-    telling: Telling,
+    output_options: OutputOptions,
 ) -> None:
     """Compile and build, run every sample under QEMU, and report accuracy, instructions, flash and RAM."""
     from mcugen.api.compilation import Compilation
@@ -51,7 +51,7 @@ def report(
     net = Compilation(model, board, options, quantizing, judging, workers=sharing, teaching=teaching)
     if extreme_inputs:
         require_simulated(net.target)
-    with watched(net, telling.quiet):
+    with watched(net, output_options.quiet):
         result = net.report(diverged=diverged, wait_states=wait_states)
         if extreme_inputs:
             result = with_extremes(net.compiled, result, net.progress)
@@ -61,13 +61,13 @@ def report(
             result = replace(result, alternatives=net.alternatives())
     compiled = net.compiled
     result = replace(result, command=command_text(context))
-    write_json(telling.json_, result)
+    write_json(output_options.json_, result)
     tell_warnings(result.warnings)
-    if not telling.quiet:
+    if not output_options.quiet:
         tell_notes(result.notes)
     if html is not None:
         write_text(html, report_page(result))
-    if telling.json_ != "-":
+    if output_options.json_ != "-":
         print_report(result, stdout, compare_layers)
     require_fit(result, compiled.board)
     deadline = Deadline.of(options, compiled.board)

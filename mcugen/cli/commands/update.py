@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from mcugen.cli.arguments import Telling
+from mcugen.cli.arguments import OutputOptions
 from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import tell, tell_notes, tell_warnings, watched, write_json
 from mcugen.core.options import CompileOptions
@@ -23,7 +23,7 @@ def update(
     options: CompileOptions,
     quantizing: Quantizing,
     judging: Judging,
-    telling: Telling,
+    output_options: OutputOptions,
 ) -> None:
     """Write a new file of weights for existing code, from a retrained model of the same structure."""
     from mcugen.api.compilation import Compilation
@@ -34,12 +34,12 @@ def update(
     version = options.weights_version or installed.version + 1
     same = replace(options, name=installed.name, updatable=True, weights_version=version)
     net = Compilation(model, board, same, quantizing, judging)
-    with watched(net, telling.quiet):
+    with watched(net, output_options.quiet):
         compiled = net.compiled
     file = installed.update(compiled.bundle)
     replace_file(output, lambda stream: stream.write(file))
-    write_json(telling.json_, compiled.report)
+    write_json(output_options.json_, compiled.report)
     tell_warnings(compiled.report.warnings)
-    if not telling.quiet:
+    if not output_options.quiet:
         tell_notes(compiled.report.notes)
         tell(f"{output}: version {version} of {installed.name}'s weights, {len(file):,} bytes")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mcugen.cli.arguments import Telling
+from mcugen.cli.arguments import OutputOptions
 from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import stdout, tell, tell_notes, tell_warnings, watched, write_json
 from mcugen.core.errors import UsageError, VerificationError
@@ -34,7 +34,7 @@ def validate(
     options: CompileOptions,
     quantizing: Quantizing,
     judging: Judging,
-    telling: Telling,
+    output_options: OutputOptions,
 ) -> None:
     """Run the model on a connected board, and check accuracy, the bits of every layer, cycles and stack."""
     from mcugen.api.compilation import Compilation
@@ -45,9 +45,9 @@ def validate(
 
     net = Compilation(model, board, replace(options, validation=True), quantizing, judging)
     if write is not None:
-        with watched(net, telling.quiet):
+        with watched(net, output_options.quiet):
             folder = net.write(write)
-        if not telling.quiet:
+        if not output_options.quiet:
             tell(f"{folder}: add {net.compiled.bundle.name}_validate.c to your firmware, as its header says")
         return
     if not port:
@@ -55,17 +55,17 @@ def validate(
         raise UsageError("--port must say where the board is", "none", remedy)
     known = None if runs is None else RunsFile.at(runs)
     wiring = Wiring(port, baud, timeout, layer_samples, simulate)
-    with watched(net, telling.quiet):
+    with watched(net, output_options.quiet):
         result = validate_model(net, wiring)
-    write_json(telling.json_, result)
+    write_json(output_options.json_, result)
     tell_warnings(net.compiled.report.warnings)
-    if not telling.quiet:
+    if not output_options.quiet:
         tell_notes(result.notes)
     if html is not None:
         write_text(html, validation_page(result))
     if known is not None:
         known.add(result)
-    if telling.json_ != "-":
+    if output_options.json_ != "-":
         print_validation(result, stdout)
     _require_equal(result)
 

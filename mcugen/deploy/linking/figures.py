@@ -85,7 +85,7 @@ def _weights_use(plan: SharingPlan) -> Counter[Memory]:
 
 def memories_use(plan: SharingPlan) -> list[MemoryUse]:
     """Return the use of each memory that holds data of the firmware."""
-    arenas = {area.memory: area.joint.nbytes for area in plan.areas}
+    arenas = {area.memory: area.shared_arena.nbytes for area in plan.areas}
     weights, copies = _weights_use(plan), Counter[Memory]()
     for placement in (draft.placement for draft in plan.drafts):
         copies.update({memory: placement.copied_to(memory) for memory in placement.copies.values()})

@@ -174,7 +174,7 @@ class Linking:
             model_code=None,
             exclusive=[[models[a].bundle.name, models[b].bundle.name] for a, b in sorted(plan.exclusive)],
             arena=Sum(sum(area.apart for area in plan.areas), plan.arena),
-            arena_bound=sum(area.joint.bound for area in plan.areas),
+            arena_bound=sum(area.shared_arena.bound for area in plan.areas),
             state=sum(model.report.ram.state for model in models),
             weights=Sum(sum(model.report.flash.weights for model in models), sum(m.weights for m in memories)),
             kernels=Sum(*plan.functions),

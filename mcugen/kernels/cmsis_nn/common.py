@@ -144,7 +144,7 @@ def layer_constants(
 
 
 def with_scratch(operands: Mapping[str, Buffer], site: Site, size: int) -> dict[str, Buffer]:
-    """Add scratch memory for the library to the operands of a call.
+    """Return the operands of a call with a scratch buffer for the library added, if it needs one.
 
     Args:
         operands: Buffers by role.

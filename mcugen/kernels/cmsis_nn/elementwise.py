@@ -18,7 +18,7 @@ from mcugen.kernels.portable.activations import BinarySpec
 from mcugen.lir.kernel import Call, Kernel, Params, Role, Site, Trained, reads, writes
 from mcugen.lir.program import Buffer
 from mcugen.lir.traversal import collapse
-from mcugen.numerics.fixedpoint import same_codes
+from mcugen.numerics.fixedpoint import has_same_quantization
 
 INT8_SUM_LEFT_SHIFT = 22
 """Left shift, in bits, of the operands of a sum of int8 tensors. Shifted operands fit 32 bits even if they are doubled,
@@ -58,7 +58,7 @@ def is_minimum(spec: BinarySpec) -> bool:
 def _are_matrices(spec: BinarySpec) -> bool:
     """Return whether scales are equal, and operands are broadcast along rows or columns at most."""
     y = spec.y
-    same = y.dtype is DType.INT8 and same_codes(spec.x0, y) and same_codes(spec.x1, y)
+    same = y.dtype is DType.INT8 and has_same_quantization(spec.x0, y) and has_same_quantization(spec.x1, y)
     return same and len(_walks(spec)[0]) <= 2
 
 
@@ -99,7 +99,7 @@ class SumScales(Params):
 
 
 def operands(site: Site) -> dict[str, Buffer]:
-    """Return the buffers of x0, x1 and y."""
+    """Return the buffers of the operands x0, x1 and y of an elementwise call, by role."""
     return {"x0": site.input(0), "x1": site.input(1), "y": site.y}
 
 
@@ -183,6 +183,7 @@ CMSIS_SUM_S8: tuple[Kernel, ...] = (
         emit=emit_add,
     ),
 )
+"""CMSIS-NN's kernels of sums and differences of two int8 tensors."""
 CMSIS_PRODUCT_S8: tuple[Kernel, ...] = (
     library_kernel(
         "cmsis_elementwise_mul_s8",
@@ -193,5 +194,8 @@ CMSIS_PRODUCT_S8: tuple[Kernel, ...] = (
         emit=emit_mul,
     ),
 )
+"""CMSIS-NN's kernels of elementwise products of two int8 tensors."""
 CMSIS_MAXIMUM_S8 = (_extreme("cmsis_maximum_s8", "larger", is_maximum),)
+"""CMSIS-NN's kernels of elementwise maxima of two int8 tensors."""
 CMSIS_MINIMUM_S8 = (_extreme("cmsis_minimum_s8", "smaller", is_minimum),)
+"""CMSIS-NN's kernels of elementwise minima of two int8 tensors."""

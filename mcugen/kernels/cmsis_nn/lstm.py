@@ -85,13 +85,13 @@ def is_lstm(loop: LstmLoopSpec) -> bool:
 
 
 def has_scales_by_gate(loop: LstmLoopSpec) -> bool:
-    """Require int8 weights, one scale for all of a gate."""
+    """Require int8 weights with one scale for all weights of a gate."""
     layers = (loop.inner, loop.recurrent)
     return all(n.weights.dtype == np.int8 and not np.ptp(_by_gate(n), axis=1).any() for n in layers)
 
 
 def fits_library_units(loop: LstmLoopSpec) -> bool:
-    """Require sums within 8, a cell's scale a power of two."""
+    """Require that gate sums are within ±8, and that the scale of cell states is a power of two."""
     if loop.inner.y.q.scale[0] > MAX_GATE_SUM_SCALE:
         return False
     numbers, scale = LibraryUnits.of(loop), loop.cell.q.scale[0]
@@ -111,7 +111,7 @@ def fits_library_units(loop: LstmLoopSpec) -> bool:
 
 
 def evaluate(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Return exactly the results that the library computes, step by step."""
+    """Compute exactly the outputs of an LSTM loop that the library computes, step by step."""
     loop: LstmLoopSpec = spec_of(node)
     numbers = LibraryUnits.of(loop)
     w, r = (layer.weights.astype(np.int64) for layer in (loop.inner, loop.recurrent))
@@ -158,7 +158,7 @@ class LstmParams(Params):
 
 
 def emit(loop: LstmLoopSpec, site: Site) -> Call:
-    """Emit an LSTM.
+    """Emit the library call that computes a loop over the steps of an LSTM.
 
     Weights and biases are passed gate by gate. The last cell state is left where the library keeps it.
     """
@@ -212,4 +212,4 @@ CMSIS_LSTM: tuple[Kernel, ...] = (
         evaluate=evaluate,
     ),
 )
-"""Kernels of loops."""
+"""CMSIS-NN's kernels of loops: one kernel of loops over the steps of an int8 LSTM."""

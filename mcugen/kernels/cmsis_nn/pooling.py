@@ -18,7 +18,7 @@ from mcugen.kernels.cmsis_nn.common import SCRATCH, Scratch, library_kernel, sel
 from mcugen.kernels.portable.pool import AverageSpec, PoolSpec, WindowGeometry
 from mcugen.lir.kernel import Call, Kernel, Role, Site, reads, writes
 from mcugen.lir.spec import spec_of
-from mcugen.numerics.fixedpoint import is_quantized, same_codes
+from mcugen.numerics.fixedpoint import has_same_quantization, is_quantized
 
 
 def is_int8_pool(pool: PoolSpec | None) -> bool:
@@ -37,8 +37,8 @@ def is_undilated_pool(pool: PoolSpec) -> bool:
 
 
 def has_equal_scales(pool: PoolSpec) -> bool:
-    """Require quantized tensors, and the same scale and zero point of input and output."""
-    return is_quantized(pool.x) and same_codes(pool.x, pool.y)
+    """Require quantized tensors with the same scale and zero point for input and output."""
+    return is_quantized(pool.x) and has_same_quantization(pool.x, pool.y)
 
 
 def ignores_padding(pool: AverageSpec) -> bool:

@@ -55,7 +55,9 @@ MAX_INT32_RUN = 512
 
 @dataclass(frozen=True)
 class Scaling:
-    """A requantization with one rounding, half up: q = clamp((v · multiplier + 2^(shift−1)) >> shift).
+    """The library's requantization of int16 layers, with a single rounding, half up.
+
+    q = clamp((v · multiplier + 2^(shift−1)) >> shift).
 
     Both arrays have one entry for each channel of the last axis, or one for all.
     """
@@ -67,7 +69,7 @@ class Scaling:
 
     @staticmethod
     def near(exact: Requantizer, bits: int, max_shift: int) -> Scaling:
-        """Return the nearest scaling that the library can represent.
+        """Return the scaling nearest to a requantization that the library can represent.
 
         Args:
             exact: The requantization to approximate.
@@ -110,13 +112,19 @@ class Scaling:
 
 
 def short_scaling(spec: WeightedSpec) -> Scaling | None:
-    """Return the scaling of 32-bit accumulators; None if doubled accumulators, as with Helium, do not fit 32 bits."""
+    """Return the library's scaling of a layer's 32-bit accumulators; None if these do not fit when doubled.
+
+    The library doubles them with Helium.
+    """
     scaling = Scaling.near(spec.requantizer, 31, 31)
     return scaling if (spec.largest_sums * 2.0 ** (31 - scaling.shift) < 2**30).all() else None
 
 
 def long_scaling(spec: WeightedSpec) -> Scaling | None:
-    """Return the scaling of 64-bit accumulators; None if results may differ by more than one step from mcugen's."""
+    """Return the library's scaling of a layer's 64-bit accumulators.
+
+    Return None if results may differ by more than one quantization step from mcugen's.
+    """
     scaling = Scaling.near(spec.requantizer, LONG_MULTIPLIER_BITS, MAX_LONG_SHIFT)
     return scaling if scaling.agrees(spec.requantizer, spec.largest_sums) else None
 

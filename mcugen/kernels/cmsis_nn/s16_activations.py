@@ -216,6 +216,7 @@ CMSIS_SUM_S16: tuple[Kernel, ...] = (
         evaluate=evaluate_add,
     ),
 )
+"""CMSIS-NN's kernels of sums and differences of two int16 tensors."""
 CMSIS_PRODUCT_S16: tuple[Kernel, ...] = (
     library_kernel(
         "cmsis_elementwise_mul_s16",
@@ -227,6 +228,7 @@ CMSIS_PRODUCT_S16: tuple[Kernel, ...] = (
         evaluate=evaluate_mul,
     ),
 )
+"""CMSIS-NN's kernels of elementwise products of two int16 tensors."""
 
 CMSIS_ACTIVATIONS_S16: tuple[Kernel, ...] = (
     library_kernel(

@@ -24,10 +24,10 @@ from mcugen.lir.spec import spec_of
 from mcugen.numerics.fixedpoint import is_quantized
 
 EXPONENT_FRACTION_BITS = 26
-"""Fraction bits of a scaled difference, the argument of the exponential."""
+"""Fraction bits of the argument of the library's exponential: a scaled difference from the row's maximum."""
 
 SUM_FRACTION = 19
-"""Fraction bits of the sum of a row's exponentials."""
+"""Fraction bits of the library's sum of a row's exponentials."""
 
 MAX_ROW_SIZE = 2 ** (28 - SUM_FRACTION) - 1
 """Largest number of elements of a row: sums must be below 2^28, since quotients are shifted by less than 32 bits."""

@@ -149,7 +149,7 @@ class ConvShape:
         return replace(columns, in_width=between, out_width=between)
 
     def transposed(self) -> ConvShape:
-        """Return the geometry with height and width exchanged.
+        """Return the geometry with the roles of height and width exchanged.
 
         Tensors keep their element order if one of the two axes has length 1 in all of them.
         """
@@ -159,7 +159,7 @@ class ConvShape:
 
     @property
     def pixel(self) -> int:
-        """Return the elements from pixel to pixel of x, and of y if both have the same number of channels."""
+        """Return the distance in elements between adjacent pixels of x (and of y, if it has as many channels)."""
         return self.pixel_channels or self.in_channels
 
     @property

@@ -57,7 +57,7 @@ def _best(node: Node, fitting: Sequence[Kernel], features: frozenset[str], costs
 
 
 def references(graph: Graph, program: Program) -> dict[Node, Reference]:
-    """Return the reference of each node that `program` computes with a library kernel of different rounding.
+    """Return the numpy reference of each node for which `program` uses a library kernel with other rounding.
 
     Args:
         graph: The model.

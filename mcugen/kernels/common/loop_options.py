@@ -14,18 +14,21 @@ from mcugen.lir.kernel import HALF_SEPARATE_SUMS, PAIRED_LOADS, SEPARATE_SUMS, W
 
 @dataclass(frozen=True, kw_only=True)
 class Loops(Options):
-    """Template options of loops over products of 16 bits."""
+    """Template options of loops over 16-bit products, which follow from tuning flags of the board."""
 
     paired_loads: Annotated[bool, "whether words are loaded one by one, each beside a product (PAIRED_LOADS)"]
 
     @staticmethod
     def of(site: Site) -> Loops:
-        """Return the options that the tuning flags in the CPU features select."""
+        """Return the loop options that the tuning flags among the CPU features select."""
         return Loops(paired_loads=PAIRED_LOADS in site.features)
 
 
-def sums_apart(features: Collection[str]) -> int:
-    """Return how many of every two float products are added by a separate, not a fused, instruction: 0, 1 or 2."""
+def separate_sums_per_pair(features: Collection[str]) -> int:
+    """Return how many of every two float products the tuning flags add by a separate instruction: 0, 1 or 2.
+
+    The other products are added by a fused multiply-add.
+    """
     return 2 if SEPARATE_SUMS in features else 1 if HALF_SEPARATE_SUMS in features else 0
 
 
@@ -39,8 +42,8 @@ class FloatLoops(Options):
 
     @staticmethod
     def of(wishes: Site | Builder) -> FloatLoops:
-        """Return the options that the tuning flags in the CPU features select."""
-        return FloatLoops(separate_sums=sums_apart(wishes.features))
+        """Return the loop options that the tuning flags among the CPU features select."""
+        return FloatLoops(separate_sums=separate_sums_per_pair(wishes.features))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from mcugen.hir.types import TensorType
 
 @dataclass(frozen=True)
 class PaddedAxis:
-    """Number of elements along an axis (`size`), and of those that are added `before` and `after` them."""
+    """One axis of a padding: its number of elements (`size`), and the numbers added `before` and `after` them."""
 
     size: int
     before: int
@@ -20,17 +20,17 @@ class PaddedAxis:
 
     @property
     def grows(self) -> bool:
-        """Return whether any elements are added."""
+        """Return whether the padding adds elements to this axis."""
         return self.before + self.after > 0
 
     def of_runs(self, length: int) -> PaddedAxis:
-        """Return the axis with each element replaced by a run of elements."""
+        """Return the axis scaled to runs: each element replaced by `length` adjacent elements."""
         return PaddedAxis(length * self.size, length * self.before, length * self.after)
 
 
 @dataclass(frozen=True, eq=False)
 class PadSpec:
-    """A padding with a constant: elements `before` and `after`, by axis, that are `value`."""
+    """A padding with a constant: x gets `before` and `after` elements along each axis, all of them `value`."""
 
     x: TensorType
     before: tuple[int, ...]
@@ -39,7 +39,10 @@ class PadSpec:
 
     @cached_property
     def axes(self) -> list[PaddedAxis]:
-        """Return as few axes as possible: elements of an axis without padding are one run of the axis before it."""
+        """Return the padding with the fewest axes.
+
+        An axis without padding is merged into the axis before it, whose elements become runs.
+        """
         merged = list[PaddedAxis]()
         for axis in map(PaddedAxis, self.x.shape, self.before, self.after):
             if merged and not axis.grows:
@@ -51,7 +54,7 @@ class PadSpec:
 
 @dataclass(frozen=True, eq=False)
 class ConcatSpec:
-    """Parts joined along an axis."""
+    """A concatenation: tensors (`parts`) joined along one axis to y."""
 
     parts: tuple[TensorType, ...]
     y: TensorType
@@ -59,6 +62,6 @@ class ConcatSpec:
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """Return the sizes of y before the axis, along it, and behind it."""
+        """Return three element counts of y: of the axes before the concatenation axis, along it, and behind it."""
         y = self.y.shape
         return math.prod(y[: self.axis]), y[self.axis], math.prod(y[self.axis + 1 :])

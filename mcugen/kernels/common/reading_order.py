@@ -11,9 +11,9 @@ from mcugen.lir.traversal import Traversal
 
 
 def in_turn(pixels: int, at_once: int) -> Array:
-    """Return the numbers of `pixels` pixels in blocks of `at_once`, [blocks, at_once].
+    """Return the numbers of `pixels` pixels as blocks of `at_once` pixels that a kernel computes together.
 
-    A last block that is not full repeats the last pixel.
+    The result is int [blocks, at_once]. A last block that is not full repeats the last pixel.
     """
     starts = np.arange(0, pixels, at_once)
     blocks: Array = np.minimum(starts[:, None] + np.arange(at_once), pixels - 1)
@@ -65,7 +65,7 @@ def pixels_in_lanes(shape: ConvShape, count: int) -> Traversal:
 
 
 def rows(shape: ConvShape, at_once: int = 1, writes: Array | None = None) -> Traversal:
-    """Return the traversal by output rows of a kernel that copies the input rows of a step before the step.
+    """Return the traversal of a kernel that computes output rows, and copies the input rows of a step before the step.
 
     Args:
         shape: Geometry of the convolution.
@@ -86,7 +86,7 @@ def rows(shape: ConvShape, at_once: int = 1, writes: Array | None = None) -> Tra
 
 
 def by_image(shape: ConvShape, first: Array, end: Array) -> Traversal:
-    """Return the traversal of a batch from that of one image.
+    """Return the traversal of a whole batch, given the traversal of one image.
 
     Args:
         shape: Geometry of the convolution.

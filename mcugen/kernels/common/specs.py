@@ -22,7 +22,7 @@ from mcugen.numerics.window import Window
 
 @dataclass(frozen=True, eq=False)
 class WeightedSpec:
-    """A layer that sums products with constant weights."""
+    """A layer that sums products with constant weights, as its kernels see it."""
 
     x: TensorType
     """Type of the input."""
@@ -86,17 +86,17 @@ class WeightedSpec:
 
     @property
     def acc(self) -> DType:
-        """Return the accumulator type: int32, or int64 if 32 bits are too few."""
+        """Return the type of the accumulators: int32, or int64 if 32 bits are too few."""
         return sum_dtype(self.largest_sums)
 
     @cached_property
     def folded_bias(self) -> Array:
-        """Return the bias less the contribution of x's zero point to the sums, int64 by channel."""
+        """Return the bias with x's zero point folded in: bias − zero_point · Σ weights, int64 by channel."""
         return folded_bias(self.sig, self.weights, self.integer_bias)
 
     @cached_property
     def channel_offsets(self) -> Array:
-        """Return the number of each channel to subtract from its weights so that they fit int8.
+        """Return, for each channel, the offset to subtract from its weights so that they fit int8 (nine-bit weights).
 
         Returns:
             int32 [out_channels], of the smallest possible magnitude; 0 for channels whose weights fit already.
@@ -108,7 +108,7 @@ class WeightedSpec:
 
     @cached_property
     def int8_rows(self) -> Array:
-        """Return the weights less the channel's `channel_offsets`, as int8 [out_channels, depth]."""
+        """Return the weights as int8 [out_channels, depth], less each channel's entry of `channel_offsets`."""
         rows: Array = (self.rows - self.channel_offsets[:, None]).astype(np.int8)
         return rows
 
@@ -119,7 +119,7 @@ class WeightedSpec:
 
     @property
     def is_sums(self) -> bool:
-        """Return whether the integer sums themselves are the result, and fit 32 bits."""
+        """Return whether the layer returns its int32 accumulators without requantization."""
         return self.x.quant is not None and self.y.dtype is DType.INT32 and self.acc is DType.INT32
 
     @cached_property
@@ -168,7 +168,10 @@ class WeightedSpec:
 
 @dataclass(frozen=True, eq=False)
 class ConvSpec(WeightedSpec):
-    """A convolution, channels last; a fully connected layer is a 1×1 convolution over a row of pixels."""
+    """A convolution as its kernels see it, channels last.
+
+    A fully connected layer is a 1×1 convolution over a row of pixels.
+    """
 
     shape: ConvShape
     """Geometry of the convolution."""
@@ -219,7 +222,7 @@ def _constants(node: Node) -> tuple[Array, Array | None]:
 
 @dataclass(frozen=True, eq=False)
 class MatMulSpec:
-    """A matrix product of two activations: y[b, m, n] = factor · Σ_k a[b, m, k] · b[b, k, n]."""
+    """A matrix product of two activations as its kernels see it: y[b, m, n] = factor · Σ_k a[b, m, k] · b[b, k, n]."""
 
     a: TensorType
     """Type of the left matrices, [..., m, k]."""

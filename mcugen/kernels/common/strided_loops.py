@@ -28,7 +28,7 @@ class AxisWalk(Params):
 
 
 def numbered(name: str, values: Sequence[int]) -> dict[str, int]:
-    """Return numbered parameters: name0, name1, … for the values of the axes."""
+    """Return one kernel parameter per value: name0, name1, …, one for each axis."""
     return {f"{name}{axis}": value for axis, value in enumerate(values)}
 
 
@@ -62,7 +62,7 @@ def merge_walks(shape: Shape, source: Sequence[int], target: Sequence[int]) -> l
 
 
 def outer_strides(name: str, shape: Shape) -> dict[str, int]:
-    """Return numbered parameters with the stride in elements of every axis but the last, in a dense tensor."""
+    """Return parameters name0, name1, … with the strides of all axes but the last of a dense tensor."""
     return numbered(name, [math.prod(shape[axis + 1 :]) for axis in range(len(shape) - 1)])
 
 

@@ -18,22 +18,25 @@ from mcugen.lir.kernel import UPDATABLE, Kernel, Options, Params, Trained
 from mcugen.lir.program import Wide
 from mcugen.numerics.fixedpoint import Range
 
-BLOCK = 4
-"""Unroll factor of the portable inner loops over output channels; weights are interleaved in blocks of four rows."""
+INTERLEAVED_ROWS = 4
+"""Number of output channels that the portable inner loops compute together, and whose weight rows are interleaved."""
 
 
 def interleave(weights: Array) -> Array:
-    """Pack weights [N, K] into a flat array: blocks of four rows as [K][4], then the remaining rows as [K]."""
-    whole = len(weights) // BLOCK * BLOCK
-    blocks = weights[:whole].reshape(-1, BLOCK, weights.shape[1]).transpose(0, 2, 1)
+    """Pack weights [N, K] into a flat array for four output channels at a time.
+
+    Blocks of four rows are stored as [K][4], the remaining rows as [K].
+    """
+    whole = len(weights) // INTERLEAVED_ROWS * INTERLEAVED_ROWS
+    blocks = weights[:whole].reshape(-1, INTERLEAVED_ROWS, weights.shape[1]).transpose(0, 2, 1)
     return np.concatenate([blocks.reshape(-1), weights[whole:].reshape(-1)])
 
 
-NIBBLES = (-8, 7)
-"""Lowest and highest 4-bit weight."""
+INT4_RANGE = (-8, 7)
+"""Lowest and highest value of a 4-bit weight."""
 
-TWO_BITS = (-2, 1)
-"""Lowest and highest 2-bit weight."""
+INT2_RANGE = (-2, 1)
+"""Lowest and highest value of a 2-bit weight."""
 
 
 def nibbles(first: Array, second: Array) -> Array:
@@ -41,11 +44,11 @@ def nibbles(first: Array, second: Array) -> Array:
 
     The first one is in the lower half of a byte.
     """
-    packed: Array = (first - NIBBLES[0] | (second - NIBBLES[0]) << 4).astype(np.uint8)
+    packed: Array = (first - INT4_RANGE[0] | (second - INT4_RANGE[0]) << 4).astype(np.uint8)
     return packed
 
 
-def paired_nibbles(rows: Array) -> Array:
+def pack_adjacent_nibbles(rows: Array) -> Array:
     """Pack 4-bit weights [N, K] as [N, ⌈K / 2⌉] bytes: even columns in the lower halves, odd ones in the upper."""
     padded = np.pad(rows, ((0, 0), (0, rows.shape[1] % 2)))
     return nibbles(padded[:, 0::2], padded[:, 1::2])
@@ -54,40 +57,48 @@ def paired_nibbles(rows: Array) -> Array:
 def interleave_nibbles(weights: Array) -> Array:
     """Pack 4-bit weights [N, K] into flat bytes, two rows per byte.
 
-    Blocks of BLOCK rows are stored as [K][BLOCK / 2], the remaining rows in pairs as [K].
+    Blocks of INTERLEAVED_ROWS rows are stored as [K][INTERLEAVED_ROWS / 2], the remaining rows in pairs as [K].
     """
     rows = len(weights) + len(weights) % 2
     pairs = np.pad(weights, ((0, rows - len(weights)), (0, 0))).reshape(rows // 2, 2, -1)
     packed = nibbles(pairs[:, 0], pairs[:, 1])
-    whole = len(weights) // BLOCK * 2
+    whole = len(weights) // INTERLEAVED_ROWS * 2
     blocks = packed[:whole].reshape(-1, 2, weights.shape[1]).transpose(0, 2, 1)
     return np.concatenate([blocks.reshape(-1), packed[whole:].reshape(-1)])
 
 
-EIGHT = 8
+CHANNELS_PER_NIBBLE_WORD = 8
 """Number of output channels whose 4-bit weights share a 32-bit word."""
 
 
-def words_of_nibbles(weights: Array) -> Array:
+def pack_nibble_words(weights: Array) -> Array:
     """Pack 4-bit weights [N, K] into flat uint32 words, each weight plus 8, from the lowest bits up.
 
-    Blocks of EIGHT rows are stored as [K] words; the remaining rows follow one by one, eight weights of a row per word.
+    Blocks of CHANNELS_PER_NIBBLE_WORD rows are stored as [K] words; the remaining rows follow one by one, eight weights
+    of a row per word.
     """
-    whole = len(weights) // EIGHT * EIGHT
-    blocks = weights[:whole].reshape(-1, EIGHT, weights.shape[1]).transpose(0, 2, 1)
-    tail_rows = np.pad(weights[whole:], ((0, 0), (0, -weights.shape[1] % EIGHT)))
-    eights = np.concatenate([blocks.reshape(-1, EIGHT), tail_rows.reshape(-1, EIGHT)]).astype(np.int64) - NIBBLES[0]
-    packed: Array = (eights << 4 * np.arange(EIGHT)).sum(1).astype(np.uint32)
+    whole = len(weights) // CHANNELS_PER_NIBBLE_WORD * CHANNELS_PER_NIBBLE_WORD
+    blocks = weights[:whole].reshape(-1, CHANNELS_PER_NIBBLE_WORD, weights.shape[1]).transpose(0, 2, 1)
+    tail_rows = np.pad(weights[whole:], ((0, 0), (0, -weights.shape[1] % CHANNELS_PER_NIBBLE_WORD)))
+    eights = (
+        np.concatenate(
+            [blocks.reshape(-1, CHANNELS_PER_NIBBLE_WORD), tail_rows.reshape(-1, CHANNELS_PER_NIBBLE_WORD)]
+        ).astype(np.int64)
+        - INT4_RANGE[0]
+    )
+    packed: Array = (eights << 4 * np.arange(CHANNELS_PER_NIBBLE_WORD)).sum(1).astype(np.uint32)
     return packed
 
 
 def interleave_quarters(weights: Array) -> Array:
-    """Pack 2-bit weights [N, K] into flat bytes, each weight plus 2: blocks of BLOCK rows as [K].
+    """Pack 2-bit weights [N, K] into flat bytes, each weight plus 2: blocks of INTERLEAVED_ROWS rows as [K].
 
     The last block is padded with zeros.
     """
-    rows = np.pad(weights, ((0, -len(weights) % BLOCK), (0, 0))).reshape(-1, BLOCK, weights.shape[1])
-    packed: Array = ((rows.astype(np.int64) - TWO_BITS[0]) << 2 * np.arange(BLOCK)[:, None]).sum(1)
+    rows = np.pad(weights, ((0, -len(weights) % INTERLEAVED_ROWS), (0, 0))).reshape(
+        -1, INTERLEAVED_ROWS, weights.shape[1]
+    )
+    packed: Array = ((rows.astype(np.int64) - INT2_RANGE[0]) << 2 * np.arange(INTERLEAVED_ROWS)[:, None]).sum(1)
     return packed.astype(np.uint8).reshape(-1)
 
 
@@ -117,7 +128,7 @@ class Requantization(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class CodeLimits(Params):
-    """Limits of the quantized output."""
+    """Parameters that limit results: the lowest and the highest quantized value of y."""
 
     low: Annotated[Trained, "lowest quantized value of y"]
     high: Annotated[Trained, "highest quantized value of y"]
@@ -131,7 +142,7 @@ class CodeLimits(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class CodeStore(Params):
-    """Parameters of the requantization of sums to quantized values."""
+    """Parameters that requantize accumulators to quantized values of y."""
 
     x_zero_point: Annotated[Trained, "zero point of x, the value of padding"]
     low: Annotated[Trained, "lowest quantized value of y"]
@@ -147,7 +158,10 @@ class CodeStore(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class FloatLimits(Params):
-    """Limits of float results; the lower one is −∞ without activation, so that such layers share the code with ReLU."""
+    """Parameters that limit float results.
+
+    The lower limit is −∞ without activation, so that such layers share the code with ReLU.
+    """
 
     low: Annotated[float, "lowest result"]
     high: Annotated[float | None, "highest result, if there is an upper limit"] = None
@@ -155,7 +169,7 @@ class FloatLimits(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class ElementTypes(Options):
-    """Element types of tensors and weights."""
+    """Template options with the C element types of tensors and weights."""
 
     x_t: Annotated[str, "C type of the input"]
     w_t: Annotated[str, "C type of the weights"]
@@ -164,7 +178,7 @@ class ElementTypes(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class IntegerStore(Options):
-    """Template options of how integer accumulators are stored: requantized, or as they are."""
+    """Template options of how integer accumulators become results: requantized, or stored as they are."""
 
     store: Annotated[str, "requantize, or plain: accumulators are the result"]
     acc_t: Annotated[str, "C type of the sums"]
@@ -173,7 +187,7 @@ class IntegerStore(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class FloatStore(Options):
-    """Template options of how float sums are stored."""
+    """Template options of how float accumulators become results: clamped."""
 
     store: Annotated[str, "clamp: the only way to store float sums"]
     high: Annotated[bool, "whether there is an upper limit"]
@@ -239,35 +253,35 @@ def element_types(spec: WeightedSpec, weights: Array) -> ElementTypes:
 # ------------------------------------------------------------------------------- conditions of kernels
 
 
-class Typed(Protocol):
-    """Anything that has the types of its inputs and outputs: a spec or a node."""
+class HasSignature(Protocol):
+    """A layer (a spec or a node) with the types of its inputs and outputs."""
 
     @property
     def sig(self) -> Signature:
         """Return the types of inputs and outputs."""
 
 
-def float_tensors(layer: Typed) -> bool:
+def float_tensors(layer: HasSignature) -> bool:
     """Require a float32 input."""
     return layer.sig.input(0).dtype is DType.FLOAT32
 
 
-def double_tensors(layer: Typed) -> bool:
+def double_tensors(layer: HasSignature) -> bool:
     """Require a float64 input."""
     return layer.sig.input(0).dtype is DType.FLOAT64
 
 
-def plain_integers(layer: Typed) -> bool:
+def plain_integers(layer: HasSignature) -> bool:
     """Require an integer input without a quantization scale, whose arithmetic wraps around."""
     return layer.sig.input(0).dtype.is_integer and layer.sig.input(0).quant is None
 
 
-def int8_tensors(layer: Typed) -> bool:
+def int8_tensors(layer: HasSignature) -> bool:
     """Require an int8 input."""
     return layer.sig.input(0).dtype is DType.INT8
 
 
-def int8_weights(layer: Typed) -> bool:
+def int8_weights(layer: HasSignature) -> bool:
     """Require int8 weights."""
     return layer.sig.input(1).dtype is DType.INT8
 
@@ -309,12 +323,12 @@ def nine_bits(spec: WeightedSpec) -> bool:
 
 def four_bits(spec: WeightedSpec) -> bool:
     """Require weights from −8 to 7 (4 bits)."""
-    return bool(spec.weights.min(initial=0) >= NIBBLES[0] and spec.weights.max(initial=0) <= NIBBLES[1])
+    return bool(spec.weights.min(initial=0) >= INT4_RANGE[0] and spec.weights.max(initial=0) <= INT4_RANGE[1])
 
 
 def two_bits(spec: WeightedSpec) -> bool:
     """Require weights from −2 to 1 (2 bits)."""
-    return bool(spec.weights.min(initial=0) >= TWO_BITS[0] and spec.weights.max(initial=0) <= TWO_BITS[1])
+    return bool(spec.weights.min(initial=0) >= INT2_RANGE[0] and spec.weights.max(initial=0) <= INT2_RANGE[1])
 
 
 def of_four_bits(kernel: Kernel, *when: Callable[[Any], bool], **changes: Any) -> Kernel:
@@ -340,11 +354,11 @@ def half_weights(spec: WeightedSpec) -> bool:
     return spec.has_half_weights
 
 
-def int16_tensors(layer: Typed) -> bool:
+def int16_tensors(layer: HasSignature) -> bool:
     """Require an int16 input."""
     return layer.sig.input(0).dtype is DType.INT16
 
 
-def int16_operands(layer: Typed) -> bool:
+def int16_operands(layer: HasSignature) -> bool:
     """Require that at least one of the two inputs is int16."""
     return DType.INT16 in (layer.sig.input(0).dtype, layer.sig.input(1).dtype)

@@ -23,7 +23,7 @@ from mcugen.kernels.common.loop_options import Loops
 from mcugen.kernels.common.reading_order import in_turn, windows
 from mcugen.kernels.common.reading_order import rows as ring_rows
 from mcugen.kernels.common.specs import ConvSpec
-from mcugen.kernels.common.weighted_layers import NIBBLES, four_bits, int8_tensors, int16_tensors
+from mcugen.kernels.common.weighted_layers import INT4_RANGE, four_bits, int8_tensors, int16_tensors
 from mcugen.kernels.portable.weighted import is_not_depthwise
 from mcugen.lir.kernel import (
     SHORT_LOOPS,
@@ -41,7 +41,7 @@ from mcugen.lir.kernel import (
 from mcugen.lir.traversal import Traversal
 
 GROUP = 4
-"""Elements of a group: four products along the depth, adjacent in im2col patches and in packed weights."""
+"""Number of elements of a group: four adjacent products along the depth, in im2col patches and packed weights."""
 
 SXTB16_ORDER = (0, 2, 1, 3)
 """Order of four int8 activations after widening: SXTB16 extracts bytes 0 and 2 of a word, and bytes 1 and 3 after a
@@ -65,7 +65,10 @@ _DSP = frozenset({"dsp"})
 
 @dataclass(frozen=True, kw_only=True)
 class HighWord(Params):
-    """Parameters of requantization by the high word of 64-bit products; a clamped result is is_saturated_int8 twice."""
+    """Parameters of requantization by the upper word of 64-bit products.
+
+    A clamped int8 result saturates twice: before and after the subtraction of an offset.
+    """
 
     upper_word_offset: Annotated[
         Trained, "added to the upper word of a product: zero point of y less the lowest value, and rounding"
@@ -84,7 +87,7 @@ class HighWord(Params):
 
 @dataclass(frozen=True)
 class SumConversion:
-    """The constants that turn a layer's accumulators into its results."""
+    """The constants that requantize a layer's accumulators, or store them as results."""
 
     bias: Array
     """Biases with x's zero point folded in, int64 [out_channels]."""
@@ -97,7 +100,7 @@ class SumConversion:
 
 
 def sum_conversion(spec: ConvSpec, packed: bool = False, nibbles: bool = False) -> SumConversion:
-    """Return the constants that turn a layer's accumulators into its results.
+    """Return the constants that requantize a layer's accumulators, or store them as results.
 
     An int8 result is the rounded high word of accumulator · multiplier, plus the zero point. An int16 result is mostly
     (high word + upper_word_offset) >> second_shift.
@@ -177,7 +180,7 @@ def _in_blocks(bias: Array, words: Array, sums: SumConversion) -> Array:
 
 def pack_nibble_pairs(weights: Array, sums: SumConversion) -> Array:
     """Pack 4-bit weights [N, groups, 4] for blocks of two channels: a word per group, each weight plus 8 (dsp.j2)."""
-    pairs = _whole_blocks(weights.astype(np.int64), 2) - NIBBLES[0]
+    pairs = _whole_blocks(weights.astype(np.int64), 2) - INT4_RANGE[0]
     words = _joined(pairs, np.add.outer([0, 8], [0, 16, 4, 20])[:, None], (1, 3))
     return _in_blocks(_whole_blocks(sums.bias.astype(np.int64), 2), words, sums)
 
@@ -190,7 +193,7 @@ def pack_nibble_fours(weights: Array, sums: SumConversion) -> Array:
     by subtracting the accumulators of the lower channels.
     """
     fours = _whole_blocks(weights.astype(np.int64), 4)
-    codes = np.concatenate([fours[:, :3] - NIBBLES[0], fours[:, 3:] & 15], axis=1)
+    codes = np.concatenate([fours[:, :3] - INT4_RANGE[0], fours[:, 3:] & 15], axis=1)
     halves = codes.reshape(len(codes), 4, -1, 2)  # Two elements of a group share a word.
     words = _joined(halves, np.add.outer([0, 4, 8, 12], [0, 16])[:, None], (1, 3))
     bias = np.cumsum(_whole_blocks(sums.bias.astype(np.int64), 4) << [0, 4, 8, 12], axis=1)
@@ -297,7 +300,7 @@ def fits_packed_fours(spec: ConvSpec) -> bool:
     """Require sums of 31, 27, 23 and 19 bits in each four channels, whose 4-bit weights share 16 bits."""
     rows = np.abs(pad_groups_to_blocks(spec, spec.rows.astype(np.int64), 4))
     places, bias = np.arange(len(rows)) % 4, np.abs(pad_groups_to_blocks(spec, spec.folded_bias, 4))
-    max_sums = (rows + np.where(places < 3, -NIBBLES[0], 0)[:, None]).sum(1) * 128 + bias
+    max_sums = (rows + np.where(places < 3, -INT4_RANGE[0], 0)[:, None]).sum(1) * 128 + bias
     return bool((max_sums < 1 << (31 - 4 * places)).all())
 
 
@@ -323,7 +326,7 @@ UNUSED_GEOMETRY = frozenset({"kernel_width", "stride_width", "dilation_width", "
 
 @dataclass(frozen=True, kw_only=True)
 class PixelWalk(Params):
-    """Parameters of the walk over rows and pixels.
+    """Parameters of the walk over output rows and pixels, and of the input elements that each window reads.
 
     A run is a piece of a window whose elements are adjacent in memory.
     """
@@ -345,7 +348,7 @@ class PixelWalk(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class InnerLoop(Params):
-    """Sizes of the im2col patch of two pixels."""
+    """Parameters of the im2col patch of two pixels, and of the inner loop over it."""
 
     x_zero_point: Annotated[Trained, "zero point of x, the value of padding"]
     patch_bytes: Annotated[int, "bytes of the im2col patch of a pixel"]
@@ -375,8 +378,8 @@ class StreamOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Raised(Options):
-    """Template option of kernels with 4-bit weights."""
+class PreShiftOption(Options):
+    """Template option of kernels with 4-bit weights: a left shift of sums before the multiplication."""
 
     pre_shifted: Annotated[bool, "whether sums are shifted left before they are multiplied"]
 
@@ -432,11 +435,11 @@ class Runs:
 
     @property
     def are_exact(self) -> bool:
-        """Return whether no element beyond the runs is read."""
+        """Return whether the loads of runs read no element beyond them."""
         return self.units * self.unit + self.rest == self.length
 
     def elements(self, slots: tuple[int, ...]) -> Array:
-        """Return the element order of a patch.
+        """Return the order of a window's elements in an im2col patch.
 
         Args:
             slots: The order of four elements within a group.
@@ -455,14 +458,14 @@ class Runs:
         return order
 
 
-def runs_of(shape: ConvShape, few: bool) -> Runs:
+def runs_of(shape: ConvShape, is_unrolled: bool) -> Runs:
     """Return the runs of a window: whole kernel rows if their elements are adjacent in memory, else single taps.
 
     With several groups of channels, a tap of each group is a run.
 
     Args:
         shape: Geometry of the convolution.
-        few: Whether the loop is fully unrolled; remaining elements are then gathered where that saves groups.
+        is_unrolled: Whether the loop is fully unrolled; remaining elements are then gathered where that saves groups.
     """
     joined, channels = (
         shape.groups == 1 and (shape.dilation_width == 1 or shape.kernel_width == 1),
@@ -475,12 +478,12 @@ def runs_of(shape: ConvShape, few: bool) -> Runs:
     )
     padded = Runs(count, length, 8 if channels % 8 == 0 else GROUP)
     gathered = replace(padded, gathered=True)
-    return gathered if few and gathered.groups < padded.groups else padded
+    return gathered if is_unrolled and gathered.groups < padded.groups else padded
 
 
 def is_small_window(spec: ConvSpec) -> bool:
     """Require windows of at most 18 groups of four elements, whose code is unrolled."""
-    runs = runs_of(spec.shape, few=True)
+    runs = runs_of(spec.shape, is_unrolled=True)
     return runs.groups <= MAX_UNROLLED_GROUPS
 
 
@@ -510,7 +513,7 @@ def is_flat_pointwise(shape: ConvShape) -> bool:
 
 @dataclass(frozen=True)
 class RowSource:
-    """The place where input rows of a convolution are read: x itself, or a ring buffer of padded copies of rows."""
+    """Source of a convolution's input rows: x itself, or a ring buffer of padded copies of rows."""
 
     is_padded: bool
     """Whether rows are copied to the ring buffer and padded there."""
@@ -534,7 +537,7 @@ class RowSource:
         return self.ring_h * self.pitch if self.is_padded else 0
 
 
-def choose_row_source(shape: ConvShape, few: bool = False) -> RowSource:
+def choose_row_source(shape: ConvShape, is_unrolled: bool = False) -> RowSource:
     """Choose where input rows are read: in x if possible, else in a ring buffer of padded copies of rows.
 
     Rows are read in x if no window leaves x and none reads words beyond it. In a single output row of several groups
@@ -543,9 +546,9 @@ def choose_row_source(shape: ConvShape, few: bool = False) -> RowSource:
     rows_per_pair = 2 if shape.out_height % 2 * shape.out_width < shape.out_width % 2 * shape.out_height else 1
     span_h = (shape.kernel_height - 1) * shape.dilation_height + 1
     right = shape.stride_width * (shape.out_width - 1) + (shape.kernel_width - 1) * shape.dilation_width + 1
-    if shape.is_inside and runs_of(shape, few).are_exact:
+    if shape.is_inside and runs_of(shape, is_unrolled).are_exact:
         return RowSource(False, shape.in_height, shape.in_width * shape.in_channels, 0, rows_per_pair)
-    if _leaves_sides_only(shape) and runs_of(shape, few).are_exact:
+    if _leaves_sides_only(shape) and runs_of(shape, is_unrolled).are_exact:
         return RowSource(False, shape.in_height, shape.in_width * shape.in_channels, 0, 1, is_edged=True)
     margin = -(-shape.padding_left * shape.in_channels // GROUP) * GROUP
     extent = margin + (max(right - shape.padding_left, shape.in_width)) * shape.in_channels
@@ -560,7 +563,10 @@ def _leaves_sides_only(shape: ConvShape) -> bool:
 
 
 def traversal_of(shape: ConvShape, rows: RowSource) -> Traversal:
-    """Return the order of reads and writes: pairs of pixels if windows are read in x, else rows through the ring."""
+    """Return the order in which a convolution reads x and writes y.
+
+    These are pairs of pixels if windows are read in x, else rows through the ring buffer.
+    """
     if rows.is_padded:
         return ring_rows(shape, rows.rows_per_pair)
     stacked = shape.out_height // 2 * 2 if rows.rows_per_pair == 2 else 0
@@ -586,15 +592,19 @@ def order_weights_by_patch(spec: ConvSpec, runs: Runs, twos: bool) -> Array:
 
 
 def emit_conv(spec: ConvSpec, site: Site) -> Call:
-    """Emit a convolution: two pixels by two (or four) channels per step of four or eight elements.
+    """Emit a convolution that computes two pixels by two (or four) channels per step of four or eight elements.
 
     Loops: pairs of pixels (neighbours in a row or a column), blocks of channels, steps (unrolled up to 16 times). The
     operands are packed weights, a ring buffer of rows where x must be padded, and the patch of two pixels.
     """
-    packed, few = fits_packed_pairs in site.kernel.when, is_small_window in site.kernel.when
+    packed, is_unrolled = fits_packed_pairs in site.kernel.when, is_small_window in site.kernel.when
     nibbles, fours = four_bits in site.kernel.when, fits_packed_fours in site.kernel.when
     shape, sums = flatten_pixels(spec.shape), sum_conversion(spec, packed, nibbles)
-    runs, rows, pixels = runs_of(shape, few), choose_row_source(shape, few), few and is_flat_pointwise(shape)
+    runs, rows, pixels = (
+        runs_of(shape, is_unrolled),
+        choose_row_source(shape, is_unrolled),
+        is_unrolled and is_flat_pointwise(shape),
+    )
     laid = order_weights_by_patch(spec, runs, packed or nibbles)
     block = 4 if fours else 2
     multiplier = None if sums.multiplier is None else pad_groups_to_blocks(spec, sums.multiplier, block)
@@ -620,7 +630,7 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
         "tail_size": runs.rest,
         "is_pointwise": pixels,
     }
-    written, turns = (patch, steps) if few else (None, 0)
+    written, turns = (patch, steps) if is_unrolled else (None, 0)
     grouped, edged = shape.groups if shape.groups > 1 else None, rows.is_edged
     unrolled = UnrollOptions(
         x_t=spec.x.dtype.c,
@@ -631,25 +641,25 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     )
     free = spec.overlaps(traversal_of(shape, rows))
     raised = nibbles and sums.gain > 0
-    variant = _variant(spec, runs, few, raised, edged)
-    options = [types, Loops.of(site), unrolled, *[Raised(pre_shifted=raised)] * nibbles]
+    variant = _variant(spec, runs, is_unrolled, raised, edged)
+    options = [types, Loops.of(site), unrolled, *[PreShiftOption(pre_shifted=raised)] * nibbles]
     walk = [] if pixels else [_walk(shape, runs, rows)]
     params = [shape.geometry, *walk, sums.params, loop, GroupCount(groups=grouped)]
     return site.call(operands, params, options, overlaps=free, variant=variant)
 
 
-def count_steps(spec: ConvSpec, few: bool = False, channels: int = 2) -> int:
+def count_steps(spec: ConvSpec, is_unrolled: bool = False, channels: int = 2) -> int:
     """Count inner-loop steps per inference: groups of four products, for two pixels and a block of channels.
 
     Args:
         spec: The layer.
-        few: Whether the loop is fully unrolled.
+        is_unrolled: Whether the loop is fully unrolled.
         channels: Output channels of a block.
     """
     shape = flatten_pixels(spec.shape)
     pixels = shape.batch * -(-shape.out_height * shape.out_width // 2)
     blocks = shape.groups * -(-shape.out_channels // shape.groups // channels)
-    return pixels * blocks * runs_of(shape, few).groups
+    return pixels * blocks * runs_of(shape, is_unrolled).groups
 
 
 def count_four_channel_steps(spec: ConvSpec) -> int:
@@ -659,14 +669,14 @@ def count_four_channel_steps(spec: ConvSpec) -> int:
 
 def count_unrolled_steps(spec: ConvSpec) -> int:
     """Count steps per inference of kernels whose inner loop is fully unrolled, for the cost model."""
-    return count_steps(spec, few=True)
+    return count_steps(spec, is_unrolled=True)
 
 
 def unrolled_layer_bytes(spec: ConvSpec) -> int:
     """Return the flash bytes of a layer with a fully unrolled function: the function and the layer's parameters."""
     shape = flatten_pixels(spec.shape)
     around = POINTWISE_BASE_BYTES if is_flat_pointwise(shape) else WINDOW_BASE_BYTES
-    return around + UNROLLED_STEP_BYTES * runs_of(shape, few=True).groups
+    return around + UNROLLED_STEP_BYTES * runs_of(shape, is_unrolled=True).groups
 
 
 UNROLLED_STEP_BYTES = 62
@@ -698,8 +708,8 @@ def _walk(shape: ConvShape, runs: Runs, rows: RowSource) -> PixelWalk:
     )
 
 
-def _variant(spec: ConvSpec, runs: Runs, few: bool, raised: bool, is_edged: bool) -> str:
-    size = f"{runs.count}x{runs.length}" if few else ""
+def _variant(spec: ConvSpec, runs: Runs, is_unrolled: bool, raised: bool, is_edged: bool) -> str:
+    size = f"{runs.count}x{runs.length}" if is_unrolled else ""
     grouped = "edged" if is_edged else "grouped" if spec.shape.groups > 1 else ""
     shifted = "raised" if raised else ""
     return "_".join(part for part in (size, grouped, shifted, "clamped" if spec.is_clamped else "") if part)
@@ -747,7 +757,7 @@ class SingleRowOptions(StreamOptions):
 
 
 def emit_dense(spec: ConvSpec, site: Site) -> Call:
-    """Emit a dense layer of one row: four channels by eight inputs per step.
+    """Emit a dense layer of one row, which computes four channels by eight inputs per step.
 
     Loops: blocks of four channels, steps (unrolled 8 times). The inputs are padded to a multiple of eight in a patch,
     or read in place.
@@ -771,7 +781,7 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
     )
     raised = nibbles and sums.gain > 0
     types = SingleRowOptions(**vars(StreamOptions.of(spec)), sums_by_part=parts)
-    options = [types, Loops.of(site), *[Raised(pre_shifted=raised)] * nibbles]
+    options = [types, Loops.of(site), *[PreShiftOption(pre_shifted=raised)] * nibbles]
     last = (spec.channels % GROUP or GROUP) if is_direct else 0
     free = spec.overlaps(windows(spec.shape, in_turn(1, 1), last))
     variant = "_".join(["parts"] * parts + ["raised"] * raised + ["clamped"] * spec.is_clamped)
@@ -802,7 +812,7 @@ def is_saturated_int8(spec: ConvSpec) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Strip(Params):
-    """Parameters of the loop over strips of pixels."""
+    """Parameters of the loop over strips: groups of pixels that are widened to 16 bits together."""
 
     pixels: Annotated[int, "pixels of x and y"]
     strip_pixels: Annotated[int, "pixels that are widened to 16 bits at a time"]
@@ -884,7 +894,7 @@ def _row(name: str, what: str, *when: Callable[[ConvSpec], bool]) -> Kernel:
         what=what,
         operands=(_X, _W, _Y, *[_PATCH] * (has_depth_multiple_of_8 not in when)),
         params=(SingleRowParams, HighWord),
-        options=(SingleRowOptions, Loops, *[Raised] * (four_bits in when)),
+        options=(SingleRowOptions, Loops, *[PreShiftOption] * (four_bits in when)),
         needs=_DSP,
         lacks=_lacks(when),
         when=(is_one_row, *when),
@@ -930,7 +940,7 @@ def _conv(
         optional=(PixelWalk,),
         uniform=UNIFORM,
         without=UNUSED_GEOMETRY,
-        options=(StreamOptions, Loops, UnrollOptions, *[Raised] * (four_bits in when)),
+        options=(StreamOptions, Loops, UnrollOptions, *[PreShiftOption] * (four_bits in when)),
         needs=_DSP,
         lacks=_lacks(when),
         when=(has_several_pixels, is_not_depthwise, *when),
@@ -984,7 +994,7 @@ DSP_ROW: tuple[Kernel, ...] = (
     ),
     _row("dense_s16_dsp", "one row of int16, four channels at a time", *_CODES16),
 )
-"""Kernels of layers with one row of outputs."""
+"""DSP kernels of dense layers with a single row of outputs, in order of preference."""
 
 _OF_BYTES = _conv("conv2d_s8_dsp", f"two pixels by two channels, {_PAIRS}", *_CODES8, fits_packed_pairs)
 _OF_NIBBLES = _conv(
@@ -1043,7 +1053,7 @@ DSP_PIXELS: tuple[Kernel, ...] = (
     ),
     _conv("conv2d_s16_dsp", "two pixels of int16 by two channels", *_CODES16),
 )
-"""Kernels of layers with several rows or pixels."""
+"""DSP kernels of convolutions and of dense layers with several rows, in order of preference."""
 
 DSP_KERNELS: tuple[Kernel, ...] = (*DSP_ROW, *DSP_PIXELS)
 """Kernels of convolutions and dense layers, in order of preference; a dense layer is a convolution of single pixels."""

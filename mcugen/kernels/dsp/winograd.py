@@ -39,12 +39,14 @@ from mcugen.lir.kernel import (
 )
 from mcugen.lir.traversal import Traversal
 
-FILTER = np.asarray([[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]])
-"""Filter transform 2G, int [4, 3]."""
+FILTER_TRANSFORM = np.asarray([[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]])
+"""Matrix 2G that transforms a row or column of 3 filter taps to 4 numbers, int [4, 3]."""
 
 COLUMN_ORDER = (1, 2, 3, 0)
-"""Order in which the columns of a row of M are computed; with this order, sums of products need no extra
-instructions."""
+"""Order in which the kernels compute the four columns of a row of M.
+
+With this order, the sums of products of the output transform need no extra instructions.
+"""
 
 
 # ------------------------------------------------------------------------------------------------ conditions
@@ -75,8 +77,8 @@ def fits_fourfold_sums(spec: ConvSpec) -> bool:
     return 4 * spec.largest_sum < 2**31 and spec.high_word.shift >= 31
 
 
-FITS = (has_int8_tensors, is_3x3, fits_fourfold_sums)
-"""Conditions of all Winograd kernels of integers."""
+WINOGRAD_CONDITIONS = (has_int8_tensors, is_3x3, fits_fourfold_sums)
+"""Conditions (Kernel.when) of all integer Winograd kernels."""
 
 
 # --------------------------------------------------------------------------------------------------- packing
@@ -84,7 +86,9 @@ FITS = (has_int8_tensors, is_3x3, fits_fourfold_sums)
 
 def transform_weights(weights: Array) -> Array:
     """Transform weights [out_channels, 3, 3, in_channels] to U, int64 [out_channels, 4, 4, in_channels]."""
-    product: Array = np.einsum("ir,orsc,js->oijc", FILTER, weights.astype(np.int64), FILTER, optimize=True)
+    product: Array = np.einsum(
+        "ir,orsc,js->oijc", FILTER_TRANSFORM, weights.astype(np.int64), FILTER_TRANSFORM, optimize=True
+    )
     return product
 
 
@@ -137,7 +141,7 @@ def step_words(groups: int) -> Array:
 
 
 def accumulator_starts(biases: Array, groups: int) -> Array:
-    """Return the start values of accumulators, four words before each row of M.
+    """Return the start values of accumulators, four words for each row of M (the product of transformed tiles).
 
     At row 1 these are both biases twice, else zeros. If the loop is fully unrolled, the last two words say instead
     whether another row follows.
@@ -276,7 +280,10 @@ class WinogradOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class FullUnroll(Options):
-    """Template option of the kernels for the DSP extension: with a full unroll, no step words separate the weights."""
+    """Template option of the DSP kernels: whether the loop over input channels is fully unrolled.
+
+    The packed weights have no step words then.
+    """
 
     fully_unrolled: Annotated[bool, "whether the loop over input channels is fully unrolled"]
 
@@ -294,7 +301,7 @@ FILTER_TRANSFORM_PRODUCTS = 14
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid of blocks of output pixels, two rows high, that covers an image."""
+    """A grid of blocks of output pixels, two rows high, in which a Winograd kernel computes an image."""
 
     block_width: int
     """Output pixels per row of a block; a tile has two."""
@@ -304,7 +311,7 @@ class Grid:
         return -(-shape.out_width // self.block_width) * -(-shape.out_height // 2)
 
     def work(self, spec: ConvSpec) -> int:
-        """Count multiply-accumulates of an equivalent direct convolution of whole blocks, for the cost model.
+        """Count the multiply-accumulates of a direct convolution of whole blocks, for the cost model.
 
         Outputs of blocks beyond the border are included, since they are computed and discarded.
         """
@@ -314,7 +321,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Tiles(Grid):
-    """A family of Winograd kernels: how much its inner function computes at a time, and how its weights are packed."""
+    """A family of Winograd kernels: how much the inner function computes at a time, and the weight packing."""
 
     channels_per_pass: int
     """Output channels computed together."""
@@ -334,7 +341,7 @@ class Tiles(Grid):
         return 8 * self.block_width * channels
 
     def strip_work(self, spec: ConvSpec, strip: int) -> int:
-        """Count direct products as `work` does, plus the work to transform the weights for every strip.
+        """Count the direct products of a layer (Grid.work), plus the work to transform the weights for every strip.
 
         The transformation is counted in products that take as long (FILTER_TRANSFORM_PRODUCTS).
 
@@ -414,14 +421,14 @@ def _plain_words(channels: int) -> int:
     return 4 * (1 + 2 * channels) + 5
 
 
-DSP = Tiles(4, 2, DType.INT16, _dsp_loop, _dsp_words, pack_transformed, pack_int8)
-"""Kernels for the DSP extension, which compute two tiles by two output channels at a time."""
+DSP_TILES = Tiles(4, 2, DType.INT16, _dsp_loop, _dsp_words, pack_transformed, pack_int8)
+"""Winograd kernels for the DSP extension, which compute two tiles by two output channels at a time."""
 
-DSP_SHORT = replace(DSP, loop=_short_loop, words=_short_words)
-"""Kernels for the DSP extension with short unrolled loops, to save code (SHORT_LOOPS)."""
+DSP_SHORT_TILES = replace(DSP_TILES, loop=_short_loop, words=_short_words)
+"""Winograd kernels for the DSP extension with short unrolled loops, to save code (SHORT_LOOPS)."""
 
-PLAIN = Tiles(8, 1, DType.INT32, _plain_loop, _plain_words, pack_transformed_by_channel, pack_int8_by_channel)
-"""Kernels in plain C, which compute four tiles by one output channel at a time."""
+PLAIN_TILES = Tiles(8, 1, DType.INT32, _plain_loop, _plain_words, pack_transformed_by_channel, pack_int8_by_channel)
+"""Winograd kernels in plain C, which compute four tiles by one output channel at a time."""
 
 
 def emit_flash(spec: ConvSpec, site: Site, tiles: Tiles) -> Call:
@@ -453,7 +460,7 @@ def emit_transforming(spec: ConvSpec, site: Site, tiles: Tiles, strip: int) -> C
     """
     shape = spec.shape
     blocks = min(2 * strip // tiles.block_width, tiles.blocks(shape))
-    one_strip = shape.batch == 1 and blocks == tiles.blocks(shape) and tiles is not DSP_SHORT
+    one_strip = shape.batch == 1 and blocks == tiles.blocks(shape) and tiles is not DSP_SHORT_TILES
     ring, words = _ring(shape, tiles), tiles.words(shape.in_channels)
     pads_rows = tiles.pads_rows(shape)
     working = {"rows": ring} if pads_rows and not one_strip else {}
@@ -534,7 +541,7 @@ def _kernel(
         ),
         options=(WinogradOptions, *((FullUnroll, Loops) if needs else ())),
         needs=frozenset(needs),
-        when=FITS,
+        when=WINOGRAD_CONDITIONS,
         stalls=_STALLS if needs else {},
     )
 
@@ -552,7 +559,7 @@ def _fly(name: str, tiles: Tiles, strip: int, *needs: str) -> Kernel:
     weights = scratch("u", "transformed weights of the channels that are computed at once", DType.INT32)
     emit, work = partial(emit_transforming, tiles=tiles, strip=strip), partial(tiles.strip_work, strip=strip)
     kernel = _kernel(f"{name}_t{strip}", tiles, needs, (StripOfBlocks,), (weights,))
-    when = (*FITS, int8_weights)
+    when = (*WINOGRAD_CONDITIONS, int8_weights)
     options = (WinogradOptions, TransformingOptions, *kernel.options[1:])
     sweeps = 1 / (16 * strip)  # A word holds four weights, which serve all tiles of a strip.
     loads = sweeps if needs else 4 * sweeps  # Weights are loaded by words, or by bytes.
@@ -560,10 +567,10 @@ def _fly(name: str, tiles: Tiles, strip: int, *needs: str) -> Kernel:
 
 
 WINOGRAD_CONV: tuple[Kernel, ...] = (
-    _flash("conv2d_s8_winograd_dsp", DSP, "dsp"),
-    *(_fly("conv2d_s8_winograd_fly_dsp", DSP, strip, "dsp") for strip in (4, 8, 16, 32)),
-    _fly("conv2d_s8_winograd_short_dsp", DSP_SHORT, 16, "dsp", SHORT_LOOPS),
-    _flash("conv2d_s8_winograd", PLAIN),
-    *(_fly("conv2d_s8_winograd_fly", PLAIN, strip) for strip in (4, 8, 16)),
+    _flash("conv2d_s8_winograd_dsp", DSP_TILES, "dsp"),
+    *(_fly("conv2d_s8_winograd_fly_dsp", DSP_TILES, strip, "dsp") for strip in (4, 8, 16, 32)),
+    _fly("conv2d_s8_winograd_short_dsp", DSP_SHORT_TILES, 16, "dsp", SHORT_LOOPS),
+    _flash("conv2d_s8_winograd", PLAIN_TILES),
+    *(_fly("conv2d_s8_winograd_fly", PLAIN_TILES, strip) for strip in (4, 8, 16)),
 )
 """Winograd kernels of int8 convolutions, in order of preference."""

@@ -18,7 +18,13 @@ from mcugen.kernels.common.conv_shape import ConvGeometry, ConvShape
 from mcugen.kernels.common.loop_options import FloatLoops
 from mcugen.kernels.common.reading_order import in_turn, rows, windows
 from mcugen.kernels.common.specs import ConvSpec
-from mcugen.kernels.common.weighted_layers import BLOCK, FloatLimits, float_limits, float_tensors, half_weights
+from mcugen.kernels.common.weighted_layers import (
+    INTERLEAVED_ROWS,
+    FloatLimits,
+    float_limits,
+    float_tensors,
+    half_weights,
+)
 from mcugen.kernels.portable.weighted import depthwise
 from mcugen.lir.kernel import SHORT_LOOPS, UPDATABLE, Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
 from mcugen.lir.traversal import Traversal
@@ -52,7 +58,7 @@ class DenseRows(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class Patch(Params):
-    """Parameters of the im2col step of float convolutions."""
+    """Parameters of the im2col patch of float convolutions."""
 
     depth: Annotated[int, "products of a sum"]
     reads_in_place: Annotated[int, "1 if the pixels of x are read in place, without im2col"]
@@ -60,7 +66,7 @@ class Patch(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks(Params):
-    """Sizes of a ring buffer of padded rows, laid out in blocks of four channels."""
+    """Parameters of the ring buffer of padded rows, laid out in blocks of four channels."""
 
     row_pixels: Annotated[int, "pixels of a row of the ring buffer, or of x"]
     channel_blocks: Annotated[int, "blocks of channels"]
@@ -89,7 +95,7 @@ class FpuDenseOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupOptions(Options):
-    """Template options of the depthwise loops."""
+    """Template options of depthwise loops that compute a group of adjacent outputs of a row together."""
 
     group: Annotated[int, "adjacent outputs of a row that are computed together"]
     kernel_height: Annotated[int, "rows of the window"]
@@ -107,9 +113,9 @@ def pack_float_blocks(weights: Array, bias: Array) -> Array:
     Missing channels of the last block are zeros.
     """
     rows = np.column_stack([bias, weights]).astype(np.float32)
-    missing = -len(rows) % BLOCK
+    missing = -len(rows) % INTERLEAVED_ROWS
     whole = np.concatenate([rows, np.zeros((missing, rows.shape[1]), np.float32)])
-    return whole.reshape(-1, BLOCK, rows.shape[1]).transpose(0, 2, 1).reshape(-1)
+    return whole.reshape(-1, INTERLEAVED_ROWS, rows.shape[1]).transpose(0, 2, 1).reshape(-1)
 
 
 def pack_half_blocks(weights: Array, in_pairs: bool = True) -> Array:
@@ -119,10 +125,10 @@ def pack_half_blocks(weights: Array, in_pairs: bool = True) -> Array:
     stored as [K / 2][4][2], the remaining weights as [K % 8][4]. Without, a block is [K][4]. Missing channels of the
     last block are zeros.
     """
-    missing, whole = -len(weights) % BLOCK, weights.shape[1] // 8 * 8 if in_pairs else 0
+    missing, whole = -len(weights) % INTERLEAVED_ROWS, weights.shape[1] // 8 * 8 if in_pairs else 0
     rows = np.concatenate([weights, np.zeros((missing, weights.shape[1]), np.float32)]).astype(np.float16)
-    blocks = rows.reshape(-1, BLOCK, weights.shape[1])
-    pairs = blocks[:, :, :whole].reshape(len(blocks), BLOCK, -1, 2).transpose(0, 2, 1, 3)
+    blocks = rows.reshape(-1, INTERLEAVED_ROWS, weights.shape[1])
+    pairs = blocks[:, :, :whole].reshape(len(blocks), INTERLEAVED_ROWS, -1, 2).transpose(0, 2, 1, 3)
     tail = blocks[:, :, whole:].transpose(0, 2, 1)
     return np.concatenate([part.reshape(len(blocks), -1) for part in (pairs, tail)], axis=1).reshape(-1)
 
@@ -139,7 +145,7 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
     size, single = DenseRows(rows=rows, depth=depth, out_channels=channels), rows == 1
     whole, shape = rows // ROWS_PER_BLOCK * ROWS_PER_BLOCK, spec.shape
     fours, ones = windows(shape, in_turn(whole, ROWS_PER_BLOCK)), np.arange(whole, rows)[:, None]
-    order = fours + windows(shape, ones, last=channels % BLOCK or BLOCK)
+    order = fours + windows(shape, ones, last=channels % INTERLEAVED_ROWS or INTERLEAVED_ROWS)
     options = [clamp_options(*spec.float_limits), FpuDenseOptions(single_row=single)]
     return _call(spec, site, size, ("patch", 0 if single else ROWS_PER_BLOCK * depth), options, order)
 
@@ -189,23 +195,32 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
     shape = spec.shape
     extent = shape.stride_width * (shape.out_width - 1) + shape.dilation_width * (shape.kernel_width - 1) + 1
     blocks = Blocks(
-        row_pixels=max(extent, shape.padding_left + shape.in_width), channel_blocks=-(-shape.in_channels // BLOCK)
+        row_pixels=max(extent, shape.padding_left + shape.in_width),
+        channel_blocks=-(-shape.in_channels // INTERLEAVED_ROWS),
     )
-    ring = ((shape.kernel_height - 1) * shape.dilation_height + 1) * blocks.row_pixels * blocks.channel_blocks * BLOCK
+    ring = (
+        ((shape.kernel_height - 1) * shape.dilation_height + 1)
+        * blocks.row_pixels
+        * blocks.channel_blocks
+        * INTERLEAVED_ROWS
+    )
     options = GroupOptions(
         group=min(shape.out_width, SHARED_GROUP) if SHORT_LOOPS in site.features else _group(shape),
         kernel_height=shape.kernel_height,
         kernel_width=shape.kernel_width,
         stride=shape.stride_width,
         dilation=shape.dilation_width,
-        has_tail_channels=shape.in_channels % BLOCK != 0,
+        has_tail_channels=shape.in_channels % INTERLEAVED_ROWS != 0,
     )
     call = _call(spec, site, blocks, ("rows", ring), [options], rows(shape))
     return replace(call, variant=f"{shape.kernel_height}x{shape.kernel_width}")
 
 
 SHARED_GROUP = 3
-"""Adjacent outputs computed together under SHORT_LOOPS, so that layers of several widths share a function."""
+"""Number of adjacent outputs that are computed together under SHORT_LOOPS, whatever the width of rows.
+
+Layers of several widths then share one C function.
+"""
 
 
 def _group(shape: ConvShape) -> int:
@@ -244,7 +259,7 @@ def _call(
     """
     role, count = working
     if half_weights in site.kernel.when:
-        bias = np.concatenate([spec.float_bias, np.zeros(-spec.channels % BLOCK)]).astype(np.float32)
+        bias = np.concatenate([spec.float_bias, np.zeros(-spec.channels % INTERLEAVED_ROWS)]).astype(np.float32)
         constants = {
             "w": site.const("weights", pack_half_blocks(spec.rows, role == "patch")),
             "bias": site.const("bias", bias),
@@ -269,7 +284,9 @@ def count_padding_products(spec: ConvSpec) -> int:
     channels = spec.channels
     count = spec.y.count // channels
     single = count % ROWS_PER_BLOCK
-    return spec.depth * (single * (-channels % (2 * BLOCK)) + (count - single) * (-channels % BLOCK))
+    return spec.depth * (
+        single * (-channels % (2 * INTERLEAVED_ROWS)) + (count - single) * (-channels % INTERLEAVED_ROWS)
+    )
 
 
 def clamp_options(low: float, high: float) -> ClampOptions:

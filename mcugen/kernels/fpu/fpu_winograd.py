@@ -15,8 +15,8 @@ from mcugen.kernels.common.conv_shape import ConvGeometry
 from mcugen.kernels.common.loop_options import FloatLoops
 from mcugen.kernels.common.reading_order import windows
 from mcugen.kernels.common.specs import ConvSpec
-from mcugen.kernels.common.weighted_layers import BLOCK, FloatLimits, float_limits, float_tensors
-from mcugen.kernels.dsp.winograd import FILTER, Grid
+from mcugen.kernels.common.weighted_layers import INTERLEAVED_ROWS, FloatLimits, float_limits, float_tensors
+from mcugen.kernels.dsp.winograd import FILTER_TRANSFORM, Grid
 from mcugen.kernels.fpu.fpu_conv import ClampOptions, UpperLimit, clamp_options
 from mcugen.lir.kernel import UPDATABLE, Call, Kernel, Site, reads, scratch, writes
 from mcugen.lir.traversal import Traversal
@@ -30,7 +30,11 @@ def is_3x3_of_blocks(spec: ConvSpec) -> bool:
     s = spec.shape
     steps = (s.stride_height, s.stride_width, s.dilation_height, s.dilation_width, s.groups)
     is_3x3 = (s.kernel_height, s.kernel_width) == (3, 3) and set(steps) == {1}
-    return is_3x3 and s.in_channels >= 2 * BLOCK and s.in_channels % BLOCK == s.out_channels % BLOCK == 0
+    return (
+        is_3x3
+        and s.in_channels >= 2 * INTERLEAVED_ROWS
+        and s.in_channels % INTERLEAVED_ROWS == s.out_channels % INTERLEAVED_ROWS == 0
+    )
 
 
 def has_finite_constants(spec: ConvSpec) -> bool:
@@ -40,7 +44,7 @@ def has_finite_constants(spec: ConvSpec) -> bool:
 
 def transform_weights(weights: Array) -> Array:
     """Transform weights [out_channels, 3, 3, C] to U, float32 [out_channels, 4, 4, C], rounded once."""
-    g = FILTER / 2
+    g = FILTER_TRANSFORM / 2
     with np.errstate(over="ignore", invalid="ignore"):
         product: Array = np.einsum("ir,orsc,js->oijc", g, weights.astype(np.float64), g, optimize=True)
         return product.astype(np.float32)
@@ -48,8 +52,8 @@ def transform_weights(weights: Array) -> Array:
 
 def pack_transformed(weights: Array, bias: Array) -> Array:
     """Pack weights [N, 3, 3, C] and biases [N] as flat float32: per four channels biases, then U as [4][4][C][4]."""
-    u = transform_weights(weights).reshape(len(weights) // BLOCK, BLOCK, -1)
-    rows = np.concatenate([bias.reshape(-1, BLOCK, 1), u], 2)
+    u = transform_weights(weights).reshape(len(weights) // INTERLEAVED_ROWS, INTERLEAVED_ROWS, -1)
+    rows = np.concatenate([bias.reshape(-1, INTERLEAVED_ROWS, 1), u], 2)
     return rows.transpose(0, 2, 1).astype(np.float32).reshape(-1)
 
 
@@ -77,7 +81,7 @@ def emit(spec: ConvSpec, site: Site) -> Call:
     sizes = {
         "patch": 4 * (FLOAT_GRID.block_width + 2) * shape.in_channels,
         "v": 8 * FLOAT_GRID.block_width * shape.in_channels,
-        "m": 8 * FLOAT_GRID.block_width * BLOCK,
+        "m": 8 * FLOAT_GRID.block_width * INTERLEAVED_ROWS,
     }
     constant = site.const("winograd", pack_transformed(spec.weights, spec.float_bias))
     operands = {"x": site.x, "w": constant, "y": site.y}

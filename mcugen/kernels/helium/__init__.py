@@ -85,12 +85,12 @@ def emit_vectors(spec: ConvSpec, site: Site) -> Call:
 
 
 def count_pair_steps(spec: ConvSpec) -> int:
-    """Count blocks of 16 products for two pixels by four output channels, the unit of the cost model."""
+    """Count inner-loop steps for the cost model: 16 products for each of two pixels by four output channels."""
     return count_vector_steps(spec, 2, CHANNELS_PER_BLOCK)
 
 
 def count_row_steps(spec: ConvSpec) -> int:
-    """Count blocks of 16 products for one pixel by eight output channels, the unit of the cost model."""
+    """Count inner-loop steps for the cost model: 16 products for each of eight output channels of one pixel."""
     return count_vector_steps(spec, 1, 2 * CHANNELS_PER_BLOCK)
 
 
@@ -103,7 +103,7 @@ _ROW = Kernel(
     what="one row by a matrix, eight channels at a time",
     operands=layer.operands(results=(DType.INT8, DType.INT16, DType.INT32)),
     params=(RowFrame,),
-    options=(layer.LoopFlags, layer.Ragged, layer.Clamped, layer.Shifted, layer.Results),
+    options=(layer.LoopFlags, layer.TailChannelsOption, layer.Clamped, layer.Shifted, layer.ResultOptions),
     needs=_MVE,
     when=(has_int8_products, is_single_row),
     emit=emit_row,
@@ -120,7 +120,15 @@ _GEMM = Kernel(
     ),
     optional=(layer.Padding, ConvGeometry, layer.StripRows, conv.PixelRows, conv.PatchRows, conv.ChannelGroupSizes),
     without=frozenset({"kernel_width", "stride_width", "dilation_height", "dilation_width"}),
-    options=(conv.ModeOptions, layer.LoopFlags, layer.Jump, layer.Ragged, layer.Clamped, layer.Shifted, layer.Results),
+    options=(
+        conv.ModeOptions,
+        layer.LoopFlags,
+        layer.RowJumpOption,
+        layer.TailChannelsOption,
+        layer.Clamped,
+        layer.Shifted,
+        layer.ResultOptions,
+    ),
     needs=_MVE,
     when=(has_int8_products,),
     emit=emit_vectors,
@@ -142,7 +150,14 @@ _IN_PLACE = Kernel(
     what="two pixels by four channels of pointwise convolutions, pixels copied before they are overwritten",
     operands=layer.operands(working=(scratch("patches", "copies of pixels", DType.INT8),)),
     params=(layer.GemmFrame, conv.CopiedPixels),
-    options=(layer.LoopFlags, layer.Jump, layer.Ragged, layer.Clamped, layer.Shifted, layer.Results),
+    options=(
+        layer.LoopFlags,
+        layer.RowJumpOption,
+        layer.TailChannelsOption,
+        layer.Clamped,
+        layer.Shifted,
+        layer.ResultOptions,
+    ),
     needs=_MVE,
     when=(is_int8_in_32_bits, conv.can_overwrite_pixels),
     emit=conv.emit_in_place,
@@ -208,10 +223,10 @@ _DEPTHWISE = (
         operands=layer.operands(working=(scratch("columns", "columns of four rows, by channels", DType.INT8),)),
         params=(
             *(patches.PatchesFrame, layer.Padding, ConvGeometry),
-            *(patches.HalfGroupMask, patches.Sections, patches.Distances),
+            *(patches.HalfGroupMask, patches.Sections, patches.StrideParams),
         ),
         without=frozenset({"out_channels", "kernel_height", "kernel_width", "stride_height", "dilation_height"}),
-        options=(patches.PatchOptions, layer.Halves, layer.Clamped, layer.Shifted),
+        options=(patches.PatchOptions, layer.UnpackedNibblesOption, layer.Clamped, layer.Shifted),
         needs=_MVE,
         when=(is_int8_in_32_bits, depthwise, patches.is_small_patch_window),
         loads=0.0,
@@ -222,9 +237,9 @@ _DEPTHWISE = (
         "depthwise_s8_mve_8x8",
         what="windows of up to 8 x 8 of one filter per channel, as 2 x 2 patches",
         operands=layer.operands(working=_strip()),
-        params=(patches.LargeFrame, layer.Padding, ConvGeometry, layer.StripRows, patches.Columns),
+        params=(patches.LargeFrame, layer.Padding, ConvGeometry, layer.StripRows, patches.ColumnsBufferParams),
         without=frozenset({"dilation_height", "dilation_width"}),
-        options=(patches.LargeOptions, layer.Halves, layer.Clamped, layer.Shifted),
+        options=(patches.LargeOptions, layer.UnpackedNibblesOption, layer.Clamped, layer.Shifted),
         needs=_MVE,
         when=(is_int8_in_32_bits, depthwise, patches.is_large_window),
         loads=0.0,
@@ -255,7 +270,7 @@ _DEPTHWISE = (
                 "padding_top",
             }
         ),
-        options=(patches.RowLoopOptions, layer.Halves, layer.Clamped, layer.Shifted),
+        options=(patches.RowLoopOptions, layer.UnpackedNibblesOption, layer.Clamped, layer.Shifted),
         needs=_MVE,
         when=(is_int8_in_32_bits, depthwise, patches.is_row_window),
         loads=0.0,
@@ -270,7 +285,7 @@ _DEPTHWISE = (
         ),
         params=(layer.RequantizationParams, layer.Padding, ConvGeometry, layer.StripRows, patches.TapPairs),
         without=frozenset({"out_channels", "kernel_height", "kernel_width", "dilation_height", "dilation_width"}),
-        options=(layer.Halves, layer.Shifted),
+        options=(layer.UnpackedNibblesOption, layer.Shifted),
         needs=_MVE,
         when=(is_int8_in_32_bits, depthwise),
         emit=patches.emit_depthwise,
@@ -286,7 +301,7 @@ _DEPTHWISE_NINE = replace(
         reads("whole", "weights of these channels, column by column", DType.INT16),
         working=(scratch("columns", "columns of four rows, by channels", DType.INT8),),
     ),
-    options=(patches.PatchOptions, patches.RecomputedTaps, layer.Halves, layer.Clamped, layer.Shifted),
+    options=(patches.PatchOptions, patches.RecomputedTaps, layer.UnpackedNibblesOption, layer.Clamped, layer.Shifted),
     when=(has_nine_bit_products, has_int8_output, depthwise, patches.is_small_patch_window),
     extra=patches.count_repaired_half_groups,
     example=uint8_example(16, 16, group=16),

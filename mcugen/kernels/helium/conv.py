@@ -17,10 +17,10 @@ from mcugen.kernels.common.weighted_layers import four_bits
 from mcugen.kernels.helium.layer import (
     CHANNELS_PER_BLOCK,
     VECTOR,
-    Jump,
     LoopFlags,
     NineBits,
     RequantizationTable,
+    RowJumpOption,
     StackFrame,
     VectorLoop,
     call,
@@ -57,7 +57,7 @@ def is_unstrided_pointwise(shape: ConvShape) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class PixelRows(Params):
-    """Parameters of pixels that are read in x, without a copy."""
+    """Parameters of the walk over pixels that are read in x, without a copy."""
 
     batch: Annotated[int, "images; 1 if all pixels are adjacent"]
     image_stride_bytes: Annotated[int, "bytes from image to image of x"]
@@ -95,7 +95,7 @@ class ChannelGroupSizes(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class ModeOptions(Options):
-    """Template options of how pixels are read."""
+    """Template options of where a convolution reads its windows: in x, in a strip of padded rows, or in patches."""
 
     mode: Annotated[str, "direct: in x; rows: from a strip of padded rows; patch: from patches gathered from the strip"]
     gather: Annotated[
@@ -143,7 +143,7 @@ def emit_rows(spec: ConvSpec, site: Site) -> Call:
         packed,
         table,
         [frame, padding(spec), shape.geometry, strip],
-        [ModeOptions(mode="rows", gather=None), flags, Jump(has_row_jumps=several)],
+        [ModeOptions(mode="rows", gather=None), flags, RowJumpOption(has_row_jumps=several)],
         working=("strip", strip.strip_rows * strip.strip_row_stride + VECTOR),
         orders=[rows(shape)],
     )
@@ -209,7 +209,7 @@ def emit_pointwise(spec: ConvSpec, site: Site) -> Call:
 
 
 def adjacent_pixels(pixels: int, channels: int) -> PixelRows:
-    """Return the walk over `pixels` adjacent pixels with `channels` output channels."""
+    """Return the walk parameters for `pixels` adjacent pixels, with `channels` output channels each."""
     return PixelRows(
         batch=1, image_stride_bytes=0, rows=1, row_stride_bytes=0, row_pixels=pixels, out_channels=channels
     )
@@ -231,13 +231,13 @@ def emit_direct(spec: ConvSpec, site: Site, walk: PixelRows) -> Call:
     if shape.groups > 1:
         packed, groups = _by_groups(spec, site, 1)
         mode = ModeOptions(mode="direct", gather=None, grouped=True)
-        return call(site, packed, table, [frame, walk, groups], [mode, loop.flags, Jump()])
+        return call(site, packed, table, [frame, walk, groups], [mode, loop.flags, RowJumpOption()])
     if shape.stride_height == shape.stride_width == 1:
         shape = pixels_as_row(shape)
     pairs = (np.arange(shape.out_height)[:, None, None] * shape.out_width + in_turn(shape.out_width, 2)).reshape(-1, 2)
     last = (shape.out_channels - 1) % CHANNELS_PER_BLOCK + 1
     orders = [windows(shape, blocks, last) for blocks in (pairs, in_turn(shape.out_height * shape.out_width, 1))]
-    options = [ModeOptions(mode="direct", gather=None), loop.flags, Jump()]
+    options = [ModeOptions(mode="direct", gather=None), loop.flags, RowJumpOption()]
     params = [frame, walk, *NineBits.of(spec)]
     return call(site, pack_vectors(spec.int8_rows, CHANNELS_PER_BLOCK), table, params, options, orders=orders)
 
@@ -256,7 +256,7 @@ def _by_groups(spec: ConvSpec, site: Site, taps: int) -> tuple[Array, ChannelGro
 
 
 def pixels_as_row(shape: ConvShape) -> ConvShape:
-    """Return a pointwise convolution with all pixels of all images in one row."""
+    """Return the geometry of a pointwise convolution with all pixels of all images in one row."""
     pixels = shape.batch * shape.out_height * shape.out_width
     return replace(shape, batch=1, in_height=1, in_width=pixels, out_height=1, out_width=pixels)
 
@@ -286,13 +286,13 @@ def emit_patches(spec: ConvSpec, site: Site) -> Call:
     gather = plan_unrolled_gather(shape, patch) if pack_nibbles_apart else None
     frame, params = gemm_frame(table, loop, 2 * patch.patch_bytes), [padding(spec), shape.geometry, strip, patch]
     params += NineBits.of(spec)
-    packed, flags, jump = pack_vectors(spec.int8_rows, CHANNELS_PER_BLOCK), loop.flags, Jump()
+    packed, flags, jump = pack_vectors(spec.int8_rows, CHANNELS_PER_BLOCK), loop.flags, RowJumpOption()
     if shape.groups > 1:
         packed, groups = _by_groups(spec, site, taps)
         vectors = -(-groups.group_in_channels // VECTOR)
         frame = replace(frame, inner_iterations=taps, iteration_gap_bytes=shape.in_channels - vectors * VECTOR)
         params.append(groups)
-        flags, jump = LoopFlags(unroll=vectors, has_loop=True, has_tail_vector=False), Jump(has_row_jumps=True)
+        flags, jump = LoopFlags(unroll=vectors, has_loop=True, has_tail_vector=False), RowJumpOption(has_row_jumps=True)
     return call(
         site,
         packed,
@@ -319,7 +319,7 @@ def can_overwrite_pixels(spec: ConvSpec) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class CopiedPixels(Params):
-    """Parameters of pixels that are copied before they are overwritten."""
+    """Parameters of an in-place pointwise convolution, which copies pixels before it overwrites them."""
 
     in_channels: Annotated[int, "channels of a pixel of x"]
     out_channels: Annotated[int, "channels of a pixel of y"]
@@ -340,7 +340,7 @@ def emit_in_place(spec: ConvSpec, site: Site) -> Call:
         pack_vectors(spec.rows, CHANNELS_PER_BLOCK),
         table,
         [gemm_frame(table, loop, 2 * shape.in_channels), copied],
-        [loop.flags, Jump()],
+        [loop.flags, RowJumpOption()],
         working=("patches", num_copied * shape.in_channels + VECTOR),
         orders=[windows(pixels_as_row(shape), in_turn(pixels, MAX_PATCHES))],
     )
@@ -372,7 +372,7 @@ class EightFrame(StackFrame):
 
 @dataclass(frozen=True, kw_only=True)
 class Pixels(Params):
-    """Parameters of adjacent pixels."""
+    """Parameters of a pointwise convolution over adjacent pixels."""
 
     out_channels: Annotated[int, "channels of a pixel of y"]
     pixels: Annotated[int, "pixels of x and y"]

@@ -32,7 +32,7 @@ MAX_COLUMNS_BYTES = 2048
 
 @dataclass(frozen=True, kw_only=True)
 class TapPairs(Params):
-    """Parameters of the taps of a window."""
+    """Parameters of the taps of a depthwise window, which are computed in pairs."""
 
     tap_pairs: Annotated[int, "pairs of taps; the weight of an odd last tap's partner is zero"]
     offset_limit: Annotated[int, "upper bound of the offsets of taps, in bytes"]
@@ -92,7 +92,7 @@ def pack_patches(weights: Array) -> Array:
 
 @dataclass(frozen=True)
 class Plane:
-    """An image as the 4×4 patch kernel sees it: rows and columns may be exchanged."""
+    """The memory layout of images for the 4×4 patch kernel, which may exchange rows and columns."""
 
     shape: ConvShape
     """Geometry of the convolution, exchanged like the image."""
@@ -118,7 +118,7 @@ class Plane:
 
 @dataclass(frozen=True)
 class PixelGroups:
-    """Division of a row's output pixels into groups, and up to two half groups for the remaining pixels.
+    """Tiling of a row's output pixels into groups, and up to two half groups for the remaining pixels.
 
     The last half group overlaps the pixels before it, or is masked if the row has no other pixels.
     """
@@ -138,7 +138,7 @@ class PixelGroups:
 
 
 def divide_row(shape: ConvShape, size: int) -> PixelGroups:
-    """Return the division of a row of y into groups of `size` pixels."""
+    """Return the tiling of a row of y into groups of `size` pixels and half groups."""
     half = size // 2
     count, remaining_columns = divmod(shape.out_width, size)
     halves = -(-remaining_columns // half)
@@ -179,7 +179,7 @@ class HalfGroupMask(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class Sections(Params):
-    """Sizes of sections of the columns buffer. A section holds the input columns under one or two rows of y."""
+    """Parameters of the columns buffer's sections; a section holds the input columns under one or two rows of y."""
 
     section_rows: Annotated[int, "rows of y in a section"]
     sections: Annotated[int, "sections that are held at a time"]
@@ -188,8 +188,8 @@ class Sections(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distances(Params):
-    """Strides, in bytes, in x, in the columns buffer and in y."""
+class StrideParams(Params):
+    """Parameters with the strides, in bytes, in x, in the columns buffer and in y."""
 
     x_row_stride: Annotated[int, "bytes from row to row of x"]
     x_pixel_stride: Annotated[int, "bytes from pixel to pixel of x"]
@@ -253,7 +253,7 @@ def emit_small_depthwise(spec: ConvSpec, site: Site) -> Call:
         dilation_width=s.dilation_width,
         rewinds_last_half=not full or groups.overlap > 0,
     )
-    distances = Distances(
+    distances = StrideParams(
         x_row_stride=plane.x_row,
         x_pixel_stride=plane.x_pixel,
         y_row_stride=plane.y_row,
@@ -395,8 +395,8 @@ class LargeFrame(StackFrame):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Columns(Params):
-    """Parameter with the place of the columns buffer, which follows the strip buffer."""
+class ColumnsBufferParams(Params):
+    """Parameter with the offset of the columns buffer, which follows the strip buffer in scratch memory."""
 
     columns_offset_bytes: Annotated[int, "bytes from the start of the strip to the columns"]
 
@@ -419,7 +419,7 @@ def emit_large_depthwise(spec: ConvSpec, site: Site) -> Call:
     bands, blocks, groups = -(-shape.kernel_height // 4), -(-shape.kernel_width // 4), divide_row(shape, 8)
     held = strip.strip_rows * strip.strip_row_stride
     read = max(strip.strip_row_stride // shape.in_channels, (groups.covered - 1) * shape.stride_width + 4 * blocks)
-    columns = Columns(columns_offset_bytes=held + -held % VECTOR + VECTOR)
+    columns = ColumnsBufferParams(columns_offset_bytes=held + -held % VECTOR + VECTOR)
     weights = spec.weights.reshape(shape.out_channels, shape.kernel_height, shape.kernel_width)
     padded = np.pad(weights, [(0, 0), (0, 4 * bands - shape.kernel_height), (0, 4 * blocks - shape.kernel_width)])
     patches = padded.reshape(-1, bands, 4, blocks, 4).transpose(0, 1, 3, 4, 2)
@@ -468,7 +468,7 @@ def _longest(shape: ConvShape) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class PlaneSizes(Params):
-    """Sizes of planes: copies of a segment of a row, one for each of eight channels.
+    """Parameters of planes: copies of a segment of a row, one for each of eight channels.
 
     A segment is up to 64 output pixels of a row, whose inputs the planes hold.
     """

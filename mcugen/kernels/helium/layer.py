@@ -122,7 +122,7 @@ class RequantizationTable:
     groups: int = 1
     """Number of groups of channels; each has its own blocks, one group after the other."""
     apart: int | None = None
-    """Distance, in elements, of two 4-bit weights that share a byte, if the kernel unpacks them.
+    """Distance, in elements, of two 4-bit weights that share a byte, if the kernel unpacks them; else None.
 
     If None, weights of adjacent channels share bytes and are multiplied without being unpacked.
     """
@@ -154,7 +154,7 @@ class RequantizationTable:
 
     @property
     def zero(self) -> int:
-        """Return the number that is added to the rounded products: y's zero point.
+        """Return the offset that is added to rounded products: y's zero point.
 
         Before a right shift, the zero point is shifted left, and a rounding term is added.
         """
@@ -168,25 +168,25 @@ class RequantizationTable:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of the table that belong to one group of channels."""
+        """Return the size in bytes of the part of the table that belongs to one group of channels."""
         return int(self.data.nbytes) // self.groups
 
     @property
     def last(self) -> int:
-        """Return the number of output channels in the last block of each group of channels."""
+        """Return the number of output channels in the last, perhaps partial, block of each group of channels."""
         return (self.spec.channels // self.groups - 1) % self.block + 1
 
     @property
     def codes(self) -> RequantizationParams:
-        """Return the kernel parameters of the requantization."""
+        """Return the kernel parameters of the requantization: zero point, limits and shift."""
         low, high = (0, 0) if self.spec.is_sums else self.spec.limits
         return RequantizationParams(y_zero_point=self.zero, low=low, high=high, left_shift=self.shift)
 
     @property
     def flags(self) -> tuple[Options, ...]:
-        """Return the template options: which steps of the requantization are needed."""
-        ragged = Ragged(has_tail_channels=self.last < self.block)
-        results = Results(y_t=self.spec.y.dtype.c, post_shifted=self.shift < 0)
+        """Return the template options that follow from the table: which steps of the requantization are needed."""
+        ragged = TailChannelsOption(has_tail_channels=self.last < self.block)
+        results = ResultOptions(y_t=self.spec.y.dtype.c, post_shifted=self.shift < 0)
         scaled = Shifted(pre_shifted=self.shift > 0)
         return ragged, Clamped(clamp=self.spec.is_clamped), scaled, results
 
@@ -240,7 +240,7 @@ class GemmFrame(StackFrame):
 
 @dataclass(frozen=True, kw_only=True)
 class Padding(Params):
-    """Parameter of the padding before and after rows of x."""
+    """Parameter with the value of the padding before and after rows of x."""
 
     x_zero_point: Annotated[Trained, "zero point of x, the value of padding"]
 
@@ -266,28 +266,28 @@ class StripRows(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ragged(Options):
-    """Template option of blocks of channels."""
+class TailChannelsOption(Options):
+    """Template option: whether the last block of channels is partial."""
 
     has_tail_channels: Annotated[bool, "whether the last block of channels is not full"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clamped(Options):
-    """Template option of limits of results."""
+    """Template option: whether results are limited further than by the output type."""
 
     clamp: Annotated[bool, "whether results are limited further than by their type"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shifted(Options):
-    """Template option of the requantization of accumulators."""
+    """Template option: whether accumulators are shifted left before the multiplication of the requantization."""
 
     pre_shifted: Annotated[bool, "whether accumulators are shifted left before the multiplication"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Results(Options):
+class ResultOptions(Options):
     """Template options of the result type: int8 or int16 values, or int32 accumulators."""
 
     y_t: Annotated[str, "C type of the output; int32_t: sums are stored as they are"]
@@ -305,15 +305,15 @@ class LoopFlags(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Halves(Options):
-    """Template option of 4-bit weights that are unpacked before they are multiplied."""
+class UnpackedNibblesOption(Options):
+    """Template option: whether weights have 4 bits and are unpacked before they are multiplied."""
 
     nibbles: Annotated[bool, "whether each byte holds two weights"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Jump(Options):
-    """Template option of the inner loop's walk over x."""
+class RowJumpOption(Options):
+    """Template option: whether the inner loop skips bytes of x between two iterations."""
 
     has_row_jumps: Annotated[
         bool, "whether x is not adjacent between two iterations, so that a pointer jumps to the next row"
@@ -343,7 +343,7 @@ def operands(*more: Role, working: Sequence[Role] = (), results: Sequence[DType]
 
 @dataclass(frozen=True)
 class VectorLoop:
-    """An inner loop over the products of a sum."""
+    """The trip count and the tail of an inner loop over the products of a sum."""
 
     vectors: int
     """Number of whole vectors of 16 products."""
@@ -412,7 +412,7 @@ def strip_of(shape: ConvShape) -> StripRows:
 
 
 def padding(spec: ConvSpec) -> Padding:
-    """Return the parameter of padding: x's zero point."""
+    """Return the padding parameter of a layer: x's zero point."""
     return Padding(x_zero_point=spec.x.q.zero_point)
 
 
@@ -451,5 +451,5 @@ def call(
     if working:
         buffers[working[0]] = site.scratch(working[0], DType.INT8, working[1])
     free = table.spec.overlaps(*orders) if orders else []
-    flags = [flag for flag in (Halves(nibbles=packs), *table.flags) if type(flag) in site.kernel.options]
+    flags = [flag for flag in (UnpackedNibblesOption(nibbles=packs), *table.flags) if type(flag) in site.kernel.options]
     return site.call(buffers, params, [*options, *flags], overlaps=free)

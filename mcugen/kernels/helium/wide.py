@@ -33,7 +33,7 @@ def has_int16_results(spec: ConvSpec) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class WideCodes(Params):
-    """Parameters of requantization to int16."""
+    """Parameters of the requantization of accumulators to int16 values."""
 
     upper_word_offset: Annotated[Trained, "added to the upper word of a product: zero point of y, and rounding"]
     right_shift: Annotated[Trained, "right shift after the addition"]
@@ -51,7 +51,7 @@ class WideCodes(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class WideWindow(Params):
-    """Sizes of the window of an output pixel."""
+    """Parameters of the window of an output pixel, and of the number of pixels."""
 
     depth: Annotated[int, "products of a sum"]
     vectors_per_sum: Annotated[int, "vectors of eight products of a sum; the last one may be partial"]
@@ -61,7 +61,7 @@ class WideWindow(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class WideOptions(Options):
-    """Template options of how x is read."""
+    """Template options of how the int16 kernel reads x."""
 
     reads_in_place: Annotated[bool, "whether pixels are read in x, in whole vectors"]
     single_pixel: Annotated[bool, "whether y has a single pixel"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of elementwise functions of quantized tensors that are faster than the general elementwise loop."""
+"""Kernels of elementwise functions of quantized tensors, each faster than the general elementwise loop."""
 
 from __future__ import annotations
 
@@ -72,7 +72,10 @@ class RowsOfInt8:
 
 
 class WeightedSum(Protocol):
-    """A weighted sum in fixed point: q = (x · factors[0] + y · factors[1] + offset) >> shift."""
+    """A sum of two quantized tensors in fixed point.
+
+    q = (x · factors[0] + y · factors[1] + offset) >> shift.
+    """
 
     @property
     def factors(self) -> tuple[int, int]:
@@ -114,7 +117,7 @@ class BinarySpec:
         return clamp_range(self.clamp, self.y.q, self.y.dtype)
 
     def are(self, dtype: DType) -> bool:
-        """Return whether all tensors are quantized, have this type, and have one shape."""
+        """Return whether both operands and y are quantized, have type `dtype`, and have one shape."""
         types = (self.x0, self.x1, self.y)
         return all(is_quantized(t) and t.dtype is dtype and t.shape == self.y.shape for t in types)
 
@@ -382,7 +385,7 @@ net (int8[1, 20, 20, 6] x) => (int8[1, 20, 20, 6] y)
 """Kernel of PRelu of int8 tensors with one slope per channel."""
 
 NUM_INT8_VALUES = 256
-"""Entries of a channel's table, one for each int8 value."""
+"""Number of int8 values, and so of entries of a channel's lookup table."""
 
 MIN_TABLE_PIXELS = 128
 """Smallest number of pixels for which a table is faster: building one takes as long as a hundred elements."""

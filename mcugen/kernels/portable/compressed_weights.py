@@ -37,7 +37,7 @@ MIN_SAVED_CODE_BYTES = 128
 flash, and decoding has a fixed cost."""
 
 READ_AHEAD = 4
-"""Bytes that the decoder may read beyond the last code."""
+"""Number of bytes that the decoder may read beyond the last code; encoded data is padded with as many zeros."""
 
 
 def zigzag(codes: Array) -> Array:
@@ -48,7 +48,7 @@ def zigzag(codes: Array) -> Array:
 
 
 def code_lengths(numbers: Array, remainder: int) -> Array:
-    """Return the number of bits of each number in a Rice code.
+    """Return the number of bits of each number's code in a Rice code.
 
     Args:
         numbers: Zigzag numbers.

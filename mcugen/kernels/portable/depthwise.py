@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Depthwise convolution on CPUs without Helium.
+"""Kernels of depthwise convolutions on CPUs without Helium.
 
 The DSP kernels cut the input into strips of a few adjacent *lines*, which they traverse along the *points* of a line.
 Either lines are rows of the image and points the pixels of a row, or lines are columns and points the pixels of a
@@ -29,14 +29,14 @@ from mcugen.kernels.common.weighted_layers import (
     int16_tensors,
     nibbles,
     of_four_bits,
-    paired_nibbles,
+    pack_adjacent_nibbles,
 )
 from mcugen.kernels.portable.weighted import Ring, depthwise, is_depthwise, reads_in_place, ring_of, ring_size
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, Trained, reads, scratch, writes
 from mcugen.lir.program import Buffer, Gathered
 
 WORD = 4
-"""int8 channels of a 32-bit word, which are loaded at once."""
+"""Number of int8 channels in a 32-bit word, which are loaded at once."""
 
 SHORT_SUM = 2**19 - 2**8
 """Exclusive bound of accumulators that are requantized by 32-bit products: products with 12-bit pieces of the
@@ -87,7 +87,7 @@ class Strips:
         return self.lines.stride
 
     def instructions(self) -> float:
-        """Estimate the instructions per channel for 3×3 windows.
+        """Estimate the instructions per channel of this tiling, for 3×3 windows.
 
         The kernel computes blocks of two points of two lines, or of one line with stride 2 or for an odd last line.
         """
@@ -282,8 +282,8 @@ class StripWalk(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EndWord(Params):
-    """Parameters of the requantization after the multiplication, from the high word of a product."""
+class UpperWordParams(Params):
+    """Parameters of the requantization from the upper word of a product: offset, then right shift."""
 
     upper_word_offset: Annotated[
         Trained,
@@ -293,15 +293,15 @@ class EndWord(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class YZero(Params):
-    """Zero point of the output."""
+class OutputZeroPoint(Params):
+    """Parameter with the zero point of the output."""
 
     y_zero_point: Annotated[Trained, "zero point of y"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputOutputZeros(YZero):
-    """Zero points of input and output."""
+class InputOutputZeros(OutputZeroPoint):
+    """Parameters with the zero points of input and output."""
 
     x_zero_point: Annotated[Trained, "zero point of x, the value of padding"]
 
@@ -316,7 +316,7 @@ class StrideOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class GainOption(Options):
-    """Template option of weights that are stored without their gain."""
+    """Template option of kernels that read weights as int8 or 4-bit values: their left shift (gain) at run time."""
 
     gain: Annotated[int, "left shift of weights, so that the high word of a product is the result"]
 
@@ -331,7 +331,7 @@ class ThreePixelOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class TapOptions(Options):
-    """Template options of strips for any window."""
+    """Template options of the strip kernels for windows of any size."""
 
     x_t: Annotated[str, "C type of the input"]
     w_t: Annotated[str, "C type of the weights"]
@@ -357,7 +357,7 @@ class TapOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class HighLimit(Params):
-    """Upper limit of float results; the lower one is a template option."""
+    """Parameter with the upper limit of float results; the lower limit is a template option."""
 
     high: Annotated[float | None, "highest result, if there is an upper limit"] = None
 
@@ -436,7 +436,11 @@ def emit_strips(spec: ConvSpec, site: Site) -> Call:
     else:
         stream = pack_pairs(pairs << scale, bias, spec.multipliers)
         operands = {"x": site.x, "w": site.const("weights", stream), "y": site.y, "strip": strip}
-    params = [strip_walk(spec, shape, tiling), CodeLimits.of(spec.limits), YZero(y_zero_point=spec.y.q.zero_point)]
+    params = [
+        strip_walk(spec, shape, tiling),
+        CodeLimits.of(spec.limits),
+        OutputZeroPoint(y_zero_point=spec.y.q.zero_point),
+    ]
     options = [StrideOptions(stride=tiling.stride, clamp=spec.is_clamped), Loops.of(site), GainOption(gain=scale)]
     used = [option for option in options if type(option) in site.kernel.options]
     inplace = [("y", "x")] if tiling.may_overwrite_input() else []
@@ -499,18 +503,21 @@ class TapStrips(Strips):
 
     @property
     def afresh(self) -> bool:
-        """Return whether a strip loads all its input lines, since it shares no pairs of lines with the strip before."""
+        """Return whether each strip loads all its input lines, since successive strips share no pairs of lines."""
         return self.lines.stride > 2 or (self.lines.taps > 1 and self.lines.dilation > 1)
 
     @property
     def at_once(self) -> int:
-        """Return the number of output lines of a strip."""
+        """Return the number of output lines that a strip computes."""
         is_wide = self.lines.stride == 2 and (self.is_folded or self.tap_pairs > 6)
         return 1 if self.afresh or is_wide or self.lines.out == 1 else 2
 
     @property
     def together(self) -> int:
-        """Return the output points computed together: 2 for one output line or a single pair of input lines, else 1."""
+        """Return the number of output points that the inner loop computes together.
+
+        It is 2 for one output line or a single pair of input lines, else 1.
+        """
         return 2 if self.points.out > 1 and (self.at_once == 1 or (self.pairs == 1 and self.sets == 2)) else 1
 
     @property
@@ -530,12 +537,12 @@ class TapStrips(Strips):
 
     @property
     def step(self) -> int:
-        """Return the number of pairs of input lines from strip to strip."""
+        """Return the number of pairs of input lines by which successive strips are apart."""
         return self.at_once * self.lines.stride // 2 if self.sets == 1 else 1
 
     @property
     def strips(self) -> int:
-        """Return the number of strips."""
+        """Return the number of strips into which the layer is cut."""
         return -(-self.lines.out // self.at_once)
 
     @property
@@ -657,7 +664,7 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
     taps = spec.weights.reshape(-1, shape.kernel_height, shape.kernel_width)
     weights = taps.transpose(0, 2, 1) if not tiling.columns else taps
     if four_bits in site.kernel.when:
-        weights = paired_nibbles(weights.reshape(-1, shape.kernel_width if row else tiling.lines.taps))
+        weights = pack_adjacent_nibbles(weights.reshape(-1, shape.kernel_width if row else tiling.lines.taps))
     elif spec.w.dtype is not DType.INT8:
         weights = weights.astype(np.int16)
     operands = {
@@ -690,7 +697,9 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
         k_lines=shape.kernel_width if row else tiling.lines.taps,
         k_points=tiling.points.taps,
     )
-    ending = EndWord(upper_word_offset=high_word_offset(spec, _least(spec)), right_shift=more if more > 0 else None)
+    ending = UpperWordParams(
+        upper_word_offset=high_word_offset(spec, _least(spec)), right_shift=more if more > 0 else None
+    )
     inplace = [("y", "x")] if spec.x.dtype is spec.y.dtype and tiling.may_overwrite_input() else []
     variant = f"row{shape.kernel_width}" if row else f"{tiling.lines.taps}x{tiling.points.taps}"
     params = [walk, CodeLimits.of(spec.limits), ending]
@@ -864,7 +873,7 @@ def _taps(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
             _STRIP,
             scratch("spread", "constants of four channels, weights in pairs of 16 bits", DType.INT32),
         ),
-        params=(StripWalk, CodeLimits, EndWord),
+        params=(StripWalk, CodeLimits, UpperWordParams),
         options=(TapOptions,),
         needs=frozenset({"dsp"}),
         when=(tensors, is_depthwise, is_not_3x3, fits_tap_strips, has_four_channels, fits_high_word),
@@ -890,7 +899,7 @@ _THREE_BY_THREE = Kernel(
     "depthwise_s8_dsp",
     what="3 x 3 windows of one filter per channel, on strips of four or five lines, two taps per instruction",
     operands=_operands((DType.INT8,), DType.INT32, _STRIP),
-    params=(StripWalk, CodeLimits, YZero),
+    params=(StripWalk, CodeLimits, OutputZeroPoint),
     uniform=frozenset({"batch", "padding_lines", "padding_points", "x_zero_point", "low", "high", "y_zero_point"}),
     options=(StrideOptions, Loops),
     needs=frozenset({"dsp"}),

@@ -20,12 +20,12 @@ from mcugen.kernels.common.weighted_layers import (
     int8_tensors,
     int16_tensors,
     of_four_bits,
-    paired_nibbles,
+    pack_adjacent_nibbles,
 )
 from mcugen.kernels.portable.depthwise import (
-    EndWord,
     Strips,
     StripWalk,
+    UpperWordParams,
     axes,
     biases_and_multipliers,
     fits_high_word,
@@ -48,18 +48,18 @@ MAX_HELD_WEIGHTS = 9
 class PlaneStrips(Strips):
     """A tiling of a depthwise convolution into strips, each of a few lines of one channel."""
 
-    few: bool = False
+    has_few_registers: bool = False
     """Whether the CPU has few registers (Thumb-1)."""
 
     @property
     def points_per_pass(self) -> int:
         """Return the number of outputs of a line per pass: the choice that discards the fewest results."""
-        offered = (2,) if self.few or self.points.out == 2 else (4, 3)
+        offered = (2,) if self.has_few_registers or self.points.out == 2 else (4, 3)
         return min(offered, key=lambda count: -(-self.points.out // count) * (count + 2)) if self.points.out > 1 else 1
 
     @property
     def blocks(self) -> int:
-        """Return the number of passes over a line of y."""
+        """Return the number of passes that compute one line of y."""
         return -(-self.points.out // self.points_per_pass)
 
     @property
@@ -69,7 +69,7 @@ class PlaneStrips(Strips):
 
     @property
     def loads(self) -> int:
-        """Return the number of inputs of a line that a pass loads."""
+        """Return the number of elements of an input line that one pass loads."""
         s, d = self.points.stride, self.points.dilation
         if self.is_looped:
             return self.points_per_pass * self.points.taps
@@ -89,18 +89,18 @@ class PlaneStrips(Strips):
 
     @property
     def held(self) -> int:
-        """Return the number of lines that the strip holds: those of two windows, so that lines are rarely moved."""
+        """Return the number of lines that the strip buffer holds: those of two windows, to move lines rarely."""
         return min(2 * self.span, self.lines.extent)
 
     @property
     def at_once(self) -> int:
-        """Return the number of lines of y that are computed from one strip."""
+        """Return the number of output lines that are computed from one strip."""
         return (self.held - self.span) // self.lines.stride + 1
 
     @property
     def holds_all_weights(self) -> bool:
         """Return whether the loops over a window are unrolled, with all weights in registers."""
-        return not self.few and self.lines.taps * self.points.taps <= MAX_HELD_WEIGHTS
+        return not self.has_few_registers and self.lines.taps * self.points.taps <= MAX_HELD_WEIGHTS
 
     @property
     def is_three_by_three(self) -> bool:
@@ -120,15 +120,18 @@ class PlaneStrips(Strips):
         return may_overwrite_input_of(self, 1, self.span, self.lines.stride)
 
 
-def choose_plane_strips(shape: ConvShape, few: bool) -> PlaneStrips:
+def choose_plane_strips(shape: ConvShape, has_few_registers: bool) -> PlaneStrips:
     """Choose lines to be rows or columns: return the faster tiling.
 
     Args:
         shape: Geometry of the convolution.
-        few: Whether the CPU has few registers.
+        has_few_registers: Whether the CPU has few registers.
     """
     height, width = axes(shape)
-    tilings = (PlaneStrips(height, width, False, few), PlaneStrips(width, height, True, few))
+    tilings = (
+        PlaneStrips(height, width, False, has_few_registers),
+        PlaneStrips(width, height, True, has_few_registers),
+    )
     return min(tilings, key=PlaneStrips.instructions)
 
 
@@ -177,15 +180,15 @@ def emit_planes(spec: ConvSpec, site: Site) -> Call:
 
     The strip has words in place of bytes on CPUs that load only words at fixed offsets (Thumb-1).
     """
-    shape, few, more = spec.shape.as_row(), "thumb1" in site.features, spec.high_word.shift - 32
-    tiling = choose_plane_strips(shape, few)
+    shape, has_few_registers, more = spec.shape.as_row(), "thumb1" in site.features, spec.high_word.shift - 32
+    tiling = choose_plane_strips(shape, has_few_registers)
     weights = spec.weights.reshape(-1, shape.kernel_height, shape.kernel_width)
-    strip = DType.INT32 if few else spec.x.dtype
+    strip = DType.INT32 if has_few_registers else spec.x.dtype
     weights = weights.transpose(0, 2, 1) if tiling.columns else weights
     packed = four_bits in site.kernel.when
     operands = {
         "x": site.x,
-        "w": site.const("weights", paired_nibbles(weights.reshape(len(weights), -1)) if packed else weights),
+        "w": site.const("weights", pack_adjacent_nibbles(weights.reshape(len(weights), -1)) if packed else weights),
         "table": biases_and_multipliers(spec, site),
         "y": site.y,
         "strip": site.scratch("strip", strip, tiling.held * tiling.pitch),
@@ -217,7 +220,7 @@ def emit_planes(spec: ConvSpec, site: Site) -> Call:
         clamp=spec.is_clamped,
         sliding="rv32" in site.features and tiling.is_three_by_three,
     )
-    ending = EndWord(upper_word_offset=high_word_offset(spec), right_shift=more if more > 0 else None)
+    ending = UpperWordParams(upper_word_offset=high_word_offset(spec), right_shift=more if more > 0 else None)
     inplace = [("y", "x")] if spec.x.dtype is spec.y.dtype and tiling.may_overwrite_input() else []
     params = [strip_walk(spec, shape, tiling), window, CodeLimits.of(spec.limits), ending]
     return site.call(operands, params, [options], inplace=inplace, variant=_variant(tiling))
@@ -230,7 +233,7 @@ def _variant(tiling: PlaneStrips) -> str:
 def count_plane_instructions(spec: ConvSpec) -> int:
     """Estimate the instructions of a layer by planes, for the cost model."""
     shape = spec.shape.as_row()
-    return round(shape.batch * shape.in_channels * choose_plane_strips(shape, few=False).instructions())
+    return round(shape.batch * shape.in_channels * choose_plane_strips(shape, has_few_registers=False).instructions())
 
 
 def plane_variant(spec: ConvSpec) -> str:
@@ -239,7 +242,7 @@ def plane_variant(spec: ConvSpec) -> str:
     Weights are in registers, of several lines ("held") or of one line ("line"), or there is a loop over lines
     ("looped").
     """
-    tiling = choose_plane_strips(spec.shape.as_row(), few=False)
+    tiling = choose_plane_strips(spec.shape.as_row(), has_few_registers=False)
     if not tiling.holds_all_weights:
         return "looped"
     return "held" if tiling.lines.taps > 1 else "line"
@@ -314,7 +317,7 @@ def emit_line(spec: ConvSpec, site: Site) -> Call:
         gain=max(-more, 0),
         clamp=spec.is_clamped,
     )
-    ending = EndWord(upper_word_offset=high_word_offset(spec), right_shift=more if more > 0 else None)
+    ending = UpperWordParams(upper_word_offset=high_word_offset(spec), right_shift=more if more > 0 else None)
     inplace = [("y", "x")] if shape.in_width == shape.out_width else []
     return site.call(operands, [walk, CodeLimits.of(spec.limits), ending], [options], inplace=inplace)
 
@@ -339,7 +342,7 @@ def _planes(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
             writes("y", "output, channels last", *_CODES),
             scratch("strip", "lines of one channel, padded", *_CODES, DType.INT32),
         ),
-        params=(StripWalk, PlaneWindow, CodeLimits, EndWord),
+        params=(StripWalk, PlaneWindow, CodeLimits, UpperWordParams),
         without=frozenset({"strip_points"}),
         options=(PlaneOptions,),
         when=(tensors, is_depthwise, fits_high_word, input_is_read),
@@ -360,7 +363,7 @@ DEPTHWISE_PLANES: tuple[Kernel, ...] = (
             reads("table", "bias and multiplier by channel", DType.INT32),
             writes("y", "output, channels last", DType.INT8),
         ),
-        params=(LineWalk, CodeLimits, EndWord),
+        params=(LineWalk, CodeLimits, UpperWordParams),
         options=(LineOptions,),
         lacks=frozenset({"mve"}),
         when=(int8_tensors, is_depthwise, fits_high_word, is_row_of_three),

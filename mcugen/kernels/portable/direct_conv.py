@@ -11,7 +11,7 @@ from typing import Annotated
 from mcugen.hir.types import DType, Shape, TensorType
 from mcugen.kernels.common.specs import WeightedSpec
 from mcugen.kernels.common.strided_loops import WindowWalk, outer_strides
-from mcugen.kernels.common.weighted_layers import BLOCK, CodeStore
+from mcugen.kernels.common.weighted_layers import INTERLEAVED_ROWS, CodeStore
 from mcugen.kernels.portable.weighted import DenseSizes
 from mcugen.lir.kernel import ByAxis, Call, Kernel, Options, Params, Real, reads, writes
 from mcugen.lir.program import Buffer, real_param
@@ -23,7 +23,7 @@ _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelGroups(Params):
-    """Number of images, and sizes of groups of channels."""
+    """Parameters with the number of images, and the sizes of groups of channels."""
 
     batch: Annotated[int, "images"]
     groups: Annotated[int, "groups of channels"]
@@ -33,7 +33,7 @@ class ChannelGroups(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class RealLimits(Params):
-    """Limits that float results are clamped to."""
+    """Parameters with the limits that float results are clamped to."""
 
     low: Annotated[Real, "lowest result"]
     high: Annotated[Real, "highest result"]
@@ -50,7 +50,7 @@ class RealLimits(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroStep(Params):
-    """Stride of the zero points of weights, which are an operand."""
+    """Parameter with the stride of the weights' zero points, which are an operand."""
 
     w_zero_point_stride: Annotated[
         int, "elements from zero point to zero point of a channel; 0 if all channels have the same"
@@ -59,7 +59,7 @@ class ZeroStep(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class FilterPlanes(Params):
-    """Sizes of an input channel and of its filter."""
+    """Parameters with the sizes of an input channel and of its filter."""
 
     x_plane_size: Annotated[int, "elements of a channel of x"]
     filter_taps: Annotated[int, "weights of a filter for one input channel"]
@@ -67,14 +67,14 @@ class FilterPlanes(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class FilterStrides(ByAxis):
-    """Strides of filters, by axis."""
+    """Parameters with the strides of filters, one for each axis."""
 
     w_stride: Annotated[Mapping[str, int], "weights from one index along the axis to the next"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DirectOptions(Options):
-    """Template options: element types, and requantization or clamp."""
+    """Template options of a direct convolution: element types, and requantization or clamp."""
 
     acc_t: Annotated[str, "C type of the sums"]
     x_t: Annotated[str, "C type of the input"]
@@ -108,7 +108,7 @@ CONV_DIRECT = Kernel(
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """The arithmetic of a direct convolution: its sums, and how these become results."""
+    """The number format of a direct convolution: types of its sums, and how sums become results."""
 
     acc: str
     """C type of sums."""
@@ -223,7 +223,9 @@ def dense_call(operands: Mapping[str, Buffer], rows: int, depth: int, channels: 
         channels: Elements of a row of y.
     """
     codes = "scale" in operands
-    options = DenseDirectOptions(bias="bias" in operands, has_tail_channels=channels % BLOCK != 0, codes=codes)
+    options = DenseDirectOptions(
+        bias="bias" in operands, has_tail_channels=channels % INTERLEAVED_ROWS != 0, codes=codes
+    )
     params, variant = [DenseSizes(rows=rows, depth=depth, out_channels=channels)], "f32_w8" if codes else "f32"
     return Call(DENSE_DIRECT, operands, params, [options], variant=variant)
 
@@ -233,7 +235,7 @@ def dense_call(operands: Mapping[str, Buffer], rows: int, depth: int, channels: 
 
 @dataclass(frozen=True, kw_only=True)
 class SpreadPlanes(Params):
-    """Sizes of a channel of input, output and filter."""
+    """Parameters with the sizes of a channel of input, output and filter."""
 
     x_plane_size: Annotated[int, "elements of a channel of x"]
     y_plane_size: Annotated[int, "elements of a channel of y"]

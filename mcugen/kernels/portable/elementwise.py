@@ -21,19 +21,19 @@ from mcugen.lir.program import Param, param_dtype
 from mcugen.lir.traversal import Traversal, collapse, overlap
 from mcugen.numerics.fixedpoint import is_quantized
 
-Typed = tuple[TensorType, Expression]
-"""The type of a step's result, and its expression."""
+TypedExpression = tuple[TensorType, Expression]
+"""The type of an elementwise step's result, and the expression that computes an element."""
 
 MAX_SHARED_CONSTANTS = 8
 """Largest number of integer constants in a loop that layers share: more constants do not stay in registers, and would
 be loaded for each element."""
 
 SHORT_LOOP_UNROLL = 4
-"""Unroll factor of an elementwise loop with a short body, in elements."""
+"""Unroll factor, in elements, of an elementwise loop with a short body."""
 
 
 class Scalars:
-    """Collector that turns the constants of expressions into kernel parameters.
+    """Collects the constants of expressions, and turns them into kernel parameters.
 
     Attributes:
         params: The parameters, by name.
@@ -63,7 +63,7 @@ class Scalars:
 
 
 class ReusedScalars(Scalars):
-    """Collector that shares the parameters of another collector: equal values use the same variable."""
+    """A `Scalars` that shares the parameters of another one: equal values use the same variable."""
 
     def __init__(self, scalars: Scalars) -> None:
         super().__init__(scalars.features)
@@ -78,7 +78,7 @@ class ReusedScalars(Scalars):
 
 
 class Literals(Scalars):
-    """Collector that turns integers into C literals instead of parameters."""
+    """A `Scalars` that turns integers into C literals instead of parameters."""
 
     def __call__(self, value: Param) -> Parameter:
         """Return a C literal if the value is an int32, else a variable."""
@@ -113,15 +113,15 @@ class Load:
     value_ctype: str
     """C type of the variable."""
     moves: bool
-    """Whether each iteration reads another element; else all iterations use one element."""
+    """Whether each iteration of the innermost loop reads another element; else all iterations read the same one."""
     axes: tuple[int, ...]
     """Outer loops whose iterations advance the input."""
     vector: str = ""
     """Declaration of a Helium variable of four elements; empty if the loop is not vectorized."""
     four: str = ""
-    """Expression that loads four elements."""
+    """C expression that loads four elements to a Helium vector."""
     few: str = ""
-    """Expression that loads the last elements, up to four, with a predicate."""
+    """C expression that loads the last elements, up to four, with a Helium predicate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +171,7 @@ ELEMENTWISE = Kernel(
 
 @dataclass(frozen=True)
 class Loop:
-    """The computation of an elementwise loop over a node's inputs."""
+    """Computation of an elementwise loop, as expressions over the elements of a node's inputs."""
 
     steps: Sequence[str]
     """Names of the operators that the loop computes, in order."""
@@ -179,9 +179,9 @@ class Loop:
     """Numbers of the inputs that are lookup tables, which every iteration may read as a whole."""
     scalar: Scalars
     """Constants of the expressions."""
-    plain: Sequence[Typed]
+    plain: Sequence[TypedExpression]
     """Type and expression of each step, over the variables v0, v1, … (t1 if input 1 is a table)."""
-    helium: Sequence[Typed] | None
+    helium: Sequence[TypedExpression] | None
     """Type and expression of each step for four elements, over q0, q1, …; None if a step cannot be vectorized."""
 
     def name(self, index: int) -> str:

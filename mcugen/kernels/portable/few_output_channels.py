@@ -23,7 +23,7 @@ from mcugen.kernels.common.reading_order import rows as ring_rows
 from mcugen.kernels.common.specs import ConvSpec
 from mcugen.kernels.common.weighted_layers import CodeLimits
 from mcugen.kernels.dsp import dsp_conv
-from mcugen.kernels.portable.transposed import TransposedSpec, meets
+from mcugen.kernels.portable.transposed import TransposedSpec, contributing_taps
 from mcugen.kernels.portable.weighted import is_not_depthwise
 from mcugen.kernels.scalar import scalar_conv
 from mcugen.lir.kernel import CHECKED, Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
@@ -102,7 +102,7 @@ class WindowPlan:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Return the rows and pixels that the windows of one step cover."""
+        """Return the numbers of rows and pixels of x that the windows of one step cover together."""
         top, left = self.first
         rows = max(p.top - top + (p.weights.shape[0] - 1) * self.dilation + 1 for p in self.phases)
         return rows, max(p.left - left + p.weights.shape[1] for p in self.phases)
@@ -121,7 +121,7 @@ class WindowPlan:
 
     @property
     def unit(self) -> int:
-        """Return the number of int8 elements that are loaded together: 8 or 4."""
+        """Return the number of int8 elements that one load reads: 8 or 4."""
         return 8 if self.shape.in_channels % 8 == 0 else 4
 
     @property
@@ -132,12 +132,12 @@ class WindowPlan:
 
     @property
     def margin(self) -> int:
-        """Return the elements of padding before those of x in a row of the ring buffer."""
+        """Return the number of padding elements before those of x in a row of the ring buffer."""
         return max(-self.first[1], 0) * self.shape.in_channels
 
     @property
     def pitch(self) -> int:
-        """Return the elements from row to row of the ring buffer, or of x."""
+        """Return the number of elements from row to row of the ring buffer, or of x if rows are read in place."""
         shape, (_, left) = self.shape, self.first
         if not self.is_padded:
             return shape.in_width * shape.in_channels
@@ -220,7 +220,7 @@ class WindowPlan:
 def _phase(spec: TransposedSpec, row: int, column: int, channel: int) -> Phase:
     shape = spec.shape
     weights = spec.weights[channel].reshape(shape.kernel_height, shape.kernel_width, shape.in_channels)
-    rows, columns = meets(shape, "height", row), meets(shape, "width", column)
+    rows, columns = contributing_taps(shape, "height", row), contributing_taps(shape, "width", column)
     (top, height), (left, width) = _extent(rows), _extent(columns)
     phase_weights = np.zeros((height, width, shape.in_channels), weights.dtype)
     for ky, input_row in rows:
@@ -232,7 +232,7 @@ def _phase(spec: TransposedSpec, row: int, column: int, channel: int) -> Phase:
 def _extent(met: list[tuple[int, int]]) -> tuple[int, int]:
     """Return the first of the inputs of some taps, and the number from the first to the last.
 
-    The result is (0, 1) if no input meets the taps.
+    The result is (0, 1) if no input contributing_taps the taps.
     """
     at = [position for _, position in met] or [0]
     return min(at), max(at) - min(at) + 1
@@ -271,7 +271,7 @@ class OffsetCodeLimits(CodeLimits):
 
 @dataclass(frozen=True, kw_only=True)
 class SingleOptions(Options):
-    """Template options of how windows are read."""
+    """Template options of how the kernels for few output channels read windows."""
 
     single_run: Annotated[bool, "whether a window is one run of adjacent elements"]
     unroll: Annotated[int, "elements of an inner loop iteration"]

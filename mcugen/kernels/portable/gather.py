@@ -13,7 +13,7 @@ from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, reads, writes
 
 @dataclass(frozen=True, kw_only=True)
 class GatherParams(Params):
-    """Blocks of x, and the indices of each."""
+    """Parameters with the number of blocks of x, and of indices for each block."""
 
     outer_size: Annotated[int, "blocks of x"]
     num_indices: Annotated[int, "indices of a block"]
@@ -22,7 +22,7 @@ class GatherParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class IndexedAxes(ByAxis):
-    """Axes of a block that an index selects along."""
+    """Parameters of the axes along which an index selects, one set for each axis."""
 
     stride: Annotated[Mapping[str, int], "elements from entry to entry of this axis"]
     depth: Annotated[Mapping[str, int], "entries of this axis"]
@@ -30,7 +30,7 @@ class IndexedAxes(ByAxis):
 
 @dataclass(frozen=True, kw_only=True)
 class GatherRun(Params):
-    """Size of the run that an index selects."""
+    """Parameter with the size of the contiguous run that an index selects."""
 
     run_size: Annotated[int | None, "elements that an index selects, if more than one"] = None
 

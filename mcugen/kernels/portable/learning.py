@@ -38,7 +38,7 @@ DESCEND = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class CodedStep(Params):
-    """Parameter with the zero point of the quantized inputs."""
+    """Parameter of a gradient step in integers: the zero point of the quantized inputs."""
 
     b_zero_point: Annotated[int, "zero point of b"]
 
@@ -61,7 +61,7 @@ DESCEND_CODES = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class ProductLoops(Options):
-    """Template options of the rows of x."""
+    """Template options of a matrix product's loop over the rows of x, four at a time."""
 
     has_row_blocks: Annotated[bool, "whether x has four rows or more"]
     has_tail_rows: Annotated[bool, "whether the number of rows is not a multiple of four"]

@@ -11,7 +11,7 @@ from mcugen.hir.types import DType
 from mcugen.kernels.common.loop_options import FloatLoops, Loops
 from mcugen.kernels.common.specs import MatMulSpec
 from mcugen.kernels.common.weighted_layers import (
-    Typed,
+    HasSignature,
     double_tensors,
     float_tensors,
     int8_tensors,
@@ -25,11 +25,11 @@ from mcugen.kernels.helium.layer import (
     VECTOR,
     Clamped,
     GemmFrame,
-    Jump,
     LoopFlags,
-    Ragged,
-    Results,
+    ResultOptions,
+    RowJumpOption,
     Shifted,
+    TailChannelsOption,
 )
 from mcugen.kernels.scalar.scalar_conv import ThumbOffset, ThumbOptions, choose_piece_bits, thumb1_requantization
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Real, Role, Site, Trained, reads, scratch, writes
@@ -41,7 +41,7 @@ _CODES = (DType.INT8, DType.INT16)
 
 @dataclass(frozen=True, kw_only=True)
 class Matrices(Params):
-    """Number and sizes of the matrix products of a batch."""
+    """Parameters with the number and the sizes of the matrix products of a batch."""
 
     batch: Annotated[int, "matrix products"]
     rows: Annotated[int, "rows of a and y"]
@@ -51,14 +51,14 @@ class Matrices(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class Factor(Params):
-    """Factor of each sum."""
+    """Parameter with the factor that every sum is multiplied by."""
 
     factor: Annotated[Real | None, "factor of each sum, if it is not 1"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProductStore(Params):
-    """Parameters of requantization; only the zero points if accumulators are themselves the result."""
+    """Parameters that requantize the sums of a matrix product; only zero points if accumulators are the result."""
 
     a_zero_point: Annotated[Trained | None, "zero point of a; 0 for int16"] = None
     b_zero_point: Annotated[Trained | None, "zero point of b; 0 for int16"] = None
@@ -158,7 +158,7 @@ def _is_int8(spec: MatMulSpec) -> bool:
 
 
 def emit_strips(spec: MatMulSpec, site: Site) -> Call:
-    """Emit a matrix product for the DSP extension: two rows by two columns per step of four elements.
+    """Emit a matrix product for the DSP extension, which computes two rows by two columns per step of four elements.
 
     Loops: batch, strips of columns of b, pairs of rows of a, pairs of columns, steps (unrolled 16 times).
 
@@ -215,7 +215,7 @@ def fits_vectors(spec: MatMulSpec) -> bool:
 
 
 def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
-    """Emit a matrix product for Helium: two rows by four columns.
+    """Emit a matrix product for Helium, which computes two rows by four columns at a time.
 
     Loops: matrices of the batch, strips of columns of b, pairs of rows of a, four columns, vectors of 16 elements.
 
@@ -249,11 +249,11 @@ def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
     )
     options: list[Options] = [
         LoopFlags(unroll=int(vectors > 0), has_loop=vectors > 0, has_tail_vector=tail > 0),
-        Jump(),
-        Ragged(has_tail_channels=spec.columns % CHANNELS_PER_BLOCK > 0),
+        RowJumpOption(),
+        TailChannelsOption(has_tail_channels=spec.columns % CHANNELS_PER_BLOCK > 0),
         Clamped(clamp=False),
         Shifted(pre_shifted=left > 0),
-        Results(y_t="int8_t", post_shifted=False),
+        ResultOptions(y_t="int8_t", post_shifted=False),
     ]
     return site.call(operands, [frame, _matrices(spec), PlainStrips.of(spec, width)], options, overlaps=spec.overlaps())
 
@@ -277,7 +277,7 @@ def _largest_sum(spec: MatMulSpec) -> int:
 
 
 def emit_sixes(spec: MatMulSpec, site: Site) -> Call:
-    """Emit a matrix product for Thumb-1: one row by six columns.
+    """Emit a matrix product for Thumb-1, which computes one row by six columns at a time.
 
     Loops: matrices of the batch, strips of columns of b, rows of a, six columns, elements.
 
@@ -357,7 +357,7 @@ def is_quantized(spec: MatMulSpec) -> bool:
     return spec.a.quant is not None and spec.b.quant is not None
 
 
-def _of_codes(name: str, condition: Callable[[Typed], bool]) -> Kernel:
+def _of_codes(name: str, condition: Callable[[HasSignature], bool]) -> Kernel:
     return Kernel(
         name,
         what="products of quantized values: four columns of b are gathered at a time, in the order of the inner loop",
@@ -454,7 +454,7 @@ MATMUL: tuple[Kernel, ...] = (
             scratch("sums", "sums of rows of a, times the zero point of b", DType.INT32),
         ),
         params=(GemmFrame, Matrices, PlainStrips),
-        options=(LoopFlags, Jump, Ragged, Clamped, Shifted, Results),
+        options=(LoopFlags, RowJumpOption, TailChannelsOption, Clamped, Shifted, ResultOptions),
         needs=frozenset({"mve"}),
         when=(fits_vectors,),
         emit=emit_vectors,

@@ -49,7 +49,7 @@ RBF = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class DuelsParams(Params):
-    """Numbers of rows, classes and support vectors."""
+    """Parameters of pairwise decisions: the numbers of rows, classes and support vectors."""
 
     rows: Annotated[int, "rows of k"]
     classes: Annotated[int, "classes"]
@@ -69,7 +69,7 @@ SVM_DUELS = Kernel(
     params=(DuelsParams,),
     example=_CLASSIFIER,
 )
-"""Kernel of the pairwise scores of a support vector classifier."""
+"""Kernel that computes the pairwise decision values of a support vector classifier (one against one)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,12 +88,12 @@ SVM_WINNER = Kernel(
     params=(ClassPairs,),
     example=_CLASSIFIER,
 )
-"""Kernel that chooses the class of a support vector classifier by votes."""
+"""Kernel that chooses the class of a support vector classifier: the one with most pairwise votes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Iteration(Params):
-    """Limits of an iterative solution."""
+    """Parameters that end an iterative solution: number of iterations, and tolerance."""
 
     max_iterations: Annotated[int, "largest number of iterations"]
     tolerance: Annotated[float, "distance from the optimum at which the iteration ends"]
@@ -113,7 +113,7 @@ SVM_COUPLING = Kernel(
     params=(ClassPairs, Iteration),
     example=_CLASSIFIER,
 )
-"""Kernel that turns the scores of pairs into probabilities of classes."""
+"""Kernel that turns the pairwise decision values of a support vector classifier into class probabilities."""
 
 # ------------------------------------------------------------------------------------------------- encoders
 

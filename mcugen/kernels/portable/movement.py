@@ -19,7 +19,7 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.copies import COPY_KERNEL, MOVE_KERNEL, CopiedRunParams, CopyOptions, CopyRange, CopyWalk, Offsets
 from mcugen.lir.kernel import SHORT_LOOPS, Call, Kernel, Options, Params, Real, Site, reads, scratch, writes
 from mcugen.lir.program import Access, Buffer, Gathered, element_param
-from mcugen.lir.traversal import Traversal, nested, overlap
+from mcugen.lir.traversal import Traversal, nested_positions, overlap
 
 # ---------------------------------------------------------------------------------------------- copies, fills
 
@@ -29,7 +29,7 @@ MOVE, COPY = MOVE_KERNEL, COPY_KERNEL
 
 @dataclass(frozen=True)
 class CopySide:
-    """The walk over one side of a copy, its source or its target."""
+    """Strides and offset of one side of a copy: its source, or its target."""
 
     strides: Sequence[int]
     """Stride of each axis, in elements."""
@@ -38,7 +38,7 @@ class CopySide:
 
     @staticmethod
     def dense(shape: Shape) -> CopySide:
-        """Return the walk over all of a dense tensor."""
+        """Return the strides of a dense tensor of this shape, from its first element on."""
         return CopySide(dense_strides(shape))
 
 
@@ -80,8 +80,8 @@ class CopyLoops:
 
     def order(self, source: int, target: int) -> Traversal:
         """Return the order of reads and writes of a copy from element `source` of x to element `target` of y."""
-        reads = source + nested(*(np.arange(size) * stride for size, stride, _ in self.outer))
-        starts = target + nested(*(np.arange(size) * stride for size, _, stride in self.outer))
+        reads = source + nested_positions(*(np.arange(size) * stride for size, stride, _ in self.outer))
+        starts = target + nested_positions(*(np.arange(size) * stride for size, _, stride in self.outer))
         if self.run is None:
             return Traversal(reads, starts + 1)
         return Traversal(np.repeat(reads, 2), np.repeat(starts + self.run, 2))  # A run must not overlap its own source.
@@ -173,7 +173,7 @@ def emit_fill(node: Node, builder: Builder, buffer: Buffer, value: Array) -> Non
 
 @dataclass(frozen=True, kw_only=True)
 class Bytes(Params):
-    """Parameter with the size of the tensor in bytes."""
+    """Parameter with the size of x in bytes."""
 
     x_bytes: Annotated[int, "bytes of x"]
 
@@ -201,7 +201,7 @@ about 120 bytes of code. Under SHORT_LOOPS, the smallest size is twice as large.
 
 @dataclass(frozen=True, eq=False)
 class TransposeSpec:
-    """The transposition y[i_perm[0], i_perm[1], …] = x[i_0, i_1, …]."""
+    """A transposition as its kernels see it: y[i_perm[0], i_perm[1], …] = x[i_0, i_1, …]."""
 
     x: TensorType
     """Type of the input."""
@@ -290,7 +290,7 @@ def _emit_transpose(spec: TransposeSpec, site: Site) -> Call:
     lanes = "" if few or site.any_size or dtype.nbytes > 1 else _lanes(spec, matrices, site)
     form = str(rows) if few else lanes
     walks = (np.arange(batch) * rows * columns, np.arange(columns), np.arange(rows) * columns)
-    orders = [Traversal.runs(nested(*walks), 1), *[_by_blocks(*matrices)] * (lanes == "blocks")]
+    orders = [Traversal.runs(nested_positions(*walks), 1), *[_by_blocks(*matrices)] * (lanes == "blocks")]
     return site.call(
         {"x": site.x, "y": site.y},
         [TransposeSizes(batch=batch, columns=columns, rows=None if few else rows, x_row_stride=spec.whole)],
@@ -311,13 +311,16 @@ def _by_blocks(batch: int, columns: int, rows: int) -> Traversal:
     first, size = np.asarray(steps).T
     starts = np.arange(batch) * rows * columns
     blocks = np.arange(0, last, TRANSPOSE_BLOCK)
-    turned = nested(blocks, first * columns), nested((blocks + TRANSPOSE_BLOCK - 1) * rows, first + size)
+    turned = (
+        nested_positions(blocks, first * columns),
+        nested_positions((blocks + TRANSPOSE_BLOCK - 1) * rows, first + size),
+    )
     tail_columns = (
-        nested(np.arange(last, columns), np.arange(rows) * columns),
+        nested_positions(np.arange(last, columns), np.arange(rows) * columns),
         np.arange(last * rows, columns * rows) + 1,
     )
     reads, writes = (np.concatenate(parts) for parts in zip(turned, tail_columns, strict=True))
-    return Traversal(nested(starts, reads), nested(starts, writes))
+    return Traversal(nested_positions(starts, reads), nested_positions(starts, writes))
 
 
 def _lanes(spec: TransposeSpec, matrices: tuple[int, int, int], site: Site) -> str:
@@ -337,7 +340,7 @@ def _lanes(spec: TransposeSpec, matrices: tuple[int, int, int], site: Site) -> s
 
 @dataclass(frozen=True)
 class Planes:
-    """A transposition in place between planes (channels first) and pixels (channels last).
+    """Plan of an in-place transposition between planes (channels first) and pixels (channels last).
 
     Each plane is divided into runs of adjacent elements, which are moved as a whole.
     """

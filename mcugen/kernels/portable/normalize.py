@@ -24,7 +24,7 @@ from mcugen.numerics.normalize import FixedNormalize, span
 
 @dataclass(frozen=True)
 class NormalizeLoops:
-    """The loop nest of a normalization."""
+    """The loop nest of a normalization, as kernel parameters and C index expressions."""
 
     nests: Nests
     """Kernel parameters: sizes and strides of the loops."""

@@ -13,7 +13,7 @@ from mcugen.kernels.common.loop_options import FloatLoops
 from mcugen.kernels.common.weighted_layers import FloatLimits
 from mcugen.kernels.fpu.fpu_conv import ClampOptions, UpperLimit
 from mcugen.lir.kernel import Kernel, Options, Params, Trained, reads, scratch, writes
-from mcugen.numerics.fixedpoint import largest_code
+from mcugen.numerics.fixedpoint import max_code_magnitude
 
 WEIGHT_BITS = (2, 4, 8)
 """Possible numbers of bits of a packed weight."""
@@ -27,15 +27,15 @@ TILE_ROWS, TILE_CHANNELS = 32, 8
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedWeights:
     """Group-quantized weights in flash."""
 
     bits: int
     """Number of bits of a weight: 2, 4 or 8."""
     data: Array
-    """Packed weights, uint8: the first weight of a byte is in its lowest bits, and each group begins a byte."""
+    """Packed weights, uint8: the first weight of a byte is in its lowest bits, and each group begins at a new byte."""
     zeros: Array
-    """Zero points, uint8: a single one, or one for each channel and group."""
+    """Zero points of the weights, uint8: a single one, or one for each channel and group."""
 
     @property
     def nbytes(self) -> int:
@@ -53,7 +53,7 @@ class Packed:
         return 0 if self.has_zeros else int(self.zeros[0])
 
     @staticmethod
-    def of(codes: Array, group: int) -> Packed | None:
+    def of(codes: Array, group: int) -> PackedWeights | None:
         """Pack integer weights with as few bits as possible.
 
         All groups share one zero point if that needs no more bits than one zero point per group.
@@ -77,7 +77,7 @@ class Packed:
             bases = np.full_like(lows, -(1 << (bits - 1)))  # One zero point for all layers: they share code.
         rows = [_bytes(part - base[:, None], bits) for part, base in zip(parts, bases.T, strict=True)]
         zeros = -bases if bits != whole else -bases[:1, :1]
-        return Packed(bits, np.concatenate(rows, 1).reshape(-1), zeros.astype(np.uint8).reshape(-1))
+        return PackedWeights(bits, np.concatenate(rows, 1).reshape(-1), zeros.astype(np.uint8).reshape(-1))
 
 
 def _width(span: int) -> int | None:
@@ -143,7 +143,7 @@ class GroupedRows(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedReals(Params):
-    """Limits of float results."""
+    """Parameters with the limits of float results."""
 
     low: Annotated[float, "lowest result"]
     high: Annotated[float, "highest result"]
@@ -151,7 +151,7 @@ class GroupedReals(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedCodes(Params):
-    """Limits of quantized results."""
+    """Parameters with the limits of quantized results."""
 
     low: Annotated[Trained, "lowest quantized value of y"]
     high: Annotated[Trained, "highest quantized value of y"]
@@ -159,7 +159,7 @@ class GroupedCodes(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedZero(Params):
-    """Zero point of the quantized input."""
+    """Parameter with the zero point of the quantized input."""
 
     x_zero_point: Annotated[Trained, "zero point of x"]
 
@@ -248,7 +248,7 @@ DENSE_PACKED_TILE = Kernel(
 
 
 def tile_sizes(rows: int, depth: int) -> tuple[int, int]:
-    """Return the number of floats of the interleaved rows, and of the tile of weights: the sizes of scratch memory."""
+    """Return the numbers of floats of the two scratch buffers: interleaved rows of x, and unpacked tile of weights."""
     held = min(-(-rows // ROWS_PER_WEIGHT) * ROWS_PER_WEIGHT, TILE_ROWS)
     return held * depth, TILE_CHANNELS * (depth + 1)
 
@@ -262,5 +262,5 @@ def largest_group_sums(codes: Array, group: int, x: DType) -> Array:
         x: Element type of the input.
     """
     starts = np.arange(0, codes.shape[1], group)
-    sums: Array = np.add.reduceat(np.abs(codes.astype(np.int64)), starts, 1) * largest_code(x)
+    sums: Array = np.add.reduceat(np.abs(codes.astype(np.int64)), starts, 1) * max_code_magnitude(x)
     return sums

@@ -11,12 +11,12 @@ import numpy as np
 
 from mcugen.hir.types import Array
 from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, reads, writes
-from mcugen.lir.traversal import Traversal, nested
+from mcugen.lir.traversal import Traversal, nested_positions
 
 
 @dataclass(frozen=True, kw_only=True)
 class Count(Params):
-    """Parameter with the number of elements."""
+    """Parameter with the number of elements of y."""
 
     count: Annotated[int, "elements of y"]
 
@@ -32,7 +32,7 @@ FILL_WITH = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class ExtendWalk(ByAxis):
-    """Loops over y; adjacent axes without padding are merged."""
+    """Parameters of the loops over y, one set for each axis; adjacent axes without padding are merged."""
 
     count: Annotated[Mapping[str, int], "elements of y along the axis, or of a run"]
     stride: Annotated[Mapping[str, int], "elements of x from one index along the axis to the next"]
@@ -64,7 +64,7 @@ EXTEND = Kernel(
 
 @dataclass
 class Extension:
-    """The loops of a padding with the tensor's own elements, from the outermost."""
+    """The loop nest of a padding with the tensor's own elements (reflect, edge, wrap), from the outermost loop."""
 
     counts: list[int] = field(default_factory=list)
     """Trip count of each loop."""
@@ -97,7 +97,7 @@ class Extension:
 
     @property
     def places(self) -> dict[str, int]:
-        """Return the kernel parameters `places`: entries of x that the table of each padded axis refers to."""
+        """Return the parameters `places`: for each padded axis, the number of entries of x in its index table."""
         return {f"places{axis}": int(table.max()) + 1 for axis, table in enumerate(self.tables) if table is not None}
 
     def order(self) -> Traversal:
@@ -105,5 +105,5 @@ class Extension:
         loops = zip(self.counts, self.strides, self.tables, strict=True)
         walks = [(np.arange(count) if table is None else table) * stride for count, stride, table in loops]
         if self.grows[-1]:
-            return Traversal.runs(nested(*walks), 1)
-        return Traversal.rereading(nested(*walks[:-1]), len(walks[-1]))
+            return Traversal.runs(nested_positions(*walks), 1)
+        return Traversal.rereading(nested_positions(*walks[:-1]), len(walks[-1]))

@@ -16,7 +16,7 @@ from mcugen.kernels.common.strided_loops import WindowWalk
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import SHORT_LOOPS, ByAxis, Call, Kernel, Options, Params, Real, Trained, reads, updates, writes
 from mcugen.lir.program import Overlap, Wide
-from mcugen.lir.traversal import Traversal, nested, overlap
+from mcugen.lir.traversal import Traversal, nested_positions, overlap
 from mcugen.numerics.fixedpoint import Requantizer
 from mcugen.numerics.window import Window
 
@@ -106,7 +106,7 @@ class PoolSpec:
         g, (by_h, by_w) = self.geometry, (1, *self.window.dilations)[-2:]
         rows = first_taps(g.out_height, g.stride_height, g.padding_top, by_h)
         columns = first_taps(g.out_width, g.stride_width, g.padding_left, by_w)
-        pixels = nested(np.arange(g.batch) * g.in_height * g.in_width, rows * g.in_width, columns)
+        pixels = nested_positions(np.arange(g.batch) * g.in_height * g.in_width, rows * g.in_width, columns)
         return overlap(self.x, self.y, Traversal.pixels(pixels * g.channels, g.channels, block=4))
 
     def variant(self, inside: bool) -> str:
@@ -115,7 +115,7 @@ class PoolSpec:
 
 
 def first_taps(out: int, stride: int, pad: int, dilation: int) -> Array:
-    """Return the first position inside the input that each output's window reads along an axis, [out].
+    """Return, for each output along an axis, the first position inside the input that its window reads, int [out].
 
     Args:
         out: Output positions.
@@ -439,7 +439,7 @@ def _call_average_of_codes(node: Node, builder: Builder, pool: AverageSpec, requ
 
 @dataclass(frozen=True, kw_only=True)
 class RowSize(Params):
-    """Parameter with the size of the pixels that are added up."""
+    """Parameters with the size of the pixels that are added up."""
 
     pixels: Annotated[int, "pixels of all rows"]
     channels: Annotated[int, "elements of a pixel"]
@@ -456,7 +456,7 @@ ACCUMULATE_ROWS = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class SumsSize(Params):
-    """Sizes of sums by channel."""
+    """Parameters with the number of sums, one per channel, and of the values in each."""
 
     channels: Annotated[int, "sums, one per channel"]
     pixels_per_sum: Annotated[int, "quantized values that each sum adds up"]
@@ -506,7 +506,7 @@ def call_mean_of_sums(node: Node, builder: Builder, requantize: Requantizer, cou
 
 @dataclass(frozen=True, kw_only=True)
 class PoolPlanes(Params):
-    """Sizes of tensors with channels first."""
+    """Parameters with the sizes of tensors with channels first."""
 
     planes: Annotated[int, "images times channels"]
     x_plane_size: Annotated[int, "elements of a plane of x"]
@@ -559,7 +559,7 @@ POOL_DIRECT = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class UnpoolParams(Params):
-    """Numbers of elements of input and output."""
+    """Parameters with the numbers of elements of input and output."""
 
     count: Annotated[int, "elements of x"]
     y_size: Annotated[int, "elements of y"]

@@ -13,7 +13,7 @@ from mcugen.lir.kernel import Kernel, Options, Params, reads, writes
 
 @dataclass(frozen=True, kw_only=True)
 class TriluParams(Params):
-    """Sizes of matrices."""
+    """Parameters with the number and the sizes of matrices."""
 
     matrices: Annotated[int, "matrices"]
     rows: Annotated[int, "rows of a matrix"]
@@ -22,7 +22,7 @@ class TriluParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class TriluOptions(Options):
-    """Template option of the half that is kept."""
+    """Template option: which triangle of a matrix is kept."""
 
     keeps: Annotated[str, "comparison of (column - row) with the diagonal for elements that are kept: >= or <="]
 
@@ -115,7 +115,7 @@ class TopParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class TopOptions(Options):
-    """Template options of the order."""
+    """Template options of the order of elements: the largest or the smallest first."""
 
     t: Annotated[str, "C type of the elements"]
     beats: Annotated[str, "how a better element compares with another: > or <"]

@@ -16,13 +16,13 @@ from mcugen.kernels.common.weighted_layers import interleave
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call, ExpressionParams, Kernel, Options, Params, Real, Role, reads, scratch, writes
 from mcugen.lir.program import Access, Buffer, Overlap
-from mcugen.lir.traversal import Traversal, nested, overlap
+from mcugen.lir.traversal import Traversal, nested_positions, overlap
 
 # ------------------------------------------------------------------------------------------------- sizes
 
 
 @dataclass(frozen=True)
-class Sizes:
+class RecurrentSizes:
     """Sizes of a recurrent layer, and strides of its tensors in elements."""
 
     steps: int
@@ -75,7 +75,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Gates:
-    """The gates of a recurrent layer."""
+    """Grouping of the rows of a recurrent layer's weights by gate."""
 
     count: int
     """Number of gates that the rows of W and R hold."""
@@ -119,14 +119,14 @@ class SequenceParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class PeepholeParams(Params):
-    """Offset of a direction's peephole weights."""
+    """Parameter with the offset of one direction's peephole weights."""
 
     peepholes_offset: Annotated[int | None, "first element of peepholes of this direction"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputWalk(Params):
-    """Strides and offset of a direction in y, if the states of all steps are results."""
+    """Parameters of one direction's part of y: strides and offset, if the states of all steps are results."""
 
     y_batch_stride: Annotated[int | None, "elements of y from sequence to sequence"] = None
     y_step_stride: Annotated[int | None, "elements of y from step to step"] = None
@@ -135,7 +135,7 @@ class OutputWalk(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class HiddenWalk(Params):
-    """Offset and stride of a direction's hidden states."""
+    """Parameters of one direction's hidden states: offset and stride in the buffer of all states."""
 
     h_offset: Annotated[int, "first element of h_all of this direction"]
     h_stride: Annotated[int, "elements of h_all from sequence to sequence; 0 if all use one state buffer"]
@@ -143,7 +143,7 @@ class HiddenWalk(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class CellWalk(Params):
-    """Offset and stride of a direction's cell states."""
+    """Parameters of one direction's cell states: offset and stride in the buffer of all states."""
 
     c_offset: Annotated[int, "first element of c_all of this direction"]
     c_stride: Annotated[int, "elements of c_all from sequence to sequence; 0 if all use one state buffer"]
@@ -271,7 +271,7 @@ class RecurrentLayer:
 
     kernel: Kernel
     """The kernel of RNN, GRU or LSTM."""
-    sizes: Sizes
+    sizes: RecurrentSizes
     """Sizes of the sequences and of the hidden state, and strides."""
     gates: Gates
     """How the rows of the weights are grouped by gate."""
@@ -391,8 +391,8 @@ class RecurrentLayer:
             return []
         (x_batch, x_step), (y_batch, y_step) = sizes.x_strides, sizes.y_strides
         sequences, steps = np.arange(sizes.batch), np.arange(sizes.steps)
-        reads = nested(sequences * x_batch, steps * x_step)
-        ends = nested(sequences * y_batch, steps * y_step) + sizes.hidden
+        reads = nested_positions(sequences * x_batch, steps * x_step)
+        ends = nested_positions(sequences * y_batch, steps * y_step) + sizes.hidden
         return overlap(self.x, self.y, Traversal(reads, ends))
 
 

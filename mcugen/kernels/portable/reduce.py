@@ -14,13 +14,13 @@ from mcugen.hir.types import DType, Shape
 from mcugen.kernels.common.strided_loops import AxisWalk, Nests
 from mcugen.lir.kernel import Kernel, Options, Params, Real, Trained, reads, writes
 from mcugen.lir.program import Wide
-from mcugen.lir.traversal import Traversal, nested
+from mcugen.lir.traversal import Traversal, nested_positions
 
-Walks = list[tuple[int, int]]
-"""Loops, each as (trip count, stride in elements), from the outermost."""
+LoopList = list[tuple[int, int]]
+"""Nested loops, each as (trip count, stride in elements), from the outermost."""
 
 
-def walks_of(shape: Shape, axes: Sequence[int]) -> tuple[Walks, Walks]:
+def walks_of(shape: Shape, axes: Sequence[int]) -> tuple[LoopList, LoopList]:
     """Return the loops over kept and over reduced dimensions of a dense tensor.
 
     Adjacent dimensions of the same kind are merged; dimensions of size 1 are dropped.
@@ -37,10 +37,10 @@ def walks_of(shape: Shape, axes: Sequence[int]) -> tuple[Walks, Walks]:
     return kept, [(size, stride) for size, stride, is_reduced in merged if is_reduced]
 
 
-def nests_of(kept: Walks, reduced: Walks) -> Nests:
-    """Return the loops over kept and reduced dimensions as kernel parameters."""
+def nests_of(kept: LoopList, reduced: LoopList) -> Nests:
+    """Return the kernel parameters of loops over kept dimensions around loops over reduced dimensions."""
 
-    def loops(letter: str, walks: Walks) -> dict[str, int]:
+    def loops(letter: str, walks: LoopList) -> dict[str, int]:
         members: dict[str, int] = {}
         for number, (size, stride) in enumerate(walks):
             members |= {f"{letter}{number}_size": size, f"{letter}{number}_stride": stride}
@@ -50,8 +50,8 @@ def nests_of(kept: Walks, reduced: Walks) -> Nests:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finish(Params):
-    """Parameters that turn an accumulator into an element of y."""
+class FinishParams(Params):
+    """Parameters that turn an accumulator into an element of y: mean, or requantization."""
 
     scale: Annotated[Real | None, "1 / elements of a mean of floats"] = None
     mean_size: Annotated[int | None, "elements of a mean of integers"] = None
@@ -84,7 +84,7 @@ REDUCE = Kernel(
     "reduce",
     what="a sum, mean, product, extreme or norm over any axes, element by element",
     operands=(reads("x", "input"), writes("y", "output")),
-    params=(Nests, Finish),
+    params=(Nests, FinishParams),
     options=(ReduceOptions,),
 )
 """Kernel of reductions along any axes."""
@@ -115,4 +115,4 @@ ARG = Kernel(
 def arg_order(walk: AxisWalk) -> Traversal:
     """Return the order of reads and writes of `arg`: all elements of a row are read before its index is written."""
     rows = np.arange(walk.outer_size) * walk.axis_size * walk.inner_size
-    return Traversal.runs(nested(rows, np.arange(walk.inner_size)), 1)
+    return Traversal.runs(nested_positions(rows, np.arange(walk.inner_size)), 1)

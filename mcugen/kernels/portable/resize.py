@@ -16,14 +16,14 @@ from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, Trained, reads, w
 
 @dataclass(frozen=True, kw_only=True)
 class NearestRun(Params):
-    """Size of the contiguous runs behind the last resized axis."""
+    """Parameter with the size of the contiguous runs behind the last resized axis."""
 
     run_size: Annotated[int | None, "elements that are adjacent in x and y"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class NearestAxes(ByAxis):
-    """Loops over y."""
+    """Parameters of the loops over y, one set for each loop."""
 
     d: Annotated[Mapping[str, int], "trip count of this loop"]
     s: Annotated[Mapping[str, int], "stride of x in this loop, in elements"]
@@ -60,9 +60,9 @@ RESIZE_NEAREST = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class LinearWalk(Params):
-    """Sizes of x and y as [outer][first][middle][last][inner], of which the axes first and last are interpolated.
+    """Parameters with the sizes of x and y as [outer][first][middle][last][inner].
 
-    With one axis, the sizes are those of [outer][last][inner].
+    The axes first and last are interpolated. With one interpolated axis, the sizes are those of [outer][last][inner].
     """
 
     outer_size: Annotated[int, "blocks of x"]

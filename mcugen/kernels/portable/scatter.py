@@ -21,7 +21,7 @@ def _operands(index: str, meaning: str) -> tuple[Role, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Reduced(Options):
-    """Template options of how an update is combined with an element."""
+    """Template options of how a scatter combines an update with the element that it replaces."""
 
     t: Annotated[str, "C type of the elements"]
     reduction: Annotated[str, "none, add, mul, max or min, for the comment"]
@@ -39,7 +39,7 @@ class ScatterElementsParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class ScatteredAxes(ByAxis):
-    """Loops over the indices."""
+    """Parameters of the loops over the indices, one set for each loop."""
 
     d: Annotated[Mapping[str, int], "trip count of this loop"]
     y_s: Annotated[Mapping[str, int], "stride of y in this loop, in elements; 0 along the axis that indices refer to"]
@@ -73,7 +73,7 @@ class ScatterParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class PlacedAxes(ByAxis):
-    """Axes that an index selects along."""
+    """Parameters of the axes along which an index selects, one set for each axis."""
 
     depth: Annotated[Mapping[str, int], "entries of this axis"]
     stride: Annotated[Mapping[str, int], "elements from entry to entry"]

@@ -49,7 +49,7 @@ class SoftmaxSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Mask(Params):
-    """Parameter of a mask that hides elements."""
+    """Parameter of a softmax with a mask that hides elements: the number of rows of the mask."""
 
     mask_rows: Annotated[int | None, "rows of the mask, which is repeated along the outer axes"] = None
 
@@ -112,7 +112,7 @@ class FloatSoftmaxOptions(MaskOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class QuotientOptions(Options):
-    """Template options of how exponentials become quantized values."""
+    """Template options of the division of exponentials by their sum, which gives quantized values."""
 
     shift_more: Annotated[bool, "whether products are shifted by more than 32 bits"]
     has_long_rows: Annotated[bool, "whether rows are so long that rows without a clamped element have a separate loop"]

@@ -21,7 +21,7 @@ from mcugen.hir.types import Array, DType
 from mcugen.kernels.common.conv_shape import ConvGeometry, ConvShape
 from mcugen.kernels.common.loop_options import Loops
 from mcugen.kernels.common.specs import ConvSpec
-from mcugen.kernels.common.weighted_layers import BLOCK, CodeStore, int8_tensors, interleave
+from mcugen.kernels.common.weighted_layers import INTERLEAVED_ROWS, CodeStore, int8_tensors, interleave
 from mcugen.kernels.dsp import dsp_conv
 from mcugen.kernels.helium import layer
 from mcugen.kernels.portable.direct_conv import ChannelGroups
@@ -79,7 +79,7 @@ def transposed_call(spec: ConvSpec, site: Site) -> Call:
     """
     shape, bias = spec.shape, spec.integer_bias
     group_out = spec.channels // shape.groups
-    has_tail = group_out % BLOCK != 0
+    has_tail = group_out % INTERLEAVED_ROWS != 0
     packed = np.concatenate([interleave(group) for group in spec.weights.reshape(shape.groups, group_out, -1)])
     operands = {
         "x": site.x,
@@ -102,7 +102,7 @@ def transposed_call(spec: ConvSpec, site: Site) -> Call:
         has_tail_channels=has_tail,
     )
     variant = spec.x.dtype.tag + ("_long" if spec.acc is DType.INT64 else "")
-    free = spec.overlaps(_pixels(shape, 1 if has_tail else BLOCK))
+    free = spec.overlaps(_pixels(shape, 1 if has_tail else INTERLEAVED_ROWS))
     params = [channels, SpreadGeometry.of(shape), CodeStore.of(spec)]
     return site.call(operands, params, [types], overlaps=free, variant=variant)
 
@@ -190,7 +190,9 @@ class TransposedSpec(ConvSpec):
     @cached_property
     def columns(self) -> tuple[int, int]:
         """Return (first column of x that a window reads, relative to the window's number; columns read)."""
-        offsets = [at for place in range(self.shape.stride_width) for _, at in meets(self.shape, "width", place)]
+        offsets = [
+            at for place in range(self.shape.stride_width) for _, at in contributing_taps(self.shape, "width", place)
+        ]
         first = min(offsets, default=0)
         return first, max(offsets, default=0) - first + 1
 
@@ -215,13 +217,13 @@ class TransposedSpec(ConvSpec):
     def _phase(self, place: int) -> PhaseSpec:
         shape, (left, taps) = self.shape, self.columns
         weights = self._filled
-        rows = meets(shape, "height", place)
+        rows = contributing_taps(shape, "height", place)
         first = min((at for _, at in rows), default=0)
         span = max((at for _, at in rows), default=0) - first + 1
         phase_weights = np.zeros((shape.stride_width, shape.out_channels, span, taps, shape.in_channels), weights.dtype)
         for ky, row in rows:
             for pixel in range(shape.stride_width):
-                for kx, column in meets(shape, "width", pixel):
+                for kx, column in contributing_taps(shape, "width", pixel):
                     phase_weights[pixel, :, row - first, column - left] = weights[:, ky, kx]
         packed = phase_weights.reshape(-1, *phase_weights.shape[2:])
         bias, codes = (np.tile(a, shape.stride_width) for a in (self.integer_bias, self._multipliers))
@@ -281,7 +283,7 @@ class TransposedSpec(ConvSpec):
         return [(phase.first, phase.weights.shape[1]) for phase in self.phases]
 
 
-def meets(shape: ConvShape, axis: str, place: int) -> list[tuple[int, int]]:
+def contributing_taps(shape: ConvShape, axis: str, place: int) -> list[tuple[int, int]]:
     """Return the taps that contribute to outputs at one position modulo the stride, along an axis.
 
     Args:
@@ -520,7 +522,7 @@ def emit_mve(spec: TransposedSpec, site: Site) -> Call:
         "y": site.y,
         **rows.working(site),
     }
-    options = [flags, layer.Jump(), *(f for f in tables[0].flags if type(f) in site.kernel.options)]
+    options = [flags, layer.RowJumpOption(), *(f for f in tables[0].flags if type(f) in site.kernel.options)]
     zero = [] if rows.is_direct else [layer.padding(head)]
     return rows.call(site, operands, [frame, _Channels(out_channels=head.channels), *zero], options)
 
@@ -606,7 +608,15 @@ CONV_TRANSPOSE_KERNELS: tuple[Kernel, ...] = (
         operands=layer.operands(_PHASES, working=_WORKING),
         params=(layer.GemmFrame, _Channels, layer.Padding, PhaseRows, PhasePatches),
         optional=(layer.Padding, PhasePatches),
-        options=(layer.LoopFlags, layer.Jump, layer.Ragged, layer.Clamped, layer.Shifted, layer.Results, PhaseOptions),
+        options=(
+            layer.LoopFlags,
+            layer.RowJumpOption,
+            layer.TailChannelsOption,
+            layer.Clamped,
+            layer.Shifted,
+            layer.ResultOptions,
+            PhaseOptions,
+        ),
         needs=frozenset({"mve"}),
         lacks=_BY_VALUE,
         when=(has_few_groups, layer.is_int8_in_32_bits),

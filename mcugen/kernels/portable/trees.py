@@ -16,7 +16,7 @@ from mcugen.lir.program import Instr, Param
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 Line = tuple[str | Param, ...]
-"""A line of C code as a sequence of text and numbers; numbers become parameters or literals."""
+"""A line of C code as a sequence of texts and numbers; each number becomes a parameter or a literal."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ from mcugen.kernels.common.conv_shape import ConvGeometry, ConvShape
 from mcugen.kernels.common.reading_order import in_turn, rows, windows
 from mcugen.kernels.common.specs import ConvSpec, WeightedSpec
 from mcugen.kernels.common.weighted_layers import (
-    BLOCK,
-    EIGHT,
+    CHANNELS_PER_NIBBLE_WORD,
+    INTERLEAVED_ROWS,
     ElementTypes,
     FloatLimits,
     FloatStore,
@@ -30,10 +30,10 @@ from mcugen.kernels.common.weighted_layers import (
     interleave,
     interleave_nibbles,
     interleave_quarters,
-    paired_nibbles,
+    pack_adjacent_nibbles,
+    pack_nibble_words,
     store_of,
     two_bits,
-    words_of_nibbles,
 )
 from mcugen.lir.kernel import UPDATABLE, Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
 from mcugen.lir.program import Buffer, Overlap
@@ -76,14 +76,14 @@ class DenseSizes(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class RestOptions(Options):
-    """Template option of kernels that compute several output channels at a time."""
+    """Template option: whether the last block of output channels is partial."""
 
     has_tail_channels: Annotated[bool, "whether the last block of channels is partial"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gathering(Params):
-    """Parameters of the im2col step, which gathers a window in a patch, one group of channels after the other."""
+    """Parameters of the im2col step, which copies a window to a patch, one group of channels after the other."""
 
     depth: Annotated[int, "products of a sum: bytes or elements of a patch"]
     groups: Annotated[int, "groups of channels"]
@@ -96,7 +96,7 @@ class Gathering(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class Lines(Params):
-    """Parameters of windows that are read in x, without im2col, row by row."""
+    """Parameters of windows that are read row by row in x, without im2col."""
 
     kernel_row_size: Annotated[int, "adjacent elements of x under one row of the window"]
     kernel_row_gap: Annotated[int, "elements of x from the end of a row of the window to the start of the next row"]
@@ -121,7 +121,7 @@ class WindowRows(RestOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Ring(Params):
-    """Parameters of the ring buffer of padded rows."""
+    """Parameters of the ring buffer of padded input rows."""
 
     row_pixels: Annotated[int, "pixels of a row in the ring buffer, or of x if it is read in place"]
     reads_in_place: Annotated[int, "1 if x is read in place, without a ring buffer"]
@@ -179,21 +179,23 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
     """
     channels, shape = spec.channels, spec.shape
     size = DenseSizes(rows=spec.y.count // channels, depth=spec.depth, out_channels=channels)
-    has_tail = channels % BLOCK != 0
-    order = windows(shape, in_turn(shape.out_height * shape.out_width, 1), last=1 if has_tail else BLOCK)
+    has_tail = channels % INTERLEAVED_ROWS != 0
+    order = windows(shape, in_turn(shape.out_height * shape.out_width, 1), last=1 if has_tail else INTERLEAVED_ROWS)
     packed = _interleaved(spec.rows, site)
     return weighted_call(spec, site, packed, [size], RestOptions(has_tail_channels=has_tail), spec.overlaps(order))
 
 
 def emit_dense_nibbles(spec: ConvSpec, site: Site) -> Call:
-    """Emit a fully connected layer with 4-bit weights, eight channels at a time (words_of_nibbles)."""
-    has_tail = spec.channels % EIGHT != 0
+    """Emit a fully connected layer with 4-bit weights, eight channels at a time (pack_nibble_words)."""
+    has_tail = spec.channels % CHANNELS_PER_NIBBLE_WORD != 0
     shape = spec.shape
-    order = windows(shape, in_turn(shape.out_height * shape.out_width, 1), last=1 if has_tail else EIGHT)
+    order = windows(
+        shape, in_turn(shape.out_height * shape.out_width, 1), last=1 if has_tail else CHANNELS_PER_NIBBLE_WORD
+    )
     return weighted_call(
         spec,
         site,
-        words_of_nibbles(spec.rows),
+        pack_nibble_words(spec.rows),
         [DenseSizes.of(spec)],
         RestOptions(has_tail_channels=has_tail),
         spec.overlaps(order),
@@ -235,8 +237,8 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
         runs_per_kernel_row=1 if joined else shape.kernel_width,
         taps_per_run=shape.kernel_width if joined else 1,
     )
-    has_tail = group_out % BLOCK != 0
-    last = (1 if has_tail else BLOCK) if direct or lines else 0
+    has_tail = group_out % INTERLEAVED_ROWS != 0
+    last = (1 if has_tail else INTERLEAVED_ROWS) if direct or lines else 0
     free = spec.overlaps(windows(shape, in_turn(shape.out_height * shape.out_width, 2), last))
     patches = None if lines else ("patches", 0 if direct else 2 * depth)
     variant = "grouped" if shape.groups > 1 else "lines" if lines else ""
@@ -263,7 +265,7 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
     params, ring = [shape.geometry, ring_of(shape, direct)], ("rows", ring_size(shape, direct))
     taps = spec.rows
     if four_bits in site.kernel.when:
-        taps = paired_nibbles(taps)
+        taps = pack_adjacent_nibbles(taps)
     taps = _as_stored(taps, site)
     return weighted_call(spec, site, taps, params, options, spec.overlaps(order), working=ring, variant=variant)
 
@@ -376,7 +378,7 @@ def count_nibble_instructions(spec: ConvSpec) -> int:
     They are 20 per input of a block of eight channels, 60 per 16 inputs of one, and 7 per input of each remaining
     channel.
     """
-    blocks, remaining_channels = divmod(spec.channels, EIGHT)
+    blocks, remaining_channels = divmod(spec.channels, CHANNELS_PER_NIBBLE_WORD)
     row = blocks * (20 * spec.depth + 60 * -(-spec.depth // 16)) + remaining_channels * 7 * spec.depth
     return spec.y.count // spec.channels * row
 

@@ -20,7 +20,7 @@ from mcugen.kernels.common.loop_options import WeightLoads
 from mcugen.kernels.common.reading_order import in_turn, windows
 from mcugen.kernels.common.specs import ConvSpec
 from mcugen.kernels.common.weighted_layers import (
-    NIBBLES,
+    INT4_RANGE,
     CodeLimits,
     four_bits,
     has_int8_output,
@@ -51,7 +51,7 @@ PIXELS_PER_PASS = 6
 """Output pixels that a convolution computes together (unroll factor)."""
 
 DENSE_UNROLL = 4
-"""Unroll factor of the loop over the inputs of a dense layer on Thumb-2, in units of four inputs."""
+"""Unroll factor of the loop over the inputs of a dense layer on Thumb-2; one unrolled step takes four inputs."""
 
 MAX_CHUNK_INPUTS = 24
 """Largest number of inputs in a chunk of weights, and unroll factor of the loop over a chunk.
@@ -212,7 +212,7 @@ def _blocks_of_pixels(spec: ConvSpec, pixels: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class PixelPairs(Params):
-    """Parameters of the im2col step that packs the windows of several pixels into words of two pixels."""
+    """Parameters of the im2col step that packs the windows of several pixels into words, two pixels per word."""
 
     reads_in_place: Annotated[int, "1 if the pixels of x are read in place, without im2col"]
     runs_per_kernel_row: Annotated[int, "runs of adjacent pixels in a row of the window"]
@@ -222,7 +222,7 @@ class PixelPairs(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class OutputCodes(CodeLimits):
-    """Limits and zero point of the quantized output."""
+    """Parameters with the limits and the zero point of the quantized output."""
 
     y_zero_point: Annotated[Trained, "zero point of y"]
 
@@ -549,7 +549,7 @@ def _words(block: Array) -> Array:
     Weights of channels 0 and 2 are stored plus 8. After its bytes are rotated, a word begins with one of these and ends
     with one of channels 1 and 3.
     """
-    codes = block + np.array([-NIBBLES[0], 0, -NIBBLES[0], 0], np.int16) & 15
+    codes = block + np.array([-INT4_RANGE[0], 0, -INT4_RANGE[0], 0], np.int16) & 15
     whole = len(codes) // 4 * 4
     pairs = np.concatenate([codes[:whole].reshape(-1, 8), np.pad(codes[whole:], ((0, 0), (0, 4)))])
     laid = pairs[:, [0, 3, 2, 5, 4, 7, 6, 1]]  # Channel 1 of the first input is uppermost.
@@ -608,7 +608,7 @@ def has_sum_results(spec: ConvSpec) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class WideOffset(Params):
-    """Parameter of requantization by products of 64 bits."""
+    """Parameter of requantization by 64-bit products: zero point and rounding term."""
 
     requantize_offset: Annotated[Wide, "zero point of y plus one half, at the scale of products before the right shift"]
 
@@ -857,7 +857,7 @@ SCALAR_DENSE: tuple[Kernel, ...] = (
         for kernel in (*_PIXELS, *_FEW_PIXELS, *_PIXELS_4, *_PIXELS_9)
     ),
 )
-"""Kernels of dense layers, in order of preference; convolution kernels compute rows as pixels."""
+"""Scalar integer kernels of dense layers, in order of preference; convolution kernels compute rows as pixels."""
 
 SCALAR_CONV: tuple[Kernel, ...] = (
     *_PIXELS,
@@ -870,4 +870,4 @@ SCALAR_CONV: tuple[Kernel, ...] = (
     replace(_DENSE_4[0], when=(is_unstrided_pointwise, has_few_pixels, *_DENSE_4[0].when)),
     replace(_DENSE_4[1], when=(is_unstrided_pointwise, *_DENSE_4[1].when)),
 )
-"""Kernels of convolutions, in order of preference."""
+"""Scalar integer kernels of convolutions, in order of preference."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Differentiation on HIR: reverse mode, by a rule for each operator, whose gradients are HIR like any other."""
+"""Reverse-mode differentiation of HIR graphs: each operator has a rule that adds the nodes of its gradient."""
 
 from mcugen.ops.gradient import elementwise, imported, loops, moves, products, recurrent, statistics
 from mcugen.ops.gradient.reverse import gradients

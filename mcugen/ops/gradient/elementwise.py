@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derivatives of elementwise operators: found from their expressions."""
+"""Derivatives of elementwise operators, computed symbolically from their expressions."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _STABLE: Mapping[str, Callable[..., Expression]] = {"Sigmoid": _of_sigmoid, "Swi
 
 @dataclass(frozen=True)
 class Slope(Elementwise):
-    """y = gradient · ∂f/∂x[index], where f is the elementwise operator `of`.
+    """y = gradient · ∂f/∂x[index]: the gradient of an elementwise operator f (`of`) with respect to one input.
 
-    The inputs are the gradient, then those inputs of f that the derivative depends on. `dtypes` are the element
-    types of all inputs of f, `reads` the indices of the inputs that are given.
+    The inputs are the gradient, then those inputs of f that the derivative depends on. `dtypes` are the element types
+    of all inputs of f, `reads` the indices of the inputs that are given.
     """
 
     mnemonic: ClassVar[str] = "slope"
@@ -64,7 +64,7 @@ class Slope(Elementwise):
         return args[0] * (Constant(0, args[0].dtype) if slope is None else slope)
 
     def slope(self, elements: Mapping[int, Expression], scalar: Scalars) -> Expression | None:
-        """Return the expression of ∂f/∂x[index]; None if it is 0 everywhere.
+        """Return the derivative ∂f/∂x[index] as an expression; None if it is 0 everywhere.
 
         Args:
             elements: Elements of f's inputs, by index.

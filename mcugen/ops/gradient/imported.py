@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX's operator Gradient."""
+"""Importer of ONNX's operator Gradient (ai.onnx.preview.training)."""
 
 from __future__ import annotations
 

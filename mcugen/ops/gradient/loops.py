@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derivatives of loops (Scan, Loop): a loop that runs the other way.
+"""Derivatives of loops (Scan, Loop), by backpropagation through time.
 
-A first loop computes the states before each step once more; they are all that is kept. Each step of the second one
-computes its step again from these, and what the results change by with it: backpropagation through time.
+A first loop recomputes the states before each step and keeps them (rematerialization). A second loop runs backwards;
+each of its steps recomputes one forward step from these states, and then the gradients through it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derivatives of what moves elements: gradients go the way back, and add up where elements were read several times.
+"""Derivatives of data movements: the gradient is moved back, and added up for elements that were read several times.
 
-Interpolation moves elements, too, with weights.
+Interpolation is treated as a movement with weights.
 """
 
 from __future__ import annotations

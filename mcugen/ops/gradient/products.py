@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derivatives of products: matrices and convolutions, whose gradients are products again."""
+"""Derivatives of matrix products and convolutions, whose gradients are products again."""
 
 from __future__ import annotations
 
@@ -135,11 +135,11 @@ def _of_images(back: Backward, window: Window, groups: int, images: Value, filte
 
 
 Convolve = Callable[[Window, int, Value, Value], Value]
-"""A convolution by a window, in groups, of images by filters."""
+"""Function that emits a convolution, given window, number of groups, images and filters, and returns its output."""
 
 
 def correlated(back: Backward, op: Conv, x: Value, kernel: Shape, gradient: Value, convolve: Convolve) -> Value:
-    """Return the gradient with respect to a convolution's weights: a convolution of x with ∂y.
+    """Return the gradient of a convolution's weights: a convolution of the input x with the output's gradient.
 
     Batch and channels change roles in this convolution, and so do strides and dilations.
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derivatives of recurrent layers: those of loops that compute the same, one a direction.
+"""Derivatives of recurrent layers, as those of equivalent loops over time steps, one for each direction.
 
-Inference keeps the layers' own kernels; only the backward part computes their steps once more, from what these read.
+Inference keeps the layers' own kernels; only the backward part recomputes their steps from what the layer reads.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reverse mode: from a result back to what it depends on, node by node."""
+"""Reverse-mode differentiation: gradients are propagated from a result back to its inputs, node by node."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _behind(names: Sequence[str]) -> str:
 
 
 def zero_gradient(graph: Graph, value: Value) -> Value:
-    """Return a tensor of zeros that is the gradient of a value that has no influence."""
+    """Return zeros of the shape of `value`: the gradient of a value that has no influence on the result."""
     return zeros(graph, f"{value.name}.gradient", value.type)
 
 

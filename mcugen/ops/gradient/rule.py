@@ -22,7 +22,7 @@ MAX_CONSTANT_ELEMENTS = 32
 
 
 def zeros(graph: Graph, name: str, type_: TensorType) -> Value:
-    """Return a tensor of zeros: a constant if it is small, else computed."""
+    """Add a tensor of zeros to a graph, and return it: a constant if it is small, else computed at run time."""
     if type_.count <= MAX_CONSTANT_ELEMENTS:
         return graph.constant(name, np.zeros(type_.shape, type_.dtype.numpy))
     return graph.add(Zeros(type_.shape, type_.dtype), [], names=[name]).output
@@ -30,7 +30,7 @@ def zeros(graph: Graph, name: str, type_: TensorType) -> Value:
 
 @dataclass(frozen=True)
 class Backward:
-    """A helper that adds the nodes of one node's derivative to a graph.
+    """Adds the nodes of the derivative of one forward node to a graph.
 
     Attributes:
         graph: The graph to which nodes are added.
@@ -59,7 +59,10 @@ class Backward:
         return self.constant("number", np.full((1,) * like.type.rank, value, like.type.dtype.numpy))
 
     def zeros(self, like: TensorType, shape: Shape | None = None) -> Value:
-        """Return zeros of the type `like`, in `shape` if that is given: a constant if it is small, else computed."""
+        """Add a tensor of zeros of type `like` (with another `shape`, if given), and return it.
+
+        It is a constant if it is small, else computed.
+        """
         return zeros(self.graph, f"{self._stem}.zeros", like if shape is None else like.with_shape(shape))
 
     def add(self, x: Value, y: Value) -> Value:
@@ -110,10 +113,14 @@ class Backward:
 
 
 Parts = Mapping[int, Callable[[], Value | None]]
-"""Builder of the gradient with respect to each input, by input index; it returns None for a zero gradient."""
+"""Builder of the gradient with respect to each input of a node, by input index; it returns None for a zero gradient."""
 Op = TypeVar("Op", bound=Operator)
+"""An operator class."""
 Rule = Callable[[Backward, Op, Node, Value], Parts]
-"""The gradients by a node's inputs, of its operator, itself and that by its first output. Refusal where it has none."""
+"""Derivative rule of a node: returns builders of the gradients of its inputs, given the gradient of its first output.
+
+The arguments are the helper, the operator, the node, and the gradient. It raises Refusal if there is no derivative.
+"""
 Gradients = Sequence[Value | None]
 """Gradient of each output; None if the result does not depend on that output."""
 
@@ -149,6 +156,7 @@ def derivative_of(*classes: type[Op]) -> Callable[[Rule[Op]], Rule[Op]]:
 
 
 WholeRule = Callable[[Backward, Op, Node, Gradients], Parts]
+"""Derivative rule of a node like `Rule`, but given the gradients of all outputs."""
 
 
 def derivative_of_all(*classes: type[Op]) -> Callable[[WholeRule[Op]], WholeRule[Op]]:
@@ -167,5 +175,5 @@ def derivative_for(op: Operator) -> Derivative | None:
 
 
 def rules() -> Iterator[type[Operator]]:
-    """Yield the operator classes that have their own derivative rule."""
+    """Yield the operator classes for which a derivative rule is registered."""
     yield from _DERIVATIVES

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derivatives of what sees many elements at once: reductions, pools, softmax, normalization."""
+"""Derivatives of reductions, pools, softmax and normalization, whose results depend on many elements."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _to_all(back: Backward, node: Node, op: Pool, gradient: Value) -> Value:
 
 
 def average_shares(node: Node, op: Pool) -> np.ndarray:
-    """Return the derivative of each average in an average pool to one of its elements, as [1, 1, *out].
+    """Return the derivative of each output of an average pool by one element under its window, as [1, 1, *out].
 
     It is the average of a tensor of ones, divided by the number of elements under the window.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rewrites that undo fusion where only the parts have derivatives: layers with clamps, stacks of functions."""
+"""Splitting of fused nodes before differentiation: layers with clamps, and stacks of functions."""
 
 from __future__ import annotations
 

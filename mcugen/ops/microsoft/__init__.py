@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators of ONNX Runtime's domain com.microsoft, composed of ONNX's wherever these say the same."""
+"""Importers of ONNX Runtime's domain com.microsoft, which compose its operators of ONNX operators where possible."""
 
 from mcugen.ops.microsoft import (
     activations,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Activations, gates and mixtures of streams, element by element."""
+"""Importers of activations, gates and mixtures of residual streams of domain com.microsoft."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def silu(node: OnnxNode, x: Value) -> Value:
 
 
 def gate(node: OnnxNode, x: Value, default: str = "") -> Value:
-    """Return x after the activation that attribute `activation` names: 'silu', 'swish', 'sigmoid' or 'none'.
+    """Apply the activation that attribute `activation` names ('silu', 'swish', 'sigmoid' or 'none') to x.
 
     `default` applies if the attribute is absent.
     """

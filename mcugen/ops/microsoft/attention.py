@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention with its projections, masks and caches, spelled out as products and a softmax.
+"""Importers of attention operators of domain com.microsoft, composed of products, masks, caches and a softmax.
 
-B samples, N heads, S queries, T keys (P of them past, L new), H elements a head.
+Shapes: B samples, N heads, S queries, T keys (P of them from earlier calls, L new), H elements of a head.
 """
 
 from __future__ import annotations
@@ -89,14 +89,14 @@ def _ends(node: OnnxNode, mask: Value, batch: int, keys: int, hidden: float) -> 
 
 
 def scores(node: OnnxNode, q: Value, k: Value) -> Value:
-    """Return the scores scale · q kᵀ; the scale is the attribute `scale`, or 1 / √H."""
+    """Return the attention scores scale · q kᵀ, (B, N, S, T); the scale is the attribute `scale`, or 1 / √H."""
     scale = float(node.attr("scale", 0.0)) or 1 / math.sqrt(max(q.type.shape[-1], 1))
     product = node.call("MatMul", q, node.call("Transpose", k, perm=[0, 1, 3, 2]))
     return node.call("Mul", product, np.float32(scale))
 
 
 def plus(node: OnnxNode, x: Value, *terms: Value | None) -> Value:
-    """Return the sum of `x` and the terms that are present."""
+    """Add the terms that are present (not None) to `x`, and return the sum."""
     for term in terms:
         x = x if term is None else node.call("Add", x, term)
     return x
@@ -104,7 +104,7 @@ def plus(node: OnnxNode, x: Value, *terms: Value | None) -> Value:
 
 @dataclass(frozen=True)
 class Attended:
-    """The results of attention.
+    """The results of an attention layer.
 
     Attributes:
         output: The output (B, S, N · H).
@@ -128,7 +128,11 @@ def attend(node: OnnxNode, q: Value, k: Value, v: Value, *added: Value | None) -
 def refuse(node: OnnxNode, inputs: Sequence[int], attributes: Sequence[str], what: str) -> None:
     """Raise a Refusal if the node has one of these inputs, or one of these attributes with a value other than 0.
 
-    `what` is the text of the rule that is violated.
+    Args:
+        node: The node that is imported.
+        inputs: Indices of inputs that are not supported.
+        attributes: Names of attributes that must be 0.
+        what: Text of the rule that is violated.
     """
     unsupported = [f"input {i}" for i in inputs if node.has(i)] + [a for a in attributes if node.attr(a, 0)]
     if unsupported:

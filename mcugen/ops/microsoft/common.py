@@ -22,6 +22,7 @@ from mcugen.ops.onnx_node import (
 )
 
 Axes = Callable[[Importer], Callable[[OnnxNode], Sequence[Value | None]]]
+"""Decorator of an importer that first checks the axes of the node's inputs."""
 
 
 def composed(*op_types: str, types: Sequence[DType] = FLOAT, limits: str = "") -> Callable[[AnyImporter], AnyImporter]:
@@ -104,7 +105,7 @@ def sliced(node: OnnxNode, x: Value, axis: int, start: int, end: int) -> Value:
 
 
 def joined(node: OnnxNode, parts: Sequence[Value | None], axis: int) -> Value:
-    """Return the parts that are present, concatenated along `axis`."""
+    """Return the concatenation along `axis` of the parts that are present (not None)."""
     present_parts = [part for part in parts if part is not None and part.type.count]
     return present_parts[0] if len(present_parts) == 1 else node.call("Concat", *present_parts, axis=axis)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products and convolutions with what ONNX Runtime's optimizer has fused into them."""
+"""Importers of matrix products and convolutions that ONNX Runtime's optimizer has fused with bias or activation."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Crops of images, and pools under a mask."""
+"""Importers of crops of images, and of pools under a mask, of domain com.microsoft."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that ONNX Runtime computes on its CPU and mcugen does not, and why."""
+"""Operators of com.microsoft that mcugen does not support, each with the reason that messages show."""
 
 from __future__ import annotations
 

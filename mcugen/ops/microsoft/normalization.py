@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalizations with what stands before or behind them: sums, embeddings, gates."""
+"""Importers of normalizations that are fused with residual sums, embeddings or gates (domain com.microsoft)."""
 
 from __future__ import annotations
 

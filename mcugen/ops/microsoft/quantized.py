@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized operators: dequantize → float operator → quantize, which passes make integer; sums of codes as such."""
+"""Importers of quantized operators of domain com.microsoft, composed as dequantize → float operator → quantize.
+
+Later passes convert these to integer operators; integer sums are imported as they are.
+"""
 
 from __future__ import annotations
 

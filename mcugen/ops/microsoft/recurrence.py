@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that hand a state from one step to the next, and from one call to the next."""
+"""Importers of recurrent operators of domain com.microsoft, with states between steps and between calls."""
 
 from __future__ import annotations
 

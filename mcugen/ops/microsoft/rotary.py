@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rotary position embeddings: pairs of elements of a head are turned by angles that grow with the position."""
+"""Rotary position embeddings: pairs of elements of a head are rotated by angles that grow with the token's position."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of few bits in blocks, and products of int16."""
+"""Importers of block-quantized weights of few bits, and of int16 products, of domain com.microsoft."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decision trees as data: how they are joined, checked, walked in numpy, and written as nested ifs."""
+"""Decision trees as data: they are joined, checked, evaluated in numpy, and written as nested C ifs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COMPARE: tuple[Callable[[Array, Array], Array], ...] = (
     np.not_equal,
 )
 TESTS = ("{x} <= {t}", "{x} < {t}", "{x} >= {t}", "{x} > {t}", "{x} == {t}", "{x} != {t}")
-"""C expressions of the comparisons of feature x with threshold t, in the order of MODES."""
+"""C expressions of the comparisons of feature {x} with threshold {t}, in the order of MODES."""
 TESTS_OR_NAN = (
     "!({x} > {t})",
     "!({x} >= {t})",
@@ -35,14 +35,14 @@ TESTS_OR_NAN = (
     "({x} == {t} || {x} != {x})",
     TESTS[5],
 )
-"""C expressions of the same comparisons that are also true if x is NaN."""
+"""C expressions of the comparisons in TESTS that are also true if feature {x} is NaN."""
 _EQ, _MEMBER = 4, 6
 
 MAX_NESTED_IFS = 100
 """Largest depth of nested ifs in generated C: C99 guarantees 127 levels of blocks."""
 
 Leaf = tuple[tuple[int, float], ...]
-"""(target, weight) pairs."""
+"""The contributions of a leaf to the results: (target, weight) pairs."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Forest:
         return f"{len(self.roots)} trees, {len(self.features)} nodes, {len(self.leaves)} leaves"
 
     def always_scored(self) -> frozenset[int]:
-        """Return the targets to which some tree contributes in all of its leaves."""
+        """Return the targets that get a weight from every row, since all leaves of some tree contribute to them."""
         targets: set[int] = set()
         for root in self.roots.tolist():
             reached = {~ref for ref in self._reached(root) if ref < 0}
@@ -149,7 +149,7 @@ class Forest:
                     stack.append(child)
 
     def walk(self, x: Array) -> Array:
-        """Return the leaf that each row of `x` reaches in each tree, [N, trees]."""
+        """Evaluate the trees: return the leaf that each row of `x` reaches in each tree, int [N, trees]."""
         at = np.broadcast_to(self.roots, (len(x), len(self.roots))).copy()
         thresholds = self.thresholds.astype(x.dtype)
         while (inside := at >= 0).any():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear models of domain ai.onnx.ml: a fully connected layer, and a label."""
+"""Importers of linear models of domain ai.onnx.ml: a fully connected layer, and for classifiers a label."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Preparation of features in domain ai.onnx.ml: scaling, encoding, selection."""
+"""Importers of feature preprocessing of domain ai.onnx.ml: scaling, encoding, selection."""
 
 from __future__ import annotations
 

@@ -113,8 +113,8 @@ class Threshold(Elementwise):
 
 
 @dataclass(frozen=True)
-class Pick(Elementwise):
-    """y = table[x] for int64 indices x that are known to lie inside the table."""
+class TableEntry(Elementwise):
+    """y = table[x] for int64 indices x (of classes) that are known to lie inside the table."""
 
     mnemonic: ClassVar[str] = "pick"
     tables: ClassVar[frozenset[int]] = frozenset({1})
@@ -154,10 +154,10 @@ class Classes:
         return node.graph.add(op, inputs, origin, names=[name]).output
 
     def at(self, node: OnnxNode, position: Value) -> Value:
-        """Return the labels of class indices [N]."""
+        """Return the labels of classes, given a tensor [N] of class indices."""
         if self.labels == tuple(range(len(self))):
             return position
-        return self.emit(node, Pick(), position, node.constant("classes", np.asarray(self.labels, np.int64)))
+        return self.emit(node, TableEntry(), position, node.constant("classes", np.asarray(self.labels, np.int64)))
 
     def top(self, node: OnnxNode, scores: Value) -> Value:
         """Return the label of each row's greatest score, the first one on ties."""
@@ -191,7 +191,7 @@ def of_scores(node: OnnxNode) -> OnnxNode:
 
 
 def pair(node: OnnxNode, score: Value, factors: tuple[float, float], terms: tuple[float, float]) -> Value:
-    """Return [N, 2] from a score [N, 1]: factor · score + term for each of two classes."""
+    """Return the scores [N, 2] of two classes from one score [N, 1]: factor · score + term for each class."""
     both = node.emit(Binary("Mul"), score, float32_constant(node, "factors", [factors]), suffix="pair")
     if not any(terms):
         return both
@@ -262,7 +262,10 @@ class ProbitLog(Elementwise):
 
 @dataclass(frozen=True)
 class Probit(Elementwise):
-    """√2 · erf⁻¹(2x − 1) by Winitzki's approximation, l = ProbitLog(x): ±√2 · √(√(v² − l/a) − v), v = 2/(πa) + l/2."""
+    """The probit function √2 · erf⁻¹(2x − 1), by Winitzki's approximation from l = ProbitLog(x).
+
+    y = ±√2 · √(√(v² − l/a) − v), with v = 2/(πa) + l/2.
+    """
 
     mnemonic: ClassVar[str] = "probit"
     a: ClassVar[float] = 0.147

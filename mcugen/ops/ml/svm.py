@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Support vector machines of domain ai.onnx.ml, by the rules of ONNX Runtime (which are libsvm's)."""
+"""Importers of support vector machines of domain ai.onnx.ml, with the results of ONNX Runtime (and of libsvm)."""
 
 from __future__ import annotations
 
@@ -127,12 +127,12 @@ def _pairs(classes: int) -> Iterator[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class Duels(Operator):
-    """Decision values of a one-against-one support vector machine for each pair of classes i < j.
+class PairwiseDecisions(Operator):
+    """Decision values of a one-against-one support vector classifier, for each pair of classes i < j.
 
-    y[n, (i, j)] = rho + Σ_{v of class i} c[j − 1, v] · k[n, v] + Σ_{v of class j} c[i, v] · k[n, v]. The inputs are
-    the kernel values k [N, V], coefficients c [C − 1, V], offsets rho [C(C − 1)/2], and the index of the first
-    support vector of each class, followed by V.
+    y[n, (i, j)] = rho + Σ_{v of class i} c[j − 1, v] · k[n, v] + Σ_{v of class j} c[i, v] · k[n, v]. The inputs are the
+    kernel values k [N, V], coefficients c [C − 1, V], offsets rho [C(C − 1)/2], and the index of the first support
+    vector of each class, followed by V.
     """
 
     mnemonic: ClassVar[str] = "svm_duels"
@@ -161,10 +161,10 @@ class Duels(Operator):
 
 
 @dataclass(frozen=True)
-class Winner(Operator):
-    """y[n] = the class with most votes in row n, the first one on ties.
+class VoteWinner(Operator):
+    """y[n] = the class with most votes in row n of pairwise decision values; the first one on ties.
 
-    The input are the decision values of pairs (i, j): i gets the vote if the value is positive, else j.
+    In the decision value of a pair (i, j), class i gets the vote if the value is positive, else class j.
     """
 
     mnemonic: ClassVar[str] = "svm_winner"
@@ -288,8 +288,8 @@ def _import_svm_classifier(node: OnnxNode) -> list[Value]:
     weights, rho = weights.reshape(len(classes) - 1, -1), rho[:pairs]
     starts = node.constant("first", np.cumsum([0, *sizes]).astype(np.int32))
     constants = [float32_constant(node, "coefficients", weights), float32_constant(node, "rho", rho), starts]
-    duels = node.emit(Duels(), values, *constants, suffix="duels")
-    label = classes.at(node, classes.emit(node, Winner(len(classes)), duels, suffix="winner"))
+    duels = node.emit(PairwiseDecisions(), values, *constants, suffix="duels")
+    label = classes.at(node, classes.emit(node, VoteWinner(len(classes)), duels, suffix="winner"))
     return [label, _pair_scores(of_scores(node), duels, len(classes), post)]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ensembles of decision trees in domain ai.onnx.ml."""
+"""Importers of ensembles of decision trees of domain ai.onnx.ml."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def _reals(numbers: Array, dtype: DType) -> Array:
 
 
 @dataclass(frozen=True)
-class Unscored(Elementwise):
+class ReplaceUnscored(Elementwise):
     """y = x, or `value` where x is NaN, which marks a target for which no tree had a weight."""
 
     mnemonic: ClassVar[str] = "unscored"
@@ -437,8 +437,8 @@ def _several_classes(node: OnnxNode, classes: Classes, forest: Forest, x: Value,
     scores = node.emit(Trees(forest, base=base, marks_unscored=marks), x, suffix="scores")
     ranked = scores
     if marks:
-        ranked = node.emit(Unscored(-math.inf), scores, suffix="ranked")
-        scores = node.emit(Unscored(0.0), scores, suffix="filled")
+        ranked = node.emit(ReplaceUnscored(-math.inf), scores, suffix="ranked")
+        scores = node.emit(ReplaceUnscored(0.0), scores, suffix="filled")
     return [classes.top(node, ranked), _finished(of_scores(node), scores, post, DType.FLOAT32)]
 
 
