@@ -18,23 +18,23 @@ needs_chromium = pytest.mark.skipif(
 
 
 class Page:
-    """An open page."""
+    """A page that is open in Chromium."""
 
     def __init__(self, driver: Any) -> None:
         self.driver = driver
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """Return the value of a script `return …`."""
+        """Run JavaScript of the form `return …` in the page, and return its value."""
         return self.driver.execute_script(script, *arguments)
 
     @property
     def errors(self) -> list[str]:
-        """Return the messages on the console, without those on icons, which browsers request by themselves."""
+        """Return the error messages on the console, without those on icons, which browsers request by themselves."""
         return [entry["message"] for entry in self.driver.get_log("browser") if "favicon" not in entry["message"]]
 
     @property
     def requests(self) -> list[str]:
-        """Return the network requests of the page."""
+        """Return the URLs that the page requested from a network."""
         messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         urls = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
         return [url for url in urls if not url.startswith(("data:", "file:"))]
@@ -42,7 +42,14 @@ class Page:
 
 @contextmanager
 def opened(path: Path, width: int = 1400, dark: bool = False, seconds: float = 60) -> Iterator[Page]:
-    """Yield the page once its charts are drawn."""
+    """Open a page in Chromium, and yield it once its charts are drawn.
+
+    Args:
+        path: The HTML file.
+        width: Width of the window in pixels.
+        dark: Whether the browser prefers a dark color scheme.
+        seconds: Longest time to wait for the charts.
+    """
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
     from selenium.webdriver.support.ui import WebDriverWait

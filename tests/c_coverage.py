@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Branches of the generated C that the tests take: what gcc counts is kept in a folder (tools/measure_coverage.py).
+"""Coverage of the generated C by the tests: gcc's counts of branches are kept in a folder (tools/measure_coverage.py).
 
-Programs are built in temporary folders. Beside each compiled file gcc leaves its notes, which go to the same path below
-the folder; at its end a program leaves its counts there, as $GCOV_PREFIX says.
+Programs are built in temporary folders. gcc leaves notes beside each compiled file, which are copied to the same path
+below the folder of the counts. A program that ends writes its counts there, as $GCOV_PREFIX tells it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from mcugen.simulation import build
 from mcugen.simulation.toolchain import Compiler, Unit
 
 VARIABLE = "MCUGEN_C_COVERAGE"
-"""The folder; measured if it is set."""
+"""Name of the environment variable with the folder of the counts; nothing is counted unless it is set."""
 
 Compile = Callable[[Compiler, Unit], None]
+"""A function that compiles one C file by a compiler."""
 
 
 def measure(patch: pytest.MonkeyPatch, folder: Path) -> None:

@@ -21,15 +21,20 @@ from mcugen.core.options import CMSIS_NN, LibraryFiles
 from mcugen.simulation.toolchain import ARM, Compiler, Unit, find_program, host_compiler
 
 SOURCES = Path(__file__).parent / "cmsis_nn"
+"""Folder of the reference implementation of CMSIS-NN."""
 INCLUDE, LIB = LIBRARIES[CMSIS_NN].variables
 IS_REAL = INCLUDE in os.environ and LIB in os.environ
+"""Whether the tests use a real CMSIS-NN instead of the reference implementation."""
 _REAL = LibraryFiles(Path(os.environ.get(INCLUDE, "")), Path(os.environ.get(LIB, "")))
 
 _FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def library(board: Board, *macros: str) -> LibraryFiles:
-    """For a board's CPU. `macros` choose what the reference implementation does (tests/cmsis_nn/reference.h)."""
+    """Return the files of CMSIS-NN for a board's CPU.
+
+    `macros` select the behavior of the reference implementation (tests/cmsis_nn/reference.h).
+    """
     if not IS_REAL:
         return LibraryFiles(SOURCES / "include", _reference(board.cpu, board.cflags, macros))
     if macros or not _REAL.archive_for(board.cpu).exists():

@@ -21,7 +21,7 @@ _COMMANDS = cache(typer.main.get_command)
 
 @dataclass(frozen=True)
 class Done:
-    """Exit code and output of a command."""
+    """Exit code, standard output and standard error of a command."""
 
     code: int
     out: str
@@ -29,7 +29,7 @@ class Done:
 
 
 def mcugen(*arguments: object) -> Done:
-    """Run a command as `main` does."""
+    """Run a command of mcugen in this process, and return its exit code and output."""
     out, err = io.StringIO(), io.StringIO()
     code: object = 0
     with (

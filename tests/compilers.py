@@ -17,13 +17,15 @@ from rotation import in_turn
 from mcugen.codegen.bundle import Bundle
 
 STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
+"""Compiler flags for the strictest warnings, which count as errors."""
 COMPILERS = {
     "gcc": ("gcc", "-std=c99"),
     "clang": ("clang", "-std=c99"),
     "g++": ("g++", "-x", "c++", "-std=c++20"),  # the first with designated initializers
 }
+"""Command of each compiler that generated code must satisfy, by name."""
 OTHERS = ("clang", "g++")
-"""Compilers for files that a build has compiled by gcc, with the same warnings."""
+"""Names of the compilers that check files which a build has compiled by gcc already."""
 _HEADERS = ("math", "stddef", "stdint", "string", "stdlib", "stdio")
 
 
@@ -56,6 +58,7 @@ def assert_accepted_in_turn(bundle: Bundle, *flags: str) -> None:
 
 
 def run(arguments: Sequence[str], folder: Path) -> str:
+    """Run a program in a folder, and return its output; fail if its exit code is not 0."""
     done = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, errors="replace", timeout=120)
     assert done.returncode == 0, f"{' '.join(arguments)}\n{done.stdout[:2000]}{done.stderr[:4000]}"
     return done.stdout

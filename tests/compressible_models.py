@@ -9,7 +9,13 @@ from onnx_models import Net
 
 
 def coarse_weights(seed: int, *shape: int, spread: float = 4.0) -> np.ndarray:
-    """Return int8 weights as coarse scales give them: mostly small values, and a few large ones."""
+    """Return int8 weights with the distribution that large scales cause: mostly small values, and a few large ones.
+
+    Args:
+        seed: Seed of the random numbers.
+        *shape: Shape of the weights.
+        spread: Scale of the Laplace distribution of the small values, in integers.
+    """
     random = np.random.default_rng(seed)
     codes = np.rint(random.laplace(0, spread, shape))
     return np.where(random.random(shape) < 0.002, random.integers(-128, 128, shape), np.clip(codes, -127, 127)).astype(
@@ -18,7 +24,15 @@ def coarse_weights(seed: int, *shape: int, spread: float = 4.0) -> np.ndarray:
 
 
 def compressible_network(channels: int = 24, spread: float = 4.0, side: int = 12) -> onnx.ModelProto:
-    """Return convolutions of several kinds, depthwise and pointwise ones included, and a fully connected layer."""
+    """Return a network whose int8 weights compress well.
+
+    It has convolutions, depthwise and pointwise ones included, and a fully connected layer.
+
+    Args:
+        channels: Channels of the convolutions.
+        spread: Spread of the weights, as in `coarse_weights`.
+        side: Height and width of the input.
+    """
     net = Net(21)
     x = net.fake(net.input("x", 1, 4, side, side), 0.05, 3)
     for number, (before, size, groups) in enumerate(

@@ -33,7 +33,7 @@ _QUICK = ("gcc", "-fuse-ld=gold", "-fno-use-linker-plugin", "--param", "asan-ins
 
 @pytest.hookimpl(tryfirst=True)  # before what -m asks for is chosen
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """`spread(n)`: every n-th case of a test is for `make test`, the others are slow."""
+    """Mark most cases of tests with `spread(n)` as slow: `make test` runs every n-th of them."""
     met: Counter[str] = Counter()
     for item in items:
         spread = item.get_closest_marker("spread")
@@ -48,18 +48,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What all tests are made of stays to the end: the garbage collector need not look at it again and again."""
+    """Exempt the collected tests from garbage collection, which would examine them again and again."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Register the plug-in of `--resume` in the main process."""
     file = config.getoption("--resume")
     if file and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Passed(file))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose tools or data are absent."""
     for marker, toolchain in _TOOLCHAINS.items():
         if item.get_closest_marker(marker):
             _skip_without(toolchain)
@@ -75,12 +77,14 @@ def _skip_without(toolchain: Toolchain) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the command-line options of this test suite."""
     parser.addoption("--resume", type=Path, metavar="FILE", help="leave out what FILE lists, and add what passes")
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what the code gives now")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def objects_are_compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Cache object files for all tests of a run (object_cache)."""
     if VARIABLE in os.environ:
         with pytest.MonkeyPatch.context() as patch:
             measure(patch, Path(os.environ[VARIABLE]))
@@ -96,10 +100,10 @@ def objects_are_compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="session", autouse=True)
 def the_quickest_compiler_is_taken() -> Iterator[None]:
-    """gcc with its faster linker, where it is there, and with calls for the checks of addresses.
+    """Use gcc with its faster linker, if it is installed, and with function calls for address checks.
 
-    The plain linker takes 50 ms longer for each program with sanitizers, checks in place of calls take gcc a quarter
-    longer; the same is checked.
+    The plain linker takes 50 ms longer for each program with sanitizers. Inline checks take gcc a quarter longer and
+    check the same.
     """
     with pytest.MonkeyPatch.context() as patch:
         if not {"CC", VARIABLE} & os.environ.keys() and shutil.which("gcc") and shutil.which("ld.gold"):
@@ -109,20 +113,23 @@ def the_quickest_compiler_is_taken() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def numpy_takes_one_thread() -> Iterator[None]:
-    """There is a worker of pytest for each core, and threads that wait for each other take CPU all the while."""
+    """Limit numpy to one thread: each core has a worker of pytest already, and waiting threads take CPU time."""
     with threadpool_limits(1, user_api="blas"):
         yield
 
 
 @pytest.fixture
 def objects_are_compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of what the compiler makes of the same bytes."""
+    """Switch the cache of object files off, for tests of the compiler's behavior on equal sources."""
     monkeypatch.setattr(Compiler, "_compile", _COMPILE)
 
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """Compares a text with the file of that name in tests/golden; the difference is shown."""
+    """Return a function that compares a text with a file in tests/golden, and shows the difference.
+
+    The function takes the name of the file and the text.
+    """
 
     def compare(name: str, text: str) -> None:
         path = _GOLDEN / name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds packages of small models, and builds and runs what is in them."""
+"""Helpers that write packages of small models, build their contents, and run the programs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from mcugen.export.package import Package
 
 ROOT = Path(__file__).resolve().parents[1]
 DIGITS = ROOT / "examples" / "digits" / "digits_int8.onnx"
+"""Path of the int8 model of handwritten digits among the examples."""
 
 BOARDS = {"nrf52840": "arm-none-eabi-gcc", "esp32c3": "riscv64-unknown-elf-gcc", "host": "gcc"}
-"""Board of each toolchain, and its compiler."""
+"""Compiler that tests need, by the name of a board of each toolchain."""
 
 
 FORMAT_BOARDS = {"esp-idf": "esp32c3", "pico-sdk": "rp2040", "stm32cube": "stm32f411", "mcuxpresso": "rt1060"}
@@ -57,20 +58,26 @@ def tiny(board: str = "host", name: str = "tiny", weights_blob: bool = False) ->
 
 @cache
 def digits(board: str) -> CompiledModel:
+    """Return the model of handwritten digits, compiled for a board."""
     return compile_model(DIGITS, board, CompileOptions(name="digits"))
 
 
 def files_of(compiled: CompiledModel, format_: str) -> Mapping[str, str | bytes]:
+    """Return the files of a model's package in a format, by path."""
     return package_files(Package(compiled, "1.2.3"), FORMATS[format_])
 
 
 def export(compiled: CompiledModel, format_: str, folder: Path) -> Path:
+    """Write a model's package in a format to a folder, and return the folder."""
     install(files_of(compiled, format_), folder, compiled.bundle.name)
     return folder
 
 
 def run(arguments: Sequence[str | Path], folder: Path, **environment: str) -> str:
-    """Run a program, which must succeed, and return its output. Build files choose the compiler, not the tests' $CC."""
+    """Run a program and return its output; fail if its exit code is not 0.
+
+    $CC is not passed on, because build files choose the compiler.
+    """
     done = subprocess.run(
         [str(argument) for argument in arguments],
         cwd=folder,
@@ -87,7 +94,10 @@ def run(arguments: Sequence[str | Path], folder: Path, **environment: str) -> st
 
 
 def on_mps2(program: Path) -> str:
-    """What a firmware prints on QEMU's Cortex-M4; as fast as its instructions are, whatever else this computer does."""
+    """Run a firmware on QEMU's Cortex-M4 board, and return what it prints.
+
+    QEMU counts instructions as time, so that the load of this computer does not matter.
+    """
     need("qemu-system-arm")
     command = ("qemu-system-arm", "-M", "mps2-an386", "-display", "none", "-monitor", "none", "-serial", "stdio")
     semihosting = ("-semihosting-config", "enable=on,target=native")
@@ -95,10 +105,11 @@ def on_mps2(program: Path) -> str:
 
 
 SECONDS = 20
+"""Longest time in seconds to wait for a program's output."""
 
 
 def first_line(command: Sequence[str | Path], folder: Path) -> str:
-    """Return the first line that a program prints which never ends."""
+    """Run a program that never ends, and return the first line that it prints."""
     with subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         timer = Timer(SECONDS, process.kill)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized networks as exporters write them: each exporter and option is a row, which the test compiles and compares.
+"""Quantized networks as exporters write them, one row for each exporter and option, compiled and compared.
 
-ONNX Runtime's quantizer makes its models here. Those of Brevitas, PyTorch and tf2onnx are written node by node as
-these export a network with the same blocks; what was looked at are the versions that the rows name.
+ONNX Runtime's quantizer runs here. The models of Brevitas, PyTorch and tf2onnx are written node by node, as these
+versions (named in the rows) export a network with the same blocks.
 
-As a program, it rewrites docs/exporters.md.
+Run as a program, it rewrites docs/exporters.md.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ SAMPLES = 3
 
 
 def weights(seed: int, *shape: int) -> Array:
-    """Normal, scaled so that a layer keeps the variance of its input."""
+    """Return normal weights, scaled so that a layer keeps the variance of its input."""
     fan_in = max(int(np.prod(shape[1:])), 1)
     return np.asarray(np.random.default_rng(seed).standard_normal(shape) / np.sqrt(fan_in), np.float32)
 
 
 def cnn(batch_norm: bool = False) -> onnx.ModelProto:
-    """Convolutions (dense of stride 2, depthwise, 1x1), a residual sum, a concatenation, a mean, a dense layer."""
+    """Return a CNN: convolutions (stride 2, depthwise, 1x1), a residual sum, a concatenation, a mean, a dense layer."""
     net = Net(21)
     x = net.input("x", 1, 3, 8, 8)
     y = net.op("Conv", x, net.const(weights(1, 8, 3, 3, 3)), net.const(weights(2, 8)), pads=[1] * 4, strides=[2, 2])
@@ -64,7 +64,7 @@ def cnn(batch_norm: bool = False) -> onnx.ModelProto:
 
 
 def mlp() -> onnx.ModelProto:
-    """Three dense layers as PyTorch has them: products with a bias, and one as MatMul and Add."""
+    """Return an MLP of three dense layers as PyTorch writes them: products with a bias, and one as MatMul and Add."""
     net = Net(21)
     y = net.input("x", 1, 32)
     y = net.op("Relu", net.op("Gemm", y, net.const(weights(1, 24, 32)), net.const(weights(2, 24)), transB=1))
@@ -75,7 +75,7 @@ def mlp() -> onnx.ModelProto:
 
 
 def attention() -> onnx.ModelProto:
-    """One head over 6 steps of 8 numbers: three projections, scores, softmax, a sum with the input."""
+    """Return one attention head over 6 steps of 8 numbers: projections, scores, softmax, and a residual sum."""
     net = Net(21)
     x = net.input("x", 1, 6, 8)
     q, k, v = (net.op("MatMul", x, net.const(weights(seed, 8, 8))) for seed in (1, 2, 3))
@@ -87,7 +87,7 @@ def attention() -> onnx.ModelProto:
 
 
 def lstm() -> onnx.ModelProto:
-    """An LSTM over 6 steps, of which a dense layer reads the last one."""
+    """Return an LSTM over 6 steps, whose last step a dense layer reads."""
     net = Net(21)
     x = net.input("x", 6, 1, 8)
     net.ops("LSTM", x, net.const(weights(1, 1, 32, 8)), net.const(weights(2, 1, 32, 8)), outs=["", "h"], hidden_size=8)
@@ -101,7 +101,14 @@ def lstm() -> onnx.ModelProto:
 
 
 def static(network: Callable[[], onnx.ModelProto], types: str, form: str = "QDQ", **options: Any) -> onnx.ModelProto:
-    """`quantize_static`; `types` are those of activations and weights (u8s8), what it does not know are its extras."""
+    """Return a network quantized by ONNX Runtime's `quantize_static`.
+
+    Args:
+        network: Builds the float network.
+        types: Types of activations and weights, such as u8s8.
+        form: QDQ or QOperator.
+        **options: Options of `quantize_static`; those that it does not know become its extra options.
+    """
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
     model = network()
@@ -128,7 +135,7 @@ def static(network: Callable[[], onnx.ModelProto], types: str, form: str = "QDQ"
 
 
 def dynamic(network: Callable[[], onnx.ModelProto], kind: str, **options: Any) -> onnx.ModelProto:
-    """`quantize_dynamic`; `kind` is the type of weights."""
+    """Return a network quantized by ONNX Runtime's `quantize_dynamic`; `kind` is the type of the weights."""
     from onnxruntime.quantization import quantize_dynamic
 
     return _written(quantize_dynamic, network(), weight_type=_quant_types(kind)[0], **options)
@@ -153,15 +160,21 @@ def _quant_types(types: str) -> list[Any]:
 
 
 class Exported(Net):
-    """Nodes in the ways of exporters: a tensor's quantization is (scale, zero point, type)."""
+    """A network written in the forms of exporters; a tensor's quantization is given as (scale, zero point, type)."""
 
     def conv(self, x: str, scale: float, seed: int, shape: Sequence[int], bias: bool = True, **how: Any) -> str:
-        """Per-channel int8 weights; the bias is int32 in units of `scale` times theirs (`bias`), or float."""
+        """Add a convolution with per-channel int8 weights, and return its output.
+
+        With `bias`, the bias is int32 in units of `scale` times the weights' scale, else float.
+        """
         w, b = self.weights(seed, shape, scale if bias else None, how.pop("clip", 0))
         return self.op("Conv", x, w, b, kernel_shape=list(shape[2:]), **how)
 
     def weights(self, seed: int, shape: Sequence[int], unit: float | None, clip: int = 0, axis: int = 0) -> list[str]:
-        """Dequantized weights and bias; `clip`: a Clip to so many codes comes before, as of Brevitas."""
+        """Return dequantized weights and a dequantized bias.
+
+        With `clip`, a Clip to so many quantized values precedes the conversion, as Brevitas writes it.
+        """
         real = weights(seed, *shape)
         others = tuple(a for a in range(real.ndim) if a != axis)
         most = clip or 127
@@ -181,7 +194,7 @@ class Exported(Net):
         return [w, self.op("DequantizeLinear", stored, self.const(units), zeros, axis=0)]
 
     def clipped(self, x: str, scale: float, bits: int, dtype: type = np.uint8) -> str:
-        """QuantizeLinear, Clip, DequantizeLinear, as Brevitas has it of fewer than 8 bits."""
+        """Add QuantizeLinear, Clip and DequantizeLinear, as Brevitas writes them for fewer than 8 bits."""
         codes = self.quantize(x, scale, 0, dtype)
         if bits < 8:
             low, high = (0, 2**bits - 1) if dtype is np.uint8 else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
@@ -190,7 +203,10 @@ class Exported(Net):
 
 
 def brevitas(bits: int, quantized_output: bool = False) -> onnx.ModelProto:
-    """export_onnx_qcdq: Clips on the codes of weights (and of what has fewer bits), symmetric everywhere."""
+    """Return a model as Brevitas's export_onnx_qcdq writes it.
+
+    Quantized weights, and all values of fewer than 8 bits, pass a Clip; all types are symmetric.
+    """
     net, most = Exported(17), 2 ** (bits - 1) - 1
     wide = 256 / 2**bits  # scales for fewer bits
     x = net.fake(net.input("x", 1, 3, 8, 8), 0.025)
@@ -212,7 +228,10 @@ def brevitas(bits: int, quantized_output: bool = False) -> onnx.ModelProto:
 
 
 def torch_pt2e(quantizer: str = "x86") -> onnx.ModelProto:
-    """torch.onnx.export of convert_pt2e: float biases; "x86" has no conversion between convolution and sum."""
+    """Return a model as torch.onnx.export writes it after convert_pt2e, with float biases.
+
+    The quantizer "x86" writes no conversion between a convolution and a sum.
+    """
     net = Exported(20)
     fake = partial(net.fake, dtype=np.uint8) if quantizer == "x86" else net.fake
     low = 0 if quantizer == "x86" else -128
@@ -236,7 +255,7 @@ def torch_pt2e(quantizer: str = "x86") -> onnx.ModelProto:
 
 
 def torch_fake_quantize() -> onnx.ModelProto:
-    """torch.onnx.export of FakeQuantize modules (QAT): float weights and biases, each weight with its QDQ pair."""
+    """Return a model as torch.onnx.export writes FakeQuantize modules (QAT): each float weight has a QDQ pair."""
     net = Net(17)
 
     def weight(seed: int, *shape: int) -> str:
@@ -260,7 +279,10 @@ def torch_fake_quantize() -> onnx.ModelProto:
 
 
 def tf2onnx(integer_io: bool) -> onnx.ModelProto:
-    """tf2onnx of a TFLite file: NHWC at the borders, Transposes of codes, a Pad between conversions, int32 biases."""
+    """Return a model as tf2onnx converts a TFLite file.
+
+    It has NHWC borders, Transposes of quantized values, a Pad between conversions, and int32 biases.
+    """
     net = Exported(17)
     image = net.input("x", 1, 8, 8, 3, dtype=np.int8 if integer_io else np.float32)
     first, rest = (0.027, 15), (0.014, -88)
@@ -368,7 +390,12 @@ def _faked_int4(net: Net, x: str, scale: float) -> str:
 def format_of(
     layer: Callable[[Net, str, int, Sequence[int]], str], fake: Callable[[Net, str, float], str] = _not_faked
 ) -> onnx.ModelProto:
-    """A model of such layers and tensors."""
+    """Return a model whose layers and quantized tensors are written by the given functions.
+
+    Args:
+        layer: Adds a layer with quantized weights.
+        fake: Quantizes and dequantizes an activation.
+    """
     net = _code_layers(layer, fake)
     model = net.plain_model()
     model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
@@ -400,7 +427,10 @@ def _format_rows() -> Iterator[Row]:
 
 @dataclass(frozen=True)
 class Row:
-    """An exporter with an option; `floats` tells why layers compute in float, where they do."""
+    """A row of the table: an exporter with an option, and a network that it exports.
+
+    `floats` says why layers compute in float, if they do.
+    """
 
     exporter: str
     option: str
@@ -410,6 +440,7 @@ class Row:
 
 
 CENTERED = "16-bit zero points that are not in the middle"
+"""Reason why layers with 16-bit activations compute in float."""
 _REAL = "scales of a real result"
 _SUM = "a sum of reals before it is quantized; scales of a real result"
 _RUN_TIME = "scales that are found at run time, between products of integers"
@@ -466,7 +497,7 @@ def _runtime_rows() -> Iterator[Row]:
 
 @cache
 def rows() -> tuple[Row, ...]:
-    """All of them."""
+    """Return all rows of the table."""
     others = [
         Row("Brevitas 0.13 QCDQ", "8 bits", "CNN", partial(brevitas, 8), _REAL),
         Row("Brevitas 0.13 QCDQ", "8 bits, quantized output", "CNN", partial(brevitas, 8, quantized_output=True)),
@@ -485,7 +516,7 @@ def rows() -> tuple[Row, ...]:
 
 @dataclass(frozen=True)
 class Measured:
-    """What became of a row: `layers` of which `floats` compute in float, and how far the results are off."""
+    """The result of compiling a row and comparing its outputs with ONNX Runtime's."""
 
     row: Row
     model: onnx.ModelProto
@@ -495,23 +526,23 @@ class Measured:
 
     @property
     def layers(self) -> list[Node]:
-        """What computes: neither movements nor conversions."""
+        """Return the nodes that compute: neither data movements nor conversions."""
         nodes = (node for graph in self.compiled.graph.nested() for node in graph.nodes)
         return [n for n in nodes if not n.op.moves_data and n.op.name not in ("quantize", "dequantize")]
 
     @property
     def floats(self) -> list[Node]:
-        """The layers that read or make floats."""
+        """Return the layers that read or compute floats."""
         return [n for n in self.layers if any(v.type.dtype.is_float for v in _computed(n))]
 
     @property
     def macs(self) -> tuple[int, int]:
-        """Multiply-accumulates of floats, and all."""
+        """Return the multiply-accumulates of float layers, and those of all layers."""
         return tuple(sum(n.op.macs(n.sig) for n in nodes) for nodes in (self.floats, self.layers))  # type: ignore[return-value]
 
     @property
     def step(self) -> float:
-        """What a code of the result stands for; 1 if it is codes, 0 if it is made of floats."""
+        """Return the scale of a quantized result; 1 if the caller gets the integers, 0 if floats compute the result."""
         last = {name: node for node in self.model.graph.node for name in node.output}["y"]
         stored = {t.name: numpy_helper.to_array(t) for t in self.model.graph.initializer}
         if last.op_type != "DequantizeLinear":
@@ -520,14 +551,17 @@ class Measured:
 
     @property
     def off(self) -> float:
-        """The largest difference: in steps, or where there are none, of the range of the results."""
+        """Return the largest difference from ONNX Runtime, in steps of the output's scale.
+
+        Outputs without a scale give the difference as a share of their range.
+        """
         pairs = [(f["y"].astype(np.float64), w["y"]) for f, w in zip(self.found, self.wanted, strict=True)]
         span = max(float(np.abs(w).max()) for _, w in pairs)
         return max(float(np.abs(f - w).max()) for f, w in pairs) / (self.step or span)
 
     @property
     def difference(self) -> str:
-        """The same in words."""
+        """Return the largest difference from ONNX Runtime as text."""
         return f"{self.off:.0f} codes" if self.step else f"{self.off:.0e}" if self.off else "0"
 
 
@@ -537,7 +571,7 @@ def _computed(node: Node) -> list[Value]:
 
 
 def measured(wanted: Sequence[Row]) -> list[Measured]:
-    """Each compiled for this computer, all in one program, beside what ONNX Runtime answers."""
+    """Compile rows for this computer, run them all in one program, and compare them with ONNX Runtime."""
     models = [row.build() for row in wanted]
     compiled = [compile_model(m, "host", CompileOptions(name=f"m{number}")) for number, m in enumerate(models)]
     feeds = [[random_feeds(model, seed) for seed in range(SAMPLES)] for model in models]
@@ -560,7 +594,7 @@ HEADINGS = ("exporter", "option", "network", "layers", "in float", "MACs in floa
 
 
 def table(results: Sequence[Measured]) -> str:
-    """A line a row."""
+    """Return the rows of the Markdown table."""
     lines = [HEADINGS, ("---",) * len(HEADINGS)]
     for found in results:
         row, (floats, macs) = found.row, found.macs
@@ -570,7 +604,7 @@ def table(results: Sequence[Measured]) -> str:
 
 
 def main() -> None:
-    """Rewrites the table in docs/exporters.md."""
+    """Rewrite the table in docs/exporters.md."""
     DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), "exporters", table(measured(rows()))))
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random graphs of everything (ops/mixed_graphs) and over lengths (ops/sized_graphs), by seed: compiled, and run under
-the sanitizers.
+"""Differential test of random graphs (ops/mixed_graphs), also over run-time lengths (ops/sized_graphs), by seed.
 
-What numpy makes of the compiled graph is ONNX Runtime's result where all are floats, and C's always. A model that shows
-a fault is made small, and kept. `make fuzz`, or PYTHONPATH=tests:tests/ops:tools python tests/fuzz_graphs.py --help
+The graphs are compiled and run under the sanitizers. numpy's result on the compiled graph must equal ONNX Runtime's if
+all is float, and C's result always. A model that shows a fault is reduced and kept. Run by `make fuzz`, or by
+PYTHONPATH=tests:tests/ops:tools python tests/fuzz_graphs.py --help
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ from mcugen.memory.verify_plan import verify_plan
 from mcugen.simulation import Setup, simulate
 
 BATCH = 10
-"""Models of a program."""
+"""Number of models that one C program contains."""
 RELATIVE = 1e-4
+"""Largest accepted difference, relative to the largest magnitude of a tensor."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong with the model of a seed: in which of the steps, and what it says."""
+    """A fault of the model of a seed: the step that failed, and the message."""
 
     seed: int
     step: str
     reason: str
 
     def is_like(self, other: Finding | None) -> bool:
-        """Whether it is the same fault, as far as one can tell: numbers and names may differ."""
+        """Return whether another finding is probably the same fault: only numbers and names may differ."""
         return other is not None and (self.step, _kind(self.reason)) == (other.step, _kind(other.reason))
 
 
@@ -65,7 +66,7 @@ class _Compiled:
 
 
 def findings(models: Sequence[RandomModel]) -> list[Finding]:
-    """What is wrong with some models, whose names must differ."""
+    """Compile and run models with distinct names, and return the faults that they show."""
     found = [_compile(random) for random in models]
     good = [entry for entry in found if isinstance(entry, _Compiled)]
     bad = [entry for entry in found if isinstance(entry, Finding)]
@@ -121,7 +122,10 @@ def _compare(compiled: _Compiled, found: Mapping[str, np.ndarray]) -> list[Findi
 
 
 def sized_finding(seed: int) -> Finding | None:
-    """What is wrong with the model over a length of that seed; that one program cannot serve all lengths is not."""
+    """Return the fault of the model over a run-time length of a seed, or None.
+
+    It is no fault that one program cannot serve all lengths.
+    """
     model, step = sized_model(seed), "compile for lengths"
     lengths = (*LENGTHS, Random(seed).randint(*LENGTHS))
     channels = model.graph.input[0].type.tensor_type.shape.dim[1].dim_value
@@ -144,7 +148,7 @@ def sized_finding(seed: int) -> Finding | None:
 
 
 def smallest(random: RandomModel, finding: Finding) -> onnx.ModelProto:
-    """The model, made as small as it can be and show the same."""
+    """Return the smallest reduction of a model that shows the same fault."""
 
     def fails(model: onnx.ModelProto) -> bool:
         return any(finding.is_like(f) for f in findings([RandomModel(model, random.kind, random.seed)]))
@@ -157,7 +161,7 @@ def main(
     seeds: Annotated[int, typer.Option(help="how many; a tenth as many models over a length besides")] = 100,
     keep: Annotated[Path, typer.Option(help="folder for models that show a fault, made small")] = Path("build/fuzz"),
 ) -> None:
-    """Prints what goes wrong; the exit code is 1 if anything does."""
+    """Test random models, and print what fails; the exit code is 1 if anything does."""
     warnings.simplefilter("ignore")
     count = 0
     for start in range(first, first + seeds, BATCH):

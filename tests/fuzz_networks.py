@@ -47,32 +47,37 @@ from mcugen.quantization.quantize import Quantization
 from mcugen.simulation import Setup, simulate
 
 BATCH = 8
-"""Networks of one program."""
+"""Number of networks that one C program contains."""
 SAMPLES = 3
+"""Number of samples that each network runs on."""
 CHAIN = "dynamic chain"
-"""The family of networks that are quantized at run time as they are."""
+"""Name of the family of networks that are quantized at run time; no quantizer changes them."""
 BOARDS = ("nrf52840", "corstone300", "rp2040", "rt1060", "rv32imc", "rv32imafc", "stm32f746", "sam3x8e")
+"""Names of the boards that cases are compiled for."""
 ARM_CORES = ("rp2040", "rp2350")
 OWN_PRECISIONS = ("int8", "int8", "int16x8", "w4a8")
 FLOAT_ERROR = 1e-4
 """Largest difference between two float programs, relative to the largest magnitude of a tensor."""
 HALF_ERROR = 2e-2
-"""The same where tensors are float16 in one of them."""
+"""Largest relative difference between two programs of which one computes in float16."""
 HALF_STEP = float(np.finfo(np.float16).eps)
-"""Relative distance of neighbours in float16: two sums in float32 may round to either."""
+"""Relative distance between neighbouring float16 numbers: two float32 sums may round to either of two neighbours."""
 EARLY_STEPS = ("compile", "numpy", "ONNX Runtime")
 """Steps of a check that need no C code."""
 MOVEMENTS = ("Identity", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Gather")
 NOISE_RUNS = 3
-"""Runs of ONNX Runtime with rounding noise, whose largest effect is what a quantized network may differ by."""
+"""Number of runs of ONNX Runtime with rounding noise; their largest effect is the accepted difference."""
 MAX_NOISE_RUNS = 24
-"""Runs where one element differs by more than in the first three: the largest effect of a run varies by a factor of 3
-in networks of 16-bit activations (seed 120170: 0.0026 to 0.0078 in 20 runs)."""
+"""Number of runs with rounding noise if an element differs by more than in the first NOISE_RUNS.
+
+The largest effect of a run varies by a factor of 3 in networks of 16-bit activations (seed 120170: 0.0026 to 0.0078 in
+20 runs).
+"""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A network as a file, and all that is done with it."""
+    """A network as a file, with the quantization, options, board and samples that it is tested with."""
 
     network: Network
     style: str
@@ -82,7 +87,7 @@ class Case:
     """A board's name, with "+" behind it for two cores; empty for this computer alone."""
     samples: Sequence[Feeds]
     share_of_ram: float = 0.0
-    """The RAM limit, as a share of what the network takes without a limit; 0 is no limit."""
+    """RAM limit as a share of the RAM that the network takes without a limit; 0 for no limit."""
     quantization: Quantization | None = None
 
     @property
@@ -90,13 +95,14 @@ class Case:
         return self.network.seed
 
     def describe(self) -> str:
+        """Return a description of the case for messages."""
         opset = next(o.version for o in self.model.opset_import if o.domain in ("", "ai.onnx"))
         parts = [self.network.family, self.style, f"opset {opset}", self.options.describe(), self.board or "host"]
         return ", ".join([*parts, *([f"{self.share_of_ram:g} of its RAM"] if self.share_of_ram else [])])
 
 
 def case_of(seed: int, style: str = "", family: str = "") -> Case:
-    """Return the case of a seed, of a style and a family if they are given."""
+    """Return the case of a seed; style and family are random unless they are given."""
     random = Random(f"case {seed}")
     style = style or random.choice([*STYLES, *STYLES, f"{OWN} {random.choice(OWN_PRECISIONS)}", "float32", "dynamic"])
     network = _network(seed, style, family, random)
@@ -176,32 +182,38 @@ def _quantized(network: Network, precision: str, known: Sequence[Feeds], options
 
 @dataclass(frozen=True)
 class Compiled:
-    """A case that was compiled, its inputs as the code takes them, and what numpy makes of them."""
+    """A compiled case, its inputs as the code takes them, and the outputs of the numpy reference."""
 
     case: Case
     model: CompiledModel
     feeds: Sequence[Feeds]
     expected: Sequence[Feeds]
     limits: Mapping[str, float]
-    """How far rounding alone can carry each output of a quantized network."""
+    """Largest difference of each output of a quantized network that rounding alone explains."""
 
 
 @dataclass
 class Outcome:
-    """What became of some cases."""
+    """Findings, refusals and counts of some cases."""
 
     findings: list[Finding] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Outcome) -> None:
+        """Add the findings and counts of other cases."""
         self.findings += other.findings
         self.refused += other.refused
         self.counts += other.counts
 
 
 def check(cases: Sequence[Case], runs_c: bool = True) -> Outcome:
-    """Compile the cases, run them everywhere (unless `runs_c`, in numpy and ONNX Runtime alone), and compare."""
+    """Compile the cases, run them, and compare the results.
+
+    Args:
+        cases: The cases.
+        runs_c: Whether the C code runs, in addition to numpy and ONNX Runtime.
+    """
     outcome = Outcome()
     good = []
     for case in cases:
@@ -231,7 +243,11 @@ def check(cases: Sequence[Case], runs_c: bool = True) -> Outcome:
 
 
 def compile_case(case: Case) -> Compiled | Finding | str:
-    """Compile for this computer, and compare numpy with ONNX Runtime; or what is wrong, or why it was refused."""
+    """Compile a case for this computer, and compare numpy with ONNX Runtime.
+
+    Returns:
+        The compiled case, the fault that it shows, or the reason why it was refused.
+    """
     step = "compile"
     try:
         model = compile_here(case)
@@ -249,12 +265,20 @@ def compile_case(case: Case) -> Compiled | Finding | str:
 
 
 def compile_here(case: Case) -> CompiledModel:
-    """Compile for this computer, within the share of RAM that the case has."""
+    """Compile a case for this computer, within the case's share of RAM."""
     return compile_within_share(case, "host", replace(case.options, cores=1))
 
 
 def compile_within_share(case: Case, board: str | Board, options: CompileOptions) -> CompiledModel:
-    """Compile; again, within the case's share of RAM, if it has one and some program fits it."""
+    """Compile a case, and if it has a share of RAM, compile it again within that share.
+
+    The share is of the RAM that the first program takes. If no program fits it, the first program is returned.
+
+    Args:
+        case: The case.
+        board: The board, or its name.
+        options: The options of the compilation.
+    """
     source = case.quantization or case.model
     model = compile_model(source, board, options)
     if not case.share_of_ram:
@@ -267,7 +291,7 @@ def compile_within_share(case: Case, board: str | Board, options: CompileOptions
 
 
 def feeds_of(case: Case, model: CompiledModel) -> list[dict[str, np.ndarray]]:
-    """The samples as the generated code takes them."""
+    """Return the samples as the generated code takes them."""
     dtypes = {e.name: e.dtype.value for e in model.program.inputs}
     return [{n: _as_given(case, n, a, dtypes[n]) for n, a in sample.items()} for sample in case.samples]
 
@@ -285,7 +309,7 @@ def _failure(seed: int, step: str, error: Exception) -> Finding:
 
 
 def interpret_stream(model: CompiledModel, feeds: Sequence[Feeds]) -> list[dict[str, np.ndarray]]:
-    """Return the outputs by the numpy reference, states kept from each sample to the next."""
+    """Return the outputs of the numpy reference, whose states pass from each sample to the next."""
     kept, results = model.first_states, []
     for sample in feeds:
         found = model.interpret({**kept, **sample})
@@ -417,7 +441,7 @@ def _assert_near(found: np.ndarray, wanted: np.ndarray, relative: float, absolut
 
 
 def compile_for_board(compiled: Compiled) -> Compiled | Finding | str:
-    """Compile the same case for its board, within the share of RAM there; what is expected stays as it was."""
+    """Compile a case for its board, within the share of RAM there; the expected outputs stay."""
     case = compiled.case
     board = two_cores(case.board[:-1]) if case.board.endswith("+") else load_board(case.board)
     try:
@@ -431,7 +455,7 @@ def compile_for_board(compiled: Compiled) -> Compiled | Finding | str:
 
 
 def run(compiled: Sequence[Compiled], step: str, board: str) -> list[Finding]:
-    """Run the C code, those that can be one program together, and compare with what is expected."""
+    """Run C code, several cases in one program if possible, and return the differences from the expected outputs."""
     alone = [c for c in compiled if not _can_join(c.model)]
     joined = [c for c in compiled if _can_join(c.model)]
     found = [f for c in alone for f in _run_alone(c, step, board)]
@@ -476,7 +500,11 @@ def _run_joined(compiled: Sequence[Compiled], step: str, board: str) -> list[Fin
 
 
 def compare_outputs(compiled: Compiled, outputs: Sequence[Feeds], step: str) -> list[Finding]:
-    """Integers must be equal where all of the network is integers; else a result may round to the other neighbour."""
+    """Return the differences between outputs of the C code and the expected outputs.
+
+    Outputs of networks that compute in integers only must be equal. Else a result may round to the neighbouring
+    integer.
+    """
     has_floats = is_mixed(compiled.model)
     for number, (got, wanted) in enumerate(zip(outputs, compiled.expected, strict=True)):
         for name, array in wanted.items():
@@ -503,7 +531,7 @@ def most_steps(compiled: Compiled, name: str, dtype: np.dtype) -> float:
 
 
 def is_mixed(model: CompiledModel) -> bool:
-    """Whether any layer computes floats, besides conversions at the borders."""
+    """Return whether any layer computes in floats, apart from conversions at inputs and outputs."""
     graph = model.graph
     for part in graph.nested():
         for node in part.nodes:
@@ -515,7 +543,7 @@ def is_mixed(model: CompiledModel) -> bool:
 
 
 def smallest(case: Case, finding: Finding) -> onnx.ModelProto:
-    """The model, made as small as it can be and show the same fault."""
+    """Return the smallest reduction of a model that shows the same fault."""
 
     def fails(model: onnx.ModelProto) -> bool:
         names = {info.name for info in model.graph.input}
@@ -536,7 +564,7 @@ def smallest(case: Case, finding: Finding) -> onnx.ModelProto:
 
 
 def cases_of(seeds: range, style: str = "", family: str = "") -> Iterator[Case | Finding]:
-    """The cases of some seeds; what a quantizer refuses is skipped."""
+    """Yield the cases of some seeds, without those that a quantizer refuses."""
     for seed in seeds:
         try:
             yield case_of(seed, style, family)
@@ -553,7 +581,7 @@ def main(
     runs_c: Annotated[bool, typer.Option("--c/--no-c", help="build and run the C code, not numpy alone")] = True,
     reduce: Annotated[bool, typer.Option(help="make models that show a fault small")] = True,
 ) -> None:
-    """Prints what goes wrong; the exit code is 1 if anything does."""
+    """Test random networks, and print what fails; the exit code is 1 if anything does."""
     warnings.simplefilter("ignore")
     total = Outcome()
     for start in range(first, first + seeds, BATCH):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that take every declared kernel, at both ends of its parameters.
+"""Models that use every declared kernel, with extreme values of its parameters.
 
-Nobody lists kernels here, nor parameters: the small models of `portable_models` take each kernel, and their zeros,
-scales, weights, sizes and inputs go to both ends. Which members of a struct follow from those, its declaration says.
+Neither kernels nor parameters are listed here. The small models of `portable_models` use each kernel. Their zero
+points, scales, weights, sizes and inputs are set to both ends of their ranges. The kernel's declaration says which
+members of its parameter struct follow from these.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from mcugen.hir.types import Array
 from mcugen.lir.program import Param
 
 SCALES = (1e-7, 1e5)
-"""Of results: all saturate, and all are the zero point."""
+"""Extreme scales of results: with the first all results saturate, with the second all equal the zero point."""
 TINY, HUGE = 1e-40, 1e30
 """Reals: a denormal one, and one whose products with weights are numbers yet."""
 
@@ -38,12 +39,12 @@ class End:
     weights: bool = False
 
     def zero(self, dtype: np.dtype) -> int:
-        """Of tensors of 8 bits; others have none."""
+        """Return the extreme zero point of a tensor of an 8-bit type; 0 for other types."""
         limits = np.iinfo(dtype)
         return (limits.max if self.high else limits.min) if dtype.itemsize == 1 else 0
 
     def code(self, dtype: np.dtype) -> int:
-        """Of a weight."""
+        """Return the extreme quantized weight of a type."""
         limits = np.iinfo(dtype)
         return int(limits.max if self.high else -limits.max)
 
@@ -56,12 +57,14 @@ ENDS = (
     End(False, weights=True),
     End(True, weights=True),
 )
+"""All sets of extreme values that kernels are tested with."""
 
 
 def extremes_of(portable: Portable) -> list[CompiledModel]:
-    """A model with quantized tensors at each end, and as small as its kernels take it; any other as it is.
+    """Return models like `portable`, one for each set of extreme values, as small as its kernels allow.
 
-    All are one model, but where layers are computed row by row: that would be done for one of them alone.
+    Models without quantized tensors are returned unchanged. The models are compiled as one, except if layers are
+    computed row by row, which would happen for one of them only.
     """
     model, made = portable.model.model, portable.model
     if not any(node.op_type.endswith("eLinear") for node in model.graph.node):
@@ -73,14 +76,14 @@ def extremes_of(portable: Portable) -> list[CompiledModel]:
 
 
 def samples_of(portable: Portable, model: CompiledModel) -> list[Feeds]:
-    """What the model was made with, or random numbers; then inputs at both ends of their types."""
+    """Return the samples of a model: its own or random inputs, then inputs at both ends of their types."""
     feeds = portable.feeds if model is portable.model else random_feeds(model.model)
     ends = {name: _ends(array) for name, array in feeds.items()}
     return [feeds, *({name: found[number] for name, found in ends.items()} for number in range(3))]
 
 
 def trained_values(models: Sequence[CompiledModel]) -> Mapping[str, Mapping[str, set[Param]]]:
-    """By kernel and member what scales, zero points and weights made of the integers that follow from them."""
+    """Return the integers that followed from extreme scales, zero points and weights, by kernel and parameter."""
     found: dict[str, dict[str, set[Param]]] = defaultdict(lambda: defaultdict(set))
     for instr in (instr for model in models for instr in model.program.instrs if instr.declaration):
         members = [m for group in instr.declaration.params for m in group.declared() if m.is_trained]

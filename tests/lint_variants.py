@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code of every form, for tools/lint_models.py: small models of each kernel, each option, each port of the runtime.
+"""Generated code of every variant, for tools/lint_models.py: each kernel, each option, each port of the runtime.
 
-With the models of ../shared alone the lint would see the kernels that these happen to take. `python lint_variants.py
-FOLDER`, in this folder with the paths of pyproject.toml, writes them to FOLDER/CPU/NAME.
+The models of ../shared alone would show the lint only the kernels that they happen to use. `python lint_variants.py
+FOLDER`, in this folder with the paths of pyproject.toml, writes the code to FOLDER/CPU/NAME.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ OPTIONS: Mapping[str, tuple[Callable[[], Net], str, CompileOptions]] = {
     "buffers of the caller's": (quantized, "host", CompileOptions(external_io=True)),
     "validated weights of their own": (quantized, "nrf52840", CompileOptions(weights_blob=True, validation=True)),
 }
-"""Besides forms.MODELS."""
+"""Models with options that model_variants.MODELS does not have: builder, board and options by name."""
 LESSONS: Mapping[str, Training] = {
     "adam": Training("last:1", "mse", "adam", batch=2),
     "momentum": Training("last:1", "cross-entropy", "momentum"),
@@ -65,18 +65,21 @@ LESSONS: Mapping[str, Training] = {
     "statistics": Training("statistics"),
 }
 PORTS = {"m4": ("SEV", "MU", "HSEM"), PLAIN: ("POSIX",)}
-"""Of mcugen_cores.h, by whose C library has what they include; that of FreeRTOS needs its headers."""
+"""Ports of mcugen_cores.h by the CPU whose C library has the headers that they include.
+
+The port of FreeRTOS needs headers that are not installed.
+"""
 
 
 def embedding() -> Net:
-    """A fully connected layer of floats."""
+    """Return a fully connected layer in float."""
     draw, net = np.random.default_rng(5), Net()
     net.output(net.op("Gemm", net.input("x", 1, 6), net.const(draw.normal(size=(6, 4))), net.const(np.ones(4))))
     return net
 
 
 def variants() -> Iterator[tuple[str, Board, Bundle]]:
-    """Names of folders, boards, and what is written there."""
+    """Yield the name of a folder, the board and the generated code of each variant."""
     for portable in portable_models():
         yield f"{KERNEL}{portable.name}", portable.model.board, portable.model.bundle
     for name, board, bundle in forms():
@@ -84,7 +87,7 @@ def variants() -> Iterator[tuple[str, Board, Bundle]]:
 
 
 def forms() -> Iterator[tuple[str, Board, Bundle]]:
-    """Code of every form."""
+    """Yield the code of all models in model_variants and OPTIONS."""
     for form, (make, board, options) in {**MODELS, **OF_FILES_AND_RAW_DATA, **OPTIONS}.items():
         yield form, *_compiled(make, roomy(board), options)
     yield from lessons()
@@ -92,7 +95,7 @@ def forms() -> Iterator[tuple[str, Board, Bundle]]:
 
 
 def lessons() -> Iterator[tuple[str, Board, Bundle]]:
-    """Models that learn."""
+    """Yield the code of trainable models."""
     for precision in WEIGHTS:
         model = learning_model(precision).model
         yield f"lesson {precision}", model.board, model.bundle
@@ -101,7 +104,7 @@ def lessons() -> Iterator[tuple[str, Board, Bundle]]:
 
 
 def several() -> Iterator[tuple[str, Board, Bundle]]:
-    """Two cores, and two models."""
+    """Yield the code of models on two cores, and of two models in one firmware."""
     for board in ("rp2040", "nrf52840"):
         options = CompileOptions("net", cores=2)
         net = Compilation(SHARED / "ds_cnn_kws_int8_qdq.onnx", two_cores(board), options)
@@ -126,13 +129,13 @@ def _compiled(make: Callable[[], Net], board: Board, options: CompileOptions) ->
 
 
 def cpu_of(board: Board) -> str:
-    """The name that tools/lint_c.py has for what a board's compiler sees."""
+    """Return the name that tools/lint_c.py uses for the CPU of a board's compiler."""
     cpus = {"mve": "m55", "dsp": "m4", "thumb2": "m4", "thumb1": "m0", "rv32": "rv32"}
     return next((cpu for feature, cpu in cpus.items() if feature in board.features), PLAIN)
 
 
 def write_headers(folder: Path, ports: Sequence[str]) -> None:
-    """What no model includes by itself: the runtime's headers, once with each port."""
+    """Write a C file that includes the runtime headers once with each port, since no model includes all of them."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = {name: path.read_text() for name, path in runtime_headers().items()}
     for name, text in with_runtime_functions(texts).items():
@@ -146,7 +149,7 @@ def write_headers(folder: Path, ports: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Writes the folders."""
+    """Write the code of all variants to folders."""
     place = Path(sys.argv[1])
     for name, board, bundle in variants():
         folder = place / cpu_of(board) / name

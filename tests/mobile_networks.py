@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generates int8 networks for microcontrollers, with explicit Pads as exports of TFLite have them."""
+"""Builders of int8 networks for microcontrollers, with explicit Pads as in exports of TFLite."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCALE = 0.05
 
 @dataclass(frozen=True)
 class Block:
-    """An inverted residual block: pixels times `expansion`, a depthwise `kernel`, projected to `channels`."""
+    """An inverted residual block: expansion of the channels, a depthwise convolution, and projection to `channels`."""
 
     expansion: int
     kernel: int
@@ -54,7 +54,10 @@ MOBILENET_V2_035 = (
 
 
 class QuantizedNet(Net):
-    """A network whose tensors stand between Quantize and Dequantize; all are named by their dequantized form."""
+    """A network whose tensors stand between QuantizeLinear and DequantizeLinear.
+
+    Methods take and return the names of the dequantized tensors.
+    """
 
     def __init__(self, size: tuple[int, int], channels: int = 3, *, is_integer: bool = False, seed: int = 0) -> None:
         super().__init__()
@@ -66,7 +69,7 @@ class QuantizedNet(Net):
             self.x = self.fake(self.input("x", *shape), SCALE)
 
     def weights(self, *shape: int) -> str:
-        """Return int8 weights with a scale per output channel, so that outputs spread as inputs do."""
+        """Return int8 weights with a scale per output channel, such that a layer keeps the variance of its input."""
         codes = self.random.integers(-127, 128, shape).astype(np.int8)
         scales = self.random.uniform(0.8, 1.2, shape[0]) / (73 * np.sqrt(np.prod(shape[1:])))
         scale = self.const(scales.astype(np.float32))
@@ -104,9 +107,15 @@ def mobile_net(
     classes: int = 2,
     is_integer: bool = False,
 ) -> onnx.ModelProto:
-    """A network of inverted residuals over an image of three channels; its input is float32 or int8.
+    """Return a network of inverted residual blocks over an image of three channels.
 
-    Pixels get so many channels as `head` says before their mean is taken, if it says any.
+    Args:
+        size: Height and width of the image.
+        blocks: The blocks.
+        first: Channels of the first convolution.
+        head: Channels of the last convolution, before the mean over pixels; 0 for none.
+        classes: Number of classes.
+        is_integer: Whether input and output are int8 instead of float32.
     """
     net = QuantizedNet(size, is_integer=is_integer)
     y, channels = net.conv(net.x, 3, first, 3, 2), first

@@ -11,11 +11,13 @@ from onnx_models import Net
 from mcugen import CompileOptions, Places
 
 LONG = "a_network_whose_name_is_as_long_as_it_may_be_in_identifiers"
+"""The longest name of a network that identifiers may contain."""
 PATH = "StatefulPartitionedCall/functional_1/block_12_depthwise/batch_normalization_37/FusedBatchNormV3;block_12"
+"""A long node name as Keras writes it."""
 
 
 def quantized(long: str = "") -> Net:
-    """Return convolutions, a sum, a pool, a dense layer and Softmax, with floats at both ends."""
+    """Return a network of convolutions, a sum, a pool, a dense layer and Softmax, with float input and output."""
     random = np.random.default_rng(0)
     net = Net()
     x = net.fake(net.input(f"{long}image", 1, 3, 9, 9), 0.05, 3)
@@ -33,6 +35,7 @@ def quantized(long: str = "") -> Net:
 
 
 def floats() -> Net:
+    """Return a small float network."""
     net = Net()
     x = net.op("Conv", net.input("x", 1, 2, 8, 8), net.const(np.ones((4, 2, 3, 3)) / 7), out="y.1")
     y = net.op("LeakyRelu", net.op("Tanh", x), alpha=0.25)
@@ -42,7 +45,7 @@ def floats() -> Net:
 
 
 def sized() -> Net:
-    """Return a product over a sequence of any length."""
+    """Return a product over a sequence whose length is known at run time."""
     net = Net()
     x = net.input(f"{PATH}/tokens", "a_dimension_with_a_name_that_explains_everything", 8)
     y = net.op("Softmax", net.op("MatMul", x, net.const(np.ones((8, 8)))))
@@ -51,6 +54,7 @@ def sized() -> Net:
 
 
 def stateful() -> Net:
+    """Return a network that keeps a state between calls."""
     net = Net()
     half = net.op("Mul", net.input(f"{PATH}/state", 1, 4), net.const([0.5]))
     after = net.op("Add", half, net.input("x", 1, 4), out="after")
@@ -59,7 +63,7 @@ def stateful() -> Net:
 
 
 def branching() -> Net:
-    """Return a loop with a branch inside."""
+    """Return a loop whose body contains a branch."""
     body = Net(prefix="body_")
     body.inputs += [_scalar("step", np.int64), _scalar("go_on", bool)]
     total = body.input("body_total", 4)
@@ -83,6 +87,7 @@ def _scalar(name: str, dtype: type) -> object:
 
 
 Make = Callable[[], Net]
+"""A function that builds a network."""
 MODELS: Mapping[str, tuple[Make, str, CompileOptions]] = {
     "int8 on Cortex-M4": (quantized, "nrf52840", CompileOptions(name="net")),
     "int8 on Cortex-M0+": (quantized, "rp2040", CompileOptions(name="net")),
@@ -114,6 +119,7 @@ MODELS: Mapping[str, tuple[Make, str, CompileOptions]] = {
         CompileOptions(name=LONG, place=Places(arena=("dtcm", "sram"), weights="flash", hot_weights=("itcm", 512))),
     ),
 }
+"""Variants of generated code: builder, board and options by description."""
 
 STATISTICS = "mean;rms;std;peak;range;crest;skewness;kurtosis"
 OF_FILES_AND_RAW_DATA: Mapping[str, tuple[Make, str, CompileOptions]] = {
@@ -144,4 +150,4 @@ OF_FILES_AND_RAW_DATA: Mapping[str, tuple[Make, str, CompileOptions]] = {
         ),
     ),
 }
-"""Models with weights in files, or with an input made of raw data."""
+"""Variants with weights in files, or with an input pipeline: builder, board and options by description."""

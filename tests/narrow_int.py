@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds arithmetic that overflows an int of 16 bits, in what avr-gcc makes of C.
+"""A search for arithmetic that overflows a 16-bit int, in the intermediate code of avr-gcc.
 
-No warning of gcc's tells of `int32_t y = a * b` with two int16_t. But the front end's own form of the code (GIMPLE)
-has one operation a line, and a type for each result, all promotions done: an operation in int or unsigned int whose
-operands can exceed it is reported. What a result can be follows from the operands' types. Unsigned results that wrap
-are no matter as long as nothing widens or compares them: so they do in addresses and sizes, which have 16 bits there.
+gcc has no warning for `int32_t y = a * b` with two int16_t. Its GIMPLE form has one operation a line and a type for
+each result, after all promotions. An operation in int or unsigned int whose operands can exceed it is reported. The
+possible results follow from the operands' types. Unsigned results that wrap are accepted as long as nothing widens or
+compares them: addresses and sizes have 16 bits on AVR.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 Range = tuple[int, int]
+"""The smallest and the largest value of an operand."""
 
 _INT, _UNSIGNED = (-(2**15), 2**15 - 1), (0, 2**16 - 1)
 _SIGNED_NAMES = ("int", "int16_t", "short int", "ptrdiff_t")
@@ -48,7 +49,7 @@ class Overflow:
 
 
 def overflows(dump: Path) -> list[Overflow]:
-    """Those of a file that gcc wrote by -fdump-tree-gimple-lineno."""
+    """Return the operations that may overflow in a file that gcc wrote by -fdump-tree-gimple-lineno."""
     bodies = re.split(r"\n(?=\S[^\n]*\)\n)", "\n" + dump.read_text())
     return [found for body in bodies for found in _Function(body).overflows()]
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways to quantize a float network, as published tools do it: ONNX Runtime's quantizers, float16, blocks of 4 bits.
+"""Styles of quantizing a float network, as published tools do it: ONNX Runtime's quantizers, float16, blocks of 4 bits.
 
-`noisy` writes the same model with an error of at most one step at each tensor that is quantized, so that ONNX Runtime
-itself tells how far rounding alone can carry the outputs.
+`noisy` writes a model with an error of at most one step at each quantized tensor, so that ONNX Runtime itself shows by
+how much rounding can change the outputs.
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ from onnx_models import MICROSOFT, Feeds
 from structured_networks import Network
 
 CALIBRATION_SAMPLES = 6
+"""Number of samples by which quantizers choose ranges."""
 Quantize = Callable[[Network, Sequence[Feeds], Random], onnx.ModelProto]
-"""A float network and samples of its inputs to the quantized model."""
+"""A function that quantizes a float network by samples of its inputs."""
 
 
 def keep_float(network: Network, samples: Sequence[Feeds], random: Random) -> onnx.ModelProto:
+    """Return the float network unchanged."""
     return network.model
 
 
 def convert_to_float16(network: Network, samples: Sequence[Feeds], random: Random) -> onnx.ModelProto:
+    """Return the network with float16 tensors."""
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     copy = onnx.ModelProto.FromString(network.model.SerializeToString())
@@ -44,7 +47,16 @@ def convert_to_float16(network: Network, samples: Sequence[Feeds], random: Rando
 def quantize_statically(
     form: str, activations: str, weights: str, network: Network, samples: Sequence[Feeds], random: Random
 ) -> onnx.ModelProto:
-    """`quantize_static` with random extra options."""
+    """Return the network quantized by ONNX Runtime's `quantize_static` with random extra options.
+
+    Args:
+        form: QDQ or QOperator.
+        activations: Type of activations.
+        weights: Type of weights.
+        network: The float network.
+        samples: Samples of its inputs.
+        random: Source of the choices.
+    """
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
@@ -74,7 +86,10 @@ def quantize_statically(
 
 
 def quantize_dynamically(network: Network, samples: Sequence[Feeds], random: Random) -> onnx.ModelProto:
-    """`quantize_dynamic` of products and convolutions; recurrent layers stay, as mcugen does not round their states."""
+    """Return the network with products and convolutions quantized by `quantize_dynamic`.
+
+    Recurrent layers stay float, because mcugen does not round their states.
+    """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     return _written(
@@ -107,7 +122,10 @@ def _no_warnings() -> Iterator[None]:
 
 
 def quantize_blocks(network: Network, samples: Sequence[Feeds], random: Random) -> onnx.ModelProto:
-    """MatMulNBits of 4 or 8 bits in place of each product with a constant matrix, perhaps with zero points."""
+    """Return the network with MatMulNBits (4 or 8 bits) in place of products with constant matrices.
+
+    Some have zero points.
+    """
     model = onnx.ModelProto.FromString(network.model.SerializeToString())
     constants = {t.name: t for t in model.graph.initializer}
     bits, block = random.choice((4, 4, 8)), random.choice((16, 32))
@@ -184,8 +202,9 @@ STYLES: Mapping[str, Quantize] = {
     "dynamic": quantize_dynamically,
     "MatMulNBits": quantize_blocks,
 }
+"""Quantizers by the name of the style."""
 OWN = "own"
-"""Prefix of styles that mcugen's quantizer makes: behind it, a precision of the option --precision."""
+"""First part of the names of styles that mcugen's quantizer makes; a value of --precision follows."""
 
 
 # --------------------------------------------------------------------------------------------------------- noise
@@ -201,7 +220,7 @@ _OUTPUT_SCALES = {
 
 
 def noisy(model: onnx.ModelProto, seed: int, steps: float = 1.0) -> onnx.ModelProto:
-    """The model with uniform errors of at most `steps` quantization steps at each tensor that it quantizes."""
+    """Return the model with uniform random errors of at most `steps` quantization steps at each quantized tensor."""
     copy = onnx.ModelProto.FromString(model.SerializeToString())
     _Noise(seed, steps).write(copy.graph)
     return copy

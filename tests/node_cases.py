@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of one node with inputs, compared with ONNX Runtime."""
+"""Models of one node with inputs, whose results are compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from onnx_models import MICROSOFT, Net, assert_close, numpy_outputs, onnxruntime
 from mcugen.hir.types import Array
 
 RANDOM = np.random.default_rng(0)
+"""Random number generator of all cases."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,15 @@ class Fixed:
 
 
 Operand = Array | Fixed | None
+"""An input (array), a constant (Fixed), or an absent operand (None) of a node."""
 
 
 @dataclass
 class Case:
-    """One node: operands (inputs of the model unless Fixed) and element types of outputs ("": output left out)."""
+    """One node with its operands (inputs of the model unless Fixed) and the element types of its outputs.
+
+    The type "" stands for an output that is left out.
+    """
 
     op_type: str
     operands: Sequence[Operand]
@@ -38,6 +43,7 @@ class Case:
     opset: int = 17
 
     def model(self) -> onnx.ModelProto:
+        """Return the ONNX model with this node only."""
         net = Net(self.opset)
         self.add_to(net, "")
         return net.plain_model()
@@ -60,26 +66,31 @@ class Case:
 
     @property
     def feeds(self) -> dict[str, Array]:
+        """Return the inputs of the model by name."""
         return self.feeds_of("")
 
     def feeds_of(self, prefix: str) -> dict[str, Array]:
+        """Return the inputs by name, with a prefix as in `add_to`."""
         given = ((i, x) for i, x in enumerate(self.operands) if x is not None and not isinstance(x, Fixed))
         return {f"{prefix}x{i}": x for i, x in given}
 
 
 def real(*shape: int, spread: float = 1.0) -> Array:
+    """Return normal float32 numbers."""
     return np.asarray(RANDOM.standard_normal(shape) * spread, np.float32)
 
 
 def positive(*shape: int) -> Array:
+    """Return positive float32 numbers."""
     return np.asarray(RANDOM.random(shape) + 0.1, np.float32)
 
 
 def whole(*numbers: object, dtype: type = np.int32) -> Array:
+    """Return integers as an array."""
     return np.asarray(numbers[0] if len(numbers) == 1 else numbers, dtype)
 
 
 def agrees(case: Case) -> None:
-    """Check the numpy reference of the compiled graph against ONNX Runtime."""
+    """Check that the numpy reference of the compiled graph agrees with ONNX Runtime."""
     model = case.model()
     assert_close(numpy_outputs(model, case.feeds), onnxruntime_outputs(model, case.feeds), case.relative)

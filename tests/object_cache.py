@@ -18,6 +18,7 @@ from pathlib import Path
 from mcugen.simulation.toolchain import Compiler, Unit
 
 Compile = Callable[[Compiler, Unit], None]
+"""A function that compiles one C file by a compiler."""
 
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">]', re.MULTILINE)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds small ONNX models and runs them: by onnxruntime, by the numpy reference, and as generated C."""
+"""Helpers that build small ONNX models and run them: by ONNX Runtime, by the numpy reference, and as generated C."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from mcugen.ops.training import TRAINING
 from mcugen.passes.rewrite import Rewriting
 
 Feeds = Mapping[str, Array]
+"""Inputs or outputs of a model: an array by name."""
 MICROSOFT, ML = "com.microsoft", "ai.onnx.ml"
 DOMAINS = {MICROSOFT: 1, ML: 3, TRAINING: 1}
-"""Versions of the sets of operators that are not ONNX's own."""
+"""Version of each operator domain that is not ONNX's own."""
 
 
 class Net:
-    """An ONNX graph, written node by node; tensors are their names."""
+    """A builder of an ONNX graph, node by node; methods take and return the names of tensors."""
 
     def __init__(self, opset: int = 17, ir_version: int = 10, prefix: str = "") -> None:
         """Create an empty graph; `prefix` begins generated names, which must differ between a graph and its bodies."""
@@ -41,15 +42,18 @@ class Net:
         self.nodes: list[onnx.NodeProto] = []
 
     def input(self, name: str, *shape: int | str, dtype: type = np.float32) -> str:
+        """Add an input of the graph and return its name."""
         self.inputs.append(_info(name, dtype, shape))
         return name
 
     def const(self, data: object, dtype: type = np.float32, name: str = "") -> str:
+        """Add an initializer and return its name."""
         name = name or f"{self.prefix}const{len(self.constants)}"
         self.constants.append(numpy_helper.from_array(np.asarray(data, dtype), name))
         return name
 
     def op(self, op_type: str, *inputs: str, out: str = "", domain: str = "", **attributes: object) -> str:
+        """Add a node with one output and return the output's name: `out`, or a new name."""
         return self.ops(
             op_type, *inputs, outs=[out or f"{self.prefix}t{len(self.nodes)}"], domain=domain, **attributes
         )[0]
@@ -66,9 +70,11 @@ class Net:
         self.outputs += [_info(name, dtype, shape) for name in names]
 
     def quantize(self, x: str, scale: float, zero: int = 0, dtype: type = np.int8, out: str = "") -> str:
+        """Add a QuantizeLinear and return its output."""
         return self.op("QuantizeLinear", x, self.const(scale), self.const(zero, dtype), out=out)
 
     def dequantize(self, q: str, scale: float, zero: int = 0, dtype: type = np.int8, out: str = "") -> str:
+        """Add a DequantizeLinear and return its output."""
         return self.op("DequantizeLinear", q, self.const(scale), self.const(zero, dtype), out=out)
 
     def fake(self, x: str, scale: float, zero: int = 0, dtype: type = np.int8, out: str = "") -> str:
@@ -111,18 +117,21 @@ def _info(name: str, dtype: type, shape: Sequence[int | str] | None) -> onnx.Val
 
 
 def imported(model: onnx.ModelProto, **dims: int) -> Graph:
+    """Return the HIR graph of a model right after import."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     return import_model(prepare_model(copy, "test"), "net", dims)
 
 
 def optimized(model: onnx.ModelProto) -> Graph:
+    """Return the HIR graph of a model after all passes."""
     graph = imported(model)
     optimize(graph)
     return graph
 
 
 def operators(graph: Graph) -> list[str]:
+    """Return the names of a graph's operators in order."""
     return [node.op.name for node in graph.nodes]
 
 

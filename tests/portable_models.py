@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small models that together take every declared kernel, for CPUs unlike those that mcugen is made for.
+"""Small models that together use every declared kernel, for CPUs unlike those that mcugen is made for.
 
-Nobody lists kernels here. One that computes layers with weights is tried on a pool of layers; any other on what ONNX's
-own tests have of the operators that name it, and on the example beside its declaration.
+Kernels are not listed here. A kernel that computes layers with weights is tried on a pool of layers. Any other kernel
+is tried on ONNX's own tests of the operators that name it, and on the example beside its declaration.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from mcugen.reporting.kernels import declared_kernels
 
 @dataclass(frozen=True)
 class Portable:
-    """A compiled model with inputs, and the outputs of numpy."""
+    """A compiled model with inputs, and the outputs of the numpy reference."""
 
     model: CompiledModel
     feeds: Feeds
@@ -47,12 +47,12 @@ class Portable:
 
     @property
     def name(self) -> str:
-        """Of the generated files."""
+        """Return the name of the generated files."""
         return self.model.bundle.name
 
     @property
     def kernels(self) -> set[str]:
-        """Return the templates of its code."""
+        """Return the names of the kernel templates in the generated code."""
         return _kernels(self.model)
 
     @property
@@ -67,21 +67,25 @@ def _kernels(model: CompiledModel) -> set[str]:
 
 @cache
 def portable_models() -> list[Portable]:
-    """For all declared kernels but those of libraries and of lessons; the names of the models' files differ."""
+    """Return models for all declared kernels but those of libraries and of training; their names differ."""
     lessons = list(kernels_of(learning))  # `learning_model` takes them, which runs in a way of its own
     return models_for([kernel for kernel in declared_kernels() if not kernel.library and kernel not in lessons])
 
 
 STEPS = 4
+"""Number of training steps of a trainable model."""
 WEIGHTS = ("float32", "int8", "int8_of_reals")
-"""Of a model that learns: how often, and as what they are kept; the last by gradients of reals."""
+"""Forms in which a trainable model keeps its weights; `int8_of_reals` is int8 updated by float gradients."""
 
 
 @cache
 def learning_model(precision: str) -> Portable:
-    """One whose lessons take the kernels that no run does, its weights kept as WEIGHTS say.
+    """Return a trainable model whose training step uses the kernels that no inference uses.
 
-    `feeds` is a lesson; `expected` is found the last time of STEPS.
+    Its `feeds` are one training sample; its `expected` outputs are those of the last of STEPS training steps.
+
+    Args:
+        precision: One of WEIGHTS.
     """
     kept, _, of_reals = precision.partition("_")
     model = convolutional(quantized=not of_reals)
@@ -96,7 +100,11 @@ def learning_model(precision: str) -> Portable:
 
 
 def models_for(wanted: Sequence[Kernel]) -> list[Portable]:
-    """Models that take these kernels, with some that take others. AssertionError names one that no model takes."""
+    """Return models that use these kernels, possibly with further ones.
+
+    Raises:
+        AssertionError: No model uses one of the kernels; the message names it.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         found = [*_layers(wanted), *_others()]
@@ -224,22 +232,23 @@ POOL: Sequence[Sequence[_Part]] = (
     (Layer(3, 5, 8, 1, pads=(1, 1, 1, 1)), Layer(3, 5, 12, 3, (1, 1))),
     (Layer(1, 20, 8, 8, (1, 3), pads=(0, 1, 0, 1), group=8),),
 )
-"""What makes a model together: a kernel is tried on the first of which it fits a part."""
+"""Groups of layers, each of which becomes one model: a kernel is tried on the first group with a layer that it fits."""
 M0, M3, M4, M55, C3 = "rp2040", "stm32f103", "nrf52840", "corstone300", "esp32c3"
 BOARDS = (M4, M0, M3, M55, C3)
-"""One a family of CPUs."""
+"""Boards, one for each family of CPUs."""
 
 
 class Halves(Reals):
-    """With weights that are float16 numbers."""
+    """A network of float32 layers whose weights are float16 numbers."""
 
     def layer(self, x: Tensor, weights: np.ndarray, out: str = "", gain: float = 1.0, **attributes: object) -> Tensor:
-        """As floats, rounded."""
+        """Add a float layer with weights rounded to float16."""
         near = (gain * weights / 64).astype(np.float16).astype(np.float64)
         return super().layer(x, near * 64, out, **attributes)
 
 
 KINDS = {"s8": Layers, "s16": partial(Layers, np.int16), "f32": Reals, "s4": FourBits, "s2": TwoBits, "f16": Halves}
+"""Builders of networks by the types of activations and weights."""
 
 
 def _layers(wanted: Sequence[Kernel]) -> Iterator[Portable]:
@@ -265,7 +274,7 @@ def _nodes(kind: str, layer: _Part) -> list[Node]:
 
 
 def net_of(kind: str, layers: Sequence[_Part]) -> Net:
-    """A model of layers of the pool."""
+    """Return a network of layers of the pool, with one kind of weights."""
     model = KINDS[kind]()
     for number, layer in enumerate(layers):
         layer.add(model, f"y{number}")
@@ -282,8 +291,9 @@ def _fits(kernel: Kernel, nodes: Sequence[Node], board: Board) -> bool:
 # ------------------------------------------------------------------------------- ONNX's own tests, and examples
 
 GOALS = ("balanced", "speed")
+"""Optimization goals for which models are compiled in search of a kernel."""
 TRIES = 30
-"""Tests of an operator that are compiled in search of a kernel."""
+"""Largest number of ONNX's tests of an operator that are compiled in search of a kernel."""
 
 
 def _of_onnx(wanted: Sequence[Kernel]) -> Iterator[Portable]:
@@ -337,7 +347,7 @@ def _quantized() -> Iterator[Portable]:
 
 
 def quantized_operators() -> Iterator[tuple[str, Net]]:
-    """Models of one operator of int8 or int16, by name."""
+    """Yield the name and the network of single int8 and int16 operators."""
     for dtype in (np.int8, np.int16):
         for number, add in enumerate(_OPERATORS):
             net = Net(20)

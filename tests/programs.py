@@ -14,21 +14,24 @@ from mcugen.memory.verify_plan import verify_plan
 
 
 class Sketch:
-    """Builder of a program on byte buffers: `step("c", "a", "b")` computes c from a and b."""
+    """A builder of a program on byte buffers: `step("c", "a", "b")` appends the computation of c from a and b."""
 
     def __init__(self) -> None:
         self.program = Program("sketch")
         self.buffers: dict[str, Buffer] = {}
 
     def buffer(self, name: str, count: int = 16, space: Space = Space.ARENA, dtype: DType = DType.INT8) -> Buffer:
+        """Add a buffer of `count` elements to the program and return it."""
         self.buffers[name] = Buffer(name, dtype, count, space)
         self.program.buffers.append(self.buffers[name])
         return self.buffers[name]
 
     def input(self, name: str, nbytes: int = 16) -> None:
+        """Add an input of the program."""
         self.program.inputs.append(_endpoint(self.buffer(name, nbytes, Space.INPUT)))
 
     def output(self, name: str) -> None:
+        """Make a buffer an output of the program."""
         self.program.outputs.append(_endpoint(self.buffers[name]))
 
     def step(
@@ -94,6 +97,7 @@ class Sketch:
         return instr
 
     def offsets(self) -> dict[str, int | None]:
+        """Return the address of each buffer in the arena by name; None for buffers without one."""
         return {name: buffer.offset for name, buffer in self.buffers.items()}
 
 

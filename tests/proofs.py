@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an abstract interpreter proves of plain C: no access out of bounds and no overflow, whatever weights and inputs.
+"""Proofs that plain C has no access out of bounds and no overflow, for any weights and inputs.
 
-Frama-C's Eva follows the generated code of a small layer with intervals in place of numbers: all int8, uint8 and float
-constants and all inputs may be anything, NaN too, biases lie within ±2^30, all else is as generated. What it has no
-alarm for cannot happen.
+Frama-C's Eva follows the generated code of a small layer with intervals in place of numbers. All int8, uint8 and float
+constants and all inputs may have any value, including NaN. Biases lie within ±2^30, and all else is as generated. If
+Eva raises no alarm, no such error can happen.
 
     python tests/proofs.py 60 --write-docs   # the table of docs/safety.md, with so many seconds of CPU for each
 
-What was found is kept in build/proofs.txt by what the code is: a run that was interrupted goes on, and one with more
-seconds takes up what was not done in time. Rows of docs/safety.md stay where nothing is kept.
+Results are kept in build/proofs.txt by a digest of the code. A run that was interrupted continues, and a run with more
+seconds repeats what did not end in time. Rows of docs/safety.md stay if no result is kept.
 """
 
 from __future__ import annotations
@@ -39,12 +39,15 @@ from mcugen.reporting.kernels import declared_kernels
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "safety.md"
+"""Path of the document with the table of results."""
 KEPT = ROOT / "build" / "proofs.txt"
+"""Path of the file that keeps results between runs."""
 FRAMA_C = shutil.which("frama-c")
+"""Path of Frama-C's program; None if it is not installed."""
 MARKERS = frozenset({"stream", "case", "end", "move", STAGE_WEIGHTS})
-"""Instructions that are rendered in place."""
+"""Names of instructions that are rendered in place instead of as a function call."""
 ANY = ("int8_t", "uint8_t", "float", "double")
-"""Types of constants that hold weights, and nothing else."""
+"""C types of constants that hold weights and nothing else, so that they may have any value."""
 _MAIN = jinja2.Template("""#include <stddef.h>
 #include <stdint.h>
 #include "__fc_builtin.h"
@@ -71,8 +74,9 @@ int main(void)
 }
 """)
 BY_PLACE = frozenset({"resize_linear_s8", "resize_linear_s16", "resize_linear_f32"})
+"""Kernels whose interpolation is analysed for each place of the table apart."""
 PLACE = re.compile(r"^( *)(?=const \w+ \*(?:row|v) = .*\b([ab]_low\[[ij]\]))", re.M)
-"""Lines of interpolation that go where a table tells, and loop to a pointer: each such place is followed apart."""
+"""Pattern of the lines in which an interpolation kernel sets a pointer to a place that a table gives."""
 KNOWN = {
     r"\bmax - (?:a|\(int32_t\)a)\[[^\]]*\]": r"proof_natural(\g<0>)",
     r"(static inline float mcugen_expf.*?\n    \}\n)": r"\1    //@ assert \\is_finite(x) && -87 <= x <= 89;\n",
@@ -81,8 +85,9 @@ KNOWN = {
     r"(at = at > -3\.0f \? [^\n]*\n)": r"\1//@ assert \\is_finite(at);\n",
     r"(    if \(v > \((?:float|double)\)low\) \{\n)": r"\1        //@ assert !\\is_NaN(v);\n",
 }
-"""What follows from what the code says, and intervals do not show, as assertions that Eva takes for granted: no element
-is above the row's largest; a float that passed `>`, `>=` or `<=` is a number (Eva lets NaN pass).
+"""Facts that hold in the code but that intervals do not show, by pattern: assertions that Eva takes for granted.
+
+No element is above the row's largest one. A float that passed `>`, `>=` or `<=` is a number (Eva lets NaN pass).
 """
 _NATURAL = """static int proof_natural(int v)
 {
@@ -91,26 +96,32 @@ _NATURAL = """static int proof_natural(int v)
 }
 """
 PRECISE = ("-eva-slevel", "20000", "-eva-auto-loop-unroll", "2000")
-"""Every loop is followed round by round, and branches apart."""
+"""Options of Eva to follow every iteration of a loop, and every branch, separately."""
 JOINED = ("-eva-slevel", "0", "-eva-min-loop-unroll", "50")
-"""Rounds as before, but what branches lead to meets behind them."""
+"""Options of Eva to follow iterations separately, but to join the states after a branch."""
 MEETS = frozenset({"ngrams"})
-"""Kernels with more branches than can be followed apart."""
+"""Kernels with more branches than can be followed separately, which need JOINED."""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What was found: alarms as (function, text), or that it was not done in time (None); seconds of CPU."""
+    """The result of an analysis.
+
+    Attributes:
+        kernels: The kernels that the code uses.
+        alarms: Alarms as (function, text); None if the analysis did not end in time.
+        seconds: CPU time of the analysis.
+    """
 
     kernels: frozenset[str]
     alarms: tuple[tuple[str, str], ...] | None
     seconds: float
     functions: frozenset[str] = frozenset()
-    """Those that were followed to their ends."""
+    """Names of the functions that the analysis followed to their ends."""
 
     @property
     def proven(self) -> frozenset[str]:
-        """Kernels that were followed without an alarm in them, or in a function that several call."""
+        """Return the kernels that were followed without an alarm in them or in a function that several kernels call."""
         if self.alarms is None:
             return frozenset()
         followed = (k for k in self.kernels if any(f.startswith(k) for f in self.functions))
@@ -119,7 +130,15 @@ class Proof:
 
 
 def prove(compiled: CompiledModel, seconds: int) -> Proof:
-    """Follows the run function of a model within so much CPU time; ValueError where Frama-C does not read the code."""
+    """Analyse the run function of a model within a CPU time.
+
+    Args:
+        compiled: The model.
+        seconds: The CPU time in seconds.
+
+    Raises:
+        ValueError: Frama-C cannot read the code.
+    """
     kernels, begin = _kernels(compiled), _cpu_seconds()
     with tempfile.TemporaryDirectory(prefix="mcugen-proof-") as name:
         text = _analysis(compiled, Path(name), seconds)
@@ -203,7 +222,7 @@ def _alarms(text: str, bundle: Bundle) -> Iterator[tuple[str, str]]:
 
 
 def small_models() -> Iterator[CompiledModel]:
-    """Models of known sizes, without a state, that together take nearly all declared kernels."""
+    """Yield models of fixed sizes, without states, that together use nearly all declared kernels."""
     from portable_models import portable_models
 
     for portable in portable_models():
@@ -214,21 +233,21 @@ def small_models() -> Iterator[CompiledModel]:
 
 @dataclass(frozen=True)
 class Row:
-    """What was found of a kernel in a model; a line of the file that keeps them."""
+    """The result for one kernel in one model: a line of the file that keeps results."""
 
     digest: str
-    """Of the model's code."""
+    """Digest of the model's code."""
     kernel: str
     inputs: str
     constants: str
     allowed: str
-    """Seconds of CPU."""
+    """Allowed CPU time in seconds."""
     seconds: str
     finding: str
 
     @classmethod
     def read(cls, line: str) -> Row:
-        """Of a line that `str` made."""
+        """Return the row of a line that `str` wrote."""
         return cls(*line.rstrip("\n").split("\t"))
 
     def __str__(self) -> str:
@@ -239,7 +258,7 @@ PROVEN, LATE, OTHERWISE, NOT_RUN = "proven", "not in time", "not followed", "not
 
 
 def rows_of(model: CompiledModel, seconds: int) -> Iterator[Row]:
-    """What is found of each of its kernels."""
+    """Analyse a model, and yield the result for each of its kernels."""
     found = prove(model, seconds)
     shapes = " ".join("x".join(map(str, port.shape)) for port in model.bundle.inputs)
     for kernel in sorted(_kernels(model)):
@@ -258,22 +277,25 @@ def _finding(found: Proof, kernel: str) -> str:
 
 
 def weights(model: CompiledModel) -> str:
-    """Whether they may be anything: words hold several things at once, and are as generated."""
+    """Return which of a model's constants may have any value in the analysis, as text for the table.
+
+    Words that hold several values at once are as generated.
+    """
     return "any" if _numbers(model) else "as generated" if _constants(model.bundle) else ""
 
 
 def digest(bundle: Bundle) -> str:
-    """Of all its code."""
+    """Return a digest of all code of a model."""
     return hashlib.sha256(repr(sorted(bundle.files.items())).encode()).hexdigest()[:16]
 
 
 def own_kernels() -> set[str]:
-    """Names of all that are declared, but those of libraries."""
+    """Return the names of all declared kernels, without those of libraries."""
     return {kernel.name for kernel in declared_kernels() if not kernel.library} - MARKERS
 
 
 def told(document: str) -> Iterator[Row]:
-    """Rows of a table that was made before."""
+    """Yield the rows of the table in an earlier version of the document."""
     for line in between_markers(document, "proofs").splitlines():
         if re.match(r"\| \w+ \|", line) and "| kernel |" not in line:
             kernel, inputs, constants, seconds, finding = (cell.strip() for cell in line.strip("|").split("|"))
@@ -281,7 +303,12 @@ def told(document: str) -> Iterator[Row]:
 
 
 def table(rows: Sequence[Row], known: Set[str]) -> str:
-    """The best that was found of each kernel; of those with small models what was not run, and then the others."""
+    """Return the Markdown table: the best result of each kernel, then kernels without a result.
+
+    Args:
+        rows: All results.
+        known: Names of the kernels of the small models.
+    """
     best = dict[str, Row]()
     for row in sorted(rows, key=lambda row: (row.finding != PROVEN, row.finding == LATE, -int(row.allowed))):
         best.setdefault(row.kernel, row)
@@ -299,7 +326,7 @@ def table(rows: Sequence[Row], known: Set[str]) -> str:
 
 
 def main() -> None:
-    """Looks at what is not proven yet, and prints the table."""
+    """Analyse what is not proven yet, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("seconds", type=int, help="of CPU for each model; with 0 nothing runs")
     parser.add_argument("--kernels", default="", help="beginnings of names, between commas")

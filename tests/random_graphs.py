@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random models of 5 to 60 nodes: pictures and vectors that branch, join, are cut and put together again."""
+"""Random models of 5 to 60 nodes: images and vectors that branch, join, are cut and concatenated again."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ import onnx
 from onnx_models import Net
 
 MAX_ELEMENTS = 2048
+"""Largest number of elements of a tensor."""
 MAX_NODES = 60
+"""Largest number of nodes of a model."""
 FLOAT, INT8, MIXED = "float", "int8", "mixed"
 KINDS = (FLOAT, INT8, INT8, MIXED)
+"""Kinds of arithmetic that models are drawn from: float, int8 (twice as often), or both mixed."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of floats; where it was quantized, its codes too."""
+    """A float tensor of a model under construction; if it was quantized, also its quantized form."""
 
     name: str
     shape: tuple[int, ...]
@@ -29,12 +32,13 @@ class Tensor:
 
     @property
     def count(self) -> int:
+        """Return the number of elements."""
         return int(np.prod(self.shape))
 
 
 @dataclass(frozen=True)
 class RandomModel:
-    """A model, and what its outputs are computed in."""
+    """A random model, the kind of its arithmetic, and its seed."""
 
     model: onnx.ModelProto
     kind: str
@@ -42,12 +46,12 @@ class RandomModel:
 
 
 def random_model(seed: int) -> RandomModel:
-    """The model of that seed."""
+    """Return the random model of a seed."""
     return Growth(seed).grown()
 
 
 class Growth:
-    """A graph that grows step by step, each a method that reads tensors and adds some."""
+    """A graph that grows by random steps; each method is a step that reads tensors and adds some."""
 
     def __init__(self, seed: int, opset: int = 13) -> None:
         self.seed = seed
@@ -61,6 +65,7 @@ class Growth:
         self.unread: list[Tensor] = []
 
     def grown(self) -> RandomModel:
+        """Let the graph grow to its random size, and return the model."""
         for index in range(self.random.choice((1, 1, 1, 2, 3))):
             self._input(f"x{index}")
         nodes = self.random.randint(5, MAX_NODES - 8)
@@ -75,7 +80,7 @@ class Growth:
         return RandomModel(self.net.model(f"graph{self.seed}"), self.kind, self.seed)
 
     def steps(self) -> Sequence[Callable[[Growth], None]]:
-        """What may happen next, each as likely as the others."""
+        """Return the steps that may come next, all with equal probability."""
         return _STEPS
 
     # ------------------------------------------------------------------------------------------ ends, quantization
@@ -150,6 +155,7 @@ class Growth:
     # -------------------------------------------------------------------------------------------------------- steps
 
     def conv(self) -> None:
+        """Add a convolution."""
         x = self._any(lambda t: len(t.shape) == 4)
         if x is None:
             return
@@ -175,6 +181,7 @@ class Growth:
         self._result(self.net.op("Relu", y) if random.random() < 0.4 else y, shape)
 
     def pool(self) -> None:
+        """Add a pooling."""
         x = self._any(lambda t: len(t.shape) == 4 and min(t.shape[2:]) >= 2)
         if x is None:
             return
@@ -189,7 +196,7 @@ class Growth:
         self._result(y, shape, x if op == "MaxPool" else None)
 
     def join(self) -> None:
-        """A sum, a difference or a product of two of one shape: often a shortcut."""
+        """Add a sum, difference or product of two tensors of one shape, often as a shortcut."""
         a = self._any(lambda t: sum(o.shape == t.shape for o in self.tensors) > 1)
         b = self._any(lambda t: a is not None and t is not a and t.shape == a.shape)
         if a is not None and b is not None:
@@ -197,6 +204,7 @@ class Growth:
             self._result(self.net.op("Relu", y) if self.random.random() < 0.3 else y, a.shape)
 
     def concat(self) -> None:
+        """Add a concatenation of tensors."""
         first = self._any(lambda t: True)
         if first is None:
             return
@@ -219,6 +227,7 @@ class Growth:
             self._result(self.net.op("Concat", *names, axis=axis), shape, first if self.random.random() < 0.6 else None)
 
     def split(self) -> None:
+        """Add a Split of a tensor."""
         x = self._any(lambda t: max(t.shape) > 1)
         if x is None:
             return
@@ -231,6 +240,7 @@ class Growth:
             self._result(name, (*x.shape[:axis], size, *x.shape[axis + 1 :]), x)
 
     def cut(self) -> None:
+        """Add a Slice of a tensor."""
         x = self._any(lambda t: max(t.shape) > 2)
         if x is None:
             return
@@ -243,6 +253,7 @@ class Growth:
         self._result(y, (*x.shape[:axis], -(-(end - start) // step), *x.shape[axis + 1 :]), x)
 
     def reshape(self) -> None:
+        """Add a Reshape."""
         x = self._any(lambda t: True)
         if x is None:
             return
@@ -257,6 +268,7 @@ class Growth:
         self._result(y, shape, x)
 
     def dense(self) -> None:
+        """Add a fully connected layer."""
         x = self._any(lambda t: len(t.shape) == 2)
         if x is None:
             return
@@ -266,12 +278,14 @@ class Growth:
         self._result(y, (x.shape[0], outputs))
 
     def activation(self) -> None:
+        """Add an activation function."""
         x = self._any(lambda t: True)
         if x is not None:
             op = self.random.choice(("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "Elu", "Neg", "Softmax"))
             self._result(self.net.op(op, x.name), x.shape)
 
     def turn(self) -> None:
+        """Add a Transpose."""
         x = self._any(lambda t: len(t.shape) == 4)
         if x is not None:
             perm = self.random.choice(([0, 2, 3, 1], [0, 3, 1, 2], [0, 1, 3, 2]))
@@ -279,6 +293,7 @@ class Growth:
             self._result(y, tuple(x.shape[a] for a in perm), x)
 
     def pad(self) -> None:
+        """Add a Pad."""
         x = self._any(lambda t: len(t.shape) == 4)
         if x is not None and x.count < MAX_ELEMENTS // 4:
             pads = [0, 0, *(self.random.randint(0, 2) for _ in range(2))] * 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reduces a model that shows a fault: fewer outputs, fewer nodes, tensors that become inputs."""
+"""Reduction of a model that shows a fault: fewer outputs, fewer nodes, tensors that become inputs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ import onnx
 from onnx import helper
 
 Fails = Callable[[onnx.ModelProto], bool]
-"""Returns whether a model still shows the fault."""
+"""A function that returns whether a model still shows the fault."""
 
 
 def reduced(model: onnx.ModelProto, fails: Fails) -> onnx.ModelProto:
-    """Reduce greedily; return a failing model of which no single step of `_smaller` fails."""
+    """Return a smaller model that still shows the fault, such that no single further step of reduction keeps the fault.
+
+    Args:
+        model: A model that shows the fault.
+        fails: Returns whether a model shows it.
+    """
     current = model
     while True:
         following = next((m for m in _smaller(current) if fails(m)), None)

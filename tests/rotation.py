@@ -12,6 +12,7 @@ VARIABLE = "MCUGEN_EVERYWHERE"
 """Environment variable that switches the rotation off; `make sweep` sets it."""
 
 Choice = TypeVar("Choice")
+"""Type of a choice."""
 
 
 def in_turn(choices: Sequence[Choice], key: bytes) -> Sequence[Choice]:

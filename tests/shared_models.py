@@ -19,14 +19,20 @@ from mcugen.hir.interpreter import evaluate_node
 from mcugen.passes.convert_qdq import convert_qdq
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+"""Folder of the shared models and data."""
 MODELS = SHARED / "models"
+"""Folder of the shared models."""
 DATA = SHARED / "data"
+"""Folder of the shared data sets."""
 
 _FAMILIES = ("resnet8_", "ds_cnn_", "mobilenet_v1_", "autoencoder_", "streaming_wakeword_", "mnist_")
 _EXPORTED = ("pt_resnet_s_", "pt_tcn_", "pt_mlp_", "pt_yolo_head_", "pt_bilstm_")
 NAMES = sorted(p.stem for p in MODELS.glob("*.onnx") if p.stem.startswith(_FAMILIES + _EXPORTED))
+"""Names of all shared models that tests use, without their file extension."""
 QUANTIZED = [n for n in NAMES if "_int8_" in n or "_ortq_" in n]
+"""Names of the shared models that are quantized."""
 FLOAT = [n for n in NAMES if n not in QUANTIZED]
+"""Names of the shared float models."""
 
 DATASETS = {
     "resnet8": "cifar10",
@@ -36,6 +42,7 @@ DATASETS = {
     "streaming": "sww",
     "mnist": "mnist",
 }
+"""Name of the data set by the first part of a model's name."""
 
 
 def dataset(name: str, split: str = "eval") -> Path:
@@ -102,9 +109,14 @@ def tensors_of_onnxruntime(model: onnx.ModelProto, samples: list[dict[str, np.nd
 
 
 def layer_results(graph: Graph, tensors: dict[str, np.ndarray]) -> dict[Node, tuple[np.ndarray, np.ndarray]]:
-    """For each node with a quantized output that ONNX Runtime has too: our result on its inputs, and its result.
+    """Return our result and ONNX Runtime's for each node with a quantized output that ONNX Runtime has too.
 
-    Only what ONNX Runtime has no tensor for (a requantization that was inserted, say) is taken from ours.
+    Our results are computed from ONNX Runtime's tensors. Only for inputs that ONNX Runtime does not have (such as an
+    inserted requantization) our own values are used.
+
+    Args:
+        graph: The integer graph.
+        tensors: The tensors of ONNX Runtime, by name.
     """
     ours: dict[Value, np.ndarray] = {}
 

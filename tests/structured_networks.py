@@ -33,7 +33,7 @@ class Tensor:
 
     @property
     def channels(self) -> int:
-        """Extent of axis 1."""
+        """Return the length of axis 1."""
         return self.shape[1]
 
 
@@ -45,7 +45,7 @@ class Network:
     family: str
     model: onnx.ModelProto
     states: Mapping[str, str] = field(default_factory=dict)
-    """Output to input, as CompileOptions has them."""
+    """The input that carries a state to the next call, by the output that computes it."""
     dims: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Range of each free dimension."""
 
@@ -65,28 +65,32 @@ class Layers(Net):
     # ------------------------------------------------------------------------------------------------- helpers
 
     def coin(self, probability: float = 0.5) -> bool:
+        """Return True with the given probability."""
         return self.random.random() < probability
 
     def image(self) -> Tensor:
+        """Add an input of random size with channels, and return it."""
         channels = self.random.choice((1, 2, 3, 3, 4))
         shape = (self.batch, channels, self.random.randint(6, 15), self.random.randint(6, 15))
         return Tensor(self.input("x", *shape), shape)
 
     def weights(self, *shape: int, fan_in: int = 0) -> str:
-        """Normal weights of variance 1/fan_in; the default fan-in is that of a convolution."""
+        """Add normal weights of variance 1 / fan_in, by default a convolution's fan-in, and return their name."""
         fan_in = fan_in or max(int(np.prod(shape[1:])), 1)
         return self.const(self.numbers.standard_normal(shape) / np.sqrt(fan_in))
 
     def bias(self, *shape: int) -> str:
+        """Add a random bias and return its name."""
         return self.const(self.numbers.standard_normal(shape) * 0.3)
 
     def ints(self, *values: int) -> str:
+        """Add an int64 constant and return its name."""
         return self.const(values, np.int64)
 
     def add_op(
         self, op_type: str, x: Tensor, *operands: str, shape: Sequence[int] | None = None, **how: object
     ) -> Tensor:
-        """A node of one output, which has the shape of `x` unless another is given."""
+        """Add a node with one output, which has the shape of `x` unless `shape` is given."""
         y = Tensor(self.op(op_type, x.name, *operands, **how), tuple(x.shape if shape is None else shape))
         if self.coin(0.06):
             self.exposed.append(y)
@@ -95,6 +99,7 @@ class Layers(Net):
     # ------------------------------------------------------------------------------------------------ elementwise
 
     def activate(self, x: Tensor, kind: str = "") -> Tensor:
+        """Add an activation function of the given kind, or of a random one."""
         kinds = (
             "Relu",
             "Relu",
@@ -153,7 +158,7 @@ class Layers(Net):
         pads: Sequence[int] | None = None,
         dilation: int = 1,
     ) -> Tensor:
-        """A convolution over all axes behind the first two, padded to keep the size unless `pads` are given."""
+        """Add a convolution over all axes behind the first two, padded to keep the size unless `pads` are given."""
         axes = len(x.shape) - 2
         kernel = [kernel] * axes if isinstance(kernel, int) else list(kernel)
         stride = [stride] * axes if isinstance(stride, int) else list(stride)
@@ -184,6 +189,7 @@ class Layers(Net):
     def conv_norm(
         self, x: Tensor, channels: int, kernel: int | Sequence[int] = 3, stride: int = 1, group: int = 1, **how: object
     ) -> Tensor:
+        """Add a convolution followed by a batch normalization."""
         y = self.conv(x, channels, kernel, stride, group, **how)
         return self.batch_norm(y) if self.coin(0.4) else y
 
@@ -207,7 +213,7 @@ class Layers(Net):
         return self.add_op(kind, x, shape=(*x.shape[:2], *size), **how)
 
     def global_mean(self, x: Tensor, flat: bool = False) -> Tensor:
-        """The mean over all axes behind the first two; `flat` drops these axes."""
+        """Add the mean over all axes behind the first two; `flat` drops these axes."""
         axes = list(range(2, len(x.shape)))
         if self.coin():
             y = self.add_op("GlobalAveragePool", x, shape=(*x.shape[:2], *[1] * len(axes)))
@@ -221,7 +227,7 @@ class Layers(Net):
         return self.add_op(op_type, x, shape=shape, axes=list(axes), keepdims=keepdims)
 
     def dense(self, x: Tensor, units: int, bias: bool = True) -> Tensor:
-        """A fully connected layer over the last axis."""
+        """Add a fully connected layer over the last axis."""
         depth = x.shape[-1]
         if len(x.shape) == 2 and self.coin():
             how: dict[str, object] = {"transB": 1} if self.coin() else {}
@@ -249,7 +255,7 @@ class Layers(Net):
         return self.add_op("Add", scaled, bias)
 
     def softmax(self, x: Tensor) -> Tensor:
-        """Over the last axis, which means the same in all opsets."""
+        """Add a Softmax over the last axis, which means the same in all opsets."""
         return self.add_op("Softmax", x, axis=len(x.shape) - 1 if self.opset < 13 or self.coin() else -1)
 
     def conv_transpose(self, x: Tensor, channels: int, kernel: int = 2, stride: int = 2) -> Tensor:
@@ -268,7 +274,7 @@ class Layers(Net):
         return self.add_op("ConvTranspose", x, *operands, shape=(x.shape[0], channels, *size), **how)
 
     def upsample(self, x: Tensor) -> Tensor:
-        """Twice the size, nearest or linear."""
+        """Add an upsampling to twice the size, nearest-neighbor or linear."""
         axes = len(x.shape) - 2
         scales = self.const([1.0, 1.0, *[2.0] * axes])
         shape = (*x.shape[:2], *(2 * n for n in x.shape[2:]))
@@ -323,7 +329,7 @@ class Layers(Net):
         return [Tensor(o, (*x.shape[:axis], n, *x.shape[axis + 1 :])) for o, n in zip(outs, sizes, strict=True)]
 
     def cut(self, x: Tensor, axis: int, begin: int, end: int, step: int = 1) -> Tensor:
-        """Slice one axis; steps need opset 10."""
+        """Add a Slice of one axis; steps need opset 10."""
         step = step if self.opset >= 10 else 1
         shape = (*x.shape[:axis], len(range(begin, end, step)), *x.shape[axis + 1 :])
         if self.opset < 10:
@@ -372,7 +378,7 @@ class Layers(Net):
     def recurrent(
         self, x: Tensor, hidden: int, kind: str = "", initial: Sequence[Tensor] = ()
     ) -> tuple[Tensor, list[Tensor]]:
-        """A GRU, LSTM or RNN over [steps, batch, units].
+        """Add a GRU, LSTM or RNN over [steps, batch, units].
 
         Returns:
             All outputs as [steps, batch, directions · hidden], and the last states.
@@ -406,7 +412,7 @@ class Layers(Net):
 
 
 def squeeze_excite(b: Layers, x: Tensor) -> Tensor:
-    """Scale channels by what their means say."""
+    """Add squeeze-and-excite: each channel is scaled by a function of the means of all channels."""
     y = b.global_mean(x)
     y = b.activate(b.conv(y, max(x.channels // 2, 1), 1), "Relu")
     y = b.conv(y, x.channels, 1)
@@ -416,12 +422,13 @@ def squeeze_excite(b: Layers, x: Tensor) -> Tensor:
 
 
 def classify(b: Layers, x: Tensor) -> list[Tensor]:
+    """Add a classifier head and return its outputs."""
     y = b.dense(b.global_mean(x, flat=True), b.random.randint(2, 10))
     return [b.softmax(y) if b.coin(0.4) else y]
 
 
 def residual(b: Layers) -> list[Tensor]:
-    """A ResNet: blocks of two or three convolutions beside a shortcut."""
+    """Add a ResNet: blocks of two or three convolutions beside a shortcut."""
     x = b.activate(b.conv_norm(b.image(), b.random.choice((4, 5, 8)), b.random.choice((3, 5))), "Relu")
     if b.coin(0.3):
         x = b.pool(x, "MaxPool", 3, 2, padded=True)
@@ -436,7 +443,7 @@ def residual(b: Layers) -> list[Tensor]:
 
 
 def inverted_residual(b: Layers) -> list[Tensor]:
-    """A MobileNetV2 or V3: expansion, depthwise convolution, perhaps squeeze-and-excite, projection, sum."""
+    """Add a MobileNetV2 or V3: expansion, depthwise convolution, optional squeeze-and-excite, projection, sum."""
     x = b.activate(b.conv_norm(b.image(), b.random.choice((4, 6, 8)), 3, b.random.choice((1, 2))), "Relu6")
     kind = b.random.choice(("Relu6", "HardSwish", "Relu"))
     for _ in range(b.random.randint(1, 3)):
@@ -450,7 +457,7 @@ def inverted_residual(b: Layers) -> list[Tensor]:
 
 
 def pyramid(b: Layers) -> list[Tensor]:
-    """A feature pyramid: three sizes, from the smallest back to the largest."""
+    """Add a feature pyramid: three sizes, from the smallest back to the largest."""
     x = b.activate(b.conv_norm(b.image(), 4, 3))
     stages = [x]
     for channels in (6, 8)[: b.random.randint(1, 2)]:
@@ -467,7 +474,7 @@ def pyramid(b: Layers) -> list[Tensor]:
 
 
 def u_net(b: Layers) -> list[Tensor]:
-    """An encoder and a decoder with skip connections that are concatenated."""
+    """Add an encoder and a decoder with skip connections that are concatenated."""
     x, skips, channels = b.image(), [], b.random.choice((3, 4))
     for level in range(b.random.randint(1, 2)):
         x = b.activate(b.conv_norm(x, channels * (level + 1), 3), "Relu")
@@ -483,7 +490,7 @@ def u_net(b: Layers) -> list[Tensor]:
 
 
 def decoder(b: Layers) -> list[Tensor]:
-    """A generator: a vector, then transposed convolutions."""
+    """Add a generator: transposed convolutions behind a vector."""
     depth = b.random.randint(4, 12)
     x = Tensor(b.input("x", b.batch, depth), (b.batch, depth))
     channels, height, width = b.random.choice((4, 6)), b.random.randint(2, 4), b.random.randint(2, 4)
@@ -496,7 +503,7 @@ def decoder(b: Layers) -> list[Tensor]:
 
 
 def attend(b: Layers, x: Tensor, mask: str) -> Tensor:
-    """Multi-head self-attention over [batch, steps, units], with the mask added to the scores."""
+    """Add multi-head self-attention over [batch, steps, units], with the mask added to the scores."""
     batch, steps, units = x.shape
     heads = b.random.choice([h for h in (1, 2, 3, 4) if units % h == 0])
     parts = []
@@ -514,7 +521,7 @@ def attend(b: Layers, x: Tensor, mask: str) -> Tensor:
 
 
 def attention(b: Layers) -> list[Tensor]:
-    """Transformer blocks, with no mask, a causal one, one of padding that is an input, or one computed by Where."""
+    """Add Transformer blocks, with no mask, a causal one, a padding mask as input, or one computed by Where."""
     steps, units = b.random.randint(3, 9), b.random.choice((4, 6, 8, 12))
     x = Tensor(b.input("x", b.batch, steps, units), (b.batch, steps, units))
     mask, kind = "", b.random.choice(("", "causal", "padding", "where"))
@@ -543,7 +550,7 @@ def attention(b: Layers) -> list[Tensor]:
 
 
 def recurrent_stack(b: Layers) -> list[Tensor]:
-    """One to three recurrent layers over a sequence, and a dense layer on all steps or on the last one."""
+    """Add one to three recurrent layers over a sequence, and a dense layer on all steps or on the last one."""
     steps, units = b.random.randint(1, 9), b.random.randint(1, 8)
     x = Tensor(b.input("x", steps, b.batch, units), (steps, b.batch, units))
     outputs = []
@@ -556,7 +563,7 @@ def recurrent_stack(b: Layers) -> list[Tensor]:
 
 
 def recurrent_step(b: Layers) -> list[Tensor]:
-    """Frames of a stream: a convolution or dense layer, then recurrent layers whose states are kept between calls."""
+    """Add one frame of a stream: a convolution or dense layer, then recurrent layers with states kept between calls."""
     units, frames = b.random.randint(2, 8), b.random.choice((1, 1, 2, 3))
     x = Tensor(b.input("x", frames, b.batch, units), (frames, b.batch, units))
     y, outputs = b.activate(b.dense(x, b.random.randint(2, 8))), []
@@ -571,7 +578,7 @@ def recurrent_step(b: Layers) -> list[Tensor]:
 
 
 def detector(b: Layers) -> list[Tensor]:
-    """A single-shot detector: boxes and classes of several feature maps, one after the other, decoded."""
+    """Add a single-shot detector: boxes and classes of several feature maps, concatenated and decoded."""
     x, classes = b.activate(b.conv_norm(b.image(), 6, 3, 2)), b.random.randint(1, 4)
     boxes, scores = [], []
     for index in range(b.random.randint(1, 2)):
@@ -595,7 +602,7 @@ def detector(b: Layers) -> list[Tensor]:
 
 
 def temporal(b: Layers) -> list[Tensor]:
-    """A temporal convolutional network: dilated causal convolutions beside shortcuts, over one axis."""
+    """Add a temporal convolutional network: dilated causal convolutions beside shortcuts, over one axis."""
     channels, steps = b.random.randint(1, 5), b.random.randint(8, 24)
     x = Tensor(b.input("x", b.batch, channels, steps), (b.batch, channels, steps))
     for index in range(b.random.randint(1, 3)):
@@ -614,7 +621,7 @@ def temporal(b: Layers) -> list[Tensor]:
 
 
 def mixer(b: Layers) -> list[Tensor]:
-    """An MLP mixer: dense layers over tokens and over channels in turn."""
+    """Add an MLP mixer: dense layers over tokens and over channels in turn."""
     tokens, units = b.random.randint(3, 9), b.random.choice((4, 6, 8))
     if b.coin():
         image = b.image()
@@ -632,7 +639,7 @@ def mixer(b: Layers) -> list[Tensor]:
 
 
 def inception(b: Layers) -> list[Tensor]:
-    """Branches of convolutions and pools whose results are concatenated; a standardized input."""
+    """Add branches of convolutions and pools whose results are concatenated, behind a standardized input."""
     x = b.image()
     if b.coin(0.6):
         mean, deviation = b.numbers.uniform(-2, 2, (x.channels, 1, 1)), b.numbers.uniform(0.5, 3, (x.channels, 1, 1))
@@ -651,7 +658,7 @@ def inception(b: Layers) -> list[Tensor]:
 
 
 def shuffled(b: Layers) -> list[Tensor]:
-    """A ShuffleNet: halves of the channels, grouped convolutions, and channels that change places."""
+    """Add a ShuffleNet: halves of the channels, grouped convolutions, and a permutation of channels."""
     x = b.activate(b.conv_norm(b.image(), 8, 3, b.random.choice((1, 2))), "Relu")
     for _ in range(b.random.randint(1, 3)):
         batch, channels, height, width = x.shape
@@ -671,6 +678,7 @@ FAMILIES: Mapping[str, Callable[[Layers], list[Tensor]]] = {
         *(temporal, mixer, inception, shuffled),
     )
 }
+"""Functions that add a network of one family, by the name of the family."""
 
 
 def structured_network(seed: int, opset: int = 0) -> Network:

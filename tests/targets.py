@@ -16,6 +16,7 @@ CPUS = [
     pytest.param(cpu, marks=pytest.mark.riscv if load_board(board).toolchain == RISCV.name else pytest.mark.qemu)
     for cpu, board in BOARDS.items()
 ]
+"""Parameters of tests for each CPU on which kernel costs are measured."""
 
 _CLANG = {
     ARM.name: (("--target=arm-none-eabi", "-mthumb"), "/usr/lib/arm-none-eabi/include"),

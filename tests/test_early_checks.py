@@ -26,7 +26,7 @@ def _no_quantization(monkeypatch: pytest.MonkeyPatch) -> None:
     def begun(*_: object) -> None:
         raise AssertionError("quantization began")
 
-    monkeypatch.setattr("mcugen.api.compilation.float_model", begun)
+    monkeypatch.setattr("mcugen.api.compilation.import_float_model", begun)
 
 
 def compilation(board: str = "nrf52840", **options: object) -> Compilation:

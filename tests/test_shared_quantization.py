@@ -26,7 +26,7 @@ from mcugen.frontend.onnx.load import load
 from mcugen.hir.traits import weight_axes
 from mcugen.hir.types import Array, DType
 from mcugen.quantization.float_model import FloatModel
-from mcugen.quantization.quantize import Quantization, float_model, quantizer
+from mcugen.quantization.quantize import Quantization, create_quantizer, import_float_model
 from mcugen.quantization.scheme import Scheme
 
 pytestmark = pytest.mark.shared
@@ -52,8 +52,8 @@ def samples(name: str, model: FloatModel, split: str) -> Samples:
 def quantized(name: str, dtype: DType = DType.INT8, count: int | None = 20) -> Quantization:
     """By the first `count` samples of the calibration split (None: all)."""
     source, scheme = load(MODELS / f"{name}.onnx"), Scheme(dtype)
-    model = float_model(source, options(name), scheme)
-    return quantizer(source, model, scheme, samples(name, model, "calib").inputs[:count]).quantize()
+    model = import_float_model(source, options(name), scheme)
+    return create_quantizer(source, model, scheme, samples(name, model, "calib").inputs[:count]).quantize()
 
 
 @pytest.mark.spread(10)

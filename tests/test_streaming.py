@@ -18,7 +18,7 @@ from shared_models import MODELS
 from mcugen import CompiledModel, CompileOptions, compile_model
 from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.frontend.onnx.load import load
-from mcugen.quantization.quantize import float_model, quantizer
+from mcugen.quantization.quantize import create_quantizer, import_float_model
 from mcugen.quantization.scheme import Scheme
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "streaming"
@@ -93,11 +93,11 @@ def test_a_quantized_stream_keeps_its_states_as_integers() -> None:
     """Calibrated on a stream; no state is converted between calls; outputs are near those of the float stream."""
     stream, states = script("make_streaming").make_streaming(onnx.load(EXAMPLE / "window.onnx"), AXIS)
     source, scheme, options = load(stream), Scheme(), CompileOptions(name="stream", states=states)
-    model = float_model(source, options, scheme)
+    model = import_float_model(source, options, scheme)
     (entry,) = [v for v in model.graph.inputs if v.name not in states.values()]
     random = np.random.default_rng(5)
     frames = random.standard_normal((80, *entry.type.shape)).astype(np.float32)
-    result = quantizer(source, model, scheme, [{entry.name: f} for f in frames[:40]]).quantize()
+    result = create_quantizer(source, model, scheme, [{entry.name: f} for f in frames[:40]]).quantize()
     compiled = compile_model(result, "host", options)
     exact = compile_model(stream, "host", options)
     assert {e.dtype.value for e in compiled.program.states} == {"int8"}

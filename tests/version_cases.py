@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of one operator in every version of ONNX's operator sets, with what they are fed."""
+"""Models of one operator in every version of ONNX's operator sets, with inputs."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ _AttributeType = onnx.defs.OpSchema.AttrType
 
 @dataclass(frozen=True)
 class Version:
-    """An operator as one operator set defines it, and an operator set in which it is so."""
+    """An operator as one version of ONNX's operator set defines it."""
 
     op_type: str
     since: int
     opset: int
-    """The oldest from 7 on, which ONNX Runtime reads, or 6."""
+    """Oldest operator set with this definition, from 7 on, which ONNX Runtime reads; else 6."""
 
     def __str__(self) -> str:
         return f"{self.op_type}-{self.since}"
 
     @property
     def schema(self) -> onnx.defs.OpSchema:
+        """Return ONNX's schema of this version."""
         return onnx.defs.get_schema(self.op_type, self.opset)
 
 
@@ -64,7 +65,10 @@ def versions() -> list[Version]:
 
 @dataclass
 class VersionCase:
-    """A model with one node of interest; `expected` where numpy computes what no runtime can."""
+    """A model with one node of interest, and inputs.
+
+    `expected` holds the outputs, computed by numpy, if no runtime can compute them.
+    """
 
     name: str
     model: onnx.ModelProto
@@ -199,9 +203,9 @@ def _is_allowed(schema: onnx.defs.OpSchema, index: int, array: Array) -> bool:
 
 
 def run_imported(model: onnx.ModelProto, feeds: Feeds) -> tuple[dict[str, Array], onnx.ModelProto, dict[str, Array]]:
-    """Return what the imported and optimized graph computes, and the model and inputs that were used.
+    """Return the outputs of the imported and optimized graph, with the model and the inputs that were used.
 
-    Inputs that mcugen wants to be constant become constants, one after the other.
+    Inputs that mcugen requires to be constant become constants, one after the other.
     """
     left = dict(feeds)
     while True:
@@ -231,12 +235,13 @@ def _with_constants(model: onnx.ModelProto, values: Feeds) -> onnx.ModelProto:
 # --------------------------------------------------------------------------------- what has no official test
 
 Builder = Callable[[Version], Iterator[VersionCase]]
+"""A function that yields models of one version of an operator."""
 _BUILDERS: dict[str, list[Builder]] = defaultdict(list)
 _RANDOM = np.random.default_rng(0)
 
 
 def own_cases(version: Version) -> list[VersionCase]:
-    """Return the models of our own for a version of an operator."""
+    """Return mcugen's own test models for a version of an operator."""
     return [case for build in _BUILDERS[version.op_type] for case in build(version)]
 
 

@@ -32,7 +32,7 @@ from quant_study import (
 )
 from zoo import roomy
 
-from mcugen.autotuning.precision import Demand, Search
+from mcugen.autotuning.precision import AccuracyDemand, PrecisionSearch
 from mcugen.core.board import load_board
 from mcugen.core.errors import ConstraintError
 from mcugen.core.options import CompileOptions
@@ -43,10 +43,10 @@ from mcugen.evaluation.samples import Samples
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import Array, DType
 from mcugen.quantization.estimate import split_samples
-from mcugen.quantization.few_bits import stored_share
+from mcugen.quantization.few_bits import bytes_per_weight
 from mcugen.quantization.float_model import FloatModel
-from mcugen.quantization.quantize import float_model, quantizer
-from mcugen.quantization.samples import in_own_order
+from mcugen.quantization.quantize import create_quantizer, import_float_model
+from mcugen.quantization.samples import sort_samples
 from mcugen.quantization.scheme import Scheme
 
 MODELS = (
@@ -92,12 +92,12 @@ def own(subject: Subject, name: str, calibration: Samples, evaluation: Samples) 
     note, goal = "", CompileOptions(optimize=GOALS.get(name, "balanced"))
     if name in GOALS:
         source = load(subject.path)
-        model = float_model(source, options(subject), Scheme(), wide=True)
-        given = in_own_order(calibration.inputs)
+        model = import_float_model(source, options(subject), Scheme(), wide=True)
+        given = sort_samples(calibration.inputs)
         known, held = split_samples(given, is_stream=False)
-        maker = quantizer(source, model, Scheme(), known)
+        maker = create_quantizer(source, model, Scheme(), known)
         judged = calibration.only(held or given)
-        search = Search(maker, roomy(load_board(BOARD)), goal, judged, demand(model, calibration))
+        search = PrecisionSearch(maker, roomy(load_board(BOARD)), goal, judged, demand(model, calibration))
         search.is_crossed = not held
         try:
             made = search.run()
@@ -107,19 +107,19 @@ def own(subject: Subject, name: str, calibration: Samples, evaluation: Samples) 
     else:
         made = quantized(subject, SCHEMES[name], calibration.inputs)
     run = compile_model(made, roomy(load_board(BOARD)), goal).simulate(evaluation.inputs[:1])
-    share = stored_share(made.model, made.plan)
+    share = bytes_per_weight(made.model, made.plan)
     found = run_onnxruntime(made.proto, evaluation.inputs)
     return Result(found, note, share, run.sizes.code + run.sizes.weights, run.instructions)
 
 
-def demand(model: FloatModel, calibration: Samples) -> Demand:
+def demand(model: FloatModel, calibration: Samples) -> AccuracyDemand:
     """Of `auto`: as many classes right, or like the float model's without labels; an SQNR of other outputs."""
     if calibration.labels is not None:
-        return Demand(METRICS["top1"], MAX_DROP, max_weights=SHARE)
+        return AccuracyDemand(METRICS["top1"], MAX_DROP, max_weights=SHARE)
     exact = run_onnxruntime(model.proto, calibration.inputs[:1])
     if names_classes(Judged(exact, exact, calibration.inputs[:1])):
-        return Demand(METRICS["agreement"], MAX_DROP, max_weights=SHARE)
-    return Demand(METRICS["sqnr"], min_sqnr=MIN_SQNR, max_weights=SHARE)
+        return AccuracyDemand(METRICS["agreement"], MAX_DROP, max_weights=SHARE)
+    return AccuracyDemand(METRICS["sqnr"], min_sqnr=MIN_SQNR, max_weights=SHARE)
 
 
 def evaluated(subject: Subject) -> Samples:
@@ -143,7 +143,7 @@ def peer(subject: Subject, setting: str, calibration: Samples, evaluation: Sampl
     """By ONNX Runtime's quantizer."""
     method, extra = SETTINGS[setting]
     made = ort_quantizer.quantized(
-        ort_quantizer.prepared(float_model(load(subject.path), options(subject), Scheme(equalize=False)).proto),
+        ort_quantizer.prepared(import_float_model(load(subject.path), options(subject), Scheme(equalize=False)).proto),
         calibration.inputs,
         per_channel=True,
         activation_type=QuantType.QUInt8,

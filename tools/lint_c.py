@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from tool_cache import run_tool
 
-from mcugen.deploy.evidence.sources import deviations
+from mcugen.deploy.evidence.sources import parse_deviations
 
 ROOT = Path(__file__).resolve().parents[1]
 EXPLAINED: Mapping[str, str] = {
@@ -244,7 +244,7 @@ def deviation_table() -> str:
         if "harness" not in path.parts
     }
     places = dict[tuple[str, str], list[str]]()
-    for found in deviations(texts):
+    for found in parse_deviations(texts):
         places.setdefault((found.rule, found.reason), []).append(f"`{found.file}`")
     rows = [
         f"| {rule} | {', '.join(dict.fromkeys(at))} | {reason} |"

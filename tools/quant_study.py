@@ -33,7 +33,7 @@ from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import Array, DType
-from mcugen.quantization.quantize import Quantization, float_model, quantizer
+from mcugen.quantization.quantize import Quantization, create_quantizer, import_float_model
 from mcugen.quantization.scheme import Scheme
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -96,7 +96,7 @@ def options(subject: Subject) -> CompileOptions:
 
 def samples(subject: Subject, split: str) -> Samples:
     """The model's inputs in one split."""
-    fused = float_model(load(subject.path), options(subject), Scheme())
+    fused = import_float_model(load(subject.path), options(subject), Scheme())
     if subject.data:
         path = SHARED / "data" / f"{subject.data}_{split}.npz"
         return load_samples(path, graph_endpoints(fused.graph), subject.pixel_scale)
@@ -112,7 +112,9 @@ def samples(subject: Subject, split: str) -> Samples:
 def quantized(subject: Subject, scheme: Scheme, calibration: Sequence[Sample]) -> Quantization:
     """By all calibration samples."""
     source = load(subject.path)
-    return quantizer(source, float_model(source, options(subject), scheme), scheme, calibration).quantize()
+    return create_quantizer(
+        source, import_float_model(source, options(subject), scheme), scheme, calibration
+    ).quantize()
 
 
 @dataclass(frozen=True)
@@ -180,14 +182,14 @@ def _variants(subject: Subject) -> list[str]:
     return [subject.model, reference, *cells]
 
 
-FEW_BITS = ("mnist_cntk", "ds_cnn_kws_f32", "resnet8_cifar10_f32", "mobilenet_v1_025_vww_f32")
+FOUR_BIT_GROUP_SIZES = ("mnist_cntk", "ds_cnn_kws_f32", "resnet8_cifar10_f32", "mobilenet_v1_025_vww_f32")
 
 
 def few_bits(subjects: Sequence[Subject], remembered: Remembered) -> str:
     """Weights of 4 bits beside those of 8: outputs by ONNX Runtime on the evaluation split, the code on a Cortex-M4."""
     rows = [["model", "float32", "precision", "outputs", "agree with float32", "bytes of weights", "`--optimize`",
              "flash on nrf52840", "instructions"]]  # fmt: skip
-    for subject in (s for s in subjects if s.model in FEW_BITS):
+    for subject in (s for s in subjects if s.model in FOUR_BIT_GROUP_SIZES):
         for name, scheme in (("int8", Scheme()), ("w4a8", Scheme(weights=DType.INT4))):
             rows += remembered(f"few bits {subject.model} {name}", partial(_by_goals, subject, name, scheme))
     return markdown_table(rows)

@@ -24,9 +24,9 @@ from mcugen.core.cache import Store
 from mcugen.core.options import CompileOptions
 from mcugen.distributed.sharing import Workers
 from mcugen.driver.tasks import Judging, Quantizing
-from mcugen.explore.measure import measure
+from mcugen.explore.measure import measure_combination
 from mcugen.explore.point import Point
-from mcugen.explore.prepare import ExplorationSubject, prepared
+from mcugen.explore.prepare import ExplorationSubject, prepare_model
 from mcugen.explore.search import combinations
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,7 +57,7 @@ def spent() -> float:
 def timed(asked: ExplorationSubject, store: Store, point: Point) -> Spent:
     """Measure a point as a worker does; return its CPU seconds."""
     before = spent()
-    measure(asked, point, False, store)
+    measure_combination(asked, point, False, store)
     return Spent(spent() - before, spent(), os.getpid())
 
 
@@ -98,9 +98,9 @@ def main(
     points = combinations(BOARDS, ["int8"], ["balanced", "speed", "ram"])
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
-        prepared(asked, points[0], store)
+        prepare_model(asked, points[0], store)
         one, two = (
-            [found for _, found in Workers(count, "local").each_done(partial(timed, asked, store), points)]
+            [found for _, found in Workers(count, "local").run_tasks(partial(timed, asked, store), points)]
             for count in (1, 2)
         )
     table = [["workers", "seconds of the busiest", "times as fast"], ["---", "---:", "---:"], *rows(one, two)]

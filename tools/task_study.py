@@ -51,7 +51,7 @@ MIN_SQNR = 30.0
 BOARD = "nrf52840"
 """What `auto` chooses precisions for."""
 
-METHODS = {
+RANGE_METHODS = {
     "min-max": (CalibrationMethod.MinMax, {}),
     "percentile 99.99": (CalibrationMethod.Percentile, {"CalibPercentile": 99.99}),
     "percentile 99.9": (CalibrationMethod.Percentile, {"CalibPercentile": 99.9}),
@@ -150,8 +150,8 @@ def peer(task: Task, trial: Trial) -> Result | None:
     calibration, best = with_states(trial), None
     with redirect_stdout(None):
         prepared = ort_quantizer.prepared(trial.model)
-        for method, weights, activations in product(METHODS, WEIGHTS, ACTIVATIONS):
-            kind, extra = METHODS[method]
+        for method, weights, activations in product(RANGE_METHODS, WEIGHTS, ACTIVATIONS):
+            kind, extra = RANGE_METHODS[method]
             try:
                 made = ort_quantizer.quantized(
                     prepared,

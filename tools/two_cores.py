@@ -23,7 +23,7 @@ from mcugen.core.errors import VerificationError
 from mcugen.core.options import GOALS, CompileOptions
 from mcugen.driver.compiler import compile_model
 from mcugen.lir.program import MOVE
-from mcugen.measurement.evaluate import as_stored, measure_once, on_helper, random_samples, sample_endpoints
+from mcugen.measurement.evaluate import as_stored, measure_once, random_samples, render_for_helper, sample_endpoints
 from mcugen.reporting.two_cores import OTHER
 from mcugen.simulation import simulate
 from mcugen.simulation.both_cores import run_on_both_cores
@@ -123,7 +123,7 @@ def paces(models: Sequence[Path], board: str) -> list[dict[str, float]]:
         compiled = compile_model(model, board, CompileOptions("net", cores=2))
         (sample,) = random_samples(sample_endpoints(compiled)).inputs
         stored = [as_stored(sample, compiled.program.inputs)]
-        firmware = on_helper(compiled)
+        firmware = render_for_helper(compiled)
         assert firmware is not None
         for core, (bundle, side) in enumerate(((compiled.bundle, compiled.board), firmware)):
             run = simulate(bundle, side, stored, per_layer=True, cycles=True)

@@ -129,7 +129,7 @@ def main(
     wanted = list(_wanted(models.split(","), boards.split(","), precisions.split(",")))
     found: dict[Task, list[Row]] = {}
     with console.status("measuring") as status:
-        for task, rows_of_task in Workers(jobs, cluster).each_done(partial(_measured_of, _files(wanted)), wanted):
+        for task, rows_of_task in Workers(jobs, cluster).run_tasks(partial(_measured_of, _files(wanted)), wanted):
             found[task] = rows_of_task
             status.update(f"{len(found)} of {len(wanted)}: {task.name}")
             if write_docs:

@@ -19,7 +19,7 @@ from mcugen.autotuning.alternatives import (
 )
 from mcugen.autotuning.latency import DeadlineCheck, meet_deadline
 from mcugen.autotuning.measured_kernels import tune_kernels
-from mcugen.autotuning.precision import Answer, Demand, Question, Search
+from mcugen.autotuning.precision import AccuracyDemand, Answer, LayerQuestion, PrecisionSearch
 from mcugen.autotuning.simulated import SimulatedCostModel, SimulatedSearch
 from mcugen.autotuning.step_latency import compile_in_short_steps
 from mcugen.backends.cpu.pipeline import fuse_float
@@ -40,28 +40,36 @@ from mcugen.evaluation.layers import LEARNING, REASON_REMEDIES, PrecisionReason,
 from mcugen.evaluation.metrics import check_metric
 from mcugen.evaluation.sample_warnings import label_warnings, range_warnings
 from mcugen.evaluation.samples import Samples, as_stored, graph_endpoints, load_samples, random_samples, value_endpoints
-from mcugen.export.task import Exported, Packaging, check_packaging, declared, export
+from mcugen.export.task import Exported, Packaging, check_packaging, export, format_by_name
 from mcugen.frontend.onnx.load import LoadedModel, load
 from mcugen.frontend.onnx.lost_constants import (
-    Loss,
+    ConstantLoss,
     LostConstant,
     describe_lost,
+    list_lost_constants,
     lost_constants,
     remedy_of,
-    what_is_lost,
 )
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType
-from mcugen.measurement.evaluate import evaluate, measure_once, metric_of, sample_endpoints, step_cycles
-from mcugen.measurement.lessons import TrainingTrial, best, candidates, learn, lengths, sensitive, try_training
+from mcugen.measurement.evaluate import choose_metric, evaluate, measure_once, sample_endpoints, step_cycles
+from mcugen.measurement.lessons import (
+    TrainingTrial,
+    best_trial,
+    channels_to_train,
+    simulate_training,
+    trial_layer_counts,
+    trial_selections,
+    try_training,
+)
 from mcugen.measurement.plausibility import with_plausibility
 from mcugen.measurement.selftests import can_use_user_sample, use_user_sample, with_selftest
 from mcugen.measurement.stack_bounds import with_stack_bound
 from mcugen.ops.onnx_node import Refusal
-from mcugen.pipelines import Feed, bind, with_preprocessing
+from mcugen.pipelines import Feed, bind_pipeline, with_preprocessing
 from mcugen.quantization.advice import Advisor
 from mcugen.quantization.calibration_warnings import calibration_warnings
-from mcugen.quantization.estimate import estimate_loss, hold_out, judged_samples, split_samples
+from mcugen.quantization.estimate import choose_evaluation_samples, estimate_loss, hold_out, split_samples
 from mcugen.quantization.finetune import finetune
 from mcugen.quantization.float_model import FloatModel
 from mcugen.quantization.precisions import calibrated_ranges, other_precisions, search_reasons
@@ -71,13 +79,13 @@ from mcugen.quantization.quantize import (
     Progress,
     Quantization,
     Quantizer,
-    float_model,
+    add_stream_states,
+    create_quantizer,
+    import_float_model,
     no_progress,
-    quantizer,
-    with_states,
 )
 from mcugen.quantization.rescue import rescue_layers
-from mcugen.quantization.samples import in_own_order, without_outliers
+from mcugen.quantization.samples import sort_samples, without_outliers
 from mcugen.quantization.scheme import Scheme
 from mcugen.quantization.scores import with_float_scores
 from mcugen.quantization.synthetic import synthetic_samples
@@ -126,7 +134,7 @@ class Compilation:
     """Processes or computers that run samples, and that evaluate candidates of a search."""
     teaching: Teaching | None = None
     """Samples and learning rate for the training of a trainable model."""
-    search: Search | None = field(default=None, init=False)
+    search: PrecisionSearch | None = field(default=None, init=False)
     """The precision search of `--precision auto`; None until it begins."""
     notes: list[str] = field(default_factory=list, init=False)
     """Assumptions about the model and the samples; set by `run`."""
@@ -154,7 +162,7 @@ class Compilation:
         """Return the fused float model, which is quantized or profiled."""
         layers = self.quantizing.layers.values()
         wide = self.quantizing.precision == MIXED or not {"int32", "int16", "int4", "int2"}.isdisjoint(layers)
-        return float_model(self.source, self.options, self._scheme, wide)
+        return import_float_model(self.source, self.options, self._scheme, wide)
 
     @cached_property
     def quantized(self) -> Quantization:
@@ -166,9 +174,9 @@ class Compilation:
         if not self.quantizing.is_wanted:
             raise UsageError("quantization needs samples of the model's inputs", "none", "give --calibration SAMPLES")
         check_metric(self.judging.metric)
-        self._require_constants(Loss.NOT_FINITE)
+        self._require_constants(ConstantLoss.NOT_FINITE)
         basis = self._basis
-        samples, kind = judged_samples(basis.held, basis.known, basis.data)
+        samples, kind = choose_evaluation_samples(basis.held, basis.known, basis.data)
         is_synthetic = bool(self.quantizing.synthetic) and basis.data is None
         kind = "synthetic" if is_synthetic else kind
         if self.quantizing.precision == MIXED:
@@ -296,7 +304,7 @@ class Compilation:
         requested, scores = with_float_scores(fused.graph, requested_or_learning)
         decided = requested if self.quantizing.precision == MIXED else None
         require_room_quantized(self.source, fused, self._scheme, known, profile, target, self.options, decided)
-        maker = quantizer(self.source, fused, self._scheme, known, profile, self.progress)
+        maker = create_quantizer(self.source, fused, self._scheme, known, profile, self.progress)
         is_searched = decided is not None
         layers, raised, compensation = rescue_layers(
             maker, requested, is_searched=is_searched, time_of=self._estimated_time
@@ -318,23 +326,23 @@ class Compilation:
             return None
         return program.cycles_estimate or program.instructions_estimate
 
-    def make_search(self) -> Search:
+    def make_search(self) -> PrecisionSearch:
         """Return a search for the precision of each layer; the workers of a cluster evaluate its candidates."""
         basis, judging = self._basis, self.judging
         graph = self.float_model.graph
         endpoints = graph_endpoints(graph, self.options.states)
         calibration = basis.given and basis.given.only(basis.held or basis.known)
         samples = basis.data or calibration or random_samples(endpoints)
-        metric = metric_of(judging.metric, samples.labels, value_endpoints(graph.outputs), endpoints)
-        demand = Demand(metric, judging.max_drop, judging.min_sqnr, judging.max_weights)
-        search = Search(basis.maker, self.target, self.options, samples, demand, basis.layers, self.progress)
+        metric = choose_metric(judging.metric, samples.labels, value_endpoints(graph.outputs), endpoints)
+        demand = AccuracyDemand(metric, judging.max_drop, judging.min_sqnr, judging.max_weights)
+        search = PrecisionSearch(basis.maker, self.target, self.options, samples, demand, basis.layers, self.progress)
         search.trace = self.trace.search if self.trace else None
         search.is_crossed = samples is calibration and not (basis.held or basis.is_profiled or self.options.states)
         deadline = Deadline.of(self.options, self.target)
         search.deadline_check = DeadlineCheck(deadline, SimulatedCostModel(self._timed)) if deadline else None
         if self.workers.cluster:
             remote_search = _Elsewhere(self.source.given, self.target, self.options, self.quantizing, judging)
-            search.share = partial(self.workers.each_done, remote_search)
+            search.share = partial(self.workers.run_tasks, remote_search)
         return search
 
     @cached_property
@@ -350,11 +358,11 @@ class Compilation:
         training = self.options.training
         if training is None or not training.needs_layer_search:
             return self._compiled(self.options)
-        best_trial = best(self.trials)
-        options = replace(self.options, training=replace(training, layers=best_trial.layers))
+        chosen = best_trial(self.trials)
+        options = replace(self.options, training=replace(training, layers=chosen.layers))
         compiled = self._compiled(options)
-        other_trials = "; ".join(str(trial) for trial in self.trials if trial is not best_trial)
-        note = f"trained: {best_trial}; of what else was tried: {other_trials or 'nothing'}"
+        other_trials = "; ".join(str(trial) for trial in self.trials if trial is not chosen)
+        note = f"trained: {chosen}; of what else was tried: {other_trials or 'nothing'}"
         return replace(compiled, report=replace(compiled.report, notes=(*compiled.report.notes, note)))
 
     def check(self) -> None:
@@ -386,7 +394,10 @@ class Compilation:
             remedy = f"name what is trained, e.g. --train last:1 --loss {training.loss}, without --lesson"
             raise UsageError("--train auto chooses by how many classes are told", f"--loss {training.loss}", remedy)
         known = self._trainable()
-        selections = [*candidates(max(1, len(known))), *self._sparse(known)]  # A trial refuses a model without layers.
+        selections = [
+            *trial_selections(max(1, len(known))),
+            *self._sparse(known),
+        ]  # A trial refuses a model without layers.
         trials, refusal = [], None
         for index, layers in enumerate(selections):
             self.progress(f"learning {layers}", index, len(selections))
@@ -421,7 +432,7 @@ class Compilation:
 
         assert self.teaching is not None and self.options.training is not None
         layers_with_channels = {layer_name(node) for node in layers if has_channels(node)}
-        for count in lengths(len(layers))[1:]:
+        for count in trial_layer_counts(len(layers))[1:]:
             training = Training(f"last:{count}", self.options.training.loss, "momentum", precision="float32")
             options = replace(self.options, training=training, max_ram=None, max_flash=None)
             try:
@@ -429,7 +440,7 @@ class Compilation:
             except (ConstraintError, DoesNotFitError, Refusal, UnsupportedError, UsageError):
                 return
             lesson = self.samples(self.teaching.lesson, sample_endpoints(compiled))
-            chosen = sensitive(compiled, self.teaching, lesson)
+            chosen = channels_to_train(compiled, self.teaching, lesson)
             last = layer_name(layers[-1])
             parts = [
                 f"{n}[{';'.join(map(str, some))}]"
@@ -445,9 +456,9 @@ class Compilation:
         options = replace(self.options, dims={}, bound={}) if self.quantizing.is_wanted else self.options
         graph = Variants(proto, "", options, self.target).graph({})
         fuse_float(graph)
-        from mcugen.training.layers import trainable
+        from mcugen.training.layers import trainable_layers
 
-        return trainable(graph)
+        return trainable_layers(graph)
 
     def _compiled(self, options: CompileOptions) -> CompiledModel:
         scheme = self.quantizing.scheme
@@ -506,7 +517,7 @@ class Compilation:
             folder: The folder to write to; by default the format chooses it.
             packaging: Version and form of the package.
         """
-        known, packaging = declared(format_), packaging or Packaging()
+        known, packaging = format_by_name(format_), packaging or Packaging()
         check_packaging(known, packaging, self.target, self.options)
         return export(self.compiled, known, None if folder is None else Path(folder), packaging)
 
@@ -544,7 +555,7 @@ class Compilation:
         """
         samples = self.judging_samples(data)
         program = self.compiled.program
-        metric = metric_of(self.judging.metric, samples.labels, program.outputs, program.inputs)
+        metric = choose_metric(self.judging.metric, samples.labels, program.outputs, program.inputs)
         return evaluate(self.compiled, samples, metric, diverged, self.progress, wait_states, self.workers)
 
     def learned(self) -> LearningFigures:
@@ -552,7 +563,7 @@ class Compilation:
         assert self.teaching is not None
         lesson = self.samples(self.teaching.lesson, sample_endpoints(self.compiled))
         plain = self._compiled(replace(self.options, training=None))
-        return learn(self.compiled, plain, self.teaching, lesson, self.judging_samples(), self.progress)
+        return simulate_training(self.compiled, plain, self.teaching, lesson, self.judging_samples(), self.progress)
 
     def judging_samples(self, data: str | SampleSource | None = None) -> Samples:
         """Return the samples that a report runs: the first of these that is available.
@@ -578,7 +589,7 @@ class Compilation:
         assert self.quantizing.calibration is not None, "a profile is made of samples"
         calibration = self.samples(self.quantizing.calibration, graph_endpoints(fused.graph, self.options.states))
         usable, strays = self._usable(calibration)
-        samples = with_states(fused, usable)
+        samples = add_stream_states(fused, usable)
         profile = profile_model(fused, samples, lambda done, total: self.progress("profiling", done, total))
         self.warnings = [*calibration.warnings, *calibration_warnings(fused, self.source.proto, profile, calibration)]
         few = [note for note in profile_notes(fused, profile) if note not in self.warnings]
@@ -604,7 +615,9 @@ class Compilation:
         try:
             return load_samples(source_path, endpoints, scale, preprocess, accepts_nonfinite=accepts_nonfinite)
         except UsageError as error:
-            self._require_constants(Loss.INPUT, error)  # Users do not know that the exporter added these inputs.
+            self._require_constants(
+                ConstantLoss.INPUT, error
+            )  # Users do not know that the exporter added these inputs.
             raise
 
     @property
@@ -612,12 +625,12 @@ class Compilation:
         """Return the constants of normalizations that the exporter lost."""
         return lost_constants(self.source.given.graph, self.options.bound)
 
-    def _require_constants(self, loss: Loss, cause: Exception | None = None) -> None:
+    def _require_constants(self, loss: ConstantLoss, cause: Exception | None = None) -> None:
         """Raise ModelError if constants of normalizations are lost in the way `loss`."""
         lost = self._lost_constants
         if any(constant.loss is loss for constant in lost):
             rule = f"{self.source.file}: Keras' Normalization layer must have its mean and variance"
-            raise ModelError(rule, what_is_lost(lost), remedy_of(lost)) from cause
+            raise ModelError(rule, list_lost_constants(lost), remedy_of(lost)) from cause
 
     def _usable(self, calibration: Samples | None) -> tuple[Sequence[Mapping[str, Array]], list[str]]:
         """Return the calibration samples without strays, and notes on the strays.
@@ -627,7 +640,7 @@ class Compilation:
         if calibration is None or self.options.states:
             return calibration.inputs if calibration else (), []
         kept, notes = without_outliers(calibration.inputs)
-        return in_own_order(kept), notes
+        return sort_samples(kept), notes
 
     def _feed(self, endpoints: Sequence[Endpoint]) -> Feed:
         """Return the converter from raw data to samples.
@@ -637,7 +650,7 @@ class Compilation:
         """
         if self.judging.pixel_scale != 1.0:
             raise UsageError("samples are prepared by --input-pipeline alone", "--pixel-scale", "leave it out")
-        return bind(self.options.input_pipeline, endpoints)
+        return bind_pipeline(self.options.input_pipeline, endpoints)
 
     def _random(self, endpoints: Sequence[Endpoint]) -> Samples:
         return self._feed(endpoints).random() if self.options.input_pipeline else random_samples(endpoints)
@@ -677,10 +690,10 @@ class _Elsewhere:
     quantizing: Quantizing
     judging: Judging
 
-    def __call__(self, question: Question) -> Answer:
+    def __call__(self, question: LayerQuestion) -> Answer:
         """Return the answer of this process's search to a question."""
         return self._search.answer(question)
 
     @cached_property
-    def _search(self) -> Search:
+    def _search(self) -> PrecisionSearch:
         return Compilation(self.model, self.board, self.options, self.quantizing, self.judging).make_search()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimates of what a model would take with other options."""
+"""Estimates of the RAM, flash and time of a model with other goals, options or precisions than the requested ones."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from mcugen.search.objective import TOLERANCES
 from mcugen.search.plan import BuiltProgram
 
 UNCHANGED_MODEL_NAME = "as it is"
-"""Name, in tables of alternatives, of the model with the options that the user set."""
+"""Name of the model with the options that the user set, in tables that compare it with alternatives."""
 
 
 def without_deadlines(options: CompileOptions) -> CompileOptions:
-    """Return the options without all that needs a run (tuning, deadlines, stack bounds and self-tests).
+    """Return the options without deadlines, tuning, stack bounds and self-tests, all of which need a run.
 
     A model compiled with the result yields estimates quickly.
     """
@@ -33,7 +33,7 @@ def without_deadlines(options: CompileOptions) -> CompileOptions:
 
 
 def other_goals(chosen: CompileOptions) -> list[tuple[str, CompileOptions]]:
-    """Return the names of the other optimization goals, each with options to estimate a model for that goal."""
+    """Return, for each optimization goal but the chosen one, its name and the options to estimate the model for it."""
     return [(goal, replace(without_deadlines(chosen), optimize=goal)) for goal in GOALS if goal != chosen.optimize]
 
 
@@ -69,10 +69,11 @@ def _estimates(compiled: CompiledModel) -> tuple[int, int, int | None]:
 def compare_with_float_program(
     compiled: CompiledModel, quantization: Quantization, source: LoadedModel, precision: str
 ) -> list[str]:
-    """Return a note if the quantized program takes more flash, RAM or time than one in float32, by estimate; else [].
+    """Return a note for the user if the quantized program is estimated to cost more than one in float32; else [].
 
-    For the estimate, both programs run layer by layer on the board. There is no note if the float32 program does not
-    fit the board, or cannot be compiled for it.
+    The note says by how much the quantized program takes more flash, RAM or time. For the estimate, both programs run
+    layer by layer on the board. There is no note if the float32 program does not fit the board, or cannot be compiled
+    for it.
 
     Args:
         compiled: The compiled model, for its board and options.

@@ -19,10 +19,13 @@ from mcugen.reporting.figures import DeadlineFigures, Report, layer_title
 from mcugen.search.objective import TOLERANCES, Deadline
 
 MAX_TRIALS = 4
-"""Largest number of programs, between the requested and the fastest one in speed, that are run to meet a deadline."""
+"""Largest number of programs that are run to find the one that just meets a deadline.
+
+They lie between the requested program and the fastest one in speed.
+"""
 
 NUM_NAMED_LAYERS = 3
-"""Number of slowest layers that a message about a missed deadline names."""
+"""Number of layers that a message about a missed deadline names: the slowest ones."""
 
 
 def require_deadline(deadline: Deadline, report: Report) -> None:
@@ -35,18 +38,18 @@ def require_deadline(deadline: Deadline, report: Report) -> None:
     if cycles_of(report) > deadline.cycles:
         remedy = "allow more, use a faster board (mcugen boards), a smaller or a quantized model"
         rule = f"a call must take {deadline.text} at most: {deadline.cycles:,} cycles"
-        raise DoesNotFitError(rule, f"the least is {time_of(report)}", remedy)
+        raise DoesNotFitError(rule, f"the least is {describe_time(report)}", remedy)
 
 
 @dataclass
 class DeadlineCheck:
-    """Decides whether the fastest program of a model meets a deadline, with as few runs as possible."""
+    """A check whether the fastest program of a model meets a deadline, with as few simulated runs as possible."""
 
     deadline: Deadline
     costs: SimulatedCostModel
-    """Runs programs in the simulator."""
+    """The cost model that runs programs in the simulator."""
     missed: Report | None = None
-    """Report of the last program that was too slow."""
+    """The report of the last program that missed the deadline; None if none did."""
     _cpi: float | None = None
     """Cycles per estimated instruction of the last program that ran."""
 
@@ -73,7 +76,7 @@ def meet_deadline(deadline: Deadline, options: CompileOptions, search: Simulated
     """Compile the model so that a call meets the deadline, and serve the goal as well as the deadline allows.
 
     Args:
-        deadline: The most cycles of a call.
+        deadline: The largest accepted time of a call.
         options: The requested options.
         search: Builds and measures candidates.
 
@@ -130,8 +133,8 @@ def _best_in_time(
     return chosen
 
 
-def time_of(report: Report) -> str:
-    """Return the cycles and milliseconds of a simulated call as text, with the cycles of the slowest layers."""
+def describe_time(report: Report) -> str:
+    """Return the cycles and milliseconds of a simulated call as text, with the slowest layers and their cycles."""
     cycles = cycles_of(report)
     return f"{cycles:,} cycles, {1e3 * cycles / report.clock_hz:.4g} ms, of which {_slowest(report)}"
 

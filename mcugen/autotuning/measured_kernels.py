@@ -39,17 +39,20 @@ from mcugen.search.objective import Objective
 from mcugen.search.trace import SearchTrace
 
 CANDIDATE_MEMORY_BYTES = 1 << 24
-"""Bytes of each memory in the firmware that measures all kernels at once: the simulator's machines have as many."""
+"""Size in bytes of each memory of the firmware that measures all candidate kernels.
+
+The simulator's machines have as much.
+"""
 
 
 @dataclass(frozen=True)
 class KernelCandidate:
-    """One way to compute a layer, whose cycles are to be measured."""
+    """A candidate for a layer: a kernel, with or without a copy of its constants, whose cycles are to be measured."""
 
     node: Node
     kernel: Kernel
     copies: bool
-    """Whether the layer's constants are copied to the arena first."""
+    """Whether the layer's constants are copied to the arena before the layer runs."""
 
 
 def tune_kernels(

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 
-from mcugen.autotuning.latency import DeadlineCheck, require_deadline, time_of
+from mcugen.autotuning.latency import DeadlineCheck, describe_time, require_deadline
 from mcugen.core.board import Board
 from mcugen.core.errors import ConstraintError, DoesNotFitError, UsageError, VerificationError
 from mcugen.core.options import GOALS, MIXED, CompileOptions
@@ -44,12 +44,12 @@ from mcugen.evaluation.samples import Samples, as_stored, spread
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.cost import cost_table
 from mcugen.lir.program import Program
-from mcugen.quantization.few_bits import NUM_FINALISTS, num_stored_weights, stored_share, weights_in_flash
+from mcugen.quantization.few_bits import NUM_FINALISTS, bytes_per_weight, num_stored_weights, weights_in_flash
 from mcugen.quantization.plan import QuantizedWeights
 from mcugen.quantization.qdq import stored_name
-from mcugen.quantization.quantize import Progress, Quantization, Quantizer, no_progress, quantizer
-from mcugen.quantization.samples import halves
-from mcugen.quantization.storage import Storage, Times
+from mcugen.quantization.quantize import Progress, Quantization, Quantizer, create_quantizer, no_progress
+from mcugen.quantization.samples import split_in_halves
+from mcugen.quantization.storage import InstructionEstimates, Storage
 from mcugen.reporting.tradeoffs import Goal, Tradeoff
 from mcugen.search.cost_model import ProgramCostModel
 from mcugen.search.metrics import Metrics
@@ -58,69 +58,70 @@ from mcugen.search.plan import BuiltProgram, ProgramCandidate, ProgramPlan
 from mcugen.search.trace import SearchTrace, TraceEntry
 
 PRECISIONS_BY_COST = (DType.INT8, DType.INT16, DType.FLOAT32)
-"""The precisions that a layer may have, in the order in which it is raised: from the cheapest to the most exact."""
+"""The precisions that a layer may get, from the cheapest to the most exact; layers are raised in this order."""
 
-MAX_PROBES = 32
+MAX_NOISE_PROBES = 32
 """Largest number of samples that are run to measure how much noise each layer adds to the outputs."""
 
 MIN_JUDGED_SAMPLES = 4
-"""Least number of samples in each half for cross-validation.
+"""Smallest number of samples in each half for cross-validation.
 
-With fewer, the samples that quantize a model also judge it.
+With fewer, the same samples quantize and evaluate a model.
 """
 
 MAX_ASSIGNMENTS = 32
-"""Largest number of assignments of precisions to layers at which all are tried, the cheapest first.
+"""Largest number of possible assignments of precisions to layers for which all are tried, the cheapest first.
 
-Networks with more assignments get the result of raising and lowering single layers, which need not be the cheapest.
+In networks with more, single layers are raised and lowered, and the result need not be the cheapest.
 """
 
-NUM_NARROWINGS = 8
-"""Number of sets of layers with 4-bit weights that are tried where int8 weights do not fit.
+NUM_FOUR_BIT_TRIALS = 8
+"""Number of sets of layers with 4-bit weights that are tried if int8 weights do not fit.
 
-All but NUM_FINALISTS of them are judged by weights that were rounded with all layers at 4 bits, or all at 8 bits.
+NUM_FINALISTS of them are quantized anew. The others are evaluated with weights that were rounded for a model with all
+layers in 4 bits, or all in 8 bits.
 """
 
 WEIGHT_SHARES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5, 0.45, 0.4, 0.35)
-"""Sizes of the weights that are tried where int8 weights do not fit the board, as shares of their bytes in int8."""
+"""Sizes of the weights that are tried if int8 weights do not fit the board, as shares of their bytes in int8."""
 
 NOISE_PER_TIME = {"flash": 1 / 16, "ram": 1 / 16, "balanced": 1.0, "speed": 16.0}
-"""Percent of output noise that is accepted to save one percent of time, by optimization goal.
+"""Increase of the output noise in percent that is accepted to save one percent of the time, by optimization goal.
 
-It decides between weights in an entropy code, which takes time to decode, and weights in 4 bits, which add noise.
+It decides between compressed weights, which take time to decompress, and 4-bit weights, which add noise.
 """
 
 CODING_GOALS = ("flash", GOALS[0])
-"""Optimization goals for which entropy-coded weights are tried; other goals avoid the RAM and time to decode them."""
+"""Optimization goals for which weight compression is tried; other goals avoid the RAM and time of decompression."""
 
 TRIED_NOISE_PER_TIME = (1 / 16, 1 / 4, 1.0)
-"""Accepted percent of output noise per percent of time saved; a storage of weights is chosen and tried for each."""
+"""Increases of the output noise in percent per percent of time saved, for each of which a weight storage is tried."""
 
 MAX_CODED_STARTS = 2
-"""Largest number of models with entropy-coded weights from which the search for precisions starts."""
+"""Largest number of models with compressed weights from which the search for precisions starts."""
 
 _NARROWING = "weights of 4 bits"
 
 
-DEFAULT_DROP = 0.5
-"""Default largest loss of accuracy against float32 in percentage points, for metrics that are shares such as top1."""
+DEFAULT_MAX_DROP = 0.5
+"""Default largest accepted loss of accuracy against float32, in percentage points, for metrics such as top-1."""
 
-DEFAULT_SQNR = 25.0
-"""Default least SQNR of the outputs in dB, where neither labels nor the user set another goal."""
+DEFAULT_MIN_SQNR_DB = 25.0
+"""Default smallest accepted SQNR of the outputs in dB, if neither labels nor the user set another goal."""
 
 
 @dataclass(frozen=True)
-class Demand:
-    """The accuracy that the user demands of a model with mixed precisions, and the limit on its weights."""
+class AccuracyDemand:
+    """The user's demands on a quantized model whose layers differ in precision: accuracy, and size of the weights."""
 
     metric: Metric
-    """The metric by which the model is judged."""
+    """The metric that measures a model's accuracy."""
     max_drop: float | None = None
-    """Largest loss of the metric against the float model, in percentage points for shares; None if not given."""
+    """Largest accepted loss of the metric against float, in percentage points for shares; None if not given."""
     min_sqnr: float | None = None
-    """Least SQNR of the outputs against the float model in dB; None if not given."""
+    """Smallest accepted SQNR of the outputs against the float model in dB; None if not given."""
     max_weights: float | None = None
-    """Largest size of the weights, as a share of their bytes in int8."""
+    """Largest size of the weights, as a share of their bytes in int8; None without a limit."""
 
     def goal(self, outputs: Judged) -> Goal:
         """Return the goal that a quantized model must meet.
@@ -137,11 +138,11 @@ class Demand:
             rule = "--max-accuracy-drop needs a metric that the float model has itself"
             remedy = "add labels to the samples, or give --metric agreement or --min-sqnr"
             raise UsageError(rule, f"'{self.metric.name}'", remedy)
-        min_sqnr = DEFAULT_SQNR if self.min_sqnr is None else self.min_sqnr
+        min_sqnr = DEFAULT_MIN_SQNR_DB if self.min_sqnr is None else self.min_sqnr
         sqnr_goal = Goal(METRICS["sqnr"], math.inf, least=min_sqnr)
         if not self.metric.rates_reference or (self.max_drop is None and self.min_sqnr is not None):
             return sqnr_goal
-        drop = DEFAULT_DROP if self.max_drop is None else self.max_drop
+        drop = DEFAULT_MAX_DROP if self.max_drop is None else self.max_drop
         further_goals = () if self.min_sqnr is None else (sqnr_goal,)
         return Goal(self.metric, self.metric.compute(outputs), drop=drop, others=further_goals)
 
@@ -213,42 +214,45 @@ class _Coded:
 
 
 @dataclass(frozen=True)
-class Round:
-    """The context that all questions of one round of raising layers share."""
+class RaisingRound:
+    """One round of the precision search: the model whose layers are to be raised, and the precision to raise them to.
+
+    All questions of a round share this context, which is sent to worker processes once.
+    """
 
     requested: Mapping[str, DType]
-    """Precisions that the current model asks for, by layer; layers left out are int8."""
+    """Requested precisions of the current model by the name of the layer's output; all other layers are int8."""
     precision: Mapping[str, DType]
-    """The resulting precision of each layer of the current model."""
+    """The resulting precision of each layer of the current model, by the name of the layer's output."""
     cost: Metrics
-    """The estimated cost of the current model."""
+    """The estimated RAM, flash and time of the current model."""
     raised: Mapping[str, DType]
-    """Precisions of a model in which all layers that may be raised are raised."""
+    """Precisions of the reference model of this round, in which every layer that may be raised is raised, by layer."""
     best: Sequence[Mapping[str, Array]]
-    """The outputs of that raised model, one entry per sample."""
+    """The outputs of the reference model `raised`, one entry per sample."""
     codes: Mapping[str, QuantizedWeights]
-    """Quantized weights by layer, as rounded for the current search."""
+    """Quantized weights that all models of the round share, by the name of the layer's output."""
     dtype: DType
     """The precision to which layers are raised in this round."""
     code_bits: Mapping[str, float]
-    """Average bits per weight that compressed 8-bit weights of a layer may take, by layer."""
+    """Average bits per weight that a layer's compressed 8-bit weights may take, by the name of the layer's output."""
 
 
 @dataclass(frozen=True)
-class Question:
+class LayerQuestion:
     """A question about one layer that a worker process can answer: its noise, or the cost to raise it.
 
     The noise is the error of the outputs if all layers are raised but this one.
     """
 
-    round: Round
+    round: RaisingRound
     layer: str
     asks_cost: bool = False
-    """Whether the question is by which share RAM and time grow if the layer is raised; else it is about noise."""
+    """Whether the question is for the cost: the relative growth of RAM and time if the layer is raised."""
 
 
 Answer = float | None
-"""The noise or the growth; None if the layer cannot be raised or the board is too small."""
+"""The noise, or the relative growth of RAM and time; None if the layer cannot be raised, or does not fit the board."""
 
 
 def _loudest(noise: Mapping[str, float]) -> list[str]:
@@ -272,33 +276,36 @@ class _Half:
 
 
 @dataclass
-class Search:
+class PrecisionSearch:
     """A search for the cheapest precision of each layer with which the whole model is accurate enough.
 
-    Precisions are proposed by the quantizer's calibration samples and judged by `samples`.
+    Models are quantized by the quantizer's calibration samples, and evaluated on `samples`.
     """
 
     quantizer: Quantizer
-    """Quantizes the float model by calibration samples."""
+    """The quantizer of the float model, with its calibration samples."""
     board: Board
     options: CompileOptions
     samples: Samples
-    """Samples that judge a model, as real values like the float model takes them."""
-    demand: Demand
+    """Samples that evaluate a model, as real values that the float model takes."""
+    demand: AccuracyDemand
     """The accuracy that the model must have."""
     fixed: Mapping[str, DType] = field(default_factory=dict)
-    """Precisions that the user fixed, by layer."""
+    """Precisions that the user chose, by the name of the layer's output; the search does not change them."""
     progress: Progress = no_progress
-    share: Callable[[Sequence[Question]], Iterable[tuple[Question, Answer]]] | None = None
-    """Answers questions, in any order; None if this search answers them itself."""
+    share: Callable[[Sequence[LayerQuestion]], Iterable[tuple[LayerQuestion, Answer]]] | None = None
+    """Function that has questions answered by worker processes, in any order; None to answer them in this process."""
     deadline_check: DeadlineCheck | None = None
-    """Checks a deadline that the fastest program must meet."""
+    """A check whether the fastest program of a model meets the deadline; None without a deadline."""
     is_crossed: bool = False
-    """Whether the samples that judge are those of the quantizer: each half is then judged by a model of the other."""
+    """Whether `samples` are the quantizer's samples.
+
+    Each half of them is then evaluated on a model that was quantized by the other half.
+    """
     steps: list[Tradeoff] = field(default_factory=list)
-    """The models that were judged so far, with accuracy and cost."""
+    """The models that were evaluated so far, with accuracy and cost."""
     trace: SearchTrace | None = field(default=None, repr=False)
-    """Records the models that were judged and compiled, if given."""
+    """Records the models that were evaluated and compiled; None to record nothing."""
     _accepted: int | None = None
     """The number in the trace of the last model that met the goal."""
 
@@ -327,9 +334,10 @@ class Search:
         raise refused
 
     def accuracy_note(self, kind: str) -> str:
-        """Return a note on how accurately and by which samples the chosen model was judged.
+        """Return a note for the user: how accurate the chosen model is, and on which samples.
 
-        `kind` is the kind of the samples, a key of SAMPLE_KIND_PHRASES.
+        Args:
+            kind: The kind of the samples, a key of SAMPLE_KIND_PHRASES.
         """
         last = next(step for step in reversed(self.steps) if step.holds)
         count = len(self.samples.inputs)
@@ -341,7 +349,7 @@ class Search:
         return f"{text}; {doubt}" if doubt else text
 
     def excess_notes(self) -> list[str]:
-        """Return a note if the program's constants exceed the share of weights that was requested, or no notes."""
+        """Return a note if the program's constants exceed the requested share of int8 weights; else no notes."""
         last = next(step for step in reversed(self.steps) if step.holds)
         if self.demand.max_weights is None or last.weights is None or self.options.optimize == "flash":
             return []
@@ -376,11 +384,11 @@ class Search:
     def _split_halves(self) -> Iterator[_Half]:
         """Yield a quantizer for each half of the samples, or none if the samples are separate or too few."""
         whole, inputs = self.quantizer, self.samples.inputs
-        parts = halves(inputs)
+        parts = split_in_halves(inputs)
         if not self.is_crossed or min(map(len, parts)) < MIN_JUDGED_SAMPLES:
             return
         for known, unseen in (parts, parts[::-1]):
-            half = _Half(quantizer(whole.source, whole.model, whole.scheme, [inputs[i] for i in known]), unseen)
+            half = _Half(create_quantizer(whole.source, whole.model, whole.scheme, [inputs[i] for i in known]), unseen)
             half.quantizer.compensates, half.quantizer.code_bits = whole.compensates, whole.code_bits
             half.codes |= half.quantizer.quantize(self._first.requested).plan.layers
             yield half
@@ -389,7 +397,11 @@ class Search:
     def _probes(self) -> Sequence[Mapping[str, Array]]:
         """Return the samples by which precisions are chosen: spread over all samples, or the first of a stream."""
         known = self.quantizer.samples or self.samples.inputs
-        return known[:MAX_PROBES] if self.options.states else [known[i] for i in spread(len(known), MAX_PROBES)]
+        return (
+            known[:MAX_NOISE_PROBES]
+            if self.options.states
+            else [known[i] for i in spread(len(known), MAX_NOISE_PROBES)]
+        )
 
     def _starts(self) -> Iterator[_Trial]:
         """Yield starting models, in int8 or with smaller weights, the best trade of noise and time for the goal first.
@@ -412,7 +424,7 @@ class Search:
         narrow_rank = narrow_noise * self._times.of(Storage(narrow_trial.requested)) ** favour
         coded = [candidate for candidate in self._coded(share) if candidate.noise < narrow_noise]
         better = [candidate for candidate in coded if not is_last and candidate.rank(favour) < narrow_rank]
-        stored_ratio = stored_share(narrow_trial.quantization.model, narrow_trial.quantization.plan) / share
+        stored_ratio = bytes_per_weight(narrow_trial.quantization.model, narrow_trial.quantization.plan) / share
         max_bytes = TOLERANCES.max_coded_size_ratio * narrow_trial.compiled.program.weights_size / stored_ratio
         yield from self._saving(better, share, max_bytes)
         if not is_last:
@@ -518,7 +530,7 @@ class Search:
 
     def _best_narrowed(self, share: float) -> _Trial:
         """Return the model with a share of weight bytes, by the best of some promising choices of layers."""
-        assignments = self.quantizer.choose_narrow_layers(self.fixed, self._layers, share, NUM_NARROWINGS)
+        assignments = self.quantizer.choose_narrow_layers(self.fixed, self._layers, share, NUM_FOUR_BIT_TRIALS)
         if len(assignments) > NUM_FINALISTS:
             narrow_codes = self.quantizer.quantize(
                 {**self.fixed, **dict.fromkeys(self._layers, DType.INT4)}
@@ -572,7 +584,7 @@ class Search:
                 yield trial
 
     @cached_property
-    def _times(self) -> Times:
+    def _times(self) -> InstructionEstimates:
         """Return the times of layers with 8-bit and 4-bit weights, and of decoding, from drafts of the model."""
         maker, coarse = self.quantizer, {**self.fixed, **dict.fromkeys(self._layers, DType.INT4)}
         narrow_draft = draft_program(maker.draft(coarse), self.board, self.options)[1]
@@ -582,7 +594,7 @@ class Search:
         )
         table, plan = cost_table(self.board.cpu), maker.draft(coarse).plan
         nodes = {n.outputs[0].name: n for n in maker.model.graph.nodes}
-        return Times(
+        return InstructionEstimates(
             max(self._wide.instructions_estimate or 0.0, 1.0),
             {n: narrow_times[n] - wide_times[n] for n in self._layers},
             {n: table.decoding(num_stored_weights(nodes[n], plan)) for n in self._layers},
@@ -662,7 +674,7 @@ class Search:
         check = self.deadline_check
         if check is not None and check.missed is not None:
             rule = f"the model must reach the goal: {self.goal}, within {check.deadline.text}"
-            one_more = f"with one more, the least is {time_of(check.missed)}"
+            one_more = f"with one more, the least is {describe_time(check.missed)}"
             raise DoesNotFitError(rule, f"{reached} in that time; {one_more}", "allow more, or ask for less")
         raise ConstraintError(f"the model must reach the goal: {self.goal}", reached, "ask for less")
 
@@ -729,7 +741,7 @@ class Search:
             return order
         layers = list(self._candidates(current, dtype))
         raised = {**current.requested, **dict.fromkeys(layers, dtype)}
-        context = Round(
+        context = RaisingRound(
             current.requested,
             current.precision,
             current.metrics,
@@ -740,9 +752,13 @@ class Search:
             self.quantizer.code_bits,
         )
         task = f"sensitivity to {dtype.value}"
-        noise = {name: answer or 0.0 for name, answer in self._ask(task, [Question(context, name) for name in layers])}
+        noise = {
+            name: answer or 0.0 for name, answer in self._ask(task, [LayerQuestion(context, name) for name in layers])
+        }
         loud = _loudest(noise)
-        growth = dict(self._ask(f"cost of {dtype.value}", [Question(context, name, asks_cost=True) for name in loud]))
+        growth = dict(
+            self._ask(f"cost of {dtype.value}", [LayerQuestion(context, name, asks_cost=True) for name in loud])
+        )
         max_growth = max((answer for answer in growth.values() if answer is not None), default=0.0)
         costs = {name: growth.get(name, max_growth) for name in layers}
         min_growth = TOLERANCES.min_cost_growth
@@ -752,14 +768,14 @@ class Search:
         self._orders[dtype, frozenset(current.requested.items())] = order
         return order
 
-    def _ask(self, task: str, questions: Sequence[Question]) -> Iterator[tuple[str, Answer]]:
+    def _ask(self, task: str, questions: Sequence[LayerQuestion]) -> Iterator[tuple[str, Answer]]:
         """Yield layers with their answers, as these arrive."""
         answers = self.share(questions) if self.share else ((pending, self.answer(pending)) for pending in questions)
         for number, (question, answer) in enumerate(answers, 1):
             self.progress(task, number, len(questions))
             yield question.layer, answer
 
-    def answer(self, question: Question) -> Answer:
+    def answer(self, question: LayerQuestion) -> Answer:
         """Return the answer to a question, which may come from another process."""
         context, layer = question.round, question.layer
         self._codes, self.quantizer = dict(context.codes), self.quantizer.with_code_bits(context.code_bits)
@@ -780,12 +796,15 @@ class Search:
     # ------------------------------------------------------------------------------------ Building and judging
 
     def trial(self, dtypes: Mapping[str, DType]) -> _Trial:
-        """Return a compiled model with the given precisions of layers, and with weights rounded for just these.
+        """Return a compiled model with the given precisions, and with weights rounded anew for just these.
 
-        Other models that are tried share the rounded weights of the search.
+        Other models of the search share their rounded weights.
+
+        Args:
+            dtypes: Precisions by the name of the layer's output; all other layers are int8.
 
         Raises:
-            DoesNotFitError: If it does not fit the board.
+            DoesNotFitError: If the model does not fit the board.
         """
         trial = self._build_trial(dtypes, self.quantizer.quantize(dtypes), has_own_weights=True)
         _ = trial.compiled
@@ -802,7 +821,7 @@ class Search:
         ):
             return None
         max_share = self.demand.max_weights
-        if max_share is not None and stored_share(quantization.model, quantization.plan) > max_share:
+        if max_share is not None and bytes_per_weight(quantization.model, quantization.plan) > max_share:
             return None
         return self._build_trial(dtypes, quantization, has_own_weights=False)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiled models as candidates of a search: built with changed options, and measured in the board's simulator.
 
-The searches of autotuning (`--max-latency`, `--max-step-cycles`, `--tune`, `--precision auto`) compare what programs
-take as they run. They share the cost model, the objective and the trace of the program search (mcugen.search).
+The searches of autotuning (`--max-latency`, `--max-step-cycles`, `--tune`, `--precision auto`) compare programs by what
+they cost when they run. They share cost model, objective and trace with the program search (mcugen.search).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from mcugen.search.plan import BuiltProgram, ProgramCandidate, ProgramPlan
 from mcugen.search.trace import SearchTrace, TraceEntry
 
 Make = Callable[[CompileOptions], CompiledModel]
-"""Compiles a model with given options."""
+"""A function that compiles the user's model with given options."""
 
 Run = Callable[[CompiledModel], Report]
-"""Runs a program on the board's simulator and returns its report, with cycles."""
+"""A function that runs a compiled model on the board's simulator, and returns its report with cycles."""
 
 
 class SimulatedCostModel(CostModel[CompiledModel]):
@@ -42,7 +42,7 @@ class SimulatedCostModel(CostModel[CompiledModel]):
         self._reports = dict[Hashable, Report]()
 
     def key(self, candidate: CompiledModel) -> Hashable:
-        """Return the key of the program's plan."""
+        """Return a key that is equal for equal programs, which therefore run only once."""
         return BuiltProgram(candidate.program).key
 
     def report(self, candidate: CompiledModel) -> Report:
@@ -98,28 +98,28 @@ class SimulatedCandidate:
     """A compiled model that a search considers, with its simulated cost."""
 
     name: str
-    """Its name in messages."""
+    """Name of the candidate in messages."""
     compiled: CompiledModel
     metrics: Metrics
-    """Its cost per call as simulated."""
+    """Its RAM, flash, cycles and other costs of one call, from the simulated run."""
     number: int | None = None
-    """Its number in the trace, if it is recorded there."""
+    """Its number in the search trace; None if it is not recorded there."""
 
 
 @dataclass
 class SimulatedSearch:
-    """One search among models compiled with different options; it compiles, simulates and records candidates."""
+    """A search among models compiled with different options; its methods compile, simulate and record candidates."""
 
     name: str
-    """The option that asked for the search, as the trace says it."""
+    """The option that started the search, such as `--tune`, for the trace."""
     objective: Objective
     """The goal and the limits by which candidates are compared."""
     make: Make
     """Compiles the model with given options."""
     costs: SimulatedCostModel
-    """Runs candidates in the simulator."""
+    """The cost model that runs candidates in the simulator."""
     trace: SearchTrace | None = field(default=None, repr=False)
-    """Records the candidates, if given."""
+    """Records the candidates and the verdicts on them; None to record nothing."""
 
     def candidate(self, name: str, transformation: str, options: CompileOptions) -> SimulatedCandidate:
         """Compile the model with the given options, simulate it, record it, and return it as a candidate.

@@ -21,13 +21,13 @@ from mcugen.search.objective import Objective
 from mcugen.search.trace import SearchTrace
 
 MAX_STEP_TRIALS = 4
-"""Largest number of programs that are built to keep each step short.
+"""Largest number of programs that are built until no step exceeds the limit.
 
-Several may be needed: where some layers run row by row, other kernels may be chosen for further layers.
+Several may be needed: if some layers run row by row, other kernels may be chosen for further layers.
 """
 
 MeasureSteps = Callable[[CompiledModel], tuple[int, ...]]
-"""Runs a program and returns the cycles of each of its steps."""
+"""A function that runs a compiled model in the simulator, and returns the cycles of each of its steps."""
 
 
 class StepCostModel(SimulatedCostModel):
@@ -100,9 +100,11 @@ def compile_in_short_steps(
 
 
 def longest_steps(compiled: CompiledModel, cycles: tuple[int, ...]) -> list[int]:
-    """Return, for each layer of the program, the cycles of its longest step; 0 for a layer without steps.
+    """Return the cycles of the longest step of each layer of the program; 0 for a layer without steps.
 
-    `cycles` are the measured cycles of each step of the program.
+    Args:
+        compiled: The compiled model.
+        cycles: Measured cycles of each step of the program, in order.
     """
     longest = [0] * len(compiled.bundle.layers)
     for layer, step_cycles in zip(compiled.bundle.steps, cycles, strict=True):

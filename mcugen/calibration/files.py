@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mcugen.calibration.fit import Calibration
-from mcugen.core.board import Board, Memory, Parallel
+from mcugen.core.board import Board, Memory, ParallelTiming
 from mcugen.core.errors import UsageError, printable, shortened
-from mcugen.core.limits import BOARD_BYTES, read_bounded
+from mcugen.core.limits import MAX_BOARD_BYTES, read_bounded
 
 FORMAT, VERSION = "mcugen-runs", 1
 """Name and version of the format, in each file of runs."""
-MAX_RUNS_FILE_BYTES = 64 * BOARD_BYTES
+MAX_RUNS_FILE_BYTES = 64 * MAX_BOARD_BYTES
 """Largest size of a file of runs in bytes."""
 _LONGEST_NAME = 60
 
@@ -32,11 +32,19 @@ class RunLayer:
 
 @dataclass(frozen=True)
 class BoardRun:
-    """A measured inference on the board: the model, the clock in Hz, the cycles of the run, and those of its layers."""
+    """A measured inference on the board.
+
+    Attributes:
+        model: Name of the model.
+        options: Options of the compilation, as the generated code names them.
+        clock_hz: Clock of the CPU in Hz.
+        cycles: Cycles of the inference.
+        layers: The measured layers, in order.
+    """
 
     model: str
     sha256: str
-    """Digest of the model's file."""
+    """SHA-256 of the model's file, in hex."""
     options: str
     clock_hz: int
     cycles: int
@@ -56,7 +64,11 @@ def read_runs(path: Path) -> list[BoardRun]:
 
 
 def runs_text(runs: Sequence[Any]) -> str:
-    """Return the text of a file of runs; the runs are JSON data."""
+    """Return the text of a file of runs.
+
+    Args:
+        runs: The runs as JSON data (docs/validate.md describes the format).
+    """
     return json.dumps({"format": FORMAT, "version": VERSION, "runs": list(runs)}, indent=2) + "\n"
 
 
@@ -124,7 +136,13 @@ def _run(table: _Table) -> BoardRun:
 
 
 def board_text(base: Board, calibration: Calibration, source: str) -> str:
-    """Return the text of a board file that inherits from `base`; `source` describes the measurements, for a comment."""
+    """Return the text of a board file that inherits from `base` and has the calibrated figures.
+
+    Args:
+        base: The board as it was before the calibration.
+        calibration: The result of the calibration.
+        source: Description of the measurements, for a comment in the file.
+    """
     board = calibration.board
     lines = [
         f"# Made by mcugen calibrate-board from {_comment(source)}. Estimates of layers less what was measured,",
@@ -163,7 +181,7 @@ def _memory(memory: Memory) -> str:
         fields.append(f"line_bytes = {memory.line_bytes}")
     if memory.prefetch:
         fields.append("prefetch = true")
-    if isinstance(access, Parallel):
+    if isinstance(access, ParallelTiming):
         timing = (access.wait_states, access.burst_wait_states, access.clock_hz)
         fields.append("wait_states = {}, burst_wait_states = {}, clock_hz = {}".format(*timing))
     else:

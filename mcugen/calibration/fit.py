@@ -14,7 +14,7 @@ from itertools import chain
 
 import numpy as np
 
-from mcugen.core.board import Board, Memory, Parallel, Serial
+from mcugen.core.board import Board, Memory, ParallelTiming, SerialTiming
 from mcugen.core.errors import UsageError
 
 _ROUNDS, _STEPS, _SWEEPS = 3, 6, 400
@@ -35,34 +35,39 @@ _ALIKE = 30.0
 
 @dataclass(frozen=True)
 class MeasuredLayer:
-    """A layer with its measured cycles."""
+    """A layer of a measured run: the model, the layer's name, and its cycles on the board."""
 
     model: str
     name: str
     cycles: int
     share: float
-    """Share of the cycles of the whole run."""
+    """The layer's share of the cycles of the whole run, from 0 to 1."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The estimate for a layer: `core` cycles without stalls, and stall cycles (`waits`) by memory."""
+    """The cycles that the simulator estimates for a layer, in parts.
+
+    Attributes:
+        core: Cycles of the core without stalls.
+        waits: Stall cycles by name of the memory that causes them.
+    """
 
     core: int
     waits: Mapping[str, int]
 
     def cycles(self, factor: float) -> float:
-        """Return the estimated total cycles for a core factor."""
+        """Return the estimated total cycles: the core's cycles times `factor`, plus all stall cycles."""
         return self.core * factor + sum(self.waits.values())
 
 
 Estimator = Callable[[Board], Sequence[Estimate]]
-"""Function that estimates the layers, in order, on a board whose core factor is 1."""
+"""A function that estimates the measured layers, in order, on a board whose core factor is 1."""
 
 
 @dataclass(frozen=True)
 class Residual:
-    """The relative error of a layer's estimate before and after calibration."""
+    """The error of a layer's estimate, relative to its measured cycles, before and after calibration."""
 
     layer: MeasuredLayer
     before: float
@@ -71,9 +76,12 @@ class Residual:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The result of a calibration: the corrected board, the error of each layer, and the terms that were kept.
+    """The result of a calibration.
 
-    `kept` are the memories whose stalls the layers cannot distinguish from other terms.
+    Attributes:
+        board: The board with the fitted core factor and memory timing.
+        residuals: The error of each layer's estimate before and after the calibration.
+        kept: Names of the memories whose timing stays as it was, because the layers do not show its effect separately.
     """
 
     board: Board
@@ -82,12 +90,12 @@ class Calibration:
 
     @property
     def before(self) -> float:
-        """Return the root mean square of the relative errors before calibration."""
+        """Return the root mean square, over all layers, of the estimates' relative errors before the calibration."""
         return _rms([r.before for r in self.residuals])
 
     @property
     def after(self) -> float:
-        """Return the root mean square of the relative errors after calibration."""
+        """Return the root mean square, over all layers, of the estimates' relative errors after the calibration."""
         return _rms([r.after for r in self.residuals])
 
 
@@ -96,7 +104,12 @@ def _rms(values: Sequence[float]) -> float:
 
 
 def calibrate(board: Board, layers: Sequence[MeasuredLayer], estimator: Estimator) -> Calibration:
-    """Fit the parameters of a board to measured layers.
+    """Fit a board's core factor and memory timing to the measured cycles of layers.
+
+    Args:
+        board: The board with its present figures.
+        layers: The measured layers.
+        estimator: Estimates the same layers, in the same order, on a changed board.
 
     Raises:
         UsageError: There are too few layers, or they differ from the estimates by more than calibration allows.
@@ -172,7 +185,7 @@ def _stepped(memory: Memory, step: int) -> Memory:
     access = memory.access
     if access is None:
         return memory
-    now = access.overhead_clocks if isinstance(access, Serial) else access.wait_states
+    now = access.overhead_clocks if isinstance(access, SerialTiming) else access.wait_states
     return _with_overhead(memory, min(max(now + step, 0), _MAX_OVERHEAD_CLOCKS))
 
 
@@ -263,9 +276,9 @@ def _scaled(board: Board, memory: Memory, scale: float) -> Memory:
 
 def _with_overhead(memory: Memory, overhead: int) -> Memory:
     match memory.access:
-        case Serial() as serial:
+        case SerialTiming() as serial:
             return replace(memory, access=replace(serial, overhead_clocks=overhead))
-        case Parallel() as bus:
+        case ParallelTiming() as bus:
             burst = overhead if bus.burst_wait_states == bus.wait_states else bus.burst_wait_states
             return replace(memory, access=replace(bus, wait_states=overhead, burst_wait_states=burst))
     return memory

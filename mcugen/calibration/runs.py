@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mcugen.calibration.files import BoardRun
 from mcugen.calibration.fit import Calibration, Estimate, MeasuredLayer, calibrate
-from mcugen.core.board import Board, Memory, Parallel
+from mcugen.core.board import Board, Memory, ParallelTiming
 from mcugen.core.errors import UsageError, listed
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
@@ -100,6 +100,6 @@ def _at_clock(board: Board, clock_hz: int) -> Board:
 
 def _follows(memory: Memory, before: int, after: int) -> Memory:
     access = memory.access
-    if isinstance(access, Parallel) and access.clock_hz == before:
+    if isinstance(access, ParallelTiming) and access.clock_hz == before:
         return replace(memory, access=replace(access, clock_hz=after))
     return memory

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.core.errors import UsageError, shortened
-from mcugen.core.limits import LONGEST_LABEL, MAX_DIGITS, open_regular
+from mcugen.core.limits import MAX_DIGITS, MAX_LABEL_CHARACTERS, open_regular
 from mcugen.core.options import (
     AUTO_PLACE,
     CMSIS_NN,
-    FEW_BITS,
+    FOUR_BIT_GROUP_SIZES,
     INPUT_TYPES,
-    METHODS,
+    INT16_WEIGHT_PRECISIONS,
     PRECISIONS,
+    RANGE_METHODS,
     SAMPLES,
     TWO_BIT_GROUP_SIZES,
-    WIDE_WEIGHTS,
     LibraryFiles,
     Places,
 )
@@ -59,7 +59,7 @@ def as_tuple(flag: str, files: list[T]) -> tuple[T, ...]:
 
 def method(flag: str, text: str) -> str:
     """Check the name of a method that chooses quantization ranges, and return it; "" for the best measured one."""
-    _one_of(flag, text, ("", *METHODS))
+    _one_of(flag, text, ("", *RANGE_METHODS))
     return text
 
 
@@ -96,8 +96,8 @@ def _named(flag: str, texts: Sequence[str], form: str, example: str, read: Calla
 
 def layers(flag: str, texts: list[str]) -> dict[str, str]:
     """Parse texts NAME=PRECISION; return the precision of each named layer."""
-    few = {key: "int4" for key, group in FEW_BITS.items() if group == 0}
-    known = PRECISIONS | WIDE_WEIGHTS | few | dict.fromkeys(TWO_BIT_GROUP_SIZES, "int2")
+    few = {key: "int4" for key, group in FOUR_BIT_GROUP_SIZES.items() if group == 0}
+    known = PRECISIONS | INT16_WEIGHT_PRECISIONS | few | dict.fromkeys(TWO_BIT_GROUP_SIZES, "int2")
     return _named(flag, texts, "NAME=PRECISION", f"a precision is one of: {', '.join(known)}", known.get)
 
 
@@ -161,8 +161,8 @@ def labels(flag: str, path: Path | None) -> tuple[str, ...]:
     except UnicodeDecodeError as error:
         raise UsageError(rule, f"'{path}': {error.reason} at byte {error.start}", "save it as UTF-8") from error
     lines = tuple(line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n"))
-    if text.strip() == "" or any(len(line) > LONGEST_LABEL for line in lines):
-        fault = "nothing" if text.strip() == "" else f"a line of more than {LONGEST_LABEL} characters"
+    if text.strip() == "" or any(len(line) > MAX_LABEL_CHARACTERS for line in lines):
+        fault = "nothing" if text.strip() == "" else f"a line of more than {MAX_LABEL_CHARACTERS} characters"
         raise UsageError(f"{flag} must name a class a line", f"'{path}': {fault}", "e.g. cat, a line below it dog")
     return lines
 

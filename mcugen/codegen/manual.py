@@ -69,8 +69,8 @@ def manual(facts: ManualFacts) -> list[str]:
         f"Memories: {_memories(facts)}.",
         f"Threads: {_threads(facts)}",
         "Hook: with -DMCUGEN_ON_LAYER=f, the code calls f(model, index) after each layer, with its number and a "
-        f"`const mcugen_model *` (mcugen.h), &{facts.name}_model for this model. Declare f before this header. Names of "
-        "layers take flash only in such a build.",
+        f"`const mcugen_model *` (mcugen.h), &{facts.name}_model for this model. Declare f before this header. Names "
+        "of layers take flash only in such a build.",
         f"Self-test: {facts.selftest} {facts.tested or 'runs random inputs on the target, and checks the outputs.'}",
     ]
 

@@ -18,16 +18,17 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
 from mcugen.core.errors import UsageError, shortened
-from mcugen.core.limits import BOARD_BYTES, read_bounded
+from mcugen.core.limits import MAX_BOARD_BYTES, read_bounded
 from mcugen.core.resources import resource_dir
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 FEATURES = frozenset({"thumb1", "thumb2", "rv32", "dsp", "fpu", "fpu64", "mve", "mve_float", "dual_issue"})
-"""CPU features that kernels can use beyond plain C.
+"""Names of the CPU features that kernels can use beyond plain C.
 
-`thumb1`, `thumb2` and `rv32` name the integer instruction set of CPUs without a richer one such as `dsp`. `fpu64` is
-double precision, `mve` is Helium. `dual_issue` means that a load can issue together with a multiplication.
+`thumb1`, `thumb2` and `rv32` name the integer instruction set of CPUs without a richer one such as `dsp` (Arm's SIMD on
+8-bit and 16-bit halves of a register). `fpu` is single and `fpu64` double precision; `mve` is Helium for integers and
+`mve_float` Helium for floats. `dual_issue` means that a load can issue together with a multiplication.
 """
 
 _REQUIRES = {"fpu64": "fpu", "mve": "dsp", "mve_float": "mve"}
@@ -38,10 +39,16 @@ _LONGEST_LINE, _LARGEST_CACHE = 256, 1 << 24
 """Largest cache line and largest cache in bytes: far beyond existing chips."""
 _WORD = 4
 """Bytes of a word: the default of `line_bytes`, the bytes that one access fetches."""
-ROOM_IN_CACHE = 0.75
-"""Share of a cache that a data set may fill and still be cached at its next use; other data and code need the rest."""
-BEGIN_COPY = 100
-"""CPU cycles to start and finish a DMA copy: an assumption, for a few writes to the controller."""
+USABLE_CACHE_FRACTION = 0.75
+"""Share of a cache's capacity that one data set may fill and still be in the cache at its next use.
+
+An assumption: other data and code need the rest.
+"""
+DMA_COPY_OVERHEAD_CYCLES = 100
+"""CPU cycles to start one DMA copy and to notice its end, in addition to the transfer.
+
+An assumption: a few writes to the controller's registers.
+"""
 _LONGEST_NAME = 100
 """Largest number of characters of a board's name: file systems allow 255 bytes."""
 
@@ -96,40 +103,49 @@ _MAX_FLAGS, _LONGEST_FLAG = 64, 200
 """Largest number of flags of a board, and of characters of a flag: far below the limits of a command line."""
 
 
-NULL_GUARD = 16
-"""Bytes that stay unused at the beginning of a memory at address 0; the data after them keep their alignment."""
+NULL_GUARD_BYTES = 16
+"""Bytes that stay unused at the start of a memory at address 0, so that no pointer to data is a null pointer.
+
+The number is a multiple of the alignment of data, which therefore stays the same.
+"""
 
 
 @dataclass(frozen=True)
-class Parallel:
-    """Timing of a memory on a bus of the chip, from its reference manual: flash, SRAM, TCM or SDRAM."""
+class ParallelTiming:
+    """Access time of a memory on the chip's own bus (flash, SRAM, TCM or SDRAM), from its reference manual."""
 
     wait_states: int
     """Cycles of `clock_hz` that an access takes beyond the first; 0 for SRAM and TCM at the CPU's speed."""
     burst_wait_states: int
     """Wait states of each further access of a burst, which fills a cache line; by default equal to `wait_states`."""
     clock_hz: int
-    """Clock of the memory's bus, whose cycles are wait states; by default the CPU's clock."""
+    """Clock of the memory's bus in Hz, of which wait states are cycles; by default the CPU's clock."""
 
     def burst_seconds(self, accesses: int, nbytes: int) -> Fraction:
-        """Return the time in seconds of one burst of `accesses` accesses; `nbytes`, its total size, does not matter."""
+        """Return the time in seconds of one burst of `accesses` accesses.
+
+        `nbytes`, the total size, is not used: it is a parameter because the time on a serial bus depends on it.
+        """
         del nbytes
         return Fraction(1 + self.wait_states + (accesses - 1) * (1 + self.burst_wait_states), self.clock_hz)
 
 
 @dataclass(frozen=True)
-class Serial:
-    """Timing of a memory on a serial bus (QSPI, octal SPI) that is mapped into the address space (XIP)."""
+class SerialTiming:
+    """Access time of a memory on a serial bus (QSPI, octal SPI) that is mapped into the address space (XIP)."""
 
     clock_hz: int
-    """Clock of the serial bus."""
+    """Clock of the serial bus in Hz."""
     bits_per_clock: int
     """Number of data lines, twice as many for DTR: 4 for quad SPI, 8 for quad DTR or octal, 16 for octal DTR."""
     overhead_clocks: int
     """Clocks of a read in addition to its data: command, address, mode, dummy, chip select, controller latency."""
 
     def burst_seconds(self, accesses: int, nbytes: int) -> Fraction:
-        """Return the time in seconds of one read of `nbytes` bytes; the number of `accesses` does not matter."""
+        """Return the time in seconds of one read of `nbytes` bytes.
+
+        `accesses` is not used: it is a parameter because the time on a parallel bus depends on it.
+        """
         del accesses
         return Fraction(self.overhead_clocks + -(-8 * nbytes // self.bits_per_clock), self.clock_hz)
 
@@ -145,16 +161,19 @@ class Memory:
     speed: int
     """Relative latency, by which placements are chosen: 1 is zero wait states, larger values are slower.
 
-    The default follows from `access`: CPU cycles for a word, in a sequence of words.
+    The default follows from `access`: the CPU cycles that a word takes on average in a sequential read.
     """
-    access: Parallel | Serial | None = None
-    """Timing of the memory without caches; None if the board file does not give it."""
+    access: ParallelTiming | SerialTiming | None = None
+    """Access time of the memory without caches; None if the board file does not give it."""
     line_bytes: int = _WORD
-    """Bytes that one access fetches, aligned to their number. Instructions in the last fetched line do not stall."""
+    """Bytes that one access fetches, from an address that is a multiple of them.
+
+    Code in the last fetched line does not stall.
+    """
     prefetch: bool = False
     """Whether the memory prefetches the next line while instructions of the current line execute."""
     banks: int = 1
-    """Number of banks, interleaved word by word; each can serve another core at the same time."""
+    """Number of banks, interleaved word by word: cores that access different banks do not wait for each other."""
 
     @property
     def end(self) -> int:
@@ -163,8 +182,8 @@ class Memory:
 
     @property
     def room(self) -> int:
-        """Return the bytes for data: address 0 holds none, as a pointer to it would be a null pointer."""
-        return self.size if self.origin else self.size - NULL_GUARD
+        """Return the number of bytes that can hold data: `size`, less NULL_GUARD_BYTES for a memory at address 0."""
+        return self.size if self.origin else self.size - NULL_GUARD_BYTES
 
 
 @dataclass(frozen=True)
@@ -182,7 +201,7 @@ class Cache:
     ways: int
     """Associativity: lines of a set; equal to the number of lines if the cache is fully associative."""
     hit_wait_states: int = 0
-    """CPU cycles of a hit beyond the first."""
+    """Stall cycles of the CPU for a hit, beyond the cycle that a load always takes."""
     keeps_prefetched: bool = False
     """Whether lines that the memory prefetched enter the cache.
 
@@ -200,24 +219,30 @@ class Cache:
         """Return the number of sets, each of `ways` lines."""
         return self.size // (self.line * self.ways)
 
-    def missed(self, nbytes: int) -> float:
-        """Return the share of `nbytes` read cyclically that is evicted before it is read again.
+    def evicted_share(self, nbytes: int) -> float:
+        """Return the share of a data set that the cache evicts before the next use, if the set is read in a cycle.
 
-        A set with more lines than ways evicts each line before its next use. All sets do so from (1 + 1 / ways) times
-        the cache's size on. Other data and code take up to one way, so the first sets do so from (1 − 1 / ways) times
-        the size on.
+        A set of the cache that gets more lines than it has ways evicts each line before its next use. Above (1 + 1 /
+        ways) times the cache's size, this holds for all sets. Other data and code take up to one way, so it begins for
+        the first sets at (1 − 1 / ways) times the size. In between, the share grows linearly.
+
+        Args:
+            nbytes: Size of the data set in bytes.
+
+        Returns:
+            The share, from 0 to 1.
         """
         return min(max((self.ways * (nbytes / self.size - 1) + 1) / 2, 0.0), 1.0)
 
 
 @dataclass(frozen=True)
 class Energy:
-    """Power of the chip while it computes, from its datasheet's currents in run mode."""
+    """Power of the chip while it computes, from the run-mode currents in its datasheet."""
 
     microamps_per_mhz: float
-    """Microamperes per MHz of the CPU's clock."""
+    """Current in microamperes for each MHz of the CPU's clock."""
     millivolts: int
-    """Supply voltage of the measurement."""
+    """Supply voltage in millivolts at which the current was measured."""
 
     def microjoules(self, cycles: float) -> float:
         """Return the energy of a number of CPU cycles in microjoules."""
@@ -226,7 +251,7 @@ class Energy:
 
 @dataclass(frozen=True)
 class Core:
-    """One of several cores that share the board's memories."""
+    """One of several CPU cores on a chip, which share the board's memories."""
 
     name: str
     cpu: str
@@ -234,11 +259,14 @@ class Core:
     board: Board | None = None
     """The chip as this core sees it: CPU, clock, memories with their timing, caches. None: like the first core."""
     pace: float = 1.0
-    """Time of an instruction relative to the first core, averaged over many kernels."""
+    """Time of an instruction on this core divided by the time on the first core, averaged over many kernels."""
     paces: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """Relative time of an instruction by kernel, where measured: superscalar cores gain more in some kernels."""
+    """Time of an instruction on this core by kernel name, where it was measured, in any one unit.
+
+    Kernels differ because superscalar cores gain more in some of them. `first_paces` gives the time on the first core.
+    """
     first_paces: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """Relative time of an instruction on the first core by kernel, in the same unit as `paces`."""
+    """Time of an instruction on the first core by kernel name, in the unit of `paces`."""
 
 
 @dataclass(frozen=True)
@@ -297,7 +325,7 @@ class Board:
     cores: tuple[Core, ...] = ()
     """The cores of a multi-core chip, empty for a single core; the first runs the model, and the second can help."""
     core_factor: float = 1.0
-    """Measured cycles of the core for each cycle of its timing model (`mcugen calibrate-board`)."""
+    """Measured cycles of the CPU core divided by the cycles of its timing model (`mcugen calibrate-board`)."""
     kits: tuple[str, ...] = ()
     """Names of development kits with this board, as printed on their boxes; each is also a name of the board."""
     frameworks: Frameworks = Frameworks()
@@ -305,10 +333,10 @@ class Board:
     dma_reads: tuple[str, ...] = ()
     """Names of the memories from which a DMA controller can copy to RAM while the CPU computes."""
     sources: tuple[str, ...] = ()
-    """Sources of the figures: documents with their sections, and assumptions."""
+    """Sources of the board's figures: documents with their sections, and assumptions."""
 
     def memory(self, name: str) -> Memory:
-        """Return the memory of a name.
+        """Return the board's memory that has this name.
 
         Raises:
             UsageError: The board has no such memory; the message suggests names of its memories.
@@ -322,14 +350,22 @@ class Board:
         )
 
     def wait_cycles(self, memory: Memory, nbytes: int) -> int | None:
-        """Return the stall cycles of one read of `nbytes` without caches, beyond the cycle that a load always takes.
+        """Return the stall cycles of one read without caches, beyond the cycle that a load always takes.
 
-        Parts of a cycle count as one. Return None if the board file does not say.
+        Args:
+            memory: The memory that is read.
+            nbytes: Size of the read in bytes.
+
+        Returns:
+            The cycles, rounded up; None if the board file gives no timing of the memory.
         """
         return None if memory.access is None else _wait_cycles(memory.access, memory.line_bytes, nbytes, self.clock_hz)
 
-    def reading(self, memory: Memory, nbytes: int) -> int | None:
-        """Return the stall cycles of reading `nbytes` word by word when no cache holds them; None if unknown."""
+    def sequential_read_cycles(self, memory: Memory, nbytes: int) -> int | None:
+        """Return the stall cycles of reading `nbytes` bytes once, word by word, with all caches empty.
+
+        The number is None if the board file gives no timing of `memory`.
+        """
         cache = self.cache(memory, "data")
         unit = cache.line if cache else _WORD
         unit_cycles = self.wait_cycles(memory, unit)
@@ -341,16 +377,16 @@ class Board:
             unit_cycles = max(unit_cycles - (unit - 1) // memory.line_bytes, 0)
         return unit_cycles * -(-nbytes // unit)
 
-    def reading_again(self, memory: Memory, nbytes: int) -> int | None:
+    def repeated_read_cycles(self, memory: Memory, nbytes: int) -> int | None:
         """Return the stall cycles of reading the same `nbytes` bytes of `memory` again, in the same order.
 
         Bytes that a cache still holds cost only its wait states. Return None if the board file gives no timing of the
         memory.
         """
-        first, cache = self.reading(memory, nbytes), self.cache(memory, "data")
+        first, cache = self.sequential_read_cycles(memory, nbytes), self.cache(memory, "data")
         if cache is None or first is None:
             return first
-        missed = cache.missed(nbytes)
+        missed = cache.evicted_share(nbytes)
         return round(missed * first + (1 - missed) * cache.hit_wait_states * -(-nbytes // _WORD))
 
     def cache(self, memory: Memory, holds: Literal["instructions", "data"]) -> Cache | None:
@@ -358,16 +394,19 @@ class Board:
         return next((c for c in self.caches if memory.name in c.serves and c.holds in (holds, "both")), None)
 
     def with_flash_waits(self, wait_states: int) -> Board:
-        """Return the board with other wait states of flash, in CPU cycles; lines, prefetch and caches stay."""
-        access = Parallel(wait_states, wait_states, self.clock_hz)
+        """Return a copy of the board whose flash memories have `wait_states` wait states, in CPU cycles.
+
+        Line sizes, prefetch and caches stay.
+        """
+        access = ParallelTiming(wait_states, wait_states, self.clock_hz)
         memories = (replace(m, access=access) if m.kind == "flash" else m for m in self.memories)
         return replace(self, memories=tuple(memories))
 
     @property
     def second_core(self) -> Core | None:
-        """Return the second core if it can compute parts of layers; None otherwise.
+        """Return the second core if it can compute parts of layers, else None.
 
-        It can if it is of the same kind as the first core, or has a board file of its own.
+        It can if it has the CPU and the clock of the first core, or a board file of its own.
         """
         for core in self.cores[1:2]:
             if core.board or (core.cpu, core.clock_hz) == (self.cpu, self.clock_hz):
@@ -376,16 +415,16 @@ class Board:
 
     @property
     def other_kind(self) -> Board | None:
-        """Return the board as the second core sees it if that core is of another kind than the first, else None."""
+        """Return the second core's view of the board if that core has another CPU than the first core, else None."""
         return self.second_core.board if self.second_core else None
 
     def seen_by_second_core(self, memory: Memory) -> Board | None:
-        """Return the board as a second core of another kind sees it, with the arena in the first core's `memory`.
+        """Return the second core's view of the board, with the arena in the memory that the first core calls `memory`.
 
-        Return None if all cores are of one kind.
+        The result is None if all cores have the same CPU.
 
         Raises:
-            UsageError: The second core does not see all of the memory at the same addresses.
+            UsageError: The second core does not see all of `memory` at the same addresses.
         """
         seen = self.other_kind
         if seen is None:
@@ -407,7 +446,7 @@ class Board:
         return sum(memory.size for memory in self.memories if memory.kind == "ram")
 
 
-def _wait_cycles(access: Parallel | Serial, line_bytes: int, nbytes: int, clock_hz: int) -> int:
+def _wait_cycles(access: ParallelTiming | SerialTiming, line_bytes: int, nbytes: int, clock_hz: int) -> int:
     accesses = -(-nbytes // line_bytes)
     return max(math.ceil(access.burst_seconds(accesses, nbytes) * clock_hz) - 1, 0)
 
@@ -418,7 +457,7 @@ def board_names() -> list[str]:
 
 
 def kit_names() -> dict[str, str]:
-    """Return a dictionary from the name of each development kit to the name of its board."""
+    """Return the name of the board of each development kit, by the name of the kit."""
     return {kit: name for name, table in _files_of_ours().items() for kit in table.get("kits", ())}
 
 
@@ -510,7 +549,7 @@ def _require_plain_data(fields: _Fields) -> None:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        document: dict[str, Any] = tomllib.loads(read_bounded(path, BOARD_BYTES).decode())
+        document: dict[str, Any] = tomllib.loads(read_bounded(path, MAX_BOARD_BYTES).decode())
         return _with_short_numbers(document)
     except OSError as error:
         raise UsageError(f"{path.name}: the board file must be readable", error.strerror or "") from error
@@ -520,7 +559,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path.name}: a board file must be TOML", str(error)) from error
 
 
-def _with_short_numbers(value: T) -> T:
+def _with_short_numbers(value: _T) -> _T:
     """Return the value unchanged.
 
     Raises:
@@ -758,14 +797,14 @@ def _memory(table: _Fields, clock_hz: int) -> Memory:
     return memory
 
 
-def _access(table: _Fields, clock_hz: int) -> Parallel | Serial | None:
+def _access(table: _Fields, clock_hz: int) -> ParallelTiming | SerialTiming | None:
     """Return the timing of a memory: by wait states, by a serial bus, or None if unknown."""
     if "serial" in table:
         for key in ("wait_states", *_PARALLEL_KEYS):
             if key in table:
                 table.fail(key, "must not stand beside 'serial'", "both")
         serial = table.table("serial")
-        access = Serial(
+        access = SerialTiming(
             clock_hz=serial.number("clock_hz", 1),
             bits_per_clock=serial.power_of_two("bits_per_clock"),
             overhead_clocks=serial.number("overhead_clocks", 0),
@@ -776,14 +815,14 @@ def _access(table: _Fields, clock_hz: int) -> Parallel | Serial | None:
         table.without((*_PARALLEL_KEYS, "line_bytes", "prefetch"), "wait_states")
         return None
     wait_states = table.number("wait_states", 0)
-    return Parallel(
+    return ParallelTiming(
         wait_states=wait_states,
         burst_wait_states=table.number("burst_wait_states", 0, wait_states),
         clock_hz=table.number("clock_hz", 1, clock_hz),
     )
 
 
-def _speed(access: Parallel | Serial, line_bytes: int, clock_hz: int) -> int:
+def _speed(access: ParallelTiming | SerialTiming, line_bytes: int, clock_hz: int) -> int:
     """Return the CPU cycles for each word of a long sequence of words, at least 1."""
     cycles = 1 + _wait_cycles(access, line_bytes, line_bytes, clock_hz)
     return max(round(Fraction(cycles * _WORD, line_bytes)), 1)

@@ -28,9 +28,9 @@ _CODE = ("*.py", "*.j2", "*.c", "*.h", "*.toml", "*.json")
 
 
 def cache_folder() -> Path:
-    """Return $XDG_CACHE_HOME/mcugen, or ~/.cache/mcugen, which need not exist yet.
+    """Return the folder of cached results: $XDG_CACHE_HOME/mcugen, or ~/.cache/mcugen. It need not exist yet.
 
-    Without either location, return a folder that is removed when this process ends.
+    If the user has no home folder, return a folder that is removed when this process ends.
     """
     cache_home = os.environ.get("XDG_CACHE_HOME", "")
     try:
@@ -40,7 +40,10 @@ def cache_folder() -> Path:
 
 
 def user_store(name: str) -> Store:
-    """Return a writable store, in the cache folder or else in a folder that is removed when this process ends."""
+    """Return a writable store called `name`.
+
+    It is a folder in the user's cache folder, or else a folder that is removed when this process ends.
+    """
     folder = cache_folder() / name
     return Store(folder if _is_writable(folder) else _folder_of_process() / name)
 
@@ -63,7 +66,10 @@ def _folder_of_process() -> Path:
 
 @dataclass(frozen=True)
 class Store:
-    """A folder of files by key. Processes may read and write concurrently: a file is complete or does not exist."""
+    """A folder of cached files, each under a key. Several processes may use it at the same time.
+
+    A reader finds either a complete file or none.
+    """
 
     folder: Path
 
@@ -72,7 +78,7 @@ class Store:
         return self.folder / key
 
     def read(self, key: str) -> bytes | None:
-        """Return the data that was written under a key, or None."""
+        """Return the data that was written under a key; None if there is none."""
         with suppress(OSError), open_regular(self.path(key)) as file:
             return file.read()
         return None
@@ -100,7 +106,10 @@ class Store:
 
     @contextmanager
     def locked(self, key: str) -> Iterator[None]:
-        """Hold a lock for `key` during the block, so that one process at a time runs it; Windows has no lock."""
+        """Hold a file lock for `key` during a `with` block, so that one process at a time runs the block.
+
+        On Windows there is no lock.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.path(f"{key}.lock").open("wb") as file:
             if sys.platform != "win32":
@@ -110,7 +119,10 @@ class Store:
 
 @cache
 def code_digest() -> str:
-    """Return the SHA-256 of mcugen's own files: the code changes during development without a new version number."""
+    """Return the SHA-256 of mcugen's source files, for keys of cached results.
+
+    The version number does not suffice: during development the code changes without it.
+    """
     digest = hashlib.sha256(__version__.encode())
     roots = [Path(__file__).parents[1], *(resource_dir(name) for name in ("templates", "runtime_c", "boards"))]
     for root in roots:

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 MAX_LINE_CHARACTERS = 3000
-"""Largest number of characters of a line that users read in terminals and logs. Messages have at most 4096."""
+"""Largest number of characters of one line of a message in terminals and logs; a whole message has at most 4096."""
 
 
 def shortened(text: str, longest: int = MAX_LINE_CHARACTERS) -> str:
-    """Return the text, or its beginning and end if it is longer than `longest`."""
+    """Return the text, or its beginning and its end around an ellipsis if it has more than `longest` characters."""
     if len(text) <= longest:
         return text
     tail = longest // 4
@@ -46,7 +46,7 @@ class McugenError(Exception):
 
     exit_code: ClassVar[int] = 1
     command: str = ""
-    """A command that the user can paste, set by the command line (mcugen.cli.remedies)."""
+    """A command for the user to paste, which the command line adds (mcugen.cli.remedies); "" for none."""
 
     def __init__(self, rule: str, found: str = "", remedy: str = "") -> None:
         self.rule, self.found, self.remedy = rule, found, remedy
@@ -64,11 +64,11 @@ class McugenError(Exception):
 
 
 class InternalError(McugenError):
-    """A bug in mcugen: any exception that is not one of the expected failures."""
+    """An unexpected exception: a bug in mcugen. The exit code is 1."""
 
 
 class Interrupted(McugenError):
-    """Raised on Ctrl-C; exit code 130."""
+    """The user interrupted the command (Ctrl-C); exit code 130."""
 
     exit_code = 130
 
@@ -86,7 +86,7 @@ class ModelError(McugenError):
 
 
 class UnsupportedError(McugenError):
-    """The model is valid but uses operators (or forms of them) that mcugen cannot compile."""
+    """The model is valid, but uses operators, or attributes of operators, that mcugen cannot compile."""
 
     exit_code = 4
 

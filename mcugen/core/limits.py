@@ -19,51 +19,57 @@ from types import FrameType
 
 from mcugen.core.errors import DoesNotFitError, UsageError
 
-MODEL_BYTES = 1 << 28
+MAX_MODEL_BYTES = 1 << 28
 """Largest size of a model's file in bytes: protobuf copies the file several times."""
 MAX_NODES = 20_000
 """Largest number of nodes of a model, with functions inlined and loops unrolled."""
-MAX_LINKS = 100_000
-"""Largest number of connections of a model: inputs and outputs of all nodes, plus initializers."""
-MAX_NAME = 4096
+MAX_CONNECTIONS = 100_000
+"""Largest number of inputs and outputs of all nodes of a model together, plus its initializers."""
+MAX_NAME_CHARACTERS = 4096
 """Largest number of characters of a name: exporters join the names of all layers that they fuse."""
-MAX_PORTS = 1_000
-"""Largest number of inputs of a model, and of its outputs."""
+MAX_MODEL_PORTS = 1_000
+"""Largest number of inputs of a model; its outputs have the same limit."""
 MAX_READERS = 2_000
-"""Largest number of readers of one tensor."""
-MAX_PARTS = 2_000
-"""Largest number of inputs of one node, and of its outputs."""
-MAX_NESTED = 12
-"""Largest depth of nested control flow operators: each level doubles the time to verify a memory plan."""
+"""Largest number of nodes that read one tensor."""
+MAX_NODE_PORTS = 2_000
+"""Largest number of inputs of one node; its outputs have the same limit."""
+MAX_CONTROL_FLOW_DEPTH = 12
+"""Largest depth of nested If, Loop and Scan operators: each level doubles the time to verify a memory plan."""
 MAX_RANK = 64
-"""Largest rank of a tensor that ONNX's own code sees; it truncates larger axis numbers to 32 bits."""
+"""Largest rank of a tensor that is passed to ONNX's own code, which truncates larger axis numbers to 32 bits."""
 MAX_ELEMENTS = 1 << 22
-"""Largest number of elements of a computed tensor; no microcontroller has memory for more."""
-MAX_UNROLLED = 128
+"""Largest number of elements of a tensor that the model computes; no microcontroller has memory for more."""
+MAX_UNROLLED_STEPS = 128
 """Largest number of steps of a loop that is unrolled."""
-MAX_WORK = 1 << 18
-"""Largest number of operators that a loop runs in total: the self-test computes them step by step when compiling."""
-MAX_FOLDED = 1 << 20
-"""Largest number of elements of the results that the importer computes while it unrolls loops."""
+MAX_LOOP_OPERATIONS = 1 << 18
+"""Largest number of operators that all steps of a loop run together.
 
-SAMPLE_BYTES = 1 << 30
-"""Largest size in bytes of all arrays in one file of samples."""
+The self-test's expected output is computed operator by operator at compile time.
+"""
+MAX_UNROLL_FOLDED_ELEMENTS = 1 << 20
+"""Largest number of tensor elements that the importer computes at compile time while it unrolls loops."""
+
+MAX_SAMPLES_BYTES = 1 << 30
+"""Largest size in bytes of all arrays in one file of calibration or evaluation samples."""
 MAX_FILE_SAMPLES = 1 << 18
-"""Largest number of samples in a file: each is stored separately and runs under simulation."""
-PROFILE_BYTES = 1 << 26
-"""Largest size of a profile's file in bytes."""
-BOARD_BYTES = 1 << 18
+"""Largest number of samples in a file: each sample is stored separately and runs in the simulator."""
+MAX_PROFILE_BYTES = 1 << 26
+"""Largest size in bytes of a file with tensor statistics (`mcugen profile`)."""
+MAX_BOARD_BYTES = 1 << 18
 """Largest size of a board file in bytes."""
 MAX_PIXELS = 1 << 24
 """Largest number of pixels of an image: a larger one is a decompression bomb, not a calibration sample."""
-LONGEST_LABEL = 200
+MAX_LABEL_CHARACTERS = 200
 """Largest number of characters of a class label."""
 
 MAX_DIGITS = 18
 """Largest number of digits of a whole number on the command line, so that it fits in 64 bits."""
 
-SECONDS = 20.0
-"""Largest CPU time in seconds from the checked model to the memory plan of a program."""
+MAX_CPU_SECONDS = 20.0
+"""Largest CPU time in seconds of compiling one program, from the checked model to the memory plan.
+
+The environment variable MCUGEN_SECONDS overrides it.
+"""
 _SECONDS_VARIABLE = "MCUGEN_SECONDS"
 
 
@@ -118,9 +124,12 @@ def check_size(place: str, name: str, count: int) -> None:
     """Raise DoesNotFitError for a tensor with more than MAX_ELEMENTS elements.
 
     Args:
-        place: The file, node or option, for the message.
+        place: The file, node or option that has the tensor, for the message.
         name: The name of the tensor.
         count: The number of its elements.
+
+    Raises:
+        DoesNotFitError: The tensor is too large.
     """
     if count > MAX_ELEMENTS:
         rule = f"{place}: a tensor must have at most {MAX_ELEMENTS:,} elements, to fit any board"
@@ -135,11 +144,14 @@ _is_timed = False
 
 
 @contextmanager
-def cpu_seconds(what: str) -> Iterator[None]:
-    """Limit the CPU time of a block to SECONDS, or $MCUGEN_SECONDS; nested blocks have no limit of their own.
+def limit_cpu_seconds(what: str) -> Iterator[None]:
+    """Limit the CPU time of a `with` block to MAX_CPU_SECONDS, or to $MCUGEN_SECONDS.
 
-    A system timer interrupts the block. There is no limit outside the main thread, on systems without such timers, and
-    if another part of the process uses the timer.
+    A system timer interrupts the block. Nested blocks have no limit of their own. There is no limit outside the main
+    thread, on systems without such timers, and if another part of the process uses the timer.
+
+    Args:
+        what: What the block does, such as "compiling", as the beginning of the error message.
 
     Raises:
         DoesNotFitError: The block took longer.
@@ -164,8 +176,8 @@ def cpu_seconds(what: str) -> Iterator[None]:
         _is_timed = False
 
 
-def restart() -> None:
-    """Restart the time limit, before the next of several programs is compiled."""
+def restart_time_limit() -> None:
+    """Restart the time of the enclosing `limit_cpu_seconds`, before the next of several programs is compiled."""
     if _is_timed:
         _start(_seconds())
 
@@ -183,7 +195,7 @@ def _has_timer() -> bool:
 def _seconds() -> float:
     """Return the time limit: the user's whole seconds, or the default."""
     text = os.environ.get(_SECONDS_VARIABLE, "")
-    return float(text) if text.isascii() and text.isdecimal() and 0 < len(text) < 8 else SECONDS
+    return float(text) if text.isascii() and text.isdecimal() and 0 < len(text) < 8 else MAX_CPU_SECONDS
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:

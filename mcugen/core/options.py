@@ -13,10 +13,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 GOALS = ("balanced", "speed", "ram", "flash")
-"""Optimization goals of generated code."""
+"""Optimization goals: least time · RAM · flash ("balanced"), fewest cycles, least RAM, or least flash."""
 
 THROUGHPUT = "throughput"
-"""Goal on two cores: many frames per second instead of a short time for each. Otherwise as the first of GOALS."""
+"""Value of `--optimize` for two cores: most frames per second, although each frame may take longer.
+
+In all other respects the goal is `balanced`.
+"""
 
 
 OWN, PORTABLE, CMSIS_NN, AUTO = "own", "portable", "cmsis-nn", "auto"
@@ -28,17 +31,17 @@ OWN_FAMILIES = (OWN, PORTABLE)
 """Kernel families that call no library."""
 
 LOSS_NAMES = ("cross-entropy", "mse", "mae", "huber", "contrastive")
-"""Losses of on-device training (mcugen.training.losses)."""
+"""Names of the losses of on-device training (mcugen.training.losses), by which `--loss` selects one."""
 OPTIMIZER_NAMES = ("sgd", "momentum", "adam")
-"""Optimizers of on-device training (mcugen.training.optimizers)."""
-LEARN_INTEGERS = OPTIMIZER_NAMES[:2]
-"""Optimizers that support int8 weights."""
-HEADS = ("centroids", "nearest", "statistics")
-"""Trainable heads, which remember samples; see mcugen.training."""
+"""Names of the optimizers of on-device training (mcugen.training.optimizers); the first is the default."""
+INTEGER_OPTIMIZER_NAMES = OPTIMIZER_NAMES[:2]
+"""Names of the optimizers that can update int8 weights."""
+HEAD_NAMES = ("centroids", "nearest", "statistics")
+"""Names of the trainable heads (mcugen.training.heads), which learn by remembering samples instead of by gradients."""
 MATCH_STATISTICS = "statistics"
-"""Choice of synthetic samples that match the statistics of batch normalizations instead of a range."""
+"""Value of `--synthetic` for random samples that have the statistics that the model's batch normalizations hold."""
 
-METHODS = (
+RANGE_METHODS = (
     "minmax",
     "extrapolated",
     "moving_average",
@@ -48,31 +51,37 @@ METHODS = (
     "entropy",
     "mse",
 )
-"""Methods that choose the quantization range of an activation from statistics of its values."""
+"""Names of the methods that choose the quantization range of an activation (mcugen.quantization.ranges)."""
 
 PRECISIONS = {"float32": "float32", "int8": "int8", "int16x8": "int16"}
-"""Activation type (a DType) of each precision; weights are int8 except for float32."""
+"""Name of the activations' DType by value of `--precision`; weights are float32 for `float32`, else int8."""
 
-FEW_BITS = {"w4a8": 0, "w4a8g32": 32, "w4a8g64": 64, "w4a8g128": 128}
-"""Number of inputs that share a scale (0: all), by precision, for weights of 4 bits and activations of 8 bits.
+FOUR_BIT_GROUP_SIZES = {"w4a8": 0, "w4a8g32": 32, "w4a8g64": 64, "w4a8g128": 128}
+"""Number of a layer's inputs whose 4-bit weights share a scale (0: all), by value of `--precision`.
 
-Layers that would lose too much accuracy keep weights of 8 bits.
+Activations have 8 bits. Layers that would lose too much accuracy keep weights of 8 bits.
 """
 
 TWO_BIT_GROUP_SIZES = {"w2a8": 32}
-"""Number of inputs that share a scale, by precision, for weights of 2 bits in selected fully connected layers."""
+"""Number of a layer's inputs whose 2-bit weights share a scale, by the precision that `--layer NAME=…` takes.
 
-WIDE_WEIGHTS = {"int16x16": "int32"}
-"""Precision of single layers with int16 activations and weights of up to 16 bits, as many as keep sums within int32."""
+Fully connected layers and large convolutions can have 2-bit weights; their activations have 8 bits.
+"""
+
+INT16_WEIGHT_PRECISIONS = {"int16x16": "int32"}
+"""Internal DType name of a layer with int16 activations and int16 weights, by value of `--layer`.
+
+The weights use as many of the 16 bits as keep their sums of products within int32.
+"""
 
 MIXED = "auto"
-"""Value of `--precision` that lets a search choose the precision of each layer."""
+"""Value of `--precision` for a search that chooses the precision of each layer."""
 
 SAMPLES = "samples"
-"""Key of CompileOptions.plausible that stands for all outputs, with the ranges that they have on the samples."""
+"""Key of CompileOptions.plausible that stands for all outputs, whose ranges are then measured on the samples."""
 
 DIVERGED_DB = 20.0
-"""Default SQNR in dB below which a layer counts as diverged; at 20 dB the error is a tenth of the signal."""
+"""Default SQNR in dB below which a quantized layer counts as diverged: at 20 dB the error is a tenth of the signal."""
 
 METRIC_TITLES = {
     "top1": "top-1",
@@ -92,7 +101,7 @@ METRIC_TITLES = {
     "sqnr": "SQNR",
     "agreement": "agreement",
 }
-"""Titles of the metrics (mcugen.evaluation.metrics), by name."""
+"""Title in reports by the name of an accuracy metric (mcugen.evaluation.metrics)."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +115,7 @@ class LibraryFiles:
     archive: Path
 
     def archive_for(self, cpu: str) -> Path:
-        """Return the archive for a CPU."""
+        """Return the path of the library's archive for a CPU, with "{cpu}" replaced."""
         return Path(str(self.archive).replace("{cpu}", cpu))
 
 
@@ -138,7 +147,7 @@ class Places:
                 return pairs
 
     def describe(self) -> str:
-        """Return the placement in the form of the command line."""
+        """Return the placement as the text that `--place` takes."""
         parts = [f"arena={'+'.join(self.arena)}"] * bool(self.arena) + [f"weights={self.weights}"] * bool(self.weights)
         if self.hot:
             parts.append(f"hot-weights={'+'.join(f'{name}:{nbytes}' for name, nbytes in self.hot)}")
@@ -146,12 +155,12 @@ class Places:
 
 
 INPUT_TYPES = ("uint8", "int8", "uint16", "int16")
-"""Types that a caller may pass instead of a float input; float32 represents all of their values."""
+"""Names of the integer types that a caller may pass for a float input: float32 represents all their values."""
 
-TRAINED_AS = ("auto", "float32", "int8")
-"""Types in which trained weights are kept."""
+TRAINED_PRECISIONS = ("auto", "float32", "int8")
+"""Values of `--train-weights`: the type in which trained weights are stored, or `auto`."""
 
-RUNNING = ("frozen", "updated")
+STATISTICS_MODES = ("frozen", "updated")
 """Values of `--statistics`: whether training updates the running means and variances of batch normalizations."""
 
 
@@ -164,19 +173,19 @@ class Training:
     """
 
     layers: str
-    """Selection of layers, as in `--train`; AUTO selects those that train best in a trial."""
+    """Selection of the trained layers, as `--train` takes it; AUTO selects those that train best in a trial."""
     loss: str = LOSS_NAMES[0]
     optimizer: str = OPTIMIZER_NAMES[0]
     batch: int = 1
-    precision: str = TRAINED_AS[0]
-    """Type of the trained weights, one of TRAINED_AS; `auto` is float32, or int8 if float32 is too large."""
-    statistics: str = RUNNING[0]
-    """Treatment of batch normalization behind the first trained layer, one of RUNNING."""
+    precision: str = TRAINED_PRECISIONS[0]
+    """Type of the trained weights, one of TRAINED_PRECISIONS; `auto` is float32, or int8 if float32 is too large."""
+    statistics: str = STATISTICS_MODES[0]
+    """Treatment of batch normalization behind the first trained layer, one of STATISTICS_MODES."""
 
     @property
     def is_head(self) -> bool:
         """Return whether `layers` selects a head that remembers samples, which is trained without gradients."""
-        return self.layers.partition("@")[0].partition(":")[0] in HEADS
+        return self.layers.partition("@")[0].partition(":")[0] in HEAD_NAMES
 
     @property
     def needs_layer_search(self) -> bool:
@@ -186,10 +195,10 @@ class Training:
     @property
     def updates_statistics(self) -> bool:
         """Return whether training updates the statistics of batch normalization."""
-        return self.statistics == RUNNING[1]
+        return self.statistics == STATISTICS_MODES[1]
 
     def describe(self) -> str:
-        """Return the options as the banner shows them."""
+        """Return the training options as one line for the comment at the top of the generated code."""
         if self.is_head:
             return f"remembers {self.layers}"
         batch = f", {self.batch} samples a step" if self.batch > 1 else ""
@@ -200,7 +209,12 @@ class Training:
 
 @dataclass(frozen=True)
 class LayerTimes:
-    """Measured cycles of a layer with a kernel: constants read in place (`plain`), or copied to the arena first."""
+    """Measured cycles of one layer with one kernel, in two variants.
+
+    Attributes:
+        plain: Cycles if the kernel reads the constants where they are stored.
+        copied: Cycles if the constants are copied to the arena first, including the copy.
+    """
 
     plain: int
     copied: int
@@ -322,17 +336,17 @@ class CompileOptions:
 
     @property
     def fixed_dims(self) -> dict[str, int]:
-        """Return the size of each dimension that has one size."""
+        """Return the size of each symbolic dimension that is fixed at compile time, by name."""
         return {key: low for key, (low, high) in self._ends().items() if low == high}
 
     @property
     def ranges(self) -> dict[str, tuple[int, int]]:
-        """Return the bounds of each dimension whose size is only known at run time."""
+        """Return the smallest and largest size of each symbolic dimension that varies at run time, by name."""
         return {key: (low, high) for key, (low, high) in self._ends().items() if low != high}
 
     @property
     def may_spill(self) -> bool:
-        """Return whether the arena may be split over several memories; some options need it in one memory."""
+        """Return whether the arena may be split over several memories; some options require one memory."""
         return not self.checked_arena and self.cores == 1 and not self.copy_ahead
 
     def _ends(self) -> dict[str, tuple[int, int]]:
@@ -344,7 +358,7 @@ class CompileOptions:
         return self.weights_blob or self.updatable or self.weights_reader
 
     def describe(self) -> str:
-        """Return the options that shape the generated code, as its banner shows them."""
+        """Return the options that shape the generated code as one line for the comment at its top."""
         ends = sorted(self._ends().items())
         dims = ", ".join(f"{key}={low}" if low == high else f"{key}={low}..{high}" for key, (low, high) in ends)
         parts = [f"dims {dims}"] * bool(dims) + [f"bound {', '.join(sorted(self.bound))}"] * bool(self.bound)

@@ -11,7 +11,7 @@ from importlib.metadata import requires
 from mcugen.core.errors import ToolMissingError
 
 PROGRAM = "mcugen"
-"""Name of mcugen's Python distribution."""
+"""Name under which mcugen is installed: its Python distribution and its command."""
 
 EXTRAS: Mapping[str, str] = {
     "quantize": "quantization, and comparison with ONNX Runtime",
@@ -21,7 +21,7 @@ EXTRAS: Mapping[str, str] = {
     "evidence": "evidence: bill of materials",
     "cluster": "work on a cluster",
 }
-"""The extras of mcugen that users install, with what their packages serve."""
+"""Purpose of each extra of mcugen (`pip install mcugen[NAME]`), by name."""
 
 _REQUIREMENT = re.compile(r"""([A-Za-z0-9._-]+)(?:.*;.*\bextra == ["']([^"']+)["'])?""")
 

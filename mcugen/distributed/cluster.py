@@ -15,36 +15,42 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mcugen.core.errors import DoesNotFitError, ToolMissingError, UsageError, printable, shortened
 from mcugen.distributed.environment import environment, require_same
-from mcugen.distributed.parcel import Arrived, Parcel, packed
-from mcugen.distributed.processes import done_by_others
+from mcugen.distributed.parcel import Parcel, UnpackedParcel, pack_parcel
+from mcugen.distributed.processes import run_in_other_processes
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-T = TypeVar("T")
-R = TypeVar("R")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 _ENCRYPTED = ("tls://", "wss://")
 """Schemes of scheduler addresses with mutual authentication by certificates."""
 
-SECONDS_TO_ANSWER = 30
-"""Time limit in seconds for the answer of a scheduler, and then of its first worker."""
+ANSWER_TIMEOUT_SECONDS = 30
+"""Time limit in seconds for the answer of a scheduler, and then for the answer of its first worker."""
 
-SECONDS_ALONE = 10
-"""Time in seconds that a scheduler may have no worker; a supervisor restarts a lost one within this time."""
+NO_WORKER_TIMEOUT_SECONDS = 10
+"""Longest time in seconds that a scheduler may have no worker; a supervisor restarts a lost worker within this time."""
 
 
 @dataclass(frozen=True)
-class Held:
-    """Data that all tasks share, kept once on the scheduler so that workers can always fetch it again."""
+class SharedData:
+    """Data that all tasks of a cluster share. The scheduler keeps one copy, which workers can fetch again at any time.
+
+    Attributes:
+        digest: SHA-256 of the data, by which two copies are compared.
+        parcel: The data with the files that they name.
+        environment: Versions of the packages on the computer that sent the data.
+    """
 
     digest: str
     parcel: Parcel = field(compare=False)
     environment: Mapping[str, str] = field(compare=False)
 
 
-def done_by_cluster(work: Callable[[T], R], tasks: Sequence[T], address: str, jobs: int) -> Iterator[tuple[T, R]]:
-    """Yield tasks with their results (see Workers.each_done).
+def run_on_cluster(work: Callable[[_T], _R], tasks: Sequence[_T], address: str, jobs: int) -> Iterator[tuple[_T, _R]]:
+    """Run tasks on the workers of a Dask scheduler, and yield each task with its result in the order of arrival.
 
     If all workers are lost, `jobs` processes of this computer finish the work.
 
@@ -61,8 +67,8 @@ def done_by_cluster(work: Callable[[T], R], tasks: Sequence[T], address: str, jo
     """
     if not tasks:
         return
-    parcel = packed(work)
-    held = Held(parcel.digest, parcel, environment())
+    parcel = pack_parcel(work)
+    held = SharedData(parcel.digest, parcel, environment())
     unfinished = dict(enumerate(tasks))
     _warn_without_tls(address)
     with _connected(address) as client:
@@ -72,42 +78,43 @@ def done_by_cluster(work: Callable[[T], R], tasks: Sequence[T], address: str, jo
         }
         for index, result in _each_result(client, futures, address):
             yield unfinished.pop(index), result
-    yield from done_by_others(work, list(unfinished.values()), jobs)
+    yield from run_in_other_processes(work, list(unfinished.values()), jobs)
 
 
 def _each_result(client: Client, futures: Mapping[Future, int], address: str) -> Iterator[tuple[int, Any]]:
-    """Yield results as they arrive; stop if there was no worker for SECONDS_ALONE, where Dask would wait forever.
+    """Yield results as they arrive; stop if there was no worker for NO_WORKER_TIMEOUT_SECONDS.
 
-    Finished results can be lost as well, as they stay with workers until they are fetched.
+    Dask would wait for a worker forever. Finished results can be lost as well, as they stay with workers until they
+    are fetched.
     """
     from distributed import wait
 
     pending, last = set(futures), time.monotonic()
-    while pending and time.monotonic() < last + SECONDS_ALONE:
+    while pending and time.monotonic() < last + NO_WORKER_TIMEOUT_SECONDS:
         results = dict[Any, Any]()
         with _told_plainly(address), suppress(TimeoutError), client.as_current():
             for future in wait(pending, timeout=1, return_when="FIRST_COMPLETED").done:
-                results[future] = future.result(timeout=SECONDS_ALONE)
+                results[future] = future.result(timeout=NO_WORKER_TIMEOUT_SECONDS)
         pending -= results.keys()
         yield from ((futures[future], result) for future, result in results.items())
         with _told_plainly(address):
             last = time.monotonic() if results or client.nthreads() else last
 
 
-def _kept(held: Held) -> Held:
+def _kept(held: SharedData) -> SharedData:
     """Return the argument: as the result of a task, it is sent to workers that need it."""
     return held
 
 
-def _done(held: Held, task: Any) -> Any:
+def _done(held: SharedData, task: Any) -> Any:
     """Run one task on a worker."""
     require_same(held.environment)
     return _arrived(held).value(task)
 
 
 @lru_cache(maxsize=2)
-def _arrived(held: Held) -> Arrived:
-    return Arrived(held.parcel)
+def _arrived(held: SharedData) -> UnpackedParcel:
+    return UnpackedParcel(held.parcel)
 
 
 @cache
@@ -148,7 +155,7 @@ def _client(kind: Any, where: Any) -> Client:
     """
     client: Client = kind.__new__(kind)
     try:
-        client.__init__(where, timeout=SECONDS_TO_ANSWER, set_as_default=False)
+        client.__init__(where, timeout=ANSWER_TIMEOUT_SECONDS, set_as_default=False)
     except BaseException:
         with suppress(AttributeError):  # It may have failed early, for example without certificates.
             client.close()
@@ -159,9 +166,9 @@ def _client(kind: Any, where: Any) -> Client:
 def _require_worker(client: Client, address: str) -> None:
     """Raise UsageError if no worker answers in time."""
     try:
-        client.wait_for_workers(1, timeout=SECONDS_TO_ANSWER)
+        client.wait_for_workers(1, timeout=ANSWER_TIMEOUT_SECONDS)
     except TimeoutError as error:
-        problem = f"none in {SECONDS_TO_ANSWER} s at '{shortened(address, 200)}'"
+        problem = f"none in {ANSWER_TIMEOUT_SECONDS} s at '{shortened(address, 200)}'"
         raise UsageError("the cluster must have a worker", problem, f"start one: dask worker {address}") from error
 
 

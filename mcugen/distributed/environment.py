@@ -13,7 +13,7 @@ from mcugen.core.errors import ToolMissingError
 from mcugen.core.version import __version__
 
 PACKAGES = ("numpy", "onnx", "onnxruntime", "ml_dtypes", "ortools")
-"""Names of the packages whose versions affect results."""
+"""Names of the packages whose versions affect results, so that all workers must have the same versions."""
 
 
 @cache

@@ -17,14 +17,19 @@ from mcugen.core.limits import open_regular
 
 @dataclass(frozen=True)
 class Parcel:
-    """A pickled value, and the contents of the files whose paths it contains, as FOLDER_NUMBER/NAME and bytes."""
+    """A pickled value together with the contents of the files whose paths it holds, to be sent to another computer.
+
+    Attributes:
+        data: The pickled value.
+        files: For each file, FOLDER_NUMBER/NAME and its contents. Files with one number share a folder.
+    """
 
     data: bytes
     files: tuple[tuple[str, bytes], ...]
 
     @property
     def digest(self) -> str:
-        """Return the SHA-256 of value and files."""
+        """Return the SHA-256 of the value and the files, in hex."""
         digest = hashlib.sha256(self.data)
         for name, content in self.files:
             digest.update(f"{name}\n{len(content)}\n".encode())
@@ -32,7 +37,7 @@ class Parcel:
         return digest.hexdigest()
 
 
-def packed(value: Any) -> Parcel:
+def pack_parcel(value: Any) -> Parcel:
     """Pickle a value together with all files and folders whose paths it holds.
 
     Raises:
@@ -50,8 +55,11 @@ def _content(path: Path) -> bytes:
         return file.read()
 
 
-def unpacked(parcel: Parcel, folder: Path) -> Any:
-    """Restore a value with its files in `folder`. Files that shared a folder share one again."""
+def unpack_parcel(parcel: Parcel, folder: Path) -> Any:
+    """Restore the value of a parcel, with paths to its files, which are written below `folder`.
+
+    Files that shared a folder share one again.
+    """
     for name, content in parcel.files:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -59,12 +67,15 @@ def unpacked(parcel: Parcel, folder: Path) -> Any:
     return _Unpacker(io.BytesIO(parcel.data), folder).load()
 
 
-class Arrived:
-    """The value of a parcel, and the temporary folder of its files, which is deleted with it."""
+class UnpackedParcel:
+    """The value of a received parcel, and the temporary folder of its files.
+
+    The folder is deleted together with this object.
+    """
 
     def __init__(self, parcel: Parcel) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="mcugen-parcel-")
-        self.value = unpacked(parcel, Path(self._folder.name))
+        self.value = unpack_parcel(parcel, Path(self._folder.name))
 
 
 class _Packer(pickle.Pickler):

@@ -11,15 +11,17 @@ from typing import TypeVar
 
 from mcugen.core.errors import DoesNotFitError
 
-T = TypeVar("T")
-R = TypeVar("R")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 MAX_LOSSES = 3
-"""Largest number of processes in a row that may die without a result in between."""
+"""Largest number of processes that may die one after the other without any result in between."""
 
 
-def done_by_processes(work: Callable[[T], R], tasks: Sequence[T], jobs: int) -> Iterator[tuple[T, R]]:
-    """Yield tasks with their results (see Workers.each_done); a single task or job runs in this process.
+def run_in_processes(work: Callable[[_T], _R], tasks: Sequence[_T], jobs: int) -> Iterator[tuple[_T, _R]]:
+    """Run tasks in processes of this computer, and yield each task with its result in the order of arrival.
+
+    A single task, or all tasks if `jobs` is 1, run in this process.
 
     Args:
         work: The function to run.
@@ -32,11 +34,13 @@ def done_by_processes(work: Callable[[T], R], tasks: Sequence[T], jobs: int) -> 
     if jobs <= 1 or len(tasks) <= 1:
         yield from ((task, work(task)) for task in tasks)
         return
-    yield from done_by_others(work, tasks, jobs)
+    yield from run_in_other_processes(work, tasks, jobs)
 
 
-def done_by_others(work: Callable[[T], R], tasks: Sequence[T], jobs: int) -> Iterator[tuple[T, R]]:
-    """Yield each task with its result, computed by other processes. Tasks of a lost process are repeated.
+def run_in_other_processes(work: Callable[[_T], _R], tasks: Sequence[_T], jobs: int) -> Iterator[tuple[_T, _R]]:
+    """Run tasks in other processes even if `jobs` is 1, and yield each task with its result in the order of arrival.
+
+    Tasks of a process that dies are repeated.
 
     Args:
         work: The function to run.
@@ -64,7 +68,7 @@ def done_by_others(work: Callable[[T], R], tasks: Sequence[T], jobs: int) -> Ite
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _finished(futures: dict[Future[R], int]) -> Iterator[tuple[int, R]]:
+def _finished(futures: dict[Future[_R], int]) -> Iterator[tuple[int, _R]]:
     """Yield results as they arrive; raise BrokenProcessPool after the valid ones if a process was lost."""
     pending = set(futures)
     while pending:

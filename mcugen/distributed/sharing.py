@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mcugen.distributed.processes import done_by_others, done_by_processes
+from mcugen.distributed.processes import run_in_other_processes, run_in_processes
 
-T = TypeVar("T")
-R = TypeVar("R")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 LOCAL = "local"
-"""Address that stands for processes of this computer.
+"""Value of `--cluster` that stands for processes of this computer instead of a Dask scheduler.
 
 They communicate by pipes, which no one else can open. A scheduler on a loopback address would run code of any local
 user.
@@ -22,30 +22,33 @@ user.
 
 @dataclass(frozen=True)
 class Workers:
-    """A number of processes of this computer, or the workers of a Dask scheduler at an address."""
+    """The processes that run tasks: `jobs` processes of this computer, or workers of the Dask scheduler `cluster`."""
 
     jobs: int = 1
     cluster: str = ""
 
-    def each_done(self, work: Callable[[T], R], tasks: Sequence[T]) -> Iterator[tuple[T, R]]:
-        """Yield tasks with their results, as these arrive; tasks start in order.
+    def run_tasks(self, work: Callable[[_T], _R], tasks: Sequence[_T]) -> Iterator[tuple[_T, _R]]:
+        """Run a function on each task, and yield each task with its result in the order of arrival.
 
-        The first exception of a task ends all. `work` and tasks must be picklable; files that `work` names by paths are
-        sent to a cluster as well. Tasks of a lost process are repeated.
+        Tasks start in order. The first exception of a task ends all. Tasks of a lost process are repeated.
+
+        Args:
+            work: The function, which must be picklable. Files that it names by paths are sent to a cluster as well.
+            tasks: The picklable arguments, one for each task.
 
         Raises:
             DoesNotFitError: If processes keep getting lost.
         """
         if not self.cluster:
-            yield from done_by_processes(work, tasks, self.jobs)
+            yield from run_in_processes(work, tasks, self.jobs)
             return
         if self.cluster == LOCAL:
-            yield from done_by_others(work, tasks, self.jobs)
+            yield from run_in_other_processes(work, tasks, self.jobs)
             return
-        from mcugen.distributed.cluster import done_by_cluster
+        from mcugen.distributed.cluster import run_on_cluster
 
-        yield from done_by_cluster(work, tasks, self.cluster, self.jobs)
+        yield from run_on_cluster(work, tasks, self.cluster, self.jobs)
 
 
 ONLY_THIS_PROCESS = Workers()
-"""This process only."""
+"""Workers for callers that want no other process: all tasks run in this one."""

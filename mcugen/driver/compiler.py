@@ -16,7 +16,7 @@ from mcugen.codegen.functions import KernelSource
 from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.memory import weights_bytes
 from mcugen.core.board import Board, load_board
-from mcugen.core.limits import cpu_seconds
+from mcugen.core.limits import limit_cpu_seconds
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compilation_trace import CompilationTrace
 from mcugen.driver.compiled import CompiledModel
@@ -34,7 +34,7 @@ from mcugen.frontend.onnx.load import LoadedModel, load
 from mcugen.frontend.onnx.lost_constants import describe_lost, lost_constants
 from mcugen.hir.graph import Graph
 from mcugen.numerics.threads import one_thread
-from mcugen.pipelines import bind
+from mcugen.pipelines import bind_pipeline
 from mcugen.quantization.precisions import precisions_of_given
 from mcugen.quantization.quantize import Quantization
 from mcugen.reporting.basis import Basis
@@ -73,7 +73,7 @@ def _compile_once(
     check_options(options, board)
     quantization = model if isinstance(model, Quantization) else None
     source, options = _load(model, options)
-    with cpu_seconds("compilation"), one_thread():
+    with limit_cpu_seconds("compilation"), one_thread():
         variants, graph = _import_graph(source, target_of(board, options), options)
         options, symbols = variants.options, variants.symbols(graph)
         optimize(graph, trace)
@@ -81,7 +81,7 @@ def _compile_once(
         search = search_program(graph, variants, symbols, board, trace.search if trace else None)
         placed_options = search.placed(options)
         placement = place_program(search, placed_options)
-        feed = bind(options.input_pipeline, search.fit.program.inputs) if options.input_pipeline else None
+        feed = bind_pipeline(options.input_pipeline, search.fit.program.inputs) if options.input_pipeline else None
         results = CompilationResults(
             source, quantization, board, options, placed_options, graph, search, placement, feed
         )

@@ -15,7 +15,7 @@ from mcugen.codegen.functions import KernelSource
 from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.render import render
 from mcugen.core.board import Board
-from mcugen.core.limits import cpu_seconds
+from mcugen.core.limits import limit_cpu_seconds
 from mcugen.core.options import CompileOptions
 from mcugen.driver.plugins import registry_of
 from mcugen.driver.target import features_of_cores, target_of
@@ -56,7 +56,7 @@ def draft_float_program(source: LoadedModel, board: Board, options: CompileOptio
 def _draft(source: LoadedModel, board: Board, options: CompileOptions) -> tuple[Graph, Program]:
     target = target_of(board, options)
     options = replace(options, stream_input=False)
-    with cpu_seconds("compilation"), one_thread():
+    with limit_cpu_seconds("compilation"), one_thread():
         graph = Variants(source.proto, identifier(Path(source.file).stem), options, target).graph({})
         optimize(graph)
         return graph, plan_program(lowered(graph, target, options))

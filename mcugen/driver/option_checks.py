@@ -13,12 +13,12 @@ from mcugen.core.options import (
     AUTO_PLACE,
     FAMILIES,
     GOALS,
-    LEARN_INTEGERS,
+    INTEGER_OPTIMIZER_NAMES,
     LOSS_NAMES,
     OPTIMIZER_NAMES,
-    RUNNING,
+    STATISTICS_MODES,
     THROUGHPUT,
-    TRAINED_AS,
+    TRAINED_PRECISIONS,
     CompileOptions,
     Training,
 )
@@ -132,8 +132,8 @@ def _check_training(training: Training) -> None:
     choices = (
         ("loss", training.loss, LOSS_NAMES),
         ("optimizer", training.optimizer, OPTIMIZER_NAMES),
-        ("train-weights", training.precision, TRAINED_AS),
-        ("statistics", training.statistics, RUNNING),
+        ("train-weights", training.precision, TRAINED_PRECISIONS),
+        ("statistics", training.statistics, STATISTICS_MODES),
     )
     for option, value, known in choices:
         if value not in known:
@@ -142,8 +142,10 @@ def _check_training(training: Training) -> None:
         problem = f"--loss {training.loss} --optimizer {training.optimizer} --batch {training.batch}"
         problem += f" --statistics {training.statistics}"
         raise UsageError(f"--train {training.layers} has its own way to learn", problem, "leave these out")
-    if training.precision == "int8" and training.optimizer not in LEARN_INTEGERS:
-        rule = f"--train-weights int8 learns by {' or '.join(LEARN_INTEGERS)}: others remember averages of reals"
+    if training.precision == "int8" and training.optimizer not in INTEGER_OPTIMIZER_NAMES:
+        rule = (
+            f"--train-weights int8 learns by {' or '.join(INTEGER_OPTIMIZER_NAMES)}: others remember averages of reals"
+        )
         raise UsageError(rule, f"--optimizer {training.optimizer}", "--train-weights float32")
 
 

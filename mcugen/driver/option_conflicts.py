@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mcugen.core.errors import UsageError
-from mcugen.core.options import OWN_FAMILIES, RUNNING, CompileOptions
+from mcugen.core.options import OWN_FAMILIES, STATISTICS_MODES, CompileOptions
 
 RANGES, FILE, FIRMWARE = "a range of sizes (--dim)", "a file of weights", "weights in the firmware"
 """Names, in messages, of settings that no single flag stands for: a range of sizes, and where weights are stored."""
@@ -29,7 +29,7 @@ USES: Mapping[str, Callable[[CompileOptions], bool]] = {
     "--optimize throughput": lambda o: o.throughput,
     "--plausible": lambda o: bool(o.plausible),
     "--self-test": lambda o: bool(o.self_test),
-    f"--statistics {RUNNING[1]}": lambda o: o.training is not None and o.training.updates_statistics,
+    f"--statistics {STATISTICS_MODES[1]}": lambda o: o.training is not None and o.training.updates_statistics,
     "--state": lambda o: bool(o.states),
     "--steps": lambda o: o.steps,
     "--stream-input": lambda o: o.stream_input,
@@ -87,7 +87,7 @@ CONFLICTS = (
              "--optimize throughput keeps what a frame needs in the arena"),
     Conflict("--cores", ("--steps", "--stream-input", "--weights-reader", "--kernels", RANGES),
              "layers are shared by two cores only where each is one call"),
-    Conflict(f"--statistics {RUNNING[1]}", ("--train-weights int8",),
+    Conflict(f"--statistics {STATISTICS_MODES[1]}", ("--train-weights int8",),
              "--statistics updated: trained weights must be float32, as what is learned from is normalized in reals",
              "--train-weights float32, or --statistics frozen"),
     Conflict("--train", ("--state", "--steps", "--cores", "--stream-input", "--external-io", FILE, "--validation",

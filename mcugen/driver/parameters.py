@@ -22,7 +22,8 @@ from mcugen.memory.place import weights_memories
 from mcugen.ops.packed import PackedDense
 from mcugen.quantization.float_model import FloatModel
 from mcugen.quantization.profile import Profile
-from mcugen.quantization.quantize import Sample, quantizer
+from mcugen.quantization.quantize import create_quantizer
+from mcugen.quantization.samples import Sample
 from mcugen.quantization.scheme import Scheme
 
 NUM_DRAFT_SAMPLES = 4
@@ -103,7 +104,7 @@ def require_room_quantized(
     if sum(v.type.count for v in _weights(model.graph)) // (1 + (options.family not in OWN_FAMILIES)) <= room.size:
         return
     quick = replace(scheme, method="minmax", correct_bias=False, optimize_rounding=False)
-    maker = quantizer(source, model, quick, samples[:NUM_DRAFT_SAMPLES], profile)
+    maker = create_quantizer(source, model, quick, samples[:NUM_DRAFT_SAMPLES], profile)
     draft = maker.quantize() if precisions is None else maker.draft(maker.narrowest(precisions))
     graph = import_model(draft.proto, "draft", registry=source.registry)
     optimize(graph)

@@ -17,7 +17,7 @@ from typing import Any, cast
 from mcugen.codegen.declarations import mismatches
 from mcugen.codegen.environment import environment
 from mcugen.core.errors import UsageError
-from mcugen.core.limits import cpu_seconds, open_regular
+from mcugen.core.limits import limit_cpu_seconds, open_regular
 from mcugen.core.resources import resource_dir
 from mcugen.kernels.common.declared import kernels_of
 from mcugen.ops.onnx_node import BUILT_IN, Registry, registering
@@ -77,7 +77,7 @@ def _load_registry(path: Path, _changed: int, file: str) -> Registry:
     """Return what one file registers. It runs once, and again if its time of change (`_changed`) differs."""
     file_registry = Registry()
     try:
-        with cpu_seconds(f"--plugin {file}: running it"), registering(file_registry):
+        with limit_cpu_seconds(f"--plugin {file}: running it"), registering(file_registry):
             disagreements = _disagreements(_run(path), path.parent)
     except (Exception, SystemExit) as error:  # The user's code may raise anything.
         raise UsageError(
@@ -102,7 +102,7 @@ def load_function(file: str | Path, name: str) -> Callable[..., Any]:
         UsageError: If the file does not run or has no such function.
     """
     try:
-        with cpu_seconds(f"{file}: running it"):
+        with limit_cpu_seconds(f"{file}: running it"):
             function = getattr(_run(Path(file)), name)
     except (Exception, SystemExit) as error:  # The user's code may raise anything.
         reason = f"{type(error).__name__}: {error}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcugen.core.errors import UsageError
-from mcugen.core.options import FEW_BITS, MIXED, PRECISIONS
+from mcugen.core.options import FOUR_BIT_GROUP_SIZES, MIXED, PRECISIONS
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -22,8 +22,8 @@ class Quantizing:
     """Settings to quantize a float model, if it is quantized at all.
 
     Attributes:
-        precision: One of PRECISIONS or FEW_BITS, or MIXED. "" stands for int8 if there are samples of any kind, else
-            for float32.
+        precision: One of PRECISIONS or FOUR_BIT_GROUP_SIZES, or MIXED. "" stands for int8 if there are samples of any
+            kind, else for float32.
         calibration: The samples to quantize with: a file, a folder, or arrays by input name.
         profile: File of statistics that earlier samples gave (`mcugen profile`), in place of samples.
         preprocess: What is applied to each sample first (see mcugen.evaluation.preprocess).
@@ -40,7 +40,7 @@ class Quantizing:
     preprocess: str = ""
     scheme: Scheme | None = None
     layers: Mapping[str, str] = field(default_factory=dict)
-    """Precisions of single layers by output name: values of PRECISIONS or WIDE_WEIGHTS, int4 (FEW_BITS) or int2."""
+    """Precisions of single layers by output name: values of PRECISIONS or INT16_WEIGHT_PRECISIONS, int4 or int2."""
     synthetic: str = ""
     finetune: int = 0
     """Epochs of quantization-aware fine-tuning on the samples (see mcugen.quantization.finetune)."""
@@ -49,7 +49,7 @@ class Quantizing:
         real = self.calibration is not None or self.profile is not None
         known = real or bool(self.synthetic)
         object.__setattr__(self, "precision", self.precision or ("int8" if known else "float32"))
-        allowed = (*PRECISIONS, *FEW_BITS, MIXED)
+        allowed = (*PRECISIONS, *FOUR_BIT_GROUP_SIZES, MIXED)
         if self.precision not in allowed:
             raise UsageError("--precision must be known", f"'{self.precision}'", f"one of: {', '.join(allowed)}")
         if not self.is_wanted and (known or self.layers):
@@ -74,12 +74,12 @@ class Quantizing:
     @property
     def weights(self) -> str:
         """Return the name of the weights' DType, for layers that support it."""
-        return "int4" if self.precision in FEW_BITS else "int8"
+        return "int4" if self.precision in FOUR_BIT_GROUP_SIZES else "int8"
 
     @property
     def group(self) -> int:
         """Return the number of inputs of a layer whose 4-bit weights share a scale; 0 means all inputs."""
-        return FEW_BITS.get(self.precision, 0)
+        return FOUR_BIT_GROUP_SIZES.get(self.precision, 0)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mcugen.core.errors import ConstraintError, DoesNotFitError, UsageError
-from mcugen.core.options import LEARN_INTEGERS, TRAINED_AS, CompileOptions
+from mcugen.core.options import INTEGER_OPTIMIZER_NAMES, TRAINED_PRECISIONS, CompileOptions
 from mcugen.driver.compiled import CompiledModel
 
 Compile = Callable[[CompileOptions], CompiledModel]
@@ -44,9 +44,14 @@ def compile_with_trained_weights(options: CompileOptions, compile_once: Compile)
 def _may_train_int8(options: CompileOptions) -> bool:
     """Return whether the user leaves the type of trained weights open, and the training works with int8 too."""
     training = options.training
-    if training is None or training.precision != TRAINED_AS[0] or training.is_head or training.updates_statistics:
+    if (
+        training is None
+        or training.precision != TRAINED_PRECISIONS[0]
+        or training.is_head
+        or training.updates_statistics
+    ):
         return False
-    return training.optimizer in LEARN_INTEGERS
+    return training.optimizer in INTEGER_OPTIMIZER_NAMES
 
 
 def _with_precision(options: CompileOptions, precision: str) -> CompileOptions:

@@ -13,7 +13,7 @@ from typing import IO
 import numpy as np
 
 from mcugen.core.errors import UsageError
-from mcugen.core.limits import SAMPLE_BYTES, open_regular
+from mcugen.core.limits import MAX_SAMPLES_BYTES, open_regular
 from mcugen.hir.types import Array
 
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -97,8 +97,8 @@ def _array(file: IO[bytes], size: int) -> Array:
     needed = math.prod(shape) * dtype.itemsize
     if needed > size or any(length < 0 for length in shape):
         raise ValueError(f"{needed:,} bytes of elements by its header, {size:,} bytes in all")
-    if needed > SAMPLE_BYTES:
-        raise ValueError(f"{needed:,} bytes of elements, more than {SAMPLE_BYTES:,}")
+    if needed > MAX_SAMPLES_BYTES:
+        raise ValueError(f"{needed:,} bytes of elements, more than {MAX_SAMPLES_BYTES:,}")
     file.seek(0)
     return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
 

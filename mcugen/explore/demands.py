@@ -18,7 +18,7 @@ COST_AXES: dict[str, Callable[[Figures], float | None]] = {
     "flash": lambda f: f.flash,
     "microjoules": lambda f: f.microjoules,
 }
-"""The costs that are compared beside accuracy, by name; each function returns one cost of a combination's figures."""
+"""Costs by which combinations are compared in addition to accuracy: name, and function of a combination's figures."""
 
 
 @dataclass(frozen=True)
@@ -26,19 +26,19 @@ class Demands:
     """The limits that the user sets for a combination of board, precision and goal; None means no limit."""
 
     ms: float | None = None
-    """Most milliseconds per call."""
+    """Largest accepted time of a call in milliseconds."""
     cycles: int | None = None
-    """Most cycles per call."""
+    """Largest accepted number of cycles of a call."""
     ram: int | None = None
-    """Most bytes of RAM."""
+    """Largest accepted RAM in bytes."""
     flash: int | None = None
-    """Most bytes of flash."""
+    """Largest accepted flash in bytes."""
     microjoules: float | None = None
-    """Most energy per call."""
+    """Largest accepted energy of a call in microjoules."""
     accuracy: float | None = None
-    """Worst accepted value of the accuracy metric, in the metric's unit."""
+    """Worst accepted value of the accuracy metric, in the unit of the metric."""
     drop: float | None = None
-    """Largest loss of the metric against float32, in percentage points for metrics that are shares."""
+    """Largest accepted loss of the metric against float32, in percentage points for metrics that are shares."""
 
     def missed(self, outcome: Outcome, board: Board, metric: Metric | None, float32: float | None) -> list[str]:
         """Return the names of the limits that a combination exceeds, such as "RAM"; an unknown figure exceeds a limit.
@@ -81,9 +81,14 @@ def _near(metric: Metric | None, value: float | None, target: float, allowed: fl
 
 
 def cost_vector(outcome: Outcome, metric: Metric | None) -> tuple[float, ...]:
-    """Return the accuracy and the costs of a combination as numbers of which less is better; unknown ones are inf.
+    """Return the accuracy and the costs of a combination as numbers of which less is better.
 
-    The first number is the accuracy (negative if more is better), then follow the costs in the order of COST_AXES.
+    The first number is the accuracy (negated if more is better). The costs follow in the order of COST_AXES. Unknown
+    numbers are infinite.
+
+    Args:
+        outcome: The outcome of the combination.
+        metric: The metric of accuracy, if known.
     """
     figures = outcome.figures
     assert figures is not None, "a combination that gave nothing has no figures"
@@ -93,10 +98,15 @@ def cost_vector(outcome: Outcome, metric: Metric | None) -> tuple[float, ...]:
     return tuple(math.inf if cost is None else cost for cost in costs)
 
 
-def front(outcomes: Sequence[Outcome], metric: Metric | None) -> list[Outcome]:
-    """Return the outcomes on the Pareto front: no other one is better in one figure and worse in none.
+def outcomes_on_front(outcomes: Sequence[Outcome], metric: Metric | None) -> list[Outcome]:
+    """Return the outcomes on the Pareto front, which no other outcome dominates.
 
-    Outcomes without figures are left out.
+    An outcome dominates another if it is better in one number of `cost_vector` and worse in none. Outcomes without
+    figures are left out.
+
+    Args:
+        outcomes: The outcomes to compare.
+        metric: The metric of accuracy, if known.
     """
     return pareto_front([o for o in outcomes if o.figures is not None], lambda outcome: cost_vector(outcome, metric))
 
@@ -106,7 +116,7 @@ class Prices:
     """The prices of boards, by which the cheapest board is found."""
 
     known: Mapping[str, float] = field(default_factory=dict)
-    """Prices that the user gave, by board name, in any one currency; other boards count as more expensive."""
+    """Prices by board name, in any one currency, as the user gave them; other boards count as more expensive."""
 
     def rank(self, board: Board) -> tuple[float, ...]:
         """Return a sort key that orders boards from cheap to expensive.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One combination: compiled, run if requested, and cached."""
+"""The outcome of one combination of board, precision and goal: compiled, run if requested, and cached."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mcugen.driver.option_checks import check_options
 from mcugen.driver.tasks import Quantizing
 from mcugen.evaluation.metrics import METRICS
 from mcugen.explore.point import Figures, Outcome, Point, PointFailure
-from mcugen.explore.prepare import ExplorationSubject, Prepared, prepared
+from mcugen.explore.prepare import ExplorationSubject, Prepared, prepare_model
 from mcugen.measurement.evaluate import evaluate, measure_once, sample_endpoints
 from mcugen.reporting.figures import Report
 from mcugen.search.cost_model import ProgramCostModel
@@ -26,7 +26,7 @@ from mcugen.search.metrics import AccuracyLevel
 from mcugen.search.plan import BuiltProgram
 
 RUN_SAMPLES = 4
-"""Number of samples that run in the simulator for each combination.
+"""Number of samples that run in the simulator for each combination, to measure its cost.
 
 Accuracy is computed on all samples by ONNX Runtime, which has the same integer results.
 """
@@ -74,7 +74,7 @@ def cache_outcome(outcome: Outcome, key: str, store: Store) -> None:
         store.keep(key, json.dumps(asdict(outcome)).encode())
 
 
-def measure(subject: ExplorationSubject, point: Point, simulate: bool, store: Store) -> Outcome:
+def measure_combination(subject: ExplorationSubject, point: Point, simulate: bool, store: Store) -> Outcome:
     """Quantize, compile and perhaps simulate the model for one combination, and return its cost and accuracy.
 
     If the options conflict or the model cannot be compiled, the outcome has the reason.
@@ -92,7 +92,7 @@ def measure(subject: ExplorationSubject, point: Point, simulate: bool, store: St
         check_options(subject.for_goal(point.optimize), load_board(point.board))
     except McugenError as error:
         return Outcome(point, None, None, PointFailure.of(error), None, simulate)
-    base = prepared(subject, point, store)
+    base = prepare_model(subject, point, store)
     try:
         report, figures = _made(subject, point, simulate, base)
     except McugenError as error:

@@ -7,16 +7,16 @@ from typing import Any
 
 from mcugen.explore.point import Outcome
 from mcugen.explore.search import Explored
-from mcugen.explore.text import figure_cells, heading, verdict
+from mcugen.explore.text import figure_cells, heading, verdict_lines
 from mcugen.reporting.cells import TableCell, number, words
 from mcugen.reporting.charts import PALETTE, Chart, chart, page
 from mcugen.reporting.figures import layer_title
 
 MAX_LAYERS = 6000
-"""Largest number of layers, over all combinations, that the page shows as bars; the Pareto front comes first."""
+"""Largest number of layers, over all combinations, that the HTML page shows as bars; the Pareto front comes first."""
 
 TABLE_HEADS = ("board", "precision", "goal", "accuracy", "ms", "RAM", "flash", "µJ", "front", "misses")
-"""Column headings of the page's table of combinations."""
+"""Headings of all columns in the HTML page's table of combinations."""
 
 _AXES = (
     ("ram", "RAM, bytes"),
@@ -33,7 +33,7 @@ def explored_page(explored: Explored) -> str:
         "explore.html.j2",
         {"points": _points(explored)} if any(outcome.figures for outcome in explored.outcomes) else {},
         title=heading(explored),
-        verdict=verdict(explored),
+        verdict=verdict_lines(explored),
         heads=TABLE_HEADS,
         rows=[_row(explored, outcome) for outcome in explored.outcomes],
     )

@@ -28,11 +28,16 @@ class Point:
 
 @dataclass(frozen=True)
 class Figures:
-    """Cost and accuracy of a combination; None where unknown.
+    """Cost and accuracy of one combination; None where unknown.
 
-    `accuracy` is in the metric's unit, infinite if outputs are exact. `ram` and `flash` are bytes; before a run they
-    lack the stack, and code is an estimate. `ms` and `microjoules` are for one call. They follow from cycles, estimated
-    before a run, or with `by_instructions` from instructions at one cycle each, and are then lower bounds.
+    Attributes:
+        accuracy: Value of the metric, in its unit; infinite if outputs are exact.
+        ms: Time of a call in milliseconds, from cycles that are measured, or estimated before a run.
+        ram: Bytes of RAM; before a run without the stack.
+        flash: Bytes of flash; before a run with an estimate of the code.
+        microjoules: Energy of a call in microjoules, from the same cycles as `ms`.
+        by_instructions: Whether cycles are unknown. Each instruction then counts as one cycle, so that `ms` and
+            `microjoules` are lower bounds.
     """
 
     accuracy: float | None
@@ -87,9 +92,9 @@ class Outcome:
     refusal: PointFailure | None
     """The failure; None if the model was compiled."""
     yardstick: AccuracyBaseline | None
-    """The metric and its float32 value; None without samples."""
+    """The accuracy metric and its float32 value; None without samples."""
     simulated: bool
-    """Whether a run in the simulator was requested."""
+    """Whether the user asked for a run in the simulator."""
 
 
 def replace_infinities(value: Any) -> Any:

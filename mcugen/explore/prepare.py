@@ -19,13 +19,16 @@ from mcugen.evaluation.samples import as_stored
 from mcugen.explore.fingerprint import file_named_by, fingerprint
 from mcugen.explore.point import AccuracyBaseline, Point
 from mcugen.hir.types import Array
-from mcugen.measurement.evaluate import metric_of, sample_endpoints
+from mcugen.measurement.evaluate import choose_metric, sample_endpoints
 
 CACHE_SCHEMA = 1
 """Version of the cached files; files of an older version are ignored. Increase it when their meaning changes."""
 
 QUANTIZING_BOARD = "host"
-"""Name of the board for which a model is quantized, except for mixed precision, which depends on the board."""
+"""Name of the board for which a model is quantized, since the result does not depend on it.
+
+Mixed precision is the exception: it is chosen for the board of the combination.
+"""
 
 
 @dataclass(frozen=True)
@@ -73,9 +76,9 @@ class Prepared:
     model: Path
     """The file to compile: the user's, or the quantized one."""
     sha256: str
-    """Digest of the user's model."""
+    """SHA-256 of the user's model, in hex."""
     described: str
-    """The quantization in words; "" if the model was not quantized."""
+    """Description of the quantization for the generated code; "" if the model was not quantized."""
     notes: tuple[str, ...]
     """Notes of the quantization for the report."""
     accuracy: float | None
@@ -86,7 +89,7 @@ class Prepared:
     """Warnings of the quantization for the report."""
 
 
-def prepared(subject: ExplorationSubject, point: Point, store: Store) -> Prepared:
+def prepare_model(subject: ExplorationSubject, point: Point, store: Store) -> Prepared:
     """Return the model in the precision of a combination, from the cache or quantized now.
 
     Args:
@@ -141,7 +144,7 @@ def _scores(net: Compilation, subject: ExplorationSubject) -> tuple[float, Accur
     assert subject.samples is not None, "asked before"
     compiled = net.compiled
     samples = net.samples(subject.samples, sample_endpoints(compiled))
-    metric = metric_of(subject.judging.metric, samples.labels, compiled.program.outputs, compiled.program.inputs)
+    metric = choose_metric(subject.judging.metric, samples.labels, compiled.program.outputs, compiled.program.inputs)
     stored = [as_stored(sample, compiled.program.inputs) for sample in samples.inputs]
     outputs, quantized = compiled.reference(stored), compiled.quantization
     reference = outputs if quantized is None else quantized.model.reference(samples.inputs).outputs

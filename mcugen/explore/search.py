@@ -16,14 +16,17 @@ from mcugen.core.cache import Store, user_store
 from mcugen.core.errors import ConstraintError, UsageError
 from mcugen.distributed.sharing import ONLY_THIS_PROCESS, Workers
 from mcugen.evaluation.metrics import Metric, described
-from mcugen.explore.demands import Demands, Prices, cost_vector, front
-from mcugen.explore.measure import cache_outcome, cached_outcome, measure, outcome_cache_key
+from mcugen.explore.demands import Demands, Prices, cost_vector, outcomes_on_front
+from mcugen.explore.measure import cache_outcome, cached_outcome, measure_combination, outcome_cache_key
 from mcugen.explore.point import AccuracyBaseline, Outcome, Point, replace_infinities
 from mcugen.explore.prepare import ExplorationSubject
 from mcugen.quantization.quantize import Progress, no_progress
 
 MAX_RUNS = 120
-"""Default largest number of combinations that are simulated; if there are more, only the most promising ones."""
+"""Default largest number of combinations that are simulated.
+
+If there are more combinations, only the most promising ones are simulated.
+"""
 
 
 def combinations(boards: Sequence[str], precisions: Sequence[str], goals: Sequence[str]) -> list[Point]:
@@ -44,11 +47,11 @@ class Explored:
     model: str
     """Name of the model."""
     outcomes: tuple[Outcome, ...]
-    """The outcomes in the order of the combinations."""
+    """The outcome of each combination, in the order of the combinations."""
     demands: Demands
-    """The limits that combinations should keep to."""
+    """The limits that the user sets for combinations."""
     prices: Prices
-    """Prices of boards."""
+    """Prices of boards, by which the cheapest board is found."""
 
     @property
     def yardstick(self) -> AccuracyBaseline | None:
@@ -57,7 +60,7 @@ class Explored:
 
     @property
     def metric(self) -> Metric | None:
-        """Return the metric of accuracy; None without samples."""
+        """Return the metric by which accuracy is measured; None without samples."""
         return described(self.yardstick.metric) if self.yardstick else None
 
     @cached_property
@@ -78,11 +81,14 @@ class Explored:
     @cached_property
     def front(self) -> list[Outcome]:
         """Return the Pareto front of the outcomes that meet all demands."""
-        return front(self.meeting, self.metric)
+        return outcomes_on_front(self.meeting, self.metric)
 
     @cached_property
     def cheapest(self) -> Outcome | None:
-        """Return the fastest outcome on the cheapest board with an outcome that meets all demands; None without any."""
+        """Return the best outcome that meets all demands: the fastest one on the cheapest board.
+
+        The result is None if no outcome meets all demands.
+        """
 
         def cost(outcome: Outcome) -> tuple[float, ...]:
             return (*self.prices.rank(self.boards[outcome.point.board]), cost_vector(outcome, self.metric)[1])
@@ -90,10 +96,10 @@ class Explored:
         return min(self.meeting, key=cost, default=None)
 
     def require(self) -> None:
-        """Check that some combination meets the demands.
+        """Raise ConstraintError unless some combination meets all demands.
 
         Raises:
-            ConstraintError: If none does; it has the first failure, or else the names of the limits that were exceeded.
+            ConstraintError: The error has the first failure, or else the names of the limits that were exceeded.
         """
         if not self.meeting:
             refusals = [outcome.refusal.message for outcome in self.outcomes if outcome.refusal]
@@ -134,30 +140,30 @@ class Exploration:
     """An exploration of combinations of board, precision and goal: `run` compiles and simulates them."""
 
     asked: ExplorationSubject
-    """The model and its options."""
+    """The model, and the options that all combinations share."""
     points: Sequence[Point]
     """The combinations to explore."""
     demands: Demands = field(default_factory=Demands)
-    """The limits that combinations should keep to."""
+    """The limits that the user sets for combinations."""
     prices: Prices = field(default_factory=Prices)
-    """Prices of boards."""
+    """Prices of boards, by which the cheapest board is found."""
     simulate: bool = True
     """Whether combinations run in the simulator; else their cost is estimated."""
-    most_runs: int = MAX_RUNS
+    max_runs: int = MAX_RUNS
     """Largest number of combinations that are simulated."""
     workers: Workers = ONLY_THIS_PROCESS
-    """The processes that compile and simulate."""
+    """The processes on which combinations are compiled and simulated."""
     store: Store = field(kw_only=True)
     """The cache of outcomes and quantized models."""
     progress: Progress = no_progress
-    """Receives the number of finished combinations."""
+    """Callback that receives the number of finished combinations."""
 
     def run(self) -> Explored:
         """Return the outcomes of all combinations, from the cache or computed now.
 
-        If there are more than `most_runs`, all are estimated and only those nearest to the Pareto front are simulated.
+        If there are more than `max_runs`, all are estimated and only those nearest to the Pareto front are simulated.
         """
-        if not self.simulate or len(self.points) <= self.most_runs:
+        if not self.simulate or len(self.points) <= self.max_runs:
             outcomes = self._outcomes(self.points, self.simulate)
         else:
             outcomes = self._outcomes(self.points, False)
@@ -169,14 +175,14 @@ class Exploration:
         return Explored(name, tuple(outcomes[point] for point in self.points), self.demands, self.prices)
 
     def _promising(self, estimated: Explored) -> list[Point]:
-        """Return at most `most_runs` points: the Pareto front, then the front of the remaining points, and so on."""
+        """Return at most `max_runs` points: the Pareto front, then the front of the remaining points, and so on."""
         chosen: list[Outcome] = []
         remaining = [outcome for outcome in estimated.outcomes if outcome.figures is not None]
-        while remaining and len(chosen) < self.most_runs:
-            best = front(remaining, estimated.metric)
+        while remaining and len(chosen) < self.max_runs:
+            best = outcomes_on_front(remaining, estimated.metric)
             chosen += best
             remaining = [outcome for outcome in remaining if outcome not in best]
-        return [outcome.point for outcome in chosen[: self.most_runs]]
+        return [outcome.point for outcome in chosen[: self.max_runs]]
 
     def _outcomes(self, points: Sequence[Point], simulate: bool) -> dict[Point, Outcome]:
         """Return the outcome of each point, from the store or measured now."""
@@ -186,7 +192,7 @@ class Exploration:
         missing = _spread([point for point in points if point not in outcomes])
         work = self._work(simulate)
         self.progress(task, len(outcomes), len(points))
-        for (point, key), outcome in self.workers.each_done(work, [(point, keys[point]) for point in missing]):
+        for (point, key), outcome in self.workers.run_tasks(work, [(point, keys[point]) for point in missing]):
             outcomes[point] = outcome
             cache_outcome(outcome, key, self.store)
             self.progress(task, len(outcomes), len(points))
@@ -204,7 +210,7 @@ class Exploration:
 
 def _measured(subject: ExplorationSubject, simulate: bool, store: Store, task: tuple[Point, str]) -> Outcome:
     point, _ = task
-    return measure(subject, point, simulate, store)
+    return measure_combination(subject, point, simulate, store)
 
 
 def _measured_elsewhere(
@@ -220,7 +226,7 @@ def _measured_elsewhere(
         rule = "files that options name in texts (boards, pipelines, metrics), compilers and QEMU must be the same"
         problem = f"others on {platform.node()} for {point}"
         raise UsageError(f"on the workers of a cluster {rule}", problem, "see them by: mcugen doctor")
-    return measure(subject, point, simulate, user_store("explore"))
+    return measure_combination(subject, point, simulate, user_store("explore"))
 
 
 def _spread(points: Sequence[Point]) -> list[Point]:

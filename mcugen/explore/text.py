@@ -15,10 +15,10 @@ from mcugen.explore.point import Figures, Outcome
 from mcugen.explore.search import Explored
 
 MAX_REFUSALS = 3
-"""Largest number of lines about combinations that could not be compiled."""
+"""Largest number of lines that the summary spends on combinations that could not be compiled."""
 
 FIGURE_COLUMNS = ("accuracy", "ms", "RAM", "flash", "µJ")
-"""Column headings of the figures in the table of combinations."""
+"""Headings of the columns that show figures in the table of combinations on the terminal."""
 
 
 def print_explored(explored: Explored, console: Console, outcomes: Sequence[Outcome]) -> None:
@@ -44,7 +44,7 @@ def print_explored(explored: Explored, console: Console, outcomes: Sequence[Outc
         cells = (point.board, point.precision, point.optimize, *figure_cells(explored, outcome), *missed_text)
         table.add_row(*(escape(printable(cell)) for cell in cells), style="dim" if missed else None)
     console.print(table)
-    for line in verdict(explored):
+    for line in verdict_lines(explored):
         console.print(escape(printable(line)), highlight=False, soft_wrap=True)
 
 
@@ -74,8 +74,8 @@ def _three(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def verdict(explored: Explored) -> list[str]:
-    """Return lines that name the cheapest board and its figures, and the combinations that failed."""
+def verdict_lines(explored: Explored) -> list[str]:
+    """Return lines of text that name the cheapest board with its figures, and the combinations that failed."""
     failures = _refused(explored)
     more = [f"and {len(failures) - MAX_REFUSALS:,} more that could not be made"] if len(failures) > MAX_REFUSALS else []
     failures = failures[:MAX_REFUSALS]
@@ -83,7 +83,7 @@ def verdict(explored: Explored) -> list[str]:
     if best is None or best.figures is None:
         return ["no combination meets the demands", *failures, *more]
     ranked = "cheapest" if explored.prices.known else "smallest"
-    return [f"{ranked} board that meets the demands: {best.point}: {summary(best.figures)}", *failures, *more]
+    return [f"{ranked} board that meets the demands: {best.point}: {cost_phrase(best.figures)}", *failures, *more]
 
 
 def _refused(explored: Explored) -> list[str]:
@@ -99,7 +99,7 @@ def _refused(explored: Explored) -> list[str]:
     ]
 
 
-def summary(figures: Figures) -> str:
-    """Return the time per call, RAM and flash as one phrase."""
+def cost_phrase(figures: Figures) -> str:
+    """Return the time per call, the RAM and the flash of a combination as one phrase."""
     time = "" if figures.ms is None else f"{'at least ' * figures.by_instructions}{_three(figures.ms)} ms, "
     return f"{time}{figures.ram:,} bytes of RAM, {figures.flash:,} of flash"

@@ -82,7 +82,7 @@ ARDUINO = Format(
     name="arduino",
     tool="the Arduino IDE, and arduino-cli",
     templates={"examples/SelfTest/SelfTest.ino": "arduino/SelfTest.ino.j2"},
-    made=_arduino_files,
+    extra_files=_arduino_files,
     archive="{name}-{version}.zip",
     top="{name}/",
     demands_url=True,
@@ -94,10 +94,10 @@ ARDUINO = Format(
         "Arduino compiles for size (-Os) and brings libm; for speed, `compiler.c.extra_flags=-O2` in the board's "
         "platform.local.txt.",
     ),
-    checked="a tiny model compiled in tests by Arduino's own builder for an ATmega2560 and run under QEMU; the same "
+    testing="a tiny model compiled in tests by Arduino's own builder for an ATmega2560 and run under QEMU; the same "
     "files by arm-none-eabi-g++ for a Cortex-M4",
 )
-"""Package format for Arduino libraries."""
+"""Package format for the Arduino IDE: a library with an example sketch that runs the self-test."""
 
 
 def _library_json(package: Package) -> Files:
@@ -130,7 +130,7 @@ PLATFORMIO = Format(
         "examples/selftest/platformio.ini": "platformio/platformio.ini.j2",
         "examples/selftest/src/main.cpp": "platformio/main.cpp.j2",
     },
-    made=_library_json,
+    extra_files=_library_json,
     steps=(
         "Copy this folder into your project as `lib/{name}`.",
         "Copy `examples/selftest/src/main.cpp` to `src/` of a new project, or run, in `lib/{name}`, "
@@ -139,7 +139,7 @@ PLATFORMIO = Format(
         "Serial Monitor (the plug), 115200 baud: `{name}: self-test passed`.",
         "It is compiled with -O2 unless `build_flags` of your platformio.ini has another -O.",
     ),
-    checked="packed by `pio pkg pack` in tests; its sources compiled as the Arduino library's are; the script for -O2 "
+    testing="packed by `pio pkg pack` in tests; its sources compiled as the Arduino library's are; the script for -O2 "
     "run with a stand-in for PlatformIO's environment",
 )
-"""Package format for PlatformIO libraries."""
+"""Package format for PlatformIO: a library with an example that runs the self-test."""

@@ -6,33 +6,43 @@ from __future__ import annotations
 from mcugen.core.errors import UsageError
 from mcugen.export.declaration import Files, Format
 from mcugen.export.package import Package
-from mcugen.export.zipped import zipped
+from mcugen.export.zipped import zip_files
 
 
 def package_files(package: Package, format_: Format) -> Files:
-    """Return the files of a package in the form of a folder."""
+    """Return the files of a package in the form of a folder, by path.
+
+    Args:
+        package: The package.
+        format_: The format.
+    """
     code = {format_.code + name: text for name, text in package.code.items()}
     companion_files = {format_.beside + name: content for name, content in package.beside.items()}
     return {
         **({**code, **companion_files} if format_.carries_code else {}),
         **{package.filled(path): package.rendered(template) for path, template in format_.templates.items()},
-        **{package.filled(path): content for path, content in format_.made(package).items()},
+        **{package.filled(path): content for path, content in format_.extra_files(package).items()},
         "LICENSE": package.licence,
         "README.md": _readme(package, format_),
     }
 
 
 def require_archive(format_: Format) -> None:
-    """Raise UsageError if the tool of a format accepts no zipped file."""
+    """Raise UsageError if the tool of a format does not accept a package as one zipped file."""
     if not format_.archive:
         raise UsageError("--zip is for formats whose tools take one zipped file", f"'{format_.name}'", "leave it out")
 
 
 def package_archive(package: Package, format_: Format) -> Files:
-    """Return the package as the single zipped file that the tool accepts; see `require_archive`."""
+    """Return the package as the single zipped file that the tool of a format accepts, by file name.
+
+    Args:
+        package: The package.
+        format_: A format whose tool accepts one (`require_archive`).
+    """
     require_archive(format_)
-    inside = format_.archived(package) if format_.archived else package_files(package, format_)
-    return {package.filled(format_.archive): zipped(inside, package.filled(format_.top))}
+    inside = format_.archive_files(package) if format_.archive_files else package_files(package, format_)
+    return {package.filled(format_.archive): zip_files(inside, package.filled(format_.top))}
 
 
 def _readme(package: Package, format_: Format) -> str:

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def cmake_library(package: Package) -> Files:
-    """Return the generated CMakeLists.txt, which builds a static library; the project may change its optimization."""
+    """Return the generated CMakeLists.txt by its path in the package.
+
+    It builds a static library whose optimization flags the project may change.
+    """
     return {"CMakeLists.txt": package.bundle.files["CMakeLists.txt"]}
 
 
@@ -26,7 +29,7 @@ CMAKE = Format(
         "example/main.c": "main.c.j2",
         "example/toolchain.cmake": "cmake/toolchain.cmake.j2",
     },
-    made=cmake_library,
+    extra_files=cmake_library,
     steps=(
         "Copy this folder into your project as `{name}`.",
         "In your CMakeLists.txt: `add_subdirectory({name})`, and `target_link_libraries(YOUR_PROGRAM {name})`.",
@@ -34,7 +37,7 @@ CMAKE = Format(
         "By itself: `cmake -S example -B build --toolchain toolchain.cmake && cmake --build build` (that file "
         "has the flags of the CPU; your project has its own).",
     ),
-    checked="built in tests for a Cortex-M4, RV32 and the host; run under QEMU and on the host",
+    testing="built in tests for a Cortex-M4, RV32 and the host; run under QEMU and on the host",
 )
 """Package format for CMake projects."""
 
@@ -53,6 +56,6 @@ MAKE = Format(
         "Call what `example/main.c` calls: the self-test, which returns 0.",
         "By itself: `make` builds `build/lib{name}.a` and the example `build/selftest.elf` with the flags of the CPU.",
     ),
-    checked="built in tests for a Cortex-M4, RV32 and the host; run under QEMU and on the host",
+    testing="built in tests for a Cortex-M4, RV32 and the host; run under QEMU and on the host",
 )
 """Package format for GNU Make."""

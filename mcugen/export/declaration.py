@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from mcugen.export.package import Package
 
 Files = Mapping[str, str | bytes]
-"""Files of a package by their path in it, with slashes."""
+"""Files of a package: text or bytes by path in the package, with slashes."""
 
 
-def nothing(package: Package) -> Files:
-    """Return no files; it is the default of `Format.made`, for formats whose files are all templates."""
+def no_files(package: Package) -> Files:
+    """Return no files: the default of `Format.extra_files`, for formats whose files are all rendered from templates."""
     return {}
 
 
-def any_board(board: Board) -> bool:
+def accept_any_board(board: Board) -> bool:
     """Return True for all boards; it is the default of `Format.supports_cpu`."""
     return True
 
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """The declaration of a package format.
+    """The declaration of a package format: its files, its steps for users, and how it is tested.
 
     In its texts, {name}, {version}, {zephyr_board}, {idf_target} and {pico_board} stand for those of the package.
     """
@@ -35,36 +35,36 @@ class Format:
     name: str
     """Value of `--format`."""
     tool: str
-    """The tools that use the format, for docs/export.md."""
+    """Names of the tools that use the format, for docs/export.md."""
     steps: tuple[str, ...]
     """Steps for the user to add a package to a project and to run the self-test, one sentence each."""
-    checked: str
-    """How the format is tested, for docs/export.md."""
+    testing: str
+    """Description of how mcugen's tests check the format, for docs/export.md."""
     code: str = "src/"
-    """Folder of the C files in the package, with a slash; "" for the package's root."""
+    """Path of the folder of C files in the package, with a slash at its end; "" for the package's root."""
     beside: str = "extras/"
-    """Folder of the files that no compiler reads, in the same form."""
+    """Path of the folder of files that no compiler reads (report, weights file), with a slash; "" for the root."""
     carries_code: bool = True
-    """Whether the package contains the files themselves, not only a pack that contains them."""
+    """Whether the package has the C files themselves; False if it has only a pack that contains them."""
     templates: Mapping[str, str] = field(default_factory=dict)
-    """Files of the package by path, each with its template below templates/export."""
-    made: Callable[[Package], Files] = nothing
-    """Returns further files, which are not templates: XML, JSON, archives."""
+    """Rendered files of the package: the template below templates/export, by the file's path in the package."""
+    extra_files: Callable[[Package], Files] = no_files
+    """Returns further files that are not rendered from templates: XML, JSON, archives."""
     archive: str = ""
-    """File name of the package as one zipped file; "" if the tool does not accept that."""
+    """File name of the package as one zipped file; "" if the tool does not accept such a file."""
     top: str = ""
-    """Folder in the archive that contains all files, with a slash; "" for none."""
+    """Path of the folder in the zipped file that contains all other files, with a slash; "" for none."""
     demands_url: bool = False
     """Whether the tool's own checks demand a web page in the metadata."""
-    supports_cpu: Callable[[Board], bool] = any_board
+    supports_cpu: Callable[[Board], bool] = accept_any_board
     """Returns whether the tool supports the CPU of a board."""
     framework: str = ""
     """Field of `Frameworks` that boards of this tool have; "" for tools that are not bound to boards.
 
     A board that names other frameworks, but not this one, is refused; a board file that names none is accepted.
     """
-    archived: Callable[[Package], Files] | None = None
-    """Returns the files of the archive if they differ from those of the package."""
+    archive_files: Callable[[Package], Files] | None = None
+    """Returns the files of the zipped file; None if they are the files of the package."""
 
     def supports(self, board: Board) -> bool:
         """Return whether the tool can build for a board, as far as the board file tells."""

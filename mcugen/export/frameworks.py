@@ -33,10 +33,10 @@ ZEPHYR = Format(
         "The self-test: `west build -b {zephyr_board} {name}/samples/selftest`, then `west flash` (or `-t run` for a "
         "board that QEMU has), prints `{name}: self-test passed`.",
     ),
-    checked="Kconfig read by kconfiglib and module.yml by PyYAML in tests, module and sample built with stand-ins for "
+    testing="Kconfig read by kconfiglib and module.yml by PyYAML in tests, module and sample built with stand-ins for "
     "Zephyr's functions; built once, by hand, with Zephyr 2.6 for a Cortex-M3 and run under QEMU",
 )
-"""Package format for modules of Zephyr."""
+"""Package format for Zephyr and the nRF Connect SDK: a Zephyr module with a sample."""
 
 
 def _is_idf_cpu(board: Board) -> bool:
@@ -63,10 +63,10 @@ ESP_IDF = Format(
         "monitor`, or View > Command Palette > ESP-IDF: Build, Flash and Monitor, prints `{name}: self-test passed`.",
         "It is compiled with -O2; Component config > {name} in `idf.py menuconfig` changes that.",
     ),
-    checked="manifests loaded by idf-component-manager, Kconfig by kconfiglib in tests, component and example built "
+    testing="manifests loaded by idf-component-manager, Kconfig by kconfiglib in tests, component and example built "
     "with stand-ins for the IDF's functions; built once, by hand, with ESP-IDF 6.2 for its target linux, and run",
 )
-"""Package format for components of ESP-IDF."""
+"""Package format for ESP-IDF: a component with an example."""
 
 
 def _is_pico_cpu(board: Board) -> bool:
@@ -95,7 +95,7 @@ PICO_SDK = Format(
     code="",
     beside="",
     templates={"example/main.c": "pico-sdk/main.c.j2"},
-    made=_pico_files,
+    extra_files=_pico_files,
     supports_cpu=_is_pico_cpu,
     framework="pico_sdk",
     steps=(
@@ -107,6 +107,6 @@ PICO_SDK = Format(
         "Hold BOOTSEL while you plug the board in; drag `build/{name}_example.uf2` onto the drive that appears.",
         "A serial terminal on the board's USB port shows `{name}: self-test passed` every second.",
     ),
-    checked="built once, by hand, against SDK 2.2.0 for RP2040 and RP2350 (Arm); its library is the one of `cmake`",
+    testing="built once, by hand, against SDK 2.2.0 for RP2040 and RP2350 (Arm); its library is the one of `cmake`",
 )
-"""Package format for the Raspberry Pi Pico SDK."""
+"""Package format for the Raspberry Pi Pico SDK: a CMake library."""

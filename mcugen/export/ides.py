@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 from mcugen.core.board import Board
 from mcugen.export.build_systems import MAKE
 from mcugen.export.declaration import Files, Format
-from mcugen.export.packs import PACK_NAME, component, pack
+from mcugen.export.packs import PACK_NAME, pack_archive, pack_component
 
 if TYPE_CHECKING:
     from mcugen.export.package import Package
@@ -52,7 +52,7 @@ def _text(parent: ET.Element, tag: str, text: str = "") -> ET.Element:
 
 
 def _eclipse_files(package: Package) -> Files:
-    return {".project": _project(package), ".cproject": _cproject(), **pack(package)}
+    return {".project": _project(package), ".cproject": _cproject(), **pack_archive(package)}
 
 
 def _project(package: Package) -> str:
@@ -113,7 +113,7 @@ def _eclipse(name: str, tool: str, source: str, pack_step: str) -> Format:
         name=name,
         tool=tool,
         templates=MAKE.templates,
-        made=_eclipse_files,
+        extra_files=_eclipse_files,
         supports_cpu=is_cortex_m,
         framework=name,
         steps=(
@@ -125,7 +125,7 @@ def _eclipse(name: str, tool: str, source: str, pack_step: str) -> Format:
             "Include `{name}.h`, and call in `main()` what `example/main.c` calls: the self-test, which returns 0.",
             "For speed: right-click the copied folder > Properties > C/C++ Build > Settings > Optimization: -O2.",
         ),
-        checked="its Makefile built in tests as `make`; .project and .cproject have the structure of those that CMake "
+        testing="its Makefile built in tests as `make`; .project and .cproject have the structure of those that CMake "
         "writes for Eclipse; never opened in the IDE itself",
     )
 
@@ -153,7 +153,7 @@ STM32CUBE = _eclipse(
 
 
 def _iar_files(package: Package) -> Files:
-    return {"{name}.ipcf": _connection(package), "{name}.custom_argvars": _variables(package), **pack(package)}
+    return {"{name}.ipcf": _connection(package), "{name}.custom_argvars": _variables(package), **pack_archive(package)}
 
 
 def _connection(package: Package) -> str:
@@ -179,7 +179,7 @@ IAR = Format(
     name="iar",
     tool="IAR Embedded Workbench",
     templates={"example/main.c": "main.c.j2"},
-    made=_iar_files,
+    extra_files=_iar_files,
     steps=(
         "Copy this folder beside your workspace file as `{name}`.",
         "Tools > Configure Custom Argument Variables > Import: `{name}.custom_argvars`.",
@@ -188,7 +188,7 @@ IAR = Format(
         "Include `{name}.h`, and call what `example/main.c` calls: the self-test, which returns 0; for the group, "
         "Options > C/C++ Compiler > Optimizations: High, Speed.",
     ),
-    checked="structure in tests; never opened in the IDE itself",
+    testing="structure in tests; never opened in the IDE itself",
 )
 """Package format for IAR Embedded Workbench."""
 
@@ -213,7 +213,7 @@ _STARTUP_VERSION = "2.2.0"
 
 
 def _keil_files(package: Package) -> Files:
-    return {"{name}.uvprojx": _uvision(package), **pack(package)}
+    return {"{name}.uvprojx": _uvision(package), **pack_archive(package)}
 
 
 def _is_keil_cpu(board: Board) -> bool:
@@ -255,7 +255,7 @@ def _uvision(package: Package) -> str:
 def _components(parent: ET.Element, package: Package) -> None:
     """Add the run-time environment: start-up code of Arm's pack, and the model's component."""
     components = ET.SubElement(parent, "components")
-    names = dict(zip(("Cclass", "Cgroup", "Csub"), component(package), strict=True))
+    names = dict(zip(("Cclass", "Cgroup", "Csub"), pack_component(package), strict=True))
     for keys, version, source in (
         ({"Cclass": "CMSIS", "Cgroup": "CORE"}, _CMSIS[-1], _CMSIS),
         ({"Cclass": "Device", "Cgroup": "Startup", "Cvariant": "C Startup"}, _STARTUP_VERSION, _DFP),
@@ -272,7 +272,7 @@ KEIL = Format(
     tool="Keil MDK (uVision 5)",
     carries_code=False,
     templates={"example/main.c": "main.c.j2"},
-    made=_keil_files,
+    extra_files=_keil_files,
     supports_cpu=_is_keil_cpu,
     steps=(
         "Double-click `" + PACK_NAME + "`: the Pack Installer adds it.",
@@ -281,6 +281,6 @@ KEIL = Format(
         "include `{name}.h`, and call what `example/main.c` calls.",
         "Options for Target > C/C++ (AC6) > Optimization: -O2; libm comes with the compiler.",
     ),
-    checked="structure in tests, and the pack as `cmsis-pack`; never opened in the IDE itself",
+    testing="structure in tests, and the pack as `cmsis-pack`; never opened in the IDE itself",
 )
 """Package format for Keil MDK."""

@@ -46,7 +46,7 @@ class InstallResult:
     removed: tuple[str, ...]
     """Removed files of an older export."""
     kept: tuple[str, ...]
-    """Files of an older export that the package no longer contains, but that were edited and so kept."""
+    """Files of an older export that the new package does not contain; they stay because the user edited them."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ def install(files: Files, folder: Path, package: str, *, force: bool = False) ->
 
 
 def digest(data: bytes) -> str:
-    """Return the hash of a file for the manifest.
+    """Return the SHA-256 of a file for the manifest, in hex.
 
-    It ignores the kind of line ends, which version control may change.
+    Line ends do not count, because version control may change them.
     """
     return hashlib.sha256(data.replace(b"\r\n", b"\n")).hexdigest()
 

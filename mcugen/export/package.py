@@ -108,7 +108,7 @@ class Package:
 
     @property
     def macro(self) -> str:
-        """Return the prefix of the model's macros."""
+        """Return the prefix of the model's C macros: its name in upper case."""
         return self.name.upper()
 
     @property
@@ -182,27 +182,27 @@ class Package:
 
     @property
     def sources(self) -> list[str]:
-        """Return the names of the files to compile, with the self-test."""
+        """Return the names of the C files to compile, including the self-test."""
         return [name for name in self.code if name.endswith(".c")]
 
     @property
     def libraries(self) -> tuple[Library, ...]:
-        """Return the libraries that the code calls and the project must provide."""
+        """Return the libraries that the generated code calls, which the project must provide."""
         return self.bundle.libraries
 
     @property
     def toolchain(self) -> str:
-        """Return the prefix of the compiler's programs; "" for this computer's compiler."""
+        """Return the prefix of the compiler's programs, such as "arm-none-eabi-"; "" for this computer's compiler."""
         return self.board.toolchain
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Return the compiler flags of the CPU, which all linked code must have in common."""
+        """Return the compiler flags that select the CPU; all code of a program must be compiled with the same ones."""
         return self.board.cflags
 
     @property
     def library_flags(self) -> tuple[str, ...]:
-        """Return the flags that link a program with the small C library of the toolchain, for examples."""
+        """Return the linker flags that select the toolchain's small C library, for the example programs."""
         return _LIBRARY_FLAGS.get(self.toolchain, ())
 
     @property

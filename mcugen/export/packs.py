@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from xml.dom import minidom
 
 from mcugen.export.declaration import Files, Format
-from mcugen.export.zipped import zipped
+from mcugen.export.zipped import zip_files
 
 if TYPE_CHECKING:
     from mcugen.export.package import Package
 
 PACK_NAME = "mcugen.{name}.{version}.pack"
-"""File name of a pack: vendor, name and version, as tools expect it."""
+"""File name of a CMSIS-Pack, as tools expect it: vendor, name and version."""
 
 _MAIN = "template/main.c"
 _DESCRIBED = "mcugen.{name}.pdsc"
@@ -21,7 +21,7 @@ _LAYER = "{name}.clayer.yml"
 
 
 def pack_contents(package: Package) -> Files:
-    """Return the pack's files: description, code, and a main program that is offered as a template."""
+    """Return the files inside a CMSIS-Pack: description (.pdsc), code, and a main program offered as a template."""
     layer, main = package.filled(_LAYER), package.rendered("main.c.j2")
     return {
         package.filled(_DESCRIBED): _description(package),
@@ -33,13 +33,13 @@ def pack_contents(package: Package) -> Files:
     }
 
 
-def pack(package: Package) -> Files:
-    """Return the zipped pack by its file name."""
-    return {package.filled(PACK_NAME): zipped(pack_contents(package))}
+def pack_archive(package: Package) -> Files:
+    """Return the zipped CMSIS-Pack by its file name."""
+    return {package.filled(PACK_NAME): zip_files(pack_contents(package))}
 
 
-def component(package: Package) -> tuple[str, str, str]:
-    """Return the class, group and subgroup of the pack's component, by which projects select the model."""
+def pack_component(package: Package) -> tuple[str, str, str]:
+    """Return class, group and subgroup of the pack's component: the names under which a project selects the model."""
     return ("Machine Learning", "mcugen", package.name)
 
 
@@ -77,16 +77,16 @@ def _element(document: minidom.Document, tag: str, **attributes: str) -> minidom
 
 
 def _pack_files(package: Package) -> Files:
-    return {**pack(package), package.filled(_LAYER): package.rendered("cmsis-pack/layer.yml.j2")}
+    return {**pack_archive(package), package.filled(_LAYER): package.rendered("cmsis-pack/layer.yml.j2")}
 
 
 CMSIS_PACK = Format(
     name="cmsis-pack",
     tool="the CMSIS-Toolbox, Keil Studio, and all other tools that take CMSIS-Packs",
     carries_code=False,
-    made=_pack_files,
+    extra_files=_pack_files,
     archive=PACK_NAME,
-    archived=pack_contents,
+    archive_files=pack_contents,
     demands_url=True,
     steps=(
         "`cpackget add " + PACK_NAME + "`, or in an IDE: import the pack from disk.",
@@ -95,7 +95,7 @@ CMSIS_PACK = Format(
         "Include `{name}.h`; the user code template `Self-test of {name}` is a main program that runs the self-test.",
         "The layer compiles it for speed (`optimize: speed`) and links libm; elsewhere, set -O2 for the component.",
     ),
-    checked="its .pdsc held against PACK.xsd 1.7.60 and its layer against CMSIS-Toolbox's schema once, by hand; tests "
+    testing="its .pdsc held against PACK.xsd 1.7.60 and its layer against CMSIS-Toolbox's schema once, by hand; tests "
     "read both and find every file that they name in the archive; its files are those that `cmake` builds",
 )
-"""Package format for CMSIS-Packs."""
+"""Package format for CMSIS-Packs, which the CMSIS-Toolbox, Keil and other IDEs install."""

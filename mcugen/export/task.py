@@ -40,13 +40,20 @@ class Packaging:
 
 @dataclass(frozen=True)
 class Exported:
-    """The result of an export: format, changed files, notes for the user, steps, and the report of the compilation."""
+    """The result of an export.
+
+    Attributes:
+        format_: The format.
+        installed: The files that were written, removed and kept.
+        notes: Notes for the user on what the project must provide.
+        report: The report of the compilation.
+    """
 
     format_: Format
     installed: InstallResult
     notes: list[str]
     steps: list[str]
-    """Steps to add the package to a project."""
+    """Steps for the user to add the package to a project, one sentence each."""
     report: Report
 
     def to_json(self) -> dict[str, Any]:
@@ -56,8 +63,8 @@ class Exported:
         return {"format": self.format_.name, **files, "notes": self.notes, "report": self.report.to_json()}
 
 
-def declared(name: str) -> Format:
-    """Return the format of that name.
+def format_by_name(name: str) -> Format:
+    """Return the package format whose `--format` value is `name`.
 
     Raises:
         UsageError: There is no such format.

@@ -12,8 +12,13 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The oldest date of a zipped file."""
 
 
-def zipped(files: Files, top: str = "") -> bytes:
-    """Return a zip archive of files; `top` is put before their paths, for example a folder name with a slash."""
+def zip_files(files: Files, top: str = "") -> bytes:
+    """Return the bytes of a zip archive, which depend only on the names and contents of its files.
+
+    Args:
+        files: The files by path.
+        top: Text that is put before all paths, such as the name of a folder with a slash.
+    """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, content in sorted(files.items()):

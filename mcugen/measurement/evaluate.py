@@ -44,7 +44,7 @@ Sample = Mapping[str, Array]
 """Inputs or outputs of one sample, by name."""
 
 
-def metric_of(text: str, labels: Array | None, outputs: Sequence[Endpoint], inputs: Sequence[Endpoint]) -> Metric:
+def choose_metric(text: str, labels: Array | None, outputs: Sequence[Endpoint], inputs: Sequence[Endpoint]) -> Metric:
     """Return the metric that `--metric` selects.
 
     Args:
@@ -85,14 +85,14 @@ def measure_once(compiled: CompiledModel, progress: Progress = no_progress) -> R
 def _on_helper(compiled: CompiledModel, inputs: Sequence[Sample]) -> Execution | None:
     """Return a run of the first sample on the second core, computing all layers, if that is another kind of core."""
     is_shared = any(layer.core is not None for layer in compiled.report.layers)
-    firmware = on_helper(compiled) if is_shared else None
+    firmware = render_for_helper(compiled) if is_shared else None
     return simulate(*firmware, inputs[:1], per_layer=True, cycles=True) if firmware else None
 
 
-def on_helper(compiled: CompiledModel) -> tuple[Bundle, Board] | None:
-    """Return the model rendered for a second core of another kind, and the board as that core sees it.
+def render_for_helper(compiled: CompiledModel) -> tuple[Bundle, Board] | None:
+    """Return the model's C code for a second core with another CPU, and that core's view of the board.
 
-    Return None if the board has no such core.
+    The result is None if the board has no such core.
     """
     draft = compiled.draft
     board = compiled.board.seen_by_second_core(draft.placement.arenas[0])
@@ -159,7 +159,7 @@ def evaluate(
     run = simulate(
         compiled.bundle, board, fed_inputs, per_layer=True, cycles=True, wait_states=wait_states, setup=setup
     )
-    accuracy, oracle = judge(compiled, samples, run.outputs, metric, progress)
+    accuracy, oracle = measure_accuracy(compiled, samples, run.outputs, metric, progress)
     reference = oracle.outputs
     result = add_measurements(compiled.report, run, accuracy, compiled.board, _on_helper(compiled, fed_inputs))
     result = replace(
@@ -189,17 +189,20 @@ def _sample_warnings(compiled: CompiledModel, samples: Samples, metric: Metric) 
     return [*faults, *range_warnings(samples.inputs, ranges)]
 
 
-def judge(
+def measure_accuracy(
     compiled: CompiledModel, samples: Samples, outputs: Sequence[Sample], metric: Metric, progress: Progress
 ) -> tuple[Accuracy, OracleRun]:
-    """Compute the accuracy of the generated code's outputs; also return the reference run that they are compared with.
+    """Compute the accuracy of the generated code's outputs.
 
     Args:
         compiled: The model.
         samples: The samples that ran.
         outputs: The outputs of the generated code, by sample.
         metric: The metric of accuracy.
-        progress: Receives the progress of the reference.
+        progress: Receives the progress of the reference run.
+
+    Returns:
+        The accuracy, and the reference run of the original model that the outputs are compared with.
     """
 
     def step(task: str) -> Callable[[int], None]:

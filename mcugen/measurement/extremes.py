@@ -24,8 +24,11 @@ _REAL = 4.0
 """Largest magnitude of a float input."""
 
 
-def extremes(endpoint: Endpoint) -> list[Array]:
-    """Return extreme arrays for an input: zeros, smallest and largest value, both alternating, a ramp, and random."""
+def extreme_inputs(endpoint: Endpoint) -> list[Array]:
+    """Return six arrays for one model input, on which the number of executed instructions may be extreme.
+
+    They hold zeros, the smallest value, the largest value, both alternating, a ramp, and random values.
+    """
     dtype, shape = endpoint.dtype, endpoint.shape
     low, high = (0, 1) if dtype is DType.BOOL else dtype.limits if dtype.is_integer else (-_REAL, _REAL)
     low, high = max(low, -(2**31)), min(high, 2**31 - 1)
@@ -56,7 +59,7 @@ def with_extremes(compiled: CompiledModel, report: Report, progress: Callable[[s
     inputs: Sequence[Endpoint] = compiled.program.inputs
     samples = [
         {e.name: array for e, array in zip(inputs, kind, strict=True)}
-        for kind in zip(*(extremes(e) for e in inputs), strict=True)
+        for kind in zip(*(extreme_inputs(e) for e in inputs), strict=True)
     ]
 
     def tell(count: int) -> None:

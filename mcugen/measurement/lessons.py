@@ -17,15 +17,15 @@ from mcugen.hir.types import Array
 from mcugen.quantization.quantize import Progress
 from mcugen.reporting.figures import CallFigures, Examination, LearningFigures
 
-NUM_EXAMINATIONS = 5
-"""Number of evaluations after the first one; fewer if there are fewer training steps."""
+NUM_LATER_EVALUATIONS = 5
+"""Number of evaluations of a simulated training after the first one; fewer if there are fewer training steps."""
 
 
 Calls = Sequence[Mapping[str, Array]]
-"""Inputs of the calls of a model by name, in the order of the calls."""
+"""The inputs of each call of a model in the simulator, by name, in the order of the calls."""
 
 
-def learn(
+def simulate_training(
     compiled: CompiledModel,
     plain: CompiledModel,
     teaching: Teaching,
@@ -49,7 +49,7 @@ def learn(
     names, labels = _require_classes(compiled, lesson)
     _, exam_labels = _require_classes(compiled, exam)
     steps = _training_calls(names, _steps(names, lesson, labels), teaching)
-    parts = [part for part in np.array_split(np.arange(len(steps)), NUM_EXAMINATIONS) if len(part)]
+    parts = [part for part in np.array_split(np.arange(len(steps)), NUM_LATER_EVALUATIONS) if len(part)]
     exam_calls: Calls = list(exam.inputs)
     calls = list(exam_calls)
     for part in parts:
@@ -85,17 +85,17 @@ class TrainingTrial:
 
 
 HELD_OUT_STRIDE = 4
-"""One of so many training samples is held out, to evaluate the training on the other ones."""
+"""Number of training samples of which one is held out, to evaluate a model that was trained on the others."""
 
 
-def lengths(count: int) -> list[int]:
-    """Return the numbers of last layers to try as trained layers: the powers of two up to `count`."""
+def trial_layer_counts(count: int) -> list[int]:
+    """Return the numbers N for which a trial trains the last N of `count` layers: the powers of two up to `count`."""
     return [1 << n for n in range(count.bit_length()) if 1 << n <= count]
 
 
-def candidates(count: int) -> list[str]:
-    """Return the values of `--train` to try for a model with `count` trainable layers."""
-    every = lengths(count)
+def trial_selections(count: int) -> list[str]:
+    """Return the values of `--train` that `--train auto` tries for a model with `count` trainable layers."""
+    every = trial_layer_counts(count)
     longer = every[1:]
     return [
         *(f"last:{n}" for n in every),
@@ -105,19 +105,19 @@ def candidates(count: int) -> list[str]:
     ]
 
 
-SENSITIVE_DIVISOR = 4
-"""Divisor of the number of channels of a layer that are trained by sparse updates: those with the largest gradients."""
+TRAINED_CHANNELS_DIVISOR = 4
+"""Number of output channels of a layer for each channel that sparse updates train: a quarter of them, by gradient."""
 NUM_GRADIENT_SAMPLES = 32
-"""Approximate number of training samples from which the channels with the largest gradients are chosen."""
+"""Approximate number of training samples whose gradients select the channels that sparse updates train."""
 GRADIENT_SUFFIX = ".weights.velocity"
-"""Suffix of the state that keeps the gradient of a layer's weights."""
+"""End of the name of the state that holds the gradient of a layer's weights after one step of `momentum`."""
 
 
-def sensitive(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -> dict[str, list[int]]:
-    """Return the channels with the largest gradients on training samples, for each trained layer by name.
+def channels_to_train(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -> dict[str, list[int]]:
+    """Return the output channels with the largest gradients on training samples, by the name of the trained layer.
 
     Args:
-        compiled: A model that learns by `momentum`: after one step, its momentum is the gradient.
+        compiled: A model that learns by `momentum`: after one step, its velocity is the gradient.
         teaching: The learning rate.
         lesson: Training samples with labels.
     """
@@ -135,7 +135,7 @@ def sensitive(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -> d
             gradient = np.abs(results[output])
             sizes[layer] = sizes.get(layer, 0) + gradient.reshape(len(gradient), -1).sum(1)
     largest = {
-        layer: np.argsort(-size, kind="stable")[: max(1, len(size) // SENSITIVE_DIVISOR)]
+        layer: np.argsort(-size, kind="stable")[: max(1, len(size) // TRAINED_CHANNELS_DIVISOR)]
         for layer, size in sizes.items()
     }
     return {layer: sorted(channels.tolist()) for layer, channels in largest.items()}
@@ -166,8 +166,8 @@ def try_training(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -
     return TrainingTrial(training.layers, _share(outputs, labels[held_out_mask]), ram)
 
 
-def best(trials: Sequence[TrainingTrial]) -> TrainingTrial:
-    """Return the most accurate trial; among equally accurate ones, the one with the least RAM."""
+def best_trial(trials: Sequence[TrainingTrial]) -> TrainingTrial:
+    """Return the trial of highest accuracy; among trials of equal accuracy, the one with the least RAM."""
     return min(trials, key=lambda trial: (-trial.accuracy, trial.ram))
 
 

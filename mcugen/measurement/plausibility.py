@@ -17,10 +17,10 @@ from mcugen.lir.program import Endpoint
 from mcugen.reporting.figures import PlausibleRange
 
 RANGE_MARGIN = 1 / 8
-"""Share of the width of a measured range that is added at each end."""
+"""Margin that is added at each end of a measured range of outputs, as a share of the range's width."""
 
 MAX_RANGE_SAMPLES = 64
-"""Largest number of samples that ranges are measured on."""
+"""Largest number of samples on which the ranges of plausible outputs are measured."""
 
 
 def with_plausibility(compiled: CompiledModel, samples: Sequence[Mapping[str, Array]]) -> CompiledModel:

@@ -29,42 +29,48 @@ from mcugen.driver.compiled import CompiledModel
 from mcugen.evaluation.samples import spread
 from mcugen.hir.types import Array
 from mcugen.kernels.common.library import references
-from mcugen.quantization.samples import in_own_order
+from mcugen.quantization.samples import sort_samples
 from mcugen.reporting.figures import SelfTestFigures, SelfTestLayer, layer_title
 from mcugen.simulation.flips import SAME, Flips, run_flips
 
 MAX_USER_SAMPLES = 8
-"""Largest number of the user's samples that are candidates."""
+"""Largest number of the user's samples from which the self-test's samples are chosen."""
 
 CANDIDATE_AMPLITUDES = (1.0, 1.0, 1.0, 0.25, 0.0625)
 """Amplitudes of random candidate samples, relative to the input's range; small ones avoid saturation."""
 
-FLIP_MACS = 20_000_000_000
-"""Budget of multiply-accumulates of all runs with flips; it determines the flips per layer within FLIPS_PER_LAYER."""
+MAX_FLIP_MACS = 20_000_000_000
+"""Largest number of multiply-accumulates of all runs with flipped bits together.
+
+It determines the number of flips per layer, within FLIPS_PER_LAYER.
+"""
 
 FLIPS_PER_LAYER = (8, 48)
-"""Smallest and largest number of flips per layer."""
+"""Smallest and largest number of bits that are flipped in the constants of each layer, to measure fault detection."""
 
 PERTURBATION = 2.0**-22
-"""Relative change of float inputs, as large as float32 rounding, under which outputs must be stable."""
+"""Relative change of float inputs, as large as float32 rounding, by which the stability of outputs is tested."""
 
 MAX_PERTURBED_CHANGE = 1 / 4
-"""Largest change of outputs under PERTURBATION, as a share of the self-test's tolerance."""
+"""Largest change of the outputs of a self-test sample under PERTURBATION, as a share of the self-test's tolerance."""
 
 MIN_VISIBLE_SHARE = 1e-3
-"""Smallest magnitude of a float output, as a share of the largest, for which the self-test can see a change.
+"""Smallest magnitude of a float output, as a share of the largest output, whose changes the self-test can detect.
 
 The tolerance of the self-test is a tenth of that.
 """
 
-INTERPRETED_MACS = 40_000_000
-"""Budget of multiply-accumulates for computing candidates by numpy; large models get fewer than MAX_USER_SAMPLES."""
+MAX_INTERPRETED_MACS = 40_000_000
+"""Largest number of multiply-accumulates of computing all candidate samples by numpy.
+
+Large models get fewer candidates than MAX_USER_SAMPLES.
+"""
 
 UNSTABLE_INPUT = "random numbers, as outputs of the given samples depend on rounding"
-"""Description of the self-test's input if none of the user's samples has outputs that are stable under rounding."""
+"""Text that names the self-test's input in the header if the outputs of all user samples depend on rounding."""
 
-Matrix = npt.NDArray[np.bool_]
-"""Detection matrix: whether a flip (row) is detected by a sample (column)."""
+DetectionMatrix = npt.NDArray[np.bool_]
+"""A bool matrix [flips, samples]: whether a flipped bit of a constant changes the outputs of a sample."""
 
 
 def with_selftest(compiled: CompiledModel, user_samples: Sequence[Mapping[str, Array]]) -> CompiledModel:
@@ -86,7 +92,7 @@ def with_selftest(compiled: CompiledModel, user_samples: Sequence[Mapping[str, A
     layers, flips = _flips(bundle, len(candidates), compiled.report.model.macs)
     ended = run_flips(bundle, len(candidates), flips)
     detected = np.array([[end != SAME for end in ends] for ends in ended], bool).reshape(len(flips), len(candidates))
-    chosen = choose(detected[::2], max_samples)
+    chosen = choose_samples(detected[::2], max_samples)
     figures = _figures(compiled, layers[1::2], detected[1::2], chosen, sum(i < len(inputs) for i in chosen))
     report = replace(compiled.report, self_test=figures, self_test_input="")
     draft = draft._replace(
@@ -112,8 +118,8 @@ def use_user_sample(compiled: CompiledModel, user_samples: Sequence[Mapping[str,
     """
     if not can_use_user_sample(compiled):
         return compiled
-    ordered = user_samples if compiled.options.states else in_own_order(user_samples)
-    count = int(np.clip(INTERPRETED_MACS // max(compiled.report.model.macs, 1), 1, MAX_USER_SAMPLES))
+    ordered = user_samples if compiled.options.states else sort_samples(user_samples)
+    count = int(np.clip(MAX_INTERPRETED_MACS // max(compiled.report.model.macs, 1), 1, MAX_USER_SAMPLES))
     samples = [_user_sample(compiled, ordered[place]) for place in spread(len(ordered), count)]
     candidates = [sample for sample in samples if _is_finite(sample)]
     stable = [sample for sample in candidates if _is_stable(compiled, sample)]
@@ -198,11 +204,15 @@ def _describe_found(figures: SelfTestFigures, layers: Sequence[int]) -> str:
     )
 
 
-def choose(detected: Matrix, max_samples: int) -> list[int]:
-    """Choose at most `max_samples` samples (columns) that together detect most flips (rows); return their indices.
+def choose_samples(detected: DetectionMatrix, max_samples: int) -> list[int]:
+    """Choose samples that together detect most flipped bits, and return their indices.
 
     Samples are chosen greedily: at least one, and none that detects nothing new. Then samples are exchanged for others
     while this increases the number of detected flips.
+
+    Args:
+        detected: The detection matrix [flips, samples].
+        max_samples: Largest number of samples.
     """
     chosen: list[int] = []
     undetected = np.ones(len(detected), bool)
@@ -251,7 +261,7 @@ def _flips(bundle: Bundle, samples: int, macs: int) -> tuple[list[int], list[Fli
     for number, constant in enumerate(bundle.constants):
         arrays.setdefault(constant.layer, []).append(number)
     fewest, most_flips = FLIPS_PER_LAYER
-    count = min(max(FLIP_MACS // max(macs * samples * len(arrays), 1), fewest), most_flips)
+    count = min(max(MAX_FLIP_MACS // max(macs * samples * len(arrays), 1), fewest), most_flips)
     draw = random.Random(0)
     layers, flips = [], []
     for layer, numbers in arrays.items():
@@ -264,7 +274,11 @@ def _flips(bundle: Bundle, samples: int, macs: int) -> tuple[list[int], list[Fli
 
 
 def _figures(
-    compiled: CompiledModel, layers: Sequence[int], detected: Matrix, chosen: Sequence[int], num_user_samples: int
+    compiled: CompiledModel,
+    layers: Sequence[int],
+    detected: DetectionMatrix,
+    chosen: Sequence[int],
+    num_user_samples: int,
 ) -> SelfTestFigures:
     """Return the coverage of the chosen samples by layer, measured on flips that were not used to choose them."""
     significant, seen = _any(detected), _any(detected[:, list(chosen)])
@@ -277,6 +291,6 @@ def _figures(
     return SelfTestFigures(len(chosen), num_user_samples, len(layers), int(significant.sum()), int(seen.sum()), rows)
 
 
-def _any(detected: Matrix) -> Matrix:
+def _any(detected: DetectionMatrix) -> DetectionMatrix:
     """Return whether any sample detects a flip."""
     return np.asarray(detected.any(axis=1), bool)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
-from mcugen.core.board import ROOM_IN_CACHE, Board, Cache, Memory
+from mcugen.core.board import USABLE_CACHE_FRACTION, Board, Cache, Memory
 from mcugen.lir.program import PREPARATION_KERNELS, WORD, Access, Buffer, Control, Gathered, Instr, Operand, Program
 from mcugen.memory.traffic import DEFAULT_LOADS_PER_WORD, accesses, loads_in_pass, runs_of, touched_bytes
 
@@ -59,20 +59,20 @@ class BufferReads:
         Without a timing in the board file, they follow from the memory's relative `speed`.
         """
         loads = self.nbytes + self.reloaded_bytes
-        if board.reading(memory, WORD) is None:
+        if board.sequential_read_cycles(memory, WORD) is None:
             return self.times * (memory.speed - 1) * loads / WORD
         cache = board.cache(memory, "data")
         if cache is None:
-            return self.times * float(board.reading(memory, loads) or 0)
+            return self.times * float(board.sequential_read_cycles(memory, loads) or 0)
         if self.gathers is not None and (evicted := self._evicted_share(cache, self.gathers.pitch)):
             comes_back = min(cache.line, self.gathers.pitch) / self.gathers.taken
-            return self.times * evicted * comes_back * (board.reading(memory, self.nbytes) or 0)
-        room = ROOM_IN_CACHE * cache.size
+            return self.times * evicted * comes_back * (board.sequential_read_cycles(memory, self.nbytes) or 0)
+        room = USABLE_CACHE_FRACTION * cache.size
         misses = _lines(board, memory, cache, self.nbytes)
         hits = cache.hit_wait_states * self.nbytes / WORD + CONFLICT_MISS_RATE * misses
         first = hits + (misses - hits) * self._miss_share(cache.size)
         later_runs = first if self.advances else hits if self.nbytes <= room else misses
-        missed = cache.missed(self.cyclic_bytes)
+        missed = cache.evicted_share(self.cyclic_bytes)
         again = missed * _lines(board, memory, cache, self.reloaded_bytes)
         again += (1 - missed) * cache.hit_wait_states * self.reloaded_bytes / WORD
         return first + (self.times - 1) * later_runs + self.times * again

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mcugen.core.board import BEGIN_COPY, Board, Memory
+from mcugen.core.board import DMA_COPY_OVERHEAD_CYCLES, Board, Memory
 from mcugen.lir.program import Buffer, Control, Instr, Program, Space
 from mcugen.memory.traffic import loads_in_pass, passes_of, runs_of, sweeps_in_pass
 
@@ -38,11 +38,11 @@ class ConstantReads:
 
         Return None if the board has no timing of the memory.
         """
-        nbytes, first = self.buffer.nbytes, board.reading(memory, self.buffer.nbytes)
+        nbytes, first = self.buffer.nbytes, board.sequential_read_cycles(memory, self.buffer.nbytes)
         if first is None:
             return None
-        later_passes = (self.passes - 1) * (board.reading_again(memory, nbytes) or 0)
-        later = (board.reading_again(memory, self.between) or 0) * nbytes / max(self.between, 1)
+        later_passes = (self.passes - 1) * (board.repeated_read_cycles(memory, nbytes) or 0)
+        later = (board.repeated_read_cycles(memory, self.between) or 0) * nbytes / max(self.between, 1)
         return self.cold * first + (self.runs - 1) * later + self.runs * later_passes
 
     def saved_by_copy(self, board: Board, slow: Memory, fast: Memory, hidden: float | None = None) -> float:
@@ -56,15 +56,15 @@ class ConstantReads:
             fast: The memory of the copy.
             hidden: For a copy by DMA, the share of its time that overlaps with computation; None for a copy by the CPU.
         """
-        stall_cycles, once = self.stall_cycles(board, slow), board.reading(slow, self.buffer.nbytes)
-        fast_waits = board.reading_again(fast, self.buffer.nbytes)
+        stall_cycles, once = self.stall_cycles(board, slow), board.sequential_read_cycles(slow, self.buffer.nbytes)
+        fast_waits = board.repeated_read_cycles(fast, self.buffer.nbytes)
         if stall_cycles is None or once is None or fast_waits is None:
             return 0.0
         reading = self.cold * once
         copy = (
             reading + COPY_CYCLES_PER_BYTE * self.buffer.nbytes
             if hidden is None
-            else BEGIN_COPY + (1 - hidden) * reading
+            else DMA_COPY_OVERHEAD_CYCLES + (1 - hidden) * reading
         )
         return stall_cycles - copy - self.runs * self.passes * fast_waits
 
@@ -90,7 +90,7 @@ def _cold(program: Program, board: Board, memory: Memory) -> float:
         return 1.0
     nbytes = sum(b.nbytes for b in program.buffers if b.space is Space.CONST)
     is_shared = board.cache(board.memory(board.arena_memory), "data") is cache
-    return cache.missed(nbytes + is_shared * program.arena_size)
+    return cache.evicted_share(nbytes + is_shared * program.arena_size)
 
 
 def _constants(instr: Instr) -> dict[Buffer, None]:

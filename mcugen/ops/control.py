@@ -16,7 +16,7 @@ from typing import ClassVar, TypeVar
 import numpy as np
 
 from mcugen.core.errors import ModelError
-from mcugen.core.limits import MAX_FOLDED, MAX_UNROLLED, MAX_WORK
+from mcugen.core.limits import MAX_LOOP_OPERATIONS, MAX_UNROLL_FOLDED_ELEMENTS, MAX_UNROLLED_STEPS
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import run
 from mcugen.hir.operator import Operator, Signature
@@ -554,7 +554,7 @@ class _Repetition:
         try:
             loop = _LoopBody(self)
         except BodyRefusal as refusal:
-            if not 0 < self.steps <= MAX_UNROLLED or not refusal.wants_constants:
+            if not 0 < self.steps <= MAX_UNROLLED_STEPS or not refusal.wants_constants:
                 raise
             if self.cond is not None:
                 raise BodyRefusal([*refusal.reasons, str(self._unknown_condition())]) from refusal
@@ -571,13 +571,15 @@ class _Repetition:
         if self.steps == 1 and self.cond is None:
             return self._unrolled()
         if loop.changes_shapes:
-            self._require(self.steps <= MAX_UNROLLED, f"states change their shapes in {self.steps} steps")
+            self._require(self.steps <= MAX_UNROLLED_STEPS, f"states change their shapes in {self.steps} steps")
             return self._unrolled()
         if loop.rows and loop.conditional:
-            if self.steps > MAX_UNROLLED:
+            if self.steps > MAX_UNROLLED_STEPS:
                 raise self._unknown_condition()
             return self._unrolled()
-        self._require(work(loop.graph) * self.steps <= MAX_WORK, f"{work(loop.graph) * self.steps:,} operators to run")
+        self._require(
+            work(loop.graph) * self.steps <= MAX_LOOP_OPERATIONS, f"{work(loop.graph) * self.steps:,} operators to run"
+        )
         return loop.emit()
 
     def split(self, results: list[Value]) -> OuterResults:
@@ -643,7 +645,7 @@ class _Repetition:
         walk = self.stacked(index, first.rank)
         ordered = column[::-1] if walk.backwards else column
         suffix = f"stack{index}"
-        if all(v.data is not None for v in ordered) and first.count * len(ordered) <= MAX_FOLDED:
+        if all(v.data is not None for v in ordered) and first.count * len(ordered) <= MAX_UNROLL_FOLDED_ELEMENTS:
             data = np.stack([v.data for v in ordered if v.data is not None], walk.axis)
             return self.node.graph.constant(f"{_names(self.node, 1)[0]}.{suffix}", data, dtype=first.dtype)
         shape = walk.whole(first.shape, 1)
@@ -659,7 +661,8 @@ class _Repetition:
 
     def _require(self, holds: bool, workload: str) -> None:
         if not holds:
-            rule = f"{self.node.op_type}: at most {MAX_UNROLLED} unrolled steps, and {MAX_WORK:,} operators run in all"
+            limits = f"{MAX_UNROLLED_STEPS} unrolled steps, and {MAX_LOOP_OPERATIONS:,} operators run in all"
+            rule = f"{self.node.op_type}: at most {limits}"
             raise Refusal(rule, workload, "use fewer steps")
 
 
@@ -809,7 +812,7 @@ def _add(node: OnnxNode, op: Repeat, inputs: Sequence[Value], names: Sequence[st
     """Add the loop and return its outputs; evaluate it at compile time if all inputs are constant."""
     arrays = [v.data for v in inputs if v.data is not None]
     types = op.infer(*(v.type for v in inputs))
-    if len(arrays) < len(inputs) or sum(t.count for t in types) > MAX_FOLDED:
+    if len(arrays) < len(inputs) or sum(t.count for t in types) > MAX_UNROLL_FOLDED_ELEMENTS:
         return node.graph.add(op, inputs, (node.name or names[0],), names=names).outputs
     results = op.evaluate(Signature(tuple(v.type for v in inputs), types), *arrays)
     folded = [np.ascontiguousarray(a, t.dtype.numpy).reshape(t.shape) for a, t in zip(results, types, strict=True)]

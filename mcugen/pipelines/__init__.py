@@ -4,7 +4,7 @@
 A pipeline is described by a text. It is computed by numpy and by generated C code, with equal results bit by bit.
 """
 
-from mcugen.pipelines.feed import Feed, bind
+from mcugen.pipelines.feed import Feed, bind_pipeline
 from mcugen.pipelines.grammar import parse_pipeline, read_pipeline, with_preprocessing
 
-__all__ = ["Feed", "bind", "parse_pipeline", "read_pipeline", "with_preprocessing"]
+__all__ = ["Feed", "bind_pipeline", "parse_pipeline", "read_pipeline", "with_preprocessing"]

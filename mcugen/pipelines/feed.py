@@ -25,12 +25,12 @@ from mcugen.pipelines.image import ImageStages
 
 @dataclass(frozen=True)
 class Feed:
-    """A pipeline that computes a model's only input from raw data.
+    """An input pipeline bound to a model: it computes the model's only input from raw data.
 
     Attributes:
-        text: The user's description.
+        text: The text that describes the pipeline.
         stages: The parsed pipeline.
-        endpoint: The input.
+        endpoint: The model's input.
     """
 
     text: str
@@ -76,8 +76,8 @@ class Feed:
         """Return the C code of the pipeline.
 
         Args:
-            accessor: Function that returns the input's memory.
-            encode: Function that quantizes a real number; "" for float inputs.
+            accessor: Name of the C function that returns the address of the model's input.
+            encode: Name of the C function that quantizes a real number; "" for float inputs.
         """
         dtype, stages = self.endpoint.dtype, self.stages
         context = {
@@ -99,7 +99,7 @@ class Feed:
 
     @property
     def state_bytes(self) -> int:
-        """Return the bytes of RAM that the pipeline's state takes for each stream."""
+        """Return the bytes of RAM that the pipeline keeps between calls for one stream of samples."""
         return self.stages.state_bytes_of(self.endpoint.dtype.nbytes)
 
     @property
@@ -111,7 +111,7 @@ class Feed:
 _ELEMENTS = ("float32", "int8", "uint8", "int16", "uint16")
 
 
-def bind(text: str, endpoints: Sequence[Endpoint]) -> Feed:
+def bind_pipeline(text: str, endpoints: Sequence[Endpoint]) -> Feed:
     """Parse a pipeline from its text or from the file that it names, and bind it to a model with these inputs.
 
     Raises:

@@ -23,20 +23,25 @@ from mcugen.pipelines.statistics import STATISTICS
 from mcugen.pipelines.stream import StreamStages
 
 Stages = ImageStages | StreamStages
-"""A parsed pipeline."""
-LONGEST_TEXT = 4096
+"""A parsed pipeline, of images or of a stream of samples."""
+MAX_PIPELINE_CHARACTERS = 4096
 """Largest number of characters of a pipeline's text."""
 
 PREPROCESS = "preprocess"
-"""Keyword of an image pipeline that stands for the steps of `--preprocess`."""
+"""Keyword in the text of an image pipeline that is replaced by the steps of `--preprocess`."""
 
 MAX_FRAME_SAMPLES = 1 << 13
 """Largest number of samples in a frame, so that sums of squares and of fourth powers fit in 64 bits."""
 
 
 @dataclass(frozen=True)
-class Key:
-    """A keyword of the grammar."""
+class Keyword:
+    """A keyword of the pipeline's text.
+
+    Attributes:
+        field: Name of the attribute of the stages that the keyword sets.
+        read: Parses the keyword's value.
+    """
 
     field: str
     read: Callable[[str], Any]
@@ -54,12 +59,16 @@ def read_pipeline(text: str) -> str:
 
 
 def with_preprocessing(text: str, preprocess: str) -> str:
-    """Replace the keyword `preprocess` in a pipeline's text by the steps of `--preprocess`, and return the text.
+    """Return a pipeline's text with the keyword `preprocess` replaced by the steps of `--preprocess`.
 
     The steps have the same names and the same results, bit by bit, in both.
 
+    Args:
+        text: The text of the pipeline.
+        preprocess: The value of `--preprocess`.
+
     Raises:
-        UsageError: The word does not occur, or a step has no equivalent.
+        UsageError: The keyword does not occur, or a step has no equivalent in pipelines.
     """
     parse_preprocessing(preprocess)
     steps = _parts(preprocess)
@@ -84,7 +93,7 @@ def _file_text(name: str) -> str:
     path = Path(name)
     try:
         with TextIOWrapper(open_regular(path), encoding="utf-8") as file:
-            return file.read(LONGEST_TEXT + 1)
+            return file.read(MAX_PIPELINE_CHARACTERS + 1)
     except (OSError, UnicodeDecodeError, ValueError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or "no text"
         remedy = "give a text as in --input-pipeline 'image=rgb565, rgb, scale=1/255', or a file with one"
@@ -110,13 +119,15 @@ def parse_pipeline(text: str) -> Stages:
 
 def _parts(text: str) -> list[str]:
     """Return the parts between commas and line ends, without comments."""
-    if len(text) > LONGEST_TEXT:
-        raise UsageError(f"an input pipeline must have at most {LONGEST_TEXT:,} characters", f"{len(text):,}")
+    if len(text) > MAX_PIPELINE_CHARACTERS:
+        raise UsageError(
+            f"an input pipeline must have at most {MAX_PIPELINE_CHARACTERS:,} characters", f"{len(text):,}"
+        )
     lines = (line.partition("#")[0] for line in text.splitlines())
     return [part for line in lines for part in map(str.strip, line.split(",")) if part]
 
 
-def _fields(parts: list[str], keys: Mapping[str, Key]) -> dict[str, Any]:
+def _fields(parts: list[str], keys: Mapping[str, Keyword]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for part in parts:
         word, equals, value = (t.strip() for t in part.partition("="))
@@ -197,44 +208,46 @@ def _statistics(value: str) -> tuple[str, ...] | None:
 
 
 _NUMBERS = {
-    "scale": Key("scale", _scale, "1/255"),
-    "mean": Key("mean", lambda value: numbers(value, may_be_zero=True), "0.5 or 0.5;0.5;0.5"),
-    "std": Key("std", lambda value: numbers(value, may_be_zero=False), "0.25 or 0.25;0.25;0.25"),
+    "scale": Keyword("scale", _scale, "1/255"),
+    "mean": Keyword("mean", lambda value: numbers(value, may_be_zero=True), "0.5 or 0.5;0.5;0.5"),
+    "std": Keyword("std", lambda value: numbers(value, may_be_zero=False), "0.25 or 0.25;0.25;0.25"),
 }
 
 _IMAGE = {
-    "image": Key("format", _one_of(*PIXEL_FORMATS), " or ".join(PIXEL_FORMATS)),
-    "crop": Key("crop", _crop, "center or 240x240 or 240x240+40+0 (width x height + left + top)"),
-    "resize": Key("size", _integers("NxN", 1 << 13), "96x96 (width x height)"),
-    **dict.fromkeys(("nearest", "bilinear"), Key("method", _one_of("nearest", "bilinear"))),
-    **dict.fromkeys(COLOR_CHANNELS, Key("colors", _one_of(*COLOR_CHANNELS))),
+    "image": Keyword("format", _one_of(*PIXEL_FORMATS), " or ".join(PIXEL_FORMATS)),
+    "crop": Keyword("crop", _crop, "center or 240x240 or 240x240+40+0 (width x height + left + top)"),
+    "resize": Keyword("size", _integers("NxN", 1 << 13), "96x96 (width x height)"),
+    **dict.fromkeys(("nearest", "bilinear"), Keyword("method", _one_of("nearest", "bilinear"))),
+    **dict.fromkeys(COLOR_CHANNELS, Keyword("colors", _one_of(*COLOR_CHANNELS))),
     **_NUMBERS,
-    "layout": Key("layout", _one_of("chw", "hwc"), "chw (or hwc)"),
+    "layout": Keyword("layout", _one_of("chw", "hwc"), "chw (or hwc)"),
 }
 
 _SAME = ("gray", "rgb", "scale", "mean", "std", "layout")
 """Words that say the same to the bit here and in `--preprocess`: not `resize`, which smooths there."""
 
 _STREAM = {
-    "frame": Key("frame", _integers("N/N", MAX_FRAME_SAMPLES), "640/320 (samples of a frame / from frame to frame)"),
-    "window": Key("window", _one_of(*WINDOWS), " or ".join(WINDOWS)),
-    "fft": Key("fft", _one("N", 1 << 13), "1024"),
-    "spectrum": Key("spectrum", _one_of("power", "magnitude"), "power or magnitude"),
-    **{kind: Key("bands", _bands(kind), "40:20:4000 (bands : Hz : Hz)") for kind in BANDS},
-    "log": Key("log", _one_of(*LOGARITHMS), " or ".join(LOGARITHMS)),
-    "floor": Key("floor", _floor, "1e-10"),
-    "dct": Key("dct", _one("N", 256), "10"),
-    "stats": Key("stats", _statistics, ";".join(STATISTICS)),
-    "stack": Key("stack", _integers("N(?:/N)?", 4096), "49 or 49/10 (frames of a window / from window to window)"),
-    "features-first": Key("features_first", bool),
+    "frame": Keyword(
+        "frame", _integers("N/N", MAX_FRAME_SAMPLES), "640/320 (samples of a frame / from frame to frame)"
+    ),
+    "window": Keyword("window", _one_of(*WINDOWS), " or ".join(WINDOWS)),
+    "fft": Keyword("fft", _one("N", 1 << 13), "1024"),
+    "spectrum": Keyword("spectrum", _one_of("power", "magnitude"), "power or magnitude"),
+    **{kind: Keyword("bands", _bands(kind), "40:20:4000 (bands : Hz : Hz)") for kind in BANDS},
+    "log": Keyword("log", _one_of(*LOGARITHMS), " or ".join(LOGARITHMS)),
+    "floor": Keyword("floor", _floor, "1e-10"),
+    "dct": Keyword("dct", _one("N", 256), "10"),
+    "stats": Keyword("stats", _statistics, ";".join(STATISTICS)),
+    "stack": Keyword("stack", _integers("N(?:/N)?", 4096), "49 or 49/10 (frames of a window / from window to window)"),
+    "features-first": Keyword("features_first", bool),
     **_NUMBERS,
 }
 
-_SOURCES: dict[str, tuple[Mapping[str, Key], Callable[..., Stages]]] = {
+_SOURCES: dict[str, tuple[Mapping[str, Keyword], Callable[..., Stages]]] = {
     "image": (_IMAGE, ImageStages),
-    "sound": ({"sound": Key("source", _integers("N", 1 << 20), "16000 (Hz)"), **_STREAM}, StreamStages),
+    "sound": ({"sound": Keyword("source", _integers("N", 1 << 20), "16000 (Hz)"), **_STREAM}, StreamStages),
     "vibration": (
-        {"vibration": Key("source", _integers("N(?:xN)?", 1 << 20), "3200 or 3200x3 (Hz x axes)"), **_STREAM},
+        {"vibration": Keyword("source", _integers("N(?:xN)?", 1 << 20), "3200 or 3200x3 (Hz x axes)"), **_STREAM},
         StreamStages,
     ),
 }

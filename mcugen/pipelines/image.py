@@ -17,13 +17,13 @@ from mcugen.evaluation.preprocess import Preprocessing
 from mcugen.hir.types import Array
 
 COLOR_CHANNELS = {"gray": 1, "rgb": 3, "bgr": 3}
-"""Number of channels of the model's input, by color order."""
+"""Number of channels of the model's input, by color order ("gray", "rgb", "bgr")."""
 
 MAX_IMAGE_SIDE = 1 << 13
 """Largest width and height of an image in pixels, so that positions in 1/65536 of a pixel fit in 32 bits."""
 
 POSITION_FRACTION_BITS = 11
-"""Fraction bits of a position between two pixels; the product of two fractions and a color fits in 31 bits."""
+"""Fraction bits of a position between two pixels: the product of two fractions and a color fits in 31 bits."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ _LUMA = {"yuyv": 0, "uyvy": 1}
 
 @dataclass(frozen=True)
 class Picture:
-    """The image that a model reads.
+    """Size and memory layout of the image that a model reads.
 
     Attributes:
         height: Rows.
@@ -132,11 +132,14 @@ class ImageStages:
 
     @staticmethod
     def state_bytes_of(element: int) -> int:
-        """Return 0, the bytes of state: an image needs no state between calls."""
+        """Return 0: an image pipeline keeps no data between calls.
+
+        `element` is the size of an input element in bytes.
+        """
         return 0
 
     def table_bytes_of(self, element: int) -> int:
-        """Return the bytes of constants in flash, for input elements of `element` bytes."""
+        """Return the bytes of the table of color values in flash, for input elements of `element` bytes."""
         return 256 * element * max(len(self.mean), len(self.std))
 
     @property
@@ -175,10 +178,10 @@ class ImageStages:
         return Picture(height, width, self.channels, distances)
 
     def require(self, shape: Sequence[int]) -> None:
-        """Check that the pipeline can compute an input of this shape.
+        """Raise UsageError if the pipeline cannot compute an input of this shape.
 
         Raises:
-            UsageError: It cannot, or `mean` or `std` has numbers for another number of channels.
+            UsageError: The shape is no image, or `mean` or `std` has numbers for another number of channels.
         """
         self.picture(shape)
         for key, values in (("mean", self.mean), ("std", self.std)):
@@ -187,17 +190,23 @@ class ImageStages:
                 raise UsageError(f"--input-pipeline: {key} must have one number, or one a channel", fault)
 
     def reals(self, place: str, raw: Array, shape: Sequence[int]) -> Array:
-        """Convert a raw image (uint8 [height, width, bytes of a pixel]) to float32 of the input's shape."""
-        return self.rendered(place, raw, shape, self.table())
-
-    def rendered(self, place: str, raw: Array, shape: Sequence[int], table: Array) -> Array:
-        """Convert a raw image to an input of this shape.
+        """Convert a raw image to the model's float32 input.
 
         Args:
             place: Name of the image for messages.
             raw: The image, uint8 [height, width, bytes of a pixel].
             shape: Shape of the input.
-            table: The element for each color value, [1 or channels, 256].
+        """
+        return self.rendered(place, raw, shape, self.table())
+
+    def rendered(self, place: str, raw: Array, shape: Sequence[int], table: Array) -> Array:
+        """Convert a raw image to an input of any element type.
+
+        Args:
+            place: Name of the image for messages.
+            raw: The image, uint8 [height, width, bytes of a pixel].
+            shape: Shape of the input.
+            table: The input element for each of the 256 color values, [1 or channels, 256].
         """
         picture = self.picture(shape)
         colors = self._resized(self._cut(place, self.pixels(place, raw), picture), picture)
@@ -237,11 +246,11 @@ class ImageStages:
         return np.ascontiguousarray(image)
 
     def stored(self, raw: Array) -> Array:
-        """Return a raw image as the bytes that the C code reads."""
+        """Return a raw image as the array of bytes that the generated C code takes."""
         return self.pixels("", raw)
 
     def least_raw(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the smallest possible shape of a raw image for an input of this shape."""
+        """Return the smallest shape of a raw image that the pipeline can convert to an input of this shape."""
         picture = self.picture(shape)
         width, height = picture.width, picture.height
         if isinstance(self.crop, tuple):
@@ -285,9 +294,9 @@ class ImageStages:
     def _resized(self, colors: Array, picture: Picture) -> Array:
         (height, width), one = colors.shape[:2], 1 << POSITION_FRACTION_BITS
         if self.method == "nearest":
-            return colors[nearest(height, picture.height)][:, nearest(width, picture.width)]
-        top, bottom, v = positions(height, picture.height)
-        left, right, u = positions(width, picture.width)
+            return colors[nearest_positions(height, picture.height)][:, nearest_positions(width, picture.width)]
+        top, bottom, v = bilinear_positions(height, picture.height)
+        left, right, u = bilinear_positions(width, picture.width)
         u, v = u[None, :, None], v[:, None, None]
         above = colors[top][:, left] * (one - u) + colors[top][:, right] * u
         below = colors[bottom][:, left] * (one - u) + colors[bottom][:, right] * u
@@ -296,7 +305,7 @@ class ImageStages:
         )
 
     def context(self, shape: Sequence[int]) -> dict[str, object]:
-        """Return the context of the C template, for an input of this shape."""
+        """Return the variables of the C template for an input of this shape."""
         picture = self.picture(shape)
         crop = self.crop if isinstance(self.crop, tuple) else ()
         return {
@@ -321,14 +330,18 @@ def _sides(image: tuple[int, ...], layout: str) -> tuple[int, int]:
     return (image[1], image[2]) if layout == "chw" else (image[0], image[1])
 
 
-def positions(size: int, count: int) -> tuple[Array, Array, Array]:
-    """Return the source positions of bilinear resizing along an axis, from `size` to `count` pixels.
+def bilinear_positions(size: int, count: int) -> tuple[Array, Array, Array]:
+    """Return the source pixels of each resized pixel, for bilinear resizing along an axis.
 
-    Pixel o is at (o + 1/2) · size / count − 1/2.
+    The center of resized pixel o is at (o + 1/2) · size / count − 1/2 in the source.
+
+    Args:
+        size: Number of source pixels.
+        count: Number of resized pixels.
 
     Returns:
-        For each resized pixel: the source pixel before it, the one after it, and the fraction between both in units of
-        2^-POSITION_FRACTION_BITS.
+        For each resized pixel: the source pixel before its center, the one after it, and the fraction between both in
+        units of 2^-POSITION_FRACTION_BITS.
     """
     step = (size << 16) // count
     at = np.clip(np.arange(count, dtype=np.int64) * step + (step >> 1) - 32768, 0, (size - 1) << 16)
@@ -340,7 +353,12 @@ def positions(size: int, count: int) -> tuple[Array, Array, Array]:
     )
 
 
-def nearest(size: int, count: int) -> Array:
-    """Return the source pixel of each of `count` pixels in nearest-neighbor resizing of `size` pixels."""
+def nearest_positions(size: int, count: int) -> Array:
+    """Return the index of the source pixel of each resized pixel, for nearest-neighbor resizing along an axis.
+
+    Args:
+        size: Number of source pixels.
+        count: Number of resized pixels.
+    """
     step = (size << 16) // count
     return (np.arange(count, dtype=np.int64) * step + (step >> 1)) >> 16

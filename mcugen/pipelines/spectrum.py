@@ -19,10 +19,10 @@ import numpy as np
 from mcugen.hir.types import Array
 
 FIXED_POINT_ONE = 1 << 30
-"""The number 1 in the fixed-point tables of windows, twiddle factors and cosines."""
+"""The integer that stands for 1 in the tables of windows, twiddle factors and cosines: 30 fraction bits."""
 
 SPECTRUM_LOG_BITS = 16
-"""Fraction bits of base-2 logarithms."""
+"""Fraction bits of the base-2 logarithms of spectra."""
 
 _SEGMENTS = 64
 _PART = (1 << SPECTRUM_LOG_BITS) // _SEGMENTS
@@ -31,7 +31,7 @@ LOG_TABLE = np.rint(np.log2(1 + np.arange(_SEGMENTS + 1) / _SEGMENTS) * (1 << SP
 """Table of log2(1 + i / 64) with SPECTRUM_LOG_BITS fraction bits; linear interpolation is at most 5e-5 off."""
 
 LOGARITHMS = {"ln": math.log(2), "log2": 1.0, "log10": math.log10(2), "db": 10 * math.log10(2)}
-"""Factor from base-2 logarithms to each kind of logarithm; decibels of magnitudes are twice as much."""
+"""Factor from a base-2 logarithm to each kind of logarithm, by name; decibels of magnitudes have twice this factor."""
 
 BANDS = ("mel", "slaney", "bins")
 """Kinds of bands: mel (triangles on HTK's mel scale, peak 1), slaney (triangles on Slaney's mel scale, area 1), and
@@ -39,11 +39,19 @@ bins (equal frequency ranges, averaged)."""
 
 _WINDOW_TERMS = {"hann": (0.5, 0.5), "hamming": (0.54, 0.46), "rectangle": (1.0, 0.0)}
 WINDOWS = tuple(_WINDOW_TERMS)
-"""Names of the window functions, which are periodic: a - b · cos(2π·n / length)."""
+"""Names of the window functions, all periodic: w(n) = a - b · cos(2π·n / length)."""
 
 
-def window(name: str, length: int) -> Array:
-    """Return the first half and middle of a window function in 1/FIXED_POINT_ONE, int64 [length / 2 + 1]."""
+def half_window_function(name: str, length: int) -> Array:
+    """Return the first half of a window function with its middle, int64 [length / 2 + 1].
+
+    Args:
+        name: One of WINDOWS.
+        length: Number of samples of the whole window.
+
+    Returns:
+        The values in units of 1/FIXED_POINT_ONE.
+    """
     a, b = _WINDOW_TERMS[name]
     n = np.arange(length // 2 + 1)
     return _fixed((a - b * np.cos(2 * np.pi * n / length)) * FIXED_POINT_ONE)
@@ -53,13 +61,16 @@ def _fixed(real: Array) -> Array:
     return np.asarray(np.rint(real).astype(np.int64))
 
 
-def turns(points: int) -> Array:
-    """Return twiddle factors: cos and −sin of π·k / points for k < points, int64 [points, 2] in 1/FIXED_POINT_ONE."""
+def twiddle_factors(points: int) -> Array:
+    """Return the factors of a Fourier transform of `points` complex numbers in units of 1/FIXED_POINT_ONE.
+
+    They are cos(π·k / points) and −sin(π·k / points) for k < points, int64 [points, 2].
+    """
     angles = np.pi * np.arange(points) / points
     return _fixed(np.stack([np.cos(angles), -np.sin(angles)], -1) * FIXED_POINT_ONE)
 
 
-def normalized(frames: Array) -> tuple[Array, Array]:
+def normalize_frames(frames: Array) -> tuple[Array, Array]:
     """Scale int16 frames [.., n] up by a power of two until the largest magnitude is above 2^14.
 
     Returns:
@@ -73,7 +84,7 @@ def normalized(frames: Array) -> tuple[Array, Array]:
     return wide << shift[..., None], shift
 
 
-def powers(frames: Array, half_window: Array, fft: int) -> tuple[Array, Array]:
+def power_spectra(frames: Array, half_window: Array, fft: int) -> tuple[Array, Array]:
     """Return the power spectrum of frames.
 
     It is P · 2^(58 + 2 shift) / points² with P = |Σ sample / 2^15 · window · exp(−2πi·j·k / fft)|² and points = fft /
@@ -81,19 +92,19 @@ def powers(frames: Array, half_window: Array, fft: int) -> tuple[Array, Array]:
 
     Args:
         frames: int16 [.., n], n <= fft.
-        half_window: The window function (`window`).
+        half_window: The window function (`half_window_function`).
         fft: Number of points of the transform.
 
     Returns:
-        The spectrum, uint64 [.., fft / 2 + 1], and the shift of each frame [..] (`normalized`).
+        The spectrum, uint64 [.., fft / 2 + 1], and the shift of each frame [..] (`normalize_frames`).
     """
-    scaled, shift = normalized(frames)
+    scaled, shift = normalize_frames(frames)
     length, points = frames.shape[-1], fft // 2
     n = np.arange(length)
     weights = half_window[np.minimum(n, length - n)]
     real = np.zeros((*frames.shape[:-1], fft), np.int64)
     real[..., :length] = (scaled * weights + (1 << 16)) >> 17
-    turn = turns(points)
+    turn = twiddle_factors(points)
     re, im = _transformed(real[..., 0::2], real[..., 1::2], turn)
     return _squares(re, im, turn), shift
 
@@ -142,8 +153,8 @@ def _squares(re: Array, im: Array, turn: Array) -> Array:
     return power
 
 
-def roots(squares: Array) -> Array:
-    """Return the square roots of uint64 numbers, rounded down."""
+def integer_square_roots(squares: Array) -> Array:
+    """Return the square roots of uint64 numbers, each rounded down to an integer."""
     root = np.sqrt(squares.astype(np.float64)).astype(np.uint64)
     root -= root * root > squares
     return root + ((root + np.uint64(1)) ** 2 <= squares)
@@ -151,7 +162,14 @@ def roots(squares: Array) -> Array:
 
 @dataclass(frozen=True)
 class Bands:
-    """Frequency bands of a spectrum: their kind (see BANDS), their number, and the frequency range in Hz."""
+    """Frequency bands whose powers are summed.
+
+    Attributes:
+        kind: One of BANDS.
+        count: Number of bands.
+        low: Lower end of the frequency range in Hz.
+        high: Upper end of the frequency range in Hz.
+    """
 
     kind: str
     count: int
@@ -159,7 +177,12 @@ class Bands:
     high: float
 
     def filters(self, rate: int, fft: int) -> Filters:
-        """Return the weights of a spectrum's bins in each band, for a sampling `rate` in Hz and `fft` points."""
+        """Return the weight of each bin of a spectrum in each band.
+
+        Args:
+            rate: Sampling rate in Hz.
+            fft: Number of points of the Fourier transform.
+        """
         frequencies = np.arange(fft // 2 + 1) * rate / fft
         edges = _equal(self) if self.kind == "bins" else _mel_edges(self)
         real = np.zeros((self.count, len(frequencies)))
@@ -208,9 +231,10 @@ def _from_slaney(mel: float) -> float:
 
 @dataclass(frozen=True)
 class Filters:
-    """Weights of a spectrum's bins in each band, as 16-bit numbers relative to the largest weight of the band.
+    """The weight of each bin of a spectrum in each band, real [bands, bins].
 
-    The logarithm of a band's largest weight is added to the logarithm of the band later (`offsets`).
+    C code uses 16-bit weights relative to the largest weight of the band. `offsets` correct the logarithms of the
+    bands.
     """
 
     real: Array
@@ -237,13 +261,26 @@ class Filters:
         return [(int(at[0]), int(at[-1] - at[0] + 1)) if len(at) else (0, 0) for at in bins]
 
     def sums(self, values: Array) -> tuple[Array, Array]:
-        """Return the weighted sums of a spectrum (uint64 [.., bins]) as two uint64 [.., bands]: high · 2^32 + low."""
+        """Return the weighted sum of a spectrum for each band, in two parts.
+
+        Args:
+            values: The spectrum, uint64 [.., bins].
+
+        Returns:
+            The upper and lower parts of the sums, uint64 [.., bands] each: sum = high · 2^32 + low.
+        """
         weights = self.weights.astype(np.uint64).T
         return (values >> np.uint64(32)) @ weights, (values & np.uint64(0xFFFFFFFF)) @ weights
 
 
-def logarithms(high: Array, low: Array, silent: int) -> Array:
-    """Return log2(high · 2^32 + low), int64 in 2^-SPECTRUM_LOG_BITS; `silent` for the number 0."""
+def base2_logarithms(high: Array, low: Array, silent: int) -> Array:
+    """Return log2(high · 2^32 + low) in units of 2^-SPECTRUM_LOG_BITS, as int64.
+
+    Args:
+        high: Upper part of each number, uint64.
+        low: Lower 32 bits of each number, uint64.
+        silent: The result for the number 0, whose logarithm is infinite.
+    """
     high, low = high + (low >> np.uint64(32)), low & np.uint64(0xFFFFFFFF)
     is_large = high >> np.uint64(32) > 0
     value = np.where(is_large, high, (high << np.uint64(32)) | low)
@@ -259,14 +296,22 @@ def logarithms(high: Array, low: Array, silent: int) -> Array:
     return np.where(value == 0, silent, logarithm)
 
 
-def cosines(bands: int, count: int) -> Array:
-    """Return the first `count` rows of the orthonormal DCT-II matrix, [count, bands] in units of 1/FIXED_POINT_ONE."""
+def dct_matrix(bands: int, count: int) -> Array:
+    """Return the first `count` rows of the orthonormal DCT-II matrix for `bands` inputs.
+
+    The matrix is int64 [count, bands] in units of 1/FIXED_POINT_ONE.
+    """
     k, n = np.arange(count)[:, None], np.arange(bands)
     rows = np.cos(np.pi * k * (2 * n + 1) / (2 * bands)) * math.sqrt(2 / bands)
     rows[0] /= math.sqrt(2)
     return _fixed(rows * FIXED_POINT_ONE)
 
 
-def cosine_transform(values: Array, table: Array) -> Array:
-    """Multiply values [.., bands] by a table of `cosines`; return int64 [.., count], rounded once, half up."""
+def apply_dct(values: Array, table: Array) -> Array:
+    """Return the DCT coefficients of the last axis, int64 [.., count], rounded once, half up.
+
+    Args:
+        values: The inputs, [.., bands].
+        table: The matrix that `dct_matrix` returns.
+    """
     return np.asarray((values @ table.T + FIXED_POINT_ONE // 2) >> 30)

@@ -58,7 +58,7 @@ class SampleMoments:
 
     @property
     def rms(self) -> int:
-        """Return the root mean square, in 1/256 of a sample's unit."""
+        """Return the root mean square of the samples, in units of 1/256 of a sample."""
         return isqrt((self.squares << 16) // self.count)
 
     @property
@@ -117,9 +117,9 @@ STATISTICS = {
     "skewness": Statistic(_RATIO, _skewness),
     "kurtosis": Statistic(_RATIO, _kurtosis),
 }
-"""Statistics by name.
+"""Statistics of a frame by the name that the keyword `stats` takes.
 
-The first five treat samples as numbers from -1 to 1; crest is peak / rms; a normal kurtosis is 3.
+The first five treat samples as numbers from -1 to 1. crest is peak / rms. kurtosis is 3 for a normal distribution.
 """
 
 

@@ -20,13 +20,13 @@ from mcugen.pipelines.spectrum import (
     SPECTRUM_LOG_BITS,
     Bands,
     Filters,
-    cosine_transform,
-    cosines,
-    logarithms,
-    powers,
-    roots,
-    turns,
-    window,
+    apply_dct,
+    base2_logarithms,
+    dct_matrix,
+    half_window_function,
+    integer_square_roots,
+    power_spectra,
+    twiddle_factors,
 )
 from mcugen.pipelines.statistics import STATISTICS, statistics
 
@@ -90,9 +90,9 @@ class StreamStages:
                 f"{rule}bands must end at half of the rate", f"{self.bands.high:g} Hz", f"{self.rate / 2:g} Hz"
             )
         if self.bands is not None and (
-            self.points < 2 or self.transform & (self.transform - 1) or self.transform < self.length
+            self.complex_points < 2 or self.fft_points & (self.fft_points - 1) or self.fft_points < self.frame_length
         ):
-            fault = f"{self.transform} for frames of {self.length}"
+            fault = f"{self.fft_points} for frames of {self.frame_length}"
             raise UsageError(f"{rule}fft must be a power of two of at least 4, not below the frame", fault)
         if self.bands is not None and self.dct > self.bands.count:
             raise UsageError(f"{rule}dct must not exceed the bands", f"{self.dct} of {self.bands.count}")
@@ -112,24 +112,24 @@ class StreamStages:
         return self.source[1] if len(self.source) > 1 else 1
 
     @property
-    def length(self) -> int:
+    def frame_length(self) -> int:
         """Return the number of samples of a frame."""
         return self.frame[0]
 
     @property
-    def step(self) -> int:
-        """Return the number of samples from the start of a frame to that of the next."""
+    def frame_step(self) -> int:
+        """Return the number of samples from the start of a frame to the start of the next frame."""
         return self.frame[1]
 
     @property
-    def transform(self) -> int:
+    def fft_points(self) -> int:
         """Return the number of points of the Fourier transform."""
-        return self.fft or 1 << (self.length - 1).bit_length()
+        return self.fft or 1 << (self.frame_length - 1).bit_length()
 
     @property
-    def points(self) -> int:
-        """Return the number of complex points of the Fourier transform, half of `transform`; 0 without a spectrum."""
-        return self.transform // 2 if self.bands else 0
+    def complex_points(self) -> int:
+        """Return the number of complex points of the Fourier transform, half of `fft_points`; 0 without a spectrum."""
+        return self.fft_points // 2 if self.bands else 0
 
     @property
     def _spectral(self) -> int:
@@ -146,15 +146,15 @@ class StreamStages:
         return self.stack[0]
 
     @property
-    def every(self) -> int:
-        """Return the number of frames from the start of a window to that of the next."""
+    def window_step(self) -> int:
+        """Return the number of frames from the start of a window of frames to the start of the next window."""
         return self.stack[1] if len(self.stack) > 1 else self.frames
 
     def require(self, shape: Sequence[int]) -> None:
-        """Check that a window has as many elements as an input of this shape.
+        """Raise UsageError if a window of frames does not have as many elements as an input of this shape.
 
         Raises:
-            UsageError: It has not, or no band contains a bin of the spectrum.
+            UsageError: It does not, or no band contains a bin of the spectrum.
         """
         if math.prod(shape) != self.frames * self.features:
             fault = f"{self.frames} frames of {self.features} features for an input of {tuple(shape)}"
@@ -168,27 +168,30 @@ class StreamStages:
     def filters(self) -> Filters:
         """Return the weights of the spectrum's bins in each band."""
         assert self.bands is not None
-        return self.bands.filters(self.rate, self.transform)
+        return self.bands.filters(self.rate, self.fft_points)
 
     @cached_property
     def half_window(self) -> Array:
-        """Return the first half of the window function and its middle."""
-        return window(self.window, self.length)
+        """Return the first half of the window function with its middle, in units of 1/FIXED_POINT_ONE."""
+        return half_window_function(self.window, self.frame_length)
 
     @property
-    def silent(self) -> int:
-        """Return the base-2 logarithm of `floor`, the smallest logarithm, in 2^-SPECTRUM_LOG_BITS."""
+    def min_log(self) -> int:
+        """Return the smallest base-2 logarithm of a feature, that of `floor`, in units of 2^-SPECTRUM_LOG_BITS."""
         return round(math.log2(self.floor) * (1 << SPECTRUM_LOG_BITS))
 
     @property
-    def exponent(self) -> int:
-        """Return the number to add to base-2 logarithms of `powers`, so that they refer to samples from -1 to 1."""
-        bits = self.points.bit_length() - 1
+    def log_offset(self) -> int:
+        """Return the summand by which base-2 logarithms of `power_spectra` refer to samples from -1 to 1."""
+        bits = self.complex_points.bit_length() - 1
         return bits - 29 if self.spectrum == "magnitude" else 2 * bits - 58
 
     @property
-    def of_shift(self) -> int:
-        """Return the change of a base-2 logarithm of the spectrum for each bit that a frame is shifted by."""
+    def log_per_shift(self) -> int:
+        """Return the change of a spectrum's base-2 logarithm for each bit that its frame was shifted left.
+
+        It is 2 for a power spectrum, and 1 for a magnitude spectrum.
+        """
         return 1 if self.spectrum == "magnitude" else 2
 
     def _units(self) -> Array:
@@ -198,16 +201,24 @@ class StreamStages:
         return np.array(axis * self.axes) * self.scale
 
     def scales(self) -> tuple[Array, Array]:
-        """Return zero point (int64) and scale (float32) of each feature: input = (feature − zero point) · scale."""
+        """Return the zero point (int64) and the scale (float32) of each feature, both [features].
+
+        The model's input is (feature − zero point) · scale.
+        """
         units = self._units()
         zeros = np.clip(np.rint(np.broadcast_to(self.mean, units.shape) / units), -(2**31) + 1, 2**31 - 1)
         return zeros.astype(np.int64), (units / np.broadcast_to(self.std, units.shape)).astype(np.float32)
 
     def reals(self, place: str, raw: Array, shape: Sequence[int]) -> Array:
-        """Return the last window of samples (int16 [n] or [n, axes]) as float32 of the input's shape.
+        """Return the features of the last window of frames as the model's float32 input.
+
+        Args:
+            place: Name of the sample for messages.
+            raw: The samples, int16 [n] or [n, axes].
+            shape: Shape of the input.
 
         Raises:
-            UsageError: There are too few samples.
+            UsageError: There are too few samples for a window.
         """
         zeros, scales = self.scales()
         last_window = self.window_of(self.features_of(self.samples(place, raw)))
@@ -221,24 +232,24 @@ class StreamStages:
             UsageError: They have another type or shape, or are too few for a window. `place` names them in the message.
         """
         flat = raw.reshape(-1, self.axes) if raw.ndim == 1 and raw.size % self.axes == 0 else raw
-        min_samples = self.length + (self.frames - 1) * self.step
+        min_samples = self.frame_length + (self.frames - 1) * self.frame_step
         if flat.dtype != np.int16 or flat.ndim != 2 or flat.shape[1] != self.axes or len(flat) < min_samples:
             remedy = f"int16 of [{min_samples:,} or more{f', {self.axes}' if self.axes > 1 else ''}]"
             raise UsageError(f"{place} must be raw samples of a window at least", f"{raw.dtype} of {raw.shape}", remedy)
         return flat
 
     def stored(self, raw: Array) -> Array:
-        """Return raw samples as the array that the C code reads."""
+        """Return raw samples as the array that the generated C code takes."""
         return np.ascontiguousarray(self.samples("", raw))
 
     def least_raw(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of the samples of one window."""
-        return self.length + (self.frames - 1) * self.step, self.axes
+        """Return the shape of the raw samples that one window of frames needs."""
+        return self.frame_length + (self.frames - 1) * self.frame_step, self.axes
 
     def features_of(self, samples: Array) -> Array:
         """Return the features of all frames in samples (int16 [n, axes]) as int64 [frames, features]."""
-        starts = range(0, len(samples) - self.length + 1, self.step)
-        frames = np.stack([samples[start : start + self.length].T for start in starts])
+        starts = range(0, len(samples) - self.frame_length + 1, self.frame_step)
+        frames = np.stack([samples[start : start + self.frame_length].T for start in starts])
         parts: list[Array] = []
         if self.stats:
             parts.append(np.array([[statistics(axis, self.stats) for axis in frame] for frame in frames], np.int64))
@@ -247,33 +258,41 @@ class StreamStages:
         return np.concatenate(parts, axis=-1).reshape(len(frames), -1)
 
     def spectra(self, frames: Array) -> Array:
-        """Return the spectral features of int16 frames [.., length]: logarithms of bands or DCT coefficients.
+        """Return the spectral features of frames: logarithms of bands, or DCT coefficients of these.
 
-        They are int64 [.., features].
+        Args:
+            frames: The frames, int16 [.., samples of a frame].
+
+        Returns:
+            The features, int64 [.., features].
         """
-        squares, shift = powers(frames, self.half_window, self.transform)
-        values = roots(squares) if self.spectrum == "magnitude" else squares
-        lifted = self.filters.offsets + ((self.exponent - self.of_shift * shift[..., None]) << SPECTRUM_LOG_BITS)
+        squares, shift = power_spectra(frames, self.half_window, self.fft_points)
+        values = integer_square_roots(squares) if self.spectrum == "magnitude" else squares
+        lifted = self.filters.offsets + ((self.log_offset - self.log_per_shift * shift[..., None]) << SPECTRUM_LOG_BITS)
         high, low = self.filters.sums(values)
-        logs = np.maximum(logarithms(high, low, _NOTHING) + lifted, self.silent)
-        return cosine_transform(logs, cosines(logs.shape[-1], self.dct)) if self.dct else logs
+        logs = np.maximum(base2_logarithms(high, low, _NOTHING) + lifted, self.min_log)
+        return apply_dct(logs, dct_matrix(logs.shape[-1], self.dct)) if self.dct else logs
 
     def window_of(self, features: Array) -> Array:
-        """Return the last complete window of [frames, features]."""
-        begin = (len(features) - self.frames) // self.every * self.every
+        """Return the last complete window of frames, [frames of a window, features].
+
+        Args:
+            features: The features of all frames, [frames, features].
+        """
+        begin = (len(features) - self.frames) // self.window_step * self.window_step
         return features[begin : begin + self.frames]
 
     def context(self, shape: Sequence[int]) -> dict[str, object]:
-        """Return the context of the C template."""
+        """Return the variables of the C template for an input of this shape."""
         tables = self.tables()
         needs_magnitude = self.spectrum == "magnitude" and self.bands is not None
         return {
-            "frame": self.length,
-            "step": self.step,
+            "frame": self.frame_length,
+            "step": self.frame_step,
             "axes": self.axes,
             "features": self.features,
             "frames": self.frames,
-            "every": self.every,
+            "every": self.window_step,
             "features_first": self.features_first,
             "stats": self.stats,
             "needs_total": not {"mean", "std", "skewness", "kurtosis"}.isdisjoint(self.stats),
@@ -289,11 +308,11 @@ class StreamStages:
 
     def _spectral_context(self, tables: Mapping[str, Array]) -> dict[str, object]:
         return {
-            "points": self.points,
+            "points": self.complex_points,
             "dct": self.dct,
-            "exponent": self.exponent,
-            "of_shift": self.of_shift,
-            "silent": self.silent,
+            "exponent": self.log_offset,
+            "of_shift": self.log_per_shift,
+            "silent": self.min_log,
             "half_window": list(c_rows(tables["window_half"])),
             "turns": filled_rows([f"{{{c}, {s}}}" for c, s in tables["turns"]]),
             "bands": filled_rows([f"{{{a}, {n}, {o}}}" for a, n, o in tables["bands"]]),
@@ -305,7 +324,7 @@ class StreamStages:
         }
 
     def tables(self) -> dict[str, Array]:
-        """Return the constant tables of the C code by name."""
+        """Return the constant tables of the generated C code, by name: windows, twiddle factors, filters, cosines."""
         zeros, scales = self.scales()
         arrays = {"feature_zeros": zeros.astype(np.int32), "feature_scales": scales}
         if self.bands is None:
@@ -315,22 +334,22 @@ class StreamStages:
         weights = np.concatenate([row[a : a + n] for row, (a, n) in zip(self.filters.weights, spans, strict=True)])
         arrays |= {
             "window_half": self.half_window.astype(np.int32),
-            "turns": np.asarray(turns(self.points)).astype(np.int32),
+            "turns": np.asarray(twiddle_factors(self.complex_points)).astype(np.int32),
             "bands": np.array(bands, [("first", np.int16), ("count", np.int16), ("offset", np.int32)]),
             "weights": weights.astype(np.uint16),
             "logarithms": LOG_TABLE.astype(np.int32),
         }
-        return {**arrays, "cosines": cosines(len(spans), self.dct).astype(np.int32)} if self.dct else arrays
+        return {**arrays, "cosines": dct_matrix(len(spans), self.dct).astype(np.int32)} if self.dct else arrays
 
     def table_bytes_of(self, element: int) -> int:
-        """Return the bytes of constant tables in flash."""
+        """Return the bytes of the constant tables in flash, for input elements of `element` bytes."""
         return sum(table.nbytes for table in self.tables().values())
 
     def state_bytes_of(self, element: int) -> int:
-        """Return the bytes of the state, for input elements of `element` bytes."""
+        """Return the bytes of RAM that the pipeline keeps between calls, for input elements of `element` bytes."""
         features = self.frames * self.features * element
-        spectrum = 8 * (self.points + 1) if self.bands else 0
-        return _aligned(spectrum + 16 + _aligned(features, 2) + 2 * self.length * self.axes, 4)
+        spectrum = 8 * (self.complex_points + 1) if self.bands else 0
+        return _aligned(spectrum + 16 + _aligned(features, 2) + 2 * self.frame_length * self.axes, 4)
 
 
 _NOTHING = -(1 << 30)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Advice for a model that loses much by quantization.
+"""Advice for a model that loses much accuracy by quantization.
 
-Each piece of advice was tried on some of the samples first, and only advice that helped is given.
+Each change that is advised was tried on some of the samples first, and only changes that helped are advised.
 """
 
 from __future__ import annotations
@@ -13,24 +13,23 @@ from mcugen.core.errors import McugenError
 from mcugen.core.options import CompileOptions
 from mcugen.evaluation.samples import spread
 from mcugen.frontend.onnx.load import LoadedModel
-from mcugen.hir.types import Array, DType
-from mcugen.quantization.estimate import HIGH_LOSS_NOTE, MAX_EVALUATION_MACS, MIN_EVALUATION_SAMPLES, output_sqnr
-from mcugen.quantization.quantize import Progress, Quantization, float_model, no_progress, quantizer
+from mcugen.hir.types import DType
+from mcugen.quantization.estimate import HIGH_LOSS_NOTE, MAX_EVALUATION_MACS, MIN_EVALUATION_SAMPLES, output_sqnr_db
+from mcugen.quantization.quantize import Progress, Quantization, create_quantizer, import_float_model, no_progress
+from mcugen.quantization.samples import Sample
 from mcugen.quantization.scheme import Scheme
 
-Sample = Mapping[str, Array]
-
 MIN_ADVISED_GAIN_DB = 3.0
-"""Gain in SQNR, in dB, that a wider activation type must bring to be advised."""
+"""Smallest gain in SQNR, in dB, for which a wider type of activations (int16) is advised."""
 
 MIN_DOUBLING_GAIN_DB = 1.0
-"""Gain in SQNR, in dB, by doubling the calibration samples from which on the user is advised to give more samples."""
+"""Smallest gain in SQNR, in dB, by twice as many calibration samples for which more samples are advised."""
 
 MAX_TRIAL_SAMPLES = 16
-"""Largest number of calibration samples, and of evaluation samples, of a trial, so that a trial takes little time."""
+"""Largest number of calibration samples of a trial, and of evaluation samples: a trial must take little time."""
 
 ENOUGH_CALIBRATION_SAMPLES = 100
-"""Number of calibration samples from which on the user is not asked for more."""
+"""Number of calibration samples from which on more samples are not advised."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +44,10 @@ class Advisor:
         scheme: The quantization scheme that the user chose.
         requested: The precisions of single layers, by the name of the layer's output.
         calibration_samples: The samples to calibrate on.
-        judged: The samples to compare outputs on.
+        judged: The samples on which the outputs of both models are compared.
         is_apart: Whether `judged` holds other samples than `calibration_samples`.
         is_searched: Whether `--precision auto` searches for the layers' precisions.
-        progress: Called before each trial.
+        progress: Called before each trial (mcugen.quantization.quantize.Progress).
     """
 
     source: LoadedModel
@@ -127,8 +126,8 @@ class Advisor:
 
     def _draft(self, scheme: Scheme, samples: Sequence[Sample]) -> Quantization:
         wide = scheme.activations is DType.INT16
-        model = float_model(self.source, self.options, scheme, wide)
-        return quantizer(self.source, model, scheme, samples, None, no_progress).draft(self.requested)
+        model = import_float_model(self.source, self.options, scheme, wide)
+        return create_quantizer(self.source, model, scheme, samples, None, no_progress).draft(self.requested)
 
     @property
     def _count(self) -> str:
@@ -139,4 +138,4 @@ class Advisor:
         macs = sum(node.op.macs(node.sig) for node in quantization.model.graph.nodes)
         count = min(MAX_TRIAL_SAMPLES, max(MAX_EVALUATION_MACS // max(macs, 1), MIN_EVALUATION_SAMPLES))
         places = range(min(count, len(self.judged))) if self.options.states else spread(len(self.judged), count)
-        return output_sqnr(quantization, [self.judged[place] for place in places])
+        return output_sqnr_db(quantization, [self.judged[place] for place in places])

@@ -19,15 +19,15 @@ from mcugen.quantization.scheme import Scheme, activation_params
 from mcugen.quantization.weights import plain_codes
 
 MAX_CONCAT_RANGE_RATIO = 4.0
-"""Largest ratio of the ranges of a concatenation and of one input for which both share a scale.
+"""Largest ratio of a concatenation's range to the range of one of its inputs for which both share a scale.
 
-At this ratio the input loses two bits.
+At this ratio the input loses two of its bits.
 """
 
 MAX_INTERPOLATION_RANGE_RATIO = 1.5
-"""Largest ratio of the ranges of an interpolation's input and output for which both share a scale.
+"""Largest ratio between the ranges of an interpolation's input and output for which both share a scale.
 
-Sharing only saves time, and costs the output half a bit at this ratio.
+Sharing saves the time of a requantization, and costs the output half a bit at this ratio.
 """
 
 
@@ -52,7 +52,7 @@ class Assignment:
     shared: list[tuple[str, ...]]
 
 
-def assign(
+def assign_precisions(
     graph: Graph,
     scheme: Scheme,
     precisions: Mapping[str, DType] | None = None,
@@ -60,20 +60,21 @@ def assign(
     states: Mapping[str, str] | None = None,
     unrounded: Collection[str] = (),
 ) -> Assignment:
-    """Return the assignment in which every node that has an integer form gets it.
+    """Return the assignment in which every node that has an integer form computes in integers.
 
-    A layer whose precision is INT32 computes with int16 activations and weights, and its sums are not rounded for
-    float32 readers. A node that only moves data takes the type of its neighbours. A cheap node without
-    weights stays in float32 if no neighbour computes in integers. A state has the same type and scale as an output and
-    as an input.
+    A layer whose precision is INT32 computes with int16 activations and int16 weights, and float32 readers get its sums
+    unrounded. A node that only moves data takes the type of its neighbours. A cheap node without weights stays in
+    float32 if no neighbour computes in integers. A state has the same type and scale as an output and as an input of
+    the model.
 
     Args:
         graph: The float graph.
         scheme: The scheme, whose activation type is the default of all nodes.
         precisions: The precisions that override the default, by the name of a node's first output.
-        spans: The lengths of the tensors' ranges, as far as they are known.
+        spans: The length (largest minus smallest value) of each tensor's range, as far as it is known.
         states: The input that keeps a state from one call to the next, by the output that gives the state.
-        unrounded: Names of the results of layers whose float32 readers get the sums as reals, without rounding.
+        unrounded: Names of the results of layers whose float32 readers get the int32 sums as reals, without rounding to
+            the activation type.
     """
     return _Assigner(graph, scheme, precisions or {}, spans or {}, states or {}, unrounded).assign()
 
@@ -197,7 +198,7 @@ class _Assigner:
 
         Nodes that move data, interpolations, recurrent layers, states and shared weights join tensors.
         """
-        groups = shared.Groups(self._span)
+        groups = shared.ScaleGroups(self._span)
         for node in self.nodes:
             alike = self._alike(node)
             for value in alike:

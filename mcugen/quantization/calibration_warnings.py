@@ -24,26 +24,26 @@ Shorter inputs are features, which may well be whole numbers.
 """
 
 MIN_RAW_MAXIMUM = 200
-"""Smallest value that the maximum of an input must have for the input to count as raw bytes."""
+"""Smallest maximum of an input's values for which the input may hold raw bytes (0 to 255)."""
 
 MIN_RAW_LEVELS = 32
-"""Smallest number of distinct values that an input must have to count as raw bytes."""
+"""Smallest number of distinct values of an input for which the input may hold raw bytes."""
 
 MAX_BYTE_VALUE = 255.0
 """Largest value of a raw byte."""
 
 MAX_RAW_SUM_RATIO = 64.0
-"""Largest ratio of the first layer's sums to its bias for which the layer expects raw bytes.
+"""Largest ratio of the first layer's sums of products to its bias for which the network counts as trained on raw bytes.
 
 ResNet-8 for CIFAR-10, which was trained on bytes, has 2. A network that was trained on numbers from 0 to 1 has some
 hundred when it gets bytes: MobileNetV1 for visual wake words has 270.
 """
 
 MAX_SCALE_TEST_SAMPLES = 64
-"""Largest number of labelled samples on which both scales of the input are compared."""
+"""Largest number of labelled samples on which the accuracy is compared for inputs as given and for scaled inputs."""
 
 MIN_CORRECTED_SHARE = 0.05
-"""Share of the samples that must become correct by scaling before the network is taken to expect scaled inputs."""
+"""Smallest share of samples that scaling must correct for the network to count as trained on scaled inputs."""
 
 
 _MOVES = {"Cast", "Flatten", "Identity", "Pad", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,13 +24,12 @@ from mcugen.quantization.float_model import FloatModel, all_tensors
 from mcugen.quantization.plan import Plan, QuantizedWeights, Stored
 from mcugen.quantization.qdq import stored_name
 from mcugen.quantization.quantize import Quantization
-from mcugen.quantization.scheme import code_range
+from mcugen.quantization.samples import Sample
+from mcugen.quantization.scheme import represented_range
 from mcugen.quantization.weights import real_weights
 
-Sample = Mapping[str, Array]
-
 DEFAULT_SAMPLES = 16
-"""Default number of samples of a comparison: numpy runs the integer model, which is slow."""
+"""Default number of samples of a layer-by-layer comparison: numpy runs the integer model, which is slow."""
 
 
 def compare_layers(
@@ -69,9 +68,9 @@ def compare_layers(
 
 
 def integer_graph(quantized: Quantization) -> Graph:
-    """Return the integer HIR graph before layout passes, in the model's order.
+    """Return the integer HIR graph of a quantized model before layout passes, so that its nodes keep the model's order.
 
-    Its values equal the generated code's bit by bit.
+    Its values equal those of the generated code bit by bit.
     """
     graph = import_model(quantized.proto, "integers", registry=quantized.source.registry)
     convert_integers(graph)
@@ -92,7 +91,12 @@ def integer_tensors(graph: Graph, sample: Sample) -> dict[str, Array]:
 
 
 def weights_sqnr_db(weights: Array, codes: QuantizedWeights) -> float:
-    """Return the SQNR in dB of a layer's quantized weights."""
+    """Return the SQNR in dB of a layer's quantized weights.
+
+    Args:
+        weights: The float weights.
+        codes: The quantized weights of the same layer.
+    """
     return sqnr_db(real_weights(codes).reshape(-1), weights.reshape(-1).astype(np.float64))
 
 
@@ -171,11 +175,16 @@ def _precision(plan: Plan, node: Node | None, stored: Stored | None) -> DType:
 
 def representable_range(stored: Stored) -> tuple[float, float]:
     """Return the smallest and the largest real value that a stored tensor can represent."""
-    return code_range(stored.quant, stored.dtype)
+    return represented_range(stored.quant, stored.dtype)
 
 
 def clipped_share(real: Array, stored: Stored) -> float:
-    """Return the share of elements of `real`, from 0 to 1, more than half a scale outside the representable range."""
+    """Return the share of elements that quantization clips, from 0 to 1.
+
+    Args:
+        real: The real values.
+        stored: The integer storage. An element counts if it is more than half a scale outside the representable range.
+    """
     low, high = representable_range(stored)
     step = float(stored.quant.scale[0]) / 2
     return float(((real < low - step) | (real > high + step)).mean()) if real.size else 0.0

@@ -16,7 +16,10 @@ from mcugen.ops.pointwise import Binary, Unary
 
 
 class Domain(Enum):
-    """The arguments for which a function has a finite value, as far as quantization endangers them."""
+    """The set of arguments for which a function has a finite value, such as x > 0 for a logarithm.
+
+    Quantization may round or clip an argument out of this set.
+    """
 
     NOT_NEGATIVE = "x ≥ 0"
     POSITIVE = "x > 0"
@@ -26,12 +29,15 @@ class Domain(Enum):
     INSIDE_ONE = "-1 < x < 1"
 
     def ends(self, margin: float, low: float, high: float) -> tuple[float, float]:
-        """Return the smallest and the largest argument to which a quantized argument must be clamped.
+        """Return the bounds to which a quantized argument must be clamped so that it stays in the domain.
 
         Args:
             margin: The distance to keep from an end that does not belong to the domain.
             low: The lower end of the argument's calibrated range.
             high: The upper end of that range. A denominator whose range has one sign keeps this sign.
+
+        Returns:
+            The smallest and the largest allowed argument; an end without a bound is infinite.
         """
         match self:
             case Domain.NOT_NEGATIVE:

@@ -58,7 +58,8 @@ class _Space:
 def equalize(graph: Graph) -> bool:
     """Scale the weights around depthwise layers, so that a channel's weights are equally large on both sides.
 
-    Return whether the graph changed.
+    Returns:
+        Whether the graph changed.
     """
     spaces = [space for space in _spaces(graph) if space.can_be_scaled(graph)]
     layers = dict.fromkeys(node for space in spaces for node in (*space.writers, *space.readers))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,17 +14,14 @@ from mcugen.core.options import DIVERGED_DB
 from mcugen.evaluation.accuracy import QuantizationEstimate, run_onnxruntime
 from mcugen.evaluation.metrics import METRICS, Judged, Outputs, names_classes
 from mcugen.evaluation.samples import Samples
-from mcugen.hir.types import Array
 from mcugen.quantization.compare import compare_layers
 from mcugen.quantization.float_model import FloatModel
 from mcugen.quantization.qdq import write_qdq
-from mcugen.quantization.quantize import Quantization, with_states
-from mcugen.quantization.samples import halves
-
-Sample = Mapping[str, Array]
+from mcugen.quantization.quantize import Quantization, add_stream_states
+from mcugen.quantization.samples import Sample, split_in_halves
 
 HOLD_OUT_STRIDE = 5
-"""Reciprocal share of held-out samples: one of so many samples is held out."""
+"""Number of samples of which one is held out for evaluation: the share of held-out samples is 1 / HOLD_OUT_STRIDE."""
 MIN_HELD_OUT_SAMPLES = 4
 """Smallest number of held-out samples: if there would be fewer, no sample is held out."""
 
@@ -32,29 +29,32 @@ MAX_HELD_OUT_SAMPLES = 32
 """Largest number of held-out samples."""
 
 MIN_HALF_SAMPLES = 32
-"""Smallest number of samples in each half if one half chooses precisions and the other evaluates them."""
+"""Smallest number of samples in each half, if one half chooses precisions and the other half evaluates the choice."""
 
 MIN_EVALUATION_SAMPLES = 4
-"""Smallest number of evaluation samples, however large the model is."""
+"""Smallest number of samples on which float and quantized model are compared, however large the model is."""
 MAX_EVALUATION_SAMPLES = 64
-"""Largest number of evaluation samples."""
+"""Largest number of samples on which float and quantized model are compared."""
 MAX_EVALUATION_MACS = 2 * 10**9
-"""Largest number of multiply-accumulates of all evaluation samples together: large models get fewer samples."""
+"""Largest number of multiply-accumulates of a comparison of float and quantized model over all samples.
+
+Large models are compared on fewer samples.
+"""
 
 MIN_CLASS_AGREEMENT = 0.9
-"""Share of samples with the same class in both models below which the user is warned of a high accuracy loss.
+"""Smallest share of samples with the same class in both models for which no high accuracy loss is reported.
 
-An SQNR below DIVERGED_DB warns, too.
+An SQNR below DIVERGED_DB is reported as well.
 """
 
 HIGH_LOSS_NOTE = "quantization costs much"
-"""First words of the note that warns of a high accuracy loss."""
+"""First words of the note that reports a high accuracy loss; other modules find the note by them."""
 
 NUM_EXPLAINING_SAMPLES = 2
-"""Number of samples on which the warning compares the layers: few, because numpy runs the integer model."""
+"""Number of samples on which the note of a high loss compares the layers: few, as numpy runs the integer model."""
 
 NUM_NAMED_WORST_LAYERS = 3
-"""Number of layers of lowest SQNR that the warning names."""
+"""Number of layers that the note of a high loss names: those of lowest SQNR."""
 
 
 def hold_out(samples: Sequence[Sample], is_stream: bool) -> tuple[Sequence[Sample], Sequence[Sample]]:
@@ -78,7 +78,7 @@ def split_samples(samples: Sequence[Sample], is_stream: bool) -> tuple[Sequence[
     Each part is a half; of a stream, the second half evaluates. With too few samples, all of them choose precisions.
     """
     indices, half = range(len(samples)), len(samples) // 2
-    held_indices, known_indices = (indices[half:], indices[:half]) if is_stream else halves(samples)
+    held_indices, known_indices = (indices[half:], indices[:half]) if is_stream else split_in_halves(samples)
     if min(len(held_indices), len(known_indices)) < MIN_HALF_SAMPLES:
         return samples, ()
     return [samples[i] for i in known_indices], [samples[i] for i in held_indices]
@@ -108,7 +108,7 @@ def estimate_loss(quantized: Quantization, samples: Sequence[Sample], kind: str)
     estimate = QuantizationEstimate(len(evaluated), kind, agreement, rounded_db)
     is_much = sqnr_db < DIVERGED_DB or (agreement is not None and agreement < MIN_CLASS_AGREEMENT)
     warnings = (
-        [_warning(quantized, estimate, with_states(model, evaluated[:NUM_EXPLAINING_SAMPLES]))] if is_much else []
+        [_warning(quantized, estimate, add_stream_states(model, evaluated[:NUM_EXPLAINING_SAMPLES]))] if is_much else []
     )
     notes = (*quantized.notes, *([note] if note else []), *warnings)
     return replace(quantized, estimate=estimate, notes=notes)
@@ -122,8 +122,10 @@ def _some(samples: Sequence[Sample], macs: int, is_stream: bool) -> Sequence[Sam
     return samples[:count] if is_stream else [samples[i * len(samples) // count] for i in range(count)]
 
 
-def output_sqnr(quantized: Quantization, samples: Sequence[Sample]) -> float:
-    """Return the SQNR of all outputs together against the float model, in dB; infinity without comparable outputs.
+def output_sqnr_db(quantized: Quantization, samples: Sequence[Sample]) -> float:
+    """Return the SQNR in dB of the quantized model's outputs, all together, against the float model's.
+
+    The result is infinity if no outputs can be compared.
 
     Args:
         quantized: The quantized model.
@@ -145,7 +147,7 @@ def _output_pairs(quantized: Quantization, samples: Sequence[Sample]) -> tuple[J
     inputs = [{name: array for name, array in s.items() if name not in model.first_states} for s in samples]
     real = model.reference(inputs)
     quantized_outputs = run_onnxruntime(_between_reals(quantized), inputs, model.first_states, model.states)
-    return comparable(quantized_outputs, real.outputs, set(model.states)), real.note
+    return comparable_outputs(quantized_outputs, real.outputs, set(model.states)), real.note
 
 
 def _between_reals(quantized: Quantization) -> onnx.ModelProto:
@@ -156,8 +158,8 @@ def _between_reals(quantized: Quantization) -> onnx.ModelProto:
     return write_qdq(replace(model, states={}), replace(plan, scheme=replace(plan.scheme, integer_io=False)))
 
 
-def comparable(quantized: Sequence[Outputs], real: Sequence[Outputs], states: set[str]) -> Judged:
-    """Return the outputs that are numbers of equal shape in both models, without states, which no caller sees.
+def comparable_outputs(quantized: Sequence[Outputs], real: Sequence[Outputs], states: set[str]) -> Judged:
+    """Return the outputs that are numbers of equal shape in both models, except states, which no caller sees.
 
     Args:
         quantized: The outputs of the quantized model, sample by sample.
@@ -173,15 +175,15 @@ def comparable(quantized: Sequence[Outputs], real: Sequence[Outputs], states: se
     return Judged([{n: o[n] for n in names} for o in quantized], [{n: o[n] for n in names} for o in real])
 
 
-def sqnr_of(model: FloatModel, proto: onnx.ModelProto, samples: Sequence[Sample]) -> float:
-    """Return the SQNR in dB of all outputs together against the float model, for a model without states.
+def model_sqnr_db(model: FloatModel, proto: onnx.ModelProto, samples: Sequence[Sample]) -> float:
+    """Return the SQNR in dB of a quantized ONNX model's outputs, all together, against the float model's.
 
     Args:
-        model: The float model.
+        model: The float model, without states.
         proto: The quantized model.
         samples: The inputs of both models.
     """
-    pairs = comparable(run_onnxruntime(proto, samples), model.reference(samples).outputs, set())
+    pairs = comparable_outputs(run_onnxruntime(proto, samples), model.reference(samples).outputs, set())
     return METRICS["sqnr"].compute(pairs) if pairs.names else math.inf
 
 
@@ -192,7 +194,7 @@ def _warning(quantized: Quantization, estimate: QuantizationEstimate, samples: S
     return f"{HIGH_LOSS_NOTE}: {estimate}; the worst layers: {worst}"
 
 
-def judged_samples(
+def choose_evaluation_samples(
     held: Sequence[Sample], known: Sequence[Sample], data: Samples | None
 ) -> tuple[Sequence[Sample], str]:
     """Return the samples to evaluate on and their kind: evaluation data, else held-out, else calibration samples.

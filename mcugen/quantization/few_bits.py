@@ -18,51 +18,53 @@ from mcugen.hir.types import Array, DType
 from mcugen.quantization.float_model import FloatModel
 from mcugen.quantization.plan import Plan
 from mcugen.quantization.recurrent import rounded_weights
-from mcugen.quantization.sensitivity import MAX_GROUP_RUN_MACS, judged_tensors, power
+from mcugen.quantization.sensitivity import MAX_GROUP_RUN_MACS, measured_tensors, sum_of_squares
 from mcugen.quantization.weights import NUM_SCALE_HALVINGS, real_weights, stored_bits, stored_weights
 
 MAX_WIDE_WEIGHT_SHARE = 0.2
-"""Largest share of all weights (unused ones included) that may keep 8 bits."""
+"""Largest share of all weights, including unused ones, that may keep 8 bits in a model with 4-bit weights."""
 
 KNAPSACK_STEPS = 1024
-"""Number of steps that a budget is divided into when layers with 8-bit weights are chosen (knapsack problem)."""
+"""Resolution of the search for layers that keep 8-bit weights: the budget is divided into so many equal steps."""
 
 MAX_FINALIST_NOISE_RATIO = 2.0
-"""Largest estimated noise of a choice of layers that is tried with rounded weights, relative to the least estimate.
+"""Largest estimated noise of a finalist, a choice of 4-bit layers that is tried, divided by the least estimated noise.
 
 The estimate adds up the layers' separate noises; their joint noise may differ by as much.
 """
 
 NUM_FINALISTS = 4
-"""Number of choices of layers (finalists) that are tried with rounded weights; the one with least noise wins.
+"""Number of choices of 4-bit layers ("finalists") that are tried with rounded weights; the least noise wins.
 
 Layers compensate errors of earlier layers with 4-bit weights, which the noise of a single layer does not show.
 """
 
 BYTES_PER_WEIGHT = {DType.INT16: 2.0, DType.INT8: 1.0, DType.INT4: 0.5, DType.INT2: 0.25}
-"""Bytes per weight by type, without the weight's share of a group's scale."""
+"""Bytes of flash for one weight by its type, without the scales of groups."""
 
 MIN_AVERAGE_BITS = 2.0
-"""Smallest average number of bits per weight that compression aims at."""
+"""Smallest average number of bits per weight that weight compression is asked for."""
 
 MAX_NOISE_SAMPLES = 32
 """Largest number of samples by which a layer's noise is measured."""
 
 
-def candidates(model: FloatModel, plan: Plan) -> list[Node]:
-    """Return the layers that may have 4-bit weights: activations of 8 bits, and weights in ONNX initializers.
+def four_bit_candidates(model: FloatModel, plan: Plan) -> list[Node]:
+    """Return the layers that may have 4-bit weights, recurrent layers included.
 
-    Recurrent layers are among them.
+    Their activations have 8 bits, and their weights are ONNX initializers.
     """
     initializer_names = {t.name for t in model.proto.graph.initializer}
     layers = [n for n in model.graph.nodes if weight_axes(n.op) and plan.precision_of(n) is DType.INT8]
     return [
-        n for n in [*layers, *recurrent_layers(model, plan)] if all(v.name in initializer_names for v in weights_of(n))
+        n
+        for n in [*layers, *recurrent_layers(model, plan)]
+        if all(v.name in initializer_names for v in few_bit_constants(n))
     ]
 
 
-def weights_of(node: Node) -> list[Value]:
-    """Return the constants of a layer that may have fewer than 8 bits."""
+def few_bit_constants(node: Node) -> list[Value]:
+    """Return the constant inputs of a layer that may be stored in fewer than 8 bits: its weight matrices or kernels."""
     if isinstance(node.op, Cell):
         return [node.input(index) for index in node.op.matrices]
     return [node.input(index) for index in weight_axes(node.op)]
@@ -70,11 +72,11 @@ def weights_of(node: Node) -> list[Value]:
 
 def num_weights(node: Node) -> int:
     """Return the number of weights of a layer."""
-    return sum(v.type.count for v in weights_of(node))
+    return sum(v.type.count for v in few_bit_constants(node))
 
 
 def recurrent_layers(model: FloatModel, plan: Plan) -> list[Node]:
-    """Return the recurrent layers with 8-bit activations that can be written as integer ONNX steps."""
+    """Return the recurrent layers with 8-bit activations that have an integer form (mcugen.quantization.recurrent)."""
     nodes = [n for n in model.graph.nodes if plan.precision_of(n) is DType.INT8]
     return [n for n in nodes if isinstance(n.op, Cell) and n.op.can_expand(n)]
 
@@ -87,19 +89,19 @@ def choose_finalists(
     Args:
         model: The float model.
         plan: A plan in which all of `layers` have 4-bit weights.
-        layers: The layers to choose from. All but MAX_WIDE_WEIGHT_SHARE of their weights keep 4 bits.
+        layers: The layers to choose from; the weights that return to 8 bits are at most MAX_WIDE_WEIGHT_SHARE of all.
         samples: The samples by which the noise of each layer is measured.
 
     Returns:
         Each choice as names of the layers' outputs.
     """
     sizes = {n: num_weights(n) for n in layers}
-    return choose_layers(
+    return choose_four_bit_layers(
         weight_noise(model, plan, layers, samples), sizes, MAX_WIDE_WEIGHT_SHARE * sum(sizes.values()), NUM_FINALISTS
     )
 
 
-def choose_layers(
+def choose_four_bit_layers(
     noise: Mapping[Node, float], sizes: Mapping[Node, int], room: float, max_choices: int
 ) -> list[list[str]]:
     """Return up to `max_choices` choices of layers that keep 4-bit weights, the best first.
@@ -109,7 +111,7 @@ def choose_layers(
     times the least noise.
 
     Args:
-        noise: The noise that each layer with 4-bit weights adds to the outputs by itself.
+        noise: The noise power that 4-bit weights of each layer alone add to the outputs, relative to the signal.
         sizes: The number of weights of each layer.
         room: The number of weights that may return to 8 bits.
         max_choices: The largest number of choices.
@@ -163,9 +165,9 @@ def _superior(choices: Sequence[tuple[int, float, int]], max_choices: int) -> li
     return kept
 
 
-def stored_share(model: FloatModel, plan: Plan) -> float:
-    """Return the bytes of all weights in flash divided by the number of these weights: 1.0 if all are plain int8."""
-    layers = [n for n in model.graph.nodes if weights_of(n)]
+def bytes_per_weight(model: FloatModel, plan: Plan) -> float:
+    """Return the average number of bytes per weight in flash over all layers: 1.0 if all weights are plain int8."""
+    layers = [n for n in model.graph.nodes if few_bit_constants(n)]
     return sum(stored_bytes(n, plan) for n in layers) / max(sum(num_stored_weights(n, plan) for n in layers), 1)
 
 
@@ -182,7 +184,10 @@ def stored_bytes(node: Node, plan: Plan) -> float:
 
 
 def num_stored_weights(node: Node, plan: Plan) -> int:
-    """Return the number of a layer's weights in flash, without unused ones if the plan holds its quantized weights."""
+    """Return the number of a layer's weights that lie in flash.
+
+    Unused weights count only as long as the plan does not hold the layer's quantized weights.
+    """
     codes = plan.layers.get(node.outputs[0].name)
     return num_weights(node) if codes is None else stored_weights(codes).size
 
@@ -200,9 +205,9 @@ def num_affordable_int8_weights(model: FloatModel, plan: Plan, share: float) -> 
     Args:
         model: The float model.
         plan: The plan with 4-bit weights.
-        share: The budget in bytes per weight, on average.
+        share: The budget in bytes per weight, on average over all weights.
     """
-    return 2 * weights_in_flash(model, plan) * (share - stored_share(model, plan))
+    return 2 * weights_in_flash(model, plan) * (share - bytes_per_weight(model, plan))
 
 
 def compressible_layers(model: FloatModel, plan: Plan) -> list[Node]:
@@ -224,19 +229,19 @@ def uniform_bits(model: FloatModel, plan: Plan, share: float) -> dict[str, float
     """
     layers = compressible_layers(model, plan)
     coded, total = sum(num_stored_weights(n, plan) for n in layers), weights_in_flash(model, plan)
-    other_bytes = sum(stored_bytes(n, plan) for n in model.graph.nodes if weights_of(n) and n not in layers)
+    other_bytes = sum(stored_bytes(n, plan) for n in model.graph.nodes if few_bit_constants(n) and n not in layers)
     bits = 8 * (share * total - other_bytes) / max(coded, 1)
     return {n.outputs[0].name: bits for n in layers} if bits >= MIN_AVERAGE_BITS else {}
 
 
-def allot_bits(noise: Mapping[Node, float], plan: Plan) -> dict[str, float]:
+def redistribute_bits(noise: Mapping[Node, float], plan: Plan) -> dict[str, float]:
     """Distribute the bits of all compressed layers anew so that their total noise is least.
 
     The noise of a weight falls by a factor of 4 with each bit, so it should be equal for all layers ("reverse
     water-filling"). The total number of bits stays as in `plan`.
 
     Args:
-        noise: The noise that each layer adds to the outputs with the bits that it has in `plan`.
+        noise: The noise power that each layer adds to the outputs with the bits that it has in `plan`.
         plan: The plan with the present bits.
 
     Returns:
@@ -267,13 +272,13 @@ def choose_two_bit_layers(
         samples: The samples by which the noise of each layer is measured.
         share: The budget in bytes per weight, on average.
     """
-    layers = [n for n in candidates(model, plan) if n.outputs[0].name in plan.two_bits]
+    layers = [n for n in four_bit_candidates(model, plan) if n.outputs[0].name in plan.two_bits]
     codes = {n: plan.layers[n.output.name] for n in layers}
     noise = weight_noise(model, plan, layers, samples)
     extra_bytes = [
         round(c.weights.size * BYTES_PER_WEIGHT[DType.INT2] - 4 * c.scales.size * bool(c.group)) for c in codes.values()
     ]
-    room = weights_in_flash(model, plan) * (share - stored_share(model, plan))
+    room = weights_in_flash(model, plan) * (share - bytes_per_weight(model, plan))
     (widened,) = best_subsets([noise[n] for n in layers], extra_bytes, room)
     return [n.output.name for i, n in enumerate(layers) if i not in widened]
 
@@ -291,19 +296,19 @@ def weight_noise(
         layers: The layers to measure.
         samples: The samples to choose from; large models run on fewer.
     """
-    outputs = judged_tensors(model)
+    outputs = measured_tensors(model)
     macs = sum(node.op.macs(node.sig) for node in model.graph.nodes) * max(len(layers), 1)
     num_samples = int(np.clip(MAX_GROUP_RUN_MACS // max(macs, 1), 1, MAX_NOISE_SAMPLES))
     chosen = [samples[i] for i in spread(len(samples), num_samples)]
     session = Session(_with_free_weights(model, layers, outputs), literal=False, threads=1)
     references = [session.run(outputs, sample) for sample in chosen]
-    signal = {name: max(sum(power(tensors[name]) for tensors in references), 1e-300) for name in outputs}
+    signal = {name: max(sum(sum_of_squares(tensors[name]) for tensors in references), 1e-300) for name in outputs}
     noise = {}
     for node in layers:
         constants = _real_constants(node, plan)
         tensors = [session.run(outputs, {**sample, **constants}) for sample in chosen]
         pairs = [(n, a[n].astype(np.float64) - b[n]) for a, b in zip(tensors, references, strict=True) for n in outputs]
-        noise[node] = sum(power(error) / signal[n] for n, error in pairs) / max(len(outputs), 1)
+        noise[node] = sum(sum_of_squares(error) / signal[n] for n, error in pairs) / max(len(outputs), 1)
     return noise
 
 
@@ -311,14 +316,14 @@ def _real_constants(node: Node, plan: Plan) -> dict[str, Array]:
     """Return a layer's constants as the reals that its quantized weights represent."""
     if isinstance(node.op, Cell):
         return rounded_weights(node, plan)
-    return {v.name: real_weights(plan.layers[node.output.name]) for v in weights_of(node)}
+    return {v.name: real_weights(plan.layers[node.output.name]) for v in few_bit_constants(node)}
 
 
 def _with_free_weights(model: FloatModel, layers: Sequence[Node], outputs: Sequence[str]) -> onnx.ModelProto:
     """Return the float model with these tensors as outputs, and with the layers' weights as optional inputs."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
-    weight_names = {value.name for node in layers for value in weights_of(node)}
+    weight_names = {value.name for node in layers for value in few_bit_constants(node)}
     for tensor in proto.graph.initializer:
         if tensor.name in weight_names:
             proto.graph.input.append(

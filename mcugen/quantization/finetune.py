@@ -28,24 +28,24 @@ from mcugen.ops.gradient import unfuse
 from mcugen.ops.gradient.reverse import gradients_of_several
 from mcugen.ops.movement import Reshape
 from mcugen.ops.pointwise import Binary
-from mcugen.quantization.estimate import hold_out, sqnr_of
+from mcugen.quantization.estimate import hold_out, model_sqnr_db
 from mcugen.quantization.float_model import all_tensors
 from mcugen.quantization.plan import Plan, QuantizedWeights, Stored
 from mcugen.quantization.quantize import Quantization, Quantizer
 from mcugen.quantization.samples import Sample
-from mcugen.quantization.sensitivity import judged_tensors
+from mcugen.quantization.sensitivity import measured_tensors
 from mcugen.quantization.weights import nearest_codes, real_weights
 
 BATCH_SAMPLES = 8
-"""Number of samples of a training step."""
+"""Number of samples of one training step of fine-tuning."""
 
 FINETUNE_LEARNING_RATE = 0.01
 """Initial learning rate, in units of a weight's scale or, for a bias, of the output tensor's scale."""
 
-MOMENTUM = 0.9
+FIRST_MOMENT_DECAY = 0.9
 """Decay rate of Adam's first moment, per training step."""
 
-DECAY = 0.99
+SECOND_MOMENT_DECAY = 0.99
 """Decay rate of Adam's second moment, per training step."""
 
 SUFFICIENT_SQNR_DB = 25.0
@@ -76,9 +76,9 @@ class _Learned:
             rate: The learning rate, in units.
         """
         scaled = gradient * self.unit
-        self.first = MOMENTUM * self.first + (1 - MOMENTUM) * scaled
-        self.second = DECAY * self.second + (1 - DECAY) * float(np.mean(scaled**2))
-        first, second = self.first / (1 - MOMENTUM**count), self.second / (1 - DECAY**count)
+        self.first = FIRST_MOMENT_DECAY * self.first + (1 - FIRST_MOMENT_DECAY) * scaled
+        self.second = SECOND_MOMENT_DECAY * self.second + (1 - SECOND_MOMENT_DECAY) * float(np.mean(scaled**2))
+        first, second = self.first / (1 - FIRST_MOMENT_DECAY**count), self.second / (1 - SECOND_MOMENT_DECAY**count)
         self.value = self.value - rate * self.unit * first / (np.sqrt(second) + 1e-12)
 
 
@@ -112,14 +112,14 @@ def finetune(
     if estimate is not None and (estimate.sqnr_db is None or estimate.sqnr_db >= limit_db):
         note = f"not fine-tuned: {estimate} is enough ({limit_db:g} dB: see --min-sqnr)"
         return replace(quantization, notes=(*quantization.notes, note))
-    before_db = sqnr_of(quantizer.model, quantization.proto, held_out)
+    before_db = model_sqnr_db(quantizer.model, quantization.proto, held_out)
     best_quantization, best_db = quantization, before_db
     lesson = _Lesson(quantizer, quantization.plan)
     with one_thread():
         for epoch in range(epochs):
             lesson.epoch(training_samples, epoch, epochs, progress)
             candidate = quantizer.with_codes(quantization, lesson.codes())
-            candidate_db = sqnr_of(quantizer.model, candidate.proto, held_out)
+            candidate_db = model_sqnr_db(quantizer.model, candidate.proto, held_out)
             best_quantization, best_db = (
                 (candidate, candidate_db) if candidate_db > best_db else (best_quantization, best_db)
             )
@@ -139,7 +139,7 @@ class _Lesson:
     def __init__(self, quantizer: Quantizer, plan: Plan) -> None:
         self.plan, self.model = plan, quantizer.model
         graph = self.graph = quantizer.model.graph.copy()
-        outputs = judged_tensors(quantizer.model)
+        outputs = measured_tensors(quantizer.model)
         self.references, rounded = _add_roundings(graph, plan)
         layers = [n for n in graph.nodes if n.outputs[0].name in plan.layers]
         self.layers = {n.outputs[0].name: _inputs_of(graph, n, plan.layers[n.outputs[0].name]) for n in layers}

@@ -18,7 +18,7 @@ from mcugen.quantization.qdq import stored_name
 
 @dataclass(frozen=True)
 class WeightStorage:
-    """The flash that the quantized weights take after constant channels were removed.
+    """The flash size of the quantized weights, after constant channels were removed.
 
     Attributes:
         layers: The bytes of each layer's weights, by the name of the layer's output.
@@ -55,13 +55,15 @@ class WeightStorage:
 
 
 def constant_channels(graph: Graph, tensors: Iterable[str]) -> dict[str, Array]:
-    """Return an array per tensor: the real value of each channel that is constant, NaN for other channels.
-
-    The key is the tensor's name in the float model. Tensors without constant channels are left out.
+    """Return the channels of a quantized model's tensors that have one value whatever the input is.
 
     Args:
         graph: The imported quantized model, which is changed in place.
         tensors: The names of tensors of the float model.
+
+    Returns:
+        An array for each tensor with constant channels, by the tensor's name in the float model. It holds the real
+        value of each constant channel, and NaN for other channels.
     """
     names = {stored_name(name): name for name in tensors}
     constants = {}

@@ -13,11 +13,11 @@ from onnx import numpy_helper
 
 from mcugen.backends.cpu.pipeline import fuse_float
 from mcugen.core.errors import UnsupportedError, VerificationError
-from mcugen.core.limits import cpu_seconds
+from mcugen.core.limits import limit_cpu_seconds
 from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.evaluation.oracle import OracleModel, OracleRun, run_oracle
 from mcugen.frontend.onnx import import_model, size_output
-from mcugen.frontend.onnx.composition import Composed, spelled_out
+from mcugen.frontend.onnx.composition import Composed, replace_composed_nodes
 from mcugen.frontend.onnx.functions import STANDARD_DOMAINS
 from mcugen.frontend.onnx.opset_upgrade import standard_opset, upgrade
 from mcugen.frontend.onnx.rolled import may_be_steps
@@ -32,33 +32,36 @@ from mcugen.quantization.onnx_writer import OnnxWriter
 from mcugen.quantization.weights import add_zero_biases
 
 OPSET_INT16 = 21
-"""First opset whose QuantizeLinear has int16 and 4-bit weights."""
+"""First ONNX opset whose QuantizeLinear can write int16 activations and 4-bit weights."""
 
 MAX_FUSION_ERROR = 1e-3
-"""Largest error of the fused model's outputs relative to their range.
+"""Largest accepted error of the fused model's outputs, as a share of the outputs' range.
 
 Folding of batch normalization and equalization change nothing but the rounding.
 """
 
 NOISE_RUNS = 3
-"""Number of runs with inputs changed by one float32 rounding step, to measure how uncertain each output is."""
+"""Number of runs of the original model with inputs changed by one float32 rounding step.
+
+They measure by how much rounding may change each output.
+"""
 
 MAX_NOISE_RATIO = 16.0
-"""Largest error of the fused model's outputs, relative to the change that noisy inputs (NOISE_RUNS) cause.
+"""Largest accepted error of the fused model's outputs, divided by their change in the NOISE_RUNS.
 
-It is above 1 because the noise stands for the rounding of inputs only, while every term of a sum is rounded.
+It is above 1 because the runs stand for the rounding of inputs only, while every term of a sum is rounded.
 """
 
 
 @dataclass
 class FloatModel:
-    """The fused float model in two forms, ONNX and HIR.
+    """The user's float model with fused layers, in two forms: ONNX and HIR.
 
     Tensors that both forms have bear the same name and hold the same numbers.
 
     Attributes:
         proto: The model as ONNX, which ONNX Runtime runs.
-        graph: The model as HIR, for decisions.
+        graph: The model as HIR, by which quantization decides.
         oracle: The user's model, which other programs run to compute the correct outputs.
         states: The input that keeps a state from one call to the next, by the output that gives the state.
     """
@@ -70,7 +73,7 @@ class FloatModel:
 
     @cached_property
     def with_int16(self) -> FloatModel:
-        """Return the same model, in an ONNX opset whose QuantizeLinear has int16."""
+        """Return a copy of the model in opset OPSET_INT16, in which tensors may be quantized to int16."""
         opset = standard_opset(self.proto)
         if opset is None or opset >= OPSET_INT16:
             return self
@@ -132,20 +135,20 @@ def build_float_model(
     composed: Composed = {}
     oracle = OracleModel(original or model, model, bound or {})
     model = equalize_normalizations(model) if equalized else model
-    with cpu_seconds("import"):
+    with limit_cpu_seconds("import"):
         graph = import_model(model, name, dims, bound, composed=composed, registry=registry)
         _drop_sizes(graph)
         fold_dequantized(graph)  # Models with quantized weights and real activations count as float models.
     if any(isinstance(node.op, Quantize | Dequantize) for node in graph.nodes):
         remedy = "compile it as it is, or quantize the float model that it stems from"
         raise UnsupportedError("only a float model can be quantized", "QuantizeLinear or DequantizeLinear", remedy)
-    with cpu_seconds("fusion"):
+    with limit_cpu_seconds("fusion"):
         fuse_float(graph)
     add_zero_biases(graph)
     if equalized:
         equalize(graph)
     source = _with_constants(model, bound or {})
-    fused = FloatModel(OnnxWriter(spelled_out(source, composed), graph).write(), graph, oracle, states or {})
+    fused = FloatModel(OnnxWriter(replace_composed_nodes(source, composed), graph).write(), graph, oracle, states or {})
     _check_same(fused)
     return fused
 
@@ -168,7 +171,7 @@ def to_known_operators(
         return model
     composed: Composed = {}
     import_model(model, "model", dims, bound, composed=composed, registry=registry)
-    return spelled_out(model, composed)
+    return replace_composed_nodes(model, composed)
 
 
 def _has_body(node: onnx.NodeProto) -> bool:
@@ -187,7 +190,7 @@ def _drop_sizes(graph: Graph) -> None:
 
 
 def all_tensors(model: FloatModel) -> onnx.ModelProto:
-    """Return the float model with every tensor among its outputs."""
+    """Return a copy of the float model's ONNX form with every tensor among its outputs."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     present = {v.name for v in (*proto.graph.output, *proto.graph.input)}

@@ -8,23 +8,26 @@ import numpy as np
 from mcugen.hir.types import Array
 
 VIRTUAL_ROWS_PER_DEPTH = 1 / 3
-"""Number of virtual rows, relative to the depth, that are added to the rows of the samples.
+"""Number of virtual rows that are added to the rows of the samples, divided by the depth of a row.
 
 In virtual rows the inputs are uncorrelated. They shrink the correlations that few samples show by chance.
 """
 
 ASSUMED_VARIANCE = 0.01
-"""Variance that is assumed for every input, relative to the mean variance: samples may miss values that will occur."""
+"""Variance that is added to every input, divided by the mean variance: values may occur that the samples lack."""
 
 
 FULL_TRUST_SAMPLES = 50
-"""Number of samples from which on the bias corrects the whole mean error of a layer (see `Moments.trust`)."""
+"""Number of samples from which on the bias cancels a layer's whole mean error, not a share (`Moments.trust`)."""
 
 FULL_TRUST_VARIANCE = 0.01
-"""Variance that the means of these samples must have, relative to the squared mean: else the samples hardly differ."""
+"""Smallest variance of the samples' means, divided by the squared mean, for which the bias corrects the whole error.
+
+With less, the samples hardly differ, and even FULL_TRUST_SAMPLES of them do not show the mean of other data.
+"""
 
 MIN_RELATIVE_VARIANCE = 1e-3
-"""Smallest variance of all inputs together, relative to their energy.
+"""Lower bound of the total variance of a layer's inputs, divided by their energy (sum of squares).
 
 Rounding errors may leave less where the samples hardly differ.
 """
@@ -34,8 +37,8 @@ class Moments:
     """The first and second moments of a layer's input rows, summed up sample by sample.
 
     A row is an im2col patch of `depth` inputs of one group (`Weighted.unfolded`): x in the float model, x̂ in the
-    quantized one. E is the mean over all rows. With `crossed`, E[(x − x̂) x̂ᵀ] is kept as well, which `compensation`
-    needs.
+    quantized one. E is the mean over all rows. If created with `crossed`, the sums also include E[(x − x̂) x̂ᵀ], which
+    `compensation` needs.
     """
 
     def __init__(self, crossed: bool = False) -> None:

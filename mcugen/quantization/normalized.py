@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from mcugen.frontend.onnx.nodes import reads
+from mcugen.frontend.onnx.nodes import tensors_read
 from mcugen.hir.types import Array
 
 NORMALIZATIONS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
@@ -25,13 +25,15 @@ ASSUMED_MAGNITUDE = 3.0
 """Assumed largest magnitude of normalized numbers, in standard deviations."""
 
 MIN_OUTLIER_RATIO = 4.0
-"""Smallest ratio of the largest channel to the median one for which a normalization is changed.
+"""Smallest ratio of the largest channel's magnitude to the median channel's for which a normalization is equalized.
 
 The weights of its readers become harder to quantize, so smaller ratios are not worth it.
 """
 
 MIN_CHANNEL_SIZE = 1e-6
-"""Magnitude of a channel, relative to the largest channel, below which its scale is kept: it would divide by almost 0.
+"""Magnitude of a channel, divided by the largest channel's, below which the channel keeps its scale.
+
+Its factor would be a division by almost 0.
 """
 
 
@@ -67,7 +69,7 @@ def _equalize(
 ) -> dict[tuple[int, int], Array]:
     """Return the new constants of a normalization and its readers, by node and input; empty if they stay unchanged."""
     affine = {i: name for i, name in enumerate(nodes[place].input) if i and name}
-    readers = [i for i, node in enumerate(nodes) if nodes[place].output[0] in reads(node)]
+    readers = [i for i, node in enumerate(nodes) if nodes[place].output[0] in tensors_read(node)]
     weights = {i: _weights(nodes[i], nodes[place].output[0], constants) for i in readers}
     if 1 not in affine or not weights or any(w is None for w in weights.values()):
         return {}

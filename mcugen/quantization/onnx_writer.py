@@ -11,7 +11,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from mcugen.frontend.onnx.functions import STANDARD_DOMAINS
-from mcugen.frontend.onnx.nodes import reads, rename, rename_inputs
+from mcugen.frontend.onnx.nodes import rename, rename_inputs, tensors_read
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.names import Names
 from mcugen.hir.traits import clamp_of, onnx_form, prefers_source
@@ -86,10 +86,16 @@ class OnnxWriter:
         return self.store(value.name, value.data)
 
     def on_written(self, value: Value) -> None:
-        """Do nothing; a subclass may add nodes behind a value that was just written, or behind a graph input."""
+        """Do nothing.
+
+        Subclasses may add nodes behind a value that was just written, or behind an input of the graph.
+        """
 
     def replacement(self, node: Node) -> bool:
-        """Return False; a subclass may write the node in a form of its own and then return True."""
+        """Return False: the node is written in its usual form.
+
+        Subclasses may write it in another form and return True.
+        """
         return False
 
     def input_dtype(self, value: Value) -> DType:
@@ -97,7 +103,12 @@ class OnnxWriter:
         return value.type.dtype
 
     def output(self, name: str, value: Value) -> tuple[str, DType]:
-        """Return the name and the element type of the tensor that the caller of the model gets."""
+        """Return the name and the element type of the tensor that becomes an output of the ONNX model.
+
+        Args:
+            name: The name of the output.
+            value: The value of the graph that the output gives.
+        """
         return self.read(value, None), value.type.dtype
 
     # ---------------------------------------------------------------------------------------------- primitives
@@ -205,7 +216,7 @@ class OnnxWriter:
                     self.initializers[tensor] = self._stored[tensor]
                 stack.pop()
                 continue
-            missing = [n for n in reads(step) if self._is_missing(n)]
+            missing = [n for n in tensors_read(step) if self._is_missing(n)]
             if missing:
                 stack += missing
                 continue
@@ -230,7 +241,7 @@ class OnnxWriter:
             copy.output[index] = renamed.get(name, name)
         self._made.update(copy.output)
         rename_inputs(
-            copy, {name: self.read(self.written[name], reader) for name in reads(copy) if name in self.written}
+            copy, {name: self.read(self.written[name], reader) for name in tensors_read(copy) if name in self.written}
         )
 
     def _output(self, name: str, value: Value) -> tuple[str, DType]:
@@ -244,7 +255,7 @@ class OnnxWriter:
     def _model(self, outputs: Sequence[onnx.ValueInfoProto]) -> onnx.ModelProto:
         inputs = [tensor_info(v.name, self.input_dtype(v), v.type.shape) for v in self.graph.inputs]
         live = _live(self.nodes, self.graph.output_names)
-        used = {name for node in live for name in reads(node)}
+        used = {name for node in live for name in tensors_read(node)}
         stored = [tensor for name, tensor in self.initializers.items() if name in used]
         graph = helper.make_graph(live, self.source.graph.name or "model", inputs, outputs, stored)
         imported = list(self.source.opset_import)
@@ -275,6 +286,6 @@ def _live(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.
     needed, live = set(outputs), []
     for node in reversed(nodes):
         if needed.intersection(node.output):
-            needed.update(reads(node))
+            needed.update(tensors_read(node))
             live.append(node)
     return live[::-1]

@@ -20,7 +20,7 @@ class Stored:
     Attributes:
         dtype: The integer type.
         quant: The scale and the zero point.
-        method: The method that chose the range, one of METHODS; empty if none did.
+        method: The method that chose the range, one of RANGE_METHODS; empty if none did.
         low: The smallest real value of the range.
         high: The largest real value of the range.
     """
@@ -72,7 +72,7 @@ class Plan:
 
     Attributes:
         scheme: The quantization scheme.
-        activations: How activations are stored, by tensor name.
+        activations: The integer storage of each activation, by tensor name.
         layers: The quantized weights, by the name of the layer's output.
         precision: INT8, INT16 or FLOAT32, by the name of a node's first output.
         few_bits: The names of the layers with 4-bit weights.
@@ -84,10 +84,10 @@ class Plan:
         shared: Index of the set of layers with equal weights and scales, by layer. Layers of a set share their weights.
         constants: The real that a channel holds if it is constant with 8-bit weights, else NaN, by tensor name. Weights
             of fewer bits keep these channels constant.
-        internals: Ranges of tensors inside layers (`Cell.internals`), by the name of the layer's first output and by
-            role.
-        noise: Noise power of the judged tensors relative to their signal, on the samples that rounded the weights. It
-            is known for weights of fewer bits only.
+        internals: Ranges of the tensors inside recurrent layers (`Cell.internals`), by the name of the layer's first
+            output and by role.
+        noise: Noise power of the measured tensors (sensitivity.measured_tensors) relative to their signal, on the
+            samples that rounded the weights. It is known for weights of fewer bits only.
         moments: Second moments, [1, K, K], of the inputs of recurrent layers' matrices with 4-bit weights, by layer and
             role. The role "x" is the layer's input.
     """
@@ -109,20 +109,20 @@ class Plan:
 
     @property
     def is_coarse(self) -> bool:
-        """Return whether some weights have fewer than 8 bits, by their type or because they are compressed."""
+        """Return whether some weights of the model have fewer than 8 bits, by their type or by compression."""
         return bool(self.few_bits or self.two_bits or self.code_bits)
 
     @property
     def compensates(self) -> bool:
-        """Return whether weights compensate a part of the errors of earlier layers."""
+        """Return whether quantized weights are chosen to cancel a part of the errors of earlier layers."""
         return self.compensated or self.is_coarse
 
     def precision_of(self, node: Node) -> DType:
-        """Return the type that a node computes in."""
+        """Return the type that a node computes in: INT8, INT16 or FLOAT32."""
         return self.precision.get(node.outputs[0].name, DType.FLOAT32)
 
     def weights_of(self, node: Node) -> DType:
-        """Return the type of a layer's weights."""
+        """Return the type of a layer's weights: FLOAT32, INT16, INT8, INT4 or INT2."""
         if node.outputs[0].name in self.two_bits:
             return DType.INT2
         if node.outputs[0].name in self.wide_weights:
@@ -147,14 +147,18 @@ class Plan:
         return stored.quant if dtype is stored.dtype else activation_params(stored.low, stored.high, dtype, self.scheme)
 
     def quant_of(self, value: Value, dtype: DType) -> QuantParams:
-        """Return the scale and zero point of a value for a reader that computes in `dtype`, like `quant`.
+        """Return the scale and zero point of a value for a reader that computes in `dtype`.
 
-        If only data movement leads from a tensor of the float model to `value`, that tensor's parameters apply.
+        Unlike for `quant`, the value may be moved data: if only data movement leads from a stored tensor to it, the
+        stored tensor's parameters apply.
         """
         return self.quant(self._source(value).name, dtype)
 
     def stored_as(self, value: Value) -> Stored | None:
-        """Return the integer storage of a tensor, or of the tensor that it was moved from; None if it is float32."""
+        """Return the integer storage of a value; None if it is float32.
+
+        A value to which only data movement leads from a tensor has the storage of that tensor.
+        """
         return self.activations.get(self._source(value).name)
 
     def _source(self, value: Value) -> Value:

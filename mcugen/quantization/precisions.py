@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers of a quantized model that do not compute in its main type, and why, for stderr and the report."""
+"""The layers of a quantized model that compute in another type than most, and why; for stderr and the report."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from mcugen.backends.cpu.pipeline import optimize
-from mcugen.core.options import WIDE_WEIGHTS
+from mcugen.core.options import INT16_WEIGHT_PRECISIONS
 from mcugen.evaluation.layers import (
     GIVEN_REAL,
     KEEP_INT8_REMEDY,
@@ -26,14 +26,14 @@ from mcugen.ops.elementwise import Stack
 from mcugen.passes.islands import float_islands, float_layers
 from mcugen.quantization.qdq import stored_name
 from mcugen.quantization.quantize import Quantization
-from mcugen.quantization.scheme import code_range
+from mcugen.quantization.scheme import represented_range
 
-(WIDE_PRECISION,) = WIDE_WEIGHTS
+(WIDE_PRECISION,) = INT16_WEIGHT_PRECISIONS
 """Precision of layers with int16 activations and weights, as `--layer` names it."""
 
 
 def precisions_of_given(graph: Graph) -> tuple[OtherPrecision, ...]:
-    """Return the layers that compute in float32 in a model that was quantized by another tool."""
+    """Return the layers that compute in float32 in a quantized model that the user passed, made by another tool."""
     islands = float_islands(graph)
     rows = []
     for name, op in float_layers(graph).items():
@@ -79,9 +79,11 @@ def _optimize_written(quantization: Quantization) -> Graph:
 
 
 def search_reasons(quantization: Quantization, known: Mapping[str, DType]) -> dict[str, PrecisionReason]:
-    """Return why each layer has another type than most, as far as the precision search chose it.
+    """Return why the precision search chose another type for a layer than for most, by the name of the layer's result.
 
-    Layers in `known` have a type that the user, or mcugen before the search, chose.
+    Args:
+        quantization: The quantized model that the search returned.
+        known: Layers whose types were chosen before the search, by the user or by mcugen; they get no reason.
     """
     main = quantization.plan.scheme.activations
     raised = {n: d for n, d in quantization.assignment.precision.items() if d is not main and n not in known}
@@ -116,7 +118,7 @@ def quantized_inputs(graph: Graph) -> dict[str, tuple[float, float]]:
     for value in (v for v in graph.inputs if v.type.dtype is DType.FLOAT32):
         readers = readers_behind(value)
         stored = [_first_quantized(node) for node in readers]
-        ends = [code_range(quant, dtype) for quant, dtype in filter(None, stored) if len(quant.scale) == 1]
+        ends = [represented_range(quant, dtype) for quant, dtype in filter(None, stored) if len(quant.scale) == 1]
         if ends and len(ends) == len(readers):
             ranges[value.name] = min(low for low, _ in ends), max(high for _, high in ends)
     return ranges

@@ -20,7 +20,7 @@ from mcugen.quantization.float_model import FloatModel, all_tensors
 from mcugen.quantization.samples import Sample, number_samples
 
 RANGE_HISTOGRAM_BINS = 2048
-"""Number of bins of a histogram: eight for each int8 value."""
+"""Number of bins of the histogram of a tensor's values: eight for each int8 value."""
 
 FEW_CALIBRATION_SAMPLES = 10
 """Number of distinct samples below which the user is warned and ranges get a margin.
@@ -29,19 +29,22 @@ With so few, the next sample will exceed the ranges that were seen.
 """
 
 NUM_FOLDS = 2
-"""Number of parts (folds) that the samples are split into, each with its own profile.
+"""Number of parts ("folds") that the samples are split into, each with its own profile.
 
-A range that one fold suggests is judged on the next fold.
+The error of a range that one fold suggests is measured on the next fold.
 """
 
 RECURRENT_BATCH_SAMPLES = 32
-"""Number of samples that recurrent layers compute together."""
+"""Number of samples that numpy computes together in recurrent layers."""
 
 MAX_KEPT_PROFILE_ELEMENTS = 2**25
-"""Largest number of tensor elements that are kept from the first pass for the second; other samples run again."""
+"""Largest number of tensor elements that the first pass over the samples keeps for the second pass.
+
+Samples whose tensors are not kept run again.
+"""
 
 MAX_SILENT_DEFECT_SHARE = 0.05
-"""Share of constant or repeated samples above which the user is warned."""
+"""Largest share of constant or repeated samples for which no warning is given."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +65,12 @@ class TensorProfile:
 
     @property
     def low(self) -> float:
-        """Return the smallest value."""
+        """Return the tensor's smallest value over all samples."""
         return min(self.lows)
 
     @property
     def high(self) -> float:
-        """Return the largest value."""
+        """Return the tensor's largest value over all samples."""
         return max(self.highs)
 
     @cached_property

@@ -9,12 +9,12 @@ from typing import Any
 
 from mcugen.codegen.write import write_text
 from mcugen.core.errors import UsageError
-from mcugen.core.limits import PROFILE_BYTES, read_bounded
+from mcugen.core.limits import MAX_PROFILE_BYTES, read_bounded
 from mcugen.quantization.float_model import FloatModel
 from mcugen.quantization.profile import RANGE_HISTOGRAM_BINS, Profile, TensorProfile, fingerprint
 
-VERSION = 1
-"""Version of the format; a file of another version is refused."""
+PROFILE_FORMAT_VERSION = 1
+"""Version of the JSON format of profiles; files of another version are refused."""
 
 _MAX_BIN_COUNT = 2**53
 """Largest count of a bin: float64 holds integers up to here exactly."""
@@ -26,7 +26,8 @@ _MAX_REAL = 1e39
 def write_profile(profile: Profile, path: Path) -> None:
     """Write a profile as a JSON object, with one line per tensor."""
     tensors = (f"  {json.dumps(name)}: {json.dumps(vars(tensor))}" for name, tensor in profile.tensors.items())
-    head = f'"version": {VERSION},\n"sha256": {json.dumps(profile.sha256)},\n"samples": {profile.samples},\n'
+    version = f'"version": {PROFILE_FORMAT_VERSION},\n'
+    head = f'{version}"sha256": {json.dumps(profile.sha256)},\n"samples": {profile.samples},\n'
     write_text(path, "{\n" + head + '"tensors": {\n' + ",\n".join(tensors) + "\n}\n}\n")
 
 
@@ -37,7 +38,7 @@ def read_profile(path: Path, model: FloatModel) -> Profile:
         UsageError: The file holds the profile of another model, or no profile.
     """
     try:
-        profile = _profile(json.loads(read_bounded(path, PROFILE_BYTES)))
+        profile = _profile(json.loads(read_bounded(path, MAX_PROFILE_BYTES)))
     except OSError as error:
         raise _profile_error(path, error.strerror or "an unreadable file") from error
     except (ValueError, RecursionError) as error:
@@ -58,7 +59,10 @@ def _profile_error(path: Path, fault: str) -> UsageError:
 def _profile(document: Any) -> Profile:
     """Return the profile in a JSON document; a ValueError says what is wrong with it."""
     _require(isinstance(document, dict), "no JSON object")
-    _require(document.get("version") == VERSION, f"version {document.get('version')!r}, not {VERSION}")
+    _require(
+        document.get("version") == PROFILE_FORMAT_VERSION,
+        f"version {document.get('version')!r}, not {PROFILE_FORMAT_VERSION}",
+    )
     sha256, samples, tensors = (document.get(key) for key in ("sha256", "samples", "tensors"))
     _require(isinstance(sha256, str), "no 'sha256'")
     _require(type(samples) is int and samples > 0, "no count of 'samples'")

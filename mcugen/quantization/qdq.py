@@ -19,12 +19,15 @@ from mcugen.quantization.domains import Domain, domain_of
 from mcugen.quantization.float_model import FloatModel
 from mcugen.quantization.onnx_writer import OnnxWriter
 from mcugen.quantization.plan import Plan, QuantizedWeights
-from mcugen.quantization.recurrent import decisions, expand
-from mcugen.quantization.scheme import activation_params, code_range
+from mcugen.quantization.recurrent import recurrent_decisions, write_recurrent_layer
+from mcugen.quantization.scheme import activation_params, represented_range
 
 
 def write_qdq(model: FloatModel, plan: Plan) -> onnx.ModelProto:
-    """Return the model with every decision of `plan` in it, in an opset that has the types of the plan."""
+    """Return the quantized model: the float model with QuantizeLinear and DequantizeLinear nodes as `plan` decides.
+
+    The opset is one that has the types of the plan.
+    """
     has_int16 = any(stored.dtype is DType.INT16 for stored in plan.activations.values())
     return _QdqWriter(model.with_int16 if has_int16 or DType.INT16 in plan.precision.values() else model, plan).write()
 
@@ -36,7 +39,7 @@ def _stored_codes(codes: QuantizedWeights) -> Array:
 
 
 def stored_name(name: str) -> str:
-    """Return the name of a tensor's quantized values."""
+    """Return the name that the quantized values of tensor `name` have in the QDQ model."""
     return f"{name}_quantized"
 
 
@@ -130,7 +133,7 @@ class _QdqWriter(OnnxWriter):
         precision = self._precision(reader)
         dtype = stored.dtype if precision is DType.FLOAT32 else precision
         quant = self.plan.quant_of(value, dtype)
-        margin, (low, high) = quant.scale[0] / 2, code_range(quant, dtype)
+        margin, (low, high) = quant.scale[0] / 2, represented_range(quant, dtype)
         lower, upper = domain.ends(margin, stored.low, stored.high)
         if domain is Domain.NOT_ZERO and math.isinf(lower) and math.isinf(upper) and precision is DType.FLOAT32:
             return self._replace_zeros(tensor, margin)
@@ -195,7 +198,7 @@ class _QdqWriter(OnnxWriter):
             return False
         inputs = ["" if v is None or v.is_constant else self.read(v, node) for v in node.inputs]
         outputs = [v.name for v in node.outputs]
-        expanded = expand(node, inputs, outputs, *decisions(node, self.plan))
+        expanded = write_recurrent_layer(node, inputs, outputs, *recurrent_decisions(node, self.plan))
         if expanded is None:
             return False
         self.nodes += expanded[0]

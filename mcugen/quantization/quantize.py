@@ -14,7 +14,7 @@ from typing import Any
 import onnx
 
 from mcugen.core.errors import ConstraintError, UsageError
-from mcugen.core.options import FEW_BITS, PRECISIONS, CompileOptions
+from mcugen.core.options import FOUR_BIT_GROUP_SIZES, PRECISIONS, CompileOptions
 from mcugen.evaluation.accuracy import QuantizationEstimate, run_onnxruntime
 from mcugen.evaluation.layers import OtherPrecision
 from mcugen.frontend.onnx import import_model
@@ -25,23 +25,28 @@ from mcugen.hir.graph import Graph, Node
 from mcugen.hir.traits import weight_axes
 from mcugen.hir.types import Array, DType
 from mcugen.quantization import few_bits, recurrent
-from mcugen.quantization.assign import Assignment, assign
+from mcugen.quantization.assign import Assignment, assign_precisions
 from mcugen.quantization.flash import WeightStorage, constant_channels
 from mcugen.quantization.float_model import OPSET_INT16, FloatModel, build_float_model, to_known_operators
 from mcugen.quantization.plan import Plan, QuantizedWeights, Stored
 from mcugen.quantization.profile import Profile, merge_profiles, profile_model, profile_notes
 from mcugen.quantization.qdq import write_qdq
-from mcugen.quantization.ranges import Choice, choose_ranges, refit_range, round_outward
-from mcugen.quantization.refine import refine
-from mcugen.quantization.samples import in_own_order
+from mcugen.quantization.ranges import RangeChoice, choose_ranges, refit_range, round_outward
+from mcugen.quantization.refine import quantize_weights
+from mcugen.quantization.samples import Sample, sort_samples
 from mcugen.quantization.scheme import Scheme, activation_params
-from mcugen.quantization.storage import Storage, StoredLayer, Times, cheapest, options_of
-from mcugen.quantization.unrounded import UnroundedOutputs, unrounded_outputs
-from mcugen.quantization.weights import takes_two_bits
+from mcugen.quantization.storage import (
+    InstructionEstimates,
+    Storage,
+    StoredLayer,
+    choose_storage_options,
+    storage_options,
+)
+from mcugen.quantization.unrounded import UnroundedOutputs, choose_unrounded_outputs
+from mcugen.quantization.weights import can_have_two_bits
 
-Sample = Mapping[str, Array]
-Group = tuple[tuple[str, ...], DType]
-"""The tensors that share a range, and the type that they are stored in."""
+TensorGroup = tuple[tuple[str, ...], DType]
+"""The names of tensors that share a range, and the integer type that they are stored in."""
 Progress = Callable[[str, int, int], None]
 """Callback for progress: the name of the phase, the number of finished steps, and the number of all steps."""
 
@@ -82,7 +87,7 @@ class Quantization:
 
     @property
     def loaded(self) -> LoadedModel:
-        """Return the quantized model as if it were loaded from a file, under the name of the float model."""
+        """Return the quantized model in the form of a model that was loaded from a file with the float model's name."""
         return replace(self.source, proto=self.proto, given=self.proto)
 
     def describe(self) -> str:
@@ -90,7 +95,7 @@ class Quantization:
         scheme = self.plan.scheme
         precision = next(key for key, dtype in PRECISIONS.items() if dtype == scheme.activations.value)
         if scheme.weights is DType.INT4:
-            precision = next(key for key, group in FEW_BITS.items() if group == scheme.group)
+            precision = next(key for key, group in FOUR_BIT_GROUP_SIZES.items() if group == scheme.group)
         other_types = Counter(d for d in self.assignment.precision.values() if d is not scheme.activations)
         parts = [f"precision {precision} by {self.profile.samples} samples"]
         parts += [f"{count} operator{'s' * (count > 1)} in {dtype.value}" for dtype, count in other_types.items()]
@@ -105,13 +110,16 @@ class Quantization:
 
 
 MAX_KEPT_MODELS = 8
-"""Largest number of quantized models that a quantizer caches: all candidates that `auto` chooses from."""
+"""Largest number of quantized models that a quantizer caches: as many as the candidates of the precision search."""
 
 BUDGET_RETRY_FACTOR = 0.998
-"""Factor that a budget of bytes is multiplied by for another trial if the first trial exceeds it slightly."""
+"""Factor by which a budget of bytes is reduced for another trial, if the first trial exceeds the budget slightly."""
 
 MAX_RETURN_ROUNDS = 3
-"""Largest number of rounds that return 4-bit layers to 8 bits; each round may change the sizes of other layers."""
+"""Largest number of rounds that return layers from 4-bit to 8-bit weights within a budget of bytes.
+
+Each round may change the sizes of other layers.
+"""
 
 
 @dataclass
@@ -126,8 +134,8 @@ class Quantizer:
         scheme: The default types and the options of the quantization.
         profile: The tensor statistics of `model`.
         progress: Called with the name of the phase, and the numbers of finished and of all steps.
-        unrounded: The last layers whose 32-bit sums are not rounded to int8.
-        compensates: Whether 8-bit weights, too, compensate a part of the errors of earlier layers.
+        unrounded: The last layers whose 32-bit sums are not rounded to int8, and the float32 layers behind them.
+        compensates: Whether 8-bit weights, too, are chosen to cancel a part of the errors that earlier layers cause.
         code_bits: Average bits per weight that compressed 8-bit weights of a layer may take, by the name of the layer's
             output.
     """
@@ -141,7 +149,7 @@ class Quantizer:
     unrounded: UnroundedOutputs = field(default_factory=UnroundedOutputs)
     compensates: bool = False
     code_bits: Mapping[str, float] = field(default_factory=dict)
-    _choices: dict[Group, Choice] = field(default_factory=dict, init=False)
+    _choices: dict[TensorGroup, RangeChoice] = field(default_factory=dict, init=False)
     """Ranges of groups that are not in `_own`."""
     _quantizations: dict[tuple[frozenset[Any], frozenset[Any], bool], Quantization] = field(
         default_factory=dict, init=False
@@ -166,12 +174,13 @@ class Quantizer:
     ) -> Quantization:
         """Quantize the model.
 
-        INT4 means int8 activations with 4-bit weights, as far as the layer can have them. INT2 means 2-bit weights,
-        which only large fully connected layers and convolutions can have.
+        The precision INT4 means int8 activations with 4-bit weights, as far as the layer can have them. INT2 means
+        2-bit weights, which only large fully connected layers and convolutions can have.
 
         Args:
             precisions: The precisions of single layers, by the name of the layer's output; the scheme's for all others.
-            known: Quantized weights to use instead of rounding anew. Another precision of activations needs no others.
+            known: Quantized weights by the name of the layer's output, which are used instead of rounding anew. They
+                stay valid if only the precision of activations changes.
 
         Raises:
             UsageError: A name is no layer's, or a layer cannot have 2-bit weights.
@@ -188,7 +197,11 @@ class Quantizer:
         return self._quantizations[key]
 
     def draft(self, precisions: Mapping[str, DType]) -> Quantization:
-        """Quantize the model quickly, with weights rounded to nearest: the size is almost that of the final model."""
+        """Quantize the model quickly, with weights rounded to nearest; its size is almost that of the final model.
+
+        Args:
+            precisions: The precisions of single layers, by the name of the layer's output.
+        """
         assignment, plan = self._plan_types(precisions)
         plan = self._nearest(plan)
         return Quantization(self.source, self.model, self.profile, assignment, plan, self._written(plan))
@@ -226,7 +239,7 @@ class Quantizer:
             name: DType.INT8 if dtype in (DType.INT4, DType.INT2) else dtype for name, dtype in precisions.items()
         }
         tail = dict.fromkeys(self.unrounded.tail, DType.FLOAT32)
-        return assign(
+        return assign_precisions(
             self.model.graph, self.scheme, tail | computed, spans, self.model.states, self.unrounded.layers.keys()
         )
 
@@ -236,7 +249,7 @@ class Quantizer:
         Raises:
             UsageError: The user asked for 2 bits in a layer that cannot have them.
         """
-        capable = {n.outputs[0].name for n in few_bits.candidates(self.model, plan) if takes_two_bits(n)}
+        capable = {n.outputs[0].name for n in few_bits.four_bit_candidates(self.model, plan) if can_have_two_bits(n)}
         requested = frozenset(name for name, dtype in precisions.items() if dtype is DType.INT2)
         if requested - capable:
             remedy = f"take w4a8 there; w2a8 goes with: {', '.join(sorted(capable)) or 'no layer of this model'}"
@@ -246,7 +259,7 @@ class Quantizer:
 
     def four_bit_candidates(self, plan: Plan) -> list[str]:
         """Return the output names of the layers whose weights may have 4 bits."""
-        return [node.outputs[0].name for node in few_bits.candidates(self.model, plan)]
+        return [node.outputs[0].name for node in few_bits.four_bit_candidates(self.model, plan)]
 
     def choose_narrow_layers(
         self, precisions: Mapping[str, DType], layers: Sequence[str], share: float, max_choices: int
@@ -257,7 +270,7 @@ class Quantizer:
         possible have INT2. The order is that of the estimated noise.
 
         Args:
-            precisions: The precisions that are given, by the name of the layer's output.
+            precisions: The precisions of layers that are fixed, by the name of the layer's output.
             layers: The layers that may have INT4.
             share: The budget relative to the bytes of int8 weights.
             max_choices: The largest number of choices.
@@ -271,7 +284,7 @@ class Quantizer:
         if room < 0:
             return [self._narrowest(coarse, layers, share)]
         noise = self._few_noise(coarse)
-        choices = few_bits.choose_layers(
+        choices = few_bits.choose_four_bit_layers(
             noise, {n: few_bits.num_stored_weights(n, sized) for n in noise}, room, max_choices
         )
         return [{**precisions, **dict.fromkeys(choice, DType.INT4)} for choice in choices]
@@ -281,32 +294,41 @@ class Quantizer:
         key = frozenset(coarse.items()), self.compensates
         if key not in self._noise:
             plan = self.quantize(coarse).plan
-            few = [n for n in few_bits.candidates(self.model, plan) if n.outputs[0].name in plan.few_bits]
+            few = [n for n in few_bits.four_bit_candidates(self.model, plan) if n.outputs[0].name in plan.few_bits]
             self._noise[key] = few_bits.weight_noise(self.model, plan, few, self.samples)
         return self._noise[key]
 
     def with_code_bits(self, bits: Mapping[str, float]) -> Quantizer:
-        """Return a quantizer of the same model, samples and ranges whose 8-bit weights are compressed to `bits`.
+        """Return a quantizer of the same model, samples and ranges with other compression of 8-bit weights.
 
-        Both quantizers share what either has computed.
+        Both quantizers share the results that either has computed.
+
+        Args:
+            bits: Average bits per weight that compressed weights of a layer may take, by the name of the layer's
+                output.
         """
         clone = copy(self)
         clone.code_bits = bits
         return clone
 
     def choose_storage(
-        self, precisions: Mapping[str, DType], layers: Sequence[str], share: float, times: Times, favour: float
+        self,
+        precisions: Mapping[str, DType],
+        layers: Sequence[str],
+        share: float,
+        times: InstructionEstimates,
+        favour: float,
     ) -> Storage | None:
         """Return the storage of all weights with least noise and time within a budget of bytes.
 
         Weights may be compressed, and some layers may have 4 bits.
 
         Args:
-            precisions: The precisions that are given, by the name of the layer's output.
+            precisions: The precisions of layers that are fixed, by the name of the layer's output.
             layers: The layers that may have INT4.
             share: The budget relative to the bytes of int8 weights.
             times: The estimated instructions of each kind of storage.
-            favour: The percentage of the noise that one percent of the time may cost.
+            favour: The increase of the output noise in percent that is accepted to save one percent of the time.
 
         Returns:
             The storage; None if compression and 4 bits together do not meet the budget.
@@ -318,11 +340,11 @@ class Quantizer:
         few_bit_noise = self._few_noise({**precisions, **dict.fromkeys(layers, DType.INT4)})
         plain_codes = self._plan_sizes(precisions).layers
         known = {n: StoredLayer.of(n, plan, plain_codes[n.output.name], noise[n], few_bit_noise.get(n)) for n in noise}
-        other_layers = (n for n in self.model.graph.nodes if few_bits.weights_of(n) and n not in known)
+        other_layers = (n for n in self.model.graph.nodes if few_bits.few_bit_constants(n) and n not in known)
         total = few_bits.weights_in_flash(self.model, plan)
         room = share * total - sum(few_bits.stored_bytes(n, plan) for n in other_layers)
-        options = {n.output.name: options_of(n.output.name, layer, times) for n, layer in known.items()}
-        chosen = cheapest(options, room, favour * sum(noise.values()) / times.whole)
+        options = {n.output.name: storage_options(n.output.name, layer, times) for n, layer in known.items()}
+        chosen = choose_storage_options(options, room, favour * sum(noise.values()) / times.whole)
         if chosen is None:
             return None
         few_bit = [name for name, option in chosen.items() if option.dtype is DType.INT4]
@@ -348,12 +370,12 @@ class Quantizer:
 
     def _with_noise(self, plan: Plan) -> tuple[Plan, dict[Node, float]]:
         """Return a plan, and the noise that the weights of each compressed layer add to the outputs."""
-        capable = few_bits.candidates(self.model, plan)
+        capable = few_bits.four_bit_candidates(self.model, plan)
         layers = [n for n in few_bits.compressible_layers(self.model, plan) if n in capable]
         return plan, few_bits.weight_noise(self.model, plan, layers, self.samples)
 
     def choose_code_bits(self, precisions: Mapping[str, DType], share: float) -> dict[str, float]:
-        """Return bits per weight for compression that meet a budget of bytes with the least noise found.
+        """Return the bits per weight of compressed layers that meet a budget of bytes with the least noise found.
 
         Args:
             precisions: The precisions that are given, by the name of the layer's output.
@@ -366,7 +388,7 @@ class Quantizer:
         if even is None:
             return {}
         plan, noise = even
-        choices = [plan.code_bits, few_bits.allot_bits(noise, plan)]
+        choices = [plan.code_bits, few_bits.redistribute_bits(noise, plan)]
         return min(
             (self._reduce_bits(precisions, choice, share) for choice in choices),
             key=lambda choice: self._coded_noise(precisions, choice),
@@ -376,7 +398,7 @@ class Quantizer:
         self, precisions: Mapping[str, DType], bits: Mapping[str, float], share: float
     ) -> dict[str, float]:
         """Return fewer bits if the rounded weights exceed the budget, which weights rounded to nearest do not."""
-        stored_share = few_bits.stored_share(self.model, self._coded_plan(precisions, bits))
+        stored_share = few_bits.bytes_per_weight(self.model, self._coded_plan(precisions, bits))
         factor = min(BUDGET_RETRY_FACTOR * share / stored_share, 1.0) if stored_share > share else 1.0
         return {name: layer_bits * factor for name, layer_bits in bits.items()}
 
@@ -388,14 +410,23 @@ class Quantizer:
         return self._refine(replace(self._plan_types(precisions)[1], code_bits=bits))
 
     def narrowest(self, precisions: Mapping[str, DType]) -> dict[str, DType]:
-        """Return `precisions` with 2-bit or 4-bit weights wherever possible: the precisions of fewest bytes."""
-        capable = few_bits.candidates(self.model, self._plan_types(precisions)[1])
+        """Return the precisions of fewest bytes by the name of the layer's output.
+
+        Args:
+            precisions: The precisions of layers that are fixed. Other layers have 2-bit weights, or else 4-bit weights,
+                if they can.
+        """
+        capable = few_bits.four_bit_candidates(self.model, self._plan_types(precisions)[1])
         free = [n for n in capable if n.outputs[0].name not in precisions]
-        return {**precisions, **{n.outputs[0].name: DType.INT2 if takes_two_bits(n) else DType.INT4 for n in free}}
+        return {**precisions, **{n.outputs[0].name: DType.INT2 if can_have_two_bits(n) else DType.INT4 for n in free}}
 
     def weight_bytes_share(self, precisions: Mapping[str, DType]) -> float:
-        """Return the bytes of all weights in flash with these precisions, divided by the number of weights."""
-        return few_bits.stored_share(self.model, self._plan_sizes(precisions))
+        """Return the average number of bytes per weight in flash: 1.0 if all weights are plain int8.
+
+        Args:
+            precisions: The precisions of single layers, by the name of the layer's output.
+        """
+        return few_bits.bytes_per_weight(self.model, self._plan_sizes(precisions))
 
     def _narrowest(self, precisions: Mapping[str, DType], layers: Sequence[str], share: float) -> dict[str, DType]:
         """Return `precisions` with INT2 for as few of the layers as the budget allows.
@@ -404,7 +435,7 @@ class Quantizer:
             ConstraintError: The budget is exceeded even with INT2 for all of them.
         """
         named = [n for n in self.model.graph.nodes if n.outputs[0].name in layers]
-        capable = [n.output.name for n in named if takes_two_bits(n)]
+        capable = [n.output.name for n in named if can_have_two_bits(n)]
         coarse = {**precisions, **dict.fromkeys(capable, DType.INT2)}
         min_share = self.weight_bytes_share(coarse)
         if min_share > share:
@@ -418,7 +449,12 @@ class Quantizer:
         return self._nearest(self._plan_types(precisions)[1])
 
     def with_codes(self, quantization: Quantization, codes: Mapping[str, QuantizedWeights]) -> Quantization:
-        """Return the quantization with the quantized weights in `codes`, by the name of the layer's output."""
+        """Return the quantization with other quantized weights.
+
+        Args:
+            quantization: The quantization, which is not changed.
+            codes: The new quantized weights, by the name of the layer's output.
+        """
         plan = replace(quantization.plan, layers=dict(codes))
         proto = self._written(plan)
         return replace(quantization, plan=plan, proto=proto)
@@ -433,7 +469,7 @@ class Quantizer:
             quantization: The quantization whose ranges are replaced.
             samples: All samples, including those that were held out for judging.
         """
-        samples = with_states(self.model, samples)
+        samples = add_stream_states(self.model, samples)
         profile = profile_model(self.model, samples, partial(self.progress, "profiling all samples"))
         plan = replace(quantization.plan, activations=dict(quantization.plan.activations))
         for names, dtype in self._groups(quantization.assignment):
@@ -470,7 +506,7 @@ class Quantizer:
     def _refine_weights(self, plan: Plan, samples: Sequence[Sample]) -> Plan:
         if plan.is_coarse:
             plan = replace(plan, constants=self._constants(plan))
-        return refine(self.model, plan, samples, self.profile, partial(self.progress, "rounding weights"))
+        return quantize_weights(self.model, plan, samples, self.profile, partial(self.progress, "rounding weights"))
 
     def _constants(self, plan: Plan) -> Mapping[str, Array]:
         """Return the channels that are constant with 8-bit weights, which weights of fewer bits shall keep constant."""
@@ -487,7 +523,7 @@ class Quantizer:
         """
         if self.scheme.weights is not DType.INT4:
             return plan
-        layers = [n for n in few_bits.candidates(self.model, plan) if n.outputs[0].name not in precisions]
+        layers = [n for n in few_bits.four_bit_candidates(self.model, plan) if n.outputs[0].name not in precisions]
         requested = plan.few_bits
         plan.few_bits = requested.union(n.outputs[0].name for n in layers)
         if self.samples and layers:
@@ -540,14 +576,17 @@ class Quantizer:
         return plan
 
     def sqnr_of_tensor(self, tensor: str) -> float:
-        """Return the SQNR in dB of the outputs if only this tensor is quantized, with the scheme's type.
+        """Return the SQNR in dB of the model's outputs if only one tensor is quantized, with the scheme's type.
 
         The result is infinity if the SQNR was not measured.
+
+        Args:
+            tensor: The name of the tensor.
         """
         known = (choice.sqnr_db for (group, _), choice in self._own.items() if tensor in group)
         return min((db for db in known if db is not None), default=math.inf)
 
-    def _ranges(self, assignment: Assignment) -> dict[str, Choice]:
+    def _ranges(self, assignment: Assignment) -> dict[str, RangeChoice]:
         """Return the range of each tensor. A group's range depends on its tensors and type, not on earlier requests."""
         groups = self._groups(assignment)
         new = [group for group in groups if group not in self._own and group not in self._choices]
@@ -556,13 +595,13 @@ class Quantizer:
         return {name: known[group] for group in groups for name in group[0]}
 
     @cached_property
-    def _own(self) -> dict[Group, Choice]:
+    def _own(self) -> dict[TensorGroup, RangeChoice]:
         """Return the ranges of the groups that exist without requested precisions."""
         return self._chosen(self._groups(self._assign_types({})))
 
     def _chosen(
-        self, groups: Sequence[Group], fixed_groups: Sequence[tuple[str, ...]] | None = None
-    ) -> dict[Group, Choice]:
+        self, groups: Sequence[TensorGroup], fixed_groups: Sequence[tuple[str, ...]] | None = None
+    ) -> dict[TensorGroup, RangeChoice]:
         """Return the ranges of groups: chosen together, or each by itself if `fixed_groups` were chosen before."""
         if not groups:
             return {}
@@ -578,7 +617,7 @@ class Quantizer:
         )
         return {group: choices[group[0][0]] for group in groups}
 
-    def _groups(self, assignment: Assignment) -> list[Group]:
+    def _groups(self, assignment: Assignment) -> list[TensorGroup]:
         """Return the groups of tensors that were profiled."""
         seen = [tuple(n for n in group if n in self.profile.tensors) for group in assignment.groups]
         return [(group, assignment.dtypes[group[0]]) for group in seen if group]
@@ -593,7 +632,7 @@ def _internal_ranges(model: FloatModel, profile: Profile) -> dict[str, dict[str,
     return ranges
 
 
-def float_model(source: LoadedModel, options: CompileOptions, scheme: Scheme, wide: bool = False) -> FloatModel:
+def import_float_model(source: LoadedModel, options: CompileOptions, scheme: Scheme, wide: bool = False) -> FloatModel:
     """Import and fuse the user's model for quantization.
 
     Args:
@@ -611,7 +650,7 @@ def float_model(source: LoadedModel, options: CompileOptions, scheme: Scheme, wi
         raise UsageError("a model is quantized at one size of each dimension", f"--dim {key}={low}..{high}", remedy)
     dims, registry = options.fixed_dims, source.registry
     proto = to_known_operators(source.proto, dims, options.bound, registry)
-    has_cells = any(node.op_type in recurrent.OP_TYPES for node in every_node(proto.graph.node))
+    has_cells = any(node.op_type in recurrent.RECURRENT_OP_TYPES for node in every_node(proto.graph.node))
     wide = wide or has_cells or bool(options.states)
     if wide or scheme.activations is DType.INT16 or scheme.weights is DType.INT4:
         proto = upgrade(proto, OPSET_INT16, source.file)
@@ -620,7 +659,7 @@ def float_model(source: LoadedModel, options: CompileOptions, scheme: Scheme, wi
     )
 
 
-def quantizer(
+def create_quantizer(
     source: LoadedModel,
     model: FloatModel,
     scheme: Scheme,
@@ -643,19 +682,23 @@ def quantizer(
     Raises:
         UsageError: There is neither a sample nor a profile.
     """
-    samples = with_states(model, samples)
+    samples = add_stream_states(model, samples)
     if profile is None:
         if not samples:
             raise UsageError("quantization needs samples", "none", "give --calibration or --profile")
         profile = profile_model(model, samples, partial(progress, "profiling"))
-    samples = samples if model.states else in_own_order(samples)
+    samples = samples if model.states else sort_samples(samples)
     is_free = scheme.activations is DType.INT8 and not scheme.integer_io
-    unrounded = unrounded_outputs(model, samples) if is_free else UnroundedOutputs()
+    unrounded = choose_unrounded_outputs(model, samples) if is_free else UnroundedOutputs()
     return Quantizer(source, model, samples, scheme, profile, progress, unrounded)
 
 
-def with_states(model: FloatModel, samples: Sequence[Sample]) -> Sequence[Sample]:
-    """Return the samples of a stream with the states that the float model kept before each of them; zeros at first."""
+def add_stream_states(model: FloatModel, samples: Sequence[Sample]) -> Sequence[Sample]:
+    """Return the samples of a stream with the model's states as further inputs.
+
+    The float model runs over the samples in order. Its states before a sample become inputs of that sample; they are
+    zeros for the first one.
+    """
     if not model.states:
         return samples
     kept = model.first_states

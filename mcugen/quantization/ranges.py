@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choice of the range of each activation: candidates come from its profile, the choice from the measured error."""
+"""Choice of the range of each activation: its profile gives candidates, and the measured error chooses among them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from functools import partial
 
 import numpy as np
 
-from mcugen.core.options import METHODS
+from mcugen.core.options import RANGE_METHODS
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.quantization.float_model import FloatModel
 from mcugen.quantization.profile import FEW_CALIBRATION_SAMPLES, Profile, TensorProfile, merge_profiles
 from mcugen.quantization.samples import Sample
-from mcugen.quantization.scheme import Scheme, activation_codes, activation_params
+from mcugen.quantization.scheme import Scheme, activation_params, activation_params_of_ranges
 from mcugen.quantization.scores import tensors_of_scores
-from mcugen.quantization.sensitivity import OutputNoise, judged_tensors, saturated_tensors
+from mcugen.quantization.sensitivity import OutputNoise, measured_tensors, saturated_tensors
 
 Range = tuple[float, float]
+"""The smallest and the largest real value that an activation's integers represent."""
 
 MOVING_AVERAGE_WEIGHT = 0.01
 """Weight of each new sample in the moving average, as in PyTorch's MovingAverageMinMaxObserver."""
@@ -32,38 +33,47 @@ Methods with other percentages have them in their names.
 """
 
 ENTROPY_SHARES = tuple(2.0 ** (-k / 6) for k in range(43))
-"""Ranges that the `entropy` method compares, relative to the largest magnitude: from 1 down to 1/128."""
+"""Upper ends of the ranges that the `entropy` method compares, as shares of the largest magnitude: from 1 to 1/128."""
 
 MSE_POINTS = 9
-"""Number of candidates for each end of the range in a round of the `mse` method."""
+"""Number of candidates for each end of the range in a round of the grid search of the `mse` method."""
 
 MSE_ROUNDS = 5
-"""Number of rounds of the `mse` method; each searches four times as finely around the best range of the last one."""
+"""Number of rounds of the `mse` method's grid search.
+
+Each round is four times as fine as the last one, around the last one's best range.
+"""
 
 NOISE_BATCH_RANGES = 16
-"""Number of ranges whose expected noise is computed at once: as many as stay in a CPU's cache."""
+"""Number of candidate ranges whose expected noise is computed at once, so that the data stay in a CPU's cache."""
 
 MIN_EXTRAPOLATION_SAMPLES = 20
-"""Smallest number of samples from whose extremes a range is extrapolated: fewer show too little of the tail."""
+"""Smallest number of samples from whose extremes a range is extrapolated.
+
+Fewer samples show too little of the distribution's tail.
+"""
 
 MIN_EXTRAPOLATION_PEAKS = 4
-"""Smallest number of extremes that a range is extrapolated from.
+"""Smallest number of the largest values that a range is extrapolated from.
 
-With many samples, the number of extremes is the square root of the number of samples.
+With many samples, it is the square root of the number of samples.
 """
 
 EXPECTED_SAMPLES = 2000
-"""Number of samples that an extrapolated range is expected to hold.
+"""Number of new samples of which an extrapolated range is expected to hold all values.
 
 With 100 samples, four small regressions gain at least 4 dB on average against the extremes of the samples
 (tests/quantization/test_regressions.py).
 """
 
 MAX_RANGE_GROWTH = 16.0
-"""Largest ratio of the samples that an extrapolated range is expected to hold to the samples given."""
+"""Largest number of samples whose values an extrapolated range is expected to hold, divided by the samples given.
+
+With few samples, the expectation is thus for fewer than EXPECTED_SAMPLES.
+"""
 
 SCORE_HEADROOM = 1.5
-"""Ratio of the range of a tensor that an anomaly score is computed from to its extrapolated range.
+"""Range of a tensor that an anomaly score is computed from, divided by its extrapolated range.
 
 Calibration samples are normal, and the samples to be detected are not. The area under the ROC curve of six autoencoders
 in int8 is 0.014 below that of float32 without headroom, 0.001 with 1.25, 0.0003 with 1.5
@@ -71,25 +81,28 @@ in int8 is 0.014 below that of float32 without headroom, 0.001 with 1.25, 0.0003
 """
 
 INT16_HEADROOM = 1.25
-"""Ratio of an int16 range to the extrapolated range.
+"""Range of an int16 tensor, divided by its extrapolated range.
 
 It costs a third of one of sixteen bits, which is harmless because the 8-bit weights are coarser.
 """
 
 MAX_EQUAL_RANGE_DIFFERENCE = 0.01
-"""Largest difference of both ends, relative to the range, for which two candidates count as one."""
+"""Largest difference of both ends, relative to the length of the range, for which two candidate ranges count as one."""
 
 VERY_FEW_SAMPLES = 4
-"""Largest number n of samples for which ranges are widened by a share of 1 / n of themselves; by 1 / n² with more."""
+"""Largest number of samples n for which ranges are widened by the share 1 / n of their length; with more, by 1 / n²."""
 
 RANGE_SIGNIFICANT_BITS = 11
-"""Number of significant bits of the ends of a range."""
+"""Number of significant bits that the ends of a range are rounded to, so that all host CPUs give equal ends."""
 
 MAX_LIKELY_NOISE_RATIO = 1.5
-"""Largest noise of a candidate on the other fold, relative to the least noise, for which all samples judge it, too."""
+"""Largest noise of a candidate range on the other fold, divided by the least noise, for which the candidate stays.
+
+The noise on all samples decides between the candidates that stay.
+"""
 
 JOINT_METHODS = ("minmax", "extrapolated", "percentile")
-"""Methods that are tried for all tensors at once."""
+"""Methods of RANGE_METHODS that are also tried for all tensors of the model at once."""
 
 EQUAL_NOISE_DIFFERENCE = 0.1
 """Relative difference below which measured noises count as equal, because few samples measured them.
@@ -99,11 +112,14 @@ The histogram of all samples decides between equal candidates.
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A range [low, high] and the name of the method that found it.
+class RangeChoice:
+    """The chosen range of a tensor.
 
-    `sqnr_db` is the SQNR of the model's outputs in dB if only this tensor is quantized; None if it was not
-    measured.
+    Attributes:
+        method: Name of the method that found it, one of RANGE_METHODS.
+        low: Smallest real value.
+        high: Largest real value.
+        sqnr_db: SQNR in dB of the model's outputs if only this tensor is quantized; None if it was not measured.
     """
 
     method: str
@@ -121,7 +137,7 @@ def choose_ranges(
     samples: Sequence[Sample],
     progress: Callable[[int, int], None],
     fixed_groups: Sequence[tuple[str, ...]] | None = None,
-) -> dict[str, Choice]:
+) -> dict[str, RangeChoice]:
     """Choose the range of each tensor, equal within each group: the candidate of least error at the model's outputs.
 
     Without samples, the error of the tensor itself decides, as expected by the profile. A method forced by
@@ -140,7 +156,7 @@ def choose_ranges(
     judge = OutputNoise(model, judged, samples, profile) if samples and not scheme.method else None
     whole = saturated_tensors(model)
     scored = tensors_of_scores(model.graph)
-    inputs, outputs = {v.name for v in model.graph.inputs}, set(judged_tensors(model))
+    inputs, outputs = {v.name for v in model.graph.inputs}, set(measured_tensors(model))
     margin = _margin(profile.distinct) if not scheme.method else 0.0
     offers: list[_Offer] = []
     for number, group in enumerate(groups, 1):
@@ -188,14 +204,14 @@ class _Offer:
 
     group: tuple[str, ...]
     dtype: DType
-    choices: Sequence[Choice]
+    choices: Sequence[RangeChoice]
     suggested: Sequence[Sequence[QuantParams]]
     noises: Sequence[float]
     best: int
     upper_limit: float
     is_output: bool
 
-    def choice(self, k: int, *, is_measured: bool) -> Choice:
+    def choice(self, k: int, *, is_measured: bool) -> RangeChoice:
         """Return a candidate with the ends and the SQNR that are used.
 
         The noise of a candidate that came with a method for all groups may not have been measured: then that of the
@@ -204,7 +220,7 @@ class _Offer:
         noise = self.noises[k] if self.noises[k] < math.inf else self.noises[self.best]
         sqnr = _sqnr_db(noise) if is_measured else None
         choice = self.choices[k]
-        return Choice(choice.method, round_outward(choice.low), round_outward(choice.high), sqnr)
+        return RangeChoice(choice.method, round_outward(choice.low), round_outward(choice.high), sqnr)
 
     def by(self, method: str) -> int:
         """Return the index of a method's candidate; of an output, of the best one.
@@ -285,7 +301,7 @@ def _measure_noises(
     return measured
 
 
-def _params(choice: Choice, dtype: DType, scheme: Scheme) -> QuantParams:
+def _params(choice: RangeChoice, dtype: DType, scheme: Scheme) -> QuantParams:
     return activation_params(round_outward(choice.low), round_outward(choice.high), dtype, scheme)
 
 
@@ -302,7 +318,7 @@ def _expected_noise(suggested: Sequence[QuantParams], parts: Sequence[TensorProf
 
 def candidate_ranges(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> dict[str, Range]:
     """Return the range of a tensor by each calibration method, by the method's name; each range holds 0."""
-    return {method: _range(method, tensor, dtype, scheme) for method in METHODS}
+    return {method: _range(method, tensor, dtype, scheme) for method in RANGE_METHODS}
 
 
 def _range(method: str, tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Range:
@@ -330,7 +346,7 @@ def refit_range(method: str, tensor: TensorProfile, dtype: DType, scheme: Scheme
     """Return the range that a method finds for another profile of the same tensor, as `choose_ranges` stores it.
 
     Args:
-        method: One of METHODS.
+        method: One of RANGE_METHODS.
         tensor: The profile.
         dtype: The integer type.
         scheme: The quantization scheme.
@@ -520,7 +536,7 @@ def _mse(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Range:
         lows, highs = (np.unique(t) if end else [1.0] for t, end in zip(tried.T, ends, strict=True))
         shares = [best, *itertools.product(lows, highs)]
         ranges = ends * shares
-        scales, zero_points = activation_codes(ranges[:, 0], ranges[:, 1], dtype, scheme)
+        scales, zero_points = activation_params_of_ranges(ranges[:, 0], ranges[:, 1], dtype, scheme)
         best = shares[int(np.argmin(_noises(tensor, scales, zero_points, dtype)))]
         centre, reach = np.asarray(best), reach / 4
     return float(ends[0] * best[0]), float(ends[1] * best[1])
@@ -550,7 +566,7 @@ def _least_noisy(measured: Sequence[float], expected: Sequence[float]) -> int:
     return min((i for i, noise in enumerate(measured) if noise <= limit), key=lambda i: expected[i])
 
 
-def _widest(measured: Sequence[float], choices: Sequence[Choice]) -> int:
+def _widest(measured: Sequence[float], choices: Sequence[RangeChoice]) -> int:
     """Return the widest range among those of about least measured noise, for an input or output of the model.
 
     Inputs may well exceed their calibrated range later. Whoever reads an output is served worse by one clipped value
@@ -572,34 +588,34 @@ def _margin(samples: int) -> float:
     return 1 / samples**2 if samples < FEW_CALIBRATION_SAMPLES else 0.0
 
 
-def _widen(choice: Choice, margin: float, upper_limit: float) -> Choice:
+def _widen(choice: RangeChoice, margin: float, upper_limit: float) -> RangeChoice:
     """Return a wider range that does not exceed the tensor's upper limit."""
     high = max(choice.high, min(choice.high * (1 + margin), upper_limit))
     return replace(choice, low=choice.low * (1 + margin), high=high)
 
 
-def _whole(tensor: TensorProfile) -> Choice:
-    return Choice("minmax", min(tensor.low, 0.0), max(tensor.high, 0.0))
+def _whole(tensor: TensorProfile) -> RangeChoice:
+    return RangeChoice("minmax", min(tensor.low, 0.0), max(tensor.high, 0.0))
 
 
-def _with_headroom(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Choice:
+def _with_headroom(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> RangeChoice:
     """Return the range of a tensor that an anomaly score is computed from, because anomalies exceed the usual range."""
     low, high = _range("extrapolated", tensor, dtype, scheme)
-    return Choice("extrapolated", SCORE_HEADROOM * low, SCORE_HEADROOM * high)
+    return RangeChoice("extrapolated", SCORE_HEADROOM * low, SCORE_HEADROOM * high)
 
 
-def _candidates(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> list[Choice]:
-    """Return the different ranges to choose from, in the order of METHODS; only one range if a method is forced.
+def _candidates(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> list[RangeChoice]:
+    """Return the different ranges to choose from, in the order of RANGE_METHODS; only one range if a method is forced.
 
     int16 has only one candidate: with such fine scales, clipping never pays.
     """
     if scheme.method:
-        return [Choice(scheme.method, *_range(scheme.method, tensor, dtype, scheme))]
+        return [RangeChoice(scheme.method, *_range(scheme.method, tensor, dtype, scheme))]
     if dtype is DType.INT16:
-        return [Choice("extrapolated", *_range("extrapolated", tensor, dtype, scheme))]
-    kept: list[Choice] = []
+        return [RangeChoice("extrapolated", *_range("extrapolated", tensor, dtype, scheme))]
+    kept: list[RangeChoice] = []
     for method, (low, high) in candidate_ranges(tensor, dtype, scheme).items():
         min_distance = MAX_EQUAL_RANGE_DIFFERENCE * (high - low)
         if all(abs(low - k.low) > min_distance or abs(high - k.high) > min_distance for k in kept):
-            kept.append(Choice(method, low, high))
+            kept.append(RangeChoice(method, low, high))
     return kept

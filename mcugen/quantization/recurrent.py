@@ -25,14 +25,14 @@ from mcugen.numerics.fixedpoint import quantize
 from mcugen.ops.recurrent import C0, H0, STATE_ROLES, B, Gru, Lstm, R, Recurrent, Rnn, W, X
 from mcugen.quantization.onnx_writer import tensor_info
 from mcugen.quantization.plan import Plan, Stored
-from mcugen.quantization.rounding import best_scales, nearest, round_weights
+from mcugen.quantization.rounding import best_scales, round_to_nearest, round_weights
 from mcugen.quantization.scheme import WEIGHT_LIMITS, Scheme, activation_params, weight_scales
 
 Ranges = Mapping[str, tuple[float, float]]
-"""Ranges of the tensors inside a layer, by role (`Recurrent.internals`)."""
+"""Ranges (smallest and largest value) of the tensors inside a recurrent layer, by role (`Recurrent.internals`)."""
 
-OP_TYPES = ("RNN", "LSTM", "GRU")
-"""ONNX operators of recurrent layers, which need int16 tensors in every quantization scheme."""
+RECURRENT_OP_TYPES = ("RNN", "LSTM", "GRU")
+"""ONNX operators of recurrent layers, which need int16 tensors inside in every quantization scheme."""
 
 GATE_STORAGE = Stored(DType.INT16, QuantParams((2.0**-15,), 0))
 """Storage of the results of sigmoid and tanh: int16 with scale 2⁻¹⁵, so that the largest value is just below 1."""
@@ -41,7 +41,10 @@ SHARED_SCALE_ROLES = frozenset({"projection", "recurrence", "gates", "reset"})
 """Roles of tensors inside a recurrent layer that share one scale if they are int16, so that integers can be added."""
 
 INT16_RANGE_RATIO = 2.0
-"""Ratio of the range of int16 tensors to the range seen in calibration: new inputs exceed it, and 16 bits are ample."""
+"""Range of an int16 tensor inside a recurrent layer, divided by the range seen in calibration.
+
+New inputs exceed that range, and 16 bits are fine enough for twice the range.
+"""
 
 # --------------------------------------------------------------------------------------------- writing ONNX
 
@@ -66,7 +69,7 @@ class GraphWriter:
     initializers: list[onnx.TensorProto] = field(default_factory=list)
 
     def constant(self, what: str, array: Array) -> str:
-        """Add a constant and return its name."""
+        """Add a constant to the graph and return its name, which contains `what`."""
         name = f"{self.prefix}.{what}.{len(self.initializers)}"
         self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name))
         return name
@@ -134,15 +137,23 @@ class GraphWriter:
 
 
 @dataclass(frozen=True)
-class Matrix:
-    """Rows of int8 or int4 weights [N, K], their scales [N], and the real bias [N] of their product."""
+class QuantizedMatrix:
+    """A quantized weight matrix whose product with the inputs is part of a recurrent layer's step.
+
+    Attributes:
+        codes: The int8 or int4 weights, [N, K].
+        scales: The scale of each row, [N].
+        bias: The real bias of the product, [N]; None without bias.
+    """
 
     codes: Array
     scales: Array
     bias: Array | None
 
     @staticmethod
-    def of(rows: Array, bias: Array | None, unit: QuantParams, scheme: Scheme, gram: Array | None = None) -> Matrix:
+    def of(
+        rows: Array, bias: Array | None, unit: QuantParams, scheme: Scheme, gram: Array | None = None
+    ) -> QuantizedMatrix:
         """Quantize rows of weights.
 
         Scales are raised where the bias would exceed int32 in units of input scale times weight scale.
@@ -163,8 +174,8 @@ class Matrix:
             min_scales = np.abs(bias.astype(np.float64)) / unit.scales / 2**30
         scales = np.maximum(scales, min_scales).astype(np.float32).astype(np.float64)
         operands = (rows[None], scales[None])
-        (codes,) = nearest(*operands, limits) if gram is None else round_weights(*operands, gram, limits)
-        return Matrix(codes.astype(ml_dtypes.int4) if scheme.weights is DType.INT4 else codes, scales, bias)
+        (codes,) = round_to_nearest(*operands, limits) if gram is None else round_weights(*operands, gram, limits)
+        return QuantizedMatrix(codes.astype(ml_dtypes.int4) if scheme.weights is DType.INT4 else codes, scales, bias)
 
     @property
     def real(self) -> Array:
@@ -172,12 +183,12 @@ class Matrix:
         return (self.codes.astype(np.float64) * self.scales[:, None]).astype(np.float32)
 
     def times(self, scope: GraphWriter, x: str, unit: QuantParams) -> str:
-        """Add nodes that compute x Wᵀ + b, and return the name of the result, [M, N].
+        """Add nodes that compute x Wᵀ + b in integers, and return the name of the real result, [M, N].
 
         Args:
             scope: The graph to write to.
             x: The name of a float tensor, [M, K].
-            unit: The parameters that x is stored with.
+            unit: The quantization parameters of x.
         """
         operands = [x, scope.weights("weight", self.codes, self.scales)]
         if self.bias is not None:
@@ -202,8 +213,8 @@ class CellWriter:
 
     body: GraphWriter
     hidden: int
-    inner: Matrix
-    recurrent: tuple[Matrix, ...]
+    inner: QuantizedMatrix
+    recurrent: tuple[QuantizedMatrix, ...]
 
     def projection(self, x: str) -> str:
         """Add the product of W with the step's input x, rounded to its storage type."""
@@ -221,11 +232,11 @@ class CellWriter:
         return body.fake_quantize(self.recurrent[index].times(body, h, body.stored[role].quant), "recurrence")
 
     def parts(self, x: str, *gates: int) -> Sequence[str]:
-        """Split a tensor of all gates into parts; each of `gates` is the number of gates in one part."""
+        """Add a Split of a tensor of all gates, and return the parts; `gates` are the numbers of gates in each part."""
         return self.body.split(x, [n * self.hidden for n in gates])
 
     def sum(self, a: str, b: str) -> str:
-        """Add a + b, rounded as the input of an activation function is stored."""
+        """Add the sum a + b, rounded to the storage type of an activation function's input."""
         return self.body.fake_quantize(self.body.op("Add", a, b), "gates")
 
     def sigmoid(self, x: str) -> str:
@@ -237,12 +248,12 @@ class CellWriter:
         return self.body.fake_quantize(self.body.op("Tanh", x), "tanh")
 
     def scaled(self, gate: str, x: str, role: str) -> str:
-        """Add the product of a gate and a tensor, rounded as `role` is stored.
+        """Add the product of a gate (0 to 1) and a tensor, rounded to the storage type of `role`.
 
         Args:
-            gate: The name of the gate.
-            x: The name of the tensor.
-            role: The role that the product is stored as.
+            gate: The name of the gate as a float tensor.
+            x: The name of the float tensor that is multiplied by it.
+            role: The role whose storage type the product has.
         """
         return self.body.fake_quantize(self.body.op("Mul", gate, x), role)
 
@@ -284,9 +295,10 @@ STEP_WRITERS: dict[type[Recurrent], Callable[[CellWriter, str, Sequence[str]], l
     Lstm: _lstm,
     Gru: _gru,
 }
-"""Functions that write one step of a layer, by operator.
+"""Functions that write one time step of a recurrent layer as ONNX nodes, by type of the operator.
 
-They take the step, its projection and its states as float tensors, and return the next states as quantized tensors.
+They take the step's builder, the projection of the input, and the states as float tensors. They return the next states
+as quantized tensors.
 """
 
 
@@ -294,9 +306,10 @@ They take the step, its projection and its states as float tensors, and return t
 
 
 def tensor_storage(op: Recurrent, ranges: Ranges, scheme: Scheme) -> dict[str, Stored]:
-    """Return the integer storage of the tensors of a step, by role; "fed" is the hidden state that R is multiplied by.
+    """Return the integer storage of the tensors inside a recurrent layer's step, by role.
 
-    The scales of tensors that are int16 in every scheme are powers of two: scaling a product is then a shift.
+    The role "fed" is the hidden state that R is multiplied by. The scales of tensors that are int16 in every scheme are
+    powers of two: scaling a product is then a shift.
 
     Args:
         op: The recurrent operator.
@@ -394,33 +407,38 @@ class _Layer:
         declared_outputs = [declared(name, role) for name, role in zip(after, [*roles[:-1], roles[0]], strict=True)]
         return helper.make_graph(body.nodes, body.prefix, formal, declared_outputs, body.initializers)
 
-    def inner(self, d: int) -> Matrix:
+    def inner(self, d: int) -> QuantizedMatrix:
         """Return W with its bias."""
         weights, bias = self.node.input(W).data, self._bias(d)
         assert weights is not None
         bias = None if bias is None else bias[: weights.shape[1]]
-        return Matrix.of(weights[d], bias, self.scope.stored["x"].quant, self.scheme, self.moments.get("x"))
+        return QuantizedMatrix.of(weights[d], bias, self.scope.stored["x"].quant, self.scheme, self.moments.get("x"))
 
-    def recurrent(self, d: int) -> tuple[Matrix, ...]:
+    def recurrent(self, d: int) -> tuple[QuantizedMatrix, ...]:
         """Return R in the parts that a step multiplies separately, with the biases that are not part of W's product."""
         weights, bias, fed = self.node.input(R).data, self._bias(d), self.scope.stored["fed"].quant
         assert weights is not None
         rows, first, seen = weights[d], len(weights[d]) - self.sizes.hidden, self.moments.get("hidden")
         if _resets_first(self.op):
             parts = ((rows[:first], seen), (rows[first:], self.moments.get("reset")))
-            return tuple(Matrix.of(part, None, fed, self.scheme, gram) for part, gram in parts)
+            return tuple(QuantizedMatrix.of(part, None, fed, self.scheme, gram) for part, gram in parts)
         if bias is None or len(bias) == len(rows):
-            return (Matrix.of(rows, None, fed, self.scheme, seen),)
+            return (QuantizedMatrix.of(rows, None, fed, self.scheme, seen),)
         late = np.concatenate([np.zeros(first, bias.dtype), bias[len(rows) :]])
-        return (Matrix.of(rows, late, fed, self.scheme, seen),)
+        return (QuantizedMatrix.of(rows, late, fed, self.scheme, seen),)
 
 
-Decisions = tuple[Ranges, Stored, Scheme, Mapping[str, Array]]
-"""The ranges inside a layer, how its input is stored, its types, and the moments of its matrices' inputs."""
+RecurrentDecisions = tuple[Ranges, Stored, Scheme, Mapping[str, Array]]
+"""The decisions about a recurrent layer: its inner ranges, storage of its input, scheme, and moments of its inputs."""
 
 
-def decisions(node: Node, plan: Plan) -> Decisions:
-    """Return the decisions of a plan about a recurrent layer in integers."""
+def recurrent_decisions(node: Node, plan: Plan) -> RecurrentDecisions:
+    """Return the decisions of a plan about a recurrent layer in integers (RecurrentDecisions).
+
+    Args:
+        node: The layer.
+        plan: The quantization plan.
+    """
     assert isinstance(node.op, Recurrent)
     name, precision = node.outputs[0].name, plan.precision_of(node)
     ranges = dict(plan.internals[name])
@@ -432,7 +450,7 @@ def decisions(node: Node, plan: Plan) -> Decisions:
 
 def rounded_weights(node: Node, plan: Plan) -> dict[str, Array]:
     """Return the dequantized matrices W and R of a layer, by the names of these constants."""
-    ranges, x, scheme, moments = decisions(node, plan)
+    ranges, x, scheme, moments = recurrent_decisions(node, plan)
     assert isinstance(node.op, Recurrent)
     sizes = node.op.sizes(node.input(X).type, node.input(R).type)
     layer = _Layer(
@@ -450,7 +468,7 @@ def rounded_weights(node: Node, plan: Plan) -> dict[str, Array]:
     return {node.input(W).name: np.stack(inner), node.input(R).name: np.stack(recurrent)}
 
 
-def expand(
+def write_recurrent_layer(
     node: Node,
     inputs: Sequence[str],
     outputs: Sequence[str],

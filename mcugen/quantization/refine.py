@@ -20,49 +20,55 @@ from mcugen.quantization.moments import Moments
 from mcugen.quantization.plan import Plan, QuantizedWeights
 from mcugen.quantization.profile import Profile
 from mcugen.quantization.rounding import (
-    best_of,
     best_scales,
-    fitted_group_scales,
-    fitted_scales,
+    choose_scales,
+    fit_group_scales,
+    fit_scales,
     quadratic_error,
     round_weights,
 )
-from mcugen.quantization.samples import distinct
+from mcugen.quantization.samples import distinct_samples
 from mcugen.quantization.scheme import WEIGHT_LIMITS, Scheme
-from mcugen.quantization.sensitivity import judged_tensors, power
+from mcugen.quantization.sensitivity import measured_tensors, sum_of_squares
 from mcugen.quantization.weights import effective_weights, layer_bias, layer_weights, plain_codes, real_weights
 
-Shared = tuple[int, DType]
-"""A set of layers with the same quantized weights (`Plan.shares`)."""
+SharedWeightsKey = tuple[int, DType]
+"""Key of a set of layers with the same quantized weights (`Plan.shares`): the set's number, and a type."""
 
 MAX_INT8_REFINEMENT_SAMPLES = 48
-"""Largest number of samples by which 8-bit weights are rounded."""
+"""Largest number of samples that decide how 8-bit weights are rounded."""
 
 MAX_COMPENSATION_SAMPLES = 128
-"""Largest number of samples by which 8-bit weights are rounded that compensate errors of earlier layers."""
+"""Largest number of samples that decide how 8-bit weights are rounded if they cancel errors of earlier layers."""
 
 MAX_COARSE_REFINEMENT_SAMPLES = 256
-"""Largest number of samples by which weights of fewer bits are rounded, which gain most by knowledge of the inputs."""
+"""Largest number of samples that decide how weights of fewer than 8 bits are rounded.
+
+Such weights gain most by knowledge of the inputs.
+"""
 
 COMPENSATED_ERROR_SHARE = 0.5
-"""Share of the error of earlier layers, as far as it shows in a layer's input, that the layer's weights compensate.
+"""Share of the error in a layer's input, caused by earlier layers, that the layer's weights are chosen to cancel.
 
-It applies to models with 4-bit weights, and to those that int8 serves badly (rescue.py). Full compensation suits the
-samples more than other data. On the held-out quarters of three folds of the calibration samples, ResNet8 had 19.1 dB
-without, 22.4 dB with a half, and 19.6 dB with all; DS-CNN had 27.0, 27.2 and 27.4 dB.
+It applies to models with 4-bit weights, and to models with bad outputs in int8 (rescue.py). Full compensation overfits
+the samples. On the held-out quarters of three folds of the calibration samples, ResNet8 had 19.1 dB without, 22.4 dB
+with a half, and 19.6 dB with all; DS-CNN had 27.0, 27.2 and 27.4 dB.
 """
 
 TRIED_SCALE_FACTORS = (1.0, 0.85, 1.15)
-"""Factors of the scale that is best for rounding to nearest, which are tried with rounding to least error."""
+"""Factors of a weight's scale that are tried for rounding to least error; 1 is best for rounding to nearest."""
 
 MAX_IM2COL_ELEMENTS = 2**23
-"""Largest number of im2col elements of one layer that are kept until the layer is computed."""
+"""Largest number of elements of one layer's im2col matrix that is kept in memory until the layer is computed."""
 
 MAX_REFINEMENT_ELEMENTS = 2**26
-"""Largest number of elements of the largest tensor over all samples: large models use fewer samples, to save memory."""
+"""Largest number of elements of a model's largest tensor over all samples that round its weights.
+
+Large models use fewer samples, to save memory.
+"""
 
 
-def refine(
+def quantize_weights(
     model: FloatModel,
     plan: Plan,
     samples: Sequence[Mapping[str, Array]],
@@ -89,7 +95,7 @@ def refine(
         with one_thread():
             max_samples = MAX_COMPENSATION_SAMPLES if plan.compensates else MAX_INT8_REFINEMENT_SAMPLES
             chosen = _spread(
-                model.graph, distinct(samples), MAX_COARSE_REFINEMENT_SAMPLES if plan.is_coarse else max_samples
+                model.graph, distinct_samples(samples), MAX_COARSE_REFINEMENT_SAMPLES if plan.is_coarse else max_samples
             )
             sums = _Gathering(model, plan, chosen).gather(layers) if plan.shared else {}
             _Walk(model, plan, chosen, sums).run(layers, cells, progress)
@@ -113,18 +119,22 @@ class _Walk:
     """A walk through the graph with all samples together: values of the float model and of the quantized one."""
 
     def __init__(
-        self, model: FloatModel, plan: Plan, samples: Sequence[Mapping[str, Array]], sums: Mapping[Shared, Moments]
+        self,
+        model: FloatModel,
+        plan: Plan,
+        samples: Sequence[Mapping[str, Array]],
+        sums: Mapping[SharedWeightsKey, Moments],
     ) -> None:
         graph = self.graph = model.graph
         self.plan, self._sums = plan, sums
-        self._common: dict[Shared, QuantizedWeights] = {}
+        self._common: dict[SharedWeightsKey, QuantizedWeights] = {}
         self.real = {v: [np.asarray(s[v.name]).reshape(v.type.shape) for s in samples] for v in graph.inputs}
         self.seen = dict(self.real)
         """Values in the quantized model, as integer layers store them; `_read` converts them for other precisions."""
         self._types: dict[Value, DType] = {}
         """Types that the values in `seen` are stored in."""
         self._unread = Counter(v for node in graph.nodes for v in node.inputs if v is not None)
-        names = set(judged_tensors(model)) if plan.is_coarse else set[str]()
+        names = set(measured_tensors(model)) if plan.is_coarse else set[str]()
         self._judged = [v for v in graph.values() if v.name in names]
         self._unread.update(self._judged)
 
@@ -155,8 +165,8 @@ class _Walk:
         shares = []
         for value in self._judged:
             real, seen = self.real[value], self.seen[value]
-            noise = sum(power(x - y.astype(np.float64)) for x, y in zip(real, seen, strict=True))
-            shares.append(noise / max(sum(map(power, real)), 1e-300))
+            noise = sum(sum_of_squares(x - y.astype(np.float64)) for x, y in zip(real, seen, strict=True))
+            shares.append(noise / max(sum(map(sum_of_squares, real)), 1e-300))
         return sum(shares) / len(shares) if shares else None
 
     def _im2col_of_both(self, node: Node) -> tuple[_Unfolded, _Unfolded] | None:
@@ -266,9 +276,9 @@ class _Gathering(_Walk):
 
     def __init__(self, model: FloatModel, plan: Plan, samples: Sequence[Mapping[str, Array]]) -> None:
         super().__init__(model, replace(plan, layers={}), samples, {})
-        self._found: dict[Shared, Moments] = {}
+        self._found: dict[SharedWeightsKey, Moments] = {}
 
-    def gather(self, layers: Sequence[Node]) -> Mapping[Shared, Moments]:
+    def gather(self, layers: Sequence[Node]) -> Mapping[SharedWeightsKey, Moments]:
         """Return the moments of each set of layers that share weights."""
         last = max(i for i, node in enumerate(layers) if self.plan.shares(node) is not None)
         self._judged = []
@@ -343,11 +353,11 @@ def _round_weights(
     if codes.dtype is DType.INT8 or scheme.power_of_two or len(codes.scales) != scales.size:
         return replace(codes, weights=round_weights(weights, scales, gram, limits).reshape(codes.weights.shape))
     scales = best_scales(weights, scales, gram, limits)
-    rounded, scales = best_of(
+    rounded, scales = choose_scales(
         [(scales * share).astype(np.float32).astype(np.float64) for share in TRIED_SCALE_FACTORS], weights, gram, limits
     )
-    fitted = fitted_scales(weights, rounded, scales, gram)
-    rounded, scales = best_of([scales, fitted], weights, gram, limits)
+    fitted = fit_scales(weights, rounded, scales, gram)
+    rounded, scales = choose_scales([scales, fitted], weights, gram, limits)
     return replace(codes, weights=rounded.reshape(codes.weights.shape), scales=scales.reshape(codes.scales.shape))
 
 
@@ -368,7 +378,7 @@ def _rounded_by_group(
     first = _of_steps(weights, replace(codes, scales=scales), gram, limits)
     if scheme.power_of_two:
         return first
-    fitted = fitted_group_scales(weights, first.weights, first.scales, gram[0], size)
+    fitted = fit_group_scales(weights, first.weights, first.scales, gram[0], size)
     second = _of_steps(weights, replace(codes, scales=fitted), gram, limits)
     errors = [quadratic_error(weights[None], c.weights[None], c.steps[None], gram)[0] for c in (first, second)]
     better = (errors[1] < errors[0])[:, None]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wider types for layers that int8 serves badly, if the outputs are bad without them and good with them.
+"""Wider types for layers that are inaccurate in int8, if the model's outputs are bad without them and good with them.
 
-First, layers that read features of disparate ranges are computed in float32, and so are those that read numbers mostly
-far smaller than their extremes: one scale serves only the largest. Recurrent layers of such inputs are computed in
-int16, because they lose a part of the input in each step. If that is not enough, weights compensate a part of the
+First, layers that read features of very different ranges are computed in float32, and so are those that read numbers
+mostly far smaller than their extremes: one scale serves only the largest. Recurrent layers of such inputs are computed
+in int16, because they lose a part of the input in each step. If that is not enough, weights compensate a part of the
 errors of earlier layers.
 """
 
@@ -21,75 +21,85 @@ from mcugen.hir.graph import Node, Value
 from mcugen.hir.traits import readers_behind, weight_axes
 from mcugen.hir.types import Array, DType
 from mcugen.ops.recurrent import Recurrent
-from mcugen.quantization.estimate import MAX_EVALUATION_MACS, MIN_EVALUATION_SAMPLES, output_sqnr
+from mcugen.quantization.estimate import MAX_EVALUATION_MACS, MIN_EVALUATION_SAMPLES, output_sqnr_db
 from mcugen.quantization.float_model import FloatModel, all_tensors
 from mcugen.quantization.quantize import Quantization, Quantizer
 from mcugen.quantization.scores import cheap_macs, score_layers
 
 MIN_FEATURE_RANGE_RATIO = 8.0
-"""Ratio of the ranges of features from which a wider type is tried: the narrowest feature keeps five of eight bits."""
+"""Smallest ratio of the ranges of two input features for which a wider type is tried.
+
+At this ratio the narrowest feature has five of the eight bits left.
+"""
 
 BAD_DB = 25.0
-"""SQNR of the outputs, in dB, below which int8 is not good enough for a model."""
+"""SQNR of the outputs, in dB, below which an int8 model counts as not accurate enough."""
 
 DOUBTFUL_DB = 31.0
-"""SQNR of the outputs, in dB, below which wider types are tried.
+"""SQNR of the outputs, in dB, below which wider types are tried for some layers.
 
 It is higher than BAD_DB, because estimates on few samples are wrong by some dB.
 """
 
 STREAM_DOUBTFUL_DB = 40.0
-"""DOUBTFUL_DB for the layers of a state: their errors add up over more steps than the samples have."""
+"""SQNR in dB below which wider types are tried for the layers of a state, in place of DOUBTFUL_DB.
+
+It is higher, because errors of a state add up over more steps than the samples have.
+"""
 
 STREAM_GOOD_DB = 45.0
-"""SQNR of a stream's outputs below which all layers behind a state are tried in the type of the state's layers.
+"""SQNR in dB of a stream's outputs below which all layers behind a state are tried in the type of the state's layers.
 
 They then read the state as it is stored, without a conversion.
 """
 
 SCORE_DOUBTFUL_DB = 40.0
-"""SQNR of anomaly scores below which wider types are tried: normal scores hardly differ, nor do small anomalies.
+"""SQNR in dB of anomaly scores below which wider types are tried, in place of DOUBTFUL_DB.
 
-At 31 dB the area under the ROC curve was up to 0.022 less than that of float32 (tests/quantization/test_scores.py).
+Normal scores differ little from each other, and small anomalies differ little from normal samples. At 31 dB the area
+under the ROC curve was up to 0.022 less than that of float32 (tests/quantization/test_scores.py).
 """
 
 COARSE_MARGIN_DB = 4.0
-"""Margin in dB that is added to the doubtful SQNR for tensors that are quantized alone.
+"""Margin in dB above the limit of doubtful outputs, for the SQNR of the outputs with only one tensor quantized.
 
-If quantizing one tensor alone gives a lower SQNR than this sum, the layers that compute and read it are raised. The
-noise of three such tensors makes the outputs doubtful.
+Below limit plus margin, the layers that compute and read this tensor get a wider type: the noise of three such tensors
+makes the outputs doubtful.
 """
 
 INT16_ENOUGH_DB = 33.0
-"""SQNR of the outputs from which int16 is enough for layers that are expensive in float32.
+"""SQNR of the outputs, in dB, from which on int16 is accepted for layers that are slow in float32.
 
-Other samples than those of the measurement had up to 3 dB less.
+It includes a margin: on other samples than the measured ones, the SQNR was up to 3 dB lower.
 """
 
 MAX_INT16_LOSS_DB = 1.0
-"""Largest loss of SQNR, in dB, by replacing float32 in costly layers with int16 activations and weights.
+"""Largest loss of SQNR, in dB, for which slow float32 layers get int16 activations and weights instead.
 
 It applies if the SQNR would fall below INT16_ENOUGH_DB. Then the other layers cause most of the noise.
 """
 
 MIN_RESCUE_GAIN_DB = 3.0
-"""Gain in SQNR, in dB, that a wider type of some layers must bring."""
+"""Smallest gain in SQNR, in dB, for which a wider type of some layers is kept."""
 
 MIN_COMPENSATION_GAIN_DB = 2.0
-"""Gain in SQNR, in dB, that weights that compensate earlier layers' errors must bring; they cost no run time."""
+"""Smallest gain in SQNR, in dB, for which weights that cancel errors of earlier layers are kept.
+
+The gain may be small, because such weights cost no run time.
+"""
 
 MAX_OBSERVED_SAMPLES = 256
-"""Largest number of samples by which the ranges of features are compared."""
+"""Largest number of samples on which the ranges of input features are compared."""
 
 MAX_FIRST_CHECK_SAMPLES = 16
-"""Largest number of samples of the first check whether the outputs are good."""
+"""Largest number of samples of the first check whether the int8 model's outputs are good."""
 
 MAX_COMPARED_SAMPLES = 64
-"""Largest number of samples on which two candidates are compared."""
+"""Largest number of samples on which models with different types are compared."""
 
 
 TimeOf = Callable[[Quantization], float | None]
-"""Returns the estimated time of a quantized model in cycles or instructions, or None if nothing is known of it."""
+"""A function that estimates the time of a quantized model on the board, in cycles or instructions; None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -108,12 +118,12 @@ def rescue_layers(
     """Choose layers that are computed more precisely than the scheme asks, because the outputs are bad without that.
 
     Args:
-        quantizer: The quantizer. Its weights compensate errors from then on, if that helps.
+        quantizer: The quantizer. From then on its weights cancel a part of earlier layers' errors, if that helps.
         precisions: Precisions that the user chose, by layer. They stay as they are.
-        is_searched: Whether `--precision auto` searches for the precisions of layers afterwards, by the user's demand.
-            Only what int8 serves badly is raised then.
-        time_of: Estimates the time of a quantized model on the board, where that is known. Of the types that serve the
-            outputs, costly layers get the fastest.
+        is_searched: Whether `--precision auto` searches for precisions afterwards. Only outputs below BAD_DB are
+            improved then.
+        time_of: Estimates the time of a quantized model on the board, if that is known. Costly layers get the fastest
+            type with which the outputs are good.
 
     Returns:
         `precisions` with the chosen layers, the reason of each chosen layer, and notes of what else was changed.
@@ -207,7 +217,7 @@ def _sqnr(quantizer: Quantizer, layers: Mapping[str, DType], max_samples: int) -
         if quantizer.model.states
         else spread(len(quantizer.samples), max_samples)
     )
-    return output_sqnr(quantizer.quantize(layers), [quantizer.samples[i] for i in places])
+    return output_sqnr_db(quantizer.quantize(layers), [quantizer.samples[i] for i in places])
 
 
 def _remedies(quantizer: Quantizer, *, is_searched: bool) -> Iterator[_Remedy]:

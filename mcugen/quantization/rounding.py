@@ -23,35 +23,39 @@ import numpy as np
 
 from mcugen.hir.types import Array
 
-Limits = tuple[int, int]
+WeightLimits = tuple[int, int]
+"""The smallest and the largest quantized weight of a type, such as (-127, 127)."""
 
-INT8_LIMITS: Limits = (-127, 127)
+INT8_LIMITS: WeightLimits = (-127, 127)
 """Smallest and largest int8 weight."""
 
 TRIED_CLIPPING_SHARES = tuple(share / 20 for share in range(20, 9, -1))
-"""Scales that are tried, relative to the scale that clips nothing: from 1 down to 1/2."""
+"""Scales that `best_scales` tries, divided by the scale that clips no weight: from 1 down to 1/2."""
 
 MAX_COARSE_LEVELS = 4
-"""Largest number of quantized values (levels) for which COARSE_CLIPPING_SHARES are tried: else most weights are 0."""
+"""Largest number of quantized values of a weight for which COARSE_CLIPPING_SHARES are tried.
+
+With so few values, most weights would be rounded to 0 without clipping.
+"""
 
 COARSE_CLIPPING_SHARES = tuple(share / 20 for share in range(9, 3, -1))
-"""Further scales that are tried for weights of few levels, relative to the scale that clips nothing."""
+"""Further scales that `best_scales` tries for weights of few levels, divided by the scale that clips no weight."""
 
 RELATIVE_DAMPING = 0.01
-"""Number added to the diagonal of the second moments before their inversion, relative to the diagonal's mean."""
+"""Term added to the diagonal of the second moments before they are inverted, divided by the diagonal's mean."""
 
 MAX_SWEEPS = 10
 """Largest number of sweeps over all weights in the coordinate descent that rounds them."""
 
 LOOKAHEAD_INPUTS = 32
-"""Number of inputs that coordinate descent checks at once: in later sweeps, most of them move no weight."""
+"""Number of inputs that coordinate descent examines at once in later sweeps, in which few weights still move."""
 
 NUM_SCALE_SWEEPS = 2
-"""Number of sweeps over the groups of inputs when scales are fitted to given quantized weights."""
+"""Number of sweeps over the groups of inputs in `fit_group_scales`, which fits one group's scales at a time."""
 
 
-def nearest(weights: Array, scales: Array, limits: Limits = INT8_LIMITS) -> Array:
-    """Return the int8 values nearest to each weight.
+def round_to_nearest(weights: Array, scales: Array, limits: WeightLimits = INT8_LIMITS) -> Array:
+    """Return the quantized values nearest to each weight, clipped to `limits`.
 
     Args:
         weights: The real weights, [groups, outputs, depth].
@@ -61,7 +65,7 @@ def nearest(weights: Array, scales: Array, limits: Limits = INT8_LIMITS) -> Arra
     return _nearest(weights / scales[..., None], limits).astype(np.int8)
 
 
-def round_weights(weights: Array, scales: Array, gram: Array, limits: Limits = INT8_LIMITS) -> Array:
+def round_weights(weights: Array, scales: Array, gram: Array, limits: WeightLimits = INT8_LIMITS) -> Array:
     """Round weights so that the layer's error (`quadratic_error`) is small: never larger than by rounding to nearest.
 
     Args:
@@ -80,8 +84,10 @@ def round_weights(weights: Array, scales: Array, gram: Array, limits: Limits = I
     return np.where(better[..., None], candidates[1], candidates[0]).astype(np.int8)
 
 
-def best_scales(weights: Array, scales: Array, gram: Array, limits: Limits) -> Array:
-    """Return the scales of least error for rounding to nearest, out of shares of `scales`, as float32 values.
+def best_scales(weights: Array, scales: Array, gram: Array, limits: WeightLimits) -> Array:
+    """Return the scales for which rounding to nearest has the least error, as float32 values.
+
+    Candidates are the given scales times TRIED_CLIPPING_SHARES and, for few levels, COARSE_CLIPPING_SHARES.
 
     Args:
         weights: The real weights, [groups, outputs, depth].
@@ -92,12 +98,12 @@ def best_scales(weights: Array, scales: Array, gram: Array, limits: Limits) -> A
     best, best_error = scales, np.full(scales.shape, np.inf)
     for share in TRIED_CLIPPING_SHARES + COARSE_CLIPPING_SHARES * (limits[1] - limits[0] < MAX_COARSE_LEVELS):
         tried = (scales * share).astype(np.float32).astype(np.float64)
-        error = quadratic_error(weights, nearest(weights, tried, limits), tried, gram)
+        error = quadratic_error(weights, round_to_nearest(weights, tried, limits), tried, gram)
         best, best_error = np.where(error < best_error, tried, best), np.minimum(error, best_error)
     return best
 
 
-def best_of(tried: Sequence[Array], weights: Array, gram: Array, limits: Limits) -> tuple[Array, Array]:
+def choose_scales(tried: Sequence[Array], weights: Array, gram: Array, limits: WeightLimits) -> tuple[Array, Array]:
     """Choose, for each output, the scale of least error after `round_weights`, out of several arrays of scales.
 
     Args:
@@ -119,7 +125,7 @@ def best_of(tried: Sequence[Array], weights: Array, gram: Array, limits: Limits)
     return rounded, best
 
 
-def fitted_scales(weights: Array, codes: Array, scales: Array, gram: Array) -> Array:
+def fit_scales(weights: Array, codes: Array, scales: Array, gram: Array) -> Array:
     """Return the scales of least error for given quantized weights, as float32 values.
 
     Outputs keep their scale if their quantized weights are all 0 or if the fitted scale is not positive.
@@ -137,7 +143,7 @@ def fitted_scales(weights: Array, codes: Array, scales: Array, gram: Array) -> A
     return result
 
 
-def fitted_group_scales(weights: Array, codes: Array, scales: Array, gram: Array, size: int) -> Array:
+def fit_group_scales(weights: Array, codes: Array, scales: Array, gram: Array, size: int) -> Array:
     """Return the scales of least error for given quantized weights, one group of inputs after the other.
 
     Args:
@@ -177,7 +183,7 @@ def quadratic_error(weights: Array, codes: Array, scales: Array, gram: Array) ->
     return _error(weights.astype(np.float64) - by_weight * codes, gram)
 
 
-def _nearest(target: Array, limits: Limits) -> Array:
+def _nearest(target: Array, limits: WeightLimits) -> Array:
     codes: Array = np.clip(np.rint(target), *limits)
     return codes
 
@@ -187,7 +193,7 @@ def _error(difference: Array, gram: Array) -> Array:
     return error
 
 
-def _feedback(target: Array, steps: Array, gram: Array, limits: Limits) -> Array:
+def _feedback(target: Array, steps: Array, gram: Array, limits: WeightLimits) -> Array:
     """Round input by input, by falling energy; later inputs compensate the errors."""
     order = np.argsort(-np.diagonal(gram, axis1=-2, axis2=-1), axis=-1, kind="stable")
     groups = np.arange(len(gram))[:, None]
@@ -213,7 +219,7 @@ def _damp(gram: Array) -> Array:
     return result
 
 
-def _descend(target: Array, start: Array, steps: Array, gram: Array, limits: Limits) -> Array:
+def _descend(target: Array, start: Array, steps: Array, gram: Array, limits: WeightLimits) -> Array:
     """Move one quantized weight at a time to where the error is least, until none moves."""
     codes = start.copy()
     gradient = (target - codes * steps) @ gram

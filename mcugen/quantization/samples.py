@@ -11,18 +11,19 @@ import numpy as np
 from mcugen.hir.types import Array
 
 Sample = Mapping[str, Array]
+"""The inputs of one sample: an array by the name of each model input."""
 
 MIN_OUTLIER_SAMPLES = 10
-"""Smallest number of samples among which one may count as an outlier."""
+"""Smallest number of calibration samples for which single samples may count as outliers."""
 
 OUTLIER_RATIO = 6.0
-"""Ratio by which an outlier's largest magnitude exceeds that of all other samples."""
+"""Smallest ratio of a sample's largest magnitude to that of the other samples for which the sample is an outlier."""
 MAX_OUTLIER_SHARE = 0.02
-"""Largest share of outliers; one outlier is always allowed."""
+"""Largest share of all samples that may count as outliers; one sample always may."""
 
 
-def in_own_order(samples: Sequence[Sample]) -> list[Sample]:
-    """Sort the samples by their content, so that results do not depend on the given order."""
+def sort_samples(samples: Sequence[Sample]) -> list[Sample]:
+    """Return the samples sorted by content, so that results do not depend on the order in which the user gives them."""
     return [sample for _, sample in number_samples(samples)]
 
 
@@ -39,12 +40,12 @@ def _energy(sample: Sample) -> float:
     return sum(float(np.square(sample[name], dtype=np.float64).sum()) for name in sorted(sample))
 
 
-def distinct(samples: Sequence[Sample]) -> list[Sample]:
-    """Return the samples without duplicates, in order."""
+def distinct_samples(samples: Sequence[Sample]) -> list[Sample]:
+    """Return the samples in order, without repetitions of equal samples."""
     return list({_digest(sample): sample for sample in reversed(samples)}.values())[::-1]
 
 
-def halves(samples: Sequence[Sample]) -> tuple[list[int], list[int]]:
+def split_in_halves(samples: Sequence[Sample]) -> tuple[list[int], list[int]]:
     """Split samples into two halves of alternating samples, and return the indices of each half.
 
     Equal samples are in the same half.
@@ -63,9 +64,10 @@ def _digest(sample: Sample) -> bytes:
 
 
 def without_outliers(samples: Sequence[Sample]) -> tuple[list[Sample], list[str]]:
-    """Return the samples without outliers, and a note for each outlier.
+    """Return the samples without outliers, and a note for the user about each outlier.
 
-    A few samples that exceed all others by far are outliers: one broken element would widen the ranges of all.
+    An outlier has a value whose magnitude exceeds that of all other samples by OUTLIER_RATIO. One broken element would
+    widen the range of the whole tensor.
     """
     outliers = dict(_outliers(samples)) if len(samples) >= MIN_OUTLIER_SAMPLES else {}
     return [sample for index, sample in enumerate(samples) if index not in outliers], [

@@ -11,10 +11,10 @@ import numpy as np
 from mcugen.hir.types import Array, DType, QuantParams
 
 MIN_SCALE = 2.0**-40
-"""Smallest scale: a tensor that is always 0 gets it instead of 0."""
+"""Smallest scale of a quantized tensor; tensors that are always 0 get it."""
 
 MIN_CHANNEL_RANGE = 2.0**-12
-"""Smallest range of a channel's weights relative to the largest one.
+"""Lower bound of the range of a channel's weights for the computation of its scale, as a share of the largest range.
 
 The weights of smaller channels do not matter to the layer's output, and the channel's bias would overflow.
 """
@@ -25,16 +25,18 @@ class Scheme:
     """The options of a quantization.
 
     Attributes:
-        activations: int8, or int16 (with int8 weights: "int16x8").
-        method: A method of METHODS for all ranges; empty to choose the one of least measured error for each tensor.
+        activations: Type of activations: INT8, or INT16 (with int8 weights: "int16x8").
+        method: The method of RANGE_METHODS for all ranges; empty to choose the one of least measured error for each
+            tensor.
         symmetric: Whether activations have zero point 0. Those of int16 always have.
         power_of_two: Whether scales are powers of two.
         per_channel: Whether weights have one scale per output channel.
         equalize: Whether the ranges of channels are equalized.
-        correct_bias: Whether biases correct the mean error of weights.
-        optimize_rounding: Whether weights are rounded to least error on the samples.
-        integer_io: Whether the caller passes and gets integers instead of reals.
-        weights: INT8, or INT4 for 4-bit weights where the model bears it (mcugen.quantization.few_bits).
+        correct_bias: Whether biases are changed to cancel the mean error that rounded weights cause.
+        optimize_rounding: Whether weights are rounded so that the layer's error on the samples is least, instead of to
+            nearest.
+        integer_io: Whether the caller of the model passes and gets quantized values instead of floats.
+        weights: INT8, or INT4 for 4-bit weights where the accuracy allows it (mcugen.quantization.few_bits).
         group: The number of inputs that share a scale in fully connected layers with 4-bit weights; 0 for no groups.
     """
 
@@ -62,12 +64,14 @@ def activation_params(low: float, high: float, dtype: DType, scheme: Scheme) -> 
         dtype: The integer type.
         scheme: The quantization scheme.
     """
-    (scale,), (zero_point,) = activation_codes(np.array([low], float), np.array([high], float), dtype, scheme)
+    (scale,), (zero_point,) = activation_params_of_ranges(
+        np.array([low], float), np.array([high], float), dtype, scheme
+    )
     return QuantParams((float(scale),), int(zero_point))
 
 
-def activation_codes(lows: Array, highs: Array, dtype: DType, scheme: Scheme) -> tuple[Array, Array]:
-    """Return the scales and zero points of many ranges as float64, as `activation_params` does for one.
+def activation_params_of_ranges(lows: Array, highs: Array, dtype: DType, scheme: Scheme) -> tuple[Array, Array]:
+    """Return the scales and zero points of many ranges as float64 arrays, equal to those of `activation_params`.
 
     Args:
         lows: The smallest value of each range.
@@ -83,7 +87,7 @@ def activation_codes(lows: Array, highs: Array, dtype: DType, scheme: Scheme) ->
     return scales, np.clip(np.rint(min_int - lows / scales), min_int, max_int)
 
 
-def code_range(quant: QuantParams, dtype: DType) -> tuple[float, float]:
+def represented_range(quant: QuantParams, dtype: DType) -> tuple[float, float]:
     """Return the smallest and the largest real value that the integers of type `dtype` represent."""
     low, high = ((code - quant.zero_point) * float(quant.scale[0]) for code in dtype.limits)
     return low, high
@@ -118,9 +122,11 @@ def weight_scales(weights: Array, axis: int, scheme: Scheme, dtype: DType = DTyp
 
 
 def usable_scales(steps: Array, scheme: Scheme) -> Array:
-    """Return these scales as the nearest float32 values, or as the next larger powers of two if the scheme asks so.
+    """Return scales that the integer code can use: float32 values, or powers of two if the scheme asks for them.
 
-    Scales below MIN_SCALE are raised to it.
+    Args:
+        steps: The wanted scales. They are raised to MIN_SCALE, and a power of two is not smaller than the wanted scale.
+        scheme: The quantization scheme.
     """
     steps = np.maximum(steps, MIN_SCALE)
     if scheme.power_of_two:

@@ -26,10 +26,10 @@ Larger outputs are embeddings or maps.
 """
 
 CHEAP_LAYER_MACS = 4096
-"""Multiply-accumulates up to which a layer is cheap in float32, in any model."""
+"""Largest number of multiply-accumulates of a layer that may compute anomaly scores in float32, in any model."""
 
 CHEAP_LAYER_SHARE = 1 / 16
-"""Share of the model's multiply-accumulates up to which a layer is cheap in float32."""
+"""Largest share of the model's multiply-accumulates for which a layer may compute anomaly scores in float32."""
 
 _MEASURES = {"l1", "sumsquare", "min"}
 """Reductions that measure a distance whatever they read; a minimum is the distance from the nearest centre."""
@@ -86,7 +86,7 @@ def score_layers(graph: Graph) -> dict[str, list[str]]:
 
 
 def cheap_macs(graph: Graph) -> float:
-    """Return the multiply-accumulates up to which a layer is cheap in float32."""
+    """Return the largest number of multiply-accumulates of a layer that is cheap enough for float32 in this model."""
     return max(CHEAP_LAYER_MACS, CHEAP_LAYER_SHARE * sum(node.op.macs(node.sig) for node in graph.nodes))
 
 

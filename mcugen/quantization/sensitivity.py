@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 
 from mcugen.evaluation.samples import spread
 from mcugen.evaluation.session import Session
-from mcugen.frontend.onnx.nodes import reads, rename_inputs
+from mcugen.frontend.onnx.nodes import rename_inputs, tensors_read
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.traits import Channelwise, Saturating
 from mcugen.hir.types import Array, DType, QuantParams
@@ -32,35 +32,50 @@ MAX_CANDIDATE_SAMPLES = 100
 """Largest number of samples that run for each candidate range, spread over all samples."""
 
 EXTREMES_PER_END = 4
-"""Number of samples with the smallest values, and with the largest values, of each tensor that run in any case."""
+"""Number of samples with the smallest values of each tensor, and with the largest values, that always run."""
 
 MAX_EXTREME_SAMPLES = 64
-"""Largest number of samples that run because some tensor has extreme values there."""
+"""Largest number of samples that always run because some tensor has extreme values in them."""
 
 MAX_JOINT_SAMPLES = 32
-"""Largest number of samples that run for all groups together."""
+"""Largest number of samples that run if all groups of tensors are quantized at once."""
 
 NUM_FIRST_SAMPLES = 4
-"""Number of samples that run before the noise is compared with its limit; the number doubles for each comparison."""
+"""Number of samples of the first step of a measurement; the number doubles with each further step.
+
+After each step, the noise so far is compared with its limit.
+"""
 
 SUMMATION_TOLERANCE = 1e-9
-"""Relative difference of noise that a different order of summation may cause, added to limits of noise."""
+"""Relative tolerance of limits of noise: the order of summation may change a noise by as much."""
 
 MAX_KEPT_SAMPLE_ELEMENTS = 2**26
-"""Largest number of elements of all tensors in all samples that are kept, to avoid computing them again."""
+"""Largest number of tensor elements, over all samples, for which all float tensors are kept in memory.
+
+With more, they are computed again for each measurement.
+"""
 
 _T = TypeVar("_T")
 _Result = TypeVar("_Result")
 
 MAX_GROUP_RUN_MACS = 10**11
-"""Largest number of multiply-accumulates of one run per group and sample; large models get fewer samples."""
+"""Largest number of multiply-accumulates of running all samples once for each group of tensors.
+
+It limits the number of samples of large models.
+"""
 
 
 class OutputNoise:
-    """A measurement of the noise that quantizing one group of tensors adds to the model's outputs.
+    """A measurement of the noise that quantizing groups of tensors adds to the model's outputs.
 
-    Each group has its own session, which contains only the nodes that depend on the group. The float tensors that these
-    nodes read are computed once.
+    Each group has its own ONNX Runtime session, which contains only the nodes that depend on the group. The float
+    tensors that these nodes read are computed once.
+
+    Args:
+        model: The float model.
+        groups: The groups of tensors that share quantization parameters.
+        samples: The samples to choose from.
+        profile: The profile by which samples with extreme values are chosen; None to spread the samples evenly.
     """
 
     def __init__(
@@ -74,7 +89,7 @@ class OutputNoise:
         num_spread = int(np.clip(MAX_GROUP_RUN_MACS // max(macs, 1), MIN_CANDIDATE_SAMPLES, MAX_CANDIDATE_SAMPLES))
         self.places, self.weights = _choose_samples(len(samples), num_spread, profile)
         self.samples = [dict(samples[place]) for place in self.places]
-        self.model, self.groups, self.outputs = model, groups, judged_tensors(model)
+        self.model, self.groups, self.outputs = model, groups, measured_tensors(model)
         self.session = Session(all_tensors(model), literal=False, threads=1)
         self.pool = ThreadPoolExecutor(os.cpu_count())
         count = sum(v.type.count for v in model.tensors) * len(self.samples)
@@ -82,24 +97,26 @@ class OutputNoise:
         self._kept = self._run(list(names)) if count <= MAX_KEPT_SAMPLE_ELEMENTS else None
         self.exact = self._exact(self.outputs)
         weighted = list(zip(self.weights, self.exact, strict=True))
-        self.powers = {o: max(sum(weight * power(s[o]) for weight, s in weighted), 1e-300) for o in self.outputs}
+        self.powers = {
+            o: max(sum(weight * sum_of_squares(s[o]) for weight, s in weighted), 1e-300) for o in self.outputs
+        }
         self._last: _Tail | None = None
         self._whole: tuple[Session, list[str]] | None = None
 
     def noise(
         self, group: tuple[str, ...], params: Sequence[QuantParams], dtype: DType, limit: float = np.inf
     ) -> float:
-        """Return the noise power of the outputs relative to the signal: the mean of all outputs.
+        """Return the noise power of the outputs relative to their signal power, as the mean of all outputs.
 
         It is infinite if an output is not finite. Samples with most noise by the first parameters run first. Results
         for the same parameters are reused.
 
         Args:
             group: The tensors that are quantized.
-            params: The parameters of the integers. Several are those suggested by each fold of the samples, each of
-                which is used on the next fold.
+            params: The quantization parameters; several if each fold of the samples suggested its own, which are then
+                used on the next fold.
             dtype: The integer type.
-            limit: The noise above which the result is infinite. Noise only grows from sample to sample, so that the
+            limit: The noise above which the result is infinite. Noise only grows from sample to sample, so the
                 remaining samples need not run.
         """
         tail = self._tail(group)
@@ -165,9 +182,9 @@ class OutputNoise:
     def joint_noise(
         self, params: Sequence[Sequence[QuantParams]], dtypes: Sequence[DType], limit: float = np.inf
     ) -> float:
-        """Return the noise with all groups quantized at once.
+        """Return the noise power of the outputs, as `noise` does, with all groups quantized at once.
 
-        Only a few samples run, because the whole model runs for each of them.
+        Only MAX_JOINT_SAMPLES samples run, because the whole model runs for each of them.
 
         Args:
             params: For each group, the parameters as in `noise`.
@@ -180,7 +197,7 @@ class OutputNoise:
         reached, bound = 0.0, limit * (1 + SUMMATION_TOLERANCE) * len(self.outputs)
         indices = spread(len(self.samples), MAX_JOINT_SAMPLES)
         signal = {
-            o: max(sum(self.weights[index] * power(self.exact[index][o]) for index in indices), 1e-300)
+            o: max(sum(self.weights[index] * sum_of_squares(self.exact[index][o]) for index in indices), 1e-300)
             for o in self.outputs
         }
 
@@ -195,7 +212,7 @@ class OutputNoise:
             exact = self.exact[index]
             with np.errstate(invalid="ignore", over="ignore"):
                 return self.weights[index] * sum(
-                    power(arrays[name].astype(np.float64) - exact[o]) / signal[o]
+                    sum_of_squares(arrays[name].astype(np.float64) - exact[o]) / signal[o]
                     for name, o in zip(names, self.outputs, strict=True)
                 )
 
@@ -286,7 +303,7 @@ def _choose_samples(count: int, num_spread: int, profile: Profile | None) -> tup
     return places, [1.0 if place in chosen else weight for place in places]
 
 
-def judged_tensors(model: FloatModel) -> list[str]:
+def measured_tensors(model: FloatModel) -> list[str]:
     """Return the names of the tensors at which quantization noise is measured.
 
     They are the float outputs. For an output of a saturating function such as sigmoid, it is the function's input,
@@ -296,7 +313,10 @@ def judged_tensors(model: FloatModel) -> list[str]:
 
 
 def saturated_tensors(model: FloatModel) -> set[str]:
-    """Return the names of outputs of saturating functions, and of tensors that only data movement turns into them."""
+    """Return the names of the outputs of saturating functions, such as sigmoid.
+
+    Tensors to which only data movement leads from such an output are included.
+    """
     return {name for tail in _tails(model) for name in tail[:-1]}
 
 
@@ -355,7 +375,7 @@ def dependent_part(
     for node in reversed(model.proto.graph.node):
         if not (kept - known).isdisjoint(node.output):
             nodes.insert(0, node)
-            kept.update(reads(node))
+            kept.update(tensors_read(node))
     inputs = (kept & known).difference(*(node.output for node in nodes))
     values = {v.name: v for v in model.graph.values()}
     names = {name: f"{_PREFIX}{name}" for name in group if name in kept and not _follows(values[name], group)}
@@ -384,7 +404,7 @@ def _computed_from(model: FloatModel, group: Sequence[str]) -> set[str]:
     """Return the tensors that depend on the group; its own tensors only if they depend on another one of them."""
     dependent: set[str] = set()
     for node in model.proto.graph.node:
-        if not dependent.union(group).isdisjoint(reads(node)):
+        if not dependent.union(group).isdisjoint(tensors_read(node)):
             dependent.update(node.output)
     return dependent
 
@@ -459,7 +479,7 @@ def _quantization_nodes(name: str, names: Mapping[str, str], endings: Mapping[st
     ]
 
 
-def power(array: Array) -> float:
+def sum_of_squares(array: Array) -> float:
     """Return the sum of the squares of all elements."""
     with np.errstate(invalid="ignore"):
         return float(np.square(array, dtype=np.float64).sum())

@@ -15,27 +15,28 @@ from mcugen.hir.graph import Node, Value
 from mcugen.hir.traits import weight_axes
 
 MIN_SAVED_WEIGHT_BYTES = 256
-"""Smallest number of saved bytes of weights for which scales are shared."""
+"""Smallest number of bytes of flash that sharing weights between equal layers must save."""
 
 MAX_SHARED_RANGE_RATIO = 2.0
-"""Largest ratio of the ranges of two tensors that may share a scale: the narrower one loses one bit."""
+"""Largest ratio of the ranges of two tensors that may share a scale: at 2, the narrower one loses one bit."""
 
-Span = Callable[[Value], float | None]
-"""Function that returns the length of a tensor's range; None if it is unknown."""
+RangeLength = Callable[[Value], float | None]
+"""A function that returns the length (largest minus smallest value) of a tensor's range; None if it is unknown."""
 
 
-class Groups:
-    """A partition of tensors into sets that share a scale, which grows coarser (union-find).
+class ScaleGroups:
+    """A partition of tensors into sets that share a scale, whose sets can be merged (union-find).
 
-    `span` returns the length of a tensor's range; None if it is unknown.
+    Args:
+        span: Returns the length (largest minus smallest value) of a tensor's range; None if it is unknown.
     """
 
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: RangeLength) -> None:
         self._parent: dict[Value, Value] = {}
         self._span, self._spans = span, dict[Value, float | None]()
 
     def root(self, value: Value) -> Value:
-        """Return the representative value of the group that `value` is in."""
+        """Return the value that represents the group of `value`; values of one group have the same one."""
         while self._parent.setdefault(value, value) is not value:
             value = self._parent[value]
         return value
@@ -92,7 +93,7 @@ def _key(value: Value | None) -> Hashable:
     return value.type, hashlib.sha256(value.data.tobytes()).digest()
 
 
-def join_equal_layers(nodes: Sequence[Node], groups: Groups) -> list[tuple[str, ...]]:
+def join_equal_layers(nodes: Sequence[Node], groups: ScaleGroups) -> list[tuple[str, ...]]:
     """Join the groups of the inputs, and of the outputs, of layers with equal weights.
 
     The results of equal computations on joined tensors are joined, too.
@@ -120,7 +121,7 @@ def join_equal_layers(nodes: Sequence[Node], groups: Groups) -> list[tuple[str, 
     return [tuple(names) for names in tied.values() if len(names) > 1]
 
 
-def _tie_results(nodes: Iterable[Node], groups: Groups, constants: Mapping[Value, Hashable]) -> bool:
+def _tie_results(nodes: Iterable[Node], groups: ScaleGroups, constants: Mapping[Value, Hashable]) -> bool:
     """Join the results of equal operators on equal constants and on tensors that share scales.
 
     Return whether that changed the partition.

@@ -16,10 +16,10 @@ from mcugen.quantization.plan import Plan, QuantizedWeights
 from mcugen.quantization.weights import stored_bits
 
 COMPRESSION_STEP_BITS = 1 / 16
-"""Difference of two successive compression options, in bits per weight."""
+"""Difference between two successive compression options of a layer, in bits per weight."""
 
 NUM_BYTE_COST_HALVINGS = 60
-"""Number of bisection steps in the search for the cost of a byte (Lagrange multiplier) that meets the budget."""
+"""Number of bisection steps in the search for the cost of a byte (Lagrange multiplier) that just meets the budget."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class StorageOption:
         dtype: The type of the weights.
         bits: The average bits per weight if they are compressed, else None.
         nbytes: The bytes in flash.
-        noise: The noise that this storage alone adds to the outputs, relative to their signal.
-        time: The instructions beyond those of plain 8-bit weights.
+        noise: The noise power that this storage alone adds to the outputs, relative to their signal.
+        time: The estimated instructions of an inference beyond those with plain 8-bit weights.
     """
 
     dtype: DType
@@ -56,12 +56,12 @@ class StorageOption:
 
 @dataclass(frozen=True)
 class StoredLayer:
-    """A layer's number of weights, and the noise of storing them in fewer bits.
+    """A layer's number of weights, and the noise power at the outputs of storing them in fewer bits.
 
     Attributes:
         size: The number of weights in flash.
-        plain_bits: The bits per weight of compressed int8 weights that are not coarser.
-        bits: A smaller number of bits per weight, for which the noise is known.
+        plain_bits: The bits per weight of compressed int8 weights that keep their scales.
+        bits: A smaller number of bits per weight, reached by larger scales, for which the noise is known.
         noise: The noise of compression to `bits`.
         few_noise: The noise of 4-bit weights; None if the layer cannot have them.
     """
@@ -89,7 +89,7 @@ class StoredLayer:
 
 
 @dataclass(frozen=True)
-class Times:
+class InstructionEstimates:
     """Estimated instructions of one inference.
 
     Attributes:
@@ -103,13 +103,13 @@ class Times:
     decoding: Mapping[str, float]
 
     def of(self, storage: Storage) -> float:
-        """Return the instructions of the model with this storage."""
+        """Return the estimated instructions of one inference with this storage of the weights."""
         few = sum(self.few.get(name, 0.0) for name, dtype in storage.requested.items() if dtype is DType.INT4)
         coded = [n for n in storage.bits if storage.requested.get(n) not in (DType.INT4, DType.INT2)]
         return max(self.whole + few + sum(self.decoding.get(n, 0.0) for n in coded), 1.0)
 
 
-def options_of(name: str, known: StoredLayer, times: Times) -> list[StorageOption]:
+def storage_options(name: str, known: StoredLayer, times: InstructionEstimates) -> list[StorageOption]:
     """Return the options to store a layer's weights: plain 8 bits, compression to ever fewer bits, 4 bits if possible.
 
     Each bit less makes the noise of compression four times as large. Compression must save MIN_SAVED_CODE_BYTES bytes.
@@ -136,21 +136,21 @@ def options_of(name: str, known: StoredLayer, times: Times) -> list[StorageOptio
     return options
 
 
-def cheapest(
+def choose_storage_options(
     options: Mapping[str, Sequence[StorageOption]], room: float, price: float
 ) -> dict[str, StorageOption] | None:
-    """Choose one storage option per layer, of least total cost within a budget of bytes.
+    """Choose one storage option for each layer, of least total cost within a budget of bytes.
 
-    The cost is the noise plus `price` for each instruction. A cost per byte (Lagrange's multiplier, Everett 1963) is
+    The cost is the noise plus `price` for each instruction. A cost per byte (Lagrange multiplier, Everett 1963) is
     searched that just meets the budget. With as many options as compression has, the result is near the optimum.
 
     Args:
-        options: The options of each layer.
-        room: The budget in bytes.
-        price: The noise that one instruction is worth.
+        options: The options by the name of the layer's output.
+        room: The budget in bytes of flash.
+        price: The noise that counts as much as one instruction.
 
     Returns:
-        The option by layer; None if even the smallest options exceed the budget.
+        The option by the name of the layer's output; None if even the smallest options exceed the budget.
     """
 
     def taken(per_byte: float) -> dict[str, StorageOption]:

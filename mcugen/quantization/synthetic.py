@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Synthetic calibration samples: noise of a known range, or noise that fits the statistics of batch normalizations.
 
-A batch normalization holds the means and variances of its input during training. From many candidates of noise, those
-are chosen that together have these statistics most nearly. They are chosen one after the other, each the best
-complement of those before it (herding). Further rounds choose from these samples and from sums of them. Half of all
-noise is smooth, as images, sound and spectra are.
+A batch normalization holds the means and variances of its input during training. Of many candidates of noise, those are
+chosen that together have these statistics most nearly. They are chosen one after the other, each the best complement of
+those before it (herding). Further rounds choose from these samples and from sums of them. Half of all noise is smooth,
+as images, sound and spectra are.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ NUM_SYNTHETIC_SAMPLES = 64
 """Number of synthetic samples that replace calibration samples."""
 
 NUM_CANDIDATES_PER_ROUND = 256
-"""Number of candidates that samples are chosen from in one round, if they shall match batch normalizations."""
+"""Number of noise candidates of a round, from which samples that match batch normalizations are chosen."""
 
 NUM_CANDIDATE_ROUNDS = 4
-"""Number of rounds of candidates if samples shall match the statistics of batch normalizations."""
+"""Number of rounds of noise candidates, for samples that match the statistics of batch normalizations."""
 
 NUM_NOISE_OCTAVES = 3
-"""Binary logarithm of the largest distance, in elements, between independent values of smooth noise."""
+"""Number of octaves of smooth noise: independent values are up to 2^NUM_NOISE_OCTAVES elements apart."""
 
 MIN_SMOOTH_AXIS = 8
-"""Smallest number of elements of an axis along which noise may be smooth."""
+"""Smallest length, in elements, of an axis along which synthetic noise is smooth."""
 
 LOG2_AMPLITUDES = (-6.0, 8.0)
 """Binary logarithms of the smallest and largest amplitude of candidates for an input of unknown range."""

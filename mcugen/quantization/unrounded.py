@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outputs that keep the precision of 32-bit sums, because one scale for all of their channels would be too coarse.
+"""Outputs that keep the precision of 32-bit sums, because one int8 scale for all of their channels would be too coarse.
 
-A detector's last layer makes logits and box sides, and a regression makes quantities of different units: the widest
-channel decides the step of all. The readers of such a layer compute in float32, and get its sums as reals.
+The last layer of a detector computes logits and box sides, that of a regression quantities of different units: the
+widest channel determines the scale of all. The readers of such a layer compute in float32, and get its sums as reals.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from mcugen.quantization.float_model import FloatModel, all_tensors
 from mcugen.quantization.scores import cheap_macs
 
 MAX_CHANNEL_RANGE_RATIO = 8.0
-"""Ratio of a tensor's range to that of its narrowest channel above which an output is not rounded to int8.
+"""Largest ratio of a tensor's range to that of its narrowest channel for which an output is rounded to int8.
 
 At this ratio the narrowest channel has 5 of the 8 bits left.
 """
 
 MACS_PER_ELEMENT = 8.0
-"""Cost of one element of an elementwise layer in float32, in multiply-accumulates of int8 layers."""
+"""Cost of one element of an elementwise float32 layer, in multiply-accumulates of an int8 layer."""
 
 SMALL_SUM_BYTES = 256
-"""Bytes of 32-bit sums that an output may take in any model.
+"""Largest size in bytes of an output's 32-bit sums that is allowed in any model.
 
-If the largest int8 tensor of the model is larger, it is the limit.
+In models with a larger int8 tensor, the size of that tensor is the limit.
 """
 
 MAX_PROFILED_SAMPLES = 64
@@ -84,7 +84,7 @@ class _Tail:
     behind: Sequence[Node]
 
 
-def unrounded_outputs(model: FloatModel, samples: Sequence[Mapping[str, Array]]) -> UnroundedOutputs:
+def choose_unrounded_outputs(model: FloatModel, samples: Sequence[Mapping[str, Array]]) -> UnroundedOutputs:
     """Choose the outputs whose last layers are not rounded.
 
     Args:

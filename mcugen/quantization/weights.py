@@ -29,7 +29,7 @@ MIN_TWO_BIT_WEIGHTS = 1024
 """Smallest number of weights of a convolution with 2-bit weights; smaller ones save less than the kernel's code."""
 
 
-def takes_two_bits(node: Node) -> bool:
+def can_have_two_bits(node: Node) -> bool:
     """Return whether a layer can store 2-bit weights in flash: fully connected layers and large convolutions can."""
     if isinstance(node.op, Conv):
         return node.op.groups == 1 and layer_weights(node)[0].size >= MIN_TWO_BIT_WEIGHTS
@@ -40,13 +40,16 @@ def takes_two_bits(node: Node) -> bool:
 
 
 NUM_SCALE_HALVINGS = 24
-"""Number of bisection steps in the search for a layer's scale, or for the bits per weight of all layers."""
+"""Number of bisection steps in the search for scales that compress a layer's weights to given bits.
+
+The search for bits per weight that are equal for all layers has as many steps.
+"""
 
 
 def plain_codes(
     node: Node, scheme: Scheme, dtype: DType = DType.INT8, living: Array | None = None, code_bits: float | None = None
 ) -> QuantizedWeights:
-    """Return a layer's weights rounded to nearest.
+    """Return a layer's weights, quantized by rounding to nearest.
 
     Args:
         node: The layer.
@@ -93,7 +96,7 @@ def _coarse_codes(codes: QuantizedWeights, weights: Array, scheme: Scheme, bits:
 
 
 def stored_bits(codes: QuantizedWeights) -> float:
-    """Return the average bits per weight in flash with the compression code that is shortest for these weights."""
+    """Return the average bits per weight in flash, with the compression code that is shortest for these weights."""
     kept = stored_weights(codes)
     return choose_remainder_bits(kept)[1] / kept.size if kept.size else 0.0
 
@@ -114,7 +117,12 @@ def _grouped_codes(weights: Array, bias: Array | None, scheme: Scheme, group: in
 
 
 def nearest_codes(codes: QuantizedWeights, weights: Array) -> QuantizedWeights:
-    """Return `codes` with the real `weights` rounded to nearest, with the scales of `codes`."""
+    """Return other real weights rounded to nearest, with the scales, type and bias of given quantized weights.
+
+    Args:
+        codes: The quantized weights, whose scales are used.
+        weights: The real weights, of the same shape.
+    """
     stored = np.int16 if codes.dtype is DType.INT16 else np.int8
     rounded = np.clip(np.rint(weights / codes.steps), *WEIGHT_LIMITS[codes.dtype]).astype(stored)
     return replace(codes, weights=rounded)
@@ -129,9 +137,10 @@ def layer_weights(node: Node) -> tuple[Array, int]:
 
 
 def effective_weights(node: Node, constants: Mapping[str, Array]) -> Array:
-    """Return the real weights, with 0 for weights of inputs that are always 0 and of outputs that are constant.
+    """Return a layer's real weights, with 0 for weights that have no effect on the varying part of its outputs.
 
-    The bias then gives the constant outputs; without a bias, their weights stay.
+    These are the weights of inputs that are always 0, and the weights of outputs that are constant, whose value the
+    bias then gives. Without a bias, the weights of constant outputs stay.
 
     Args:
         node: The layer.

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mcugen.core.board import Board
-from mcugen.core.limits import restart
+from mcugen.core.limits import restart_time_limit
 from mcugen.core.options import CompileOptions
 from mcugen.search.budget import code_of
 from mcugen.search.cost_model import ProgramCostModel
@@ -57,7 +57,7 @@ class CandidateBuilder:
 
     def requested(self, options: CompileOptions, name: str = REQUESTED_CANDIDATE_NAME) -> ProgramCandidate:
         """Build the program for the goal of `options`, and return it as a candidate with a name for messages."""
-        restart()
+        restart_time_limit()
         built = build_for_goal(self.problem.with_options(options))
         return self.problem.candidate(name, built, self.options.optimize)
 
@@ -77,7 +77,7 @@ class CandidateBuilder:
 
     def transformed(self, transformation: Transformation, limits: CompileOptions) -> ProgramCandidate:
         """Return the best candidate that a transformation proposes, with the RAM and flash limits of `limits`."""
-        restart()
+        restart_time_limit()
         problem = self.problem.with_options(limits)
         proposals = list(transformation.propose(problem))
         best = min(proposals, key=lambda proposal: problem.objective.order(proposal.metrics))

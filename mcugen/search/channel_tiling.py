@@ -50,7 +50,9 @@ def tile_output_channels(graph: Graph, program: Program, board: Board, options: 
     saved = _saved(program, board, options)
     waiting = [node for node in graph.nodes if saved[node.outputs[0].name] > 0]
     chosen = {
-        node: channels for node in waiting if (channels := channels_per_portion(node, lambda n: cache.missed(n) == 0))
+        node: channels
+        for node in waiting
+        if (channels := channels_per_portion(node, lambda n: cache.evicted_share(n) == 0))
     }
     min_saved = TOLERANCES.min_saved_stalls_per_instruction * (program.instructions_estimate or 0.0)
     if sum(saved[node.output.name] for node in chosen) < min_saved:
@@ -64,7 +66,10 @@ def _saved(program: Program, board: Board, options: CompileOptions) -> Mapping[s
     copied = copies_of(program, board, options.place)
     saved = defaultdict[str, float](float)
     for constant in constant_reads(program, board, slow):
-        waits, single_read = constant.stall_cycles(board, slow), board.reading(slow, constant.buffer.nbytes)
+        waits, single_read = (
+            constant.stall_cycles(board, slow),
+            board.sequential_read_cycles(slow, constant.buffer.nbytes),
+        )
         if constant.buffer not in copied and constant.runs == 1 and waits is not None and single_read is not None:
             saved[constant.instr.name] += max(waits - single_read, 0.0)
     return saved

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from mcugen.backends.cpu.pipeline import Kernels, lowered, plan_program
-from mcugen.core.limits import restart
+from mcugen.core.limits import restart_time_limit
 from mcugen.core.options import GOALS
 from mcugen.hir.graph import Graph
 from mcugen.kernels.choose import Limits
@@ -161,9 +161,9 @@ class GoalSearch:
 
     def _least_ram(self, candidates: Sequence[_VariantProgram], smallest: BuiltProgram) -> BuiltProgram:
         """Return the program that serves `ram` best among variants that need nearly the least RAM."""
-        restart()
+        restart_time_limit()
         balanced = GoalSearch(self.problem.for_goal(GOALS[0]), self.streamings).program()  # It may need less RAM.
-        restart()
+        restart_time_limit()
         max_arena = self._max_arena_ratio * smallest.program.arena_size
         close = [candidate for candidate in candidates if candidate.program.arena_size <= max_arena]
         rivals = LeastRamRivals(self.problem, balanced, [candidate.built for candidate in close])

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from mcugen.core.limits import restart
+from mcugen.core.limits import restart_time_limit
 from mcugen.core.options import GOALS, CompileOptions
 from mcugen.memory.place import memory_of_arena
 from mcugen.search.budget import cheapest
@@ -219,7 +219,7 @@ class ChannelTiling(Refinement):
         if graph is None:
             return None
         changes = GraphChanges(channel_tiles=divided_layers(problem.graph, graph))
-        restart()
+        restart_time_limit()
         built = build_for_goal(problem.with_graph(graph, changes).for_goal(goal))
         return builder.staged(
             builder.completed(problem.candidate(REQUESTED_CANDIDATE_NAME, built, goal), self.kind, options)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mcugen.backends.cpu.pipeline import lowered, plan_program
-from mcugen.core.limits import restart
+from mcugen.core.limits import restart_time_limit
 from mcugen.core.options import CompileOptions
 from mcugen.hir.graph import Graph, Node
 from mcugen.kernels.cost import cost_table
@@ -63,7 +63,7 @@ class TwoCoreSearch:
 
     def _build(self, variant: Graph, kernels: Mapping[Node, Kernel], target_arena: int) -> Program:
         """Build a planned program; planning stops at an arena of `target_arena` bytes."""
-        restart()
+        restart_time_limit()
         return plan_program(lowered(variant, self.problem.board, self.problem.options, kernels=kernels), target_arena)
 
     def _lower(self, kernels: Mapping[Node, Kernel]) -> Program:

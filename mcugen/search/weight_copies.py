@@ -177,7 +177,7 @@ def _ahead(
     What the CPU reads itself from that memory comes first. Hence only the CPU's computing time hides copying, and the
     copies of a reader share that time.
     """
-    times = {c.buffer: float(board.reading(memories[0], c.buffer.nbytes) or 0) for c in constants}
+    times = {c.buffer: float(board.sequential_read_cycles(memories[0], c.buffer.nbytes) or 0) for c in constants}
     share, total = 0.0, max(sum(times.values()), 1.0)
     for window in windows:
         share += window.take((1 - share) * total) / total

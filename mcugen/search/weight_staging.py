@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from mcugen.core.board import Board, Memory, Serial
+from mcugen.core.board import Board, Memory, SerialTiming
 from mcugen.core.options import AUTO_PLACE, GOALS, CompileOptions, Places
 from mcugen.lir.program import BEGIN_WEIGHTS, STAGE_WEIGHTS, TRANSFER_KERNELS, Buffer, Program, Space, aligned
 from mcugen.lir.weights import with_staged_weights
@@ -87,7 +87,7 @@ def _is_slow(waits: float, program: Program) -> bool:
 def _may_copy(board: Board, options: CompileOptions) -> bool:
     """Return whether start-up may copy weights without being asked to."""
     said = options.place != Places() or options.max_ram is not None
-    is_serial = isinstance(memory_of_weights(board, options.place).access, Serial)
+    is_serial = isinstance(memory_of_weights(board, options.place).access, SerialTiming)
     return options.optimize in ("balanced", "speed") and is_serial and not said and not options.weights_in_file
 
 
@@ -382,7 +382,9 @@ def startup_copy_cycles(board: Board, options: CompileOptions, nbytes: int) -> i
         options: Options with the placement of weights.
         nbytes: Bytes to copy.
     """
-    return round(COPY_CYCLES_PER_BYTE * nbytes) + (board.reading(memory_of_weights(board, options.place), nbytes) or 0)
+    return round(COPY_CYCLES_PER_BYTE * nbytes) + (
+        board.sequential_read_cycles(memory_of_weights(board, options.place), nbytes) or 0
+    )
 
 
 def staged(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> BuiltProgram:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcugen.codegen.bundle import Bundle
-from mcugen.core.board import BEGIN_COPY, Board
+from mcugen.core.board import DMA_COPY_OVERHEAD_CYCLES, Board
 from mcugen.core.resources import resource_dir
 from mcugen.simulation.elf import functions
 from mcugen.simulation.execute import Measure, Sample, execute, qemu_program
@@ -88,7 +88,7 @@ class Profiler:
         marks = [known[name].begin for name in (MARK, LAYER_MARK) if name in known]
         memories = plugin_setup(self.board, firmware_ranges(self.board, image, self.bundle, self.machine))
         ignored = [f"ignore {known[name].begin:x} {known[name].end:x}" for name in HARNESS_FUNCTIONS if name in known]
-        told_copies = [("copies", COPY_FUNCTION, f" {BEGIN_COPY}"), ("awaits", AWAIT_FUNCTION, "")]
+        told_copies = [("copies", COPY_FUNCTION, f" {DMA_COPY_OVERHEAD_CYCLES}"), ("awaits", AWAIT_FUNCTION, "")]
         ignored += [
             f"{key} {known[name].begin:x} {known[name].end:x}{more}" for key, name, more in told_copies if name in known
         ]

@@ -239,7 +239,7 @@ def _run_on_cluster(
     ]
     work = partial(_run_share, program.image, board, tool_versions(board)[1], bundle, setup.timeout)
     runs: dict[int, RunResult] = {}
-    for share, run in setup.workers.each_done(work, shares):
+    for share, run in setup.workers.run_tasks(work, shares):
         runs[share.first] = run
         if setup.progress:
             setup.progress(sum(len(run.outputs) for run in runs.values()))

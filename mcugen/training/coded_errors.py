@@ -18,41 +18,52 @@ from mcugen.hir.types import Array, DType
 from mcugen.ops.conversion import Cast
 from mcugen.ops.pointwise import Binary, Where
 from mcugen.training.onnx_calls import OnnxCalls
-from mcugen.training.products import MAX_INT32_SUM, Emitter, Geometry, codes_of
+from mcugen.training.products import MAX_INT32_SUM, Emitter, Geometry, unscaled_integers
 
-LARGEST_ERROR = 2**15 - 1
-"""Largest magnitude of an int16 gradient value."""
+MAX_ERROR_MAGNITUDE = 2**15 - 1
+"""Largest magnitude of a quantized gradient's elements, which are int16."""
 MIN_ERROR_MAGNITUDE = 63
-"""Smallest maximum magnitude of int16 gradient values: with fewer steps, the gradient is too coarse to train with."""
+"""Smallest accepted upper bound of the magnitudes of a quantized gradient's elements.
+
+With fewer levels, the gradient is too coarse to train with.
+"""
 MIN_MAGNITUDE = 1e-20
-"""Lower bound of divisors, so that a gradient of only zeros causes no division by zero."""
+"""Lower bound of the divisor when a gradient is scaled by its largest element: it may consist of zeros only."""
 
 
 class UnfitError(Exception):
-    """Raised if a layer or operator cannot be trained in integers; the message names it."""
+    """A layer or operator cannot be trained in integers; the message names it."""
 
 
 @dataclass(frozen=True)
-class Error:
-    """A quantized gradient: int16 `codes`, of magnitudes up to `most`, times the scale `unit` (float32 [1])."""
+class QuantizedError:
+    """A quantized gradient of the loss with respect to a tensor, called "error" in back-propagation.
+
+    The gradient is `codes` · `unit`.
+
+    Attributes:
+        codes: The quantized elements, int16.
+        unit: The scale, float32 [1], which is computed at run time.
+        most: Upper bound of the magnitudes of `codes`.
+    """
 
     codes: Value
     unit: Value
-    most: int = LARGEST_ERROR
+    most: int = MAX_ERROR_MAGNITUDE
 
 
 def max_error_magnitude(geometry: Geometry, seen: int, *, learns: bool) -> int:
-    """Return the largest int16 gradient magnitude for which back-propagation through a layer fits in int32 sums.
+    """Return the largest magnitude of int16 gradients for which back-propagation through a layer fits in int32 sums.
 
     Args:
-        geometry: Sizes of the layer.
-        seen: Largest magnitude of the layer's inputs.
+        geometry: Shapes of the layer.
+        seen: Largest magnitude of the layer's quantized inputs.
         learns: Whether the sums of the gradient of the layer's weights must fit, too.
 
     Raises:
         UnfitError: The sums have too many terms: the magnitude would be below MIN_ERROR_MAGNITUDE.
     """
-    max_error = min(LARGEST_ERROR, MAX_INT32_SUM // (128 * geometry.fan_out))
+    max_error = min(MAX_ERROR_MAGNITUDE, MAX_INT32_SUM // (128 * geometry.fan_out))
     if learns:
         max_error = min(max_error, MAX_INT32_SUM // (seen * geometry.positions))
     if max_error < MIN_ERROR_MAGNITUDE:
@@ -66,29 +77,34 @@ class ErrorPropagation:
 
     Attributes:
         graph: The graph, to which the gradient computation is added.
-        rule_of: Returns the back-propagation rule of a node.
-        anchors: Handlers, by node, of the errors of trained layers; they replace the node's rule.
+        rule_of: Returns the back-propagation rule of a node without trained parameters.
+        anchors: Functions that handle the error of a trained layer, by the layer's node, instead of a rule.
         varying: The values that depend on trained parameters; only these receive errors.
-        found: The errors received so far, by value.
+        pending: Errors that were received but not propagated yet, by value.
     """
 
     graph: Graph
     rule_of: Callable[[Node], Rule]
-    anchors: Mapping[Node, Callable[[ErrorPropagation, Error], None]]
+    anchors: Mapping[Node, Callable[[ErrorPropagation, QuantizedError], None]]
     varying: set[Value] = field(default_factory=set)
-    found: dict[Value, list[Error]] = field(default_factory=dict)
+    pending: dict[Value, list[QuantizedError]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for node in self.graph.nodes:
             if node in self.anchors or any(v in self.varying for v in node.inputs):
                 self.varying.update(node.outputs)
 
-    def back(self, value: Value, error: Error) -> None:
-        """Propagate the error of a value back through all nodes before it, to all trained parameters."""
-        self.give(value, error)
+    def propagate(self, value: Value, error: QuantizedError) -> None:
+        """Propagate the error of a value through all nodes that the value depends on, up to the trained parameters.
+
+        Args:
+            value: The value, usually the model's result.
+            error: Its error.
+        """
+        self.add_error(value, error)
         for node in reversed(list(self.graph.nodes)):
             for output in node.outputs:
-                errors = self.found.pop(output, ())
+                errors = self.pending.pop(output, ())
                 if errors:
                     total = self._total(errors)
                     if node in self.anchors:
@@ -96,13 +112,13 @@ class ErrorPropagation:
                     else:
                         self.rule_of(node)(self, node, total)
 
-    def give(self, value: Value, error: Error) -> None:
-        """Record an error (gradient of the loss) of a value; the errors of a value are added up.
+    def add_error(self, value: Value, error: QuantizedError) -> None:
+        """Record the error of a value, to be propagated later; several errors of one value are added up.
 
         The error is ignored if the value does not depend on trained parameters.
         """
         if value in self.varying:
-            self.found.setdefault(value, []).append(error)
+            self.pending.setdefault(value, []).append(error)
 
     # --------------------------------------------------------------------------------------------- arithmetic
 
@@ -113,49 +129,68 @@ class ErrorPropagation:
 
     @property
     def call(self) -> OnnxCalls:
-        """Return a callable that adds ONNX operators to the graph."""
+        """Return a callable that adds ONNX operators at the end of the graph."""
         return OnnxCalls(self.graph, "error")
 
-    def narrowed(self, sums: Value, unit: Value, max_code: int = LARGEST_ERROR) -> Error:
-        """Requantize integer `sums` with scale `unit` to int16, so that the largest magnitude becomes `max_code`."""
+    def requantize_sums(self, sums: Value, unit: Value, max_code: int = MAX_ERROR_MAGNITUDE) -> QuantizedError:
+        """Return int32 `sums` with scale `unit` as an int16 error whose largest element has magnitude `max_code`.
+
+        The new scale is computed from the sums at run time.
+
+        Args:
+            sums: The sums.
+            unit: Their scale, float32 [1].
+            max_code: Upper bound of the magnitudes.
+        """
         call, axes = self.call, np.arange(sums.type.rank)
         high, low = (
-            call("Reshape", call("Cast", call(f"Reduce{end}", sums, axes, keepdims=1), to=TensorProto.FLOAT), one())
+            call(
+                "Reshape",
+                call("Cast", call(f"Reduce{end}", sums, axes, keepdims=1), to=TensorProto.FLOAT),
+                single_element_shape(),
+            )
             for end in ("Max", "Min")
         )
         top = call("Max", high, call("Neg", low), np.full(1, MIN_MAGNITUDE, np.float32))
         gain = call("Div", np.full(1, max_code, np.float32), top)
-        return self.coded(sums, gain, call("Mul", unit, call("Div", top, np.full(1, max_code, np.float32))), max_code)
+        return self.quantize(
+            sums, gain, call("Mul", unit, call("Div", top, np.full(1, max_code, np.float32))), max_code
+        )
 
-    def within(self, error: Error, max_code: int, shares: Array | None = None) -> Error:
-        """Requantize an error to magnitudes of at most `max_code`.
+    def limit_magnitude(self, error: QuantizedError, max_code: int, shares: Array | None = None) -> QuantizedError:
+        """Return an error requantized so that its elements have magnitudes of at most `max_code`.
 
-        With `shares`, factors from 0 to 1 that broadcast to the error's shape, the error is also multiplied by them.
+        Args:
+            error: The error.
+            max_code: The new upper bound of the magnitudes.
+            shares: Factors from 0 to 1, broadcast to the error's shape, by which the elements are multiplied as well.
         """
         less = min(1.0, max_code / error.most)
         if shares is None and less == 1:
             return error
         gain = np.full(1, less, np.float32) if shares is None else (shares * less).astype(np.float32)
         unit = error.unit if less == 1 else self.call("Mul", error.unit, np.full(1, 1 / less, np.float32))
-        return self.coded(error.codes, gain, unit, min(max_code, error.most))
+        return self.quantize(error.codes, gain, unit, min(max_code, error.most))
 
-    def coded(self, numbers: Value, gain: Value | Array, unit: Value, max_code: int) -> Error:
-        """Return an error whose int16 values are round(numbers · gain).
+    def quantize(self, numbers: Value, gain: Value | Array, unit: Value, max_code: int) -> QuantizedError:
+        """Return an error whose int16 elements are round(numbers · gain).
 
         Args:
             numbers: Integers or floats.
             gain: The factor, of one element or broadcast to `numbers`.
-            unit: Scale of the int16 values (float32 [1]).
-            max_code: Largest magnitude of the int16 values.
+            unit: Scale of the error, float32 [1].
+            max_code: Upper bound of the magnitudes of the elements.
         """
         call = self.call
         real = numbers if numbers.type.dtype.is_float else call("Cast", numbers, to=TensorProto.FLOAT)
         if isinstance(gain, Value):
             gain = call("Reshape", gain, np.ones(numbers.type.rank, np.int64))
         whole = call("Round", call("Mul", real, gain))
-        return Error(self.emit(Cast(DType.INT16), whole, type_=codes_of(whole.type.shape, DType.INT16)), unit, max_code)
+        return QuantizedError(
+            self.emit(Cast(DType.INT16), whole, type_=unscaled_integers(whole.type.shape, DType.INT16)), unit, max_code
+        )
 
-    def _total(self, errors: Sequence[Error]) -> Error:
+    def _total(self, errors: Sequence[QuantizedError]) -> QuantizedError:
         """Return the sum of several errors, in the largest unit."""
         if len(errors) == 1:
             return errors[0]
@@ -169,22 +204,32 @@ class ErrorPropagation:
         total = wholes[0]
         for whole in wholes[1:]:
             total = call("Add", total, whole)
-        return self.narrowed(total, largest)
+        return self.requantize_sums(total, largest)
 
-    def masked(self, error: Error, seen: Value, low: float, high: float) -> Error:
-        """Return the error, set to 0 where the quantized value `seen` is not strictly between `low` and `high`."""
+    def mask_saturated(self, error: QuantizedError, seen: Value, low: float, high: float) -> QuantizedError:
+        """Return the error with 0 where an activation saturated, and so has derivative 0.
+
+        Args:
+            error: The error of the activation's output.
+            seen: The quantized output.
+            low: Elements of `seen` up to this quantized value are saturated.
+            high: Elements of `seen` from this quantized value on are saturated.
+        """
         emit, rank, type_ = self.emit, seen.type.rank, error.codes.type
         ends = (self.graph.constant("error.limit", np.full((1,) * rank, end, np.int32)) for end in (low, high))
         above, below = (emit(Binary(f), seen, end) for f, end in zip(("Greater", "Less"), ends, strict=True))
         none = self.graph.constant("error.none", np.zeros((1,) * rank, np.int16), type_.quant)
         kept = emit(Where(), emit(Binary("And"), above, below), error.codes, none, type_=type_)
-        return Error(kept, error.unit, error.most)
+        return QuantizedError(kept, error.unit, error.most)
 
 
-Rule = Callable[[ErrorPropagation, Node, Error], None]
-"""Back-propagation rule of a node: takes the error of its output and gives errors to its inputs."""
+Rule = Callable[[ErrorPropagation, Node, QuantizedError], None]
+"""A back-propagation rule of an operator: a function that takes the error of a node's output.
+
+It calls `ErrorPropagation.add_error` for the node's inputs.
+"""
 
 
-def one() -> Array:
-    """Return [1], the shape operand of an ONNX Reshape to one element."""
+def single_element_shape() -> Array:
+    """Return the array [1]: the operand of an ONNX Reshape to one element."""
     return np.asarray([1])

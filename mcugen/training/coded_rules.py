@@ -35,18 +35,18 @@ from mcugen.ops.reduce import Reduce
 from mcugen.ops.scatter import ScatterElements, ScatterND
 from mcugen.training.coded_errors import (
     MIN_ERROR_MAGNITUDE,
-    Error,
     ErrorPropagation,
+    QuantizedError,
     Rule,
     UnfitError,
     max_error_magnitude,
 )
 from mcugen.training.layers import layer_name
 from mcugen.training.parameters import is_symmetric
-from mcugen.training.products import MAX_INT32_SUM, Geometry, codes_of
+from mcugen.training.products import MAX_INT32_SUM, Geometry, unscaled_integers
 
 
-def _of_quantize(walk: ErrorPropagation, node: Node, error: Error) -> None:
+def _of_quantize(walk: ErrorPropagation, node: Node, error: QuantizedError) -> None:
     """Pass the error straight through where neither the codes nor the clamp before them saturated."""
     before, type_ = node.input(0).producer, node.output.type
     clamp = None
@@ -54,23 +54,23 @@ def _of_quantize(walk: ErrorPropagation, node: Node, error: Error) -> None:
         clamp = (before.op.low, before.op.high)
     elif before is not None:
         clamp = clamp_of(before.op)
-    walk.give(node.input(0), walk.masked(error, node.output, *clamp_range(clamp, type_.q, type_.dtype)))
+    walk.add_error(node.input(0), walk.mask_saturated(error, node.output, *clamp_range(clamp, type_.q, type_.dtype)))
 
 
-def _straight(walk: ErrorPropagation, node: Node, error: Error) -> None:
-    walk.give(node.input(0), error)
+def _straight(walk: ErrorPropagation, node: Node, error: QuantizedError) -> None:
+    walk.add_error(node.input(0), error)
 
 
-def _of_clamp(walk: ErrorPropagation, node: Node, error: Error) -> None:
+def _of_clamp(walk: ErrorPropagation, node: Node, error: QuantizedError) -> None:
     """Pass the error through; if the result is quantized, its codes already mask clamped elements."""
     user = walk.graph.only_user(node.output)
     if user is not None and isinstance(user.op, Quantize):
-        walk.give(node.input(0), error)
+        walk.add_error(node.input(0), error)
     else:
         _of_function(walk, node, error)
 
 
-def _of_binary(walk: ErrorPropagation, node: Node, error: Error) -> None:
+def _of_binary(walk: ErrorPropagation, node: Node, error: QuantizedError) -> None:
     """Propagate through a sum or product of tensors, or a function of one tensor."""
     is_of_one = len({value for value in node.inputs if value is not None and not value.is_constant}) == 1
     assert isinstance(node.op, Binary)
@@ -80,7 +80,7 @@ def _of_binary(walk: ErrorPropagation, node: Node, error: Error) -> None:
     rule(walk, node, error)
 
 
-def _of_product(walk: ErrorPropagation, node: Node, error: Error) -> None:
+def _of_product(walk: ErrorPropagation, node: Node, error: QuantizedError) -> None:
     """Give each factor the other factor times the error, summed over broadcast axes."""
     for index, value in enumerate(node.inputs):
         if value in walk.varying and value is not None:
@@ -89,16 +89,16 @@ def _of_product(walk: ErrorPropagation, node: Node, error: Error) -> None:
             max_code = MAX_INT32_SUM // (256 * count)
             if max_code < MIN_ERROR_MAGNITUDE:
                 raise UnfitError(f"sums of {count} positions")
-            limited_error = walk.within(error, max_code)
+            limited_error = walk.limit_magnitude(error, max_code)
             wide, codes = (walk.call("Cast", v, to=TensorProto.INT32) for v in (limited_error.codes, other))
             zero = np.full((1,) * codes.type.rank, other.type.q.zero_point, np.int32)
             sums = walk.call("Mul", wide, walk.call("Sub", codes, zero))
             whole = Backward(walk.graph, node).summed_to(sums, value.type.shape)
             scale = np.full(1, other.type.q.scale[0], np.float32)
-            walk.give(value, walk.narrowed(whole, walk.call("Mul", limited_error.unit, scale)))
+            walk.add_error(value, walk.requantize_sums(whole, walk.call("Mul", limited_error.unit, scale)))
 
 
-def _of_function(walk: ErrorPropagation, node: Node, error: Error) -> None:
+def _of_function(walk: ErrorPropagation, node: Node, error: QuantizedError) -> None:
     """Multiply the error by the slope, a table over the quantized input."""
     varying = [i for i, value in enumerate(node.inputs) if value in walk.varying]
     if len(varying) != 1:
@@ -113,7 +113,7 @@ def _of_function(walk: ErrorPropagation, node: Node, error: Error) -> None:
     gain = walk.call("Gather", (slopes / steepest).astype(np.float32), row, axis=0)
     unit = walk.call("Mul", error.unit, np.full(1, steepest, np.float32))
     real = walk.call("Mul", walk.call("Cast", error.codes, to=TensorProto.FLOAT), gain)
-    walk.give(value, walk.coded(real, np.ones(1, np.float32), unit, error.most))
+    walk.add_error(value, walk.quantize(real, np.ones(1, np.float32), unit, error.most))
 
 
 def _slopes(node: Node, index: int, codes: TensorType) -> Array:
@@ -154,7 +154,7 @@ def _stored(node: Node, value: Value) -> Value:
     raise UnfitError(f"{node.op.name} '{layer_name(node)}', whose input is no int8")
 
 
-def _of_max_pool(walk: ErrorPropagation, node: Node, error: Error) -> None:
+def _of_max_pool(walk: ErrorPropagation, node: Node, error: QuantizedError) -> None:
     """Give the error to the first largest element of each window."""
     op, x = node.op, node.input(0)
     assert isinstance(op, MaxPool)
@@ -165,43 +165,45 @@ def _of_max_pool(walk: ErrorPropagation, node: Node, error: Error) -> None:
     flat = (walk.emit.reshaped(v, (v.type.count,)) for v in (positions, wide))
     none = walk.emit(Zeros((x.type.count,), DType.INT32))
     sums = walk.emit.reshaped(walk.emit(ScatterElements(0, "add"), none, *flat), x.type.shape)
-    walk.give(x, walk.narrowed(sums, error.unit))
+    walk.add_error(x, walk.requantize_sums(sums, error.unit))
 
 
-def _of_average_pool(walk: ErrorPropagation, node: Node, error: Error) -> None:
+def _of_average_pool(walk: ErrorPropagation, node: Node, error: QuantizedError) -> None:
     """Give equal parts of the error to all elements of a window."""
     op, x = node.op, node.input(0).type
     assert isinstance(op, AveragePool)
     shares = average_shares(node, op).astype(np.float64)
     largest_share = float(shares.max())
-    shared_error = walk.within(error, error.most, shares / largest_share) if np.ptp(shares) else error
+    shared_error = walk.limit_magnitude(error, error.most, shares / largest_share) if np.ptp(shares) else error
     ones = np.ones((x.shape[1], 1, *op.kernel), np.int8)
-    filters = walk.graph.constant("error.ones", ones, codes_of((1,), DType.INT8).quant)
+    filters = walk.graph.constant("error.ones", ones, unscaled_integers((1,), DType.INT8).quant)
     sums = walk.emit(IntegerConvTranspose(op.window, x.shape[2:], x.shape[1]), shared_error.codes, filters)
     unit = walk.call("Mul", shared_error.unit, np.full(1, largest_share, np.float32))
-    walk.give(node.input(0), walk.narrowed(sums, unit))
+    walk.add_error(node.input(0), walk.requantize_sums(sums, unit))
 
 
-def _of_sum(walk: ErrorPropagation, node: Node, error: Error) -> None:
+def _of_sum(walk: ErrorPropagation, node: Node, error: QuantizedError) -> None:
     """Give the error to both terms."""
     for value in node.inputs:
         if value in walk.varying and value is not None:
             if value.type.shape != node.output.type.shape:
                 raise UnfitError(f"'{layer_name(node)}', which repeats a term")
-            walk.give(value, error)
+            walk.add_error(value, error)
 
 
-def _of_mean(walk: ErrorPropagation, node: Node, error: Error) -> None:
+def _of_mean(walk: ErrorPropagation, node: Node, error: QuantizedError) -> None:
     """Give each element its share of the error."""
     op, x = node.op, node.input(0)
     if not isinstance(op, Reduce) or op.function not in ("mean", "sum"):
         raise UnfitError(f"{op.name} '{layer_name(node)}'")
     count = x.type.count / node.output.type.count if op.function == "mean" else 1.0
-    codes = walk.emit(Expand(x.type.shape), error.codes, type_=codes_of(x.type.shape, DType.INT16))
-    walk.give(x, Error(codes, walk.call("Mul", error.unit, np.full(1, 1 / count, np.float32)), error.most))
+    codes = walk.emit(Expand(x.type.shape), error.codes, type_=unscaled_integers(x.type.shape, DType.INT16))
+    walk.add_error(
+        x, QuantizedError(codes, walk.call("Mul", error.unit, np.full(1, 1 / count, np.float32)), error.most)
+    )
 
 
-def _of_move(walk: ErrorPropagation, node: Node, error: Error) -> None:
+def _of_move(walk: ErrorPropagation, node: Node, error: QuantizedError) -> None:
     """Propagate through a data movement by its derivative for reals."""
     derivative = derivative_for(node.op)
     if derivative is None:
@@ -210,27 +212,33 @@ def _of_move(walk: ErrorPropagation, node: Node, error: Error) -> None:
     for index, make in derivative.rule(back, node.op, node, [error.codes]).items():
         value = node.input(index)
         if value in walk.varying and (codes := make()) is not None:
-            walk.give(value, Error(codes, error.unit, error.most))
+            walk.add_error(value, QuantizedError(codes, error.unit, error.most))
 
 
-def _of_layer(walk: ErrorPropagation, node: Node, error: Error) -> None:
+def _of_layer(walk: ErrorPropagation, node: Node, error: QuantizedError) -> None:
     """Propagate through a layer with frozen weights."""
-    frozen = Frozen.of(node)
+    frozen = FrozenLayer.of(node)
     rows = frozen.geometry.by_channel(walk.emit, error.codes)
-    walk.give(node.input(0), frozen.back(walk, Error(rows, error.unit, error.most)))
+    walk.add_error(node.input(0), frozen.back(walk, QuantizedError(rows, error.unit, error.most)))
 
 
 @dataclass(frozen=True)
-class Frozen:
-    """A layer that is not trained: its shapes, constant int8 weights, and a scale for each output channel."""
+class FrozenLayer:
+    """A dense layer or convolution that is not trained, through which errors are propagated.
+
+    Attributes:
+        geometry: Shapes of input, output and weights.
+        codes: The constant int8 weights.
+        scales: Scale of the weights for each output channel, [C].
+    """
 
     geometry: Geometry
     codes: Value
     scales: Array
 
     @staticmethod
-    def of(node: Node) -> Frozen:
-        """Return the frozen layer of a node.
+    def of(node: Node) -> FrozenLayer:
+        """Return the description of a node's layer for back-propagation.
 
         Raises:
             UnfitError: The weights are not symmetric int8 values, or the layer computes several images.
@@ -240,18 +248,25 @@ class Frozen:
         if stored is None or not is_symmetric(stored.type):
             raise UnfitError(f"'{layer_name(node)}', whose weights are no codes of int8")
         scales = np.broadcast_to(stored.type.q.scales, stored.type.shape[:1]).astype(np.float64)
-        return Frozen(geometry_of(node), stored, scales)
+        return FrozenLayer(geometry_of(node), stored, scales)
 
-    def back(self, walk: ErrorPropagation, error: Error) -> Error:
-        """Return the error of the layer's input, given the error [C, positions] of its output."""
+    def back(self, walk: ErrorPropagation, error: QuantizedError) -> QuantizedError:
+        """Add the propagation of an error through the layer, and return the error of the layer's input.
+
+        Args:
+            walk: The back-propagation, to whose graph the operators are added.
+            error: The error of the layer's output, as a matrix [C, positions].
+        """
         g, emit = self.geometry, walk.emit
         largest = float(self.scales.max())
         shares = (self.scales / largest).reshape(-1, 1) if np.ptp(self.scales) else None
-        rows = walk.within(error, max_error_magnitude(g, 1, learns=False), shares)
+        rows = walk.limit_magnitude(error, max_error_magnitude(g, 1, learns=False), shares)
         assert self.codes.data is not None
-        plain = walk.graph.constant(f"{self.codes.name}.back", self.codes.data, codes_of((1,), DType.INT8).quant)
+        plain = walk.graph.constant(
+            f"{self.codes.name}.back", self.codes.data, unscaled_integers((1,), DType.INT8).quant
+        )
         unit = walk.call("Mul", rows.unit, np.full(1, largest, np.float32))
-        return walk.narrowed(g.by_inputs(emit, rows.codes, plain), unit)
+        return walk.requantize_sums(g.by_inputs(emit, rows.codes, plain), unit)
 
 
 def geometry_of(node: Node) -> Geometry:

@@ -26,7 +26,7 @@ HEAD_PATTERN = re.compile(
     r"|(?P<samples>nearest):(?P<of>\d{1,6}):(?P<kept>\d{1,6})(:(?P<near>\d{1,6}))?"
     r"|(?P<normal>statistics)(:(?P<prior>\d{1,6}(\.\d{1,6})?))?"
 )
-"""Forms of `--train` that select a head; see `head_of`."""
+"""Pattern of the values of `--train` that select a head (`head_of`) instead of layers."""
 UNTRAINED_CLASS_SCORE = float(np.finfo(np.float32).min)
 """Score of a class without training samples: the lowest finite float32."""
 
@@ -35,19 +35,19 @@ CENTROIDS_HEAD_TEXTS = (
     "the mean of the class moves towards what the model makes of the sample, by its share of all samples of the class, "
     "but at least by `rate` of the way; with a rate of 0 nothing is learned.",
 )
-"""Descriptions of the centroids head's loss and learning for the generated documentation."""
+"""Two phrases for the generated header: what the centroids head's loss is, and how it learns."""
 NEAREST_HEAD_TEXTS = (
     "the share of the nearest samples that are of other classes",
     "what the model makes of the sample takes the place of the oldest one that is kept; with a rate of 0 nothing is "
     "learned.",
 )
-"""Descriptions of the nearest-neighbor head's loss and learning for the generated documentation."""
+"""Two phrases for the generated header: what the nearest-neighbor head's loss is, and how it learns."""
 STATISTICS_HEAD_TEXTS = (
     "the squared distance from the mean, measured by the covariance",
     "mean and covariance take in what the model makes of the sample, which weighs as much as each one before, but at "
     "least `rate`; with a rate of 0 nothing is learned.",
 )
-"""Descriptions of the statistics head's loss and learning for the generated documentation."""
+"""Two phrases for the generated header: what the statistics head's loss is, and how it learns."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class HeadContext:
         target: The class of the sample, int32 [1].
         rate: The learning rate, float32 [1]; 0 or less: do not learn.
         call: Adds ONNX operators to the graph.
-        first: Initial values of states by name; states that are not listed start with zeros.
-        kept: The new value of each state.
+        initial_states: Initial values of states by name; states that are not listed start with zeros.
+        new_states: The new value of each state.
     """
 
     graph: Graph
@@ -69,48 +69,72 @@ class HeadContext:
     target: Value
     rate: Value
     call: OnnxCalls
-    first: dict[str, Array] = field(default_factory=dict)
-    kept: dict[Value, Value] = field(default_factory=dict)
+    initial_states: dict[str, Array] = field(default_factory=dict)
+    new_states: dict[Value, Value] = field(default_factory=dict)
 
-    def keep(self, name: str, first: Array) -> Value:
-        """Add a state, which keeps its value between calls, with the initial value `first`; return its graph input."""
+    def add_state(self, name: str, first: Array) -> Value:
+        """Add a graph input that keeps its value from call to call, with the initial value `first`, and return it."""
         value = self.graph.add_input(name, TensorType(first.shape, DType.of(first)))
         if np.any(first):
-            self.first[value.name] = first
+            self.initial_states[value.name] = first
         return value
 
-    def become(self, value: Value, new: Value) -> None:
-        """Set the new value of a state; elements that would not be finite stay unchanged."""
-        self.kept[value] = finite_or_old(self.call, value, new) if new.type.dtype.is_float else new
+    def set_state(self, value: Value, new: Value) -> None:
+        """Set the value that a state has in the next call.
 
-    def squares(self, x: Value, axis: int) -> Value:
-        """Return the sums of the squares of x along an axis; the result keeps the axis with length 1."""
+        Args:
+            value: The state, as `add_state` returned it.
+            new: The new value. Elements that are NaN or infinite leave the state unchanged.
+        """
+        self.new_states[value] = finite_or_old(self.call, value, new) if new.type.dtype.is_float else new
+
+    def sum_of_squares(self, x: Value, axis: int) -> Value:
+        """Return the sums of the squares of `x` along `axis`, which stays with length 1."""
         return self.call("ReduceSumSquare", x, np.asarray([axis]), keepdims=1)
 
     def distances(self, points: Value) -> Value:
-        """Return the squared distances of z from N points, |p|² − 2·p·z + |z|², as [N, 1]."""
+        """Return the squared distances between the sample z and N points.
+
+        They are computed as |p|² − 2·p·z + |z|².
+
+        Args:
+            points: The points p, [N, D].
+
+        Returns:
+            The distances, [N, 1].
+        """
         products = self.call("MatMul", points, self.call("Transpose", self.z, perm=[1, 0]))
-        doubled = self.call("Mul", products, real(2))
-        return self.call("Add", self.call("Sub", self.squares(points, 1), doubled), self.squares(self.z, 1))
+        doubled = self.call("Mul", products, float32_array(2))
+        return self.call(
+            "Add", self.call("Sub", self.sum_of_squares(points, 1), doubled), self.sum_of_squares(self.z, 1)
+        )
 
     def learns(self) -> Value:
-        """Return 1.0 if the rate is positive, else 0.0."""
-        return self.call("Cast", self.call("Greater", self.rate, real(0)), to=TensorProto.FLOAT)
+        """Return a float32 [1] that is 1 if the learning rate is positive, else 0."""
+        return self.call("Cast", self.call("Greater", self.rate, float32_array(0)), to=TensorProto.FLOAT)
 
-    def share(self, count: Value) -> Value:
-        """Return the weight of the newest of `count` samples in an average: 1 / count, limited to [rate, 1]."""
-        mean = self.call("Div", real(1), self.call("Max", count, real(1)))
-        return self.call("Min", self.call("Max", mean, self.rate), real(1))
+    def newest_sample_weight(self, count: Value) -> Value:
+        """Return the weight of the newest sample in the running mean of `count` samples.
+
+        It is 1 / count, but at least `rate` and at most 1.
+        """
+        mean = self.call("Div", float32_array(1), self.call("Max", count, float32_array(1)))
+        return self.call("Min", self.call("Max", mean, self.rate), float32_array(1))
 
 
-def real(number: float) -> Array:
+def float32_array(number: float) -> Array:
     """Return a number as a float32 array of shape [1]."""
     return np.full(SCALAR, number, np.float32)
 
 
 @dataclass(frozen=True)
 class HeadResult:
-    """The results of a head for one sample: scores (float32 [1, classes] or [1]) and loss (float32 [1])."""
+    """The results that a head adds to the graph for one sample.
+
+    Attributes:
+        scores: Score of each class, float32 [1, classes], or one anomaly score, float32 [1].
+        loss: The loss, float32 [1].
+    """
 
     scores: Value
     loss: Value
@@ -123,8 +147,8 @@ class Head:
     Attributes:
         classes: Number of classes; 1 for the anomaly score of a statistics head.
         output: Name of the output with the scores.
-        loss: Description of the loss for the generated documentation.
-        learning: Description of the update for the generated documentation.
+        loss: Phrase that describes the loss, for the generated header.
+        learning: Phrase that describes the update, for the generated header.
         build: Adds the head's operators to a graph.
     """
 
@@ -168,7 +192,12 @@ def _positive(text: str, number: str) -> int:
 
 @dataclass(frozen=True)
 class AttachedHead:
-    """A head that was added to a graph: its inputs and states, and its loss (float32 [1])."""
+    """A head that was added to a graph.
+
+    Attributes:
+        embedding: The head's inputs and states; `z`, the model's result, is the embedding of the sample.
+        loss: The loss of the head, float32 [1].
+    """
 
     embedding: HeadContext
     loss: Value
@@ -176,6 +205,11 @@ class AttachedHead:
 
 def attach_head(graph: Graph, result: Value, head: Head) -> AttachedHead:
     """Add a head after a value of the graph, and make the head's scores the first output.
+
+    Args:
+        graph: The graph, changed in place.
+        result: The value that the head reads: the model's result.
+        head: The head.
 
     Raises:
         UnsupportedError: `result` is not float32.
@@ -198,18 +232,20 @@ def attach_head(graph: Graph, result: Value, head: Head) -> AttachedHead:
 def _centroids(e: HeadContext, classes: int) -> HeadResult:
     """Add a nearest-centroid head, whose scores are negative squared distances from the means of classes."""
     call, size = e.call, e.z.type.count
-    means = e.keep("centroids", np.zeros((classes, size), np.float32))
-    counts = e.keep("counts", np.zeros((classes, 1), np.float32))
+    means = e.add_state("centroids", np.zeros((classes, size), np.float32))
+    counts = e.add_state("counts", np.zeros((classes, 1), np.float32))
     distances = e.distances(means)
-    known = call("Where", call("Greater", counts, real(0)), call("Neg", distances), real(UNTRAINED_CLASS_SCORE))
+    known = call(
+        "Where", call("Greater", counts, float32_array(0)), call("Neg", distances), float32_array(UNTRAINED_CLASS_SCORE)
+    )
     is_target = call("Equal", np.arange(classes, dtype=np.int32).reshape(-1, 1), e.target)
     hit = call("Cast", is_target, to=TensorProto.FLOAT)
     loss = call("ReduceSum", call("Mul", hit, distances), np.asarray([0, 1]), keepdims=0)
     learned = call("Mul", hit, e.learns())
     now = call("Add", counts, learned)
-    step = call("Mul", learned, e.share(now))
-    e.become(means, call("Add", means, call("Mul", step, call("Sub", e.z, means))))
-    e.become(counts, now)
+    step = call("Mul", learned, e.newest_sample_weight(now))
+    e.set_state(means, call("Add", means, call("Mul", step, call("Sub", e.z, means))))
+    e.set_state(counts, now)
     return HeadResult(_row(e, known), call("Reshape", loss, np.asarray(SCALAR)))
 
 
@@ -225,27 +261,27 @@ def _nearest(e: HeadContext, classes: int, kept: int, near: int) -> HeadResult:
         near: Number of nearest samples that vote.
     """
     call, at_first = e.call, np.zeros(SCALAR, np.int32)
-    samples = e.keep("samples", np.zeros((kept, e.z.type.count), np.float32))
-    labels, place = e.keep("labels", np.full((kept, 1), -1, np.int32)), e.keep("place", at_first)
+    samples = e.add_state("samples", np.zeros((kept, e.z.type.count), np.float32))
+    labels, place = e.add_state("labels", np.full((kept, 1), -1, np.int32)), e.add_state("place", at_first)
     is_there = call("GreaterOrEqual", labels, at_first)
-    far = call("Where", is_there, e.distances(samples), real(-UNTRAINED_CLASS_SCORE))
+    far = call("Where", is_there, e.distances(samples), float32_array(-UNTRAINED_CLASS_SCORE))
     order = call.several("TopK", [far, np.asarray([near])], 2, "", axis=0, largest=0)[1]
     near_labels = call("Gather", labels, call("Reshape", order, np.asarray([near])), axis=0)
     votes = call("Equal", near_labels, np.arange(classes, dtype=np.int32).reshape(1, classes))
     shares = call("ReduceMean", call("Cast", votes, to=TensorProto.FLOAT), np.asarray([0]), keepdims=1)
     hit = call("Equal", np.arange(classes, dtype=np.int32).reshape(1, classes), e.target)
-    right = call("ReduceSum", call("Where", hit, shares, real(0)), np.asarray([1]), keepdims=0)
-    size = e.squares(e.z, 1)
+    right = call("ReduceSum", call("Where", hit, shares, float32_array(0)), np.asarray([1]), keepdims=0)
+    size = e.sum_of_squares(e.z, 1)
     # This is 0, or NaN if the sample is not finite.
     nothing = call("Reshape", call("Sub", size, size), np.asarray(SCALAR))
-    loss = call("Add", call("Sub", real(1), right), nothing)
-    learns = call("Greater", e.rate, real(0))
+    loss = call("Add", call("Sub", float32_array(1), right), nothing)
+    learns = call("Greater", e.rate, float32_array(0))
     here = call("And", call("Equal", np.arange(kept, dtype=np.int32).reshape(-1, 1), place), learns)
     following = call("Add", place, call("Cast", learns, to=TensorProto.INT32))
     back = call("Equal", following, np.full(SCALAR, kept, np.int32))
-    e.become(samples, call("Where", here, e.z, samples))
-    e.become(labels, call("Where", here, e.target, labels))
-    e.become(place, call("Where", back, at_first, following))
+    e.set_state(samples, call("Where", here, e.z, samples))
+    e.set_state(labels, call("Where", here, e.target, labels))
+    e.set_state(place, call("Where", back, at_first, following))
     return HeadResult(_row(e, shares), loss)
 
 
@@ -255,24 +291,29 @@ def _statistics(e: HeadContext, prior: float) -> HeadResult:
     The state is Σ⁻¹ minus its initial value, so that the initial value takes no flash.
     """
     call, size, first = e.call, e.z.type.count, 1 / prior
-    mean, count = e.keep("mean", np.zeros((1, size), np.float32)), e.keep("count", np.zeros(SCALAR, np.float32))
-    change = e.keep("inverse_covariance", np.zeros((size, size), np.float32))
+    mean, count = (
+        e.add_state("mean", np.zeros((1, size), np.float32)),
+        e.add_state("count", np.zeros(SCALAR, np.float32)),
+    )
+    change = e.add_state("inverse_covariance", np.zeros((size, size), np.float32))
     delta = call("Sub", e.z, mean)
-    moved = call("Add", call("MatMul", delta, change), call("Mul", delta, real(first)))
+    moved = call("Add", call("MatMul", delta, change), call("Mul", delta, float32_array(first)))
     distance = call("ReduceSum", call("Mul", moved, delta), np.asarray([1]), keepdims=0)
     learns = e.learns()
     now = call("Add", count, learns)
-    weight = call("Mul", e.share(now), learns)
-    half = call("Min", weight, real(0.5))  # One sample has no variance.
-    later = call("Mul", half, call("Cast", call("Greater", count, real(0)), to=TensorProto.FLOAT))
-    part = call("Div", later, call("Add", real(1), call("Mul", later, distance)))
+    weight = call("Mul", e.newest_sample_weight(now), learns)
+    half = call("Min", weight, float32_array(0.5))  # One sample has no variance.
+    later = call("Mul", half, call("Cast", call("Greater", count, float32_array(0)), to=TensorProto.FLOAT))
+    part = call("Div", later, call("Add", float32_array(1), call("Mul", later, distance)))
     outer = call("Mul", call("Transpose", moved, perm=[1, 0]), call("Mul", moved, part))
     index = np.arange(size, dtype=np.int32)
-    gone = call("Where", call("Equal", index.reshape(-1, 1), index.reshape(1, -1)), real(first), real(0))
+    gone = call(
+        "Where", call("Equal", index.reshape(-1, 1), index.reshape(1, -1)), float32_array(first), float32_array(0)
+    )
     less = call("Sub", outer, call("Mul", later, gone))
-    e.become(mean, call("Add", mean, call("Mul", weight, delta)))
-    e.become(change, call("Div", call("Sub", change, less), call("Sub", real(1), later)))
-    e.become(count, now)
+    e.set_state(mean, call("Add", mean, call("Mul", weight, delta)))
+    e.set_state(change, call("Div", call("Sub", change, less), call("Sub", float32_array(1), later)))
+    e.set_state(count, now)
     return HeadResult(distance, call("Identity", distance))
 
 

@@ -28,8 +28,8 @@ from mcugen.ops.movement import Movement, Reshape
 from mcugen.ops.pointwise import Binary, Where
 from mcugen.ops.scatter import ScatterND
 from mcugen.ops.softmax import Softmax
-from mcugen.training.coded_errors import Error, ErrorPropagation, UnfitError, max_error_magnitude
-from mcugen.training.coded_rules import Frozen, geometry_of, rule_of
+from mcugen.training.coded_errors import ErrorPropagation, QuantizedError, UnfitError, max_error_magnitude
+from mcugen.training.coded_rules import FrozenLayer, geometry_of, rule_of
 from mcugen.training.layers import TrainableLayer, layer_name
 from mcugen.training.losses import logits_of
 from mcugen.training.onnx_calls import OnnxCalls
@@ -39,36 +39,37 @@ from mcugen.training.parameters import (
     bias_of,
     code_scales,
     coded_weights,
-    first_adapter,
     float_values,
+    initial_adapter,
 )
-from mcugen.training.products import UNIT_QUANT, Emitter, Geometry, codes_of
+from mcugen.training.products import UNIT_QUANT, Emitter, Geometry, unscaled_integers
 
 ERROR_FRACTION_BITS = 15
-"""Fraction bits of softmax probabilities and of quantized output gradients, which are int16."""
+"""Fraction bits of softmax probabilities and of the gradient at the model's output, which are int16."""
 MAX_STEP_PER_INPUT = 2**22
-"""Largest magnitude of the factor that is multiplied with an int8 input to get a weight's step."""
+"""Largest magnitude of a fixed-point factor whose product with a layer's int8 input is the step of one weight."""
 BIAS_BITS, MAX_TRAINED_BIAS = 8, 2**30
 """Fraction bits of a bias step, and largest magnitude of a trained bias, in units of the layer's int32 sums."""
-LARGEST_RATE = 1e30
-"""Limit of the learning rate after scaling to quantized steps: larger rates saturate all steps anyway."""
+MAX_SCALED_RATE = 1e30
+"""Upper bound of the learning rate in units of the weights' scale: any larger rate saturates all steps."""
 SCORE_RANGE_RATIO = 2.0
-"""Range reserved for trained scores relative to the range with the initial weights; larger scores saturate."""
+"""Quantization range of trained scores divided by their range with the initial weights; larger scores saturate."""
 MAX_LAYER_INPUTS = 2**14
-"""Largest number of inputs of an output element: with more, int32 sums with a bias could overflow."""
+"""Largest number of products in the sum of one output element: more could overflow int32 together with a bias."""
 MOMENTUM_DECAY = 0.9
-"""Factor of the old velocity in a momentum update."""
+"""Factor of the previous velocity in a momentum update, v ← 0.9·v + step."""
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """The gradient of a parameter [C, …]: the product sums · unit · per.
+    """The gradient of a trained parameter [C, …], in a form whose large part is integer: sums · unit · per.
 
     Attributes:
-        sums: int32 sums; with `inputs`, the errors [C, positions] instead.
+        sums: int32 sums in the parameter's shape; with `inputs`, the layer's output errors [C, positions] instead.
         unit: Scale of all sums, float32 [1].
         per: Scale of each output channel, [C, 1].
-        inputs: If given, the layer's inputs [depth, positions]; the gradient is then the product of errors and inputs.
+        inputs: The layer's inputs [depth, positions]. If given, the sums are the product of errors and inputs, which is
+            not computed before the update.
     """
 
     sums: Value
@@ -79,11 +80,11 @@ class Gradient:
 
 @dataclass
 class IntegerParameter:
-    """A parameter that is trained in integers.
+    """A tensor that is trained in fixed point: int8 weights or an int32 bias.
 
     Attributes:
         parameter: The trained tensor.
-        bits: Fraction bits of an update step.
+        bits: Fraction bits of an update step, relative to 1 in the tensor.
         largest: Largest magnitude of the tensor's elements.
         gradient: The gradient; None until back-propagation sets it.
     """
@@ -96,15 +97,15 @@ class IntegerParameter:
 
 @dataclass(frozen=True)
 class TrainedProduct:
-    """A dense layer or convolution with trained weights.
+    """A dense layer or convolution whose weights are trained in integers.
 
     Attributes:
         geometry: Shapes of input, output and weights.
-        node: The node that is replaced.
-        source: The value that receives the error of the input.
-        x: The quantized input, computed from `source`.
-        seen: The input as the gradient of the weights reads it, in int8.
-        scales: Scale of the weights for each output channel [C].
+        node: The node that the trainable layer replaces.
+        source: The value that receives the error of the layer's input.
+        x: The quantized input that the forward pass reads, computed from `source`.
+        seen: The same input in int8, as the gradient of the weights reads it.
+        scales: Scale of the weights for each output channel, [C].
         weights: The trained weights.
     """
 
@@ -118,19 +119,24 @@ class TrainedProduct:
 
     @property
     def units(self) -> Array:
-        """Return the float value of 1 in the int32 sums, for each output channel [C]."""
+        """Return the float value that 1 stands for in the layer's int32 sums, for each output channel, [C]."""
         return self.scales * self.x.type.q.scale[0]
 
     def sums(self, emit: Emitter) -> Value:
-        """Add the product of weights and inputs, and return its int32 sums [C, positions]."""
+        """Add the product of weights and inputs to the graph, and return its int32 sums [C, positions]."""
         return self.geometry.sums(emit, self.x, self.weights.parameter.value)
 
-    def back(self, walk: ErrorPropagation, error: Error) -> None:
-        """Set the gradient of the weights from errors [C, positions], and propagate the errors to the source."""
+    def back(self, walk: ErrorPropagation, error: QuantizedError) -> None:
+        """Store the gradient of the weights, and add the error of the layer's input to `source`.
+
+        Args:
+            walk: The back-propagation.
+            error: The error of the layer's output, as a matrix [C, positions].
+        """
         g, emit, call = self.geometry, walk.emit, walk.call
         reach = 2 ** (8 * self.seen.type.dtype.nbytes)
-        rows = walk.within(error, max_error_magnitude(g, reach, learns=g.positions > 1))
-        per = column(self.seen.type.q.scale[0] / self.scales)
+        rows = walk.limit_magnitude(error, max_error_magnitude(g, reach, learns=g.positions > 1))
+        per = channel_column(self.seen.type.q.scale[0] / self.scales)
         if g.is_matrix:
             self.weights.gradient = Gradient(rows.codes, rows.unit, per, g.columns(emit, self.seen))
         else:
@@ -138,41 +144,45 @@ class TrainedProduct:
             self.weights.gradient = Gradient(sums_by_weight, rows.unit, per)
         if self.source in walk.varying:
             largest = float(self.scales.max())
-            shared = walk.within(rows, rows.most, column(self.scales / largest)) if np.ptp(self.scales) else rows
+            shared = (
+                walk.limit_magnitude(rows, rows.most, channel_column(self.scales / largest))
+                if np.ptp(self.scales)
+                else rows
+            )
             unit = call("Mul", shared.unit, np.full(1, largest, np.float32))
             sums = g.by_inputs(emit, shared.codes, self.weights.parameter.value)
-            walk.give(self.source, walk.narrowed(emit.reshaped(sums, self.source.type.shape), unit))
+            walk.add_error(self.source, walk.requantize_sums(emit.reshaped(sums, self.source.type.shape), unit))
 
 
-def column(each_channel: Array) -> Array:
+def channel_column(each_channel: Array) -> Array:
     """Return a vector over C channels as a float64 column [C, 1]."""
     return np.asarray(each_channel, np.float64).reshape(-1, 1)
 
 
-Back = Callable[[ErrorPropagation, Error], None]
-"""A function that propagates the error of a value."""
+ErrorHandler = Callable[[ErrorPropagation, QuantizedError], None]
+"""A function that is called with the error of one value, and propagates the error or stores a gradient."""
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedLayer:
     """A layer of the graph in its trainable form.
 
     Attributes:
         name: Name of the layer.
         result: The float output of the layer.
-        reach: Largest magnitude of `result` with the initial weights.
-        learned: The parameters in the order of the training state.
-        backs: Handlers of the errors of `result` and of values inside the layer.
+        reach: Largest magnitude of `result` with the initial weights, which fixes its quantization range.
+        learned: The trained tensors, in the order in which the training state stores them.
+        backs: Functions that handle the errors of `result` and of values inside the layer, by value.
     """
 
     name: str
     result: Value
     reach: float
     learned: Sequence[IntegerParameter]
-    backs: Mapping[Value, Back]
+    backs: Mapping[Value, ErrorHandler]
 
 
-def replace_by_trainable(graph: Graph, layer: TrainableLayer) -> Trained:
+def replace_by_trainable(graph: Graph, layer: TrainableLayer) -> TrainedLayer:
     """Replace a layer of the graph by its trainable form, and return the latter.
 
     Raises:
@@ -191,9 +201,9 @@ class _Maker:
     graph: Graph
     node: Node
     learned: list[IntegerParameter] = field(default_factory=list)
-    parts: list[Back] = field(default_factory=list)
+    parts: list[ErrorHandler] = field(default_factory=list)
     """Functions that propagate errors [C, positions] of the result."""
-    backs: dict[Value, Back] = field(default_factory=dict)
+    backs: dict[Value, ErrorHandler] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.name, self.emit = layer_name(self.node), Emitter(self.graph, self.node.origin)
@@ -204,7 +214,7 @@ class _Maker:
         if self.geometry.depth > MAX_LAYER_INPUTS:
             raise UnfitError(f"'{self.name}', whose sums are of {self.geometry.depth} products")
 
-    def whole(self) -> Trained:
+    def whole(self) -> TrainedLayer:
         """Return the trained layer (w·x + b) · unit, all of whose weights are trained."""
         scales = code_scales(self.first)
         learner = self._learner(self.geometry, "weights", _coded(self.first, scales), scales)
@@ -212,9 +222,9 @@ class _Maker:
         self.parts.append(learner.back)
         return self._trained(total, learner.units)
 
-    def beside(self, layer: TrainableLayer) -> Trained:
+    def beside(self, layer: TrainableLayer) -> TrainedLayer:
         """Return the layer with frozen weights in int16, and with what is added to its result."""
-        g, emit, frozen = self.geometry, self.emit, Frozen.of(self.node)
+        g, emit, frozen = self.geometry, self.emit, FrozenLayer.of(self.node)
         unit = np.full(1, float(np.float32(self._reach / 2**ERROR_FRACTION_BITS)) or 1.0)
         stays = self.node.inputs[:2] if layer.bias else self.node.inputs
         plain = self.graph.add(self.node.op, stays, self.node.origin, types=[self.node.output.type])
@@ -229,9 +239,9 @@ class _Maker:
             total = self._with_channels(layer.channels, unit, total)
         source = self.source
 
-        def back(walk: ErrorPropagation, error: Error) -> None:
+        def back(walk: ErrorPropagation, error: QuantizedError) -> None:
             if source in walk.varying:
-                walk.give(source, frozen.back(walk, error))
+                walk.add_error(source, frozen.back(walk, error))
 
         self.parts.append(back)
         return self._trained(total, unit)
@@ -270,9 +280,9 @@ class _Maker:
             raise UnfitError(f"'{self.name}', whose bias is too large")
         bias = self._input("bias", np.rint(self.bias / units).astype(np.int32), BIAS_BITS, MAX_TRAINED_BIAS)
         self.learned.insert(0, self.learned.pop())
-        per = column(1 / np.broadcast_to(units, self.bias.shape))
+        per = channel_column(1 / np.broadcast_to(units, self.bias.shape))
 
-        def back(walk: ErrorPropagation, error: Error) -> None:
+        def back(walk: ErrorPropagation, error: QuantizedError) -> None:
             bias.gradient = Gradient(_over_positions(walk, error), error.unit, per)
 
         self.parts.append(back)
@@ -281,7 +291,7 @@ class _Maker:
     def _adapter(self, rank: int, unit: Array) -> Value:
         """Return up·(down·x) in units, with int16 values between the products; the gradient sees eight bits of them."""
         g, emit = self.geometry, self.emit
-        down, up = first_adapter(g.w, rank)
+        down, up = initial_adapter(g.w, rank)
         scales = code_scales(down)
         shape = (*g.y[:-1], rank) if isinstance(g.op, Dense) else (g.y[0], rank, *g.y[2:])
         down_layer = self._learner(Geometry(g.op, g.x, shape, down.shape), "adapter.down", _coded(down, scales), scales)
@@ -315,9 +325,11 @@ class _Maker:
         more = self.call("Round", self._real(learner.sums(self.emit), learner.units / unit))
         rows = self.call("Cast", more, to=TensorProto.INT32)
 
-        def back(walk: ErrorPropagation, error: Error) -> None:
-            codes = walk.emit(GatherND(), error.codes, where, type_=codes_of((count, g.positions), DType.INT16))
-            learner.back(walk, Error(codes, error.unit, error.most))
+        def back(walk: ErrorPropagation, error: QuantizedError) -> None:
+            codes = walk.emit(
+                GatherND(), error.codes, where, type_=unscaled_integers((count, g.positions), DType.INT16)
+            )
+            learner.back(walk, QuantizedError(codes, error.unit, error.most))
 
         self.parts.append(back)
         return self.emit(ScatterND("add"), total, where, rows)
@@ -325,9 +337,9 @@ class _Maker:
     def _real(self, sums: Value, units: Array) -> Value:
         """Return sums as reals."""
         real = self.call("Cast", sums, to=TensorProto.FLOAT)
-        return self.call("Mul", real, column(np.broadcast_to(units, sums.type.shape[:1])).astype(np.float32))
+        return self.call("Mul", real, channel_column(np.broadcast_to(units, sums.type.shape[:1])).astype(np.float32))
 
-    def _trained(self, total: Value, units: Array) -> Trained:
+    def _trained(self, total: Value, units: Array) -> TrainedLayer:
         """Put the trainable layer in place of the node."""
         node, g, parts = self.node, self.geometry, tuple(self.parts)
         result = g.reshape_to_output(self.emit, self._real(total, units))
@@ -337,19 +349,19 @@ class _Maker:
         self.graph.rename(result, self.name)
         self.graph.sort()
 
-        def back(walk: ErrorPropagation, error: Error) -> None:
-            rows = Error(g.by_channel(walk.emit, error.codes), error.unit, error.most)
+        def back(walk: ErrorPropagation, error: QuantizedError) -> None:
+            rows = QuantizedError(g.by_channel(walk.emit, error.codes), error.unit, error.most)
             for part in parts:
                 part(walk, rows)
 
-        return Trained(self.name, result, self._reach, self.learned, {**self.backs, result: back})
+        return TrainedLayer(self.name, result, self._reach, self.learned, {**self.backs, result: back})
 
 
 def _coded(first: Array, scales: Array) -> Array:
     return coded_weights(first, scales.reshape(-1, *(1 for _ in first.shape[1:])))
 
 
-def _over_positions(walk: ErrorPropagation, error: Error) -> Value:
+def _over_positions(walk: ErrorPropagation, error: QuantizedError) -> Value:
     """Return the sums of errors [C, positions] over positions, int32 [C, 1]."""
     wide = walk.call("Cast", error.codes, to=TensorProto.INT32)
     return wide if wide.type.shape[1] == 1 else walk.call("ReduceSum", wide, np.asarray([1]), keepdims=1)
@@ -358,7 +370,7 @@ def _over_positions(walk: ErrorPropagation, error: Error) -> Value:
 # ----------------------------------------------------------------------------------------------------- losses
 
 
-def set_gradients(graph: Graph, trained: Sequence[Trained], result: Value, target: Value, loss: str) -> None:
+def set_gradients(graph: Graph, trained: Sequence[TrainedLayer], result: Value, target: Value, loss: str) -> None:
     """Add integer back-propagation from the loss, and store its result in `gradient` of each trained parameter.
 
     Args:
@@ -377,13 +389,13 @@ def set_gradients(graph: Graph, trained: Sequence[Trained], result: Value, targe
     )
     scores = walk.emit(Quantize(), value, type_=type_)
     codes, unit = CODED_LOSSES[loss](walk, walk.emit.reshaped(scores, (1, value.type.count)), target)
-    error = Error(
+    error = QuantizedError(
         walk.emit.reshaped(codes, value.type.shape), walk.graph.constant("error.unit", np.full(1, unit, np.float32))
     )
-    walk.back(value, error)
+    walk.propagate(value, error)
 
 
-def _judged(graph: Graph, trained: Sequence[Trained], scores: Value) -> tuple[Value, float]:
+def _judged(graph: Graph, trained: Sequence[TrainedLayer], scores: Value) -> tuple[Value, float]:
     """Return the trained layer's result, or a stored tensor, that the scores come from, and its largest magnitude."""
     reaches = {layer.result: layer.reach for layer in trained}
     value = scores
@@ -444,14 +456,16 @@ def _limited(walk: ErrorPropagation, codes: Value, max_code: int) -> Value:
     wide = walk.call("Cast", codes, to=TensorProto.INT32)
     limit = np.full((), max_code, np.int32)
     return walk.emit(
-        Cast(DType.INT16), walk.call("Clip", wide, -limit, limit), type_=codes_of(codes.type.shape, DType.INT16)
+        Cast(DType.INT16),
+        walk.call("Clip", wide, -limit, limit),
+        type_=unscaled_integers(codes.type.shape, DType.INT16),
     )
 
 
 CODED_LOSSES = {"cross-entropy": _of_classes, "mse": _of_squares, "mae": _of_sizes, "huber": _of_huber}
-"""Gradients of losses by value of `--loss`: functions that add the gradient for an int16 result to the graph.
+"""Functions that add the gradient of a loss to the graph, for a quantized result, by the value of `--loss`.
 
-They return the gradient (int16) and its scale.
+They return the gradient (int16) and its scale (float32 [1]).
 """
 
 
@@ -460,14 +474,26 @@ They return the gradient (int16) and its scale.
 
 @dataclass(frozen=True)
 class UpdateState:
-    """The states of a parameter's update, as int32 fixed-point steps: `total` of the batch so far, and `velocity`."""
+    """The states that the update of one trained tensor keeps between calls, in the tensor's shape.
+
+    Attributes:
+        total: Sum of the steps of the current batch, int32 fixed point; None if each sample makes an update.
+        velocity: Velocity of momentum, int32 fixed point; None without momentum.
+    """
 
     total: Value | None = None
     velocity: Value | None = None
 
     @staticmethod
     def of(graph: Graph, parameter: Value, *, in_batches: bool, has_momentum: bool) -> UpdateState:
-        """Add graph inputs of the parameter's shape for the states that batches and momentum need."""
+        """Add the graph inputs for the states of a parameter's update, and return them.
+
+        Args:
+            graph: The graph, changed in place.
+            parameter: The trained tensor, which gives the states their shape.
+            in_batches: Whether an update follows a batch of samples, so that steps must be added up.
+            has_momentum: Whether the optimizer is `momentum`.
+        """
         type_ = TensorType(parameter.type.shape, DType.INT32)
         total = graph.add_input(f"{parameter.name}.sum", type_) if in_batches else None
         return UpdateState(total, graph.add_input(f"{parameter.name}.velocity", type_) if has_momentum else None)
@@ -536,7 +562,7 @@ def _gain(call: OnnxCalls, gradient: Gradient, rate: Value, bits: int, samples: 
     """Return the factor from sums to quantized steps with `bits` fractional bits, float32 [C, 1]."""
     scaled = call("Mul", call("Mul", rate, np.full(1, 2.0**bits / samples, np.float32)), gradient.unit)
     gain = call("Mul", call("Reshape", scaled, np.asarray([1, 1])), gradient.per.astype(np.float32))
-    limit = np.full((), LARGEST_RATE, np.float32)
+    limit = np.full((), MAX_SCALED_RATE, np.float32)
     return call("Clip", gain, -limit, limit)
 
 

@@ -17,10 +17,10 @@ from mcugen.ops.recurrent import LENS, Recurrent, W
 
 LAST, BIAS = re.compile(r"last:(\d{1,6})"), re.compile(r"bias(?::(\d{1,6}))?")
 """Forms of `--train`: `last:N` (weights and biases of the last N layers); `bias` or `bias:N` (biases only)."""
-CHANNELS = re.compile(r"(?P<layer>.+)\[(?P<channels>\d{1,6}(;\d{1,6})*)\]")
-"""Form `LAYER[C;C;…]` of `--train`: the weights of some output channels."""
-ADAPTER = re.compile(r"adapter:(\d{1,6})(?::(\d{1,6}))?")
-"""Form `adapter:RANK[:N]` of `--train`: low-rank adapters of all layers, or of the last N."""
+CHANNELS_PATTERN = re.compile(r"(?P<layer>.+)\[(?P<channels>\d{1,6}(;\d{1,6})*)\]")
+"""Pattern of the form `LAYER[C;C;…]` of `--train`, which selects the weights of some output channels."""
+ADAPTER_PATTERN = re.compile(r"adapter:(\d{1,6})(?::(\d{1,6}))?")
+"""Pattern of the form `adapter:RANK[:N]` of `--train`: low-rank adapters of all layers, or of the last N."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def layer_name(node: Node) -> str:
     return node.outputs[0].name
 
 
-def is_called(node: Node, name: str) -> bool:
+def has_name(node: Node, name: str) -> bool:
     """Return whether `name` is the layer's name, or the name of one of the ONNX nodes that it comes from."""
     return name == layer_name(node) or name in node.origin
 
@@ -62,7 +62,7 @@ def select_layers(graph: Graph, text: str) -> list[TrainableLayer]:
         UsageError: A name is not the name of a layer, or the layer has no weights to train; the message lists the
             layers that have.
     """
-    known = trainable(graph)
+    known = trainable_layers(graph)
     if not known:
         rule = "--train: the model must have dense, recurrent layers or convolutions with constant weights"
         raise UsageError(rule, "none", "train another model")
@@ -73,9 +73,9 @@ def select_layers(graph: Graph, text: str) -> list[TrainableLayer]:
             weights |= dict.fromkeys(_last(known, part, int(last[1])))
         elif only := BIAS.fullmatch(part):
             bias |= dict.fromkeys(known if only[1] is None else _last(known, part, int(only[1])))
-        elif adapter := ADAPTER.fullmatch(part):
+        elif adapter := ADAPTER_PATTERN.fullmatch(part):
             ranks |= _adapted(known, part, int(adapter[1]), adapter[2])
-        elif some := CHANNELS.fullmatch(part):
+        elif some := CHANNELS_PATTERN.fullmatch(part):
             node = _named(graph, known, some["layer"])
             channels[node] = _some_channels(node, part, some["channels"])
         else:
@@ -121,15 +121,18 @@ def _some_channels(node: Node, part: str, text: str) -> tuple[int, ...]:
 
 
 def has_channels(node: Node) -> bool:
-    """Return whether single output channels can be trained: the layer computes one image or row, without groups."""
+    """Return whether `--train` can select single output channels of a layer.
+
+    It can if the layer computes one image or one row, without groups.
+    """
     shape = node.output.type.shape
     if isinstance(node.op, Conv):
         return shape[0] == 1 and node.op.groups == 1
     return isinstance(node.op, Dense) and math.prod(shape[:-1]) == 1
 
 
-def trainable(graph: Graph) -> list[Node]:
-    """Return the layers that can be trained: the first output depends on them, and their weights are constants.
+def trainable_layers(graph: Graph) -> list[Node]:
+    """Return the layers that can be trained: the model's first output depends on them, and their weights are constants.
 
     The graph must have gone through `fuse_float`.
     """
@@ -138,7 +141,7 @@ def trainable(graph: Graph) -> list[Node]:
 
 
 def nodes_before(result: Value) -> set[Node]:
-    """Return the nodes that a value depends on."""
+    """Return the set of all nodes that a value depends on."""
     nodes: set[Node] = set()
     values = [result]
     while values:
@@ -161,7 +164,7 @@ def _has_weights(node: Node) -> bool:
 
 
 def is_known(value: Value) -> bool:
-    """Return whether a value is a constant, or dequantized from a constant."""
+    """Return whether a value is known at compile time: a constant, or a constant that is dequantized."""
     source = value.producer
     return value.is_constant or (
         source is not None and isinstance(source.op, Dequantize) and source.input(0).is_constant
@@ -196,10 +199,10 @@ def _most_rank(node: Node) -> int:
 
 def _named(graph: Graph, layers: list[Node], name: str) -> Node:
     """Return the layer of that name, or of that ONNX node."""
-    layer = next((node for node in layers if is_called(node, name)), None)
+    layer = next((node for node in layers if has_name(node, name)), None)
     if layer is not None:
         return layer
-    there = any(is_called(node, name) for node in graph.nodes)
+    there = any(has_name(node, name) for node in graph.nodes)
     rule = "--train: a layer must have weights to train" if there else "--train must name layers of the model"
     could = listed(f"'{layer_name(node)}'" for node in layers)
     raise UsageError(rule, f"'{name}'", f"last:N, bias, adapter:RANK, or some of: {could}")

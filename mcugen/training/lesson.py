@@ -9,7 +9,7 @@ import numpy as np
 
 from mcugen.backends.cpu.pipeline import fuse_float
 from mcugen.core.errors import UsageError
-from mcugen.core.options import LEARN_INTEGERS, Training
+from mcugen.core.options import INTEGER_OPTIMIZER_NAMES, Training
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.lesson import Lesson
 from mcugen.hir.types import Array, DType, TensorType
@@ -32,7 +32,7 @@ from mcugen.training.onnx_calls import OnnxCalls
 from mcugen.training.optimizers import (
     OPTIMIZERS,
     Batch,
-    Group,
+    OptimizerInputs,
     accumulate_batch,
     apply_optimizer,
     dither_counter,
@@ -50,7 +50,7 @@ from mcugen.training.statistics import (
 )
 
 DESCENT_TEXT = "the trained weights in `state` move by `rate` times the gradient of the loss."
-"""Description of gradient descent for the generated documentation."""
+"""Sentence for the generated header that says how plain gradient descent changes the weights."""
 
 
 def make_trainable(graph: Graph, training: Training) -> Mapping[str, str]:
@@ -77,13 +77,13 @@ def _train_head(graph: Graph, head: Head, layer: str) -> Mapping[str, str]:
     result = real_result_of(graph, layer) if layer else real_result(graph.outputs[0])
     end = attach_head(graph, result, head)
     states: dict[str, str] = {}
-    for state, new in end.embedding.kept.items():
+    for state, new in end.embedding.new_states.items():
         _keep(graph, states, state, new)
     loss = _free_output(graph, "loss")
     graph.add_output(loss, end.loss)
     graph.sort()
     names = end.embedding.target.name, end.embedding.rate.name, loss
-    kept = end.embedding.first
+    kept = end.embedding.initial_states
     graph.lesson = Lesson(*names, states, (head.output,), kept, head.classes, head.loss, head.learning)
     return states
 
@@ -95,9 +95,9 @@ def _train_layers(graph: Graph, training: Training) -> Mapping[str, str]:
     try:
         _train_integers(graph.copy(), training)
     except UnfitError as unfit:
-        if training.optimizer != LEARN_INTEGERS[0] or training.batch > 1:
+        if training.optimizer != INTEGER_OPTIMIZER_NAMES[0] or training.batch > 1:
             rule = "--train-weights int8 learns in batches, and by momentum, in integers alone"
-            remedy = f"--optimizer {LEARN_INTEGERS[0]} --batch 1, or --train-weights float32"
+            remedy = f"--optimizer {INTEGER_OPTIMIZER_NAMES[0]} --batch 1, or --train-weights float32"
             raise UsageError(rule, str(unfit), remedy) from None
         graph.notes.append(f"int8 weights learn by float32 gradients, as integers do not compute {unfit}")
         return _train_reals(graph, training, layers)
@@ -224,7 +224,7 @@ def _learned(
     for parameter, gradient in zip(parameters, slopes, strict=True):
         tensor = parameter.value
         memories = [graph.add_input(f"{tensor.name}.{name}", tensor.type) for name in optimizer.memories]
-        group = Group(tensor, gradient, memories, rates[parameter.layer], count)
+        group = OptimizerInputs(tensor, gradient, memories, rates[parameter.layer], count)
         if parameter.coded is not None and dither is not None:
             kept, new = [parameter.kept], [update_int8_weights(graph, group, *parameter.coded, dither)]
         elif batch is None:

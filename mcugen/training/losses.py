@@ -19,12 +19,18 @@ from mcugen.ops.softmax import Softmax
 from mcugen.training.onnx_calls import OnnxCalls
 
 SCALAR = (1,)
-"""Shape of a loss, and of a single learning rate."""
+"""Shape of a loss, and of a learning rate: one element."""
 
 
 @dataclass(frozen=True)
 class TrainingLoss:
-    """A loss (float32 [1]), the target that it reads, and the number of classes; 0 if the target is a tensor."""
+    """A loss that was added to a graph.
+
+    Attributes:
+        loss: The loss of one sample, float32 [1].
+        target: The graph input with the expected class or output.
+        classes: Number of classes; 0 if the target is a tensor.
+    """
 
     loss: Value
     target: Value
@@ -99,10 +105,14 @@ def _huber(call: OnnxCalls, difference: Value) -> Value:
 
 
 def contrastive(graph: Graph, result: Value) -> TrainingLoss:
-    """Add the contrastive loss: ½·d² for two results that belong together, else ½·max(0, 1 − d)².
+    """Add the contrastive loss of two embeddings: ½·d² if they belong together, else ½·max(0, 1 − d)².
 
-    d is their distance (Hadsell, Chopra, LeCun, "Dimensionality reduction by learning an invariant mapping", 2006). The
-    target has one more element than the result: 1 if both belong together, else 0, followed by the other result.
+    d is their distance (Hadsell, Chopra, LeCun, "Dimensionality reduction by learning an invariant mapping", 2006). One
+    embedding is `result`. The target input holds 1 if both belong together, else 0, followed by the other embedding.
+
+    Args:
+        graph: The graph, changed in place.
+        result: The model's result, the embedding of the sample.
     """
     count = result.type.count
     target = graph.add_input("target", TensorType((count + 1,), DType.FLOAT32))
@@ -120,10 +130,10 @@ def contrastive(graph: Graph, result: Value) -> TrainingLoss:
 
 
 ROOT_EPSILON = 1e-12
-"""Constant added to a squared distance before its square root, which has no derivative at 0."""
+"""Constant that is added to a squared distance before its square root, whose derivative at 0 would be infinite."""
 
 Loss = Callable[[Graph, Value], TrainingLoss]
-"""A function that adds a loss of the model's result, and an input for the target, to the graph."""
+"""A function that adds a loss, and an input for its target, to a graph: it takes the graph and the result."""
 
 LOSSES: Mapping[str, Loss] = {
     "cross-entropy": cross_entropy,
@@ -132,11 +142,16 @@ LOSSES: Mapping[str, Loss] = {
     "huber": _of_differences(_huber),
     "contrastive": contrastive,
 }
-"""Losses by value of `--loss`."""
+"""Functions that add a loss to a graph, by the value of `--loss`."""
 
 
 def add_loss(graph: Graph, result: Value, loss: str) -> TrainingLoss:
     """Add the loss of a result, and an input for its target, to a graph.
+
+    Args:
+        graph: The graph, changed in place.
+        result: The model's result.
+        loss: A key of LOSSES.
 
     Raises:
         Refusal: The loss does not fit the result.
@@ -147,7 +162,7 @@ def add_loss(graph: Graph, result: Value, loss: str) -> TrainingLoss:
 
 
 def require_real(result: Value, name: str) -> None:
-    """Raise UnsupportedError unless a result is float32; the message calls the result `name`."""
+    """Raise UnsupportedError unless the type of `result` is float32; the message calls the value `name`."""
     if result.type.dtype is not DType.FLOAT32:
         type_text = f"'{name}' is {result.type.dtype.value}"
         raise UnsupportedError("--train: what is learned from must be float32, or codes of reals", type_text, "cast it")

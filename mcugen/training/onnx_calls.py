@@ -20,7 +20,12 @@ _OPSETS = {"": 21, TRAINING: 1}
 
 @dataclass(frozen=True)
 class OnnxCalls:
-    """A callable that adds ONNX operators to a graph; the names of their results begin with `stem`."""
+    """A callable that adds ONNX operators to a graph: `call("Add", a, b)` returns the value of the sum.
+
+    Attributes:
+        graph: The graph.
+        stem: First part of the names of all results.
+    """
 
     graph: Graph
     stem: str

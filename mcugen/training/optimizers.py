@@ -19,8 +19,8 @@ from mcugen.training.onnx_calls import OnnxCalls
 
 
 @dataclass(frozen=True)
-class Group:
-    """The inputs of an optimizer for one trained tensor.
+class OptimizerInputs:
+    """The values that an optimizer reads to update one trained tensor.
 
     Attributes:
         tensor: The tensor.
@@ -39,42 +39,52 @@ class Group:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """An update rule; `memories` are the names of the states that it keeps for each tensor."""
+    """An update rule of training.
 
-    update: Callable[[OnnxCalls, Group], Sequence[Value]]
-    """Returns the new value of the tensor, then the new values of its states in the order of `memories`."""
+    Attributes:
+        memories: Names of the states that the rule keeps for each tensor, such as its velocity.
+    """
+
+    update: Callable[[OnnxCalls, OptimizerInputs], Sequence[Value]]
+    """Adds an update to a graph, and returns the tensor's new value, then its states' new values."""
     memories: tuple[str, ...] = ()
     is_descent: bool = False
-    """Whether the update can be fused with a gradient that is a matrix product, which then is never stored."""
+    """Whether the update subtracts rate · gradient from the tensor.
+
+    If the gradient is a matrix product, both can be fused, so that the gradient is never stored.
+    """
     counts: bool = False
     """Whether the update depends on the number of updates so far."""
     scaled: Optimizer | None = None
-    """The same rule for gradients that are already multiplied by the rate; used if all layers have the same rate."""
+    """The same rule for gradients that are already multiplied by the rate; None if the rule has no such form.
+
+    It is used if all layers have the same rate.
+    """
 
 
-def _scaled_sgd(call: OnnxCalls, group: Group) -> Sequence[Value]:
+def _scaled_sgd(call: OnnxCalls, group: OptimizerInputs) -> Sequence[Value]:
     """Return w − g, where g is the rate times the gradient."""
     return [call("Sub", group.tensor, group.gradient)]
 
 
-def _sgd(call: OnnxCalls, group: Group) -> Sequence[Value]:
+def _sgd(call: OnnxCalls, group: OptimizerInputs) -> Sequence[Value]:
     """Return w − r·g."""
     return [call("Sub", group.tensor, call("Mul", group.gradient, group.rate))]
 
 
-def _momentum(call: OnnxCalls, group: Group) -> Sequence[Value]:
+def _momentum(call: OnnxCalls, group: OptimizerInputs) -> Sequence[Value]:
     """Return w − r·v and v, where v = 0.9·v + g."""
     settings = {"alpha": 0.9, "beta": 1.0, "norm_coefficient": 0.0, "mode": "standard"}
     return call.several("Momentum", _operands(group), 2, TRAINING, **settings)
 
 
-def _adam(call: OnnxCalls, group: Group) -> Sequence[Value]:
+def _adam(call: OnnxCalls, group: OptimizerInputs) -> Sequence[Value]:
     """Add Adam, with averages over about 10 and 1000 steps and bias correction."""
     settings = {"alpha": 0.9, "beta": 0.999, "epsilon": 1e-7, "norm_coefficient": 0.0, "norm_coefficient_post": 0.0}
     return call.several("Adam", _operands(group), 3, TRAINING, **settings)
 
 
-def _operands(group: Group) -> Sequence[Value | Array]:
+def _operands(group: OptimizerInputs) -> Sequence[Value | Array]:
     count = np.ones((), np.int64) if group.count is None else group.count
     return group.rate, count, group.tensor, group.gradient, *group.memories
 
@@ -84,10 +94,10 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
     "momentum": Optimizer(_momentum, ("velocity",)),
     "adam": Optimizer(_adam, ("mean", "squares"), counts=True),
 }
-"""Optimizers by value of `--optimizer`."""
+"""Update rules by the value of `--optimizer`."""
 
 
-def factors(gradient: Value) -> tuple[Value, Value] | None:
+def product_factors(gradient: Value) -> tuple[Value, Value] | None:
     """Return the two matrices [C, P] and [P, N] that a gradient is the product of; None if it is not such a product."""
     node = gradient.producer
     while node is not None and isinstance(node.op, Reshape):
@@ -102,13 +112,18 @@ def factors(gradient: Value) -> tuple[Value, Value] | None:
     return node.input(0), node.input(1)
 
 
-def apply_optimizer(graph: Graph, optimizer: Optimizer, group: Group) -> list[Value]:
-    """Add an update, and return the new tensor followed by the optimizer's new states.
+def apply_optimizer(graph: Graph, optimizer: Optimizer, group: OptimizerInputs) -> list[Value]:
+    """Add an update to the graph, and return the new tensor followed by the optimizer's new states.
 
-    Elements that would not be finite stay unchanged. At a rate of 0 the state stays unchanged.
+    Elements whose new value would be NaN or infinite stay unchanged. At a rate of 0, tensor and states stay unchanged.
+
+    Args:
+        graph: The graph, changed in place.
+        optimizer: The update rule.
+        group: The tensor with its gradient, states and rate.
     """
     call = OnnxCalls(graph, f"{group.tensor.name}.update")
-    product = factors(group.gradient)
+    product = product_factors(group.gradient)
     if product is not None and optimizer.is_descent:
         step = product[0] if optimizer.scaled is None else call("Mul", product[0], group.rate)
         return [graph.add(Descend(), [group.tensor, step, product[1]]).output]
@@ -118,7 +133,7 @@ def apply_optimizer(graph: Graph, optimizer: Optimizer, group: Group) -> list[Va
     return [finite_or_old(call, was, value) for was, value in zip(old, new, strict=True)]
 
 
-def update_int8_weights(graph: Graph, group: Group, codes: Value, scales: Value, dither: Value) -> Value:
+def update_int8_weights(graph: Graph, group: OptimizerInputs, codes: Value, scales: Value, dither: Value) -> Value:
     """Return int8 weights updated by the gradient of the float weights: the step is rate · gradient / scale.
 
     This is quantization-aware scaling (Lin et al., "On-device training under 256KB memory", 2022).
@@ -132,7 +147,7 @@ def update_int8_weights(graph: Graph, group: Group, codes: Value, scales: Value,
             that small steps are not lost.
     """
     call = OnnxCalls(graph, f"{codes.name}.update")
-    product = factors(group.gradient)
+    product = product_factors(group.gradient)
     if product is not None:
         left = call("Mul", product[0], call("Div", group.rate, call("Reshape", scales, np.asarray([-1, 1]))))
         return graph.add(Descend(), [codes, left, product[1], dither]).output
@@ -146,35 +161,59 @@ def update_int8_weights(graph: Graph, group: Group, codes: Value, scales: Value,
 
 
 WEYL_STEP = 0x9E3779B9
-"""2³² divided by the golden ratio: its multiples modulo 2³² are evenly distributed (Weyl, 1916)."""
+"""2³² divided by the golden ratio.
+
+Its multiples modulo 2³² are evenly distributed (Weyl, 1916), which dithers rounding.
+"""
 
 
 def dither_counter(graph: Graph, count: Value) -> Value:
-    """Return count · WEYL_STEP modulo 2³² as uint32 [1]: evenly distributed numbers for a running number of updates."""
+    """Add count · WEYL_STEP modulo 2³² to the graph, and return it as uint32 [1].
+
+    Over the updates 1, 2, 3, … the results are evenly distributed, and equal on every CPU.
+
+    Args:
+        graph: The graph, changed in place.
+        count: Number of the update, one element.
+    """
     call = OnnxCalls(graph, "dither")
     return call("Mul", call("Cast", count, to=TensorProto.UINT32), np.asarray([WEYL_STEP], np.uint32))
 
 
 def dither_fraction(graph: Graph, count: Value) -> Value:
-    """Return a float32 [1] from 0 to below 1, evenly distributed over the number of updates and equal on every CPU."""
+    """Add a number from 0 to below 1 to the graph, evenly distributed over the updates, and return it as float32 [1].
+
+    The numbers are equal on every CPU.
+
+    Args:
+        graph: The graph, changed in place.
+        count: Number of the update, one element.
+    """
     call = OnnxCalls(graph, "dither")
     whole = call("BitShift", dither_counter(graph, count), np.asarray([8], np.uint32), direction="RIGHT")
     return call("Mul", call("Cast", whole, to=TensorProto.FLOAT), np.asarray([2.0**-24], np.float32))
 
 
-def _unless_frozen(call: OnnxCalls, group: Group, old: Value, new: Value) -> Value:
+def _unless_frozen(call: OnnxCalls, group: OptimizerInputs, old: Value, new: Value) -> Value:
     return call("Where", call("Greater", group.rate, np.zeros((), np.float32)), new, old)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch: its size in samples, and a bool value of the graph, whether the current sample is its last."""
+    """A batch of samples in training.
+
+    Attributes:
+        size: Number of samples of a batch.
+        is_full: A bool value of the graph: whether the current sample is the last one of its batch.
+    """
 
     size: int
     is_full: Value
 
 
-def accumulate_batch(graph: Graph, optimizer: Optimizer, group: Group, batch: Batch, total: Value) -> list[Value]:
+def accumulate_batch(
+    graph: Graph, optimizer: Optimizer, group: OptimizerInputs, batch: Batch, total: Value
+) -> list[Value]:
     """Add an update by the mean gradient of a batch, which takes place at the last sample of the batch.
 
     Args:

@@ -31,10 +31,10 @@ class TrainedParameter:
     """A tensor of a layer that is trained.
 
     Attributes:
-        value: The float tensor; an input of the graph, or computed from int8 weights.
+        value: The float tensor: an input of the graph, or dequantized from int8 weights.
         layer: Name of its layer.
         first: Initial values; int8 if `coded` is given.
-        coded: For int8 weights, the graph input that holds them, and their scales; else None.
+        coded: For int8 weights, the graph input that holds them and the value of their scales; else None.
     """
 
     value: Value
@@ -44,7 +44,7 @@ class TrainedParameter:
 
     @property
     def kept(self) -> Value:
-        """Return the graph input that holds the parameter: the int8 weights if there are any."""
+        """Return the graph input that holds the parameter: its int8 weights, or else the float tensor."""
         return self.value if self.coded is None else self.coded[0]
 
 
@@ -111,11 +111,11 @@ def _adapter(graph: Graph, node: Node, rank: int) -> tuple[TrainedParameter, Tra
 
     The directions of the first matrix are random, but equal for layers of equal shape.
     """
-    down, up = first_adapter(node.input(1).type.shape, rank)
+    down, up = initial_adapter(node.input(1).type.shape, rank)
     return _parameter(graph, node, "adapter.down", down), _parameter(graph, node, "adapter.up", up)
 
 
-def first_adapter(weights: Shape, rank: int) -> tuple[Array, Array]:
+def initial_adapter(weights: Shape, rank: int) -> tuple[Array, Array]:
     """Return the initial matrices of an adapter: random [rank, …] and zero [C, rank, …], for weights [C, …]."""
     channels, *patch = weights
     bound = 1 / np.sqrt(np.prod(patch))
@@ -163,7 +163,7 @@ def _direct(op: Operator) -> Operator:
 
 def _pointwise(op: Operator) -> Operator:
     """Return the operator of a layer on single positions, for weights that are not constant."""
-    return DirectConv(each_position(op.window)) if isinstance(op, Conv) else DirectDense()
+    return DirectConv(unit_window(op.window)) if isinstance(op, Conv) else DirectDense()
 
 
 def _parameter(graph: Graph, node: Node, role: str, first: Array) -> TrainedParameter:
@@ -173,11 +173,17 @@ def _parameter(graph: Graph, node: Node, role: str, first: Array) -> TrainedPara
 
 
 TRAINED_WEIGHT_HEADROOM = 1.25
-"""Range of int8 weights relative to the largest initial weight, so that weights can grow in training."""
+"""Quantization range of trained int8 weights divided by the largest initial weight, so that weights can grow."""
 
 
 def code_scales(first: Array) -> Array:
-    """Return the scales of int8 weights by output channel; channels with small weights get the mean scale."""
+    """Return the scale of int8 weights for each output channel, [C], with room for training.
+
+    Channels whose weights are smaller than the mean get the mean scale, so that their weights can grow.
+
+    Args:
+        first: The initial float weights, [C, …].
+    """
     flat = np.abs(first).reshape(len(first), -1).max(1).astype(np.float64)
     scales: Array = (TRAINED_WEIGHT_HEADROOM * np.maximum(flat, flat.mean() or 1.0) / MAX_TRAINED_WEIGHT).astype(
         np.float32
@@ -186,7 +192,7 @@ def code_scales(first: Array) -> Array:
 
 
 def coded_weights(first: Array, scales: Array | float) -> Array:
-    """Return weights divided by `scales`, rounded and limited to int8."""
+    """Return float weights as int8: divided by `scales`, rounded, and limited to the range of int8."""
     codes: Array = np.clip(np.rint(first / scales), -MAX_TRAINED_WEIGHT, MAX_TRAINED_WEIGHT).astype(np.int8)
     return codes
 
@@ -205,9 +211,9 @@ def _coded(graph: Graph, node: Node, first: Array) -> TrainedParameter:
 
 
 def read_int8_weights(graph: Graph, parameters: Iterable[TrainedParameter], back: Iterable[Node]) -> None:
-    """Rewrite matrix products to read int8 weights directly instead of dequantized ones.
+    """Make matrix products read int8 weights directly, in place of weights that are dequantized first.
 
-    Convolutions with larger windows keep float weights. Call this after the gradients were added.
+    Convolutions with windows of more than one position keep float weights. Call this after the gradients were added.
 
     Args:
         graph: The graph, changed in place.
@@ -229,7 +235,7 @@ def read_int8_weights(graph: Graph, parameters: Iterable[TrainedParameter], back
 
 
 def is_symmetric(codes: TensorType) -> bool:
-    """Return whether a type is int8 with zero point 0, and one scale or one for each output channel."""
+    """Return whether a tensor type is int8 with zero point 0, and with one scale or one for each output channel."""
     return codes.dtype is DType.INT8 and codes.q.zero_point == 0 and codes.q.axis in (None, 0)
 
 
@@ -251,16 +257,16 @@ def _read_codes(graph: Graph, node: Node, weights: Value, codes: Value, scales: 
         graph.rewrite(node, CodedDense(), [x, codes, scale, node.inputs[2]])
     elif op == MatMul() and node.inputs[1] is weights and x.type.rank == len(patch) + 1:
         graph.replace(node.output, products.back(x, codes, scale))
-    elif is_pixelwise and type(op) is DirectConv and op.groups == 1 and op.window == each_position(op.window):
+    elif is_pixelwise and type(op) is DirectConv and op.groups == 1 and op.window == unit_window(op.window):
         rows = products.add(CodedDense(), products.rows(x), products.matrix(codes), scale, node.input(2))
         graph.replace(node.output, products.pixels(rows, node.output.type))
-    elif is_pixelwise and type(op) is ConvTranspose and op.groups == 1 and op.window == each_position(op.window):
+    elif is_pixelwise and type(op) is ConvTranspose and op.groups == 1 and op.window == unit_window(op.window):
         rows = products.back(products.rows(x), products.matrix(codes), scale)
         graph.replace(node.output, products.pixels(rows, node.output.type))
 
 
-def each_position(window: Window) -> Window:
-    """Return a window of size 1 and stride 1 without padding, over the axes of `window`."""
+def unit_window(window: Window) -> Window:
+    """Return a window of size 1 and stride 1 without padding, over as many axes as `window` has."""
     once, none = tuple(1 for _ in window.strides), tuple(0 for _ in window.strides)
     return Window(once, none, none, once)
 

@@ -18,22 +18,27 @@ from mcugen.ops.gradient.products import correlated
 from mcugen.ops.gradient.rule import Backward
 from mcugen.ops.matmul import Dense, MatMul
 from mcugen.ops.movement import Reshape, Transpose
-from mcugen.training.parameters import each_position
+from mcugen.training.parameters import unit_window
 
 MAX_INT32_SUM = 2**31 - 1
-"""Largest magnitude of an int32 sum."""
+"""Largest magnitude of a sum that int32 holds."""
 UNIT_QUANT = QuantParams((1.0,), 0)
-"""Quantization of integers whose scale is stored elsewhere."""
+"""Quantization parameters of plain integers: scale 1 and zero point 0; their real scale is a separate value."""
 
 
-def codes_of(shape: Shape, dtype: DType) -> TensorType:
-    """Return a tensor type of integers with scale 1 and zero point 0."""
+def unscaled_integers(shape: Shape, dtype: DType) -> TensorType:
+    """Return the type of an integer tensor that stores plain integers: scale 1 and zero point 0."""
     return TensorType(shape, dtype, UNIT_QUANT)
 
 
 @dataclass(frozen=True)
 class Emitter:
-    """A callable that adds nodes at the end of a graph, tagged with the ONNX node names `origin`."""
+    """A callable that adds HIR nodes at the end of a graph and returns their results.
+
+    Attributes:
+        graph: The graph.
+        origin: Names of the ONNX nodes that reports name as the origin of the added nodes.
+    """
 
     graph: Graph
     origin: Sequence[str] = ()
@@ -43,11 +48,11 @@ class Emitter:
         return self.graph.add(op, inputs, self.origin, types=[] if type_ is None else [type_]).output
 
     def reshaped(self, x: Value, shape: Shape) -> Value:
-        """Return `x` reshaped, with a Reshape only if the shape differs."""
+        """Return `x` in the given shape; a Reshape is added only if `x` has another shape."""
         return x if x.type.shape == shape else self(Reshape(shape), x)
 
     def transposed(self, x: Value) -> Value:
-        """Return the transpose of a matrix; a Reshape suffices for a single row or column."""
+        """Return the transpose of matrix `x`; for a single row or column a Reshape is added instead of a Transpose."""
         rows, columns = x.type.shape
         return self.reshaped(x, (columns, rows)) if 1 in (rows, columns) else self(Transpose((1, 0)), x)
 
@@ -91,10 +96,13 @@ class Geometry:
 
     @property
     def is_matrix(self) -> bool:
-        """Return whether the layer is a product of two matrices: windows of one position, and no groups."""
+        """Return whether the layer is a product of two matrices.
+
+        It is if each window has one position, and there are no groups.
+        """
         if isinstance(self.op, Dense):
             return True
-        return self.op.groups == math.prod(self.w[2:]) == 1 and self.op.window == each_position(self.op.window)
+        return self.op.groups == math.prod(self.w[2:]) == 1 and self.op.window == unit_window(self.op.window)
 
     def sums(self, emit: Emitter, x: Value, w: Value) -> Value:
         """Add the layer's product of input `x` and weights `w`, and return its int32 sums [C, positions]."""
@@ -106,7 +114,16 @@ class Geometry:
         return self.by_channel(emit, products)
 
     def by_inputs(self, emit: Emitter, error: Value, w: Value) -> Value:
-        """Add the gradient with respect to the input (int32, shape of x) from errors [C, positions] and weights."""
+        """Add the gradient with respect to the layer's input, and return it.
+
+        Args:
+            emit: Adds operators to the graph.
+            error: The errors of the output, int16 [C, positions].
+            w: The int8 weights.
+
+        Returns:
+            The int32 sums, in the shape of the layer's input.
+        """
         if not self.is_matrix:
             assert isinstance(self.op, Conv)
             op = IntegerConvTranspose(self.op.window, self.x[2:], self.op.groups)
@@ -115,13 +132,16 @@ class Geometry:
         return emit.reshaped(rows if isinstance(self.op, Dense) else emit.transposed(rows), self.x)
 
     def by_weights(self, emit: Emitter, node: Node, error: Value, x: Value) -> Value:
-        """Add the gradient with respect to the weights of a convolution, int32 [C, depth].
+        """Add the gradient with respect to a convolution's weights, and return it.
 
         Args:
-            emit: Adds operators.
+            emit: Adds operators to the graph.
             node: The layer.
-            error: The errors [C, positions].
-            x: The inputs of the layer.
+            error: The errors of the output, int16 [C, positions].
+            x: The int8 inputs of the layer.
+
+        Returns:
+            The int32 sums [C, depth].
         """
         shape = (self.channels, self.depth)
         assert isinstance(self.op, Conv)
@@ -138,7 +158,7 @@ class Geometry:
         return emit.reshaped(correlation, shape)
 
     def by_channel(self, emit: Emitter, y: Value) -> Value:
-        """Return a tensor that has the shape of the output as a matrix [C, positions]."""
+        """Return `y`, which has the shape of the layer's output, as a matrix [C, positions]."""
         if isinstance(self.op, Dense):
             return emit.transposed(emit.reshaped(y, (self.positions, self.channels)))
         return emit.reshaped(y, (self.channels, self.positions))
@@ -151,7 +171,7 @@ class Geometry:
         return emit.reshaped(w, (self.channels, self.depth))
 
     def columns(self, emit: Emitter, x: Value) -> Value:
-        """Return a tensor that has the shape of the input as a matrix [depth, positions]; requires `is_matrix`."""
+        """Return `x` in the shape of the layer's input as a matrix [depth, positions]; requires `is_matrix`."""
         if isinstance(self.op, Dense):
             return emit.transposed(emit.reshaped(x, (self.positions, self.depth)))
         return emit.reshaped(x, (self.depth, self.positions))

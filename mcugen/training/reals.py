@@ -9,11 +9,11 @@ from mcugen.core.errors import UsageError, listed
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.ops.conversion import Dequantize, Quantize
 from mcugen.ops.movement import Movement
-from mcugen.training.layers import is_called, layer_name
+from mcugen.training.layers import has_name, layer_name
 
 
 def dependent_nodes(graph: Graph, first: Iterable[Node]) -> list[Node]:
-    """Return these nodes and all nodes that depend on them, in order."""
+    """Return the nodes `first` and all nodes that depend on their results, in the order of the graph."""
     dependent = dict.fromkeys(first)
     for node in graph.nodes:
         if any(v is not None and v.producer in dependent for v in node.inputs):
@@ -22,9 +22,9 @@ def dependent_nodes(graph: Graph, first: Iterable[Node]) -> list[Node]:
 
 
 def remove_requantization(graph: Graph, part: Iterable[Node]) -> None:
-    """Replace Dequantize(Quantize(x)) by x among the nodes `part`, also with data movements between both.
+    """Replace Dequantize(Quantize(x)) by x among the nodes `part`, so that they compute in float.
 
-    Quantized outputs of the model stay quantized.
+    Operators that only move data may stand between both conversions. Quantized outputs of the model stay quantized.
     """
     real: dict[Value, Value] = {}
     for node in part:
@@ -39,7 +39,7 @@ def remove_requantization(graph: Graph, part: Iterable[Node]) -> None:
 
 
 def real_result(value: Value) -> Value:
-    """Return the input of a final Quantize, or `value` if it is not the result of one."""
+    """Return the float value before a final Quantize; `value` itself if it is not the result of a Quantize."""
     node = value.producer
     return node.input(0) if node is not None and isinstance(node.op, Quantize) else value
 
@@ -50,7 +50,7 @@ def real_result_of(graph: Graph, layer: str) -> Value:
     Raises:
         UsageError: The model has no such layer.
     """
-    named = [node for node in graph.nodes if is_called(node, layer)]
+    named = [node for node in graph.nodes if has_name(node, layer)]
     if not named:
         names = listed(
             f"'{layer_name(node)}'" for node in graph.nodes if not isinstance(node.op, Quantize | Dequantize)

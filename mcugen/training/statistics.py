@@ -159,7 +159,9 @@ def _way(graph: Graph, to: Value) -> list[Node]:
 def new_statistics(
     graph: Graph, news: Mapping[Value, tuple[str, Value]], rates: Mapping[str, Value]
 ) -> Iterator[tuple[Value, Value]]:
-    """Yield the input of each running statistic with its new value; it stays unchanged at a rate of 0 or if not finite.
+    """Yield the graph input of each running statistic, and its value in the next call.
+
+    A statistic stays unchanged if the learning rate is 0, or if the new value is NaN or infinite.
 
     Args:
         graph: The graph, to which nodes are added.

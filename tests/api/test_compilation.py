@@ -16,7 +16,8 @@ from onnx_models import Net
 from mcugen import Compilation, CompileOptions, Judging, Quantizing, compile_model
 from mcugen.core.errors import UsageError
 from mcugen.quantization.estimate import estimate_loss
-from mcugen.quantization.quantize import Quantization, Sample
+from mcugen.quantization.quantize import Quantization
+from mcugen.quantization.samples import Sample
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits"
 MODEL, CALIBRATION, EVAL = (DIGITS / name for name in ("digits_f32.onnx", "calibration.npz", "eval.npz"))

@@ -19,7 +19,7 @@ from rich.console import Console
 
 import mcugen
 from mcugen.autotuning.latency import DeadlineCheck
-from mcugen.autotuning.precision import Answer, Demand, Question, Search
+from mcugen.autotuning.precision import AccuracyDemand, Answer, LayerQuestion, PrecisionSearch
 from mcugen.autotuning.simulated import SimulatedCostModel
 from mcugen.core.errors import ConstraintError, DoesNotFitError, UsageError
 from mcugen.core.options import MIXED, CompileOptions
@@ -30,9 +30,9 @@ from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import Array, DType
 from mcugen.quantization.estimate import split_samples
-from mcugen.quantization.few_bits import best_subsets, stored_share
-from mcugen.quantization.quantize import Quantization, float_model, quantizer
-from mcugen.quantization.samples import halves, in_own_order
+from mcugen.quantization.few_bits import best_subsets, bytes_per_weight
+from mcugen.quantization.quantize import Quantization, create_quantizer, import_float_model
+from mcugen.quantization.samples import sort_samples, split_in_halves
 from mcugen.quantization.scheme import Scheme
 from mcugen.reporting.figures import Report
 from mcugen.reporting.text import print_tradeoffs
@@ -46,19 +46,19 @@ DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 def search(
     model: onnx.ModelProto | Path,
     samples: Samples | None,
-    demand: Demand,
+    demand: AccuracyDemand,
     scheme: Scheme | None = None,
     fixed: Mapping[str, DType] | None = None,
-) -> Search:
+) -> PrecisionSearch:
     source, scheme = load(model), scheme or Scheme(optimize_rounding=False)
-    fused = float_model(source, CompileOptions(), scheme, wide=True)
+    fused = import_float_model(source, CompileOptions(), scheme, wide=True)
     if samples is None:
         data = [load_samples(DIGITS / f"{f}.npz", graph_endpoints(fused.graph)) for f in ("calibration", "eval")]
         known, samples = data[0].inputs[:40], Samples(data[1].inputs[:60], data[1].labels[:60])  # type: ignore[index]
     else:
         known = samples.inputs
-    maker = quantizer(source, fused, scheme, known)
-    return Search(maker, mcugen.load_board("host"), CompileOptions(), samples, demand, fixed or {})
+    maker = create_quantizer(source, fused, scheme, known)
+    return PrecisionSearch(maker, mcugen.load_board("host"), CompileOptions(), samples, demand, fixed or {})
 
 
 def sensitive_net() -> onnx.ModelProto:
@@ -87,7 +87,7 @@ def raised(found: Quantization) -> set[str]:
 
 
 def test_int8_is_kept_where_it_is_good_enough() -> None:
-    walk = search(DIGITS / "digits_f32.onnx", None, Demand(METRICS["top1"]))
+    walk = search(DIGITS / "digits_f32.onnx", None, AccuracyDemand(METRICS["top1"]))
     assert raised(walk.run()) == set()
     (step,) = walk.steps
     assert step.holds and step.confirmed == step.value and (step.layer, step.precision) == ("", "int8")
@@ -97,7 +97,9 @@ def test_int8_is_kept_where_it_is_good_enough() -> None:
 def test_only_the_sensitive_layer_is_raised() -> None:
     model = sensitive_net()
     samples = Samples(normal_samples(model, 12), None)
-    walk = search(model, samples, Demand(METRICS["sqnr"], min_sqnr=22), Scheme(equalize=False, optimize_rounding=False))
+    walk = search(
+        model, samples, AccuracyDemand(METRICS["sqnr"], min_sqnr=22), Scheme(equalize=False, optimize_rounding=False)
+    )
     found = walk.run()
     assert raised(found) == {"c"}
     assert [(step.layer, step.precision) for step in walk.steps] == [("", "int8"), ("c", "int16")]
@@ -110,11 +112,13 @@ def test_only_the_sensitive_layer_is_raised() -> None:
 def test_only_layers_whose_noise_matters_are_compiled_for_their_cost() -> None:
     model = sensitive_net()
     samples = Samples(normal_samples(model, 12), None)
-    walk = search(model, samples, Demand(METRICS["sqnr"], min_sqnr=22), Scheme(equalize=False, optimize_rounding=False))
-    asked: list[Question] = []
+    walk = search(
+        model, samples, AccuracyDemand(METRICS["sqnr"], min_sqnr=22), Scheme(equalize=False, optimize_rounding=False)
+    )
+    asked: list[LayerQuestion] = []
     told: list[tuple[str, int, int]] = []
 
-    def share(questions: Sequence[Question]) -> Iterator[tuple[Question, Answer]]:
+    def share(questions: Sequence[LayerQuestion]) -> Iterator[tuple[LayerQuestion, Answer]]:
         asked.extend(questions)
         yield from ((each, walk.answer(each)) for each in reversed(questions))
 
@@ -132,7 +136,7 @@ def test_only_layers_whose_noise_matters_are_compiled_for_their_cost() -> None:
 
 
 def test_a_demand_between_int8_and_float_is_met_with_some_layers() -> None:
-    walk = search(DIGITS / "digits_f32.onnx", None, Demand(METRICS["top1"], min_sqnr=55))
+    walk = search(DIGITS / "digits_f32.onnx", None, AccuracyDemand(METRICS["top1"], min_sqnr=55))
     found = walk.run()
     assert walk.steps[0].value < 55 <= sqnr_of(found, walk.samples)
     assert 0 < len(raised(found)) < len(found.assignment.precision)
@@ -142,14 +146,14 @@ def test_a_demand_between_int8_and_float_is_met_with_some_layers() -> None:
 
 def test_layers_that_the_user_decided_stay() -> None:
     fixed = {"scores": DType.FLOAT32}
-    walk = search(DIGITS / "digits_f32.onnx", None, Demand(METRICS["top1"], min_sqnr=42), fixed=fixed)
+    walk = search(DIGITS / "digits_f32.onnx", None, AccuracyDemand(METRICS["top1"], min_sqnr=42), fixed=fixed)
     assert "scores" in raised(walk.run())
     assert "scores" not in {step.layer for step in walk.steps}
 
 
 def test_what_cannot_be_met_is_refused_after_all_was_tried() -> None:
     walk = search(
-        sensitive_net(), Samples(normal_samples(sensitive_net(), 4), None), Demand(METRICS["sqnr"], None, 500)
+        sensitive_net(), Samples(normal_samples(sensitive_net(), 4), None), AccuracyDemand(METRICS["sqnr"], None, 500)
     )
     with pytest.raises(ConstraintError, match=r"500\.00 dB or better"):
         walk.run()
@@ -174,7 +178,7 @@ def chain(*widths: int, seed: int = 0, loud: np.random.Generator | None = None) 
     return net.model()
 
 
-def layers_of(walk: Search) -> list[str]:
+def layers_of(walk: PrecisionSearch) -> list[str]:
     """Names of the layers with weights."""
     made = walk.quantizer.quantize()
     return walk.quantizer.four_bit_candidates(made.plan)
@@ -198,19 +202,19 @@ def test_weights_of_four_bits_are_those_of_the_best_assignment(share: float) -> 
     """Of all assignments within the budget, by their true noise."""
     model = chain(12, 40, 24, 32, 16, 6)
     samples = Samples(normal_samples(model, 24), None)
-    walk = search(model, samples, Demand(METRICS["sqnr"], min_sqnr=5, max_weights=share))
+    walk = search(model, samples, AccuracyDemand(METRICS["sqnr"], min_sqnr=5, max_weights=share))
     layers, noise = layers_of(walk), {}
     exact = [onnxruntime_outputs(model, s) for s in samples.inputs]
     for few in chain_of_sets(layers):
         made = walk.quantizer.quantize(dict.fromkeys(few, DType.INT4))
-        if stored_share(made.model, made.plan) <= share:
+        if bytes_per_weight(made.model, made.plan) <= share:
             noise[few] = METRICS["mse"].compute(Judged(run_onnxruntime(made.proto, samples.inputs), exact))
     found = walk.run()
-    assert stored_share(found.model, found.plan) <= share
+    assert bytes_per_weight(found.model, found.plan) <= share
     assert noise[tuple(n for n in layers if n in found.plan.few_bits)] <= 1.05 * min(noise.values())
 
 
-def cost_of(walk: Search, wide: Sequence[str]) -> float:
+def cost_of(walk: PrecisionSearch, wide: Sequence[str]) -> float:
     """Growth against int8."""
     first, trial = (walk.trial(dict.fromkeys(names, DType.INT16)) for names in ((), wide))
     return trial.metrics.growth(first.metrics)
@@ -228,7 +232,7 @@ def test_what_is_raised_costs_as_little_as_in_the_best_assignment(seed: int, lea
     random = np.random.default_rng(seed)
     model = chain(*(int(width) for width in random.integers(8, 60, 5)), seed=seed * 10, loud=random)
     samples = Samples(normal_samples(model, 24), None)
-    walk = search(model, samples, Demand(METRICS["sqnr"], min_sqnr=least), Scheme(equalize=False))
+    walk = search(model, samples, AccuracyDemand(METRICS["sqnr"], min_sqnr=least), Scheme(equalize=False))
     found = walk.run()
     exact = run_onnxruntime(walk.quantizer.model.proto, samples.inputs)
     costs = []
@@ -242,7 +246,9 @@ def test_what_is_raised_costs_as_little_as_in_the_best_assignment(seed: int, lea
 
 def test_a_budget_too_small_is_refused() -> None:
     model = chain(8, 16, 4)
-    walk = search(model, Samples(normal_samples(model, 12), None), Demand(METRICS["sqnr"], None, 5, max_weights=0.4))
+    walk = search(
+        model, Samples(normal_samples(model, 12), None), AccuracyDemand(METRICS["sqnr"], None, 5, max_weights=0.4)
+    )
     with pytest.raises(ConstraintError, match=r"50 % with 2 or 4 bits wherever that can be"):
         walk.run()
 
@@ -252,20 +258,20 @@ def test_two_bits_are_taken_where_four_are_too_many(share: float) -> None:
     """In as few layers as will do: one more with 4 bits would be too much."""
     model = chain(64, 128, 96, 8)
     samples = Samples(normal_samples(model, 24), None)
-    walk = search(model, samples, Demand(METRICS["sqnr"], min_sqnr=4, max_weights=share), Scheme())
+    walk = search(model, samples, AccuracyDemand(METRICS["sqnr"], min_sqnr=4, max_weights=share), Scheme())
     found = walk.run()
     assert found.plan.two_bits and not found.plan.two_bits & found.plan.few_bits
-    assert stored_share(found.model, found.plan) <= share
+    assert bytes_per_weight(found.model, found.plan) <= share
     for name in found.plan.two_bits:
         wanted = dict.fromkeys(layers_of(walk), DType.INT4) | dict.fromkeys(found.plan.two_bits - {name}, DType.INT2)
-        assert stored_share(found.model, walk.quantizer.quantize(wanted).plan) > share
+        assert bytes_per_weight(found.model, walk.quantizer.quantize(wanted).plan) > share
     assert "with weights of 2 bits" in found.describe()
 
 
 def test_flash_too_small_for_eight_bits_is_enough_for_four() -> None:
     model = chain(64, 128, 96, 8)
     samples = Samples(normal_samples(model, 12), None)
-    walk = search(model, samples, Demand(METRICS["sqnr"], min_sqnr=5))
+    walk = search(model, samples, AccuracyDemand(METRICS["sqnr"], min_sqnr=5))
     most = mcugen.compile_model(walk.quantizer.quantize(), "nrf52840").report.flash.weights
     walk.board, walk.options = mcugen.load_board("nrf52840"), CompileOptions(max_flash=most * 3 // 4)
     found = walk.run()
@@ -276,7 +282,9 @@ def test_flash_too_small_for_eight_bits_is_enough_for_four() -> None:
 def test_flash_too_small_for_any_weights_is_refused_before_these_are_rounded() -> None:
     """With the least that there is."""
     model = chain(64, 128, 96, 8)
-    walk = search(model, Samples(normal_samples(model, 12), None), Demand(METRICS["sqnr"], min_sqnr=5), Scheme())
+    walk = search(
+        model, Samples(normal_samples(model, 12), None), AccuracyDemand(METRICS["sqnr"], min_sqnr=5), Scheme()
+    )
     walk.board, walk.options = mcugen.load_board("nrf52840"), CompileOptions(max_flash=4000)
     rounded: list[str] = []
     walk.quantizer.progress = lambda what, *_: rounded.append(what)
@@ -304,7 +312,7 @@ def test_weights_that_fit_with_fewer_bits_are_not_refused_for_eight() -> None:
 
 def test_what_misses_the_goal_is_not_compiled() -> None:
     """On the way up, but for the first, which tells what the others are compared with."""
-    walk = search(DIGITS / "digits_f32.onnx", None, Demand(METRICS["top1"], min_sqnr=55))
+    walk = search(DIGITS / "digits_f32.onnx", None, AccuracyDemand(METRICS["top1"], min_sqnr=55))
     walk.run()
     missed = [step for step in walk.steps if step.layer and step.kept and not step.holds and step.confirmed is None]
     assert missed and all(step.arena is step.weights is step.instructions is None for step in missed)
@@ -320,7 +328,7 @@ def outputs(right: int) -> Judged:
 
 def unseen(count: int = 70) -> Samples:
     """In an order of their own, each once."""
-    return Samples([dict(each) for each in in_own_order(normal_samples(sensitive_net(), count))], None)
+    return Samples([dict(each) for each in sort_samples(normal_samples(sensitive_net(), count))], None)
 
 
 def test_a_half_is_held_out_whatever_the_order() -> None:
@@ -329,7 +337,7 @@ def test_a_half_is_held_out_whatever_the_order() -> None:
     assert len(known) == len(held) == 35
     assert not {id(s) for s in known} & {id(s) for s in held}
     shuffled = [samples[i] for i in np.random.default_rng(0).permutation(70)]
-    again = split_samples(in_own_order(shuffled), is_stream=False)
+    again = split_samples(sort_samples(shuffled), is_stream=False)
     assert [list(map(id, part)) for part in again] == [list(map(id, part)) for part in (known, held)]
     places = [next(i for i, each in enumerate(samples) if each is s) for s in held]
     assert Samples(samples, labels).only(held).labels.tolist() == places  # type: ignore[union-attr]
@@ -337,7 +345,7 @@ def test_a_half_is_held_out_whatever_the_order() -> None:
 
 def test_equal_samples_are_in_one_half() -> None:
     samples = unseen(40).inputs
-    twice = in_own_order([*samples, *({name: array.copy() for name, array in s.items()} for s in samples)])
+    twice = sort_samples([*samples, *({name: array.copy() for name, array in s.items()} for s in samples)])
     known, held = ([next(iter(s.values())).tobytes() for s in part] for part in split_samples(twice, is_stream=False))
     assert len(known) == len(held) == 40 and not set(known) & set(held)
 
@@ -354,7 +362,7 @@ def test_few_samples_are_judged_by_what_the_other_half_tells() -> None:
     samples = unseen(12)
     made = []
     for is_crossed in (False, True):
-        walk = search(sensitive_net(), samples, Demand(METRICS["sqnr"], min_sqnr=22))
+        walk = search(sensitive_net(), samples, AccuracyDemand(METRICS["sqnr"], min_sqnr=22))
         walk.is_crossed = is_crossed
         made.append(walk.run())
         assert ("each half" in walk.accuracy_note("calibration")) == is_crossed
@@ -364,9 +372,9 @@ def test_few_samples_are_judged_by_what_the_other_half_tells() -> None:
     assert raised(made[0]) == {"c"} < raised(made[1])
 
 
-def walk_of(samples: Samples, is_crossed: bool) -> Search:
+def walk_of(samples: Samples, is_crossed: bool) -> PrecisionSearch:
     """One that ends with the first model."""
-    walk = search(sensitive_net(), samples, Demand(METRICS["sqnr"], min_sqnr=-50))
+    walk = search(sensitive_net(), samples, AccuracyDemand(METRICS["sqnr"], min_sqnr=-50))
     walk.is_crossed = is_crossed
     walk.run()
     return walk
@@ -374,13 +382,13 @@ def walk_of(samples: Samples, is_crossed: bool) -> Search:
 
 def test_a_half_is_judged_as_if_it_had_been_held_out() -> None:
     samples = unseen(12)
-    even, odd = halves(samples.inputs)
+    even, odd = split_in_halves(samples.inputs)
     power, noise = 0.0, 0.0
     for known, held in ((even, odd), (odd, even)):
         source = load(sensitive_net())
         scheme = Scheme(optimize_rounding=False)
-        fused = float_model(source, CompileOptions(), scheme, wide=True)
-        maker = quantizer(source, fused, scheme, [samples.inputs[i] for i in known])
+        fused = import_float_model(source, CompileOptions(), scheme, wide=True)
+        maker = create_quantizer(source, fused, scheme, [samples.inputs[i] for i in known])
         some = [samples.inputs[i] for i in held]
         real, found = (run_onnxruntime(proto, some) for proto in (fused.proto, maker.quantize().proto))
         pairs = [(a[n].astype(float), b[n]) for a, b in zip(real, found, strict=True) for n in a]
@@ -390,14 +398,14 @@ def test_a_half_is_judged_as_if_it_had_been_held_out() -> None:
 
 
 def test_goals() -> None:
-    goal = Demand(METRICS["top1"]).goal(outputs(9))
+    goal = AccuracyDemand(METRICS["top1"]).goal(outputs(9))
     assert (goal.float32, goal.drop) == (0.9, 0.5)
     assert goal.holds(0.8951) and goal.holds(0.95) and not goal.holds(0.8949)
-    assert Demand(METRICS["top1"], 2.0).goal(outputs(9)).holds(0.8801)
-    least = Demand(METRICS["top1"], None, 30.0).goal(outputs(9))
+    assert AccuracyDemand(METRICS["top1"], 2.0).goal(outputs(9)).holds(0.8801)
+    least = AccuracyDemand(METRICS["top1"], None, 30.0).goal(outputs(9))
     assert least.metric is METRICS["sqnr"] and least.holds(30.0) and not least.holds(29.9)
-    assert Demand(METRICS["sqnr"]).goal(outputs(9)).holds(math.inf)
-    assert not Demand(METRICS["sqnr"]).goal(outputs(9)).holds(24.9)
+    assert AccuracyDemand(METRICS["sqnr"]).goal(outputs(9)).holds(math.inf)
+    assert not AccuracyDemand(METRICS["sqnr"]).goal(outputs(9)).holds(24.9)
     assert Goal(METRICS["mse"], 1.0, drop=0.5).holds(1.4) and not Goal(METRICS["mse"], 1.0, drop=0.5).holds(1.6)
 
 
@@ -424,7 +432,7 @@ def test_a_drop_is_one_beyond_chance(count: int, lost: int, won: int, holds: boo
     """Each sample counts where they are few."""
     judged = classified(count, lost, won)
     reference = classified(count, 0, 0)
-    goal = Demand(METRICS["top1"]).goal(reference)
+    goal = AccuracyDemand(METRICS["top1"]).goal(reference)
     assert goal.met(judged) == holds
     assert goal.met(reference)
 
@@ -434,7 +442,7 @@ def test_a_drop_that_chance_lets_pass_is_told_with_the_samples_that_would_show_i
     lost: int, won: int, is_told: bool
 ) -> None:
     """Five points of 101 samples pass, but not in silence."""
-    judged, goal = classified(101, lost, won), Demand(METRICS["top1"]).goal(classified(101, 0, 0))
+    judged, goal = classified(101, lost, won), AccuracyDemand(METRICS["top1"]).goal(classified(101, 0, 0))
     assert goal.met(judged)
     told = goal.uncertainty_warning(goal.metric.compute(judged), chance(goal.metric, judged), 101)
     assert bool(told) == is_told
@@ -450,24 +458,24 @@ def test_several_demands_hold_at_once() -> None:
     judged, exact = classified(400, 2, 0), classified(400, 0, 0)
     sqnr = METRICS["sqnr"].compute(judged)
     for least, holds in ((sqnr - 1, True), (sqnr + 1, False)):
-        goal = Demand(METRICS["top1"], 0.5, least).goal(exact)
+        goal = AccuracyDemand(METRICS["top1"], 0.5, least).goal(exact)
         assert goal.met(judged) == holds
         assert str(goal).endswith(f"of float32; and SQNR of {least:.2f} dB or better")
-    assert not Demand(METRICS["top1"], 0.5, sqnr - 1).goal(exact).met(classified(400, 8, 0))
+    assert not AccuracyDemand(METRICS["top1"], 0.5, sqnr - 1).goal(exact).met(classified(400, 8, 0))
 
 
 def test_a_drop_needs_something_to_drop_from() -> None:
     with pytest.raises(UsageError, match="add labels"):
-        Demand(METRICS["sqnr"], 1.0).goal(outputs(9))
+        AccuracyDemand(METRICS["sqnr"], 1.0).goal(outputs(9))
     with pytest.raises(UsageError, match="add labels"):
-        Demand(METRICS["sqnr"], 1.0, 20.0).goal(outputs(9))
+        AccuracyDemand(METRICS["sqnr"], 1.0, 20.0).goal(outputs(9))
 
 
 @pytest.mark.parametrize(("count", "lost", "holds"), [(400, 2, True), (400, 8, False), (60, 1, False), (60, 0, True)])
 def test_agreement_may_fall_from_all_samples(count: int, lost: int, holds: bool) -> None:
     """Without labels: the float model agrees with itself, whatever is right."""
     judged = replace(classified(count, lost, 0), labels=None)
-    goal = Demand(METRICS["agreement"], 0.5).goal(replace(classified(count, 0, 0), labels=None))
+    goal = AccuracyDemand(METRICS["agreement"], 0.5).goal(replace(classified(count, 0, 0), labels=None))
     assert goal.metric is METRICS["agreement"] and goal.float32 == 1.0
     assert goal.met(judged) == holds
 
@@ -486,11 +494,13 @@ class Clock:
         return replace(compiled.report, cycles_estimate=cycles, layers=layers)
 
 
-def in_time(cycles: int) -> tuple[Search, Clock]:
+def in_time(cycles: int) -> tuple[PrecisionSearch, Clock]:
     """A search on a board, of which c must be raised."""
     model = sensitive_net()
     samples = Samples(normal_samples(model, 12), None)
-    walk = search(model, samples, Demand(METRICS["sqnr"], min_sqnr=22), Scheme(equalize=False, optimize_rounding=False))
+    walk = search(
+        model, samples, AccuracyDemand(METRICS["sqnr"], min_sqnr=22), Scheme(equalize=False, optimize_rounding=False)
+    )
     clock = Clock(cycles)
     walk.board, walk.deadline_check = mcugen.load_board("nrf52840"), clock.check
     return walk, clock
@@ -535,7 +545,10 @@ def test_all_demands_at_once() -> None:
 def test_table(capsys: pytest.CaptureFixture[str]) -> None:
     model = sensitive_net()
     walk = search(
-        model, Samples(normal_samples(model, 4), None), Demand(METRICS["sqnr"], None, 22), Scheme(equalize=False)
+        model,
+        Samples(normal_samples(model, 4), None),
+        AccuracyDemand(METRICS["sqnr"], None, 22),
+        Scheme(equalize=False),
     )
     walk.trace = SearchTrace()
     walk.run()

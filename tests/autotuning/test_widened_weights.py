@@ -7,17 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from mcugen.autotuning.precision import Demand, Search
+from mcugen.autotuning.precision import AccuracyDemand, PrecisionSearch
 from mcugen.core.options import CompileOptions
 from mcugen.evaluation.metrics import METRICS
 from mcugen.reporting.tradeoffs import Tradeoff
 
 
-def search(taken: int | None, share: float | None, goal: str) -> Search:
+def search(taken: int | None, share: float | None, goal: str) -> PrecisionSearch:
     """Whose program takes so many bytes of constants; with weights of 8 bits it were 1,000."""
-    made = Search.__new__(Search)
+    made = PrecisionSearch.__new__(PrecisionSearch)
     made.options = CompileOptions(optimize=goal)
-    made.demand = Demand(METRICS["sqnr"], max_weights=share)
+    made.demand = AccuracyDemand(METRICS["sqnr"], max_weights=share)
     step = Tradeoff("", "int8", 30.0, 0.0, 30.0, 100, taken, 1000, is_estimate=False, holds=True, kept=True)
     made.steps = [step]
     vars(made)["_wide"] = SimpleNamespace(weights_size=1000)

@@ -12,7 +12,7 @@ import pytest
 from command_line import mcugen
 
 from mcugen.calibration.runs import layer_estimates
-from mcugen.core.board import Board, Parallel, load_board
+from mcugen.core.board import Board, ParallelTiming, load_board
 from mcugen.driver.compiler import compile_model
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_int8.onnx"
@@ -41,7 +41,7 @@ def runs() -> Mapping[str, object]:
 
 
 def slower(board: Board) -> Board:
-    access = Parallel(WAIT_STATES, WAIT_STATES, board.clock_hz)
+    access = ParallelTiming(WAIT_STATES, WAIT_STATES, board.clock_hz)
     memories = tuple(replace(m, access=access) if m.name == "flash" else m for m in board.memories)
     return replace(board, memories=memories, core_factor=FACTOR)
 
@@ -57,7 +57,7 @@ def test_a_slower_board_is_found_from_its_runs(tmp_path: Path, runs: Mapping[str
     assert done.code == 0, done.err
     mine = load_board(str(tmp_path / "mine.toml"))
     access = mine.memory("flash").access
-    assert isinstance(access, Parallel) and access.wait_states == WAIT_STATES
+    assert isinstance(access, ParallelTiming) and access.wait_states == WAIT_STATES
     assert mine.core_factor == pytest.approx(FACTOR, abs=0.01)
     assert "root mean square" in done.out and "9 / 16 bytes" in done.out
     assert (tmp_path / "mine.toml").read_text().count(" cycles  digits: ") == len(runs["runs"][0]["layers"])  # type: ignore[index]

@@ -13,7 +13,7 @@ import pytest
 
 from mcugen.calibration.files import board_text, read_runs
 from mcugen.calibration.fit import Calibration, MeasuredLayer, Residual
-from mcugen.core.board import Serial, load_board
+from mcugen.core.board import SerialTiming, load_board
 from mcugen.core.errors import UsageError
 
 LAYER: dict[str, Any] = {"name": "conv", "op": "conv2d", "kernel": "conv2d_s8", "macs": 4, "cycles": 1000}
@@ -91,7 +91,7 @@ def test_the_board_file_says_what_was_found(tmp_path: Path, name: str):
 def test_serial_memory_is_written_as_such(tmp_path: Path):
     base = load_board("rp2350")
     memories = tuple(
-        replace(m, access=replace(m.access, overhead_clocks=7)) if isinstance(m.access, Serial) else m
+        replace(m, access=replace(m.access, overhead_clocks=7)) if isinstance(m.access, SerialTiming) else m
         for m in base.memories
     )
     path = tmp_path / "mine.toml"
@@ -105,4 +105,4 @@ def test_serial_memory_is_written_as_such(tmp_path: Path):
         )
     )
     access = load_board(str(path)).memory("flash").access
-    assert isinstance(access, Serial) and access.overhead_clocks == 7
+    assert isinstance(access, SerialTiming) and access.overhead_clocks == 7

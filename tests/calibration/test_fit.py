@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from mcugen.calibration.fit import Calibration, Estimate, MeasuredLayer, calibrate
-from mcugen.core.board import Board, Parallel, Serial, load_board
+from mcugen.core.board import Board, ParallelTiming, SerialTiming, load_board
 from mcugen.core.errors import UsageError
 
 WORK = [(90_000, 400), (20_000, 5_000), (50_000, 1_000), (4_000, 2_500), (120_000, 90)]
@@ -34,9 +34,9 @@ def other(name: str, overhead: int, factor: float) -> Board:
     board = load_board(name)
     flash = board.memory("flash")
     assert flash.access is not None
-    key = "overhead_clocks" if isinstance(flash.access, Serial) else "wait_states"
+    key = "overhead_clocks" if isinstance(flash.access, SerialTiming) else "wait_states"
     access = replace(flash.access, **{key: overhead})
-    if isinstance(access, Parallel):
+    if isinstance(access, ParallelTiming):
         access = replace(access, burst_wait_states=overhead)
     memories = tuple(replace(m, access=access) if m.name == "flash" else m for m in board.memories)
     return replace(board, memories=memories, core_factor=factor)

@@ -19,14 +19,14 @@ from onnx_models import Net, random_feeds
 from test_conv import quantized_conv
 
 from mcugen import compile_model
-from mcugen.autotuning.precision import Demand, Search
+from mcugen.autotuning.precision import AccuracyDemand, PrecisionSearch
 from mcugen.cli import app as cli
 from mcugen.core.board import load_board
 from mcugen.core.options import CMSIS_NN, CompileOptions
 from mcugen.evaluation.metrics import METRICS
 from mcugen.evaluation.samples import Samples
 from mcugen.frontend.onnx.load import load
-from mcugen.quantization.quantize import float_model, quantizer
+from mcugen.quantization.quantize import create_quantizer, import_float_model
 from mcugen.quantization.scheme import Scheme
 from mcugen.simulation import Setup, simulate
 
@@ -153,11 +153,11 @@ def test_the_search_for_precision_runs_on_the_board_with_the_library() -> None:
     y = net.op("Conv", net.input("x", 1, 4, 8, 8), net.const(rng.standard_normal((4, 4, 3, 3))), pads=[1] * 4)
     net.output(net.op("Relu", y, out="y"))
     source, board = load(net.model()), load_board(BOARD)
-    fused = float_model(source, CompileOptions(), Scheme(), True)
+    fused = import_float_model(source, CompileOptions(), Scheme(), True)
     samples = Samples([{"x": rng.standard_normal((1, 4, 8, 8)).astype(np.float32)} for _ in range(6)], None)
-    maker = quantizer(source, fused, Scheme(), samples.inputs, None)
+    maker = create_quantizer(source, fused, Scheme(), samples.inputs, None)
     options = replace(CompileOptions(), family=CMSIS_NN, library=library(board))
-    search = Search(maker, board, options, samples, Demand(METRICS["sqnr"], min_sqnr=20))
+    search = PrecisionSearch(maker, board, options, samples, AccuracyDemand(METRICS["sqnr"], min_sqnr=20))
     search.run()
     (step,) = search.steps
     assert step.holds and not step.is_estimate

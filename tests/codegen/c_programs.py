@@ -12,11 +12,13 @@ from compilers import COMPILERS, command, run
 from mcugen.codegen.bundle import Bundle
 
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+"""Compiler flags for the address and undefined-behavior sanitizers, by which a program stops at the first error."""
 TRAP = ["-fsanitize-undefined-trap-on-error"]
-"""Without messages, which gcc takes as long for as for the rest."""
+"""Compiler flag for sanitizers without messages, whose code doubles the time that gcc takes."""
 
 
 def write(bundle: Bundle, folder: Path) -> Path:
+    """Write the files of a bundle to a folder, and return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in bundle.files.items():
         (folder / name).write_text(text)
@@ -24,7 +26,7 @@ def write(bundle: Bundle, folder: Path) -> Path:
 
 
 def check_compiles(bundle: Bundle, folder: Path, *compilers: str) -> None:
-    """All C files of the folder, self-test included, compile without a warning."""
+    """Check that all C files of the folder, self-test included, compile without a warning."""
     write(bundle, folder)
     for compiler in compilers or COMPILERS:
         sources = sorted(name for name in bundle.files if name.endswith(".c"))
@@ -32,7 +34,7 @@ def check_compiles(bundle: Bundle, folder: Path, *compilers: str) -> None:
 
 
 def build_and_run(main: str, folder: Path, *sources: str, flags: tuple[str, ...] = ()) -> str:
-    """What a C program prints that is linked with these sources."""
+    """Link a C program with these sources, run it, and return what it prints."""
     (folder / "test_main.c").write_text(main)
     build = [*command("gcc"), *flags, *SANITIZE, "-I.", "test_main.c", *sources, "-lm", "-o", "test_main"]
     run([*build, *TRAP], folder)

@@ -16,7 +16,7 @@ from mcugen import CompiledModel, CompileOptions, Places, compile_model
 from mcugen.codegen.bundle import Bundle
 from mcugen.frontend.onnx.load import load
 from mcugen.quantization.estimate import estimate_loss
-from mcugen.quantization.quantize import float_model, quantizer
+from mcugen.quantization.quantize import create_quantizer, import_float_model
 from mcugen.quantization.scheme import Scheme
 
 
@@ -93,7 +93,7 @@ def test_accuracy_is_told_if_it_was_measured():
     images = np.random.default_rng(0).standard_normal((4, 1, 2, 5, 5)).astype(np.float32)
     samples = [{"image": image} for image in images]
     source, scheme = load(network().model()), Scheme()
-    found = quantizer(source, float_model(source, CompileOptions(), scheme), scheme, samples).quantize()
+    found = create_quantizer(source, import_float_model(source, CompileOptions(), scheme), scheme, samples).quantize()
     quantization = estimate_loss(found, samples, "held out")
     bundle = compile_model(quantization, "host", CompileOptions(name="net")).bundle
     assert f"Accuracy: {quantization.estimate}." in manual(bundle)

@@ -21,7 +21,7 @@ from onnx_models import Net
 
 from mcugen import CompiledModel, CompileOptions, Places, compile_model
 from mcugen.codegen.write import write_folder
-from mcugen.core.board import Board, Memory, Parallel, load_board
+from mcugen.core.board import Board, Memory, ParallelTiming, load_board
 from mcugen.core.errors import DoesNotFitError, UsageError
 from mcugen.lir.program import Space, aligned
 from mcugen.memory.place import hottest
@@ -274,7 +274,9 @@ def slow_to_read(fast: int = 12288) -> Board:
     toy = board(fast=fast)
     memories = (
         replace(
-            m, access=Parallel(waits[m.name], waits[m.name], toy.clock_hz), size=16384 if m.name == "mid" else m.size
+            m,
+            access=ParallelTiming(waits[m.name], waits[m.name], toy.clock_hz),
+            size=16384 if m.name == "mid" else m.size,
         )
         for m in toy.memories
     )

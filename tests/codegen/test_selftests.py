@@ -20,7 +20,7 @@ from onnx_models import Net
 from mcugen import CompileOptions, Places
 from mcugen.api.compilation import Compilation
 from mcugen.core.errors import UsageError
-from mcugen.measurement.selftests import choose
+from mcugen.measurement.selftests import choose_samples
 from mcugen.reporting.figures import layer_title
 from mcugen.reporting.html import report_page
 from mcugen.simulation.flips import SAME, Flips, run_flips
@@ -73,16 +73,16 @@ def test_chosen_samples_find_more_than_a_random_one():
 
 def test_the_best_sample_comes_first_then_what_it_does_not_find():
     found = np.array([[1, 0, 1], [1, 0, 1], [1, 1, 0], [0, 1, 0], [0, 0, 0]], bool)
-    assert choose(found, 3) == [0, 1]
-    assert choose(found, 1) == [0]
-    assert choose(found[4:], 3) == [0]
+    assert choose_samples(found, 3) == [0, 1]
+    assert choose_samples(found, 1) == [0]
+    assert choose_samples(found[4:], 3) == [0]
 
 
 def test_samples_are_exchanged_for_those_that_find_more_together():
     """The first one finds most by itself, and not the most beside any other."""
     found = np.array([[1, 1, 0], [1, 1, 0], [1, 0, 1], [1, 0, 1], [0, 1, 0], [0, 1, 0], [0, 0, 1]], bool)
-    assert choose(found, 1) == [0]
-    assert sorted(choose(found, 2)) == [1, 2]
+    assert choose_samples(found, 1) == [0]
+    assert sorted(choose_samples(found, 2)) == [1, 2]
 
 
 def test_header_report_and_page_tell_it(tmp_path: Path):

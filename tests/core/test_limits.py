@@ -15,15 +15,15 @@ from onnx import TensorProto, helper
 from mcugen.core import limits
 from mcugen.core.errors import DoesNotFitError, McugenError, ModelError, UsageError
 from mcugen.core.limits import (
-    MAX_LINKS,
-    MAX_NAME,
+    MAX_CONNECTIONS,
+    MAX_MODEL_PORTS,
+    MAX_NAME_CHARACTERS,
+    MAX_NODE_PORTS,
     MAX_NODES,
-    MAX_PARTS,
-    MAX_PORTS,
     MAX_READERS,
-    cpu_seconds,
+    limit_cpu_seconds,
     read_bounded,
-    restart,
+    restart_time_limit,
 )
 from mcugen.frontend.onnx import import_model
 from mcugen.frontend.onnx.hazards import check_hazards
@@ -45,22 +45,26 @@ def swallowing() -> None:
 def test_work_that_does_not_end_is_ended(work: Callable[[], None], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MCUGEN_SECONDS", "1")
     message = r"thinking must take at most 1 s of CPU.*MCUGEN_SECONDS=10 "
-    with pytest.raises(DoesNotFitError, match=message), cpu_seconds("thinking"), cpu_seconds("thinking about it"):
+    with (
+        pytest.raises(DoesNotFitError, match=message),
+        limit_cpu_seconds("thinking"),
+        limit_cpu_seconds("thinking about it"),
+    ):
         work()
 
 
 def test_time_that_is_not_used_up_is_not_charged_later(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MCUGEN_SECONDS", "1")
-    with cpu_seconds("nothing"):
-        restart()
-    restart()
+    with limit_cpu_seconds("nothing"):
+        restart_time_limit()
+    restart_time_limit()
     sum(range(30_000_000))  # more than a second would be needed to be stopped: no timer runs any more
 
 
 def test_errors_pass_through():
-    with pytest.raises(UsageError), cpu_seconds("failing"):
+    with pytest.raises(UsageError), limit_cpu_seconds("failing"):
         raise UsageError("a rule")
-    with cpu_seconds("again"):
+    with limit_cpu_seconds("again"):
         pass
 
 
@@ -69,7 +73,7 @@ def test_other_threads_are_not_timed(monkeypatch: pytest.MonkeyPatch):
     done = []
 
     def work() -> None:
-        with cpu_seconds("a thread"):
+        with limit_cpu_seconds("a thread"):
             done.append(1)
 
     thread = threading.Thread(target=work)
@@ -81,7 +85,7 @@ def test_other_threads_are_not_timed(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("text", ["", "soon", "nan", "-3", "9" * 5000, "²"])
 def test_a_strange_limit_is_none(text: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MCUGEN_SECONDS", text)
-    with cpu_seconds("nothing"):
+    with limit_cpu_seconds("nothing"):
         pass
 
 
@@ -110,11 +114,17 @@ def relus(names: list[str]) -> list[onnx.NodeProto]:
     [
         (model(relus(["y"] * (MAX_NODES + 1))), "nodes"),
         (model(relus([f"y{i}" for i in range(MAX_READERS + 1)])), "readers of a tensor. found: 2,001 .'x0'"),
-        (model(relus(["y"]), inputs=MAX_PORTS + 1), "1,000 inputs"),
-        (model(relus(["y"]), outputs=("y",) * (MAX_PORTS + 1)), "1,000 outputs"),
-        (model(relus(["y" * (MAX_NAME + 1)])), "characters in a name"),
-        (model([helper.make_node("Split", ["x0"], [f"y{i}" for i in range(MAX_PARTS + 1)])]), "of a node.*'Split'"),
-        (model([helper.make_node("Sum", ["x0"] * 1000, ["y"])] * (MAX_LINKS // 1000)), "inputs and outputs of nodes"),
+        (model(relus(["y"]), inputs=MAX_MODEL_PORTS + 1), "1,000 inputs"),
+        (model(relus(["y"]), outputs=("y",) * (MAX_MODEL_PORTS + 1)), "1,000 outputs"),
+        (model(relus(["y" * (MAX_NAME_CHARACTERS + 1)])), "characters in a name"),
+        (
+            model([helper.make_node("Split", ["x0"], [f"y{i}" for i in range(MAX_NODE_PORTS + 1)])]),
+            "of a node.*'Split'",
+        ),
+        (
+            model([helper.make_node("Sum", ["x0"] * 1000, ["y"])] * (MAX_CONNECTIONS // 1000)),
+            "inputs and outputs of nodes",
+        ),
     ],
 )
 def test_graphs_beyond_the_budget(proto: onnx.ModelProto, found: str):
@@ -125,7 +135,7 @@ def test_graphs_beyond_the_budget(proto: onnx.ModelProto, found: str):
 def test_graphs_within_the_budget():
     chain = [helper.make_node("Relu", [f"t{i}" if i else "x0"], [f"t{i + 1}"]) for i in range(MAX_NODES)]
     check_hazards(model(chain), "m.onnx")
-    check_hazards(model(relus(["y"]), inputs=MAX_PORTS), "m.onnx")
+    check_hazards(model(relus(["y"]), inputs=MAX_MODEL_PORTS), "m.onnx")
 
 
 def test_function_bodies_count_as_often_as_they_are_used(monkeypatch: pytest.MonkeyPatch):

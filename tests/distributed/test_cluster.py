@@ -126,15 +126,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_workers_share_tasks(two: Cluster) -> None:
-    found = dict(Workers(cluster=two.address).each_done(process_of, range(40)))
+    found = dict(Workers(cluster=two.address).run_tasks(process_of, range(40)))
     assert sorted(found) == list(range(40))
     assert os.getpid() not in found.values()
     assert len(set(found.values())) == 2
-    assert list(Workers(cluster=two.address).each_done(process_of, [])) == []
+    assert list(Workers(cluster=two.address).run_tasks(process_of, [])) == []
 
 
 def test_a_killed_worker_loses_nothing(two: Cluster) -> None:
-    results = Workers(cluster=two.address).each_done(process_of, range(60))
+    results = Workers(cluster=two.address).run_tasks(process_of, range(60))
     (_, first) = next(results)
     two.kill(first)
     rest = list(results)
@@ -145,14 +145,14 @@ def test_a_killed_worker_loses_nothing(two: Cluster) -> None:
 
 def test_what_kills_a_worker_is_done_again_by_another(two: Cluster, tmp_path: Path) -> None:
     work = partial(dies_once, str(tmp_path / "died"))
-    assert dict(Workers(cluster=two.address).each_done(work, range(6))) == {n: n * n for n in range(6)}
+    assert dict(Workers(cluster=two.address).run_tasks(work, range(6))) == {n: n * n for n in range(6)}
     two.workers = {pid: w for pid, w in two.workers.items() if w.poll() is None}
     assert len(two.workers) == 1
 
 
 def test_a_refusal_comes_back_whole(two: Cluster) -> None:
     with pytest.raises(DoesNotFitError) as error:
-        list(Workers(cluster=two.address).each_done(refuses, range(3)))
+        list(Workers(cluster=two.address).run_tasks(refuses, range(3)))
     assert (error.value.rule, error.value.found, error.value.remedy) == ("a rule", "this", "that")
 
 
@@ -164,7 +164,7 @@ def test_files_go_along_with_work(two: Cluster, tmp_path: Path) -> None:
     (tmp_path / "other" / "model.onnx").write_bytes(b"other")
     names = {"model": "model.onnx", "other": "other/model.onnx", "folder": "folder", "none": "none.npz"}
     work = partial(sum_of_files, {name: tmp_path / path for name, path in names.items() if name != "none"})
-    found = dict(Workers(cluster=two.address).each_done(work, ["model", "other", "folder"]))
+    found = dict(Workers(cluster=two.address).run_tasks(work, ["model", "other", "folder"]))
     assert [content for _, content, _ in found.values()].count(b"model") == 1
     assert found["other"][1] == b"other"
     assert found["folder"][2] == ["a.npy", "inner"]
@@ -175,16 +175,16 @@ def test_files_go_along_with_work(two: Cluster, tmp_path: Path) -> None:
 def test_workers_of_other_versions_are_refused(two: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "environment", lambda: {**environment(), "onnxruntime": "0.1"})
     with pytest.raises(ToolMissingError, match=r"onnxruntime \d.*, not 0.1"):
-        list(Workers(cluster=two.address).each_done(process_of, range(3)))
+        list(Workers(cluster=two.address).run_tasks(process_of, range(3)))
     with pytest.raises(ToolMissingError, match=r"numpy .*, not 1\.0"):
         is_older(0)
 
 
 def test_addresses_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "SECONDS_TO_ANSWER", 1)
+    monkeypatch.setattr(cluster, "ANSWER_TIMEOUT_SECONDS", 1)
     for address in ("tcp://127.0.0.1:1", "tls://127.0.0.1:1", "nonsense://x", "\x1b[31m"):
         with pytest.raises(UsageError, match="--cluster local"):
-            list(Workers(cluster=address).each_done(process_of, range(3)))
+            list(Workers(cluster=address).run_tasks(process_of, range(3)))
 
 
 def test_a_client_that_reaches_nobody_is_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +198,7 @@ def test_a_client_that_reaches_nobody_is_closed_at_once(monkeypatch: pytest.Monk
             self.made.append(self)
             super().__init__(*arguments, **settings)
 
-    monkeypatch.setattr(cluster, "SECONDS_TO_ANSWER", 1)
+    monkeypatch.setattr(cluster, "ANSWER_TIMEOUT_SECONDS", 1)
     with pytest.raises(OSError, match=r"127\.0\.0\.1:1"):
         cluster._client(Watched, "tcp://127.0.0.1:1")
     assert [client.status for client in Watched.made] == ["closed"]
@@ -209,15 +209,15 @@ def test_what_kills_every_worker_ends(two: Cluster) -> None:
         two.add()
     two.wait()
     with pytest.raises(DoesNotFitError, match="worker's memory"):
-        list(Workers(cluster=two.address).each_done(dies, range(1)))
+        list(Workers(cluster=two.address).run_tasks(dies, range(1)))
     two.workers = {pid: w for pid, w in two.workers.items() if w.poll() is None}
 
 
 def test_the_rest_is_done_here_once_all_workers_are_gone(two: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which Dask would wait for, for ever."""
-    monkeypatch.setattr(cluster, "SECONDS_ALONE", 2)
+    monkeypatch.setattr(cluster, "NO_WORKER_TIMEOUT_SECONDS", 2)
     two.wait()
-    results = Workers(cluster=two.address).each_done(process_of, range(60))
+    results = Workers(cluster=two.address).run_tasks(process_of, range(60))
     found, there = dict([next(results)]), list(two.workers)
     for pid in there:
         two.kill(pid)
@@ -229,17 +229,17 @@ def test_the_rest_is_done_here_once_all_workers_are_gone(two: Cluster, monkeypat
 
 def test_what_all_workers_were_lost_by_ends(two: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here, too: two workers are fewer than Dask gives it to before it gives up."""
-    monkeypatch.setattr(cluster, "SECONDS_ALONE", 2)
+    monkeypatch.setattr(cluster, "NO_WORKER_TIMEOUT_SECONDS", 2)
     two.wait()
     with pytest.raises(DoesNotFitError, match="memory"):
-        list(Workers(cluster=two.address).each_done(dies, range(1)))
+        list(Workers(cluster=two.address).run_tasks(dies, range(1)))
     two.workers = {pid: w for pid, w in two.workers.items() if w.poll() is None}
 
 
 def test_a_cluster_that_gets_another_worker_goes_on(two: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "SECONDS_ALONE", 60)
+    monkeypatch.setattr(cluster, "NO_WORKER_TIMEOUT_SECONDS", 60)
     two.wait()
-    results = Workers(cluster=two.address).each_done(process_of, range(60))
+    results = Workers(cluster=two.address).run_tasks(process_of, range(60))
     found = dict([next(results)])
     for pid in list(two.workers):
         two.kill(pid)
@@ -338,7 +338,7 @@ def test_commands_refuse_workers_of_other_versions(
 
 def test_local_workers_listen_on_no_port() -> None:
     """A scheduler on a loopback address would run the code of any process of this computer."""
-    ports = dict(Workers(2, "local").each_done(ports_listened_on, range(4)))
+    ports = dict(Workers(2, "local").run_tasks(ports_listened_on, range(4)))
     assert ports == {task: [] for task in range(4)}
 
 
@@ -387,7 +387,7 @@ def test_a_cluster_with_tls_refuses_strangers(
         own_files = {f"distributed.comm.tls.{key}": str(certificates / name) for key, name in known.items()}
         capfd.readouterr()
         with dask.config.set(own_files):
-            assert dict(Workers(cluster=address).each_done(partial(pow, 2), range(3))) == {0: 1, 1: 2, 2: 4}
+            assert dict(Workers(cluster=address).run_tasks(partial(pow, 2), range(3))) == {0: 1, 1: 2, 2: 4}
         assert "TLS" not in capfd.readouterr().err
     finally:
         for process in processes:
@@ -398,11 +398,11 @@ def test_a_cluster_with_tls_refuses_strangers(
 def test_a_cluster_without_tls_is_warned_of_once(two: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
     cluster._warn_without_tls.cache_clear()
     for _ in range(2):
-        list(Workers(cluster=two.address).each_done(partial(pow, 2), range(2)))
+        list(Workers(cluster=two.address).run_tasks(partial(pow, 2), range(2)))
     assert capfd.readouterr().err.count("is not protected by TLS") == 1
 
 
 def test_a_cluster_of_this_computer() -> None:
     before = signal.getsignal(signal.SIGINT)
-    assert dict(Workers(1, "local").each_done(partial(pow, 2), range(3))) == {0: 1, 1: 2, 2: 4}
+    assert dict(Workers(1, "local").run_tasks(partial(pow, 2), range(3))) == {0: 1, 1: 2, 2: 4}
     assert signal.getsignal(signal.SIGINT) is before

@@ -17,7 +17,7 @@ from mcugen.core.options import CMSIS_NN, OWN, Places
 from mcugen.driver import compiler, parameters
 from mcugen.driver.parameters import min_weight_bytes, require_room_quantized
 from mcugen.frontend.onnx.load import load
-from mcugen.quantization.quantize import float_model
+from mcugen.quantization.quantize import import_float_model
 from mcugen.quantization.scheme import Scheme
 
 RANDOM = np.random.default_rng(0)
@@ -120,7 +120,7 @@ def test_a_budget_of_the_users_is_refused_by_its_ladder(monkeypatch: pytest.Monk
 
 def check_quantized(model: onnx.ModelProto, max_flash: int) -> None:
     source, options = load(model), CompileOptions(max_flash=max_flash)
-    fused = float_model(source, options, Scheme())
+    fused = import_float_model(source, options, Scheme())
     require_room_quantized(source, fused, Scheme(), normal_samples(model), None, SMALL, options)
 
 
@@ -133,7 +133,7 @@ def test_a_byte_a_parameter_is_counted() -> None:
 
 
 def test_nothing_is_drafted_where_all_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parameters, "quantizer", never)
+    monkeypatch.setattr(parameters, "create_quantizer", never)
     check_quantized(conv_net(), 10_000)
 
 

@@ -77,7 +77,7 @@ def test_files_that_are_not_what_they_say(data: bytes, found: str, tmp_path: Pat
 
 
 def test_an_array_beyond_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("mcugen.evaluation.array_files.SAMPLE_BYTES", 100)
+    monkeypatch.setattr("mcugen.evaluation.array_files.MAX_SAMPLES_BYTES", 100)
     (tmp_path / "a.npy").write_bytes(saved(np.zeros(13)))
     with pytest.raises(UsageError, match="104 bytes of elements, more than 100"):
         read_npy(tmp_path / "a.npy")

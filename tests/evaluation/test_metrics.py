@@ -14,7 +14,7 @@ from mcugen.core import options
 from mcugen.core.errors import UsageError
 from mcugen.evaluation.metrics import METRICS, Judged, bounded, find_metric
 from mcugen.hir.types import Array
-from mcugen.measurement.evaluate import metric_of
+from mcugen.measurement.evaluate import choose_metric
 
 RANDOM = np.random.default_rng(3)
 
@@ -137,7 +137,7 @@ def test_unknown_metrics_name_the_known():
 
 
 def test_what_the_user_asks_for_is_taken():
-    assert metric_of("mae", np.zeros(2, int), (), ()).name == "mae"
+    assert choose_metric("mae", np.zeros(2, int), (), ()).name == "mae"
 
 
 def test_own_metric(tmp_path: Path):
@@ -146,15 +146,15 @@ def test_own_metric(tmp_path: Path):
         "def spread(outputs, labels):\n    return outputs['y'].max() - outputs['y'].min() + labels.sum()\n"
         "spread.lower_is_better = True\nbroken = 3\n"
     )
-    metric = metric_of(f"{file}:spread", None, (), ())
+    metric = choose_metric(f"{file}:spread", None, (), ())
     found = judged(np.array([[1.0, 2.0], [4.0, 8.0]]), labels=np.array([1, 1]))
     assert metric.compute(found) == 9 and metric.lower_is_better
     with pytest.raises(UsageError, match="must give a number"):
         metric.compute(judged(np.ones((1, 2))))
     with pytest.raises(UsageError, match="must be a function"):
-        metric_of(f"{file}:broken", None, (), ())
+        choose_metric(f"{file}:broken", None, (), ())
     with pytest.raises(UsageError, match="function 'absent'"):
-        metric_of(f"{file}:absent", None, (), ())
+        choose_metric(f"{file}:absent", None, (), ())
 
 
 SPECIAL = (math.nan, math.inf, -math.inf, 1.0, 0.0)

@@ -16,7 +16,7 @@ from mcugen.evaluation.metrics import METRICS, Judged
 from mcugen.evaluation.samples import load_samples
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import Buffer, Endpoint, Space
-from mcugen.measurement.evaluate import metric_of
+from mcugen.measurement.evaluate import choose_metric
 
 RANDOM = np.random.default_rng(8)
 
@@ -51,7 +51,7 @@ def compute(name: str, outputs: Array, labels: Array | None) -> float:
 def test_the_measure_suits_labels_and_outputs(
     labels: Array | None, output: Endpoint, given: Endpoint, expected: str
 ) -> None:
-    assert metric_of("", labels, [output], [given]).name == expected
+    assert choose_metric("", labels, [output], [given]).name == expected
 
 
 def test_two_classes_have_auc_and_f1_besides() -> None:

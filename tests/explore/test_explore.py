@@ -26,11 +26,11 @@ from mcugen.distributed.sharing import Workers
 from mcugen.driver.tasks import Judging, Quantizing
 from mcugen.evaluation.metrics import METRICS
 from mcugen.explore import search
-from mcugen.explore.demands import Demands, Prices, front
+from mcugen.explore.demands import Demands, Prices, outcomes_on_front
 from mcugen.explore.fingerprint import fingerprint
 from mcugen.explore.page import explored_page
 from mcugen.explore.point import AccuracyBaseline, Figures, Outcome, Point, PointFailure
-from mcugen.explore.prepare import ExplorationSubject, prepared
+from mcugen.explore.prepare import ExplorationSubject, prepare_model
 from mcugen.explore.search import Exploration, Explored, combinations
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -74,12 +74,12 @@ def test_front_holds_what_no_other_beats() -> None:
     fast, small, worse = outcome("rp2040", 1.0, 900), outcome("stm32f446", 2.0, 500), outcome("rt1060", 2.0, 900)
     exact = outcome("samd21", 9.0, 999, accuracy=0.95)
     refused = Outcome(Point("samd51", "int8", "ram"), None, None, PointFailure("DoesNotFitError", "no"), None, False)
-    assert front([worse, fast, small, exact, refused], METRICS["top1"]) == [fast, small, exact]
+    assert outcomes_on_front([worse, fast, small, exact, refused], METRICS["top1"]) == [fast, small, exact]
 
 
 def test_twins_are_both_on_the_front() -> None:
     twins = [outcome("rp2040", 1.0, 900), outcome("stm32f446", 1.0, 900)]
-    assert front(twins, METRICS["top1"]) == twins
+    assert outcomes_on_front(twins, METRICS["top1"]) == twins
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_cheapest_is_by_price_then_by_size() -> None:
 def test_a_second_run_repeats_nothing(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = exploration(model, tmp_path, ["rp2040", "stm32f446"], "float32", "int8").run()
     assert [o.refusal for o in first.outcomes] == [None] * 4
-    monkeypatch.setattr(search, "measure", None)
+    monkeypatch.setattr(search, "measure_combination", None)
     second = exploration(model, tmp_path, ["rp2040", "stm32f446"], "float32", "int8").run()
     assert second.to_json() == first.to_json()
 
@@ -138,7 +138,7 @@ def test_after_an_interruption_the_rest_is_done(model: Path, tmp_path: Path, mon
         done.append(point.board)
         return measure(asked, point, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(search, "measure", stops)
+    monkeypatch.setattr(search, "measure_combination", stops)
     boards = ["rp2040", "stm32f446", "rt1060"]
     with pytest.raises(KeyboardInterrupt):
         exploration(model, tmp_path, boards, "float32").run()
@@ -148,7 +148,7 @@ def test_after_an_interruption_the_rest_is_done(model: Path, tmp_path: Path, mon
         done.append(point.board)
         return measure(asked, point, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(search, "measure", counts)
+    monkeypatch.setattr(search, "measure_combination", counts)
     explored = exploration(model, tmp_path, boards, "float32").run()
     assert done == ["rp2040", "rt1060"]
     assert [o.point.board for o in explored.outcomes] == boards
@@ -157,7 +157,7 @@ def test_after_an_interruption_the_rest_is_done(model: Path, tmp_path: Path, mon
 def test_options_that_conflict_are_found_before_quantization(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcugen.explore.measure.prepared", lambda *_: pytest.fail("prepares a model"))
+    monkeypatch.setattr("mcugen.explore.measure.prepare_model", lambda *_: pytest.fail("prepares a model"))
     conflicting = asked(model, "int8", options=CompileOptions(cores=2, steps=True))
     outcome = search.measure(conflicting, Point("rp2040", "int8", "balanced"), False, Store(tmp_path))
     assert outcome.refusal is not None and "shared by two cores" in outcome.refusal.message
@@ -183,7 +183,7 @@ def test_keys_tell_models_boards_options_and_contents_apart(model: Path, tmp_pat
 
 def test_writers_at_once_leave_whole_files(tmp_path: Path) -> None:
     texts = [str(i) * 100_000 for i in range(6)]
-    list(Workers(3).each_done(partial(write_often, Store(tmp_path)), texts))
+    list(Workers(3).run_tasks(partial(write_often, Store(tmp_path)), texts))
     assert Store(tmp_path).read("key").decode() in texts  # type: ignore[union-attr]
     assert [path.name for path in tmp_path.iterdir()] == ["key"]
 
@@ -192,19 +192,19 @@ def test_writers_at_once_leave_whole_files(tmp_path: Path) -> None:
 
 
 def test_what_a_lost_process_was_at_is_done_again(tmp_path: Path) -> None:
-    found = dict(Workers(2).each_done(partial(squares_and_dies_once, tmp_path), range(6)))
+    found = dict(Workers(2).run_tasks(partial(squares_and_dies_once, tmp_path), range(6)))
     assert found == {n: n * n for n in range(6)}
     assert (tmp_path / "died").exists()
 
 
 def test_processes_that_are_always_lost_end_it() -> None:
     with pytest.raises(DoesNotFitError, match="--jobs 1"):
-        list(Workers(2).each_done(dies, range(2)))
+        list(Workers(2).run_tasks(dies, range(2)))
 
 
 def test_errors_pass_whole_from_process_to_process() -> None:
     with pytest.raises(DoesNotFitError) as error:
-        list(Workers(2).each_done(refuses, range(2)))
+        list(Workers(2).run_tasks(refuses, range(2)))
     assert (error.value.rule, error.value.found, error.value.remedy) == ("a rule", "this", "that")
 
 
@@ -213,7 +213,7 @@ def test_errors_pass_whole_from_process_to_process() -> None:
 
 def test_shared_quantization_gives_the_code_that_each_alone_gives(model: Path, tmp_path: Path) -> None:
     wanted = asked(model, "int8")
-    base = prepared(wanted, Point("rp2040", "int8", "balanced"), Store(tmp_path))
+    base = prepare_model(wanted, Point("rp2040", "int8", "balanced"), Store(tmp_path))
     alone = Compilation(model, "rp2040", CompileOptions(), wanted.quantizing["int8"]).compiled.bundle.files
     options = CompileOptions(name="small")
     shared = Compilation(base.model, "rp2040", options).compiled.bundle.files
@@ -240,7 +240,7 @@ def test_a_board_that_is_too_small_is_told(model: Path, tmp_path: Path) -> None:
 
 @pytest.mark.qemu
 def test_of_many_the_most_promising_run(model: Path, tmp_path: Path) -> None:
-    explored = exploration(model, tmp_path, ["rp2040", "stm32f446"], "float32", simulate=True, most_runs=1).run()
+    explored = exploration(model, tmp_path, ["rp2040", "stm32f446"], "float32", simulate=True, max_runs=1).run()
     ran = [o for o in explored.outcomes if o.simulated]
     assert len(ran) == 1
     estimates = exploration(model, tmp_path, ["rp2040", "stm32f446"], "float32").run()

@@ -195,7 +195,7 @@ def test_all_of_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     os.truncate(tmp_path / "w.bin", 1 << 40)
     with pytest.raises(DoesNotFitError, match="external data must have at most 268,435,456 bytes"):
         load_model(path)
-    monkeypatch.setattr(external, "MODEL_BYTES", 31)
+    monkeypatch.setattr(external, "MAX_MODEL_BYTES", 31)
     with pytest.raises(DoesNotFitError, match="external data must have at most 31 bytes"):
         load_model(saved(tmp_path, branches(outside())))
 

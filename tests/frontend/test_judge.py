@@ -9,7 +9,7 @@ import pytest
 from onnx_models import Net, imported
 
 from mcugen.core.errors import ModelError, UnsupportedError
-from mcugen.frontend.onnx.judge import objection
+from mcugen.frontend.onnx.judge import onnx_objection
 from mcugen.hir.types import DType, TensorType
 from mcugen.ops.onnx_node import BUILT_IN, OnnxNode
 
@@ -56,13 +56,13 @@ def test_a_bad_model_is_named(net: Net) -> None:
 def test_onnx_objects_to_types_shapes_and_constants() -> None:
     node = onnx.helper.make_node("Pad", ["x", "pads"], ["y"])
     types = [TensorType((2, 3), DType.FLOAT32), TensorType((4,), DType.INT64)]
-    assert objection(node, types, [None, np.asarray([0, 1, 0, 1])], {"": 18}) == ""
+    assert onnx_objection(node, types, [None, np.asarray([0, 1, 0, 1])], {"": 18}) == ""
     few = [types[0], TensorType((3,), DType.INT64)]
-    assert "pads" in objection(node, few, [None, np.asarray([0, 1, 0])], {"": 18}).lower()
+    assert "pads" in onnx_objection(node, few, [None, np.asarray([0, 1, 0])], {"": 18}).lower()
     wrong = [types[0], TensorType((2,), DType.INT32)]
-    assert objection(node, wrong, [None, None], {"": 18})
+    assert onnx_objection(node, wrong, [None, None], {"": 18})
     halves = [TensorType((2, 3), DType.BFLOAT16), types[1]]
-    assert objection(node, halves, [None, None], {"": 18}) == ""
+    assert onnx_objection(node, halves, [None, None], {"": 18}) == ""
 
 
 def of_shape(value: list[float]) -> Net:

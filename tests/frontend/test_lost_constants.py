@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mcugen import Compilation, CompileOptions, Quantizing, compile_model
 from mcugen.core.errors import ModelError
-from mcugen.frontend.onnx.lost_constants import Loss, lost_constants
+from mcugen.frontend.onnx.lost_constants import ConstantLoss, lost_constants
 
 FEATURES = 6
 MEAN, VARIANCE = "net/normalization/sub/y:0", "net/normalization/Sqrt/x:0"
@@ -56,10 +56,10 @@ def test_each_loss_is_found(loss: str, prefix: str, form: str) -> None:
     mean, variance = f"{prefix}sub/y:0", f"{prefix}Sqrt/x:0"
     wanted = {
         "nothing": {},
-        "input": {mean: Loss.INPUT, variance: Loss.INPUT},
-        "missing": {mean: Loss.MISSING, variance: Loss.MISSING},
-        "NaN": {mean: Loss.NOT_FINITE},
-        "zero": {variance: Loss.ZERO},
+        "input": {mean: ConstantLoss.INPUT, variance: ConstantLoss.INPUT},
+        "missing": {mean: ConstantLoss.MISSING, variance: ConstantLoss.MISSING},
+        "NaN": {mean: ConstantLoss.NOT_FINITE},
+        "zero": {variance: ConstantLoss.ZERO},
     }[loss]
     assert found == wanted
 

@@ -32,7 +32,7 @@ from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.frontend.onnx.load import load
 from mcugen.frontend.onnx.opset_upgrade import upgrade
 from mcugen.hir.types import Array, DType
-from mcugen.quantization.quantize import float_model, quantizer
+from mcugen.quantization.quantize import create_quantizer, import_float_model
 from mcugen.quantization.scheme import Scheme
 
 TEXT = """
@@ -71,7 +71,7 @@ def test_operators_that_came_later_are_those_of_the_newer_opset(model: onnx.Mode
 @pytest.mark.parametrize("scheme", [Scheme(weights=DType.INT4), Scheme(DType.INT16)], ids=["w4a8", "int16x8"])
 def test_their_layers_are_quantized(model: onnx.ModelProto, scheme: Scheme) -> None:
     source = load(model)
-    made = quantizer(source, float_model(source, CompileOptions(), scheme), scheme, samples()).quantize()
+    made = create_quantizer(source, import_float_model(source, CompileOptions(), scheme), scheme, samples()).quantize()
     compiled = compile_model(made)
     exact, found = run_onnxruntime(model, samples()), run_onnxruntime(made.proto, samples())
     noise = sum(float(np.square(a["y"] - b["y"]).sum()) for a, b in zip(exact, found, strict=True))
@@ -329,7 +329,7 @@ def test_a_model_of_opset_6_is_quantized(scheme: Scheme, place: Callable[[Part],
     model = place(Part(nodes, 6, [feeds[0]["x0"]], np.zeros((1, 3, 3, 3), "f4")))
     exact = numpy_outputs(model, feeds[0])["y"]
     source = load(model)
-    made = quantizer(source, float_model(source, CompileOptions(), scheme), scheme, feeds).quantize()
+    made = create_quantizer(source, import_float_model(source, CompileOptions(), scheme), scheme, feeds).quantize()
     (found,) = run_onnxruntime(made.proto, feeds[:1])
     assert np.abs(found["y"] - exact).max() < np.abs(exact).max() / 50
 

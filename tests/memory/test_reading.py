@@ -69,9 +69,9 @@ def test_loads_are_those_that_the_simulator_sees(kernel: str, groups: int) -> No
 def test_a_cache_loses_what_its_sets_have_no_ways_for() -> None:
     """Gone through in turn: what leaves a way of each set to others stays; of what takes one too many nothing does."""
     cache = Cache("xip", ("flash",), "both", size=16384, line=8, ways=2)
-    assert cache.missed(8192) == 0
-    assert cache.missed(16384) == 0.5
-    assert cache.missed(24576) == 1 == cache.missed(1 << 20)
+    assert cache.evicted_share(8192) == 0
+    assert cache.evicted_share(16384) == 0.5
+    assert cache.evicted_share(24576) == 1 == cache.evicted_share(1 << 20)
     whole = replace(cache, ways=cache.size // cache.line)
-    assert cache.missed(20480) < whole.missed(20480) == 1
-    assert whole.missed(16000) == 0
+    assert cache.evicted_share(20480) < whole.evicted_share(20480) == 1
+    assert whole.evicted_share(16000) == 0

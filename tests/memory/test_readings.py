@@ -47,7 +47,7 @@ class Board:
     def reading(self, memory: Memory, nbytes: int) -> int | None:
         return None if memory.cycles is None else memory.cycles * nbytes
 
-    def reading_again(self, memory: Memory, nbytes: int) -> int | None:
+    def repeated_read_cycles(self, memory: Memory, nbytes: int) -> int | None:
         return None if memory.cycles is None else 2 * nbytes
 
     def wait_cycles(self, memory: Memory, nbytes: int) -> int | None:
@@ -415,8 +415,8 @@ def test_a_copy_saves_waits_and_takes_its_own():
 class Graded(Board):
     """Its fast memory has no waits for what was read before."""
 
-    def reading_again(self, memory: Memory, nbytes: int) -> int | None:
-        return 0 if memory.name == "fast" else super().reading_again(memory, nbytes)
+    def repeated_read_cycles(self, memory: Memory, nbytes: int) -> int | None:
+        return 0 if memory.name == "fast" else super().repeated_read_cycles(memory, nbytes)
 
 
 def test_all_waits_and_what_copies_save():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many one-operator cases in one model, so that a single C build checks them all."""
+"""Helpers that put many one-operator cases into one model, so that a single C build checks them all."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from mcugen.lir.overlap import extent
 from mcugen.lir.program import Instr
 
 Quant = tuple[float, int]
+"""Scale and zero point."""
 SPREAD = 0.013
-"""A scale without a simple ratio to any other: exact ties do not occur, however they would be rounded."""
+"""A scale without a simple ratio to any other scale: products never lie halfway between two integers."""
 
 
 class Cases:
-    """A model of independent operators: case i reads x{i} and gives y{i}."""
+    """A model of independent operators: operator i reads input x{i} and computes output y{i}."""
 
     def __init__(self, opset: int = 20) -> None:
         self.net = Net(opset)
@@ -46,7 +47,16 @@ class Cases:
         out: type | None = None,
         **attributes: object,
     ) -> None:
-        """The operator on an input of that shape; `constants` are its further inputs (None: left out)."""
+        """Add an operator on an input of the given shape.
+
+        Args:
+            op_type: The ONNX operator.
+            shape: Shape of the input.
+            *constants: The further inputs; None for absent ones.
+            dtype: Type of the input.
+            out: Type of the output; that of the input by default.
+            **attributes: Attributes of the operator.
+        """
         x = self.net.input(f"x{self.count}", *shape, dtype=dtype)
         y = self.net.op(op_type, x, *self._constants(constants), out=f"y{self.count}", **attributes)
         self.net.output(y, dtype=out or dtype)
@@ -61,7 +71,16 @@ class Cases:
         *constants: np.ndarray | None,
         **attributes: object,
     ) -> None:
-        """The operator between DequantizeLinear by `x` and QuantizeLinear by `y`."""
+        """Add an operator between a DequantizeLinear with parameters `x` and a QuantizeLinear with parameters `y`.
+
+        Args:
+            op_type: The ONNX operator.
+            shape: Shape of the input.
+            x: Scale and zero point of the input.
+            y: Scale and zero point of the output.
+            *constants: The further inputs; None for absent ones.
+            **attributes: Attributes of the operator.
+        """
         q = self.net.input(f"x{self.count}", *shape, dtype=np.int8)
         operands = (self.net.dequantize(q, *x), *self._constants(constants))
         real = self.net.op(op_type, *operands, out=f"real{self.count}", **attributes)
@@ -73,7 +92,7 @@ class Cases:
         return ["" if a is None else self.net.const(a, a.dtype.type) for a in arrays]
 
     def check_float(self, relative: float = 1e-5) -> None:
-        """onnxruntime ≈ numpy ≈ C; integer outputs are equal."""
+        """Check that ONNX Runtime, numpy and C agree: floats within `relative`, integers exactly."""
         model = self.net.model()
         feeds = random_feeds(model, spread=2.0)
         compiled = compile_model(model)
@@ -82,10 +101,10 @@ class Cases:
         check_c(compiled, feeds, found, relative)
 
     def check_int8(self, share: float = 0.005, slack: float = 0.01) -> None:
-        """All integers; every element is a right rounding of the real result; C = numpy.
+        """Check that all operators compute in integers, that every result is rounded correctly, and C equals numpy.
 
-        Rounding is right within half a step and `slack`. All elements together differ from onnxruntime in
-        less than `share`, and by 1 at most.
+        A result is rounded correctly if it is within half a step and `slack` of the real result. Results differ from
+        ONNX Runtime's by at most 1, and less than the part `share` of them differs.
         """
         model = self.net.model()
         feeds = random_feeds(model)
@@ -106,7 +125,7 @@ class Cases:
 
 
 def with_reals(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
-    """The model with the tensors before quantization, real0 to real<count - 1>, as outputs."""
+    """Return the model with the tensors before quantization, real0 to real<count - 1>, as further outputs."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for index in range(count):
@@ -115,13 +134,20 @@ def with_reals(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
 
 
 def check_c(compiled: CompiledModel, feeds: Feeds, expected: Feeds, relative: float = 1e-5) -> None:
-    """The generated C gives `expected` under the sanitizers, and another compiler than gcc does not warn of it."""
+    """Check that the generated C computes `expected` under the sanitizers, and that a second compiler accepts it.
+
+    Args:
+        compiled: The model.
+        feeds: The inputs by name.
+        expected: The expected outputs by name.
+        relative: Accepted error of floats, relative to the largest magnitude of their tensor.
+    """
     assert_close(outputs_in_c(compiled, feeds), expected, relative)
     assert_accepted_in_turn(compiled.bundle)
 
 
 def check_model(model: onnx.ModelProto, feeds: Feeds, expected: Feeds | None = None, relative: float = 1e-5) -> None:
-    """`expected` (else onnxruntime) ≈ numpy ≈ C, which another compiler than gcc does not warn of."""
+    """Check that numpy and C agree with `expected` (by default ONNX Runtime's outputs) and compile without warnings."""
     compiled = compile_model(model)
     found = interpret(compiled.graph, feeds)
     assert_close(found, onnxruntime_outputs(model, feeds) if expected is None else expected, relative)
@@ -129,14 +155,14 @@ def check_model(model: onnx.ModelProto, feeds: Feeds, expected: Feeds | None = N
 
 
 def check_by_reference(net: Net, feeds: Feeds | None = None, relative: float = 1e-5) -> None:
-    """ONNX's reference ≈ numpy ≈ C; inputs that `feeds` leaves open are random."""
+    """Check that ONNX's reference implementation, numpy and C agree; inputs that `feeds` lacks are random."""
     model = net.model()
     feeds = random_feeds(model) | dict(feeds or {})
     check_model(model, feeds, reference_outputs(model, feeds), relative)
 
 
 def share(instr: Instr) -> float:
-    """Which part of the smaller one of x and y may lie in the other, as the instruction declares."""
+    """Return the part of the smaller one of x and y that may overlap the other, as the instruction declares."""
     x, y = (instr.operand(role).buffer.nbytes for role in "xy")
     most = max((x + y - extent(x, y, o.lead) for o in instr.overlaps if (o.out, o.into) == ("y", "x")), default=0)
     return max(most, y if ("y", "x") in instr.inplace and y <= x else 0) / min(x, y)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of calls of CMSIS-NN share: every argument is checked by a strict reference implementation."""
+"""Checks of calls of CMSIS-NN, whose arguments a strict reference implementation verifies."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from mcugen.hir.interpreter import interpret
 from mcugen.lir.program import Instr, Program
 
 BOARDS = ("rp2040", "stm32f103", "nrf52840", "corstone300")
-"""One for each variant of the library: plain C on two CPUs, with DSP, with Helium."""
+"""Names of boards, one for each variant of CMSIS-NN: plain C on two CPUs, DSP, Helium."""
 
 TRANSPOSE = "cmsis_transpose_s8"
+"""Name of the kernel that calls CMSIS-NN's transposition."""
 
 BUILDS: tuple[tuple[str, ...], ...] = ((),) if IS_REAL else ((), ("REFERENCE_SINGLE_ROUNDING",))
-"""The library rounds twice, unless it was built to round once."""
+"""Macros of each build of the library: it rounds requantized values twice, unless it was built to round once."""
 
 
 def check_library(
@@ -38,12 +39,17 @@ def check_library(
     boards: tuple[str, ...] = BOARDS[2:],
     **options: Any,
 ) -> None:
-    """The model makes so many calls of each of these kernels; what they give is numpy's to the last bit.
+    """Check that a model calls kernels of the library so many times, with results that equal numpy's to the last bit.
 
-    Transpositions, which stand at a model's border, count only if they are named. That is within one step of what our
-    own kernels give on the same input, which is so by layer if the model is a number of layers side by side.
-    Boards take turns, and so do builds of the library for this computer: one each for a model, all in the sweep.
-    `options` are more CompileOptions: with `kernels`, those are taken wherever they fit.
+    Transpositions, which stand at a model's border, count only if they are named. The results are within one step of
+    those of mcugen's own kernels on the same input. Boards, and builds of the library for this computer, take turns:
+    one each for a model, all in the sweep.
+
+    Args:
+        model: The model.
+        wanted: Number of calls by kernel.
+        boards: Names of boards.
+        **options: Further CompileOptions; kernels in `kernels` are used wherever they fit.
     """
     compiled = compile_model(model, "host", CompileOptions(family=CMSIS_NN, **options))
     calls = Counter(i.kernel for i in compiled.program.instrs if i.library)
@@ -62,7 +68,7 @@ def check_library(
 
 
 def check_board(model: onnx.ModelProto, board: str, **options: Any) -> None:
-    """The same results under QEMU, by the library's variant for that CPU."""
+    """Check that the model has the same results under QEMU, by the library's variant for the board's CPU."""
     compiled = compile_model(model, load_board(board), CompileOptions(family=CMSIS_NN, **options))
     feeds = random_feeds(model)
     run = linked(compiled).simulate([feeds], measure=False)
@@ -70,12 +76,12 @@ def check_board(model: onnx.ModelProto, board: str, **options: Any) -> None:
 
 
 def calls_of(program: Program) -> list[Instr]:
-    """A program's calls of the library, without transpositions."""
+    """Return a program's calls of the library, without transpositions."""
     return [instr for instr in program.instrs if instr.library and instr.kernel != TRANSPOSE]
 
 
 def linked(compiled: CompiledModel, *macros: str) -> CompiledModel:
-    """The model with the library that it calls, as built for its board with `macros`."""
+    """Return the model with the library that it calls, as built for its board with `macros`."""
     return replace(compiled, options=replace(compiled.options, library=library(compiled.board, *macros)))
 
 
@@ -89,6 +95,6 @@ def _check_warnings(compiled: CompiledModel) -> None:
 
 
 def skip_unless_reference() -> None:
-    """For what only the reference implementation tells."""
+    """Skip the test unless the library is the reference implementation."""
     if IS_REAL:
         pytest.skip("this is about the tests' own library")

@@ -13,7 +13,7 @@ SMALL, WIDE = (-8, 8), (-127, 128)
 
 
 def quantized_conv(net: Net, name: str, case: Case, per_channel: bool, weights: tuple[int, int] = WIDE) -> None:
-    """An int8 convolution; one axis makes it a line."""
+    """Add an int8 convolution to a network; a case with one spatial axis is a 1-D convolution."""
     shape, channels, kernel, attributes = case
     w_shape = (channels, shape[1] // attributes.get("group", 1), *kernel)
     x, scales, result = _ends(net, name, shape, channels, per_channel, weights, w_shape)
@@ -24,7 +24,7 @@ def quantized_conv(net: Net, name: str, case: Case, per_channel: bool, weights: 
 def quantized_dense(
     net: Net, name: str, rows: tuple[int, ...], depth: int, channels: int, per_channel: bool, weights: tuple[int, int]
 ) -> None:
-    """Rows of any number of axes by a matrix [channels, depth]."""
+    """Add the product of rows, of any number of axes, with an int8 matrix [channels, depth]."""
     w_shape = (channels, depth)
     x, scales, result = _ends(net, name, (*rows, depth), channels, per_channel, weights, w_shape)
     w, bias = _constants(net, w_shape, scales, weights)
@@ -33,7 +33,7 @@ def quantized_dense(
 
 
 def int4_dense(net: Net, name: str, rows: int, depth: int, channels: int, unsigned: bool) -> None:
-    """A layer whose weights are INT4 or UINT4 in the model."""
+    """Add a fully connected layer whose weights are INT4 or UINT4 in the model."""
     random = np.random.default_rng(5)
     kind = onnx.TensorProto.UINT4 if unsigned else onnx.TensorProto.INT4
     codes = random.integers(0, 16, channels * depth) if unsigned else random.integers(-8, 8, channels * depth)

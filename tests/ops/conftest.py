@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for the tests of operators."""
+"""Fixtures for all tests of operators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from mcugen.search import weight_staging
 
 @pytest.fixture(autouse=True)
 def plans_need_not_be_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many operators side by side are the hardest of problems for order and plan, and neither is what is tested."""
+    """Shorten the search for memory plans.
+
+    Many independent operators are hard to order and plan, and neither is tested here.
+    """
     monkeypatch.setattr(exact, "MAX_SOLVER_PAIRS", 0)
     monkeypatch.setattr(plan, "_ORDERS", plan._ORDERS[:1])
     monkeypatch.setattr(weight_staging, "MAX_STAGING_PLANS", 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All instructions that kernels make of random layers, with what they declare: every kernel that a CPU allows."""
+"""Instructions of random layers with the overlaps that they declare, for every kernel that a CPU can use."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from mcugen.reporting.kernels import declared_kernels
 from mcugen.search.line_buffer_groups import GraphSegment, with_groups
 
 BOARDS = ("nrf52840", "rp2040", "stm32f103", "corstone300", "esp32c3")
-"""One for each family of kernels."""
+"""Names of boards, one for each family of kernels."""
 
 
 @cache
 def graphs(seed: int, layers: int) -> tuple[Graph, ...]:
-    """Models of random layers: for each kind of weights `layers` of them, and one for each group of other operators."""
+    """Return models of random layers: `layers` for each kind of weights, and one for each group of other operators."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         weighted = [weighted_layers(kind, layers, np.random.default_rng([seed, i])) for i, kind in enumerate(WEIGHTED)]
@@ -51,11 +51,18 @@ def _examples() -> list[onnx.ModelProto]:
 
 
 FUNCTIONS = 4
-"""C functions of a kernel that are compiled at most: a layer that needs another one is left out."""
+"""Largest number of C functions that are compiled for one kernel; layers that need a further one are left out."""
 
 
 def programs_of(graph: Graph, board: str, most: int, library: str = "") -> Iterator[tuple[Program, str]]:
-    """Yield programs of every node with every kernel that fits it on a board, `most` a kernel, and their operators."""
+    """Yield programs of single nodes with each kernel that fits the node on a board, and the names of their operators.
+
+    Args:
+        graph: The model.
+        board: Name of the board.
+        most: Largest number of programs for one kernel.
+        library: Name of a library whose kernels are used; "" for mcugen's own.
+    """
     features, counts = roomy(board).features, Counter[str]()
     functions = defaultdict[str, set[object]](set)
     for node in graph.nodes:
@@ -75,7 +82,15 @@ def programs_of(graph: Graph, board: str, most: int, library: str = "") -> Itera
 
 
 def declared_blocks(seed: int, layers: int, most: int, board: str, library: str = "") -> list[Block]:
-    """Return what declares something, of all programs of a seed on a board, or of those that call a `library`."""
+    """Return the instructions that declare overlaps, of all programs of a seed on a board.
+
+    Args:
+        seed: Seed of the random layers.
+        layers: Number of layers for each kind of weights.
+        most: Largest number of programs for one kernel.
+        board: Name of the board.
+        library: Name of a library whose kernels are used; "" for mcugen's own.
+    """
     return [
         block
         for graph in graphs(seed, layers)
@@ -86,7 +101,7 @@ def declared_blocks(seed: int, layers: int, most: int, board: str, library: str 
 
 
 def blocks_of_all_boards(seed: int, layers: int, most: int) -> list[Block]:
-    """Return what declares something, of the first board that has what a kernel needs: for plain C, which has all."""
+    """Return the instructions that declare overlaps, each for the first of BOARDS that can use its kernel."""
     found, seen = list[Block](), set[str]()
     for board in BOARDS:
         blocks = [block for block in declared_blocks(seed, layers, most, board) if block.kernel not in seen]
@@ -96,7 +111,12 @@ def blocks_of_all_boards(seed: int, layers: int, most: int) -> list[Block]:
 
 
 def streamed_blocks(random: np.random.Generator, count: int) -> list[Block]:
-    """Return layers by rows: of each network `count` segments of layers, with what their blocks declare."""
+    """Return layers that are computed row by row, with the overlaps that they declare.
+
+    Args:
+        random: Source of the choices.
+        count: Number of line-buffered groups of each network.
+    """
     found = list[Block]()
     for name, image in NETS.items():
         graph = optimized(image().finished().model())
@@ -112,7 +132,7 @@ def streamed_blocks(random: np.random.Generator, count: int) -> list[Block]:
 
 
 def forked_blocks(seed: int, layers: int, random: np.random.Generator) -> list[Block]:
-    """Return layers in shards for two cores, divided at random, with what their blocks declare."""
+    """Return layers that are divided at random over two cores, with the overlaps that they declare."""
     found, features = list[Block](), roomy(BOARDS[0]).features
     for graph in graphs(seed, layers):
         for number, node in enumerate(graph.nodes):
@@ -142,9 +162,9 @@ def _divided(node: Node, random: np.random.Generator) -> Forked | None:
 
 
 def is_for_board(kernel: Kernel, board: str) -> bool:
-    """Return whether a board is where a kernel's own code is tried: the first that has what it needs.
+    """Return whether a kernel is tested on this board: the first of BOARDS that has the features that the kernel needs.
 
-    Kernels of every CPU, whose templates may have fast paths, are tried on a Cortex-M4 and a Cortex-M55.
+    Kernels of every CPU, whose templates may have fast paths, are tested on a Cortex-M4 and a Cortex-M55.
     """
     if not kernel.needs - {SHORT_LOOPS}:
         return board in ("nrf52840", "corstone300")

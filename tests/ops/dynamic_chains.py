@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random models that are quantized at run time, over a length that the caller gives, with a state between calls.
+"""Random models that are quantized at run time, over a run-time length, with a state between calls.
 
 Every layer is a product of integers whose input is quantized by DynamicQuantizeLinear, in the forms that ONNX Runtime's
-quantizer writes. Without functions such as Tanh the operations are exact or rounded once, so two programs that round
-as ONNX says agree to the last bit.
+quantizer writes. Without functions such as Tanh the operations are exact or rounded once, so two programs that round as
+ONNX says agree to the last bit.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ EXACT = ("Relu", "LeakyRelu", "Abs", "")
 TRANSCENDENTAL = ("Tanh", "Sigmoid")
 """Activations that programs approximate, so that the last bit may differ."""
 MAX_WIDTH = 9
+"""Largest number of channels of a layer."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class DynamicChain:
     """Tensors that a transcendental function computes."""
 
     def feeds(self, length: int, seed: int) -> dict[str, np.ndarray]:
-        """Inputs of one call: of either sign or both, large, of few different values, or zero."""
+        """Return inputs of one call: of either sign or both, large, of few different values, or zero."""
         numbers, feeds = np.random.default_rng(seed), {}
         for info in self.model.graph.input:
             shape = [d.dim_value if d.HasField("dim_value") else length for d in info.type.tensor_type.shape.dim]

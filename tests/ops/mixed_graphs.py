@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random models of everything at once: what random_graphs has, and control flow, recurrent layers, operators of several
-outputs, weights that layers share, sizes that are known at run time, matrices of several axes."""
+"""Random models that mix all kinds of operators.
+
+In addition to those of random_graphs, they have control flow, recurrent layers, operators with several outputs, shared
+weights, sizes that are known at run time, and matrices of several axes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ MIXED_OPSET = 18
 
 
 def mixed_model(seed: int) -> RandomModel:
-    """The model of that seed."""
+    """Return the random model of a seed."""
     return _Mixed(seed, MIXED_OPSET).grown()
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs instructions at the distances of input and output that they declare, beside the same with separate buffers.
+"""Runs of instructions with overlapping input and output, at the distances that they declare, against separate buffers.
 
-All runs are calls in one program, whose only input is all of its memory before, and whose only output is that memory
-afterwards. So one C build checks many instructions, no numpy reference is needed, and a write beyond the output shows.
+All runs are calls in one program. Its only input is all of its memory before the calls, and its only output is that
+memory afterwards. So one C build checks many instructions, no numpy reference is needed, and a write beyond the output
+shows.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ from mcugen.memory.place import place
 from mcugen.simulation import Setup, simulate
 
 GUARD = 16
-"""Bytes at least between the buffers of a run and of the next one, which nothing may change."""
+"""Smallest number of bytes between the buffers of two runs, which no run may change."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """An instruction, or all instructions of a layer, and what one of them, `head`, declares.
+    """An instruction, or all instructions of a layer, of which one declares how far output and input may overlap.
 
-    `source` says where it comes from, for messages: the kernel, the layer's types.
+    Attributes:
+        head: The instruction with the declaration.
+        instrs: All instructions.
+        source: Where the block comes from, for messages: the kernel, and the layer's types.
     """
 
     head: Instr
@@ -40,11 +44,11 @@ class Block:
 
     @property
     def kernel(self) -> str:
-        """The name of the kernel, or of the marker."""
+        """Return the name of the kernel, or of the marker."""
         return self.head.kernel
 
     def claims(self) -> list[Claim]:
-        """All that it declares, each once."""
+        """Return all overlaps that the block declares, each once."""
         found = [Claim(self, o.out, o.into, o.lead, is_exact=False) for o in self.head.overlaps]
         named = {(claim.out, claim.into) for claim in found if claim.lead <= 0}
         for out, into in self.head.inplace:
@@ -54,13 +58,16 @@ class Block:
         return [claim for claim in found if self.head.operand(claim.into).buffer.planned]
 
     def nbytes(self, role: str) -> int:
-        """The size of an operand."""
+        """Return the size of an operand in bytes."""
         return self.head.operand(role).buffer.nbytes
 
 
 @dataclass(frozen=True)
 class Claim:
-    """That the output may begin `lead` bytes before the input; farther before it, too, unless that `is_exact`."""
+    """A declared overlap: the output may begin `lead` bytes before the input.
+
+    The output may also begin farther before the input, unless `is_exact`.
+    """
 
     block: Block
     out: str
@@ -74,26 +81,26 @@ class Claim:
 
     @property
     def step(self) -> int:
-        """The smaller of both elements' sizes."""
+        """Return the smaller one of the element sizes of input and output, in bytes."""
         return min(self.block.head.operand(role).buffer.dtype.nbytes for role in (self.out, self.into))
 
     @property
     def tighter(self) -> int:
-        """A lead that is too short, by the larger of both elements' sizes."""
+        """Return a lead in bytes that is too short, by the larger one of both element sizes."""
         roles = (self.out, self.into)
         return self.lead - max(self.block.head.operand(role).buffer.dtype.nbytes for role in roles)
 
     @property
     def is_order(self) -> bool:
-        """Whether the order of reads and writes limits it: not all of the input is read before the first write."""
+        """Return whether the order of reads and writes limits the overlap: the first write precedes the last read."""
         return not self.is_exact and self.lead > -self.block.nbytes(self.into)
 
     def overlaps_at(self, lead: int) -> bool:
-        """Whether output and input share a byte."""
+        """Return whether output and input share a byte if the output begins `lead` bytes before the input."""
         return -self.block.nbytes(self.into) < lead < self.block.nbytes(self.out)
 
     def permitted(self, align: int, random: np.random.Generator) -> list[int]:
-        """Leads that it permits: the tightest one at multiples of `align` bytes, and one that is drawn."""
+        """Return two permitted leads: the tightest multiple of `align` bytes, and a random one."""
         if self.is_exact:
             return [0]
         align = max(align, self.step)  # powers of two
@@ -106,39 +113,52 @@ class Claim:
 
 @dataclass
 class Run:
-    """A claim at one lead, or without an overlap (None), and where its operands lie in the program's memory."""
+    """A call of a claim's block at one lead, or without an overlap (None), with its operands' places in memory."""
 
     claim: Claim
     lead: int | None
     places: dict[Buffer, Buffer] = field(default_factory=dict)
 
     def operand(self, role: str) -> Buffer:
-        """The buffer of an operand of the block's first instruction."""
+        """Return the buffer of an operand of the block's first instruction."""
         return self.places[self.claim.block.head.operand(role).buffer]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a run at a lead made of the memory, compared with the same with separate buffers."""
+    """The effect of a run at a lead on memory, compared with the same run on separate buffers."""
 
     claim: Claim
     lead: int
     is_same: bool
     is_beyond: bool
-    """Whether a byte was changed that is not the block's."""
+    """Whether the run changed a byte that does not belong to the block."""
 
 
 def run_permitted(
     claims: Sequence[Claim], board: Board, *, samples: int = 4, align: int = 1, library: LibraryFiles | None = None
 ) -> list[Finding]:
-    """Run claims at leads that they permit, rounded up to `align` bytes; on this computer under the sanitizers."""
+    """Run claims at permitted leads, rounded up to `align` bytes; on this computer under the sanitizers.
+
+    Args:
+        claims: The claims.
+        board: The board whose CPU runs the code.
+        samples: Number of random contents of memory.
+        align: Alignment of leads in bytes.
+        library: Files of a library that the code calls, if any.
+    """
     random = np.random.default_rng(11)
     leads = [(claim, claim.permitted(align, random)) for claim in claims]
     return _run(leads, board, Setup(sanitize=board.name == "host", library=library), samples)
 
 
 def run_tighter(claims: Sequence[Claim], *, samples: int = 4) -> list[Finding]:
-    """Run claims about orders on this computer with an output one element nearer to the input's end than permitted."""
+    """Run claims that the order of accesses limits, with an output one element nearer to the input's end.
+
+    Args:
+        claims: The claims.
+        samples: Number of random contents of memory.
+    """
     shared = [(claim, [claim.tighter]) for claim in claims if claim.is_order and claim.overlaps_at(claim.tighter)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CC", "gcc -Wno-restrict")  # copies onto themselves are among what shows
@@ -146,7 +166,7 @@ def run_tighter(claims: Sequence[Claim], *, samples: int = 4) -> list[Finding]:
 
 
 MAX_CLAIMS = 400
-"""Claims of a program: compilers take longer than in proportion for a larger one."""
+"""Largest number of claims that one program contains: the time of compilers grows faster than the program."""
 
 
 def _run(leads: Sequence[tuple[Claim, Sequence[int]]], board: Board, setup: Setup, samples: int) -> list[Finding]:
@@ -204,7 +224,7 @@ def _rendered(program: Program, size: int, image: Array) -> Bundle:
 
 
 def aligned(size: int) -> int:
-    """Rounded up to what buffers begin at."""
+    """Return a size rounded up to the alignment of buffers."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
@@ -284,7 +304,7 @@ def _image(size: int, groups: Sequence[tuple[Run, Sequence[Run]]], random: np.ra
 
 
 def random_elements(dtype: DType, count: int, random: np.random.Generator) -> Array:
-    """Elements of a type: normal floats, integers of 16 bits at most, as indices may be."""
+    """Return random elements of a type: normal floats, or integers of at most 16 bits, since they may be indices."""
     if dtype.is_float:
         return random.standard_normal(count).astype(dtype.numpy)
     if dtype is DType.BOOL:
@@ -295,7 +315,7 @@ def random_elements(dtype: DType, count: int, random: np.random.Generator) -> Ar
 
 
 def blocks_of(program: Program, source: str) -> Iterator[Block]:
-    """What declares something in a program: instructions, and layers by rows or in shards as a whole."""
+    """Yield what declares overlaps in a program: instructions, and layers by rows or in portions as a whole."""
     for instr in program.instrs:
         if not instr.overlaps and not instr.inplace:
             continue

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows by running them that instructions overlap just as far as they declare: at the lead, but not an element less.
+"""Checks that instructions overlap as far as they declare: they are right at the lead, and wrong one element below it.
 
 Each declaration becomes calls in one program, whose output lies at chosen distances before its input and far from all
-else. So a single C build checks all layers of a model.
+other data. So a single C build checks all layers of a model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mcugen.simulation import Setup, simulate
 
 
 class Lowered(Protocol):
-    """A graph and its instructions, as a compiled model has them; a memory plan is not needed."""
+    """A graph and its program; a memory plan is not needed."""
 
     @property
     def graph(self) -> Graph: ...
@@ -48,10 +48,17 @@ class _Call:
 
 
 def assert_exact(compiled: Lowered, samples: int = 8) -> dict[str, int]:
-    """Every overlap that the instructions of a model declare is safe, and a shorter one is not; the leads by layer.
+    """Check that each overlap that a model's instructions declare is safe, and that a shorter lead is not.
 
-    Random inputs, the plain C of this computer under the sanitizers. A shorter lead must change a result in one of the
-    samples, unless the kernel reads all of its input before it writes.
+    The plain C runs on this computer under the sanitizers, with random inputs. A shorter lead must change a result in
+    one of the samples, unless the kernel reads all of its input before it writes.
+
+    Args:
+        compiled: The model.
+        samples: Number of random contents of memory.
+
+    Returns:
+        The leads in bytes by layer.
     """
     declared = [(i, n, o, lead) for i, n, o in _declared(compiled) for lead in (o.lead, o.lead - _step(i, o))]
     calls = [_Call(*each) for each in declared]
@@ -70,9 +77,14 @@ def assert_exact(compiled: Lowered, samples: int = 8) -> dict[str, int]:
 
 
 def assert_safe(compiled: Lowered, board: str | Board, samples: int = 1, align: int = ALIGNMENT) -> None:
-    """The same on another CPU, at leads rounded as the planner rounds them, and without the shorter ones.
+    """Check that each overlap that a model's instructions declare is safe on a board's CPU.
 
-    With `align` 1, outputs of int8 lie where declared, for kernels that store bytes anywhere.
+    Args:
+        compiled: The model.
+        board: The board, or its name.
+        samples: Number of random contents of memory.
+        align: Bytes to whose multiples leads are rounded up, as the planner does. With 1, int8 outputs lie where
+            declared, for kernels that store bytes anywhere.
     """
     calls = [_Call(i, n, o, -(-o.lead // align) * align) for i, n, o in _declared(compiled)]
     found, expected = _run(calls, board if isinstance(board, Board) else load_board(board), samples)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every kind of producer before every operator of several outputs, each pair a part of a model of its own."""
+"""Models of every kind of producer in front of every operator with several outputs; each pair is a part of a model."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ STEPS, BATCH, WIDTH = SHAPE = (4, 1, 6)
 """Of the tensor between producer and consumer, where they do not change it."""
 
 Producer = Callable[[Net, str], str]
-"""Nodes after a tensor of SHAPE; what they give has as many elements."""
+"""A function that adds nodes behind a tensor of SHAPE; their result has as many elements."""
 Types = Mapping[str, type]
 """Element types by names of tensors."""
 Shape = tuple[int, ...]
+"""Shape of a tensor."""
 Consumer = Callable[[Net, str, Shape], Types]
-"""A node of several outputs after a tensor of a shape; those of them that are outputs of the model."""
+"""A function that adds a node with several outputs behind a tensor, and returns those that are outputs of the model."""
 
 
 # ------------------------------------------------------------------------------------------------ producers
@@ -174,6 +175,7 @@ PRODUCERS: dict[str, Producer] = {
     "loop": _looped,
     "branch": _branch,
 }
+"""All producers by name."""
 
 
 SHAPES: dict[str, Shape] = {
@@ -183,7 +185,7 @@ SHAPES: dict[str, Shape] = {
     "transpose": (WIDTH, 1, STEPS),
     **dict.fromkeys(("rnn", "gru", "lstm"), (STEPS, 1, BATCH, WIDTH)),
 }
-"""Of what producers give where it is not SHAPE."""
+"""Shape of a producer's result by the producer's name, where it is not SHAPE."""
 
 
 def _turned(net: Net, x: str) -> str:
@@ -329,10 +331,11 @@ CONSUMERS: dict[str, Consumer] = {
     "SVMClassifier": _classifier("SVMClassifier", classlabels_ints=[4, 9], **_VECTORS),
     "TreeEnsembleClassifier": _classifier("TreeEnsembleClassifier", classlabels_int64s=[0, 1, 2], **_TREE),
 }
+"""All consumers by name."""
 
 
 def takes(consumer: str, shape: Shape) -> bool:
-    """Whether the consumer takes a tensor of that shape."""
+    """Return whether a consumer accepts a tensor of this shape."""
     if consumer in ("RNN", "GRU", "LSTM", "LSTM in both directions", "BatchNormalization"):
         return shape == SHAPE
     if "Classifier" in consumer:
@@ -341,7 +344,7 @@ def takes(consumer: str, shape: Shape) -> bool:
 
 
 def needs(consumer: str) -> Shape:
-    """A shape that the consumer takes."""
+    """Return a shape that a consumer accepts."""
     return (STEPS, WIDTH) if "Classifier" in consumer else SHAPE
 
 
@@ -409,12 +412,13 @@ PLACES: dict[str, Callable[[Net, str, str, str], Types]] = {
     "in a loop": _in_loop,
     "in a branch": _in_branch,
 }
+"""Functions that put a pair of producer and consumer into a model, by the place: plain, with a state, in a body."""
 
 
 def model_of(pairs: Sequence[tuple[str, str]], place: str) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """A model of separate pairs of producer and consumer, and its states.
+    """Return a model of independent pairs of producer and consumer, and its states.
 
-    Pair i reads input x{i}, since equal nodes would be merged.
+    Pair i reads an input x{i} of its own, since equal nodes would be merged.
     """
     net = Net(opset=18)
     for number, (producer, consumer) in enumerate(pairs):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators between DequantizeLinear and QuantizeLinear, and what they give by arithmetic on reals.
+"""Operators between DequantizeLinear and QuantizeLinear, with results computed by arithmetic on reals.
 
-A cell is written twice: with quantized inputs and outputs, for mcugen; and on reals, for ONNX Runtime. The codes that
-are due follow from its reals by numpy alone, so that no code of mcugen is asked for them.
+A cell is written twice: with quantized inputs and outputs, for mcugen; and on reals, for ONNX Runtime. numpy quantizes
+the real results, so that no code of mcugen computes the expected values.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Quantization:
 
     @property
     def numpy(self) -> type:
-        """Return the element type for ONNX, which packs types of 4 bits."""
+        """Return the numpy element type for ONNX models, which pack types of 4 bits."""
         found: type = getattr(ml_dtypes, self.dtype, None) or np.dtype(self.dtype).type
         return found
 
@@ -43,7 +43,7 @@ class Quantization:
         return np.asarray(random.integers(low, high + 1, shape))
 
     def reals(self, integers: Array) -> Array:
-        """Return what DequantizeLinear gives: one subtraction, one multiplication in float32."""
+        """Return the real values of integers, as DequantizeLinear computes them in float32."""
         return np.asarray((integers.astype(np.int64) - self.zero).astype(np.float32) * np.float32(self.scale))
 
     def steps(self, reals: Array) -> Array:
@@ -57,10 +57,11 @@ _BASES = {"int8": (0.05, 0, 3), "uint8": (0.05, 128, 117), "int16": (4e-4, 0, 10
 _BASES |= {"int4": (0.5, 0, 1), "uint4": (0.5, 8, 6)}
 """By element type: a scale, the middle zero point, and another one."""
 DTYPES = tuple(_BASES)
+"""Names of the quantized element types that cells are tested with."""
 
 
 def quantization(dtype: str, zero: str = "middle") -> Quantization:
-    """Return the input quantization of a type, with the `middle` zero point or an `odd` one."""
+    """Return the quantization of an input: a type's scale, and the zero point `middle` or `odd`."""
     scale, middle, odd = _BASES[dtype]
     return Quantization(dtype, scale, odd if zero == "odd" else middle)
 
@@ -80,10 +81,11 @@ def output_of(x: Quantization, change: str) -> Quantization:
 
 
 CHANGES = ("same", "scale", "zero", "type", "wide")
+"""Kinds of difference between the quantization of a cell's output and that of its input (`output_of`)."""
 
 
 class Cell:
-    """One cell of a model: its tensors begin with the cell's name."""
+    """A part of a model that tests one operator; the names of its tensors begin with the cell's name."""
 
     def __init__(self, net: Net, name: str, x: Quantization, y: Quantization, on_reals: bool) -> None:
         self.net, self.name, self.x, self.y, self.on_reals = net, name, x, y, on_reals
@@ -100,14 +102,17 @@ class Cell:
         return self.net.dequantize(self.net.input(name, *shape, dtype=of.numpy), of.scale, of.zero, of.numpy)
 
     def codes(self, *shape: int) -> tuple[str, Callable[[str], str]]:
-        """Return an input as integers, and what makes reals of integers that were moved; not for reals."""
+        """Add an input of integers, and return it with a function that dequantizes moved integers.
+
+        The cell's type must not be a real one.
+        """
         name = f"{self.name}.x{len(self.inputs)}"
         self.inputs[name] = self.x
         self.net.input(name, *shape, dtype=self.x.numpy)
         return name, lambda moved: self.net.dequantize(moved, self.x.scale, self.x.zero, self.x.numpy)
 
     def output(self, real: str) -> None:
-        """Quantize a result."""
+        """Quantize a real tensor, and make it the output of the cell."""
         name, y = f"{self.name}.y{len(self.outputs)}", self.y
         self.outputs[name] = y
         if self.on_reals:
@@ -116,7 +121,7 @@ class Cell:
             self.net.output(self.net.quantize(real, y.scale, y.zero, y.numpy, out=name), dtype=y.numpy)
 
     def raw(self, value: str, dtype: type) -> None:
-        """Return a result that is no real number: a position, or a truth value."""
+        """Make a tensor that is no real number, such as an index or a truth value, the output of the cell."""
         name = f"{self.name}.y{len(self.outputs)}"
         self.outputs[name] = None
         self.net.output(self.net.op("Identity", value, out=name), dtype=dtype)
@@ -147,7 +152,7 @@ class Cell:
         return self.random.integers(of.zero - 300, of.zero + 300, shape)
 
     def bias(self, kind: str, count: int) -> list[str]:
-        """Return a bias of float numbers, zeros or int32 in units of the products; none for an empty kind."""
+        """Return the bias operand of a layer as a list: float zeros, int32, or no operand for an empty `kind`."""
         match kind:
             case "float":
                 return [self.net.const(self.random.normal(size=count))]
@@ -162,6 +167,7 @@ class Cell:
 
 
 Write = Callable[[Cell], None]
+"""A function that writes the nodes of one cell."""
 
 
 def single(op_type: str, *shapes: Sequence[int], after: Sequence[object] = (), **attributes: object) -> Write:
@@ -307,7 +313,7 @@ MOVEMENTS: Mapping[str, Write] = {
     "relu": single("Relu", (2, 3, 4)),
     "clip": single("Clip", (2, 3, 4), after=[np.float32(0), np.float32(1.1)]),
 }
-"""Each result is an element of an input, or a constant: exact where the scale stays."""
+"""Cells whose results are elements of an input or constants: exact if the scale stays."""
 
 
 def product(layer: str, dtype: str, bias: str, axis: int | None) -> Write:
@@ -399,7 +405,7 @@ CALCULATIONS: Mapping[str, Write] = {
     **{op_type.lower(): _cell_of(op_type) for op_type in ("LSTM", "GRU", "RNN")},
     **_products(),
 }
-"""Results are rounded: within one step of the output's scale."""
+"""Cells whose results are rounded: within one step of the output's scale."""
 
 
 @dataclass(frozen=True)
@@ -410,7 +416,13 @@ class Expected:
     steps: Array
 
     def assert_met(self, found: Array, name: str, exactly: bool = False) -> None:
-        """Assert that each element is within one step, or is the rounded result itself; NaN may be anything."""
+        """Check that each element is within one step of the expected one; NaN may be anything.
+
+        Args:
+            found: The integers that were computed.
+            name: Name of the cell, for messages.
+            exactly: Whether each element must be the rounded expected result.
+        """
         assert found.shape == self.steps.shape, name
         if self.quantization is None:
             np.testing.assert_array_equal(found, self.steps, err_msg=name)
@@ -423,7 +435,7 @@ class Expected:
 
 
 class Matrix:
-    """A model of cells for one input and one output quantization, with random inputs and the results that are due."""
+    """A model of all cells for one input and one output quantization, with random inputs and expected results."""
 
     def __init__(self, cells: Mapping[str, Write], x: Quantization, y: Quantization, seed: int = 0) -> None:
         nets = Net(21), Net(21)
@@ -442,7 +454,7 @@ class Matrix:
 
     @property
     def feeds(self) -> Feeds:
-        """The inputs as mcugen takes them: integers of 4 bits have a byte each."""
+        """Return the inputs as the generated code takes them: 4-bit integers have a byte each."""
         return {name: self._integers[name].astype(of.dtype.replace("t4", "t8")) for name, of in self._inputs.items()}
 
     def expected(self) -> dict[str, Expected]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random layers of every kind, each between inputs and outputs of its own, by a seed: many in one model."""
+"""Random layers of every kind by seed, many in one model, each between inputs and outputs of its own."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from test_overlaps import Layer, Reals
 from mcugen.hir.types import Array
 
 Draw = np.random.Generator
+"""A random number generator."""
 
 
 class Halves(Reals):
-    """Layers of floats with weights that float16 holds."""
+    """Layers of float32 whose weights are float16 numbers."""
 
     def layer(self, x: Tensor, weights: np.ndarray, out: str = "", gain: float = 1.0, **attributes: object) -> Tensor:
         """Add a layer with rounded weights."""
@@ -28,10 +29,10 @@ class Halves(Reals):
 
 
 class NineBits(Layers):
-    """Layers with uint8 weights and a zero point for each channel."""
+    """Layers with uint8 weights and a zero point per channel, so that weight minus zero point has nine bits."""
 
     def per_channel(self, codes: np.ndarray, scales: np.ndarray, dtype: type = np.int8) -> str:
-        """Return reals of codes; of weights, these are spread over all of uint8."""
+        """Return dequantized integers; weights are spread over the whole range of uint8."""
         if dtype is not np.int8:
             return super().per_channel(codes, scales, dtype)
         spread = np.clip(codes.astype(np.int32) + 128, 0, 255)
@@ -51,13 +52,14 @@ WEIGHTED: dict[str, Callable[..., Layers]] = {
     "s2": TwoBits,
     "f16": Halves,
 }
-"""Models of layers with weights, by the types of activations, or of weights of fewer bits."""
+"""Builders of layers with weights, by the types of activations and weights."""
 
 CHANNELS = (*range(1, 18), 4, 8, 16, 16, 24, 32)
+"""Channel counts that layers are drawn from: all up to 17, and common ones more often."""
 
 
 def weighted_layers(kind: str, count: int, random: Draw) -> Net:
-    """A model of `count` convolutions and dense layers with one kind of weights."""
+    """Return a network of `count` convolutions and dense layers with one kind of weights (a key of WEIGHTED)."""
     model = WEIGHTED[kind](seed=int(random.integers(1 << 30))) if kind not in ("f32", "f16") else WEIGHTED[kind]()
     for number in range(count):
         _FORMS[number % len(_FORMS)](random).add(model, f"y{number}")
@@ -224,28 +226,28 @@ _FORMS = (
 
 @dataclass(frozen=True)
 class Typed:
-    """An input of another type than the node's others."""
+    """Shape and element type of an input that has another type than the node's other inputs."""
 
     kind: type
     shape: tuple[int, ...]
 
 
 class Mixed:
-    """Layers of other operators side by side."""
+    """A network of independent layers without weights."""
 
     def __init__(self, random: Draw) -> None:
         self.net, self.random, self.count = Net(24), random, 0
 
     def size(self, low: int = 1, high: int = 7) -> int:
-        """Return the length of an axis."""
+        """Return a random length of an axis."""
         return int(self.random.integers(low, high + 1))
 
     def pick(self, *values: object) -> object:
-        """Return one of some values."""
+        """Return one of the values at random."""
         return values[int(self.random.integers(len(values)))]
 
     def shape(self, rank: int, low: int = 1, high: int = 7) -> tuple[int, ...]:
-        """Return a shape."""
+        """Return a random shape of a given rank."""
         return tuple(self.size(low, high) for _ in range(rank))
 
     def add(
@@ -258,7 +260,17 @@ class Mixed:
         zero: int = 3,
         **attributes: object,
     ) -> None:
-        """Add a node: shapes are inputs of type `kind`, arrays are constants, "" is left out; `codes` are quantized."""
+        """Add a node with inputs and outputs of its own.
+
+        Args:
+            op: The ONNX operator.
+            *operands: Shapes stand for inputs of type `kind`, arrays for constants, and "" for absent operands.
+            kind: Type of the inputs.
+            codes: Whether inputs and outputs are quantized.
+            outputs: Type of the outputs.
+            zero: Zero point of quantized tensors.
+            **attributes: Attributes of the node.
+        """
         self.count += 1
         names = list[str]()
         for operand in operands:
@@ -509,10 +521,11 @@ OTHERS = (
     _recurrent,
     _scattered,
 )
+"""Functions that add layers of one group of operators without weights."""
 
 
 def other_layers(number: int, random: Draw) -> Net:
-    """A model of layers without choices of weights' types: of one of OTHERS."""
+    """Return a network of layers of one group of operators: OTHERS[number]."""
     add = Mixed(random)
     OTHERS[number](add)
     return add.net

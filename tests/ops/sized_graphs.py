@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random float models over a length that the caller gives at run time: layers, recurrence, products of lengths."""
+"""Random float models over a length that is known at run time: layers, recurrence, products of lengths."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import onnx
 from onnx_models import Net
 
 LENGTHS = (2, 17)
-"""Of the dimension T: from, to."""
+"""Smallest and largest length of the dimension T."""
 MAX_SIZED_STEPS = 8
+"""Largest number of steps by which a model grows."""
 MAX_CHANNELS = 12
+"""Largest number of channels of a tensor."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Sequence1D:
 
 
 def sized_model(seed: int) -> onnx.ModelProto:
-    """The model of that seed; `--dim T=2..17` is for it."""
+    """Return the random model of a seed, to be compiled with `--dim T=2..17`."""
     return _Sized(seed).grown()
 
 

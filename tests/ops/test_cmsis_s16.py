@@ -23,7 +23,7 @@ from mcugen.kernels.cmsis_nn.s16_activations import RoundedSum
 from mcugen.kernels.portable.elementwise import Scalars
 from mcugen.numerics.fixedpoint import Requantizer
 from mcugen.ops.pointwise import FixedSum
-from mcugen.quantization.quantize import float_model, quantizer
+from mcugen.quantization.quantize import create_quantizer, import_float_model
 from mcugen.quantization.scheme import Scheme
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
@@ -225,8 +225,8 @@ def test_digits_are_told_as_by_our_own_kernels() -> None:
     """The example's model of int16 activations: all images alike, and the library's results to the bit."""
     source, scheme = load(DIGITS / "digits_f32.onnx"), Scheme(DType.INT16)
     images = np.load(DIGITS / "calibration.npz")["image"][:20]
-    model = float_model(source, CompileOptions(), scheme)
-    coded = quantizer(source, model, scheme, [{"image": image[None]} for image in images]).quantize()
+    model = import_float_model(source, CompileOptions(), scheme)
+    coded = create_quantizer(source, model, scheme, [{"image": image[None]} for image in images]).quantize()
     compiled = linked(compile_model(coded, "nrf52840", CompileOptions(family=CMSIS_NN)))
     assert sum(bool(i.library) for i in compiled.program.instrs) == 8
     samples = [{"image": image[None]} for image in np.load(DIGITS / "eval.npz")["image"][:60]]

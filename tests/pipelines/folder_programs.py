@@ -8,10 +8,11 @@ import textwrap
 from pathlib import Path
 
 STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
+"""Compiler flags for the strictest warnings, which count as errors."""
 
 
 def build_and_run(program: str, folder: Path, *flags: str) -> str:
-    """What a program prints that is linked with all C files of the folder."""
+    """Link a program with all C files of the folder, run it, and return what it prints."""
     (folder / "main.c").write_text(textwrap.dedent(program))
     checks = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     sources = sorted(path.name for path in folder.glob("*.c"))

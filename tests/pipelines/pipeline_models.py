@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models with a minimal network behind an input that is made of raw data."""
+"""Models of a minimal network behind an input pipeline."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.types import Array
-from mcugen.pipelines import Feed, bind
+from mcugen.pipelines import Feed, bind_pipeline
 
 CODES = (0.03, 3)
 """Scale and zero point of int8 inputs."""
 
 
 def fed(pipeline: str, *shape: int, coded: bool = False) -> CompiledModel:
-    """Return a model whose input the pipeline makes, as float32 or int8."""
+    """Return a model whose input the pipeline computes, as float32 or (`coded`) as int8."""
     net = Net()
     x = net.dequantize(net.input("x", *shape, dtype=np.int8), *CODES) if coded else net.input("x", *shape)
     net.output(net.op("ReduceMax", x, keepdims=0, out="y"))
@@ -28,11 +28,12 @@ def fed(pipeline: str, *shape: int, coded: bool = False) -> CompiledModel:
 
 
 def feed_of(model: CompiledModel) -> Feed:
-    return bind(model.options.input_pipeline, model.program.inputs)
+    """Return the pipeline of a model."""
+    return bind_pipeline(model.options.input_pipeline, model.program.inputs)
 
 
 def assert_same_bits(model: CompiledModel, raws: Sequence[Array]) -> None:
-    """Check that the generated C makes of raw data what numpy makes, under the sanitizers."""
+    """Check that the generated C converts raw data to the same bits as numpy, under the sanitizers."""
     feed = feed_of(model)
     expected = [zlib.crc32(np.ascontiguousarray(feed.sample("raw", raw)).tobytes()) for raw in raws]
     given = [{"x": feed.stages.stored(raw)} for raw in raws]

@@ -14,7 +14,7 @@ from mcugen.frontend.onnx.load import load
 from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import Array, DType
-from mcugen.quantization.quantize import Quantization, Quantizer, float_model, quantizer
+from mcugen.quantization.quantize import Quantization, Quantizer, create_quantizer, import_float_model
 from mcugen.quantization.scheme import Scheme
 
 
@@ -46,7 +46,7 @@ def conv_net(opset: int = 17) -> onnx.ModelProto:
 
 
 def normal_samples(model: onnx.ModelProto, count: int = 24, seed: int = 0) -> list[dict[str, Array]]:
-    """Return standard normal inputs."""
+    """Return samples of standard normal inputs for a model."""
     random = np.random.default_rng(seed)
     shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.graph.input}
     return [{n: random.standard_normal(s).astype(np.float32) for n, s in shapes.items()} for _ in range(count)]
@@ -55,8 +55,8 @@ def normal_samples(model: onnx.ModelProto, count: int = 24, seed: int = 0) -> li
 def quantizer_of(model: onnx.ModelProto, scheme: Scheme | None = None, wide: bool = False) -> Quantizer:
     """Return the quantizer of a model, profiled on normal samples."""
     source, scheme = load(model), scheme or Scheme()
-    fused = float_model(source, CompileOptions(), scheme, wide)
-    return quantizer(source, fused, scheme, normal_samples(model))
+    fused = import_float_model(source, CompileOptions(), scheme, wide)
+    return create_quantizer(source, fused, scheme, normal_samples(model))
 
 
 def quantized(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains small ONNX networks with mcugen's own derivatives, for studies that need trained weights.
+"""Training of small ONNX networks with mcugen's own derivatives, for studies that need trained weights.
 
 The interpreter sums products in float64, so the same seed gives the same weights on every CPU.
 """
@@ -18,7 +18,7 @@ from mcugen.ops.gradient import unfuse
 from mcugen.ops.gradient.reverse import gradients
 
 BATCH = 16
-"""Samples of a training step."""
+"""Number of samples of a training step."""
 
 FIRST_DECAY, SECOND_DECAY = 0.9, 0.99
 """Decay of Adam's moments."""
@@ -99,11 +99,11 @@ def train(
     Args:
         forward: The network.
         inputs: Its inputs by name, with a leading axis of samples.
-        target: What the loss compares the output with, of the same leading axis.
+        target: Expected outputs, with the same leading axis.
         loss: The loss.
         steps: Number of batches.
         rate: Learning rate at the start.
-        seed: Of the first weights and of the batches.
+        seed: Seed of the initial weights and of the batches.
 
     Returns:
         The trained weights.

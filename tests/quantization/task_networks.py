@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small trained networks for tasks beside classification, with their data and metrics; all by seed.
+"""Small trained networks for tasks other than classification, with their data and metrics, all by seed.
 
-`TASKS` names them. Data are computed or come with scikit-learn, and `gradient_descent` or scikit-learn trains.
+`TASKS` names them. Data are computed or come with scikit-learn; `gradient_descent` or scikit-learn trains.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from mcugen.evaluation.positions import mean_iou
 from mcugen.hir.types import Array
 
 CALIBRATION = 200
-"""Samples that ranges are chosen by."""
+"""Number of calibration samples of each task."""
 
 Arrays = Mapping[str, Array]
+"""Arrays by the name of a model's input or output, with a leading axis of samples."""
 Score = Callable[[Arrays], float]
-"""The metric: takes all outputs on the evaluation samples by name, with a leading axis of samples."""
+"""A metric: a function of all outputs on the evaluation samples, by name."""
 
 
 @dataclass(frozen=True)
 class Trial:
     """A trained network with samples of its inputs, and the metric on the evaluation samples.
 
-    `labels` belong to the calibration samples, where the task has any. `states` maps outputs to the inputs that carry
+    `labels` belong to the calibration samples, if the task has labels. `states` maps outputs to the inputs that carry
     them to the next sample: samples of such a network are the steps of one stream.
     """
 
@@ -49,7 +50,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Task:
-    """A task: its name, the name and unit of its metric, and how its trial is made."""
+    """A task: its name, the name and unit of its metric, and a function that trains a network for it."""
 
     name: str
     metric: str
@@ -58,7 +59,7 @@ class Task:
     lower_is_better: bool = False
 
     def show(self, value: float) -> str:
-        """Return a figure as the table has it."""
+        """Return a value of the metric as the table shows it."""
         if self.unit == "%":
             return f"{100 * value:.1f} %"
         return f"{value:.2f} {self.unit}" if self.unit else f"{value:.4f}"
@@ -73,7 +74,7 @@ def _only(outputs: Arrays) -> Array:
 
 
 def regression() -> Trial:
-    """Friedman's first function of ten features, of which five matter, by an MLP."""
+    """Train an MLP on Friedman's first function of ten features, of which five matter."""
     x, y = (np.asarray(array, np.float32) for array in make_friedman1(3000, noise=0.1, random_state=0))
     mean, deviation = y.mean(), y.std()
 
@@ -127,7 +128,10 @@ def digits_of(kinds: Sequence[int]) -> Array:
 
 
 def autoencoder_error() -> Trial:
-    """Mean squared error of an autoencoder that knows digits below 5; those from 5 on are the anomalies."""
+    """Train an autoencoder on digits below 5; its mean squared error is the anomaly score.
+
+    Digits from 5 on are the anomalies.
+    """
     normal, odd = digits_of(range(5)), digits_of(range(5, 10))
     sizes = (64, 32, 8, 32, 64)
 
@@ -159,7 +163,7 @@ def standardized(net: Net, x: str, normal: Array) -> str:
 
 
 def cluster_distance() -> Trial:
-    """Distance from the nearest of eight centres of k-means, of standardized measurements."""
+    """Fit k-means to standardized measurements; the distance from the nearest of eight centres is the anomaly score."""
     benign, malignant = measurements()
     normal = benign[:200]
     scaled = (normal - normal.mean(0)) / normal.std(0)
@@ -174,7 +178,10 @@ def cluster_distance() -> Trial:
 
 
 def mixture_likelihood() -> Trial:
-    """Negative log-likelihood under a mixture of four Gaussians, of the first components of digits below 5."""
+    """Fit four Gaussians to principal components of digits below 5.
+
+    The negative log-likelihood is the anomaly score.
+    """
     normal, odd = digits_of(range(5)), digits_of(range(5, 10))
     mean = normal[:600].mean(0)
     components = np.linalg.svd(normal[:600] - mean, full_matrices=False)[2][:10].T
@@ -241,7 +248,10 @@ def backbone(build: Builder, x: str) -> str:
 
 
 def cell_targets(drawn: Scenes) -> Array:
-    """Return what the head is to give: for each cell two classes, then the distances of the box's sides in cells."""
+    """Return the expected outputs of the detector's head.
+
+    For each cell these are two classes, then the distances of the box's sides, in cells.
+    """
     target = np.zeros((len(drawn.boxes), 7, GRID, GRID), np.float32)
     for n, rows in enumerate(drawn.boxes):
         for kind, left, top, right, bottom in rows[rows[:, 0] >= 0]:
@@ -267,7 +277,7 @@ def detection_loss(net: Net, found: str, target: str) -> str:
 
 
 def detection() -> Trial:
-    """Discs and squares by a detector without anchors; boxes and scores are decoded in the graph."""
+    """Train a detector without anchors for discs and squares; boxes and scores are decoded in the graph."""
     taught, judged = scenes(1200, 1), scenes(300, 2)
 
     def head(build: Builder, tensors: Mapping[str, str], _batch: int) -> str:
@@ -292,7 +302,7 @@ def detection() -> Trial:
 
 
 def segmentation() -> Trial:
-    """Discs and squares by a U-Net of two levels: the class of each pixel."""
+    """Train a U-Net of two levels on discs and squares; its output is the class of each pixel."""
     taught, judged = scenes(1200, 3, SMALL_SIDE), scenes(300, 4, SMALL_SIDE)
 
     def forward(build: Builder, tensors: Mapping[str, str], _batch: int) -> str:
@@ -336,7 +346,7 @@ FRAME, HOP, BANDS = 128, 64, 20
 """Samples of a frame, between frames, and bands of the mel scale."""
 
 WORDS = ((300, 900), (900, 300), (500, 1500), (1500, 500), (700, 700), (1300, 1300))
-"""Where the formant of each word begins and ends, in hertz."""
+"""Frequencies in Hz at which the formant of each word begins and ends."""
 
 
 def words(count: int, seed: int) -> tuple[Array, Array]:
@@ -387,7 +397,7 @@ def log_mel(net: Net, sound: str) -> str:
 
 
 def features_of(sounds: Array) -> Array:
-    """Return what the front end gives, computed by numpy."""
+    """Return the features of sounds, as the audio front end computes them, by numpy."""
     filters, mel = spectrum_filters()[:, 0].astype(float), mel_bands().astype(float)
     frames = np.lib.stride_tricks.sliding_window_view(sounds[:, 0], FRAME, axis=1)[:, ::HOP]
     waves = frames @ filters.T
@@ -397,7 +407,7 @@ def features_of(sounds: Array) -> Array:
 
 
 def keyword_spotting() -> Trial:
-    """Words by a convolutional network behind log-mel features that the graph computes from sound."""
+    """Train a convolutional network to tell words apart, behind log-mel features that the graph computes from sound."""
     (taught, kinds), (judged, truth) = words(1500, 5), words(400, 6)
     features = features_of(taught)
     frames = features.shape[-1]
@@ -451,7 +461,7 @@ def noisy_bands(count: int, seed: int) -> tuple[Array, Array]:
 
 
 def denoiser() -> Trial:
-    """A GRU that estimates a mask for the bands of each frame; its state passes from frame to frame."""
+    """Train a GRU that estimates a mask for the bands of each frame; its state passes from frame to frame."""
     noisy, clean = noisy_bands(STEPS * 1000, 7)
 
     def masked(build: Builder, frames: str, state: str, shape: tuple[int, ...]) -> str:
@@ -522,7 +532,7 @@ def convolutional(build: Builder, tensors: Mapping[str, str], _batch: int) -> st
 
 
 def forecast() -> Trial:
-    """The next eight steps of a load, by load, temperature and price of 64 steps."""
+    """Train a network that predicts the next eight steps of a load from load, temperature and price of 64 steps."""
     (x, y), (held, truth) = series(4000, 9), series(2000, 10)
     found = train(convolutional, {"x": x}, (y - 500) / 110, squared_error, steps=1000, rate=0.01)
     found.arrays["last_w"] *= np.float32(110)
@@ -547,4 +557,4 @@ TASKS = (
     Task("denoiser: GRU with states", "SNR gain", denoiser, "dB"),
     Task("forecast: temporal convolutions", "MAE", forecast, lower_is_better=True),
 )
-"""Beside classification."""
+"""All tasks other than classification."""

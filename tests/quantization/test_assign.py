@@ -10,7 +10,7 @@ from onnx_models import Net
 
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import DType
-from mcugen.quantization.assign import Assignment, assign
+from mcugen.quantization.assign import Assignment, assign_precisions
 from mcugen.quantization.float_model import build_float_model
 from mcugen.quantization.scheme import Scheme
 
@@ -18,7 +18,7 @@ from mcugen.quantization.scheme import Scheme
 def placed(
     model: onnx.ModelProto, wanted: dict[str, DType] | None = None, spans: dict[str, float] | None = None
 ) -> Assignment:
-    return assign(build_float_model(load(model).proto, "net").graph, Scheme(), wanted, spans)
+    return assign_precisions(build_float_model(load(model).proto, "net").graph, Scheme(), wanted, spans)
 
 
 def joined(assignment: Assignment, *names: str) -> bool:

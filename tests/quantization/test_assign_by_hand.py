@@ -13,7 +13,7 @@ from onnx_models import Net
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.graph import Node
 from mcugen.hir.types import DType
-from mcugen.quantization.assign import Assignment, assign, has_integer_form, is_quantized_constant
+from mcugen.quantization.assign import Assignment, assign_precisions, has_integer_form, is_quantized_constant
 from mcugen.quantization.float_model import FloatModel, build_float_model
 from mcugen.quantization.scheme import Scheme
 
@@ -27,7 +27,7 @@ def fused(net: Net, **states: str) -> FloatModel:
 def placed(
     net: Net, wanted: Mapping[str, DType] | None = None, spans: Mapping[str, float] | None = None, **states: str
 ) -> Assignment:
-    return assign(fused(net, **states).graph, Scheme(), wanted, spans, states)
+    return assign_precisions(fused(net, **states).graph, Scheme(), wanted, spans, states)
 
 
 def shares(found: Assignment, *names: str) -> bool:

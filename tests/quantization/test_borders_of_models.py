@@ -17,7 +17,7 @@ from mcugen.hir.types import DType, QuantParams
 from mcugen.quantization.float_model import build_float_model
 from mcugen.quantization.plan import Plan, QuantizedWeights, Stored
 from mcugen.quantization.qdq import write_qdq
-from mcugen.quantization.quantize import float_model, quantizer
+from mcugen.quantization.quantize import create_quantizer, import_float_model
 from mcugen.quantization.scheme import Scheme
 from mcugen.quantization.weights import layer_weights
 
@@ -63,9 +63,11 @@ def test_states_are_always_codes(integer_io: bool, kept_in: str) -> None:
     net.output(net.op("MatMul", "hn", net.const(random_weights(2, 5, 3)), out="y"))
     model, scheme = net.model(), Scheme(integer_io=integer_io)
     source = load(model)
-    fused = float_model(source, CompileOptions(states={"hn": "h"}), scheme)
+    fused = import_float_model(source, CompileOptions(states={"hn": "h"}), scheme)
     samples = [{"x": s["x"]} for s in normal_samples(model, 12)]
-    made = quantizer(source, fused, scheme, samples).quantize({"hn": DType.FLOAT32} if kept_in == "float32" else {})
+    made = create_quantizer(source, fused, scheme, samples).quantize(
+        {"hn": DType.FLOAT32} if kept_in == "float32" else {}
+    )
     found = types_of(made.proto)
     assert found["h"] == found["hn"] == "int8"
     assert found["x"] == found["y"] == ("int8" if integer_io else "float32")

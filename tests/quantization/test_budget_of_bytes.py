@@ -80,13 +80,13 @@ def test_large_rooms_are_divided_by_1024() -> None:
 def test_ways_to_keep_few_bits() -> None:
     """Of those whose noise is at most twice the least, as it is told layer by layer."""
     noise, sizes = {A: 5.0, B: 3.0, C: 1.0}, {A: 10, B: 10, C: 10}
-    assert few_bits.choose_layers(noise, sizes, 10.0, 4) == [["b", "c"], ["a", "c"], ["a", "b"]]
-    assert few_bits.choose_layers(noise | {B: 2.9}, sizes, 10.0, 4) == [["b", "c"], ["a", "c"]]
-    assert few_bits.choose_layers(noise, sizes, 10.0, 1) == [["b", "c"]]
-    assert few_bits.choose_layers({A: 5.0, B: 2.0, C: 1.0}, sizes, 10.0, 4) == [["b", "c"], ["a", "c"]]
-    assert few_bits.choose_layers({A: 5.0, B: 1.9, C: 1.0}, sizes, 10.0, 4) == [["b", "c"]]
-    assert few_bits.choose_layers(noise, sizes, 30.0, 1) == [[]]
-    assert few_bits.choose_layers(noise, sizes, 0.0, 3) == [["a", "b", "c"]]
+    assert few_bits.choose_four_bit_layers(noise, sizes, 10.0, 4) == [["b", "c"], ["a", "c"], ["a", "b"]]
+    assert few_bits.choose_four_bit_layers(noise | {B: 2.9}, sizes, 10.0, 4) == [["b", "c"], ["a", "c"]]
+    assert few_bits.choose_four_bit_layers(noise, sizes, 10.0, 1) == [["b", "c"]]
+    assert few_bits.choose_four_bit_layers({A: 5.0, B: 2.0, C: 1.0}, sizes, 10.0, 4) == [["b", "c"], ["a", "c"]]
+    assert few_bits.choose_four_bit_layers({A: 5.0, B: 1.9, C: 1.0}, sizes, 10.0, 4) == [["b", "c"]]
+    assert few_bits.choose_four_bit_layers(noise, sizes, 30.0, 1) == [[]]
+    assert few_bits.choose_four_bit_layers(noise, sizes, 0.0, 3) == [["a", "b", "c"]]
 
 
 # ------------------------------------------------------------------------------------------------- bytes
@@ -96,8 +96,8 @@ def test_which_layers_may_have_few_bits() -> None:
     assert [few_bits.num_weights(n) for n in (A, B, C)] == list(SIZES.values()) and few_bits.num_weights(
         NODES["y"]
     ) == 0
-    assert few_bits.candidates(MODEL, Plan(precision=INT8)) == [A, B, C]
-    assert few_bits.candidates(MODEL, Plan(precision={**INT8, "b": DType.INT16, "c": DType.FLOAT32})) == [A]
+    assert few_bits.four_bit_candidates(MODEL, Plan(precision=INT8)) == [A, B, C]
+    assert few_bits.four_bit_candidates(MODEL, Plan(precision={**INT8, "b": DType.INT16, "c": DType.FLOAT32})) == [A]
     codable = Plan(precision={**INT8, "b": DType.INT16, "c": DType.FLOAT32}, few_bits=frozenset("a"))
     assert few_bits.compressible_layers(MODEL, codable) == [B]
 
@@ -106,10 +106,10 @@ def test_bytes_of_a_layer() -> None:
     plan = Plan(precision={**INT8, "c": DType.FLOAT32}, few_bits=frozenset("a"), two_bits=frozenset("b"))
     assert [few_bits.stored_bytes(n, plan) for n in (A, B, C)] == [12.0, 15.0, 120.0]
     assert few_bits.weights_in_flash(MODEL, plan) == 24 + 60 + 30
-    assert few_bits.stored_share(MODEL, plan) == pytest.approx((12 + 15 + 120) / (24 + 60 + 30))
+    assert few_bits.bytes_per_weight(MODEL, plan) == pytest.approx((12 + 15 + 120) / (24 + 60 + 30))
     assert few_bits.num_affordable_int8_weights(MODEL, plan, 2.0) == pytest.approx(2 * (2.0 * 114 - 147))
     wide = Plan(precision=INT8)
-    assert few_bits.stored_share(MODEL, wide) == 1.0
+    assert few_bits.bytes_per_weight(MODEL, wide) == 1.0
     group = replace(codes(A, DType.INT4), group=2, scales=np.ones((6, 2)))
     plan.layers["a"] = group
     assert few_bits.stored_bytes(A, plan) == 12.0 + 4 * 12
@@ -136,7 +136,7 @@ def test_weights_of_channels_of_nought_are_not_counted() -> None:
     plan = Plan(precision=INT8, layers={"b": layer})
     assert few_bits.num_stored_weights(B, plan) == 60 - 18 and few_bits.num_stored_weights(A, plan) == 24
     assert few_bits.stored_bytes(B, plan) == 42.0
-    assert few_bits.stored_share(MODEL, plan) == 1.0
+    assert few_bits.bytes_per_weight(MODEL, plan) == 1.0
 
 
 def test_even_bits() -> None:
@@ -158,7 +158,7 @@ def test_even_bits() -> None:
 def test_bits_are_allotted_so_that_no_exchange_helps(noise: tuple[float, ...], given: tuple[float, ...]) -> None:
     """As many bits in all; weights have the same noise each, but where 2 or 8 bits limit them."""
     plan = Plan(precision=INT8, code_bits={**dict(zip("abc", given, strict=True)), "other": 3.0})
-    found = few_bits.allot_bits(dict(zip((A, B, C), noise, strict=True)), plan)
+    found = few_bits.redistribute_bits(dict(zip((A, B, C), noise, strict=True)), plan)
     assert found["other"] == 3.0 and found.keys() == {*"abc", "other"}
     bits, sizes = [found[name] for name in "abc"], list(SIZES.values())
     assert sum(map(math.prod, zip(sizes, bits, strict=True))) == pytest.approx(
@@ -197,7 +197,7 @@ def test_noise_of_each_layers_codes_alone() -> None:
         assert noise == pytest.approx(wanted, rel=1e-3)
     ways = few_bits.choose_finalists(MODEL, plan, [A, B, C], samples)
     noises = few_bits.weight_noise(MODEL, plan, [A, B, C], samples)
-    assert ways == few_bits.choose_layers(noises, {A: 24, B: 60, C: 30}, 0.2 * 114, 4)
+    assert ways == few_bits.choose_four_bit_layers(noises, {A: 24, B: 60, C: 30}, 0.2 * 114, 4)
 
 
 @pytest.mark.parametrize("macs", [10**9, 10**10, 4 * 10**10, 10**12])

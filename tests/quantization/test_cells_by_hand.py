@@ -16,7 +16,7 @@ from mcugen.frontend.onnx import import_model
 from mcugen.hir.types import DType, QuantParams
 from mcugen.ops.recurrent import Gru, Lstm, Recurrent, Rnn
 from mcugen.quantization.plan import Stored
-from mcugen.quantization.recurrent import Matrix, expand, tensor_storage
+from mcugen.quantization.recurrent import QuantizedMatrix, tensor_storage, write_recurrent_layer
 from mcugen.quantization.rounding import best_scales, round_weights
 from mcugen.quantization.scheme import Scheme
 
@@ -81,7 +81,7 @@ def plain_scales(most: int) -> np.ndarray:
 @pytest.mark.parametrize(("weights", "most"), [(INT8, 127), (DType.INT4, 7)])
 @pytest.mark.parametrize("per_channel", [True, False])
 def test_rows_are_rounded_to_nearest(weights: DType, most: int, per_channel: bool) -> None:
-    found = Matrix.of(ROWS, None, UNIT, Scheme(weights=weights, per_channel=per_channel))
+    found = QuantizedMatrix.of(ROWS, None, UNIT, Scheme(weights=weights, per_channel=per_channel))
     scales = plain_scales(most) if per_channel else np.full(6, plain_scales(most).max())
     assert found.scales == pytest.approx(scales) and (found.scales == found.scales.astype(np.float32)).all()
     assert found.codes.dtype == (np.int8 if weights is INT8 else ml_dtypes.int4) and found.bias is None
@@ -93,7 +93,7 @@ def test_rows_are_rounded_to_nearest(weights: DType, most: int, per_channel: boo
 def test_scales_are_raised_so_that_biases_fit() -> None:
     """In units of input scale times weight scale, up to 2^30."""
     bias = np.asarray([0.0, 1.0, -1.0, 2.0**30 * 0.25 * 0.5, -(2.0**30) * 0.25 * 0.75, 1e6], np.float32)
-    found = Matrix.of(ROWS, bias, UNIT, Scheme())
+    found = QuantizedMatrix.of(ROWS, bias, UNIT, Scheme())
     least = np.abs(bias.astype(np.float64)) / 0.25 / 2**30
     assert found.scales == pytest.approx(np.maximum(plain_scales(127), least), rel=1e-6)
     assert (np.abs(bias / (0.25 * found.scales)) <= 2**30 * (1 + 1e-6)).all()
@@ -109,7 +109,7 @@ def test_moments_round_to_least_error(options: dict[str, bool], is_free: bool) -
     scheme, random = Scheme(weights=DType.INT4, **options), np.random.default_rng(0)
     data = random.standard_normal((50, 2)) @ random.standard_normal((2, 5)) + 0.1 * random.standard_normal((50, 5))
     gram = (data.T @ data / 50)[None]
-    plain, found = Matrix.of(ROWS, None, UNIT, scheme), Matrix.of(ROWS, None, UNIT, scheme, gram)
+    plain, found = QuantizedMatrix.of(ROWS, None, UNIT, scheme), QuantizedMatrix.of(ROWS, None, UNIT, scheme, gram)
     wanted = best_scales(ROWS[None], plain.scales[None], gram, (-8, 7))[0] if is_free else plain.scales
     assert found.scales.tolist() == wanted.tolist()
     assert is_free == (found.scales != plain.scales).any()
@@ -133,7 +133,7 @@ def test_first_states_that_are_constant_are_stored_as_codes(first: str, layout: 
     net.output(net.ops("RNN", x, *weights, *more, outs=["y"], **attributes)[0])
     node = next(n for n in import_model(net.model(), "net").nodes if isinstance(n.op, Recurrent))
     stored = Stored(INT8, QuantParams((0.05,), 3))
-    found = expand(node, ["x"], [v.name for v in node.outputs], RANGES, stored, Scheme())
+    found = write_recurrent_layer(node, ["x"], [v.name for v in node.outputs], RANGES, stored, Scheme())
     assert found is not None
     codes = [numpy_helper.to_array(t) for t in found[1]]
     starts = [c for c in codes if c.shape == (batch, hidden) and c.dtype == np.int8]

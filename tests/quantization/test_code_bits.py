@@ -12,7 +12,7 @@ from float_models import normal_samples, random_weights
 from onnx_models import Net
 
 from mcugen import CompileOptions, compile_model
-from mcugen.autotuning.precision import Demand, Search
+from mcugen.autotuning.precision import AccuracyDemand, PrecisionSearch
 from mcugen.core.board import load_board
 from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.evaluation.metrics import METRICS
@@ -21,10 +21,10 @@ from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import DType
 from mcugen.lir.program import DECODE_WEIGHTS
 from mcugen.quantization import quantize
-from mcugen.quantization.few_bits import allot_bits, compressible_layers, num_stored_weights, stored_share
+from mcugen.quantization.few_bits import bytes_per_weight, compressible_layers, num_stored_weights, redistribute_bits
 from mcugen.quantization.plan import Plan
-from mcugen.quantization.quantize import Quantizer, float_model, quantizer
-from mcugen.quantization.refine import refine
+from mcugen.quantization.quantize import Quantizer, create_quantizer, import_float_model
+from mcugen.quantization.refine import quantize_weights
 from mcugen.quantization.scheme import Scheme
 from mcugen.quantization.weights import layer_weights, plain_codes, real_weights, stored_bits
 
@@ -49,8 +49,8 @@ def network(side: int = 8, widths: tuple[int, ...] = WIDTHS) -> onnx.ModelProto:
 def made(scheme: Scheme | None = None, model: onnx.ModelProto | None = None) -> Quantizer:
     model, scheme = model or network(), scheme or Scheme()
     source = load(model)
-    return quantizer(
-        source, float_model(source, CompileOptions(), scheme, wide=True), scheme, normal_samples(model, 12)
+    return create_quantizer(
+        source, import_float_model(source, CompileOptions(), scheme, wide=True), scheme, normal_samples(model, 12)
     )
 
 
@@ -61,9 +61,9 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     def counted_refine(model: object, plan: Plan, samples: object, *rest: object) -> Plan:
         known = plan.few_bits, frozenset(plan.code_bits.items()), frozenset(plan.precision.items())
         rounded.extend([known] if samples else [])
-        return refine(model, plan, samples, *rest)  # type: ignore[arg-type]
+        return quantize_weights(model, plan, samples, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(quantize, "refine", counted_refine)
+    monkeypatch.setattr(quantize, "quantize_weights", counted_refine)
     return rounded
 
 
@@ -93,7 +93,7 @@ def test_bits_are_allotted_by_noise():
     plan = maker.quantize().plan
     layers = compressible_layers(maker.model, plan)
     noise = dict(zip(layers, (1.0, 1e-3, 1e-3), strict=False))
-    bits = allot_bits(noise, plan)
+    bits = redistribute_bits(noise, plan)
     sizes = [num_stored_weights(n, plan) for n in layers]
     names = [n.outputs[0].name for n in layers]
     given, found = (sum(s * b[n] for s, n in zip(sizes, names, strict=True)) for b in (even, bits))
@@ -106,7 +106,7 @@ def test_all_take_the_share_with_less_noise_than_four_and_eight_bits():
     assert maker.quantize().plan.code_bits == {}
     maker.code_bits = maker.choose_code_bits({}, 0.6)
     coded = maker.quantize()
-    assert 0.57 < stored_share(coded.model, coded.plan) <= 0.6
+    assert 0.57 < bytes_per_weight(coded.model, coded.plan) <= 0.6
     assert "with weights for a code" in coded.describe()
     maker.code_bits = {}
     layers = maker.four_bit_candidates(coded.plan)
@@ -119,12 +119,12 @@ def test_impossible_shares_have_no_bits():
     assert made().choose_code_bits({}, 0.2) == {}
 
 
-def search(goal: str, share: float = 0.6, model: onnx.ModelProto | None = None) -> Search:
+def search(goal: str, share: float = 0.6, model: onnx.ModelProto | None = None) -> PrecisionSearch:
     model = model or network()
     maker = made(model=model)
     judged = Samples(normal_samples(model, 12), None)
-    demand = Demand(METRICS["sqnr"], min_sqnr=12.0, max_weights=share)
-    return Search(maker, load_board("nrf52840"), CompileOptions(optimize=goal), judged, demand)
+    demand = AccuracyDemand(METRICS["sqnr"], min_sqnr=12.0, max_weights=share)
+    return PrecisionSearch(maker, load_board("nrf52840"), CompileOptions(optimize=goal), judged, demand)
 
 
 def test_auto_takes_them_where_flash_matters_most():
@@ -177,4 +177,4 @@ def test_layers_of_activations_of_16_bits_keep_their_codes():
         if "c1" in maker.quantize().assignment.precision
         else maker.quantize({"r1": DType.INT16})
     )
-    assert stored_share(raised.model, raised.plan) <= 0.605
+    assert bytes_per_weight(raised.model, raised.plan) <= 0.605

@@ -21,8 +21,14 @@ from mcugen.evaluation.metrics import sqnr_db
 from mcugen.evaluation.samples import Samples
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import Array
-from mcugen.quantization.estimate import comparable, estimate_loss, hold_out, judged_samples, split_samples
-from mcugen.quantization.quantize import Quantization, float_model, quantizer
+from mcugen.quantization.estimate import (
+    choose_evaluation_samples,
+    comparable_outputs,
+    estimate_loss,
+    hold_out,
+    split_samples,
+)
+from mcugen.quantization.quantize import Quantization, create_quantizer, import_float_model
 from mcugen.quantization.scheme import Scheme
 
 Sample = dict[str, Array]
@@ -32,8 +38,8 @@ def made(
     model: onnx.ModelProto, samples: list[Sample], scheme: Scheme | None = None, states: dict[str, str] | None = None
 ) -> Quantization:
     source, scheme = load(model), scheme or Scheme()
-    fused = float_model(source, CompileOptions(states=states or {}), scheme)
-    return quantizer(source, fused, scheme, samples).quantize()
+    fused = import_float_model(source, CompileOptions(states=states or {}), scheme)
+    return create_quantizer(source, fused, scheme, samples).quantize()
 
 
 # ------------------------------------------------------------------------------------------------- held out
@@ -69,9 +75,9 @@ def test_precisions_are_chosen_by_one_half_and_judged_by_the_other(
 
 def test_what_is_judged_by() -> None:
     held, known, data = [{"x": np.zeros(1)}], [{"x": np.ones(1)}], Samples([{"x": np.full(1, 2)}], [], [])
-    assert judged_samples(held, known, data) == (data.inputs, "evaluation")
-    assert judged_samples(held, known, None) == (held, "held out")
-    assert judged_samples([], known, None) == (known, "calibration")
+    assert choose_evaluation_samples(held, known, data) == (data.inputs, "evaluation")
+    assert choose_evaluation_samples(held, known, None) == (held, "held out")
+    assert choose_evaluation_samples([], known, None) == (known, "calibration")
 
 
 def test_outputs_that_can_be_compared() -> None:
@@ -80,7 +86,7 @@ def test_outputs_that_can_be_compared() -> None:
     first = {"real": one, "integer": two.astype(int), "state": one, "text": text, "shape": one, "once": one}
     second = {**first, "once": two}
     reference = {**first, "shape": two}
-    found = comparable([first, second], [reference, reference], {"state"})
+    found = comparable_outputs([first, second], [reference, reference], {"state"})
     assert found.names == ["real", "integer"]
 
 

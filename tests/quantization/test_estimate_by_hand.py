@@ -58,7 +58,7 @@ def estimated(
 
     monkeypatch.setattr(estimate, "_output_pairs", output_pairs)
     monkeypatch.setattr(estimate, "_warning", warning)
-    monkeypatch.setattr(estimate, "with_states", lambda model, samples: samples)
+    monkeypatch.setattr(estimate, "add_stream_states", lambda model, samples: samples)
     samples = [{"i": np.asarray(i)} for i in range(count)]
     return estimate.estimate_loss(quantization(**options), samples, "held out"), runs
 
@@ -142,4 +142,4 @@ def test_as_many_samples_are_judged_as_cost_little(
 def test_the_sqnr_of_outputs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for pairs, wanted in ((noisy(25.0, 4, 4), 25.0), (([{}], [{}]), math.inf)):
         monkeypatch.setattr(estimate, "_output_pairs", lambda *_, pairs=pairs: (Judged(*pairs), ""))
-        assert estimate.output_sqnr(quantization(), []) == pytest.approx(wanted)
+        assert estimate.output_sqnr_db(quantization(), []) == pytest.approx(wanted)

@@ -22,14 +22,14 @@ from mcugen.hir.types import DType
 from mcugen.quantization import few_bits
 from mcugen.quantization.flash import WeightStorage
 from mcugen.quantization.plan import Plan
-from mcugen.quantization.quantize import Quantization, Quantizer, float_model, quantizer
+from mcugen.quantization.quantize import Quantization, Quantizer, create_quantizer, import_float_model
 from mcugen.quantization.rounding import (
-    best_of,
     best_scales,
-    fitted_group_scales,
-    fitted_scales,
-    nearest,
+    choose_scales,
+    fit_group_scales,
+    fit_scales,
     quadratic_error,
+    round_to_nearest,
     round_weights,
 )
 from mcugen.quantization.scheme import WEIGHT_LIMITS, Scheme
@@ -42,8 +42,8 @@ LIMITS = WEIGHT_LIMITS[DType.INT4]
 def quantized(scheme: Scheme, count: int = 24, wanted: dict[str, DType] | None = None) -> Quantization:
     model = conv_net()
     source = load(model)
-    fused = float_model(source, CompileOptions(), scheme)
-    return quantizer(source, fused, scheme, normal_samples(model, count, 0)).quantize(wanted)
+    fused = import_float_model(source, CompileOptions(), scheme)
+    return create_quantizer(source, fused, scheme, normal_samples(model, count, 0)).quantize(wanted)
 
 
 def error_db(made: Quantization) -> float:
@@ -127,7 +127,7 @@ def test_scales_are_chosen_by_codes_of_least_error():
     gram = (mixed.T @ mixed / 60)[None]
     start = best_scales(weights, np.abs(weights).max(-1) / 7, gram, LIMITS)
     tried = [start, 0.85 * start, 1.15 * start]
-    codes, scales = best_of(tried, weights, gram, LIMITS)
+    codes, scales = choose_scales(tried, weights, gram, LIMITS)
     errors = [quadratic_error(weights, round_weights(weights, s, gram, LIMITS), s, gram) for s in tried]
     assert np.array_equal(quadratic_error(weights, codes, scales, gram), np.min(errors, 0))
     assert (np.min(errors, 0) < errors[0]).any()
@@ -136,9 +136,9 @@ def test_scales_are_chosen_by_codes_of_least_error():
 def test_without_samples_weights_are_rounded_to_nearest():
     model = conv_net()
     source = load(model)
-    fused = float_model(source, CompileOptions(), W4A8)
-    profile = quantizer(source, fused, W4A8, normal_samples(model, 12, 0)).profile
-    made = quantizer(source, fused, W4A8, (), profile).quantize()
+    fused = import_float_model(source, CompileOptions(), W4A8)
+    profile = create_quantizer(source, fused, W4A8, normal_samples(model, 12, 0)).profile
+    made = create_quantizer(source, fused, W4A8, (), profile).quantize()
     assert made.plan.few_bits and error_db(made) > 8
 
 
@@ -169,14 +169,14 @@ def test_scales_that_clip_leave_less_error():
     scales = np.abs(weights).max(-1) / LIMITS[1]
     clipped = best_scales(weights, scales, gram, LIMITS)
     codes = round_weights(weights, clipped, gram, LIMITS)
-    fitted = fitted_scales(weights, codes, clipped, gram)
+    fitted = fit_scales(weights, codes, clipped, gram)
     whole = round_weights(weights, scales, gram, LIMITS)
     errors = [
         quadratic_error(weights, q, s, gram).sum() for q, s in ((whole, scales), (codes, clipped), (codes, fitted))
     ]
     assert errors[0] > errors[1] > errors[2]
     assert (clipped < scales).any() and codes.min() >= LIMITS[0] and codes.max() <= LIMITS[1]
-    assert (nearest(weights, clipped, LIMITS) != nearest(weights, scales, LIMITS)).any()
+    assert (round_to_nearest(weights, clipped, LIMITS) != round_to_nearest(weights, scales, LIMITS)).any()
 
 
 def test_on_the_command_line(tmp_path: Path):
@@ -226,8 +226,8 @@ def test_bytes_in_flash_are_those_of_channels_that_stay():
     net.output(net.op("Conv", y, net.const(np.ones((8, 16, 1, 1), np.float32) / 16), out="y"))
     model = net.model()
     source = load(model)
-    fused = float_model(source, CompileOptions(), Scheme())
-    made = quantizer(source, fused, Scheme(), normal_samples(model, 8, 0)).quantize()
+    fused = import_float_model(source, CompileOptions(), Scheme())
+    made = create_quantizer(source, fused, Scheme(), normal_samples(model, 8, 0)).quantize()
     found = WeightStorage.of(import_model(made.proto, "net"))
     assert found.dropped == 8
     assert (found.layer_bytes("r"), found.layer_bytes("gone")) == (8 * 27, 0)
@@ -238,8 +238,8 @@ def in_two_bits() -> Quantization:
     """Of the largest two layers; others have 8 bits."""
     model = uneven_net()
     source = load(model)
-    fused = float_model(source, CompileOptions(), Scheme(), wide=True)
-    maker = quantizer(source, fused, Scheme(), normal_samples(model, 40, 0))
+    fused = import_float_model(source, CompileOptions(), Scheme(), wide=True)
+    maker = create_quantizer(source, fused, Scheme(), normal_samples(model, 40, 0))
     return maker.quantize({"relu0": DType.INT2, "relu1": DType.INT2})
 
 
@@ -262,9 +262,9 @@ def test_samples_choose_codes_of_two_bits():
     """Rounding to nearest by scales that clip nothing makes most weights 0."""
     model = uneven_net()
     source = load(model)
-    fused = float_model(source, CompileOptions(), Scheme(), wide=True)
+    fused = import_float_model(source, CompileOptions(), Scheme(), wide=True)
     plain = Scheme(optimize_rounding=False, correct_bias=False)
-    made = [quantizer(source, fused, s, normal_samples(model, 40, 0)) for s in (Scheme(), plain)]
+    made = [create_quantizer(source, fused, s, normal_samples(model, 40, 0)) for s in (Scheme(), plain)]
     best, nearest = (error_db(maker.quantize({"relu0": DType.INT2})) for maker in made)
     assert best > nearest + 2
 
@@ -279,8 +279,8 @@ def test_convolutions_of_two_bits_are_stored_as_such():
     net.output(y)
     model = net.model()
     source = load(model)
-    fused = float_model(source, CompileOptions(), Scheme(), wide=True)
-    maker = quantizer(source, fused, Scheme(), normal_samples(model, 24, 0))
+    fused = import_float_model(source, CompileOptions(), Scheme(), wide=True)
+    maker = create_quantizer(source, fused, Scheme(), normal_samples(model, 24, 0))
     made = maker.quantize({"relu1": DType.INT2})
     codes = made.plan.layers["relu1"]
     assert codes.dtype is DType.INT2 and set(np.unique(codes.weights)) == {-2, -1, 0, 1}
@@ -324,9 +324,9 @@ def uneven() -> dict[str, Quantization]:
     """By scales of outputs, and of groups of inputs."""
     model = uneven_net()
     source, samples = load(model), normal_samples(model, 32, 0)
-    fused = float_model(source, CompileOptions(), W4A8)
+    fused = import_float_model(source, CompileOptions(), W4A8)
     return {
-        name: quantizer(source, fused, scheme, samples).quantize()
+        name: create_quantizer(source, fused, scheme, samples).quantize()
         for name, scheme in (("outputs", W4A8), ("groups", GROUPED))
     }
 
@@ -355,8 +355,8 @@ def test_scales_of_groups_are_fitted_to_codes():
     gram, scales = rows.T @ rows / 300, np.full((6, 3), 0.3)
     steps = np.repeat(scales, 8, 1)[:, :20]
     codes = round_weights(weights[None], steps[None], gram[None], LIMITS)[0]
-    fitted = np.repeat(fitted_group_scales(weights, codes, scales, gram, 8), 8, 1)[:, :20]
-    plain = nearest(weights[None], np.full((1, 6), 0.3), LIMITS)[0]
+    fitted = np.repeat(fit_group_scales(weights, codes, scales, gram, 8), 8, 1)[:, :20]
+    plain = round_to_nearest(weights[None], np.full((1, 6), 0.3), LIMITS)[0]
     errors = [
         quadratic_error(weights[None], q[None], s[None], gram[None]).sum()
         for q, s in ((plain, steps), (codes, steps), (codes, fitted))
@@ -373,8 +373,8 @@ def test_channels_that_never_change_take_no_codes():
     y = net.op("Relu", net.op("Conv", net.input("x", 1, 3, 6, 6), net.const(first), net.const(bias)), out="r")
     net.output(net.op("Conv", y, net.const(second), net.const(np.zeros(8, np.float32)), out="y"))
     source = load(net.model())
-    maker = quantizer(
-        source, float_model(source, CompileOptions(), W4A8), Scheme(), normal_samples(source.proto, 24, 0)
+    maker = create_quantizer(
+        source, import_float_model(source, CompileOptions(), W4A8), Scheme(), normal_samples(source.proto, 24, 0)
     )
     made = maker.quantize({"r": DType.INT4, "y": DType.INT4})
     codes = {name: made.plan.layers[name].weights for name in "ry"}

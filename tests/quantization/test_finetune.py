@@ -14,12 +14,12 @@ from onnx_models import Net
 
 from mcugen.core.errors import UsageError
 from mcugen.hir.types import DType
-from mcugen.quantization.estimate import estimate_loss, sqnr_of
+from mcugen.quantization.estimate import estimate_loss, model_sqnr_db
 from mcugen.quantization.finetune import finetune
-from mcugen.quantization.quantize import Quantization, quantizer
+from mcugen.quantization.quantize import Quantization, create_quantizer
 from mcugen.quantization.scheme import Scheme
 
-FEW_BITS = Scheme(weights=DType.INT4, optimize_rounding=False, correct_bias=False)
+FOUR_BIT_GROUP_SIZES = Scheme(weights=DType.INT4, optimize_rounding=False, correct_bias=False)
 
 
 def deep_net() -> onnx.ModelProto:
@@ -37,16 +37,16 @@ def deep_net() -> onnx.ModelProto:
 def tuned(model: onnx.ModelProto, scheme: Scheme, epochs: int = 3) -> tuple[Quantization, Quantization, list[float]]:
     """Without and with fine-tuning, and their SQNR on samples that were never seen."""
     maker = quantizer_of(model, scheme)
-    maker = quantizer(maker.source, maker.model, scheme, normal_samples(model, 160))
+    maker = create_quantizer(maker.source, maker.model, scheme, normal_samples(model, 160))
     plain = maker.quantize()
     found = finetune(maker, plain, epochs, 100.0, lambda done, total: None)
     others = normal_samples(model, 60, 9)
-    return plain, found, [sqnr_of(maker.model, each.proto, others) for each in (plain, found)]
+    return plain, found, [model_sqnr_db(maker.model, each.proto, others) for each in (plain, found)]
 
 
 @pytest.mark.parametrize("model", [deep_net(), conv_net(21)], ids=["dense", "convolutions"])
 def test_what_was_lost_is_learned_back(model: onnx.ModelProto):
-    plain, found, (before, after) = tuned(model, FEW_BITS)
+    plain, found, (before, after) = tuned(model, FOUR_BIT_GROUP_SIZES)
     assert after > before + 1.5
     assert "fine-tuned: 3 epochs of 128 samples" in found.notes[-1]
     onnx.checker.check_model(found.proto, full_check=True)
@@ -59,11 +59,11 @@ def test_what_is_good_enough_stays():
     """By samples that calibration did not see: those it saw look better."""
     model = deep_net()
     source = quantizer_of(model)
-    maker = quantizer(source.source, source.model, Scheme(weights=DType.INT4), normal_samples(model, 20))
+    maker = create_quantizer(source.source, source.model, Scheme(weights=DType.INT4), normal_samples(model, 20))
     plain = estimate_loss(maker.quantize(), normal_samples(model, 60, 9), "held out")
     assert plain.estimate is not None and plain.estimate.sqnr_db is not None
     unseen = plain.estimate.sqnr_db
-    assert sqnr_of(maker.model, plain.proto, maker.samples) > unseen + 0.5
+    assert model_sqnr_db(maker.model, plain.proto, maker.samples) > unseen + 0.5
     found, learned = (finetune(maker, plain, 1, least, lambda done, total: None) for least in (unseen, unseen + 0.1))
     assert found.proto is plain.proto and "not calibrated on is enough" in found.notes[-1]
     assert "1 epoch of 16 samples" in learned.notes[-1]
@@ -71,13 +71,13 @@ def test_what_is_good_enough_stays():
 
 def test_few_samples_teach_nothing():
     maker = quantizer_of(deep_net())
-    few = quantizer(maker.source, maker.model, maker.scheme, normal_samples(deep_net(), 8))
+    few = create_quantizer(maker.source, maker.model, maker.scheme, normal_samples(deep_net(), 8))
     with pytest.raises(UsageError, match="samples to learn by"):
         finetune(few, few.quantize(), 1, None, lambda done, total: None)
 
 
 def test_the_same_twice():
-    first, second = (tuned(deep_net(), FEW_BITS, 1)[1].proto.SerializeToString() for _ in range(2))
+    first, second = (tuned(deep_net(), FOUR_BIT_GROUP_SIZES, 1)[1].proto.SerializeToString() for _ in range(2))
     assert first == second
 
 

@@ -172,9 +172,9 @@ def test_a_free_batch_is_one_sample_here_too() -> None:
     model, samples = conv_net(), normal_samples(conv_net(), 8)
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     source = load(model)
-    fused = quantize.float_model(source, CompileOptions(), Scheme())
+    fused = quantize.import_float_model(source, CompileOptions(), Scheme())
     assert fused.graph.inputs[0].type.shape[0] == 1
-    quantized = quantize.quantizer(source, fused, Scheme(), samples).quantize()
+    quantized = quantize.create_quantizer(source, fused, Scheme(), samples).quantize()
     note = compile_model(quantized).report.notes[0]
     assert note.startswith("dimension 'batch' of input") and "--dim batch=SIZE" in note
 

@@ -16,7 +16,7 @@ from mcugen.driver.compiler import compile_model
 from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import Array
-from mcugen.quantization.quantize import Quantization, float_model, quantizer
+from mcugen.quantization.quantize import Quantization, create_quantizer, import_float_model
 from mcugen.quantization.scheme import Scheme
 
 Sample = dict[str, Array]
@@ -54,7 +54,9 @@ def samples_like(case: Case) -> list[Sample]:
 def quantized(case: Case, samples: Sequence[Sample]) -> Quantization:
     source, scheme = load(case.model), Scheme()
     bound = {name: array for name, array in case.inputs.items() if array.dtype != np.float32}
-    return quantizer(source, float_model(source, CompileOptions(bound=bound), scheme), scheme, samples).quantize()
+    return create_quantizer(
+        source, import_float_model(source, CompileOptions(bound=bound), scheme), scheme, samples
+    ).quantize()
 
 
 def steps_apart(result: Quantization, sample: Sample) -> float:

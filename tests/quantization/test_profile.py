@@ -31,7 +31,7 @@ from mcugen.quantization.profile import (
     profile_notes,
 )
 from mcugen.quantization.profile_file import read_profile, write_profile
-from mcugen.quantization.samples import in_own_order
+from mcugen.quantization.samples import sort_samples
 
 
 def fused(model: onnx.ModelProto, equalized: bool = True) -> FloatModel:
@@ -53,7 +53,7 @@ def profile_of(*samples: Array) -> TensorProfile:
 
 
 def test_every_tensor_is_counted_as_onnxruntime_computes_it() -> None:
-    model, samples = fused(conv_net()), in_own_order(normal_samples(conv_net(), 5))
+    model, samples = fused(conv_net()), sort_samples(normal_samples(conv_net(), 5))
     profile = profiled(model, samples)
     assert profile.samples == 5
     assert profile.tensors.keys() == {v.name for v in model.tensors} >= {"x", "relu6", "sum", "scores"}
@@ -134,7 +134,7 @@ def test_merged_profiles_are_those_of_all_data_together() -> None:
 
 def test_folds_are_profiles_of_their_samples() -> None:
     """In the bins of all samples, of which each reaches to the end of its outermost ones."""
-    model, samples = fused(conv_net()), in_own_order(normal_samples(conv_net(), 11))
+    model, samples = fused(conv_net()), sort_samples(normal_samples(conv_net(), 11))
     whole, parts = profiled(model, samples), [profiled(model, samples[start::NUM_FOLDS]) for start in range(NUM_FOLDS)]
     assert len(whole.folds) == NUM_FOLDS == 2
     for fold, part in zip(whole.folds, parts, strict=True):

@@ -11,7 +11,7 @@ from onnx import numpy_helper
 from onnx_models import Net, onnxruntime_outputs
 
 from mcugen.core.errors import UsageError
-from mcugen.core.options import METHODS
+from mcugen.core.options import RANGE_METHODS
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.types import DType
 from mcugen.quantization.scheme import Scheme
@@ -72,7 +72,7 @@ def test_everything_between_the_borders_is_integer() -> None:
     assert [i.op for i in program.instrs].count("dequantize") == 1
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", RANGE_METHODS)
 def test_a_method_can_be_forced(method: str) -> None:
     plan = quantized(conv_net(), Scheme(method=method)).plan
     assert {s.method for name, s in plan.activations.items() if name != "scores"} == {method}

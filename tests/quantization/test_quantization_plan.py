@@ -17,6 +17,7 @@ from mcugen.quantization.plan import Plan, QuantizedWeights, Stored
 from mcugen.quantization.scheme import Scheme
 from mcugen.quantization.weights import (
     add_zero_biases,
+    can_have_two_bits,
     effective_weights,
     layer_bias,
     layer_weights,
@@ -25,7 +26,6 @@ from mcugen.quantization.weights import (
     real_weights,
     stored_bits,
     stored_weights,
-    takes_two_bits,
 )
 
 
@@ -145,7 +145,7 @@ def test_which_convolutions_take_two_bits(shape: tuple[int, ...], group: int, is
     x = net.input("x", 1, shape[1] * group, 4, 4)
     net.output(net.op("Conv", x, net.const(random_weights(1, *shape)), group=group, out="y"))
     (node,) = [n for n in graph_of(net).nodes if n.output.name == "y"]
-    assert takes_two_bits(node) == is_packed
+    assert can_have_two_bits(node) == is_packed
 
 
 def test_which_layers_have_a_scale_for_each_group_of_inputs():
@@ -168,7 +168,7 @@ def test_which_layers_have_a_scale_for_each_group_of_inputs():
     assert plain_codes(dense, Scheme(group=64)).group == 0
     tiny = Net(21)
     tiny.output(tiny.op("Gemm", tiny.input("x", 1, 3), tiny.const(random_weights(3, 3, 2)), tiny.const(np.ones(2))))
-    assert takes_two_bits(dense) and not any(map(takes_two_bits, graph_of(tiny).nodes))
+    assert can_have_two_bits(dense) and not any(map(can_have_two_bits, graph_of(tiny).nodes))
 
 
 @pytest.mark.parametrize("bits", [3.0, 4.5, 20.0])

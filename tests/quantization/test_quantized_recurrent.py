@@ -22,10 +22,10 @@ from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import DType
 from mcugen.numerics.fixedpoint import dequantize, quantize
 from mcugen.ops.recurrent import Recurrent
-from mcugen.quantization.few_bits import stored_share
+from mcugen.quantization.few_bits import bytes_per_weight
 from mcugen.quantization.plan import Stored
-from mcugen.quantization.quantize import float_model, quantizer
-from mcugen.quantization.recurrent import GraphWriter, expand
+from mcugen.quantization.quantize import create_quantizer, import_float_model
+from mcugen.quantization.recurrent import GraphWriter, write_recurrent_layer
 from mcugen.quantization.scheme import Scheme, activation_params
 
 INT8, INT16 = Scheme(DType.INT8), Scheme(DType.INT16)
@@ -77,7 +77,7 @@ def written(model: onnx.ModelProto, feeds: dict[str, np.ndarray], scheme: Scheme
     scope = GraphWriter("input", {"x": stored})
     (old,) = model.graph.node
     inputs = [scope.fake_quantize("X0", "x"), *old.input[1:]]
-    found = expand(node, inputs, [o.name for o in model.graph.output], ranges, stored, scheme)
+    found = write_recurrent_layer(node, inputs, [o.name for o in model.graph.output], ranges, stored, scheme)
     if found is None:
         return None
     nodes, initializers = found
@@ -341,10 +341,12 @@ def test_recurrent_weights_count_where_bytes_are_to_be_saved(kind: str):
     model = whole_model(kind)
     few = quantized(model, Scheme(weights=DType.INT4))
     assert "y" in few.plan.few_bits
-    assert stored_share(few.model, few.plan) <= 0.6 < stored_share(few.model, quantized(model).plan) == 1
+    assert bytes_per_weight(few.model, few.plan) <= 0.6 < bytes_per_weight(few.model, quantized(model).plan) == 1
     kept = quantized(model, Scheme(weights=DType.INT4), {"y": DType.INT8})
     assert "y" not in kept.plan.few_bits
     source = load(model)
-    maker = quantizer(source, float_model(source, CompileOptions(), INT8), INT8, normal_samples(model, 24, 0))
+    maker = create_quantizer(
+        source, import_float_model(source, CompileOptions(), INT8), INT8, normal_samples(model, 24, 0)
+    )
     (way,) = maker.choose_narrow_layers({}, maker.four_bit_candidates(maker.quantize().plan), 0.6, 1)
     assert way["y"] is DType.INT4 and maker.weight_bytes_share(way) <= 0.6

@@ -21,8 +21,8 @@ from mcugen.quantization import few_bits, quantize
 from mcugen.quantization.float_model import build_float_model
 from mcugen.quantization.plan import Plan
 from mcugen.quantization.profile import Profile, TensorProfile
-from mcugen.quantization.quantize import Quantizer, with_states
-from mcugen.quantization.ranges import Choice, round_outward
+from mcugen.quantization.quantize import Quantizer, add_stream_states
+from mcugen.quantization.ranges import RangeChoice, round_outward
 
 FLOAT32, INT4, INT8, INT16 = DType.FLOAT32, DType.INT4, DType.INT8, DType.INT16
 
@@ -87,7 +87,7 @@ def test_bits_are_fewer_where_a_share_was_missed(
     found: float, less: float, maker: Quantizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maker, "_coded_plan", lambda wanted, bits: Plan(code_bits=bits))
-    monkeypatch.setattr(few_bits, "stored_share", lambda model, plan: found)
+    monkeypatch.setattr(few_bits, "bytes_per_weight", lambda model, plan: found)
     assert maker._reduce_bits({}, {"a": 4.0, "b": 6.0}, 0.5) == pytest.approx({"a": 4.0 * less, "b": 6.0 * less})
 
 
@@ -99,7 +99,7 @@ def test_codes_of_least_noise_are_taken(
     by_bits = {3.0: noises[0], 5.0: noises[1]}
     monkeypatch.setattr(maker, "_evenly_coded", lambda wanted, share: (Plan(code_bits={"a": 3.0}), {}))
     monkeypatch.setattr(maker, "_reduce_bits", lambda wanted, bits, share: bits)
-    monkeypatch.setattr(few_bits, "allot_bits", lambda noise, plan: {"a": 5.0})
+    monkeypatch.setattr(few_bits, "redistribute_bits", lambda noise, plan: {"a": 5.0})
     monkeypatch.setattr(maker, "_coded_plan", lambda wanted, bits: Plan(noise=by_bits[bits["a"]]))
     assert maker.choose_code_bits({}, 0.5) == {"a": chosen}
     monkeypatch.setattr(maker, "_evenly_coded", lambda wanted, share: None)
@@ -112,9 +112,9 @@ def test_codes_of_least_noise_are_taken(
 def test_the_noise_of_a_tensor_alone(maker: Quantizer) -> None:
     """The least of the groups that it is in; none is known of others."""
     maker.__dict__["_own"] = {
-        (("a", "b"), INT8): Choice("minmax", -1.0, 1.0, 30.0),
-        (("a",), INT16): Choice("minmax", -1.0, 1.0, 20.0),
-        (("c",), INT8): Choice("minmax", -1.0, 1.0, None),
+        (("a", "b"), INT8): RangeChoice("minmax", -1.0, 1.0, 30.0),
+        (("a",), INT16): RangeChoice("minmax", -1.0, 1.0, 20.0),
+        (("c",), INT8): RangeChoice("minmax", -1.0, 1.0, None),
     }
     assert [maker.sqnr_of_tensor(name) for name in "abcd"] == [20.0, 30.0, math.inf, math.inf]
 
@@ -122,10 +122,10 @@ def test_the_noise_of_a_tensor_alone(maker: Quantizer) -> None:
 def test_ranges_of_groups_are_chosen_once(maker: Quantizer, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[list[Any], Any]] = []
 
-    def chosen(*arguments: Any) -> dict[str, Choice]:
+    def chosen(*arguments: Any) -> dict[str, RangeChoice]:
         *_, groups, _, _, _, _, beside = arguments
         asked.append((list(groups), beside))
-        return {name: Choice("minmax", -1.0, float(len(asked))) for group in groups for name in group}
+        return {name: RangeChoice("minmax", -1.0, float(len(asked))) for group in groups for name in group}
 
     monkeypatch.setattr(quantize, "choose_ranges", chosen)
     plain = maker._ranges(maker._assign_types({}))
@@ -172,8 +172,8 @@ def test_samples_of_a_stream_have_the_states_of_the_ones_before() -> None:
     net.output(net.op("Neg", "hn", out="y"))
     proto = load(net.model()).proto
     samples = [{"x": np.full((1, 3), i, np.float32)} for i in (1, 4, 2)]
-    found = with_states(build_float_model(proto, "net", states={"hn": "h"}), samples)
+    found = add_stream_states(build_float_model(proto, "net", states={"hn": "h"}), samples)
     assert [s["h"].ravel().tolist() for s in found] == [[0.0] * 3, [1.0] * 3, [4.5] * 3]
     assert [s["x"].ravel().tolist() for s in found] == [[i] * 3 for i in (1, 4, 2)]
     plain = build_float_model(proto, "net")
-    assert with_states(plain, samples) is samples
+    assert add_stream_states(plain, samples) is samples

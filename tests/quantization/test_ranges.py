@@ -16,7 +16,7 @@ from onnx_models import Net
 from onnxruntime.quantization.calibrate import HistogramCollector
 from test_profile import fused, profile_of, profiled
 
-from mcugen.core.options import METHODS
+from mcugen.core.options import RANGE_METHODS
 from mcugen.evaluation.session import Session
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.numerics.fixedpoint import dequantize, quantize
@@ -25,7 +25,7 @@ from mcugen.quantization.float_model import FloatModel
 from mcugen.quantization.profile import RANGE_HISTOGRAM_BINS, Profile, TensorProfile
 from mcugen.quantization.ranges import (
     KEPT_PERCENTAGE,
-    Choice,
+    RangeChoice,
     candidate_ranges,
     choose_ranges,
     clipping_share,
@@ -34,7 +34,7 @@ from mcugen.quantization.ranges import (
     round_outward,
 )
 from mcugen.quantization.scheme import Scheme, activation_params
-from mcugen.quantization.sensitivity import OutputNoise, judged_tensors, saturated_tensors
+from mcugen.quantization.sensitivity import OutputNoise, measured_tensors, saturated_tensors
 
 INT8 = Scheme()
 
@@ -70,7 +70,7 @@ def true_noise(
 def test_every_method_keeps_zero_and_stays_within_what_was_seen(name: str, scheme: Scheme, dtype: DType) -> None:
     tensor = profile_of(*DATA[name])
     found = candidate_ranges(tensor, dtype, scheme)
-    assert tuple(found) == METHODS
+    assert tuple(found) == RANGE_METHODS
     for method, (low, high) in found.items():
         assert low <= 0 <= high
         if method != "extrapolated":
@@ -256,7 +256,7 @@ def test_large_models_are_judged_by_fewer_samples(monkeypatch: pytest.MonkeyPatc
 
 def test_saturated_outputs_are_judged_by_what_goes_in() -> None:
     model = fused(conv_net())
-    assert judged_tensors(model) == ["logits"]
+    assert measured_tensors(model) == ["logits"]
     assert saturated_tensors(model) == {"scores"}
     net = Net()
     x = net.input("x", 2, 4)
@@ -265,7 +265,7 @@ def test_saturated_outputs_are_judged_by_what_goes_in() -> None:
     net.op("ArgMax", x, out="best", axis=1)
     net.output("flat", "r")
     net.output("best", dtype=np.int64)
-    assert judged_tensors(fused(net.model())) == ["x", "r"]
+    assert measured_tensors(fused(net.model())) == ["x", "r"]
 
 
 def test_masks_are_judged_by_themselves() -> None:
@@ -275,7 +275,7 @@ def test_masks_are_judged_by_themselves() -> None:
     net.op("Softmax", "x", out="classes", axis=1)
     net.output("mask", "classes")
     model = fused(net.model())
-    assert judged_tensors(model) == ["mask", "x"]
+    assert measured_tensors(model) == ["mask", "x"]
     assert saturated_tensors(model) == {"mask", "classes"}
 
 
@@ -337,7 +337,7 @@ class Chosen:
 
     model: FloatModel
     profile: Profile
-    choices: dict[str, Choice]
+    choices: dict[str, RangeChoice]
 
 
 def chosen(scheme: Scheme, with_samples: bool = True) -> Chosen:
@@ -364,7 +364,7 @@ def test_the_choice_has_the_least_measured_error(monkeypatch: pytest.MonkeyPatch
         of = [*found.profile.folds, found.profile.tensors]
         offered = [candidate_ranges(tensors[name], DType.INT8, INT8) for tensors in of]
         noises = {}
-        for method in METHODS:
+        for method in RANGE_METHODS:
             *params, whole = (activation_params(*map(round_outward, o[method]), DType.INT8, INT8) for o in offered)
             noises[method] = sum(judge.noise((name,), each, DType.INT8) for each in (params, [whole])) / 2
         assert found.choices[name].method == min(noises, key=noises.__getitem__)
@@ -424,7 +424,7 @@ def test_no_method_clips_heavy_tails_better_by_2_db() -> None:
     assert own <= 10**0.2 * min(others)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", RANGE_METHODS)
 def test_a_method_can_be_forced(method: str) -> None:
     found = chosen(Scheme(method=method))
     ends = candidate_ranges(found.profile.tensors["x"], DType.INT8, INT8)[method]

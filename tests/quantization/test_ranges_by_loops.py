@@ -16,7 +16,7 @@ from mcugen.hir.types import DType, QuantParams
 from mcugen.quantization import ranges
 from mcugen.quantization.profile import TensorProfile
 from mcugen.quantization.ranges import (
-    Choice,
+    RangeChoice,
     candidate_ranges,
     clipping_share,
     expected_noise,
@@ -312,13 +312,13 @@ def test_noise_in_decibels(noise: float, sqnr: float | None) -> None:
 def test_what_measures_about_the_least_noise(
     measured: list[float], expected: list[float], widths: list[float], least: int, widest: int
 ) -> None:
-    choices = [Choice("minmax", -width / 3, width * 2 / 3) for width in widths]
+    choices = [RangeChoice("minmax", -width / 3, width * 2 / 3) for width in widths]
     assert ranges._least_noisy(measured, expected) == least
     assert ranges._widest(measured, choices) == widest
 
 
 def test_the_widest_is_that_of_both_ends() -> None:
-    choices = [Choice("minmax", -2.0, 2.0), Choice("mse", -4.0, 1.0), Choice("entropy", 0.0, 3.0)]
+    choices = [RangeChoice("minmax", -2.0, 2.0), RangeChoice("mse", -4.0, 1.0), RangeChoice("entropy", 0.0, 3.0)]
     assert ranges._widest([1.0, 1.0, 1.0], choices) == 1
 
 
@@ -334,7 +334,7 @@ def test_margins(samples: int, margin: float) -> None:
     [(0.8, 0.5, 1.0, 1.0), (0.6, 0.5, 1.0, 0.9), (2.0, 0.5, 1.0, 2.0), (2.0, 0.5, math.inf, 3.0), (0.0, 1.0, 1.0, 0.0)],
 )
 def test_ranges_are_widened_to_what_is_possible(high: float, margin: float, most: float, wanted: float) -> None:
-    found = ranges._widen(Choice("mse", -0.5, high, 3.0), margin, most)
+    found = ranges._widen(RangeChoice("mse", -0.5, high, 3.0), margin, most)
     assert (found.method, found.low, found.sqnr_db) == ("mse", -0.5 * (1 + margin), 3.0)
     assert found.high == pytest.approx(wanted)
 
@@ -408,7 +408,7 @@ class Judge:
 def offer(dtype: DType, methods: dict[str, float], best: str, *, is_output: bool = False) -> Any:
     """Choices of ranges with these tenths of scales; folds suggest a hundredth of the scale."""
     most = {DType.INT8: 127, DType.INT16: 2**15 - 1}[dtype]
-    choices = [Choice(m, -scale * most, scale * most) for m, scale in methods.items()]
+    choices = [RangeChoice(m, -scale * most, scale * most) for m, scale in methods.items()]
     suggested = [scales(scale / 100) for scale in methods.values()]
     names = list(methods)
     return ranges._Offer(("t",), dtype, choices, suggested, [0.0] * len(names), names.index(best), math.inf, is_output)
@@ -426,7 +426,7 @@ def together(noises: dict[tuple[int, int], tuple[float, float]], *, is_output: b
     scheme = Scheme(symmetric=True)
     original: Callable[..., QuantParams] = ranges._params
 
-    def params(choice: Choice, dtype: DType, scheme: Scheme) -> QuantParams:
+    def params(choice: RangeChoice, dtype: DType, scheme: Scheme) -> QuantParams:
         return QuantParams((round(original(choice, dtype, scheme).scale[0]),), 0)
 
     ranges._params = params
@@ -491,10 +491,10 @@ def test_candidates_that_differ_by_a_hundredth_are_one(monkeypatch: pytest.Monke
 def test_int16_and_forced_methods_leave_no_choice() -> None:
     tensor = heavy(1)
     found = candidate_ranges(tensor, DType.INT16, INT8)
-    assert ranges._candidates(tensor, DType.INT16, INT8) == [Choice("extrapolated", *found["extrapolated"])]
+    assert ranges._candidates(tensor, DType.INT16, INT8) == [RangeChoice("extrapolated", *found["extrapolated"])]
     for dtype in (DType.INT8, DType.INT16):
         (choice,) = ranges._candidates(tensor, dtype, Scheme(method="percentile"))
-        assert choice == Choice("percentile", *candidate_ranges(tensor, dtype, INT8)["percentile"])
+        assert choice == RangeChoice("percentile", *candidate_ranges(tensor, dtype, INT8)["percentile"])
 
 
 def test_scores_have_headroom() -> None:

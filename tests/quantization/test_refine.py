@@ -21,8 +21,8 @@ from mcugen.hir.types import Array, DType
 from mcugen.quantization.moments import Moments
 from mcugen.quantization.plan import Plan
 from mcugen.quantization.profile import Profile, TensorProfile
-from mcugen.quantization.quantize import Quantizer, float_model, quantizer
-from mcugen.quantization.refine import refine
+from mcugen.quantization.quantize import Quantizer, create_quantizer, import_float_model
+from mcugen.quantization.refine import quantize_weights
 from mcugen.quantization.scheme import Scheme
 from mcugen.quantization.weights import plain_codes, real_weights
 
@@ -38,7 +38,7 @@ def shifted(model: onnx.ModelProto, count: int = 16, seed: int = 0) -> list[dict
 
 def quantizer_by(model: onnx.ModelProto, scheme: Scheme) -> Quantizer:
     source = load(model)
-    return quantizer(source, float_model(source, CompileOptions(), scheme), scheme, shifted(model))
+    return create_quantizer(source, import_float_model(source, CompileOptions(), scheme), scheme, shifted(model))
 
 
 def single_conv(groups: int) -> onnx.ModelProto:
@@ -114,8 +114,8 @@ def test_without_samples_the_profile_corrects_biases() -> None:
     extremes = tuple(map(float, range(len(made.samples))))
     profile = Profile("", len(made.samples), {"x": TensorProfile(extremes, extremes, (), tuple(map(float, means)))})
     plan = dataclasses.replace(plain_plan(made), scheme=made.scheme)
-    by_means = refine(made.model, plan, (), profile, lambda done, total: None).layers["y"]
-    by_samples = refine(made.model, plan, made.samples, profile, lambda done, total: None).layers["y"]
+    by_means = quantize_weights(made.model, plan, (), profile, lambda done, total: None).layers["y"]
+    by_samples = quantize_weights(made.model, plan, made.samples, profile, lambda done, total: None).layers["y"]
     np.testing.assert_array_equal(by_means.weights, plain_codes(made.model.graph.nodes[0], made.scheme).weights)
     assert by_means.bias is not None and by_samples.bias is not None and np.abs(by_means.bias).max() > 0
     np.testing.assert_allclose(by_means.bias, by_samples.bias, atol=0.3 * np.abs(by_samples.bias).max())
@@ -142,11 +142,11 @@ def test_samples_that_say_little_do_little_harm(kind: str, seed: int) -> None:
     """With the same ranges, weights by samples are about as good as those rounded to nearest, or better."""
     model = conv_net()
     source = load(model)
-    fused = float_model(source, CompileOptions(), Scheme())
+    fused = import_float_model(source, CompileOptions(), Scheme())
     samples = [{"x": x.astype(np.float32)} for x in HOLLOW[kind](shifted(model, 1, seed)[0]["x"])]
     tests = shifted(model, 40, seed=7)
     wanted = [interpret(fused.graph, s)["scores"] for s in tests]
-    made = quantizer(source, fused, Scheme(), samples)
+    made = create_quantizer(source, fused, Scheme(), samples)
     quality = []
     for scheme in (Scheme(correct_bias=False, optimize_rounding=False), Scheme()):
         proto = dataclasses.replace(made, scheme=scheme).quantize().proto
@@ -164,7 +164,7 @@ def test_unfolded_inputs_give_a_layers_results_to_the_bit(groups: int) -> None:
     net.op("MatMul", y, net.const(random_weights(3, 7, 5)), out="z")
     net.output("z")
     model = net.model()
-    graph = float_model(load(model), CompileOptions(), Scheme(equalize=False)).graph
+    graph = import_float_model(load(model), CompileOptions(), Scheme(equalize=False)).graph
     found = []
 
     def compare(node: Node, arrays: list[Array]) -> None:
@@ -194,8 +194,8 @@ def test_repeated_samples_count_once() -> None:
     once = shifted(model, 3)
     source = load(model)
     scheme = Scheme(method="minmax")
-    fused = float_model(source, CompileOptions(), scheme)
-    plans = [quantizer(source, fused, scheme, samples).quantize().plan for samples in (once, once * 7)]
+    fused = import_float_model(source, CompileOptions(), scheme)
+    plans = [create_quantizer(source, fused, scheme, samples).quantize().plan for samples in (once, once * 7)]
     for name, codes in plans[0].layers.items():
         again = plans[1].layers[name]
         assert codes.weights.tobytes() == again.weights.tobytes() and np.array_equal(codes.bias, again.bias)
@@ -210,7 +210,7 @@ def test_progress_ends_at_the_last_layer() -> None:
     made = quantizer_by(conv_net(), Scheme(method="minmax"))
     seen: list[tuple[int, int]] = []
     plan = dataclasses.replace(plain_plan(made), scheme=made.scheme)
-    refine(made.model, plan, made.samples, made.profile, lambda done, total: seen.append((done, total)))
+    quantize_weights(made.model, plan, made.samples, made.profile, lambda done, total: seen.append((done, total)))
     assert seen[-1][0] == seen[-1][1] == len(seen)
 
 

@@ -16,7 +16,7 @@ from mcugen.quantization import refine as refining
 from mcugen.quantization.float_model import FloatModel, build_float_model
 from mcugen.quantization.plan import Plan, QuantizedWeights, Stored
 from mcugen.quantization.profile import Profile, TensorProfile
-from mcugen.quantization.refine import refine
+from mcugen.quantization.refine import quantize_weights
 from mcugen.quantization.scheme import Scheme
 from mcugen.quantization.weights import plain_codes
 
@@ -125,7 +125,7 @@ def test_biases_keep_the_means_of_what_layers_before_give(kind: str, count: int,
     """By 48 samples at most."""
     samples = normal_samples(MODEL.proto, count)
     steps: list[tuple[int, int]] = []
-    plan = refine(MODEL, plan_of(kind), samples, NO_PROFILE, lambda *step: steps.append(step))
+    plan = quantize_weights(MODEL, plan_of(kind), samples, NO_PROFILE, lambda *step: steps.append(step))
     used = [samples[i * count // min(count, 48)] for i in range(min(count, 48))]
     found, _ = by_hand(plan, used, trust)
     assert plan.layers.keys() == found.keys() and plan.noise is None
@@ -141,7 +141,7 @@ def test_the_noise_of_coarse_weights_is_that_of_outputs(kind: str) -> None:
     samples = normal_samples(MODEL.proto, 100)
     plan = plan_of(kind)
     plan.few_bits = frozenset({"a"})
-    plan = refine(MODEL, plan, samples, NO_PROFILE, lambda *_: None)
+    plan = quantize_weights(MODEL, plan, samples, NO_PROFILE, lambda *_: None)
     assert plan.layers["a"].dtype is DType.INT4 and np.abs(plan.layers["a"].weights).max() <= 8
     found, noise = by_hand(plan, samples, trust=1.0)
     for name, wanted in found.items():
@@ -154,7 +154,7 @@ def test_weights_without_samples_are_the_nearest() -> None:
     ends = tuple(map(float, range(10)))
     tensor = TensorProfile(ends, ends, (), tuple(np.linspace(-1, 1, 5)))
     profile = Profile("", 10, {"x": tensor})
-    plan = refine(MODEL, plan_of("all of int8"), [], profile, lambda *_: None)
+    plan = quantize_weights(MODEL, plan_of("all of int8"), [], profile, lambda *_: None)
     for name in WIDTHS:
         codes, w = plan.layers[name], weights(name)
         scale = np.abs(w).max(0) / 127
@@ -186,7 +186,7 @@ def test_scales_of_four_bits_may_clip_where_they_are_free(options: Mapping[str, 
     scheme = Scheme(correct_bias=False, **options)
     plan = plan_of("all of int8")
     plan.scheme, plan.few_bits = scheme, frozenset("a")
-    found = refine(MODEL, plan, normal_samples(MODEL.proto, 30), NO_PROFILE, lambda *_: None).layers
+    found = quantize_weights(MODEL, plan, normal_samples(MODEL.proto, 30), NO_PROFILE, lambda *_: None).layers
     plain = plain_codes(NODES["a"], scheme, DType.INT4)
     assert found["a"].scales.shape == plain.scales.shape
     assert (found["a"].scales != plain.scales).any() == (not options)
@@ -206,6 +206,6 @@ def test_outputs_that_never_change_have_weights_only_where_no_bias_stands_for_th
     samples = normal_samples(MODEL.proto, 30) if with_samples else []
     ends = tuple(map(float, range(10)))
     profile = Profile("", 10, {"x": TensorProfile(ends, ends, (), (0.1,) * 5)})
-    codes = refine(MODEL, plan, samples, profile, lambda *_: None).layers["a"]
+    codes = quantize_weights(MODEL, plan, samples, profile, lambda *_: None).layers["a"]
     by_output = np.moveaxis(codes.weights, codes.axis, 0)
     assert [bool(row.any()) for row in by_output] == [not correct_bias or np.isnan(c) for c in constant]

@@ -195,7 +195,7 @@ def test_large_models_are_judged_by_fewer_samples(
         seen.append([sample["x"] for sample in samples])
         return 12.0
 
-    monkeypatch.setattr(rescue, "output_sqnr", output_sqnr)
+    monkeypatch.setattr(rescue, "output_sqnr_db", output_sqnr)
     assert rescue._sqnr(maker, {"l": INT16}, most) == 12.0
     (places,) = seen
     assert len(places) == judged and places == sorted(set(places))

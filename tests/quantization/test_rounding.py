@@ -10,7 +10,7 @@ import pytest
 
 from mcugen.hir.types import Array
 from mcugen.quantization.moments import ASSUMED_VARIANCE, Moments
-from mcugen.quantization.rounding import nearest, quadratic_error, round_weights
+from mcugen.quantization.rounding import quadratic_error, round_to_nearest, round_weights
 
 
 def layer(seed: int, groups: int, outputs: int, depth: int) -> tuple[Array, Array, Array]:
@@ -30,7 +30,7 @@ def test_never_worse_than_nearest(groups: int, outputs: int, depth: int) -> None
     codes = round_weights(weights, scales, gram)
     assert codes.dtype == np.int8 and codes.shape == weights.shape and np.abs(codes.astype(int)).max() <= 127
     found = quadratic_error(weights, codes, scales, gram)
-    plain = quadratic_error(weights, nearest(weights, scales), scales, gram)
+    plain = quadratic_error(weights, round_to_nearest(weights, scales), scales, gram)
     assert (found <= plain * (1 + 1e-9)).all()
     if depth >= 9:
         assert found.sum() < 0.7 * plain.sum()
@@ -39,7 +39,7 @@ def test_never_worse_than_nearest(groups: int, outputs: int, depth: int) -> None
 def test_uncorrelated_inputs_are_rounded_to_nearest() -> None:
     weights, scales, gram = layer(1, 2, 6, 20)
     diagonal = gram * np.eye(20)
-    np.testing.assert_array_equal(round_weights(weights, scales, diagonal), nearest(weights, scales))
+    np.testing.assert_array_equal(round_weights(weights, scales, diagonal), round_to_nearest(weights, scales))
 
 
 def test_as_good_as_the_best_choice_of_up_and_down() -> None:
@@ -65,8 +65,8 @@ def test_inputs_that_were_never_seen() -> None:
     gram[0] = 0
     gram[1, :3] = gram[1, :, :3] = 0
     codes = round_weights(weights, scales, gram)
-    np.testing.assert_array_equal(codes[0], nearest(weights, scales)[0])
-    np.testing.assert_array_equal(codes[1, :, :3], nearest(weights, scales)[1, :, :3])
+    np.testing.assert_array_equal(codes[0], round_to_nearest(weights, scales)[0])
+    np.testing.assert_array_equal(codes[1, :, :3], round_to_nearest(weights, scales)[1, :, :3])
 
 
 def test_equal_inputs_give_equal_bytes() -> None:
@@ -116,7 +116,7 @@ def test_inputs_that_were_constant_may_change() -> None:
     moments.add(rows, rows)
     weights, scales, _ = layer(10, 1, 20, 30)
     codes = round_weights(weights, scales, moments.gram(True))
-    assert np.abs(codes - nearest(weights, scales).astype(int))[..., 10:].max() <= 1
+    assert np.abs(codes - round_to_nearest(weights, scales).astype(int))[..., 10:].max() <= 1
 
 
 def test_weights_make_good_what_layers_before_have_lost() -> None:

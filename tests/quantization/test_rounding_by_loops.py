@@ -11,12 +11,12 @@ import pytest
 from mcugen.hir.types import Array
 from mcugen.quantization import rounding
 from mcugen.quantization.rounding import (
-    best_of,
     best_scales,
-    fitted_group_scales,
-    fitted_scales,
-    nearest,
+    choose_scales,
+    fit_group_scales,
+    fit_scales,
     quadratic_error,
+    round_to_nearest,
     round_weights,
 )
 
@@ -50,19 +50,19 @@ def outputs_of(weights: Array) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("limits", [(-127, 127), (-8, 7), (-2, 1)])
 def test_nearest_codes(limits: Limits) -> None:
     weights, scales, _ = case(0, 2, 3, 20)
-    found = nearest(weights, scales, limits)
+    found = round_to_nearest(weights, scales, limits)
     assert found.dtype == np.int8
     for index, code in np.ndenumerate(found):
         assert code == clamped(weights[index] / scales[index[:2]], limits)
 
 
 def test_nearest_codes_are_bytes_by_default() -> None:
-    assert nearest(np.array([[[500.0, -500.0, 1.5, 2.5]]]), np.ones((1, 1))).tolist() == [[[127, -127, 2, 2]]]
+    assert round_to_nearest(np.array([[[500.0, -500.0, 1.5, 2.5]]]), np.ones((1, 1))).tolist() == [[[127, -127, 2, 2]]]
 
 
 def test_the_quadratic_error_is_its_definition() -> None:
     weights, scales, gram = case(1, 2, 3, 7)
-    codes = nearest(weights, scales, (-8, 7))
+    codes = round_to_nearest(weights, scales, (-8, 7))
     steps = scales[..., None] * np.linspace(0.5, 1.5, 7)
     for given, by_weight in ((scales, np.repeat(scales[..., None], 7, 2)), (steps, steps)):
         found = quadratic_error(weights, codes, given, gram)
@@ -102,7 +102,7 @@ def test_the_scale_that_clips_nothing_stays_where_others_are_no_better() -> None
 def test_of_several_scales_each_output_gets_its_best() -> None:
     weights, scales, gram = case(4, 2, 9, 12)
     tried = [scales * share for share in (1.0, 0.8, 1.2, 0.8)]
-    codes, best = best_of(tried, weights, gram, (-8, 7))
+    codes, best = choose_scales(tried, weights, gram, (-8, 7))
     rounded = [round_weights(weights, each, gram, (-8, 7)) for each in tried]
     chosen = set()
     for g, o in outputs_of(weights):
@@ -111,9 +111,9 @@ def test_of_several_scales_each_output_gets_its_best() -> None:
         assert best[g, o] == tried[first][g, o] and codes[g, o].tolist() == rounded[first][g, o].tolist()
         chosen.add(first)
     assert chosen == {0, 1, 2}
-    alone = best_of(tried[:1], weights, gram, (-8, 7))
+    alone = choose_scales(tried[:1], weights, gram, (-8, 7))
     assert (alone[0] == rounded[0]).all() and (alone[1] == scales).all()
-    assert (best_of(tried, weights, 0 * gram, (-8, 7))[1] == scales).all()  # of equal errors the first
+    assert (choose_scales(tried, weights, 0 * gram, (-8, 7))[1] == scales).all()  # of equal errors the first
 
 
 def vertex(error_at: list[float]) -> float | None:
@@ -124,10 +124,10 @@ def vertex(error_at: list[float]) -> float | None:
 
 def test_fitted_scales_have_the_least_error() -> None:
     weights, scales, gram = case(5, 2, 4, 9)
-    codes = nearest(weights, scales * 0.7, (-8, 7)).astype(float)
+    codes = round_to_nearest(weights, scales * 0.7, (-8, 7)).astype(float)
     codes[0, 1] = 0  # nothing to fit
     codes[1, 2] *= -1  # fits best by a negative scale
-    found = fitted_scales(weights, codes, scales, gram)
+    found = fit_scales(weights, codes, scales, gram)
     for g, o in outputs_of(weights):
         best = vertex([cost(weights[g, o], s * codes[g, o], gram[g]) for s in (-1, 0, 1)])
         wanted = scales[g, o] if (g, o) in ((0, 1), (1, 2)) else best
@@ -143,7 +143,7 @@ def test_scales_of_groups_are_fitted_one_after_the_other_twice(depth: int, size:
     codes[1, :size] = 0  # nothing to fit
     codes[2, -1:] *= -1
     codes[3] *= -1  # negative scales would fit, and are none
-    found = fitted_group_scales(weights, codes, scales, gram, size)
+    found = fit_group_scales(weights, codes, scales, gram, size)
     for o in range(5):
         wanted = scales[o].tolist()
         for _, g in itertools.product(range(2), range(count)):
@@ -164,9 +164,9 @@ def test_codes_that_tell_nothing_of_the_weights_keep_their_scales() -> None:
     """The best scale would be 0: codes of inputs without weights, or of none that weights have a part in."""
     gram, scales = np.eye(2), np.array([[0.5]])
     for weights, codes in (([0.0, 0.0], [1.0, 1.0]), ([1.0, 0.0], [0.0, 1.0])):
-        by_group = fitted_group_scales(np.array([weights]), np.array([codes]), scales, gram, 2)
+        by_group = fit_group_scales(np.array([weights]), np.array([codes]), scales, gram, 2)
         assert by_group.tolist() == [[0.5]]
-        assert fitted_scales(np.array([[weights]]), np.array([[codes]]), scales, gram[None]).tolist() == [[0.5]]
+        assert fit_scales(np.array([[weights]]), np.array([[codes]]), scales, gram[None]).tolist() == [[0.5]]
 
 
 # ----------------------------------------------------------------------------------------------- least error
@@ -241,5 +241,5 @@ def test_inputs_that_were_never_seen_are_rounded_to_nearest() -> None:
     weights, scales, gram = case(9, 2, 3, 8)
     gram[0] = 0
     gram[1, :2] = gram[1, :, :2] = 0
-    found, plain = round_weights(weights, scales, gram, (-8, 7)), nearest(weights, scales, (-8, 7))
+    found, plain = round_weights(weights, scales, gram, (-8, 7)), round_to_nearest(weights, scales, (-8, 7))
     assert (found[0] == plain[0]).all() and (found[1, :, :2] == plain[1, :, :2]).all()

@@ -17,7 +17,14 @@ from mcugen.driver.tasks import Quantizing
 from mcugen.hir.types import Array, DType
 from mcugen.quantization import ranges
 from mcugen.quantization.quantize import Quantization
-from mcugen.quantization.samples import Sample, distinct, halves, in_own_order, number_samples, without_outliers
+from mcugen.quantization.samples import (
+    Sample,
+    distinct_samples,
+    number_samples,
+    sort_samples,
+    split_in_halves,
+    without_outliers,
+)
 
 SAMPLES = np.concatenate([s["x"] for s in normal_samples(conv_net(), 40, 0)])
 
@@ -81,7 +88,7 @@ def test_strays_are_few():
 def test_own_order_is_one_for_all_permutations():
     samples = [{"x": row} for row in SAMPLES]
     for order in (samples[::-1], samples[7:] + samples[:7]):
-        for a, b in zip(in_own_order(order), in_own_order(samples), strict=True):
+        for a, b in zip(sort_samples(order), sort_samples(samples), strict=True):
             np.testing.assert_array_equal(a["x"], b["x"])
 
 
@@ -240,19 +247,19 @@ def test_samples_are_numbered_by_their_energy():
     wide = [{"x": np.full(2, a, np.float32), "y": np.full(2, b, np.float32)} for a, b in ((3, 0), (2, 2), (0, 3.1))]
     assert [place for place, _ in number_samples(wide)] == [1, 0, 2]
     one, other = of_one_number(1, -1)  # of equal energy: by what they hold
-    assert in_own_order([one, other])[0] is in_own_order([other, one])[0]
+    assert sort_samples([one, other])[0] is sort_samples([other, one])[0]
 
 
 def test_repeated_samples_count_once():
     samples = of_one_number(1, 1, 2, 3, 3)
-    assert [float(s["x"][0, 0]) for s in distinct(samples)] == [1, 2, 3]
-    assert distinct(samples)[0] is samples[0]
+    assert [float(s["x"][0, 0]) for s in distinct_samples(samples)] == [1, 2, 3]
+    assert distinct_samples(samples)[0] is samples[0]
     swapped = [{"x": np.ones(2), "y": np.zeros(2)}, {"y": np.zeros(2), "x": np.ones(2)}]
-    assert len(distinct(swapped)) == 1
+    assert len(distinct_samples(swapped)) == 1
 
 
 def test_equal_samples_are_in_one_half():
-    assert halves(of_one_number(5, 6, 7, 5, 8, 6)) == ([0, 2, 3], [1, 4, 5])
+    assert split_in_halves(of_one_number(5, 6, 7, 5, 8, 6)) == ([0, 2, 3], [1, 4, 5])
 
 
 @pytest.mark.parametrize(

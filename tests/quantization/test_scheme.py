@@ -11,19 +11,19 @@ import pytest
 from mcugen.hir.types import DType, QuantParams
 from mcugen.quantization.moments import Moments
 from mcugen.quantization.rounding import (
-    best_of,
     best_scales,
-    fitted_group_scales,
-    fitted_scales,
-    nearest,
+    choose_scales,
+    fit_group_scales,
+    fit_scales,
     quadratic_error,
+    round_to_nearest,
     round_weights,
 )
 from mcugen.quantization.scheme import (
     Scheme,
-    activation_codes,
     activation_params,
-    code_range,
+    activation_params_of_ranges,
+    represented_range,
     usable_scales,
     weight_scales,
 )
@@ -37,7 +37,7 @@ def test_int8_codes_reach_a_range_and_have_nought(low: float, high: float):
     scale = max((max(high, 0.0) - min(low, 0.0)) / 255, 2.0**-40)
     assert found.scale == (float(np.float32(scale)),)
     assert found.zero_point == max(-128, min(127, round(-128 - min(low, 0.0) / found.scale[0])))
-    least, most = code_range(found, DType.INT8)
+    least, most = represented_range(found, DType.INT8)
     assert least <= low + scale / 2 and most >= high - scale / 2
     assert least == (-128 - found.zero_point) * found.scale[0] and most == (127 - found.zero_point) * found.scale[0]
 
@@ -52,10 +52,10 @@ def test_symmetric_codes_have_no_zero_point(low: float, high: float, dtype: DTyp
 
 def test_many_ranges_at_once():
     lows, highs = (np.asarray(ends) for ends in zip(*RANGES, strict=True))
-    scales, zeros = activation_codes(lows, highs, DType.INT8, Scheme())
+    scales, zeros = activation_params_of_ranges(lows, highs, DType.INT8, Scheme())
     each = [activation_params(*r, DType.INT8, Scheme()) for r in RANGES]
     assert [(s,) for s in scales] == [q.scale for q in each] and zeros.tolist() == [q.zero_point for q in each]
-    assert activation_codes(lows, highs, DType.INT16, Scheme())[1].tolist() == [0.0] * len(RANGES)
+    assert activation_params_of_ranges(lows, highs, DType.INT16, Scheme())[1].tolist() == [0.0] * len(RANGES)
 
 
 def test_all_that_makes_results_better_is_done_by_default():
@@ -173,7 +173,7 @@ def test_codes_are_near_the_best_of_all(number: int):
     limits = (-2, 2)
     codes = round_weights(weights, scales, gram, limits)
     assert codes.dtype == np.int8 and codes.min() >= -2 and codes.max() <= 2
-    plain = nearest(weights, scales, limits)
+    plain = round_to_nearest(weights, scales, limits)
     assert plain.tolist() == np.clip(np.rint(weights / 0.4), -2, 2).tolist()
     errors = quadratic_error(weights, codes, scales, gram)[0]
     for output in range(3):
@@ -190,13 +190,13 @@ def test_codes_are_near_the_best_of_all(number: int):
 @pytest.mark.parametrize("number", range(4))
 def test_scales_of_codes_leave_least(number: int):
     weights, scales, gram = problem(number)
-    codes = nearest(weights, scales, (-2, 2))
-    fitted = fitted_scales(weights, codes, scales, gram)
+    codes = round_to_nearest(weights, scales, (-2, 2))
+    fitted = fit_scales(weights, codes, scales, gram)
     least = quadratic_error(weights, codes, fitted, gram)
     for by in (0.99, 1.01):
         assert (quadratic_error(weights, codes, fitted * by, gram) >= least).all()
-    assert fitted_scales(weights, codes * 0, scales, gram).tolist() == np.float32(scales).astype(float).tolist()
-    assert fitted_scales(weights, -codes, scales, gram).tolist() == np.float32(scales).astype(float).tolist()
+    assert fit_scales(weights, codes * 0, scales, gram).tolist() == np.float32(scales).astype(float).tolist()
+    assert fit_scales(weights, -codes, scales, gram).tolist() == np.float32(scales).astype(float).tolist()
 
 
 @pytest.mark.parametrize(("limits", "shares"), [((-2, 1), range(20, 3, -1)), ((-8, 7), range(20, 9, -1))])
@@ -205,11 +205,11 @@ def test_the_share_that_clips_best_is_found(limits: tuple[int, int], shares: ran
     scales = np.abs(weights).max(-1) / limits[1]
     found = best_scales(weights, scales, gram, limits)
     tried = [np.float32(scales * (share / 20)).astype(np.float64) for share in shares]
-    errors = [quadratic_error(weights, nearest(weights, s, limits), s, gram) for s in tried]
+    errors = [quadratic_error(weights, round_to_nearest(weights, s, limits), s, gram) for s in tried]
     np.testing.assert_array_equal(
-        quadratic_error(weights, nearest(weights, found, limits), found, gram), np.min(errors, 0)
+        quadratic_error(weights, round_to_nearest(weights, found, limits), found, gram), np.min(errors, 0)
     )
-    codes, best = best_of(tried, weights, gram, limits)
+    codes, best = choose_scales(tried, weights, gram, limits)
     each = [quadratic_error(weights, round_weights(weights, s, gram, limits), s, gram) for s in tried]
     np.testing.assert_allclose(quadratic_error(weights, codes, best, gram), np.min(each, 0))
 
@@ -217,12 +217,12 @@ def test_the_share_that_clips_best_is_found(limits: tuple[int, int], shares: ran
 def test_scales_of_groups_of_inputs():
     weights, _, gram = problem(7, depth=6)
     start = np.full((3, 3), 0.3)
-    codes = nearest(weights, np.full((1, 3), 0.3), (-7, 7))[0].astype(float)
+    codes = round_to_nearest(weights, np.full((1, 3), 0.3), (-7, 7))[0].astype(float)
 
     def error(scales: np.ndarray) -> np.ndarray:
         return quadratic_error(weights[0][None], codes[None], np.repeat(scales, 2, 1)[None], gram)[0]
 
-    found = fitted_group_scales(weights[0], codes, start, gram[0], 2)
+    found = fit_group_scales(weights[0], codes, start, gram[0], 2)
     assert (error(found) <= error(start)).all() and (found > 0).all()
     for group, by in product(range(2, 3), (0.98, 1.02)):  # the last one was fitted last
         moved = found.copy()

@@ -229,7 +229,7 @@ def test_outputs_of_nothing_and_of_integers_are_not_judged() -> None:
     net.op("ArgMax", x, out="best", axis=1)
     net.output("r")
     net.output("best", dtype=np.int64)
-    assert sensitivity.judged_tensors(fused(net.model())) == ["r"]
+    assert sensitivity.measured_tensors(fused(net.model())) == ["r"]
 
 
 @pytest.mark.parametrize(("height", "width", "judged"), [(1, 1, ["x"]), (1, 2, ["y"]), (2, 1, ["y"])])
@@ -238,5 +238,5 @@ def test_masks_of_more_than_one_pixel_are_judged_by_themselves(height: int, widt
     net.op("Sigmoid", net.input("x", 1, 3, height, width), out="y")
     net.output("y")
     model = fused(net.model())
-    assert sensitivity.judged_tensors(model) == judged
+    assert sensitivity.measured_tensors(model) == judged
     assert sensitivity.saturated_tensors(model) == {"y"}

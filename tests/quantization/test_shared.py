@@ -13,11 +13,11 @@ from mcugen.driver.compiler import compile_model
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.graph import Value
 from mcugen.hir.types import DType, TensorType
-from mcugen.quantization.assign import Assignment, assign
+from mcugen.quantization.assign import Assignment, assign_precisions
 from mcugen.quantization.float_model import build_float_model
 from mcugen.quantization.quantize import Quantization
 from mcugen.quantization.scheme import Scheme
-from mcugen.quantization.shared import Groups, layers_of_equal_weights
+from mcugen.quantization.shared import ScaleGroups, layers_of_equal_weights
 
 STEPS, UNITS = 12, 24
 
@@ -118,7 +118,7 @@ def test_what_is_computed_alike_of_shared_tensors_shares_too() -> None:
 
 
 def assigned(model: onnx.ModelProto, spans: dict[str, float]) -> Assignment:
-    return assign(build_float_model(load(model).proto, "net").graph, Scheme(), None, spans)
+    return assign_precisions(build_float_model(load(model).proto, "net").graph, Scheme(), None, spans)
 
 
 def test_ranges_that_are_far_apart_stay_apart() -> None:
@@ -163,7 +163,7 @@ def test_other_layers_are_not_touched() -> None:
 def test_groups_grow_by_ranges_of_like_length() -> None:
     lengths = {"a": 1.0, "b": 2.0, "c": 4.01, "d": None, "e": 100.0, "f": 0.0}
     a, b, c, d, e, f = (Value(name, TensorType((1,))) for name in lengths)
-    groups = Groups(lambda value: lengths[value.name])
+    groups = ScaleGroups(lambda value: lengths[value.name])
     assert groups.join_if_similar(a, b) and not groups.join_if_similar(a, b) and groups.root(a) is groups.root(b)
     assert not groups.join_if_similar(a, c) and groups.root(c) is c  # the group is 2 long by now
     assert groups.join_if_similar(d, c) and groups.root(c) is groups.root(d)

@@ -14,10 +14,17 @@ from onnx_models import Net
 from mcugen import CompileOptions
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import DType
-from mcugen.quantization.few_bits import num_stored_weights, stored_share, weights_in_flash
-from mcugen.quantization.quantize import Quantizer, float_model, quantizer
+from mcugen.quantization.few_bits import bytes_per_weight, num_stored_weights, weights_in_flash
+from mcugen.quantization.quantize import Quantizer, create_quantizer, import_float_model
 from mcugen.quantization.scheme import Scheme
-from mcugen.quantization.storage import Storage, StorageOption, StoredLayer, Times, cheapest, options_of
+from mcugen.quantization.storage import (
+    InstructionEstimates,
+    Storage,
+    StorageOption,
+    StoredLayer,
+    choose_storage_options,
+    storage_options,
+)
 
 
 def network() -> onnx.ModelProto:
@@ -37,8 +44,8 @@ def network() -> onnx.ModelProto:
 def maker() -> Quantizer:
     model = network()
     source, scheme = load(model), Scheme()
-    fused = float_model(source, CompileOptions(), scheme, wide=True)
-    return quantizer(source, fused, scheme, normal_samples(model, 24))
+    fused = import_float_model(source, CompileOptions(), scheme, wide=True)
+    return create_quantizer(source, fused, scheme, normal_samples(model, 24))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -47,11 +54,13 @@ def test_storage_is_nearly_the_best_of_all(seed: int, price: float):
     """By all choices of four layers; a layer's options are many, so that little room is left."""
     random = np.random.default_rng(seed)
     sizes = [int(s) for s in random.integers(500, 4000, 4)]
-    times = Times(1e5, {str(i): float(random.uniform(-500, 4000)) for i in range(4)}, dict.fromkeys("0123", 9e3))
+    times = InstructionEstimates(
+        1e5, {str(i): float(random.uniform(-500, 4000)) for i in range(4)}, dict.fromkeys("0123", 9e3)
+    )
     known = [StoredLayer(s, 7.0, 5.0, n := float(random.exponential()), 3 * n) for s in sizes]
-    options = {str(i): options_of(str(i), each, times)[:: 1 + i % 2 * 2] for i, each in enumerate(known)}
+    options = {str(i): storage_options(str(i), each, times)[:: 1 + i % 2 * 2] for i, each in enumerate(known)}
     room = 0.6 * sum(sizes)
-    found = cheapest(options, room, price)
+    found = choose_storage_options(options, room, price)
     assert found is not None
 
     def worth(chosen: tuple[StorageOption, ...]) -> float:
@@ -64,22 +73,22 @@ def test_storage_is_nearly_the_best_of_all(seed: int, price: float):
 
 
 def test_no_storage_where_there_is_no_room():
-    options = {"a": options_of("a", StoredLayer(1000, 7.0, 5.0, 1.0, 3.0), Times(1.0, {}, {}))}
-    assert cheapest(options, 100, 0.0) is None
-    assert cheapest(options, 2000, 0.0)["a"].bits is None  # type: ignore[index]
+    options = {"a": storage_options("a", StoredLayer(1000, 7.0, 5.0, 1.0, 3.0), InstructionEstimates(1.0, {}, {}))}
+    assert choose_storage_options(options, 100, 0.0) is None
+    assert choose_storage_options(options, 2000, 0.0)["a"].bits is None  # type: ignore[index]
 
 
 def test_codes_and_four_bits_mix_where_decoding_is_dear(maker: Quantizer):
     """Of a layer of few pixels: its weights are read once, and decoding them takes as long as all else."""
     layers = maker.four_bit_candidates(maker.quantize().plan)
-    dear = Times(1e6, dict.fromkeys(layers, 0.0), {"d": 1e6})
-    free = Times(1e6, dict.fromkeys(layers, 0.0), {})
+    dear = InstructionEstimates(1e6, dict.fromkeys(layers, 0.0), {"d": 1e6})
+    free = InstructionEstimates(1e6, dict.fromkeys(layers, 0.0), {})
     mixed, coded = (maker.choose_storage({}, layers, 0.6, times, favour=4.0) for times in (dear, free))
     assert mixed is not None and coded is not None
     assert mixed.requested == {"d": DType.INT4} and {"r1"} <= mixed.bits.keys() <= {"r0", "r1"}
     assert coded.requested == {} and coded.bits.keys() >= {"r1", "d"}
     made = maker.with_code_bits(mixed.bits).quantize(mixed.requested)
-    assert stored_share(made.model, made.plan) <= 0.6
+    assert bytes_per_weight(made.model, made.plan) <= 0.6
     assert made.plan.few_bits == {"d"} and made.plan.code_bits.keys() == mixed.bits.keys()
     assert "1 layer with weights of 4 bits" in made.describe() and "for a code" in made.describe()
     assert dear.of(mixed) == 1e6 < dear.of(Storage({}, {"d": 5.0})) == 2e6
@@ -104,8 +113,8 @@ def test_weights_that_drop_out_count_for_no_share():
     model = net.model()
     source = load(model)
     scheme = Scheme()
-    made = quantizer(
-        source, float_model(source, CompileOptions(), scheme, wide=True), scheme, normal_samples(model, 12)
+    made = create_quantizer(
+        source, import_float_model(source, CompileOptions(), scheme, wide=True), scheme, normal_samples(model, 12)
     )
     for plan in (
         made.quantize({"c1": DType.INT4}).plan,
@@ -120,32 +129,32 @@ def test_weights_that_drop_out_count_for_no_share():
 @pytest.mark.parametrize("size", [1024, 4000])
 def test_options_are_every_code_that_saves_enough(size: int, plain_bits: float):
     """Each bit less makes the noise four times; a code must be 128 bytes shorter than 8 bits a weight."""
-    times = Times(0.0, {"a": 20.0, "b": 1.0}, {"a": 30.0, "b": 2.0})
+    times = InstructionEstimates(0.0, {"a": 20.0, "b": 1.0}, {"a": 30.0, "b": 2.0})
     bits = [b / 16 for b in range(32, 16 * 10) if b / 16 < min(plain_bits, 8.0)] + [plain_bits]
     coded = [StorageOption(DType.INT8, b, size * b / 8, 0.5 * 2 ** (2 * (5 - b)), 30.0) for b in bits]
     wanted = [StorageOption(DType.INT8, None, size, 0.5 * 2 ** (2 * (5 - plain_bits)), 0.0)]
     wanted += [o for o in coded if size - o.nbytes > 128]
-    assert options_of("a", StoredLayer(size, plain_bits, 5.0, 0.5, None), times) == wanted
-    few = options_of("a", StoredLayer(size, plain_bits, 5.0, 0.5, 0.75), times)
+    assert storage_options("a", StoredLayer(size, plain_bits, 5.0, 0.5, None), times) == wanted
+    few = storage_options("a", StoredLayer(size, plain_bits, 5.0, 0.5, 0.75), times)
     assert few == [*wanted, StorageOption(DType.INT4, None, size / 2, 0.75, 20.0)]
 
 
 def test_time_of_a_storage():
-    times = Times(10.0, {"a": 3.0, "b": 5.0}, {"a": 7.0, "c": 11.0, "d": 13.0})
+    times = InstructionEstimates(10.0, {"a": 3.0, "b": 5.0}, {"a": 7.0, "c": 11.0, "d": 13.0})
     bits = {"a": 4.0, "c": 3.0, "d": 2.0, "e": 2.0}
     assert times.of(Storage({"a": DType.INT4, "c": DType.INT2}, bits)) == 10 + 3 + 13
     assert times.of(Storage({"a": DType.INT8, "b": DType.INT8})) == 10
-    assert Times(-5.0, {}, {}).of(Storage()) == 1
+    assert InstructionEstimates(-5.0, {}, {}).of(Storage()) == 1
 
 
 def test_room_for_the_smallest_options_is_enough():
     small, large = StorageOption(DType.INT4, None, 100.0, 3.0, 0.0), StorageOption(DType.INT8, None, 200.0, 1.0, 0.0)
     worse = StorageOption(DType.INT4, None, 100.0, 4.0, 0.0)
     options = {"a": [large, worse, small], "b": [large, worse, small]}
-    assert cheapest(options, 200.0, 0.0) == {"a": small, "b": small}
-    assert cheapest(options, 199.0, 0.0) is None
-    assert cheapest(options, 400.0, 0.0) == {"a": large, "b": large}
+    assert choose_storage_options(options, 200.0, 0.0) == {"a": small, "b": small}
+    assert choose_storage_options(options, 199.0, 0.0) is None
+    assert choose_storage_options(options, 400.0, 0.0) == {"a": large, "b": large}
     slow = StorageOption(DType.INT8, None, 200.0, 1.0, 10.0)
-    assert cheapest({"a": [slow, small]}, 400.0, 1.0) == {"a": small}
+    assert choose_storage_options({"a": [slow, small]}, 400.0, 1.0) == {"a": small}
     equal = StorageOption(DType.INT8, 4.0, 150.0, 1.0, 0.0)
-    assert cheapest({"a": [large, equal]}, 400.0, 0.0) == {"a": equal}
+    assert choose_storage_options({"a": [large, equal]}, 400.0, 0.0) == {"a": equal}

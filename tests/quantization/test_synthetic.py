@@ -19,7 +19,7 @@ from mcugen.driver.tasks import Quantizing
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import Array
 from mcugen.quantization import synthetic
-from mcugen.quantization.quantize import float_model
+from mcugen.quantization.quantize import import_float_model
 from mcugen.quantization.scheme import Scheme
 from mcugen.quantization.synthetic import NUM_SYNTHETIC_SAMPLES, synthetic_samples
 
@@ -59,7 +59,7 @@ def network(normalized: bool = True) -> onnx.ModelProto:
 
 def made(model: onnx.ModelProto, wanted: str) -> tuple[Array, str]:
     source = load(model)
-    samples, note = synthetic_samples(float_model(source, CompileOptions(), Scheme()), source.proto, wanted)
+    samples, note = synthetic_samples(import_float_model(source, CompileOptions(), Scheme()), source.proto, wanted)
     return np.stack([sample["x"] for sample in samples]), note
 
 

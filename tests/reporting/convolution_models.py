@@ -9,7 +9,7 @@ from onnx_models import Net
 
 
 def convolutions(name: str = "node") -> onnx.ModelProto:
-    """Three layers whose nodes bear that name."""
+    """Return a network of three int8 convolutions, whose nodes are all called `name`."""
     net = Net()
     random = np.random.default_rng(0)
     x = net.fake(net.input("x", 1, 4, 24, 24), 0.05)

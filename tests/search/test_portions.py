@@ -134,7 +134,7 @@ def test_portions_fit_the_cache() -> None:
     sizes = [
         sum(o.buffer.nbytes for o in i.operands if o.buffer.space.name == "CONST") for i in program.instrs if i.macs
     ]
-    assert len(sizes) > 2 and all(cache.missed(nbytes) == 0 for nbytes in sizes)
+    assert len(sizes) > 2 and all(cache.evicted_share(nbytes) == 0 for nbytes in sizes)
 
 
 def test_one_row_reads_its_weights_once_anyway() -> None:

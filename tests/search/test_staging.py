@@ -286,7 +286,7 @@ def test_copies_ahead_save_what_the_cpu_would_wait():
     assert_close(made.outputs[0], interpret(found.graph, feeds))
     assert made.cycles is not None
     (waits,) = (wait for wait in made.cycles.waits if wait.memory == "flash")
-    reading = board.reading(board.memory("flash"), found.program.weights_size)
+    reading = board.sequential_read_cycles(board.memory("flash"), found.program.weights_size)
     assert reading is not None
     assert not at_start(board, size=size)
     assert waits.read_cycles < 0.6 * reading

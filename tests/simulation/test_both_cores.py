@@ -16,7 +16,7 @@ from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
 from mcugen.lir.program import Space
-from mcugen.measurement.evaluate import measure_once, on_helper
+from mcugen.measurement.evaluate import measure_once, render_for_helper
 from mcugen.memory.place import MAX_CORE_IMAGE_CODE_BYTES, in_second_core_image
 from mcugen.search.core_assignment import MIN_STACK_BYTES
 from mcugen.search.core_partition import BARRIER_INSTRUCTIONS
@@ -106,7 +106,7 @@ def test_weights_of_an_unlike_core_lie_in_its_image() -> None:
     read = {o.buffer for i in model.program.of_second_core() for o in i.operands if o.buffer.space is Space.CONST}
     copies = model.draft.placement.copies
     assert read and read <= set(copies)
-    firmware = on_helper(model)
+    firmware = render_for_helper(model)
     assert firmware is not None
     bundle, seen = firmware
     (weights,) = (name for name in bundle.files if name.endswith("_weights.c"))
@@ -121,7 +121,7 @@ def test_weights_of_an_unlike_core_lie_in_its_image() -> None:
 
 
 def test_equal_cores_have_one_image() -> None:
-    assert on_helper(compiled("rp2350", 2)) is None
+    assert render_for_helper(compiled("rp2350", 2)) is None
 
 
 def test_portions_keep_to_weights_that_start_up_can_copy() -> None:

@@ -14,7 +14,7 @@ from shared_models import roomy
 from test_flipped_constants import forest
 
 from mcugen import CompiledModel, CompileOptions, compile_model
-from mcugen.measurement.extremes import extremes
+from mcugen.measurement.extremes import extreme_inputs
 from mcugen.reporting.timing import max_loop_rounds
 from mcugen.simulation.longest import Paths, paths
 
@@ -80,7 +80,7 @@ CASES = [
 
 
 def samples_of(compiled: CompiledModel) -> list[Sample]:
-    kinds = zip(*(extremes(e) for e in compiled.program.inputs), strict=True)
+    kinds = zip(*(extreme_inputs(e) for e in compiled.program.inputs), strict=True)
     return [{e.name: x for e, x in zip(compiled.program.inputs, kind, strict=True)} for kind in kinds]
 
 

@@ -18,7 +18,7 @@ from shared_models import MODELS, QUANTIZED, roomy
 from mcugen import CompiledModel, CompileOptions, compile_model, load_board
 from mcugen.api.compilation import Compilation
 from mcugen.core.errors import UsageError
-from mcugen.measurement.extremes import extremes
+from mcugen.measurement.extremes import extreme_inputs
 from mcugen.reporting.kernels import declared_kernels
 from mcugen.reporting.timing import COPYING_KERNELS
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.qemu
 
 def counts(compiled: CompiledModel) -> tuple[set[int], dict[str, set[int]]]:
     """Of runs with all kinds of inputs, in all and by layers."""
-    kinds = zip(*(extremes(e) for e in compiled.program.inputs), strict=True)
+    kinds = zip(*(extreme_inputs(e) for e in compiled.program.inputs), strict=True)
     samples = [{e.name: x for e, x in zip(compiled.program.inputs, kind, strict=True)} for kind in kinds]
     runs = [compiled.simulate([sample], per_layer=True) for sample in samples]
     names = [layer.name for layer in compiled.report.layers]

@@ -13,7 +13,7 @@ from tiny_models import assembled, tiny
 
 from mcugen import CompileOptions, Places, compile_model
 from mcugen.codegen.bundle import Bundle
-from mcugen.core.board import Board, Cache, Memory, Parallel, Serial, load_board
+from mcugen.core.board import Board, Cache, Memory, ParallelTiming, SerialTiming, load_board
 from mcugen.simulation import simulate
 from mcugen.simulation.build import TargetImages, build_target
 from mcugen.simulation.cycles import Cycles, estimate_cycles
@@ -24,7 +24,7 @@ from mcugen.simulation.waits import Wait
 ONE = [{"x": np.zeros(16, np.int8)}]
 M4 = load_board("stm32l4r5")
 FLASH, SRAM = M4.memory("flash"), M4.memory("sram")
-NO_WAIT = Parallel(0, 0, M4.clock_hz)
+NO_WAIT = ParallelTiming(0, 0, M4.clock_hz)
 
 
 def board(flash: Memory, *caches: Cache, **options: object) -> Board:
@@ -34,7 +34,7 @@ def board(flash: Memory, *caches: Cache, **options: object) -> Board:
 
 
 def waiting(wait_states: int, line: int = 4, prefetch: bool = False, burst: int | None = None) -> Memory:
-    access = Parallel(wait_states, wait_states if burst is None else burst, M4.clock_hz)
+    access = ParallelTiming(wait_states, wait_states if burst is None else burst, M4.clock_hz)
     return replace(FLASH, access=access, line_bytes=line, prefetch=prefetch)
 
 
@@ -72,7 +72,7 @@ LOOP = """
         (waiting(5, line=16), 4 * 5),
         (waiting(5, line=16, prefetch=True), 5),  # 8 cycles a line, while the next one comes in 6
         (waiting(9, line=16, prefetch=True), 9 + 3 * 2),  # 10 cycles a line, of which 8 run
-        (replace(FLASH, access=Serial(M4.clock_hz // 2, 4, 10), prefetch=False), 4 * (2 * (10 + 32) - 1)),
+        (replace(FLASH, access=SerialTiming(M4.clock_hz // 2, 4, 10), prefetch=False), 4 * (2 * (10 + 32) - 1)),
     ],
 )
 def test_straight_code_waits_for_each_line(flash: Memory, wanted: int):
@@ -210,7 +210,7 @@ def test_vectors_are_read_by_words():
         2: .word 0, 1, 2, 3
     """
     m55 = load_board("corstone300")
-    memories = tuple(replace(m, access=Parallel(2 * (m.kind == "flash"), 0, m55.clock_hz)) for m in m55.memories)
+    memories = tuple(replace(m, access=ParallelTiming(2 * (m.kind == "flash"), 0, m55.clock_hz)) for m in m55.memories)
     assert waits(code, replace(m55, memories=memories)).reads == 3 * 4
 
 
@@ -262,7 +262,7 @@ def dense(places: Places) -> Cycles:
     x = net.dequantize(net.input("x", 1, 64, dtype=np.int8), 0.05, 3)
     weights = net.dequantize(net.const(random.integers(-127, 128, (64, 64)), np.int8), 0.003)
     net.output(net.quantize(net.op("MatMul", x, weights), 0.1, out="y"), dtype=np.int8)
-    slow = Memory("slow", "ram", 0x3000_0000, 65536, 2, Parallel(3, 3, M4.clock_hz))
+    slow = Memory("slow", "ram", 0x3000_0000, 65536, 2, ParallelTiming(3, 3, M4.clock_hz))
     on = board(waiting(5, 16))
     model = compile_model(net.model(), replace(on, memories=(*on.memories, slow)), CompileOptions(place=places))
     cycles = model.simulate([{"x": np.zeros((1, 64), np.int8)}], cycles=True).cycles

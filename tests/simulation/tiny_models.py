@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hand-written bundles, small enough to know what they must give."""
+"""Hand-written bundles, small enough that their results are known."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ _RUNTIME_H = "#ifndef MCUGEN_H\n#define MCUGEN_H\n#include <stdint.h>\n#endif\n"
 
 
 def port(name: str, dtype: str, *shape: int) -> Port:
+    """Return the declaration of an input or output."""
     nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
     return Port(name, f"tiny_{name}", dtype, shape, nbytes)
 
@@ -30,7 +31,17 @@ def tiny(
     layers: Sequence[str] = (),
     arena_size: int = 1024,
 ) -> Bundle:
-    """A bundle named `tiny` whose run function has this body; ports lie one behind the other in the arena."""
+    """Return a bundle named `tiny` whose run function has the given C body.
+
+    Args:
+        body: The C statements of the run function.
+        inputs: The inputs, which lie one behind the other in the arena.
+        outputs: The outputs, which lie behind the inputs.
+        before: C code before the run function.
+        weights: Contents of the file of weights; None for no such file.
+        layers: Names of the layers that the body marks.
+        arena_size: Size of the arena in bytes.
+    """
     declarations, definitions, offset = [], [], 0
     for p, const in [(p, "") for p in inputs] + [(p, "const ") for p in outputs]:
         signature = f"{const}{_C_TYPES[p.dtype]} *{p.accessor}({const}void *arena)"
@@ -58,6 +69,7 @@ def tiny(
 
 
 def add_one(**options: object) -> Bundle:
+    """Return a bundle that adds 1 to each input element."""
     return tiny(
         """
         const int8_t *x = tiny_x(arena);
@@ -72,7 +84,15 @@ def add_one(**options: object) -> Bundle:
 
 
 def assembled(code: str, layers: Sequence[str] = (), *, riscv: bool = False) -> Bundle:
-    """A run function of these instructions, a line each; r0 or a0 is the arena, lr or ra where to return to."""
+    """Return a bundle whose run function consists of assembly instructions, one a line.
+
+    r0 or a0 holds the arena, lr or ra the return address.
+
+    Args:
+        code: The instructions.
+        layers: Names of the layers that the code marks.
+        riscv: Whether the instructions are RISC-V's instead of Arm's.
+    """
     lines = "\n".join(f'"{line.strip()}\\n"' for line in code.strip().splitlines())
     before, after = ("", "") if riscv else (".syntax unified\\n.thumb\\n.thumb_func\\n", ".ltorg\\n")
     return tiny(
@@ -93,7 +113,12 @@ def assembled(code: str, layers: Sequence[str] = (), *, riscv: bool = False) -> 
 
 
 def counted(instructions: int, board: Board) -> Bundle:
-    """A run function of exactly this many instructions, a multiple of 4, its return included."""
+    """Return a bundle whose run function executes exactly this many instructions, its return included.
+
+    Args:
+        instructions: The number, a multiple of 4.
+        board: The board, whose instruction set is used.
+    """
     loops = (instructions - 4) // 4
     if board.toolchain == RISCV.name:
         code = f"""
@@ -124,7 +149,12 @@ def counted(instructions: int, board: Board) -> Bundle:
 
 
 def weights_file(sizes: Mapping[str, int], first: int = 1) -> str:
-    """C of constant int8 arrays of these sizes; the first element of each is `first`, the others 0."""
+    """Return the C code of constant int8 arrays.
+
+    Args:
+        sizes: Number of elements of each array, by name.
+        first: First element of each array; the others are 0.
+    """
     arrays = (
         f"extern const int8_t {name}[];\nconst int8_t {name}[{size}] = {{{first}}};\n" for name, size in sizes.items()
     )
@@ -132,5 +162,6 @@ def weights_file(sizes: Mapping[str, int], first: int = 1) -> str:
 
 
 def random_samples(bundle: Bundle, count: int) -> list[dict[str, np.ndarray]]:
+    """Return random inputs of a bundle."""
     random = np.random.default_rng(1)
     return [{p.name: random.integers(-100, 100, p.shape).astype(p.dtype) for p in bundle.inputs} for _ in range(count)]

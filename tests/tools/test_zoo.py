@@ -30,7 +30,7 @@ MODEL = SHARED / "zoo" / "esp_tcn_stream.onnx"
 def test_a_model_is_measured_as_given_and_quantized_by_a_cluster():
     tasks = list(zoo._wanted([MODEL.stem], ["nrf52840"], ["given", "int8"]))
     work = partial(zoo._measured_of, zoo._files(tasks))
-    rows = {task.precision: row for task, (row,) in Workers(1, "local").each_done(work, tasks)}
+    rows = {task.precision: row for task, (row,) in Workers(1, "local").run_tasks(work, tasks)}
     assert not any(row.failure for row in rows.values())
     assert rows["int8"].arena < rows["given"].arena
     assert all(0 < row.least_arena <= row.arena and row.instructions > row.macs > 0 for row in rows.values())

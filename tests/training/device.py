@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model that learns, as this computer's C compiler makes it, called from Python."""
+"""A trainable model as C code built for this computer, called from Python."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from mcugen.lir.program import aligned
 OK, TARGET, RATE, DIVERGED, STORAGE, STORED = 0, 12, 13, 14, 15, 21
 
 READ = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint32)
+"""C type of a function that reads the storage."""
 ERASE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32)
+"""C type of a function that erases the storage."""
 
 
 class Storage(ctypes.Structure):
-    """mcugen_storage."""
+    """The C struct mcugen_storage: functions that access the storage for a trained state."""
 
     _fields_ = (
         ("read", READ),
@@ -34,9 +36,9 @@ class Storage(ctypes.Structure):
 
 
 class Flash:
-    """Two slots of NOR flash: erasing sets bits, writing clears them. `power` bytes can be changed until it is gone.
+    """Two slots of simulated NOR flash: erasing sets bits, writing clears bits.
 
-    `outside` counts reads beyond the slots.
+    `power` is the number of bytes that can be changed before the power fails. `outside` counts reads beyond the slots.
     """
 
     def __init__(self, slot_bytes: int, *, erases: bool = True) -> None:
@@ -47,7 +49,7 @@ class Flash:
         self.storage = Storage(READ(self._read), erase, READ(self._write), None, slot_bytes)
 
     def changes(self, count: int) -> int:
-        """How many of so many bytes can be changed."""
+        """Return how many of `count` bytes can be changed before the power fails."""
         done = min(count, self.power)
         self.power -= done
         return done
@@ -73,7 +75,7 @@ class Flash:
 
 @dataclass
 class Device:
-    """Its arena and its state are ours."""
+    """A trainable model in a shared library, with an arena and a state in Python's memory."""
 
     model: CompiledModel
     folder: Path
@@ -97,36 +99,36 @@ class Device:
         return function
 
     def reset(self) -> None:
-        """Forgets what was learned."""
+        """Reset the state to the initial weights."""
         self._reset(address(self.state))
 
     def run(self, x: Array) -> Array:
-        """The first output."""
+        """Run an inference, and return the first output."""
         self._write(x)
         assert self._run(address(self.arena), address(self.state)) == OK
         return self._read()
 
     def loss(self, x: Array, target: int | Array) -> tuple[int, float]:
-        """Status and loss."""
+        """Compute the loss of a sample, and return the status and the loss."""
         return self._taught("loss", x, target)
 
     def train(
         self, x: Array, target: int | Array, rate: float, frozen: Sequence[int] | None = None
     ) -> tuple[int, float]:
-        """Status and loss."""
+        """Run a training step on a sample, and return the status and the loss."""
         layers = None if frozen is None else (ctypes.c_uint8 * len(frozen))(*frozen)
         return self._taught("train", x, target, ctypes.c_float(rate), layers)
 
     def store(self, flash: Flash) -> int:
-        """Status."""
+        """Write the state to flash, and return the status."""
         return self.library[f"{self.model.bundle.name}_store"](ctypes.byref(flash.storage), address(self.state))
 
     def load(self, flash: Flash) -> int:
-        """Status."""
+        """Read the state from flash, and return the status."""
         return self.library[f"{self.model.bundle.name}_load"](ctypes.byref(flash.storage), address(self.state))
 
     def learned(self, name: str) -> Array:
-        """What a state holds, by the end of its name."""
+        """Return the contents of the state whose name ends with `name`."""
         at = 0
         for endpoint in self.model.program.states:
             if endpoint.name.endswith(name):
@@ -154,12 +156,12 @@ class Device:
 
 
 def aligned_bytes(count: int) -> Array:
-    """Zeros that begin at a multiple of 64."""
+    """Return `count` zero bytes at an address that is a multiple of 64."""
     whole = np.zeros(count + 64, np.uint8)
     start = -whole.ctypes.data % 64
     return whole[start : start + count]
 
 
 def address(array: Array) -> ctypes.c_void_p:
-    """Where an array lies."""
+    """Return the address of an array."""
     return ctypes.c_void_p(array.ctypes.data)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layers of an ONNX model are the last ones, and what lies before them: for torch_gradients.py and its test."""
+"""The last layers of an ONNX model, and the tensors before them: for torch_gradients.py and its test."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import onnx
 
 WEIGHTS = {"Conv": 1, "Gemm": 1, "MatMul": 1, "LSTM": 1, "GRU": 1}
-"""Operators that are layers, and which input their weights are."""
+"""Operators that count as layers, with the index of the input that holds their weights."""
 
 
 def constants_of(graph: onnx.GraphProto) -> set[str]:
-    """Initializers, and what is computed from these alone."""
+    """Return the names of initializers, and of tensors that are computed from initializers alone."""
     found = {tensor.name for tensor in graph.initializer}
     for node in graph.node:
         if found.issuperset(filter(None, node.input)):
@@ -21,14 +21,14 @@ def constants_of(graph: onnx.GraphProto) -> set[str]:
 
 
 def last_layers(graph: onnx.GraphProto, count: int) -> list[onnx.NodeProto]:
-    """In order."""
+    """Return the last `count` layers of a graph, in order."""
     constants = constants_of(graph)
     layers = [n for n in graph.node if n.op_type in WEIGHTS and n.input[WEIGHTS[n.op_type]] in constants]
     return layers[-count:]
 
 
 def parameters(graph: onnx.GraphProto, layer: onnx.NodeProto) -> dict[str, str]:
-    """Names of constants by role; the bias of a MatMul is what an Add behind it adds."""
+    """Return the names of a layer's constants by role; the bias of a MatMul is the operand of an Add behind it."""
     if layer.op_type in ("LSTM", "GRU"):
         return {"weights": layer.input[1], "recurrence": layer.input[2], "bias": layer.input[3]}
     found = {"weights": layer.input[1]}
@@ -42,7 +42,7 @@ def parameters(graph: onnx.GraphProto, layer: onnx.NodeProto) -> dict[str, str]:
 
 
 def depending(graph: onnx.GraphProto, layers: Sequence[onnx.NodeProto]) -> set[str]:
-    """Outputs of these and of all behind them."""
+    """Return the names of the outputs of some layers, and of all nodes that depend on them."""
     found = {name for layer in layers for name in layer.output}
     for node in graph.node:
         if found & set(node.input):
@@ -51,7 +51,7 @@ def depending(graph: onnx.GraphProto, layers: Sequence[onnx.NodeProto]) -> set[s
 
 
 def boundary(graph: onnx.GraphProto, behind: set[str]) -> list[str]:
-    """What is computed before the layers, and read by them or behind them."""
+    """Return the names of the tensors that are computed before the layers, and read by them or behind them."""
     made = {name for node in graph.node for name in node.output if name and name not in behind}
     used = {name for node in graph.node for name in node.input if node.output[0] in behind}
     return sorted(made & used)

@@ -30,7 +30,7 @@ from mcugen.hir.types import Array, DType
 from mcugen.lir.program import STOP, Access, Space, aligned
 from mcugen.ops.onnx_node import Refusal
 from mcugen.search.trace import SearchTrace
-from mcugen.training.layers import layer_name, trainable
+from mcugen.training.layers import layer_name, trainable_layers
 
 RNG = np.random.default_rng(7)
 START = RNG.bit_generator.state
@@ -335,7 +335,7 @@ def layers_of(model: onnx.ModelProto) -> list[Node]:
     """Those that can be trained."""
     graph = Variants(model, "net", CompileOptions(), load_board("host")).graph({})
     fuse_float(graph)
-    return trainable(graph)
+    return trainable_layers(graph)
 
 
 def residual() -> onnx.ModelProto:

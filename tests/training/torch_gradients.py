@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's gradients of the last layers of an ONNX model; nothing of mcugen is used. Needs PyTorch.
+"""PyTorch's gradients of the last layers of an ONNX model, without any code of mcugen; needs PyTorch.
 
 python torch_gradients.py MODEL SAMPLE.npz LAYERS LOSS GRADIENTS.npz
 
-The sample has the values that the first of these layers, and what lies behind it, read: from there on all is float64.
+The sample holds the tensors that the first of these layers, and the nodes behind it, read. From there on, all is
+computed in float64.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Values = dict[str, Tensor]
 
 
 def padded(x: Tensor, pads: Sequence[int], fill: float = 0.0) -> Tensor:
-    """With ONNX's `pads`, of the last axes."""
+    """Return a tensor padded by ONNX's `pads`, on its last axes."""
     half = len(pads) // 2
     pairs = list(zip(pads[:half], pads[half:], strict=True))
     return functional.pad(x, [n for pair in reversed(pairs) for n in pair], value=fill)
@@ -38,7 +39,7 @@ def conv(node: dict, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
 
 
 def pads_of(node: dict, x: Tensor, kernel: Sequence[int]) -> list[int]:
-    """`pads`, or what `auto_pad` says."""
+    """Return the `pads` of a node, or those that its `auto_pad` means."""
     rank, auto = x.ndim - 2, node.get("auto_pad", b"NOTSET").decode()
     if not auto.startswith("SAME"):
         return node.get("pads", [0] * (2 * rank))
@@ -68,7 +69,7 @@ def gemm(node: dict, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
 
 
 def lstm(node: dict, x: Tensor, w: Tensor, r: Tensor, b: Tensor, lens=None, h=None, c=None) -> tuple[Tensor, ...]:
-    """By PyTorch's own layer, whose gates come in the order i, f, g, o where ONNX has i, o, f, c."""
+    """Compute an LSTM by PyTorch's own layer, with gates reordered from ONNX's i, o, f, c to i, f, g, o."""
     directions, hidden = r.shape[0], r.shape[2]
 
     def turned(rows: Tensor) -> Tensor:
@@ -155,10 +156,11 @@ OPERATORS: dict[str, Callable[..., Tensor | tuple[Tensor, ...]]] = {
     "Transpose": lambda node, x: x.permute(node["perm"]),
     "Unsqueeze": unsqueezed,
 }
+"""Functions that compute an ONNX operator by PyTorch, by operator."""
 
 
 def run(graph: onnx.GraphProto, behind: set[str], values: Values) -> Tensor:
-    """The first output, without a softmax at the end."""
+    """Return the first output of a graph, computed from the boundary's values, without a softmax at the end."""
     last = graph.output[0].name
     for node in graph.node:
         if node.output[0] not in behind:
@@ -173,12 +175,12 @@ def run(graph: onnx.GraphProto, behind: set[str], values: Values) -> Tensor:
 
 
 def exact(array: np.ndarray) -> Tensor:
-    """Reals in float64."""
+    """Return an array as a tensor; real numbers become float64."""
     return torch.tensor(array.astype(np.float64) if array.dtype == np.float32 else array)
 
 
 def main(file: str, sample: str, count: str, loss: str, result: str) -> None:
-    """Writes the gradients as LAYER/ROLE, layers counted from the first of those that are trained."""
+    """Write the gradients as LAYER/ROLE, with layers counted from the first trained one."""
     model, data = onnx.load(file), dict(np.load(sample))
     target = data.pop("target")
     layers = last_layers(model.graph, int(count))

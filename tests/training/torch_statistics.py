@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch trains the last two layers of the network of test_statistics.py, and the normalization between them.
+"""Training by PyTorch of the last two layers of test_statistics.py's network, and of the normalization between them.
 
-python torch_statistics.py WEIGHTS.npz SAMPLES.npz LEARNED.npz; nothing of mcugen is used. Needs PyTorch.
+python torch_statistics.py WEIGHTS.npz SAMPLES.npz LEARNED.npz; no code of mcugen is used. Needs PyTorch.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import torch
 from torch.nn import functional
 
 TRAINED = ("w2", "scale2", "shift2", "dense", "bias")
+"""Names of the trained tensors."""
 
 
 def main(weights: str, samples: str, result: str) -> None:
-    """Writes what the weights and the statistics are after the samples, in float64."""
+    """Write the weights and the statistics after training on the samples, in float64."""
     p = {name: torch.tensor(a.astype(np.float64)) for name, a in np.load(weights).items()}
     given = np.load(samples)
     epsilon, share, rate = (float(given[name]) for name in ("epsilon", "share", "rate"))

@@ -57,83 +57,98 @@ from mcugen.passes.prune import constant_channels, drop_channels
 from mcugen.passes.rewrite import Log, Rewriting
 
 Pass = Callable[[Graph], bool]
-"""A pass: it changes a graph in place and returns whether it changed anything."""
+"""A compiler pass: a function that changes a graph in place and returns whether it changed anything."""
 
 _LAYERS: tuple[tuple[Pass, str], ...] = (
-    (simplify.simplify, "exporters write identities and compute constants; patterns must see through them"),
-    (recognize_shifted, "a mean that is scaled before it is taken away hides a normalization"),
-    (recognize_normalization, "what older exporters spell out has one range and one integer form"),
-    (recognize_groups, "normalized between reshapes, channels would have to come first"),
-    (recognize_mask, "what attention must not see is not to count among its numbers"),
-    (fuse.fold_pad, "a padded window costs nothing"),
-    (fuse.fuse_dense, "constant weights can be packed for the kernel"),
-    (fuse.sink_reshape, "a matrix by rows of several axes stands between two reshapes"),
+    (simplify.simplify, "Exporters write identities and computed constants, which hide patterns from later passes."),
+    (recognize_shifted, "A mean that is scaled before it is subtracted hides a normalization."),
+    (
+        recognize_normalization,
+        "Older exporters write a normalization as several operators; one operator has one range and an integer form.",
+    ),
+    (recognize_groups, "A group normalization between reshapes would force channels to come first."),
+    (recognize_mask, "Masked scores of attention must not widen the range of the scores."),
+    (fuse.fold_pad, "Padding inside a window costs nothing."),
+    (fuse.fuse_dense, "Constant weights can be packed for the kernel."),
+    (
+        fuse.sink_reshape,
+        "A product over several axes is a dense layer between reshapes, which hide its bias and activation.",
+    ),
 )
 _FOLDS: tuple[tuple[Pass, str], ...] = (
-    (fuse.sink_concat, "behind a concatenation, no layer takes a normalization or activation in"),
-    (fuse.fold_affine, "batch normalization and bias belong to the weights"),
-    (recognize_affine, "what no weights took in is rounded once at least"),
-    (merge_branches, "what was trained as several layers is one that has their sum"),
-    (fuse.fold_scale, "a product may as well be scaled as it is stored"),
-    (fuse.fold_clamp, "an activation belongs to the layer before it, before ranges are taken"),
-    (operator_stacking.stack_unary, "several functions of one int8 tensor make one table"),
+    (
+        fuse.sink_concat,
+        "A normalization or activation behind a concatenation can be folded into layers only before it.",
+    ),
+    (fuse.fold_affine, "Scale and shift can be folded into the weights of the preceding layer."),
+    (recognize_affine, "Scale and shift that no weights absorbed are rounded only once as one operator."),
+    (merge_branches, "Parallel layers whose results are added equal one layer with the sum of their weights."),
+    (fuse.fold_scale, "The factor of a matrix product can be applied when the product is stored."),
+    (fuse.fold_clamp, "An activation folded into the preceding layer leaves only the clamped range to quantize."),
+    (operator_stacking.stack_unary, "Several functions of one int8 tensor become one table."),
 )
 FUSION = tuple((assume_mask if pass_ is recognize_mask else pass_, because) for pass_, because in (*_LAYERS, *_FOLDS))
-"""Passes on a float network, with their reasons, before quantization measures its ranges (mcugen.quantization)."""
+"""Passes that fuse the layers of a float network, each with its reason, in order.
+
+They run before quantization measures the ranges of tensors (mcugen.quantization).
+"""
 
 INTEGER_PASSES: tuple[tuple[Pass, str], ...] = (
     *_LAYERS,
-    (recognize_whole, "an integer network kept in floats is one nevertheless"),
-    (recognize_cut, "what it divides by 64 bits costs more than its products"),
-    (code_integers, "what the caller passes as integers need not become real to be codes"),
+    (recognize_whole, "A network whose float tensors hold integers can be computed in integers."),
+    (recognize_cut, "Rescaled integers need no 64-bit division, which would cost more than the products."),
+    (code_integers, "Integers that the caller passes can become quantized values without floats in between."),
     *_FOLDS,
-    (sink_dequantize, "data may as well move as they are stored"),
-    (convert_qdq, "a model that comes quantized is computed in integers"),
-    (fuse.fold_pad, "conversions stood between padding and its window"),
-    (keep_sums, "the last layer's weights need not become floats because its result does"),
-    (keep_packed, "weights of few bits are short in flash, whatever they are multiplied with"),
-    (simplify.fold_dequantized, "what no integer operator took is weight-only quantization"),
-    (fuse.fuse_dense, "its matrices are float constants now"),
-    (fuse.sink_reshape, "which rows of several axes may be multiplied by"),
-    (fuse.fold_affine, "and so are its biases"),
-    (fuse.fold_clamp, "and its activations"),
-    (cut_channels, "sums of integers are scaled by integers, where that gives the same codes"),
+    (sink_dequantize, "Data movements can move quantized values instead of reals."),
+    (convert_qdq, "Operators between Dequantize and Quantize have an integer form."),
+    (fuse.fold_pad, "Conversions stood between padding and its window."),
+    (keep_sums, "The last layer can keep integer weights although its result is float."),
+    (keep_packed, "Weights of few bits save flash in float layers, too."),
+    (simplify.fold_dequantized, "Dequantized constants that no integer operator reads are weight-only quantization."),
+    (fuse.fuse_dense, "Matrices of weight-only quantization are float constants now."),
+    (fuse.sink_reshape, "Rows of several axes may be multiplied by these matrices."),
+    (fuse.fold_affine, "Scale and shift can be folded into these weights as well."),
+    (fuse.fold_clamp, "Activations can be folded into these layers as well."),
+    (cut_channels, "Integer sums can be scaled by integers if the quantized values stay the same."),
 )
-"""Passes, with their reasons, that determine the results of a model; they keep the model's data layout."""
+"""Passes that may change the results of a model, each with its reason, in order; the data layout stays NCHW.
+
+All later passes of PIPELINE keep the results bit by bit.
+"""
 
 PIPELINE: tuple[tuple[Pass, str], ...] = (
     *INTEGER_PASSES,
     (
         operator_stacking.tabulate,
-        "what exporters round between two steps is a function of one int8 tensor nevertheless",
+        "Functions of one int8 tensor become one table although exporters round between them.",
     ),
-    (layout.channels_last, "the kernels read pixels; NHWC from here on"),
-    (simplify.merge_equal_nodes, "readers of one tensor share its transposition"),
-    (layout.sink_transposes, "the others move on until they meet and cancel"),
-    (fuse.fold_pad, "padding may have waited for a transposition"),
-    (fuse.fold_transpose_into_dense, "flattening may as well read channels last"),
-    (fuse.fold_transpose_into_row, "a row meets computed weights as they lie"),
-    (simplify.simplify, "permuted weights are constants"),
-    (simplify.merge_equal_nodes, "equal computations are done once"),
-    (simplify.take_states, "what only the last step gives need not be kept of all"),
-    (operator_stacking.pool_first, "a window of four leaves a quarter to compute"),
-    (drop_channels, "what is constant or unread need not be computed"),
-    (drop_clamps, "an activation that nothing reaches costs a comparison"),
-    (operator_stacking.stack_elementwise, "one loop instead of many"),
-    (round_weights, "the user may have asked for it, and nothing is folded into weights any more"),
+    (layout.channels_last, "Kernels read all channels of a pixel together: NHWC from here on."),
+    (simplify.merge_equal_nodes, "Readers of one tensor can share its transposition."),
+    (layout.sink_transposes, "Transpositions that move towards each other cancel."),
+    (fuse.fold_pad, "Padding may have been separated from its window by a transposition."),
+    (fuse.fold_transpose_into_dense, "A dense layer behind a flattening can read channels last."),
+    (fuse.fold_transpose_into_row, "A row times a transposed computed matrix can read the matrix in place."),
+    (simplify.simplify, "Permuted weights are constants."),
+    (simplify.merge_equal_nodes, "Equal computations are done once."),
+    (simplify.take_states, "If only the last step of a recurrent layer is read, the other steps need not be stored."),
+    (operator_stacking.pool_first, "Pooling first leaves fewer elements for the following functions."),
+    (drop_channels, "Channels that are constant or unread need not be computed."),
+    (drop_clamps, "A clamp that no value reaches only costs comparisons."),
+    (operator_stacking.stack_elementwise, "Consecutive elementwise operators can share one loop."),
+    (round_weights, "The user may ask for float16 weights, and nothing is folded into weights any more."),
 )
-"""All passes of a compilation, with their reasons, in order; NHWC from `layout.channels_last` on."""
+"""All passes of a compilation, each with its reason, in order; data are NHWC from `layout.channels_last` on."""
 
 
 @dataclass
 class Trace:
-    """Debugging output of the pipeline.
+    """Debugging output of the pass pipeline, filled while `optimize` runs.
 
     Attributes:
-        dump_after: Name of the pass after which to print the graph; "all" for each pass, "" for none.
+        dump_after: Name of the pass after which to dump the graph; "all" for each pass, "" for none.
         watched: Names of the passes whose effects are recorded.
-        dumps: Name of a pass, and the graph after it as text.
-        seconds: Name of a pass, and its time in seconds.
+        dumps: For each dump, the name of the pass and the graph after it as text.
+        seconds: For each pass that ran, its name and its time in seconds.
     """
 
     dump_after: str = ""
@@ -141,7 +156,7 @@ class Trace:
     dumps: list[tuple[str, str]] = field(default_factory=list)
     seconds: list[tuple[str, float]] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
-    """The effect of each run of a watched pass, also on bodies of operators."""
+    """The effect of each run of a watched pass, in order, including runs on the bodies of control flow operators."""
 
     def __post_init__(self) -> None:
         names = list(dict.fromkeys(pass_.__name__ for pass_, _ in PIPELINE))
@@ -161,24 +176,33 @@ class Trace:
 
 
 def optimize(graph: Graph, trace: Trace | None = None) -> None:
-    """Run the pipeline in place, on the bodies of operators first; the verifier runs after each pass."""
+    """Run all passes of PIPELINE on a graph in place, and verify the graph after each pass.
+
+    The bodies of control flow operators are optimized first.
+    """
     _run(PIPELINE, graph, trace)
 
 
 def fuse_float(graph: Graph) -> None:
-    """Run the passes FUSION on a float graph, in place."""
+    """Fuse the layers of a float graph in place, by the passes FUSION."""
     _run(FUSION, graph)
 
 
 def convert_integers(graph: Graph) -> None:
-    """Run the passes INTEGER_PASSES, in place; later passes do not change results, bit by bit."""
+    """Convert a quantized graph to integer operators in place, by the passes INTEGER_PASSES.
+
+    The result computes the bits of the generated code: later passes do not change results.
+    """
     _run(INTEGER_PASSES, graph)
 
 
 def find_constant_channels(graph: Graph) -> dict[Value, Array]:
-    """Run the pipeline in place up to the pass that removes constant channels, and return these channels.
+    """Return the channels of all values that have one value whatever the input is.
 
-    For each value, the array has one entry for each channel: the quantized value that the channel always has, or NaN.
+    The pipeline runs in place up to the pass that removes these channels.
+
+    Returns:
+        By value, an array with one entry for each channel: the quantized value of a constant channel, else NaN.
     """
     before = [pass_ for pass_, _ in PIPELINE].index(drop_channels)
     _run(PIPELINE[:before], graph)
@@ -266,7 +290,7 @@ def lowered(
 
 
 class Kernels:
-    """Chooses the best kernels of a graph for a goal on a board, within limits of memory and time."""
+    """A selector of the best kernel of each node, for a goal on a board and within limits of memory and time."""
 
     def __init__(self, graph: Graph, board: Board, options: CompileOptions, any_size: bool = False) -> None:
         self.board, self._options = board, options
@@ -281,11 +305,18 @@ class Kernels:
         )
 
     def within(self, limits: Limits | None = None) -> dict[Node, Kernel]:
-        """Return the best kernel of each node within limits of memory, by default the board's RAM and flash."""
+        """Return the best kernel of each node within limits of RAM and flash.
+
+        Args:
+            limits: The limits in bytes; None for the board's RAM and flash.
+        """
         return self._choice.within(replace(limits or self._limits, instructions=self._options.most_instructions))
 
     def slowest(self) -> float:
-        """Return the largest number of instructions of a `balanced` program; infinity if RAM or flash is scarce."""
+        """Return the largest estimated number of instructions that the goal `balanced` accepts to save memory.
+
+        It is infinite if the board's RAM or flash is scarce for the model.
+        """
         return self._choice.slowest(self._limits)
 
     @property
@@ -338,12 +369,15 @@ def _with_waits(costs: CostTable, board: Board, options: CompileOptions) -> Cost
 
 
 def plan_program(program: Program, target_bytes: int = 0, max_bytes: float = math.inf) -> Program:
-    """Reorder a program for the least memory, plan and verify its memory, and return it.
+    """Order a program's instructions for the least memory, place its buffers, verify the placement, and return it.
 
     Args:
         program: The program, changed in place.
-        target_bytes: Size of an arena that is small enough, at which the planner stops; see plan_memory.
-        max_bytes: Size limit of an arena, beyond which the quality of the plan does not matter; see plan_memory.
+        target_bytes: Arena size in bytes at which the planner stops searching, because it is small enough.
+        max_bytes: Arena size in bytes above which the plan is useless, so that the planner need not improve it.
+
+    Raises:
+        VerificationError: The plan would let an instruction overwrite data that is still needed.
     """
     reorder(program)
     plan_memory(program, target_bytes, max_bytes)

@@ -28,12 +28,12 @@ def evidence(
     See docs/evidence.md.
     """
     from mcugen.api.compilation import Compilation
-    from mcugen.deploy.evidence.folder import gather, write
+    from mcugen.deploy.evidence.folder import gather_evidence, write_evidence
 
     net = Compilation(model, board, options, quantizing, judging)
     with watched(net, output_options.quiet):
-        gathered = gather(net)
-    write(gathered, output)
+        gathered = gather_evidence(net)
+    write_evidence(gathered, output)
     write_json(output_options.json_, gathered.report)
     tell_warnings(gathered.report.warnings)
     if output_options.quiet:

@@ -15,7 +15,7 @@ from mcugen.cli.commands.console import progress_shown, stdout, tell_warnings, w
 from mcugen.cli.option_values import several_of
 from mcugen.core.board import board_names
 from mcugen.core.errors import UsageError
-from mcugen.core.options import FEW_BITS, GOALS, MIXED, PRECISIONS, CompileOptions
+from mcugen.core.options import FOUR_BIT_GROUP_SIZES, GOALS, MIXED, PRECISIONS, CompileOptions
 from mcugen.distributed.sharing import Workers
 from mcugen.driver.tasks import Judging, Quantizing
 
@@ -85,7 +85,9 @@ def _precisions(quantizing: Arguments[Quantizing]) -> Sequence[str]:
     """Return the precisions to try; by default float32, and int8 if samples or ranges are given."""
     known = {"calibration", "profile", "synthetic"} & set(quantizing.given())
     usual = "float32,int8" if known else "float32"
-    return several_of("--precision", quantizing.values["precision"] or usual, (*PRECISIONS, *FEW_BITS, MIXED))
+    return several_of(
+        "--precision", quantizing.values["precision"] or usual, (*PRECISIONS, *FOUR_BIT_GROUP_SIZES, MIXED)
+    )
 
 
 def _asked(

@@ -40,7 +40,7 @@ def validate(
     from mcugen.api.compilation import Compilation
     from mcugen.codegen.write import write_text
     from mcugen.deploy.validation.runs import RunsFile
-    from mcugen.deploy.validation.session import Wiring, validate_model
+    from mcugen.deploy.validation.session import ValidationSetup, validate_model
     from mcugen.deploy.validation.text import print_validation, validation_page
 
     net = Compilation(model, board, replace(options, validation=True), quantizing, judging)
@@ -54,7 +54,7 @@ def validate(
         remedy = "name the board's, or --port simulator; --write DIR writes the files for the firmware"
         raise UsageError("--port must say where the board is", "none", remedy)
     known = None if runs is None else RunsFile.at(runs)
-    wiring = Wiring(port, baud, timeout, layer_samples, simulate)
+    wiring = ValidationSetup(port, baud, timeout, layer_samples, simulate)
     with watched(net, output_options.quiet):
         result = validate_model(net, wiring)
     write_json(output_options.json_, result)

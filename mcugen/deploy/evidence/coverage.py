@@ -24,30 +24,31 @@ from mcugen.simulation.simulation import SECONDS_PER_SAMPLE
 from mcugen.simulation.toolchain import find_program, first_lines, program_version
 
 MIN_CONDITION_COVERAGE_GCC = 14
-"""First version of gcc that measures condition coverage."""
-MEASURED = "masking, as gcc counts it (-fcondition-coverage)"
-"""Value of `Coverage.mcdc` if MC/DC was measured."""
-NOT_MEASURED = (
+"""First major version of gcc that measures condition coverage (MC/DC)."""
+MCDC_MEASURED = "masking, as gcc counts it (-fcondition-coverage)"
+"""Text of `Coverage.mcdc` if gcc measured MC/DC (modified condition/decision coverage)."""
+MCDC_NOT_MEASURED = (
     f"not measured: gcc counts conditions from version {MIN_CONDITION_COVERAGE_GCC} on (-fcondition-coverage)"
 )
-"""Value of `Coverage.mcdc` if gcc is too old to measure MC/DC."""
+"""Text of `Coverage.mcdc` if gcc is too old to measure MC/DC (modified condition/decision coverage)."""
 
 
 @dataclass(frozen=True)
 class FileCoverage:
-    """The coverage of one file.
+    """The coverage of one C file.
 
     Attributes:
         file: Name of the file.
         lines: Number of lines with code.
-        covered_lines: Number of these that ran.
+        covered_lines: Number of these lines that ran.
         branches: Number of branches: two or more for each condition.
-        covered_branches: Number of these that were taken.
+        covered_branches: Number of these branches that were taken.
         missed: Line numbers that never ran.
-        half: Line numbers with a branch that was never taken.
-        conditions: Number of outcomes of terms of conditions; None if gcc does not count them.
-        covered_conditions: Number of these that were shown to decide independently (masking MC/DC).
-        unshown: Line numbers with other outcomes.
+        half: Line numbers with a branch that was never taken, although the line ran.
+        conditions: Number of outcomes (true, false) of the terms of conditions; None if gcc does not count them.
+        covered_conditions: Number of these outcomes that were shown to decide a condition independently (masking
+            MC/DC).
+        unshown: Line numbers with outcomes that were not shown to do so.
     """
 
     file: str
@@ -70,11 +71,18 @@ class Coverage:
     compiler: str
     files: tuple[FileCoverage, ...]
     mcdc: str
-    """Whether MC/DC was counted, or why not."""
+    """Whether MC/DC (modified condition/decision coverage) was measured, or why not, as text."""
 
 
-def measure(bundle: Bundle, samples: Sequence[Mapping[str, Array]], library: LibraryFiles | None = None) -> Coverage:
-    """Build the code for this computer with gcc's counters, and run the samples.
+def measure_coverage(
+    bundle: Bundle, samples: Sequence[Mapping[str, Array]], library: LibraryFiles | None = None
+) -> Coverage:
+    """Build the code for this computer with gcc's counters, run the samples, and return the coverage.
+
+    Args:
+        bundle: The generated files.
+        samples: Inputs by name, as the generated code takes them.
+        library: The user's copy of a library that the code calls, if any.
 
     Raises:
         ToolMissingError: gcc or gcov is not installed.
@@ -97,7 +105,7 @@ def measure(bundle: Bundle, samples: Sequence[Mapping[str, Array]], library: Lib
     names = sorted({Path(file["file"]).name for file in counted} & own)
     parts = [(name, [f for f in counted if Path(f["file"]).name == name]) for name in names]
     files = tuple(file_coverage(name, part, conditions=counts) for name, part in parts)
-    return Coverage(len(samples), program_version("gcc"), files, MEASURED if counts else NOT_MEASURED)
+    return Coverage(len(samples), program_version("gcc"), files, MCDC_MEASURED if counts else MCDC_NOT_MEASURED)
 
 
 def gcc_version() -> int:

@@ -14,10 +14,10 @@ from mcugen.codegen.write import write_text
 from mcugen.core.board import Board
 from mcugen.core.errors import OutputError
 from mcugen.deploy.evidence import text
-from mcugen.deploy.evidence.coverage import Coverage, measure
+from mcugen.deploy.evidence.coverage import Coverage, measure_coverage
 from mcugen.deploy.evidence.requirements import REQUIREMENTS
 from mcugen.deploy.evidence.sbom import bill_of_materials
-from mcugen.deploy.evidence.sources import Deviation, deviations
+from mcugen.deploy.evidence.sources import Deviation, parse_deviations
 from mcugen.deploy.evidence.trace import TraceabilityMatrix, trace
 from mcugen.evaluation.samples import as_stored
 from mcugen.measurement.extremes import with_extremes
@@ -27,12 +27,20 @@ from mcugen.simulation.machines import find_machine, tool_versions
 from mcugen.simulation.toolchain import host_compiler
 
 TOOL_DEPENDENT_FILES = ("sbom.json", "bounds.md", "bounds.json", "coverage.md", "coverage.json")
-"""Files of evidence that depend on the installed compilers and packages, not only on model, board and options."""
+"""Files of the evidence that depend on the installed compilers and packages, not only on model, board and options."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The evidence: the report, its parts, and the texts of the files by name."""
+    """The safety evidence for one model and board.
+
+    Attributes:
+        report: The report of the compilation and of the simulated run.
+        trace: The traceability between the model and the code.
+        coverage: The coverage of the code by the samples.
+        deviations: The annotated deviations from MISRA C:2012.
+        files: The texts of the folder's files, by name.
+    """
 
     report: Report
     trace: TraceabilityMatrix
@@ -41,32 +49,36 @@ class Evidence:
     files: Mapping[str, str]
 
 
-def gather(net: Compilation) -> Evidence:
-    """Compile and measure a model, and return the evidence. The errors are those of a report and of `coverage`."""
+def gather_evidence(net: Compilation) -> Evidence:
+    """Compile and measure a model, and return the evidence.
+
+    Raises:
+        McugenError: The model cannot be compiled, measured or covered (see `measure_coverage`).
+    """
     samples = net.judging_samples()
     report, compiled, board = net.report(), net.compiled, net.target
     if report.instructions is not None:
         report = with_extremes(compiled, report, net.progress)
     bundle = compiled.bundle
     stored = samples.fed([as_stored(sample, compiled.program.inputs) for sample in samples.inputs])
-    coverage = measure(bundle, stored, compiled.options.library)
+    coverage = measure_coverage(bundle, stored, compiled.options.library)
     traced = trace(compiled.model, bundle, report.layers)
     code = {name: bundle.files[name] for name in (*bundle.sources, *bundle.headers)}
-    deviating = tuple(deviations(code))
+    deviating = tuple(parse_deviations(code))
     compiler, simulator = tool_versions(board)
     bounds = _bounds(report) | {"compiler": compiler, "flags": flags_of(board), "simulator": simulator}
     model = (net.source.file, net.source.sha256)
     shipped = {name: content.encode() for name, content in bundle.files.items() if not name.endswith(".json")}
     shipped |= bundle.blobs
     files = {
-        "README.md": text.index(
+        "README.md": text.readme_text(
             bundle.name, board.name, model, report, compiled.options.check_weights or compiled.options.check_parameters
         ),
-        "trace.md": text.tracing(traced),
+        "trace.md": text.trace_text(traced),
         "trace.json": _json(asdict(traced)),
-        "requirements.md": text.requirements(REQUIREMENTS),
-        "deviations.md": text.deviating(deviating),
-        "bounds.md": text.bounds(bounds),
+        "requirements.md": text.requirements_text(REQUIREMENTS),
+        "deviations.md": text.deviations_text(deviating),
+        "bounds.md": text.bounds_text(bounds),
         "bounds.json": _json(bounds),
         "coverage.md": text.coverage_text(coverage, code),
         "coverage.json": _json(asdict(coverage)),
@@ -95,7 +107,7 @@ def _json(value: object) -> str:
     return json.dumps(value, indent=1) + "\n"
 
 
-def write(evidence: Evidence, folder: Path) -> None:
+def write_evidence(evidence: Evidence, folder: Path) -> None:
     """Write the files of the evidence to a folder, one by one; other files in the folder are kept.
 
     Raises:

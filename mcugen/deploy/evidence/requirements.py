@@ -177,4 +177,4 @@ REQUIREMENTS = (
         ("test_plain_c.py::test_nothing_but_c_is_left_with_the_same_bits",),
     ),
 )
-"""All requirements on generated code, in the order of requirements.md."""
+"""All requirements on generated code, in the order in which requirements.md lists them."""

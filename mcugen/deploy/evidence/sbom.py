@@ -122,9 +122,9 @@ def own_digest() -> str:
 
 
 def required_packages(package: str) -> dict[str, tuple[str, ...]]:
-    """Return the installed dependencies of a package, direct and indirect, each with its own direct dependencies.
+    """Return the installed packages that a package depends on, each with its own direct dependencies.
 
-    Those of the extras that users of mcugen install count, others do not.
+    Indirect dependencies are included, and dependencies of those extras that users of mcugen install.
     """
     todo, needs = [package], dict[str, tuple[str, ...]]()
     while todo:

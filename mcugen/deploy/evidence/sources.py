@@ -20,10 +20,14 @@ _COMMENT = re.compile(r"/\*.*?\*/", re.S)
 
 @dataclass(frozen=True, order=True)
 class SourceFunction:
-    """A definition of a function or of a macro with arguments, in lines `first` to `last` of a file.
+    """A definition of a C function, or of a macro with arguments.
 
-    A function may have several definitions, selected by the preprocessor. `words` are all identifiers in the
-    definition.
+    Attributes:
+        file: Name of the file.
+        first: Number of its first line.
+        last: Number of its last line.
+        name: Name of the function. It may have several definitions, selected by the preprocessor.
+        words: All identifiers in the definition.
     """
 
     file: str
@@ -33,7 +37,7 @@ class SourceFunction:
     words: frozenset[str] = frozenset()
 
 
-def functions(files: Mapping[str, str]) -> list[SourceFunction]:
+def parse_functions(files: Mapping[str, str]) -> list[SourceFunction]:
     """Return the function definitions of C files and headers, sorted by file and line.
 
     A definition ends with a closing brace in the first column.
@@ -61,8 +65,8 @@ def _of_file(file: str, lines: Sequence[str]) -> Iterator[SourceFunction]:
 
 
 @dataclass(frozen=True)
-class Place:
-    """The lines of a file in which a layer is called, and the identifiers in them."""
+class CallLines:
+    """The lines of a C file that call one layer: the file, the first and the last line, and all identifiers in them."""
 
     file: str
     first: int
@@ -70,10 +74,17 @@ class Place:
     words: frozenset[str]
 
 
-def layer_places(file: str, text: str) -> dict[int, list[Place]]:
-    """Return the places of each layer's calls, by layer number: from the end of the previous layer to its own end."""
+def layer_call_lines(file: str, text: str) -> dict[int, list[CallLines]]:
+    """Return the lines that call each layer, by layer number.
+
+    The lines of a layer begin after the end of the previous layer and end with the layer's hook.
+
+    Args:
+        file: Name of the C file.
+        text: Its contents.
+    """
     lines = text.splitlines()
-    places: dict[int, list[Place]] = {}
+    places: dict[int, list[CallLines]] = {}
     begin = 1
     for number, line in enumerate(lines, 1):
         if line in ("{", "}"):
@@ -86,7 +97,7 @@ def layer_places(file: str, text: str) -> dict[int, list[Place]]:
         ]
         first = _with_copies(lines, titles[0], begin) if titles else begin
         words = frozenset(_WORD.findall(_COMMENT.sub("", "\n".join(lines[first - 1 : number - 1]))))
-        places.setdefault(layer, []).append(Place(file, first, number, words))
+        places.setdefault(layer, []).append(CallLines(file, first, number, words))
         begin = number + 1
     return places
 
@@ -106,9 +117,14 @@ _ANNOTATED = re.compile(
 
 @dataclass(frozen=True, order=True)
 class Deviation:
-    """A deviation from a rule of MISRA C:2012 in a line of a file, with its reason.
+    """An annotated deviation from a rule of MISRA C:2012 in a line of a file.
 
-    `name` is the function, if the annotation is for all functions that contain a certain word; else "".
+    Attributes:
+        rule: Number of the rule.
+        file: Name of the file.
+        line: Number of the line.
+        reason: Reason for the deviation.
+        name: Name of the function, if the annotation is for all functions that contain a certain word; else "".
     """
 
     rule: str
@@ -118,14 +134,14 @@ class Deviation:
     name: str = ""
 
 
-def deviations(files: Mapping[str, str]) -> list[Deviation]:
+def parse_deviations(files: Mapping[str, str]) -> list[Deviation]:
     """Return the deviations that annotations in the files declare, by file and line.
 
     `of WORD` in an annotation covers all functions that contain the word, except those that an earlier annotation
     covers.
     """
     declared, covered = [], set[SourceFunction]()
-    all_ = functions(files)
+    all_ = parse_functions(files)
     for file, text in files.items():
         for match in _ANNOTATED.finditer(text):
             rule, reason = match[1].replace("dir-", "Dir "), " ".join(match[3].replace("\n *", "").split())

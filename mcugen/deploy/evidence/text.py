@@ -15,7 +15,7 @@ from mcugen.deploy.evidence.trace import TraceabilityMatrix, find_untraced
 from mcugen.reporting.figures import Report
 
 _LICENSE = "<!-- SPDX-License-Identifier: 0BSD -->\n"
-LIMITS = (
+EVIDENCE_LIMITS = (
     "Whether the network's outputs are right, or safe, is not shown by any of this: that is for validation with data.",
     "Coverage is of the code as plain C on the computer that counted it. Assembly and intrinsics of the board are not "
     "counted, their twins are.",
@@ -33,34 +33,34 @@ LIMITS = (
     "them, or of their constants.",
     "mcugen is not certified, and neither are the compilers.",
 )
-"""Limits of the evidence, listed in README.md of the folder."""
+"""Sentences for the folder's README.md that say what the evidence does not show."""
 
 
-def code(text: str) -> str:
-    """Return untrusted text formatted as code for a Markdown table."""
+def format_code(text: str) -> str:
+    """Return untrusted text as Markdown code, escaped so that it fits into a cell of a table."""
     return f"`{' '.join(printable(shortened(text, 200)).split()).replace('`', chr(39)).replace('|', '/')}`"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a Markdown table; cells are used as they are."""
+def format_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a Markdown table; the texts of cells are not escaped."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(str(cell) for cell in line)} |\n" for line in lines)
 
 
-def index(name: str, board: str, model: tuple[str, str], report: Report, checks: bool) -> str:
-    """Return README.md: facts on the model and the code, the contents of the folder, and known limits.
+def readme_text(name: str, board: str, model: tuple[str, str], report: Report, checks: bool) -> str:
+    """Return the text of README.md: facts on the model and the code, the contents of the folder, and known limits.
 
     Args:
-        name: Name of the bundle.
+        name: Name of the generated code.
         board: Name of the board.
-        model: File and SHA-256 of the model.
+        model: File name and SHA-256 of the model.
         report: Report of the compilation.
-        checks: Whether the code can check its weights.
+        checks: Whether the code can check its weights against checksums.
     """
     facts = [
-        ("model", f"{code(model[0])}, SHA-256 `{model[1]}`"),
-        ("code", f"{code(name)}, by mcugen {__version__} for {code(board)}"),
-        ("options", code(report.basis.options or "none") if report.basis else "none"),
+        ("model", f"{format_code(model[0])}, SHA-256 `{model[1]}`"),
+        ("code", f"{format_code(name)}, by mcugen {__version__} for {format_code(board)}"),
+        ("options", format_code(report.basis.options or "none") if report.basis else "none"),
         ("layers", len(report.layers)),
         ("weights are checked", "yes" if checks else "no: `--check-weights` was not given"),
     ]
@@ -72,21 +72,21 @@ def index(name: str, board: str, model: tuple[str, str], report: Report, checks:
         ("[bounds.md](bounds.md), [bounds.json](bounds.json)", "of stack, RAM, flash and time; compiler and flags *"),
         ("[sbom.json](sbom.json)", "bill of materials, CycloneDX 1.6, with hashes *"),
     ]
-    limits = "".join(f"- {limit}\n" for limit in LIMITS)
-    files_table = table(("file", "what it tells"), contents)
+    limits = "".join(f"- {limit}\n" for limit in EVIDENCE_LIMITS)
+    files_table = format_table(("file", "what it tells"), contents)
     return (
-        f"{_LICENSE}# Evidence for {code(name)}\n\n{table(('', ''), facts)}\n{files_table}\n"
+        f"{_LICENSE}# Evidence for {format_code(name)}\n\n{format_table(('', ''), facts)}\n{files_table}\n"
         f"\\* depends on the tools that are installed; the other files depend on model, board and options alone.\n\n"
         f"## Known limits\n\n{limits}"
     )
 
 
-def tracing(traced: TraceabilityMatrix) -> str:
-    """Return trace.md: tables of traceability from the model to the code and back."""
+def trace_text(traced: TraceabilityMatrix) -> str:
+    """Return the text of trace.md: tables of traceability from the model to the code and back."""
     layers = [
         (
             layer.number,
-            code(layer.title),
+            format_code(layer.title),
             f"{layer.operator}, {layer.kernel}",
             ", ".join(layer.lines),
             "<br>".join(layer.functions),
@@ -94,40 +94,48 @@ def tracing(traced: TraceabilityMatrix) -> str:
         )
         for layer in traced.layers
     ]
-    nodes = [(code(n.name), code(n.operator), n.how, ", ".join(map(str, n.layers))) for n in traced.nodes]
+    nodes = [(format_code(n.name), format_code(n.operator), n.how, ", ".join(map(str, n.layers))) for n in traced.nodes]
     used = [f for f in traced.functions if f.layers]
     functions = [(f.name, f.lines, ", ".join(map(str, f.layers))) for f in used]
     constants = [(c.name, f"{c.ctype}[{c.elements}]", c.line, ", ".join(map(str, c.layers))) for c in traced.constants]
-    missing = [f"- {kind}: {', '.join(map(code, names))}\n" for kind, names in find_untraced(traced).items() if names]
+    missing = [
+        f"- {kind}: {', '.join(map(format_code, names))}\n" for kind, names in find_untraced(traced).items() if names
+    ]
     return (
         f"{_LICENSE}# Traceability\n\n## From the model to the code\n\n"
-        f"{table(('ONNX node', 'operator', 'how', 'layers'), nodes)}\n"
-        f"{table(('layer', 'ONNX', 'operator, kernel', 'called at', 'functions', 'constants'), layers)}\n"
-        f"## From the code to the model\n\n{table(('function', 'lines', 'layers'), functions)}\n"
+        f"{format_table(('ONNX node', 'operator', 'how', 'layers'), nodes)}\n"
+        f"{format_table(('layer', 'ONNX', 'operator, kernel', 'called at', 'functions', 'constants'), layers)}\n"
+        f"## From the code to the model\n\n{format_table(('function', 'lines', 'layers'), functions)}\n"
         f"Functions that no layer reaches are of the interface, or not used by this model: trace.json has them.\n\n"
-        f"{table(('constant', 'type', 'place', 'layers'), constants)}\n"
+        f"{format_table(('constant', 'type', 'place', 'layers'), constants)}\n"
         f"## Without a counterpart\n\n{''.join(missing) or 'Nothing.' + chr(10)}"
     )
 
 
-def requirements(all_: Sequence[Requirement]) -> str:
-    """Return requirements.md: a table of requirements with the tests that verify them."""
+def requirements_text(all_: Sequence[Requirement]) -> str:
+    """Return the text of requirements.md: a table of requirements with the tests that verify them."""
     rows = [(r.id, r.text, "<br>".join(f"`tests/{test}`" for test in r.tests)) for r in all_]
-    return f"{_LICENSE}# Requirements of generated code\n\n{table(('', 'requirement', 'shown by'), rows)}"
+    return f"{_LICENSE}# Requirements of generated code\n\n{format_table(('', 'requirement', 'shown by'), rows)}"
 
 
-def deviating(declared: Sequence[Deviation]) -> str:
-    """Return deviations.md: a table of deviations from MISRA C:2012 with their places and reasons."""
+def deviations_text(declared: Sequence[Deviation]) -> str:
+    """Return the text of deviations.md: a table of deviations from MISRA C:2012 with their lines and reasons."""
     places = dict[tuple[str, str], list[str]]()
     for d in declared:
         places.setdefault((d.rule, d.reason), []).append(f"{d.file}:{d.line}{f' `{d.name}`' * bool(d.name)}")
     rows = [(rule, ", ".join(at), reason) for (rule, reason), at in places.items()]
-    places_table = table(("rule", "place", "reason, and what guards it"), rows) if rows else "None is annotated.\n"
+    places_table = (
+        format_table(("rule", "place", "reason, and what guards it"), rows) if rows else "None is annotated.\n"
+    )
     return f"{_LICENSE}# Deviations from MISRA C:2012\n\n{places_table}"
 
 
-def bounds(figures: Mapping[str, Any]) -> str:
-    """Return bounds.md: bounds and measurements of stack, memory and time."""
+def bounds_text(figures: Mapping[str, Any]) -> str:
+    """Return the text of bounds.md: bounds and measurements of stack, memory and time.
+
+    Args:
+        figures: The contents of bounds.json.
+    """
     stack = figures["stack_bound"] or {"bytes": None, "path": [], "note": "no cross compiler"}
     ram, flash = figures["ram"], figures["flash"]
     rows = [
@@ -144,7 +152,7 @@ def bounds(figures: Mapping[str, Any]) -> str:
     ]
     varies = "".join(f"- {printable(line)}\n" for line in figures["varies"]) or "None.\n"
     return (
-        f"{_LICENSE}# Bounds\n\n{table(('', 'bytes, or count', ''), rows)}\n"
+        f"{_LICENSE}# Bounds\n\n{format_table(('', 'bytes, or count', ''), rows)}\n"
         f"Compiler: {figures['compiler']}, `{figures['flags']}`. Simulator: {figures['simulator'] or 'none'}.\n\n"
         f"## Layers whose instructions depend on data\n\n{varies}"
     )
@@ -167,7 +175,12 @@ def _count(value: int | None) -> str:
 
 
 def coverage_text(coverage: Coverage, sources: Mapping[str, str]) -> str:
-    """Return coverage.md: a table of coverage by file, and the source lines that no sample runs."""
+    """Return the text of coverage.md: a table of coverage by file, and the source lines that no sample runs.
+
+    Args:
+        coverage: The coverage.
+        sources: Texts of the C files, by name.
+    """
     rows = [
         (
             f.file,
@@ -183,7 +196,7 @@ def coverage_text(coverage: Coverage, sources: Mapping[str, str]) -> str:
     return (
         f"{_LICENSE}# Coverage\n\n"
         f"{coverage.samples} samples, {coverage.compiler}, -O0, as plain C on this computer.\n\n"
-        f"{table(columns, rows)}\nMC/DC: {coverage.mcdc}.\n\n"
+        f"{format_table(columns, rows)}\nMC/DC: {coverage.mcdc}.\n\n"
         f"## Lines that no sample runs\n\n{missed or 'None.' + chr(10)}"
         + f"## Lines with terms of conditions that were not shown to decide by themselves\n\n{unshown}"
         * bool(unshown)

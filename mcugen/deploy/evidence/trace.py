@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import onnx
 
 from mcugen.codegen.bundle import Bundle
-from mcugen.deploy.evidence.sources import Place, SourceFunction, functions, layer_places
+from mcugen.deploy.evidence.sources import CallLines, SourceFunction, layer_call_lines, parse_functions
 from mcugen.reporting.figures import ReportedLayer
 
 
@@ -22,8 +22,8 @@ class TracedNode:
     Attributes:
         name: Its name.
         operator: Its operator.
-        how: "named": a layer has the node as an origin; "absorbed": the nearest layers along the graph compute or
-            contain its result; "gone": nothing that runs depends on it.
+        how: How the code contains the node: "named" (a layer has the node as an origin), "absorbed" (the nearest layers
+            along the graph compute or contain its result), or "gone" (no layer depends on it).
         layers: Numbers of these layers.
     """
 
@@ -60,9 +60,12 @@ class TracedLayer:
 
 @dataclass(frozen=True)
 class TracedFunction:
-    """A function of the code, and the numbers of the layers that call it, directly or indirectly.
+    """A C function and the layers that call it.
 
-    Functions of the interface and their helpers have no layers.
+    Attributes:
+        name: Name of the function.
+        lines: Its definitions, as FILE:FIRST-LAST.
+        layers: Numbers of the layers that call it, directly or indirectly; none for functions of the interface.
     """
 
     name: str
@@ -72,7 +75,15 @@ class TracedFunction:
 
 @dataclass(frozen=True)
 class TracedConstant:
-    """An array of constants: its C type, number of elements, place as FILE:LINE, and the layers that read it."""
+    """A constant array in the C code.
+
+    Attributes:
+        name: Name of the array.
+        ctype: C type of its elements.
+        elements: Number of its elements.
+        line: Its place, as FILE:LINE.
+        layers: Numbers of the layers that read it.
+    """
 
     name: str
     ctype: str
@@ -100,8 +111,8 @@ def trace(model: onnx.ModelProto, bundle: Bundle, layers: Sequence[ReportedLayer
         layers: The layers of its report, in the order of the code.
     """
     texts = {name: bundle.files[name] for name in (*bundle.sources, *bundle.headers)}
-    places = layer_places(f"{bundle.name}.c", bundle.files[f"{bundle.name}.c"])
-    defined = functions(texts)
+    places = layer_call_lines(f"{bundle.name}.c", bundle.files[f"{bundle.name}.c"])
+    defined = parse_functions(texts)
     arrays = _arrays(bundle)
     traced = tuple(
         _layer(number, layer, places.get(number, []), defined, arrays) for number, layer in enumerate(layers)
@@ -120,7 +131,7 @@ def trace(model: onnx.ModelProto, bundle: Bundle, layers: Sequence[ReportedLayer
     )
 
 
-def _lines(where: SourceFunction | Place) -> str:
+def _lines(where: SourceFunction | CallLines) -> str:
     return f"{where.file}:{where.first}-{where.last}"
 
 
@@ -138,7 +149,11 @@ def _arrays(bundle: Bundle) -> dict[str, tuple[str, int, str]]:
 
 
 def _layer(
-    number: int, layer: ReportedLayer, places: Sequence[Place], defined: Sequence[SourceFunction], arrays: Iterable[str]
+    number: int,
+    layer: ReportedLayer,
+    places: Sequence[CallLines],
+    defined: Sequence[SourceFunction],
+    arrays: Iterable[str],
 ) -> TracedLayer:
     words = frozenset().union(*(place.words for place in places))
     reached = _reachable_functions(words, defined)
@@ -207,7 +222,10 @@ def _nearest(at: int, neighbors: Sequence[Sequence[int]], named: Sequence[Sequen
 
 
 def find_untraced(traced: TraceabilityMatrix) -> Mapping[str, tuple[str, ...]]:
-    """Return the names of layers without lines, constants without layers, and nodes without layers, by kind."""
+    """Return the names of what the traceability matrix fails to connect, by kind.
+
+    The kinds are layers without lines of code, constants that no layer reads, and ONNX nodes without layers.
+    """
     return {
         "layers": tuple(layer.title for layer in traced.layers if not layer.lines),
         "constants": tuple(constant.name for constant in traced.constants if not constant.layers),

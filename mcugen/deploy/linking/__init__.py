@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linking of several models to one firmware with shared code and constants, and a report of the savings."""
 
-from mcugen.deploy.linking.figures import LinkReport, Sum
+from mcugen.deploy.linking.figures import LinkFigure, LinkReport
 from mcugen.deploy.linking.linking import Linking
 
-__all__ = ["LinkReport", "Linking", "Sum"]
+__all__ = ["LinkFigure", "LinkReport", "Linking"]

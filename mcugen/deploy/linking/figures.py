@@ -16,15 +16,20 @@ from mcugen.reporting.figures import MemoryUse, Report
 
 
 @dataclass(frozen=True)
-class Sum:
-    """A figure (bytes or a count) summed over separate models (`apart`), and that of the linked firmware (`linked`)."""
+class LinkFigure:
+    """A size in bytes, or a count, of several models that are built separately and of the firmware that links them.
+
+    Attributes:
+        apart: Sum over the separate models.
+        linked: Value for the linked firmware.
+    """
 
     apart: int
     linked: int
 
     @property
     def saved(self) -> int:
-        """Return the bytes that linking saves; negative if it costs bytes."""
+        """Return how much linking saves, in the unit of the figure; negative if linking costs something."""
         return self.apart - self.linked
 
 
@@ -52,17 +57,17 @@ class LinkReport:
     cpu: str
     models: list[Report]
     model_code: list[int] | None
-    """Flash that each model takes alone, without its weights; None if not built."""
+    """Bytes of flash that each model takes without its weights if it is built alone; None if not built."""
     exclusive: list[list[str]]
-    """Pairs of models that never run at the same time."""
-    arena: Sum
+    """Pairs of models that never run at the same time, so that they share memory."""
+    arena: LinkFigure
     arena_bound: int
-    """Proven lower bound of the common arena."""
+    """Proven lower bound of the size of the common arena in bytes."""
     state: int
-    weights: Sum
-    kernels: Sum
-    code: Sum | None
-    flash: Sum | None
+    weights: LinkFigure
+    kernels: LinkFigure
+    code: LinkFigure | None
+    flash: LinkFigure | None
     memories: list[MemoryUse]
     notes: tuple[str, ...] = ()
 
@@ -83,7 +88,7 @@ def _weights_use(plan: SharingPlan) -> Counter[Memory]:
     return used
 
 
-def memories_use(plan: SharingPlan) -> list[MemoryUse]:
+def memory_uses(plan: SharingPlan) -> list[MemoryUse]:
     """Return the use of each memory that holds data of the firmware."""
     arenas = {area.memory: area.shared_arena.nbytes for area in plan.areas}
     weights, copies = _weights_use(plan), Counter[Memory]()

@@ -17,7 +17,7 @@ from mcugen.codegen.firmware import Firmware, SharingPlan, render_firmware
 from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.write import write_folder
 from mcugen.core.errors import DoesNotFitError, ToolMissingError, UsageError, shortened
-from mcugen.deploy.linking.figures import LinkReport, Sum, memories_use, require_room
+from mcugen.deploy.linking.figures import LinkFigure, LinkReport, memory_uses, require_room
 from mcugen.driver.compiled import CompiledModel
 from mcugen.measurement.evaluate import step_cycles
 from mcugen.memory.shared_arena import Pair
@@ -90,7 +90,7 @@ class Linking:
             DoesNotFitError: The board has no room for all models.
         """
         plan = SharingPlan(self._identifier, [model.draft for model in self.models], self._pairs)
-        require_room(memories_use(plan), self.models[0].board)
+        require_room(memory_uses(plan), self.models[0].board)
         return plan
 
     @cached_property
@@ -103,7 +103,11 @@ class Linking:
         return write_folder(self.firmware.bundle, Path(folder))
 
     def report(self, *, build: bool = True) -> LinkReport:
-        """Return the figures; code and flash are measured if the compiler is installed and `build` is set."""
+        """Return the figures of the firmware.
+
+        Args:
+            build: Whether to build the firmware and measure code and flash, if the compiler is installed.
+        """
         report, bundles = self._describe(), [model.bundle for model in self.models]
         board = self.models[0].board
         library = next((model.options.library for model in self.models if model.options.library), None)
@@ -119,8 +123,8 @@ class Linking:
             linked = linked_sizes(self.firmware.bundle, board, roots, library)
         except ToolMissingError as error:
             return replace(report, notes=(*report.notes, f"flash of code was not measured: {error}"))
-        code = Sum(sum(sizes.code for sizes in alone), linked.code)
-        flash = Sum(code.apart + sum(sizes.weights for sizes in alone), code.linked + linked.weights)
+        code = LinkFigure(sum(sizes.code for sizes in alone), linked.code)
+        flash = LinkFigure(code.apart + sum(sizes.weights for sizes in alone), code.linked + linked.weights)
         return replace(report, model_code=[sizes.code for sizes in alone], code=code, flash=flash)
 
     def _bound_cycles(self, number: int) -> CompiledModel:
@@ -165,7 +169,7 @@ class Linking:
     def _describe(self) -> LinkReport:
         """Return the figures that are known without building anything."""
         models, plan = self.models, self.plan
-        memories = memories_use(plan)
+        memories = memory_uses(plan)
         return LinkReport(
             name=plan.name,
             board=models[0].board.name,
@@ -173,11 +177,11 @@ class Linking:
             models=[model.report for model in models],
             model_code=None,
             exclusive=[[models[a].bundle.name, models[b].bundle.name] for a, b in sorted(plan.exclusive)],
-            arena=Sum(sum(area.apart for area in plan.areas), plan.arena),
+            arena=LinkFigure(sum(area.apart for area in plan.areas), plan.arena),
             arena_bound=sum(area.shared_arena.bound for area in plan.areas),
             state=sum(model.report.ram.state for model in models),
-            weights=Sum(sum(model.report.flash.weights for model in models), sum(m.weights for m in memories)),
-            kernels=Sum(*plan.functions),
+            weights=LinkFigure(sum(model.report.flash.weights for model in models), sum(m.weights for m in memories)),
+            kernels=LinkFigure(*plan.functions),
             code=None,
             flash=None,
             memories=memories,

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from mcugen.core.errors import printable
-from mcugen.deploy.linking.figures import LinkReport, Sum
+from mcugen.deploy.linking.figures import LinkFigure, LinkReport
 
 
 def print_link(report: LinkReport, console: Console) -> None:
@@ -25,7 +25,7 @@ def print_link(report: LinkReport, console: Console) -> None:
         figures = (model.ram.arena, model.ram.state, model.flash.weights, code, flash)
         table.add_row(escape(printable(model.model.name)), *map(_number, figures))
     table.add_section()
-    sums = (report.arena, Sum(report.state, report.state), report.weights, report.code, report.flash)
+    sums = (report.arena, LinkFigure(report.state, report.state), report.weights, report.code, report.flash)
     table.add_row("apart", *(_number(one.apart if one else None) for one in sums))
     table.add_row("linked", *(_number(one.linked if one else None) for one in sums), style="bold")
     table.add_row("saved", *(_number(one.saved if one else None) for one in sums))

@@ -20,13 +20,13 @@ _LINES = (32, 64)
 
 
 @dataclass(frozen=True)
-class Gap:
-    """A difference of two tensors.
+class TensorDifference:
+    """A difference between a tensor on the board and the same tensor in the reference.
 
     Attributes:
         element: Index of the first differing element, in memory order.
-        board: Its value on the board.
-        reference: Its value in the reference.
+        board: Value of this element on the board.
+        reference: Value of this element in the reference.
         count: Number of differing elements.
         compared: Number of compared elements.
         looks_like_cache: Whether the differing bytes fill a few cache lines, as with missing cache maintenance.
@@ -41,10 +41,16 @@ class Gap:
 
 
 def judge_result(board: Array, reference: Array, tolerates_steps: bool) -> Verdict:
-    """Return the verdict on a result of the board: exact if all bits are equal, else close or different.
+    """Return the verdict on a tensor that the board computed.
 
-    Floats are close within the self-test's tolerance. With `tolerates_steps`, quantized values are close if they differ
-    by at most one, as they may follow from such floats.
+    It is exact if all bits equal the reference, else close or different. Floats are close within the self-test's
+    tolerance.
+
+    Args:
+        board: The tensor of the board.
+        reference: The tensor of the reference.
+        tolerates_steps: Whether quantized values that differ by at most one are close, because they are computed from
+            floats.
     """
     if board.tobytes() == reference.tobytes():
         return Verdict.EXACT
@@ -57,18 +63,18 @@ def judge_result(board: Array, reference: Array, tolerates_steps: bool) -> Verdi
     return Verdict.CLOSE if tolerates_steps and steps <= 1 else Verdict.DIFFERENT
 
 
-def worst(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return the worst of several verdicts; UNKNOWN if there is none."""
+def worst_verdict(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return the worst of several verdicts; UNKNOWN if the sequence is empty."""
     order = (Verdict.DIFFERENT, Verdict.CLOSE, Verdict.EXACT)
     return next((verdict for verdict in order if verdict in verdicts), Verdict.UNKNOWN)
 
 
-def gap(board: Array, reference: Array) -> Gap:
-    """Return the difference of two tensors of equal shape, compared bit by bit."""
+def compare_tensors(board: Array, reference: Array) -> TensorDifference:
+    """Return the difference between two tensors of equal shape, which are compared bit by bit."""
     mine, theirs = board.reshape(-1), reference.reshape(-1)
     differ = np.flatnonzero(_bits(mine) != _bits(theirs))
     first = int(differ[0]) if differ.size else 0
-    return Gap(
+    return TensorDifference(
         first,
         float(mine[first]),
         float(theirs[first]),
@@ -91,8 +97,8 @@ def _in_lines(offsets: Array, nbytes: int, line: int) -> bool:
     return lines >= 4 and touched <= lines // 4 and len(offsets) >= touched * line // 4
 
 
-def causes(
-    difference: Gap,
+def likely_causes(
+    difference: TensorDifference,
     identity: Identity,
     constants: Sequence[str],
     *,
@@ -100,7 +106,7 @@ def causes(
     is_repeatable: bool,
     is_plain_equal: bool,
 ) -> list[str]:
-    """Return likely causes of a difference, the most likely first.
+    """Return likely causes of a difference between board and reference as sentences, the most likely first.
 
     Args:
         difference: The difference.
@@ -108,7 +114,7 @@ def causes(
         constants: Names of constants that differ on the board.
         is_float: Whether the layer computes with floats.
         is_repeatable: Whether a second run gave the same results.
-        is_plain_equal: Whether the run without digests gave the reference's outputs.
+        is_plain_equal: Whether the run that measures nothing gave the reference's outputs.
     """
     texts = []
     if constants:

@@ -11,17 +11,25 @@ from enum import IntEnum
 
 from mcugen.codegen.validation import MAX_FRAME_BYTES, MIN_FRAME_BYTES
 from mcugen.core.errors import BoardError, printable, shortened
-from mcugen.deploy.validation.frames import ANSWER, PROTOCOL, REFUSAL, Decoder, Frame, Kind, Reason
+from mcugen.deploy.validation.frames import (
+    ANSWER_KIND_OFFSET,
+    PROTOCOL_VERSION,
+    REFUSAL_KIND,
+    Decoder,
+    Frame,
+    Kind,
+    Reason,
+)
 from mcugen.deploy.validation.links import Link, drain
 
 COUNTERS = ("none", "DWT", "SysTick", "mcycle", "CCOUNT", "the firmware's own", "esp_cpu")
-"""Names of cycle counters, by the number that the device sends."""
+"""Names of cycle counters; the device sends the index of its counter."""
 
 NO_PAUSE = 0xFFFF
-"""Layer number of a run that does not pause."""
+"""Layer number in a run request that stands for "do not pause"."""
 
 UNMEASURED_VALUE = 0xFFFF_FFFF
-"""Value of cycles or stack bytes that were not measured."""
+"""Value of a number of cycles or stack bytes that the device did not measure."""
 
 _HELLO = struct.Struct("<BBBBHII32s16s")
 _PROGRESS = struct.Struct("<BiBQII")
@@ -41,7 +49,7 @@ _OTHER_FIRMWARE = "flash the files that belong to this model"
 
 
 class SessionLostError(Exception):
-    """Raised if the device does not know the session, because it was reset."""
+    """The device does not know the session any more, because it was reset."""
 
 
 class Mode(IntEnum):
@@ -86,19 +94,19 @@ class Identity:
     has_layers: bool
     is_big_endian: bool
     frame: int
-    """Largest number of bytes of data in a protocol frame."""
+    """Largest number of bytes of data in one protocol frame that the device accepts."""
     arena: int
     clock_hz: int
-    """Frequency of the firmware's counter; 0 if unknown."""
+    """Frequency of the firmware's cycle counter in Hz; 0 if unknown."""
     sha256: str
-    """SHA-256 of the model."""
+    """SHA-256 of the model that the firmware was generated from, in hex."""
     code: str
-    """Digest of the generated code."""
+    """Digest of the generated code that the firmware contains."""
 
 
 @dataclass(frozen=True)
-class Progress:
-    """The state of a run on the device.
+class RunProgress:
+    """The progress of a run on the device, as the device reports it.
 
     Attributes:
         state: DONE, PAUSED or ROWS.
@@ -106,7 +114,7 @@ class Progress:
             for ROWS, the number of the input row that the run waits for.
         cycles: Counts of the cycle counter; None if not measured.
         stack: Peak stack in bytes; None if not measured.
-        hook: Counts that one call of the layer hook takes.
+        hook: Counts of the cycle counter that one call of the layer hook takes.
     """
 
     state: RunState
@@ -118,7 +126,7 @@ class Progress:
 
 @dataclass
 class Traffic:
-    """Statistics of the link: bytes sent and received, frames, and transmission errors."""
+    """Statistics of the link to a device: bytes sent and received, numbers of frames, and transmission errors."""
 
     sent: int = 0
     received: int = 0
@@ -126,17 +134,21 @@ class Traffic:
     answers: int = 0
     repeats: int = 0
     late: int = 0
-    """Answers that came after their request was repeated; they were not lost, only late."""
+    """Number of answers that came after their request had been repeated: late, not lost."""
     damaged: int = 0
     resets: int = 0
 
     @property
     def lost(self) -> int:
-        """Return the number of frames that never arrived."""
+        """Return the number of frames, requests and answers, that never arrived."""
         return max(self.repeats - self.late, 0)
 
     def seconds(self, baud: int) -> float:
-        """Return the time in seconds that all bytes take on a serial line, one direction at a time."""
+        """Return the time in seconds that all bytes take on a serial line, one direction at a time.
+
+        Args:
+            baud: Bits per second of the line.
+        """
         return (self.sent + self.received) * _BITS_PER_BYTE / baud
 
 
@@ -168,10 +180,10 @@ class Device:
         drain(self._link, 0.02)
         self._session = int.from_bytes(os.urandom(4), "little") | 1
         self._chunk = MIN_FRAME_BYTES
-        data = self._ask(Kind.HELLO, bytes([PROTOCOL]), size=None)
+        data = self._ask(Kind.HELLO, bytes([PROTOCOL_VERSION]), size=None)
         remedy = "flash the files of this version's `mcugen compile --validation`"
-        if data[:1] != bytes([PROTOCOL]) or len(data) != _HELLO.size:
-            versions = f"{data[0] if data else 'none'}, this is {PROTOCOL}"
+        if data[:1] != bytes([PROTOCOL_VERSION]) or len(data) != _HELLO.size:
+            versions = f"{data[0] if data else 'none'}, this is {PROTOCOL_VERSION}"
             raise BoardError("the firmware must speak this version of the protocol", versions, remedy)
         _, counter, layers, is_big, frame, arena, hz, sha256, code = _HELLO.unpack(data)
         if not MIN_FRAME_BYTES <= frame <= MAX_FRAME_BYTES or max(layers, is_big) > 1:
@@ -186,17 +198,24 @@ class Device:
         properties = (counts, bool(layers), bool(is_big), frame, arena, hz, sha256.hex(), code.hex())
         return Identity(name, version, options, compiler, flags, *properties)
 
-    def spoil(self, pattern: int) -> None:
-        """Fill the arena with a byte, to detect reads of stale data."""
+    def fill_arena(self, pattern: int) -> None:
+        """Fill the arena with one byte value before a run, so that reads of stale data become visible."""
         self._ask(Kind.SPOIL, bytes([pattern]))
 
     def write(self, index: int, data: bytes) -> None:
-        """Write input number `index` of the model; `data` is little-endian."""
+        """Write one input of the model.
+
+        Args:
+            index: Number of the input.
+            data: Its elements, little-endian.
+        """
         step = self._chunk - 5
         for at in range(0, len(data), step):
             self._ask(Kind.WRITE, struct.pack("<BI", index, at) + data[at : at + step])
 
-    def run(self, mode: Mode, pause: int = NO_PAUSE, sizes: tuple[int, ...] = (), *, paints: bool = False) -> Progress:
+    def run(
+        self, mode: Mode, pause: int = NO_PAUSE, sizes: tuple[int, ...] = (), *, paints: bool = False
+    ) -> RunProgress:
         """Run the model on the written inputs.
 
         Args:
@@ -207,7 +226,7 @@ class Device:
         """
         return self._run(Kind.RUN, struct.pack(f"<BBH{len(sizes)}i", mode, paints, pause, *sizes))
 
-    def resume(self, pause: int = NO_PAUSE) -> Progress:
+    def resume(self, pause: int = NO_PAUSE) -> RunProgress:
         """Continue a paused run until it ends or has computed layer number `pause`."""
         return self._run(Kind.CONTINUE, struct.pack("<H", pause))
 
@@ -226,20 +245,24 @@ class Device:
         return b"".join(parts)
 
     def reset(self) -> None:
-        """Reset the model's state."""
+        """Reset the model's state on the device: what the model keeps between calls."""
         self._ask(Kind.RESET)
 
     def constant(self, index: int) -> int:
-        """Return the CRC-32 of array number `index` of constants in the firmware."""
+        """Return the CRC-32 of a constant array in the firmware, as the device computes it.
+
+        Args:
+            index: Number of the array.
+        """
         return int.from_bytes(self._ask(Kind.CONSTANT, struct.pack("<H", index), size=4), "little")
 
-    def settle(self) -> None:
-        """Wait some seconds for late answers, so that they are not counted as lost."""
+    def await_late_answers(self) -> None:
+        """Wait some seconds for answers that are late, so that they are not counted as lost."""
         end = time.monotonic() + _LONGEST_WAIT
         while self.traffic.lost and time.monotonic() < end:
             self._answer(Frame(self._session, 0, 0), time.monotonic() + _FIRST_WAIT)
 
-    def _run(self, kind: Kind, payload: bytes) -> Progress:
+    def _run(self, kind: Kind, payload: bytes) -> RunProgress:
         begin = time.monotonic()
         data = self._ask(kind, payload, wait=2 * self._slowest_run, size=_PROGRESS.size)
         seconds = time.monotonic() - begin
@@ -249,7 +272,7 @@ class Device:
             known = ", ".join(f"{one.value} {one.name.lower()}" for one in RunState)
             raise BoardError(f"the board must tell how a run stands: {known}", str(state), _OTHER_FIRMWARE)
         measured = None if stack == UNMEASURED_VALUE else stack
-        return Progress(RunState(state), value, cycles if is_timed else None, measured, hook)
+        return RunProgress(RunState(state), value, cycles if is_timed else None, measured, hook)
 
     def _ask(self, kind: Kind, payload: bytes = b"", wait: float = 0.0, size: int | None = 0) -> bytes:
         """Return the data of an answer, which must have `size` bytes (None: any number).
@@ -293,9 +316,9 @@ class Device:
                     self.traffic.late += frame.session == request.session
                     continue
                 self.traffic.answers += 1
-                if frame.kind == REFUSAL:
+                if frame.kind == REFUSAL_KIND:
                     raise _refusal(request, frame.payload)
-                if frame.kind != request.kind | ANSWER:
+                if frame.kind != request.kind | ANSWER_KIND_OFFSET:
                     rule = f"the board must answer {Kind(request.kind).name} as the protocol says"
                     raise BoardError(rule, f"an answer of kind {frame.kind:#x}", _OTHER_FIRMWARE)
                 return frame.payload

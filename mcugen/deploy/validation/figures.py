@@ -13,14 +13,14 @@ from mcugen.reporting.figures import ModelFigures
 
 
 class Verdict(StrEnum):
-    """Result of the comparison with the reference, which is the generated code run on this computer."""
+    """Result of a comparison of the board with the reference, which is the generated code run on this computer."""
 
     EXACT = "exact"
     CLOSE = "close"
-    """Floats, or quantized values computed from floats, within the self-test's tolerance."""
+    """Floats within the self-test's tolerance, or quantized values that are computed from such floats."""
     DIFFERENT = "different"
     UNKNOWN = ""
-    """Not compared."""
+    """The results were not compared."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class CycleRange:
         first: Cycles for the first sample.
         least: Smallest number of cycles of all samples.
         most: Largest number of cycles of all samples.
-        clock_hz: Frequency of the counter.
+        clock_hz: Frequency of the counter in Hz.
         milliseconds: Time for the first sample.
     """
 
@@ -117,8 +117,15 @@ class CycleRange:
 
 
 @dataclass(frozen=True)
-class Simulated:
-    """The simulator's figures for the first sample; `stack` is in bytes, `cycles_note` names the timing model."""
+class SimulatedFigures:
+    """The simulator's figures for the first sample; None if it could not measure them.
+
+    Attributes:
+        instructions: Number of executed instructions.
+        cycles_estimate: Estimated cycles on the board.
+        cycles_note: Name of the timing model that estimates the cycles.
+        stack: Peak stack in bytes.
+    """
 
     instructions: int | None
     cycles_estimate: int | None
@@ -127,7 +134,7 @@ class Simulated:
 
 
 @dataclass(frozen=True)
-class Wire:
+class LinkStatistics:
     """Statistics of the link to the board.
 
     Attributes:
@@ -139,7 +146,7 @@ class Wire:
         lost: Number of lost frames.
         damaged: Number of damaged frames.
         resets: Number of resets of the device.
-        seconds: Time that the bytes take at this baud rate.
+        seconds: Time in seconds that all bytes take at this baud rate.
     """
 
     port: str
@@ -194,8 +201,8 @@ class ValidationReport:
     cycles: CycleRange | None
     instructions_estimate: int | None
     stack: int | None
-    simulated: Simulated | None
-    wire: Wire
+    simulated: SimulatedFigures | None
+    wire: LinkStatistics
     layers: list[LayerCheck]
     notes: tuple[str, ...] = field(default=())
 

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
-PROTOCOL = 2
+PROTOCOL_VERSION = 2
 """Version of the protocol, which must be the same on both sides."""
-HEAD = struct.Struct("<IHB")
-"""Layout of a frame's header: session, sequence number, kind."""
+FRAME_HEADER = struct.Struct("<IHB")
+"""Layout of a frame's header: session number, sequence number, kind."""
 
 _CRC = struct.Struct("<I")
 _LONGEST_RUN = 254
@@ -24,7 +24,7 @@ _MAX_UNFINISHED_BYTES = 1 << 16
 
 
 class Kind(IntEnum):
-    """Kind of a request; the kind of its answer is larger by ANSWER."""
+    """Kind of a request; the kind of its answer has the bit ANSWER_KIND_OFFSET set in addition."""
 
     HELLO = 1
     TEXT = 2
@@ -37,14 +37,14 @@ class Kind(IntEnum):
     CONSTANT = 9
 
 
-ANSWER = 0x80
-"""Difference between the kinds of an answer and of its request."""
-REFUSAL = 0xFF
-"""Kind of an answer that refuses a request; its data is a Reason."""
+ANSWER_KIND_OFFSET = 0x80
+"""Bit that is set in the kind of an answer; the other bits are the kind of its request."""
+REFUSAL_KIND = 0xFF
+"""Kind of an answer that refuses a request; its payload is a Reason."""
 
 
 class Reason(IntEnum):
-    """Why the device refuses a request."""
+    """Reason why the device refuses a request."""
 
     NO_SESSION = 1
     BAD_REQUEST = 2
@@ -53,7 +53,7 @@ class Reason(IntEnum):
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame of either side; an answer has the session and sequence number of its request."""
+    """A frame of the validation protocol; an answer has the session and sequence number of its request."""
 
     session: int
     sequence: int
@@ -61,8 +61,8 @@ class Frame:
     payload: bytes = b""
 
     def encoded(self) -> bytes:
-        """Return the bytes to send."""
-        body = HEAD.pack(self.session, self.sequence, self.kind) + self.payload
+        """Return the frame as bytes to send: with its CRC-32, in COBS encoding between zero bytes."""
+        body = FRAME_HEADER.pack(self.session, self.sequence, self.kind) + self.payload
         return b"\0" + _cobs_encode(body + _CRC.pack(zlib.crc32(body))) + b"\0"
 
 
@@ -105,7 +105,7 @@ class Decoder:
         self._open = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Take received bytes, and yield the frames that they complete."""
+        """Take the next received bytes, and yield the frames that these bytes complete."""
         *ended, begun = data.split(b"\0")
         for part in ended:
             whole, self._open = bytes(self._open + part), bytearray()
@@ -124,10 +124,10 @@ class Decoder:
 
 def _frame(stuffed: bytes) -> Frame | None:
     body = _plain(stuffed)
-    if body is None or len(body) < HEAD.size + _CRC.size:
+    if body is None or len(body) < FRAME_HEADER.size + _CRC.size:
         return None
     body, crc = body[: -_CRC.size], body[-_CRC.size :]
     if _CRC.unpack(crc)[0] != zlib.crc32(body):
         return None
-    session, sequence, kind = HEAD.unpack(body[: HEAD.size])
-    return Frame(session, sequence, kind, body[HEAD.size :])
+    session, sequence, kind = FRAME_HEADER.unpack(body[: FRAME_HEADER.size])
+    return Frame(session, sequence, kind, body[FRAME_HEADER.size :])

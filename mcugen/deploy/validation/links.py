@@ -195,7 +195,7 @@ def _broken(name: str, reason: object) -> BoardError:
 
 
 def drain(link: Link, seconds: float) -> None:
-    """Discard received bytes until nothing arrives for `seconds`, but for at most four times as long."""
+    """Discard received bytes until nothing arrives for `seconds`; give up after four times as long."""
     end = time.monotonic() + 4 * seconds
     while link.read(seconds) and time.monotonic() < end:
         pass

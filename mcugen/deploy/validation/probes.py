@@ -117,7 +117,10 @@ class RttLink(_ProbeLink):
 
 
 class SemihostingLink(_ProbeLink):
-    """A link by SYS_READC and SYS_WRITEC. It is slow, as the CPU stops for each character, but needs no pins."""
+    """A link by Arm semihosting (SYS_READC, SYS_WRITEC) through a debug probe.
+
+    It is slow, as the CPU stops for each character, but needs no pins.
+    """
 
     def _begin(self, target: Any) -> None:
         from pyocd.core.target import Target

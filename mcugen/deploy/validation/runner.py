@@ -18,17 +18,17 @@ from mcugen.deploy.validation.device import (
     Device,
     Identity,
     Mode,
-    Progress,
+    RunProgress,
     RunState,
     SessionLostError,
 )
 from mcugen.hir.types import Array
 from mcugen.simulation.execute import Sample, cut_outputs, input_array, sizes_of
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 SPOIL_BYTE = 0xA5
-"""Byte that the arena is filled with before each sample."""
+"""Byte value that fills the arena before each sample, so that reads of stale data change results."""
 
 _MAX_RESETS_IN_ROW = 3
 """Largest number of resets in a row during one action."""
@@ -67,29 +67,44 @@ class Runner:
     bundle: Bundle
     samples: Sequence[Sample]
     check: Callable[[Identity], None]
-    """Called with the firmware's identity when a session begins; raises BoardError for another firmware."""
+    """Function that is called with the firmware's identity when a session begins.
+
+    It raises BoardError if the identity is that of other firmware.
+    """
     identity: Identity | None = None
     _next: dict[bool, int | None] = field(default_factory=dict)
     """Next sample of a model with state, for the network without (False) and with hooks (True)."""
 
     def connect(self) -> Identity:
-        """Begin a session and return the identity of the firmware."""
+        """Begin a session with the device, check its firmware, and return the firmware's identity."""
         return self._safely("it was asked who it is", lambda: self._identity())
 
-    def outputs(self, index: int, paints: bool = False) -> tuple[dict[str, Array], Progress]:
-        """Run sample number `index` without hooks, and return its outputs by name and the state of the run.
+    def outputs(self, index: int, paints: bool = False) -> tuple[dict[str, Array], RunProgress]:
+        """Run one sample as the firmware ships the network, and return the outputs and the progress of the run.
 
-        With `paints`, the stack of the run is measured.
+        Args:
+            index: Number of the sample.
+            paints: Whether to measure the stack of the run.
+
+        Returns:
+            The outputs by name, and the progress with cycles and stack.
         """
 
-        def run() -> tuple[dict[str, Array], Progress]:
+        def run() -> tuple[dict[str, Array], RunProgress]:
             progress = self._run(index, Mode.PLAIN, paints=paints)
             return self._read_outputs(index), progress
 
         return self._safely(f"it ran sample {index}", run)
 
     def digests(self, index: int) -> list[int]:
-        """Return the CRC-32 of each layer result for a sample, in the order of `bundle.validation.results`."""
+        """Return the CRC-32 of each layer's result on the board for one sample.
+
+        Args:
+            index: Number of the sample.
+
+        Returns:
+            The CRC-32s, in the order of `bundle.validation.results`.
+        """
         return self._words(index, Mode.DIGESTS, len(self._validation.results))[0]
 
     def times(self, index: int) -> list[int | None]:
@@ -108,9 +123,11 @@ class Runner:
         return [None if word == UNMEASURED_VALUE else word for word in words]
 
     def results(self, index: int, counts: Mapping[int, int]) -> dict[int, Array]:
-        """Return the first elements of some layer results for sample number `index`, by result number.
+        """Return the first elements of some layer results for one sample, by result number.
 
-        `counts` maps the numbers of the results to the number of elements to read.
+        Args:
+            index: Number of the sample.
+            counts: Number of elements to read, by the number of the result.
         """
 
         def run() -> dict[int, Array]:
@@ -137,14 +154,14 @@ class Runner:
         assert self.bundle.validation is not None
         return self.bundle.validation
 
-    def _words(self, index: int, mode: Mode, count: int) -> tuple[list[int], Progress]:
-        def run() -> tuple[list[int], Progress]:
+    def _words(self, index: int, mode: Mode, count: int) -> tuple[list[int], RunProgress]:
+        def run() -> tuple[list[int], RunProgress]:
             progress = self._run(index, mode)
             return np.frombuffer(self.device.read(DataKind.WORDS, 0, 4 * count), "<u4").tolist(), progress
 
         return self._safely(f"it ran sample {index}", run)
 
-    def _safely(self, when: str, action: Callable[[], T]) -> T:
+    def _safely(self, when: str, action: Callable[[], _T]) -> _T:
         """Perform an action, and repeat it from the start if the device was reset."""
         for _ in range(_MAX_RESETS_IN_ROW + 1):
             try:
@@ -173,7 +190,7 @@ class Runner:
         at_pause: Callable[[int], None] | None = None,
         *,
         paints: bool = False,
-    ) -> Progress:
+    ) -> RunProgress:
         """Run a sample; for a model with state, run the samples before it first."""
         if self.bundle.has_state:
             hooked = mode is not Mode.PLAIN
@@ -187,10 +204,10 @@ class Runner:
 
     def _run_one(
         self, index: int, mode: Mode, pauses: Sequence[int], at_pause: Callable[[int], None] | None, paints: bool
-    ) -> Progress:
+    ) -> RunProgress:
         sizes = sizes_of(self.bundle, self.samples[index], index)
         left = sorted(set(pauses))
-        self.device.spoil(SPOIL_BYTE)
+        self.device.fill_arena(SPOIL_BYTE)
         for number, port in enumerate(self.bundle.inputs):
             if not port.rows:
                 self.device.write(number, self._data(port, index))

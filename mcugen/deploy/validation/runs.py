@@ -15,9 +15,9 @@ from mcugen.deploy.validation.figures import ValidationReport
 
 @dataclass(frozen=True)
 class RunsFile:
-    """A file of measured runs that a new run is added to.
+    """A JSON file of measured runs, to which a new run is added.
 
-    The file is read before the board runs, so that no run is lost because of an invalid file.
+    The file is read before the board runs, so that an invalid file is reported before the measurement.
     """
 
     path: Path
@@ -39,7 +39,7 @@ class RunsFile:
             raise UsageError(rule, error.found, "name another") from error
 
     def add(self, report: ValidationReport) -> None:
-        """Write the file with the run of a validation report added."""
+        """Write the file again with the run of a validation report appended."""
         write_text(self.path, runs_text([*self.runs, _run(report)]))
 
 

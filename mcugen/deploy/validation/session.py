@@ -15,16 +15,16 @@ from mcugen.api.compilation import Compilation
 from mcugen.codegen.bundle import Result
 from mcugen.core.board import Board
 from mcugen.core.errors import BoardError, ToolMissingError, UsageError
-from mcugen.deploy.validation.compare import causes, gap, judge_result, worst
+from mcugen.deploy.validation.compare import compare_tensors, judge_result, likely_causes, worst_verdict
 from mcugen.deploy.validation.device import Device, Identity
 from mcugen.deploy.validation.figures import (
     CycleRange,
     Difference,
     LayerCheck,
-    Simulated,
+    LinkStatistics,
+    SimulatedFigures,
     ValidationReport,
     Verdict,
-    Wire,
 )
 from mcugen.deploy.validation.links import Link, ProcessLink, open_port
 from mcugen.deploy.validation.probes import is_probe, open_probe
@@ -33,7 +33,7 @@ from mcugen.driver.compiled import CompiledModel
 from mcugen.evaluation.metrics import Metric
 from mcugen.evaluation.samples import Samples, as_stored, random_samples
 from mcugen.hir.types import Array
-from mcugen.measurement.evaluate import judge, metric_of, sample_endpoints
+from mcugen.measurement.evaluate import choose_metric, measure_accuracy, sample_endpoints
 from mcugen.quantization.quantize import Progress, no_progress
 from mcugen.simulation.build import Checks, build_wire_host, build_wire_target
 from mcugen.simulation.execute import Sample, host_program, qemu_program
@@ -42,7 +42,7 @@ from mcugen.simulation.simulation import Execution, Setup, simulate_layer_stacks
 from mcugen.simulation.timer import SysTick
 
 SIMULATOR_PORT = "simulator"
-"""Value of `--port` for a simulated board: QEMU's machine, or this computer."""
+"""Value of `--port` for a simulated board: QEMU's machine, or a build for this computer."""
 
 _MAX_FETCHED_BYTES = 1 << 16
 """Largest number of bytes of a tensor that are fetched to locate a difference."""
@@ -52,15 +52,15 @@ _MAX_COMPARED_FLOATS = 1 << 10
 
 
 @dataclass(frozen=True)
-class Wiring:
-    """The connection to the board, and the extent of the validation.
+class ValidationSetup:
+    """The connection to the board, and what to validate.
 
     Attributes:
         port: Value of `--port`.
         baud: Bits per second of a serial port.
-        patience: Seconds of silence after which to give up.
+        patience: Seconds of silence after which the board counts as lost.
         layer_samples: Number of samples, from the first one on, for which layers are compared.
-        simulates: Whether to add the simulator's figures.
+        simulates: Whether to add the simulator's figures to the report.
     """
 
     port: str
@@ -74,25 +74,41 @@ class Wiring:
             raise UsageError("--baud and --timeout must be more than 0", f"{self.baud} and {self.patience:g}")
 
 
-def validate_model(net: Compilation, wiring: Wiring) -> ValidationReport:
-    """Validate a compiled model on a board with its evaluation samples, or with a random one; see `validate`."""
+def validate_model(net: Compilation, wiring: ValidationSetup) -> ValidationReport:
+    """Validate a compiled model on a board with its evaluation samples, or with one random sample if it has none.
+
+    Args:
+        net: The compilation.
+        wiring: The connection to the board.
+
+    Raises:
+        BoardError: No board answers, or a board with other firmware does.
+        VerificationError: The model's run function fails.
+    """
     if wiring.port == SIMULATOR_PORT:
         _require_serial_port(net.target)
     compiled = net.compiled
     endpoints = sample_endpoints(compiled)
     source = net.judging.data
     samples = random_samples(endpoints) if source is None else net.samples(source, endpoints, accepts_nonfinite=True)
-    metric = metric_of(net.judging.metric, samples.labels, compiled.program.outputs, compiled.program.inputs)
+    metric = choose_metric(net.judging.metric, samples.labels, compiled.program.outputs, compiled.program.inputs)
     return validate(compiled, samples, metric, wiring, net.progress)
 
 
 def validate(
-    compiled: CompiledModel, samples: Samples, metric: Metric, wiring: Wiring, progress: Progress = no_progress
+    compiled: CompiledModel, samples: Samples, metric: Metric, wiring: ValidationSetup, progress: Progress = no_progress
 ) -> ValidationReport:
-    """Run samples on the board, and compare the results with the reference.
+    """Run samples on the board, compare the results with the reference, and return the report.
+
+    Args:
+        compiled: The model that the board's firmware contains.
+        samples: The samples with labels, if any.
+        metric: The metric of accuracy.
+        wiring: The connection to the board.
+        progress: Receives the progress of the validation.
 
     Raises:
-        BoardError: Nothing answers, or other firmware does.
+        BoardError: No board answers, or a board with other firmware does.
         VerificationError: The model's run function fails.
     """
     stored = [as_stored(sample, compiled.program.inputs) for sample in samples.inputs]
@@ -106,7 +122,7 @@ def validate(
                 session = _Session(compiled, board, reference, progress, ticks)
                 session.notes += notes
                 session.run(wiring.layer_samples)
-            device.settle()
+            device.await_late_answers()
             return _report(session, samples, metric, wiring, link.name)
 
 
@@ -119,7 +135,7 @@ def _require_serial_port(board: Board) -> None:
 
 
 @contextmanager
-def _port(compiled: CompiledModel, wiring: Wiring, folder: Path) -> Iterator[tuple[Link, Fraction]]:
+def _port(compiled: CompiledModel, wiring: ValidationSetup, folder: Path) -> Iterator[tuple[Link, Fraction]]:
     """Yield the link, and the counts of the board's counter per cycle (per instruction for the simulator)."""
     ticks = Fraction(1)
     if wiring.port == SIMULATOR_PORT:
@@ -362,8 +378,8 @@ class _Session:
         identity = self.board.identity
         assert identity is not None
         is_float = board.dtype.kind == "f"
-        difference = gap(board, reference)
-        reasons = causes(
+        difference = compare_tensors(board, reference)
+        reasons = likely_causes(
             difference,
             identity,
             self.wrong_constants,
@@ -384,10 +400,12 @@ class _Session:
         )
 
 
-def _report(session: _Session, samples: Samples, metric: Metric, wiring: Wiring, port: str) -> ValidationReport:
+def _report(
+    session: _Session, samples: Samples, metric: Metric, wiring: ValidationSetup, port: str
+) -> ValidationReport:
     compiled, board = session.compiled, session.board
     assert board.identity is not None
-    accuracy, oracle = judge(compiled, samples, session.outputs, metric, session.progress)
+    accuracy, oracle = measure_accuracy(compiled, samples, session.outputs, metric, session.progress)
     session.notes += [oracle.note] if oracle.note else []
     run, stacks = _simulate(compiled, board.samples[0]) if wiring.simulates else (None, None)
     figures = compiled.report
@@ -399,7 +417,7 @@ def _report(session: _Session, samples: Samples, metric: Metric, wiring: Wiring,
         firmware=board.identity,
         samples=len(board.samples),
         accuracy=accuracy,
-        outputs=worst([verdict for verdicts in session.verdicts.values() for verdict in verdicts]).value,
+        outputs=worst_verdict([verdict for verdicts in session.verdicts.values() for verdict in verdicts]).value,
         different_samples=len(session.different),
         layer_samples=session.compared,
         difference=session.difference,
@@ -425,9 +443,9 @@ def _simulate(compiled: CompiledModel, sample: Sample) -> tuple[Execution, tuple
     return run, simulate_layer_stacks(compiled.bundle, compiled.board, sample, setup)
 
 
-def _figures_of(run: Execution) -> Simulated:
+def _figures_of(run: Execution) -> SimulatedFigures:
     cycles = run.cycles
-    return Simulated(
+    return SimulatedFigures(
         run.instructions, None if cycles is None else cycles.total, "" if cycles is None else cycles.note, run.stack
     )
 
@@ -441,9 +459,9 @@ def _cycles(session: _Session) -> CycleRange | None:
     return CycleRange(identity.counter, cycles[0], min(cycles), max(cycles), clock, milliseconds)
 
 
-def _wire(device: Device, wiring: Wiring, port: str) -> Wire:
+def _wire(device: Device, wiring: ValidationSetup, port: str) -> LinkStatistics:
     traffic = device.traffic
-    return Wire(
+    return LinkStatistics(
         port=port,
         baud=wiring.baud,
         sent=traffic.sent,
@@ -469,7 +487,7 @@ def _layers(session: _Session, run: Execution | None, simulated: tuple[int, ...]
             layer.op,
             layer.kernel,
             layer.macs,
-            worst(session.layers.get(number, [])).value,
+            worst_verdict(session.layers.get(number, [])).value,
             *figures,
         )
         for number, (layer, *figures) in enumerate(

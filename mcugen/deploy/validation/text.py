@@ -24,7 +24,7 @@ _WORDS = {
 }
 
 Row = tuple[str, str, str]
-"""Label, value and note of a figure."""
+"""Label, value and note of one figure of the report, as texts."""
 
 LAYER_CHECK_COLUMNS: tuple[tuple[str, bool, Callable[[LayerCheck], str]], ...] = (
     ("kernel", False, lambda layer: layer.kernel),
@@ -38,8 +38,8 @@ LAYER_CHECK_COLUMNS: tuple[tuple[str, bool, Callable[[LayerCheck], str]], ...] =
 )
 """Columns of the table of layers: heading, whether it is right-aligned, and the text that it shows for a layer."""
 
-WIDE_ALONE = ("kernel", "MACs", "instructions")
-"""Columns that only wide consoles show."""
+WIDE_CONSOLE_COLUMNS = ("kernel", "MACs", "instructions")
+"""Headings of the columns of the layer table that only wide consoles show."""
 
 
 def title(report: ValidationReport) -> str:
@@ -126,7 +126,11 @@ def _table(report: ValidationReport, console_width: int) -> Table:
     table.add_column("#", justify="right", no_wrap=True, min_width=len(str(len(report.layers))))
     table.add_column("layer", overflow="ellipsis", no_wrap=True)
     known = [column for column in LAYER_CHECK_COLUMNS if any(column[2](layer) for layer in report.layers)]
-    shown = [column for column in known if console_width >= MIN_WIDE_TERMINAL_COLUMNS or column[0] not in WIDE_ALONE]
+    shown = [
+        column
+        for column in known
+        if console_width >= MIN_WIDE_TERMINAL_COLUMNS or column[0] not in WIDE_CONSOLE_COLUMNS
+    ]
     for head, is_right, show in shown:
         width = max(len(text) for text in (head, *map(show, report.layers)))
         table.add_column(head, justify="right" if is_right else "left", no_wrap=True, min_width=width)

@@ -14,10 +14,10 @@ import onnx
 from mcugen import ops
 from mcugen.core.errors import ModelError, UnsupportedError, UsageError, listed, shortened
 from mcugen.core.limits import check_size
-from mcugen.frontend.onnx.composition import Composed, spelled_out
+from mcugen.frontend.onnx.composition import Composed, replace_composed_nodes
 from mcugen.frontend.onnx.functions import short_domain
-from mcugen.frontend.onnx.rolled import rolled_up
-from mcugen.frontend.onnx.scope import Scope, declared_types, dtype_or_none, sizes_of, to_array, type_of
+from mcugen.frontend.onnx.rolled import roll_up_steps
+from mcugen.frontend.onnx.scope import Scope, declared_sizes, declared_types, dtype_or_none, to_array, type_number_name
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.ops.onnx_node import BUILT_IN, Registry
@@ -46,7 +46,7 @@ def import_model(
         dims: Sizes of symbolic dimensions.
         bound: Values of inputs that become constants.
         sizes: Assumed lengths of dimensions that the model computes (`Graph.sizes`); each also becomes an output.
-        composed: Receives the nodes that replace composed operators (see `composition.spelled_out`).
+        composed: Receives the nodes that replace composed operators (see `composition.replace_composed_nodes`).
         registry: Importers of operators.
         keeps_statistics: Whether batch normalization stays an operator (`ops.norm.BatchNormalize`).
 
@@ -58,11 +58,11 @@ def import_model(
     while True:
         scope = _imported(model, name, dims, bound, sizes, composed, registry, keeps_statistics)
         whole = {name: value for name, value in scope.env.items() if scope.half(name) is None}
-        layers = rolled_up(model, scope.graph, whole)
+        layers = roll_up_steps(model, scope.graph, whole)
         if not layers:
             return scope.graph
         composed |= layers
-        model = spelled_out(model, layers)
+        model = replace_composed_nodes(model, layers)
 
 
 def _imported(
@@ -116,7 +116,11 @@ def _distinct_outputs(graph: Graph, source: onnx.GraphProto) -> list[onnx.ValueI
 
 
 def size_output(symbol: str) -> str:
-    """Return the name of the output that holds a computed size."""
+    """Return the name of the model output that holds a size computed at run time.
+
+    Args:
+        symbol: Name of the symbolic dimension.
+    """
     return f"{symbol}.size"
 
 
@@ -166,7 +170,7 @@ def _dimensions(info: onnx.ValueInfoProto) -> list[tuple[str, int | None]]:
     """
     dims = info.type.tensor_type.shape.dim
     names = [dim.dim_param.strip("?") or _place(info, axis) for axis, dim in enumerate(dims)]
-    return list(zip(names, sizes_of(info), strict=True))
+    return list(zip(names, declared_sizes(info), strict=True))
 
 
 def _place(info: onnx.ValueInfoProto, axis: int) -> str:
@@ -200,7 +204,7 @@ def _batch(info: onnx.ValueInfoProto) -> str:
     """
     symbols = [symbol for symbol, size in _dimensions(info) if size is None]
     first = next(iter(info.type.tensor_type.shape.dim), None)
-    if first is None or sizes_of(info)[0] is not None or symbols.count(symbols[0]) > 1:
+    if first is None or declared_sizes(info)[0] is not None or symbols.count(symbols[0]) > 1:
         return ""
     return "" if _NO_BATCH.match(first.dim_param.lower()) else symbols[0]
 
@@ -222,7 +226,7 @@ def _bound_array(info: onnx.ValueInfoProto, array: Array) -> Array:
     Raises:
         UsageError: The shape or a value does not fit the input.
     """
-    sizes = sizes_of(info)
+    sizes = declared_sizes(info)
     has_shape = info.type.tensor_type.HasField("shape")
     if has_shape and (
         len(sizes) != array.ndim or any(s not in (None, n) for s, n in zip(sizes, array.shape, strict=True))
@@ -242,7 +246,7 @@ def _bound_array(info: onnx.ValueInfoProto, array: Array) -> Array:
 def _dtype(info: onnx.ValueInfoProto) -> DType:
     dtype = dtype_or_none(info)
     if dtype is None:
-        onnx_name = type_of(info.type.tensor_type.elem_type)
+        onnx_name = type_number_name(info.type.tensor_type.elem_type)
         raise UnsupportedError(f"input '{info.name}': unsupported element type", onnx_name, "use float32 or int8")
     return dtype
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of the element types of inputs and outputs: quantized values, or whole numbers in place of reals."""
+"""Changes of the element types of inputs and outputs: quantized values, or integers in place of floats."""
 
 from __future__ import annotations
 
@@ -14,16 +14,20 @@ from mcugen.core.errors import UsageError, shortened
 from mcugen.frontend.onnx.nodes import bodies_of, graphs_of
 
 MOVEMENT_OPERATORS = frozenset({"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
-"""Operators that may stand between an input or output and its conversion, since they move elements of any type."""
+"""ONNX operators that may stand between an input or output and its conversion: they move elements of any type."""
 
 
 def with_integer_borders(model: onnx.ModelProto, states: Collection[str] = ()) -> onnx.ModelProto:
-    """Return a copy whose inputs and outputs are quantized, where the model only quantizes or dequantizes them.
+    """Return a copy of the model whose inputs and outputs hold quantized values, so that the caller converts them.
 
-    Inputs and outputs in `states` stay as they are.
+    This applies to inputs that the model only quantizes, and to outputs that it only dequantizes.
+
+    Args:
+        model: The quantized model.
+        states: Names of inputs and outputs that stay as they are.
 
     Raises:
-        UsageError: No input or output can be quantized, and none is already.
+        UsageError: No input or output can hold quantized values, and none does already.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from mcugen.frontend.onnx.nodes import reads, rename
+from mcugen.frontend.onnx.nodes import rename, tensors_read
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array
 from mcugen.ops.onnx_node import Operand
@@ -18,7 +18,7 @@ from mcugen.ops.onnx_node import Operand
 
 @dataclass
 class Parts:
-    """The ONNX nodes that replace a composed node.
+    """ONNX nodes that together compute what one composed node computes.
 
     Attributes:
         nodes: The nodes in order.
@@ -36,7 +36,7 @@ class Parts:
         """Add a node and return the names of its outputs.
 
         Args:
-            prefix: Prefix of the names.
+            prefix: Prefix of the names of the node and its outputs.
             op_type: Operator of the node.
             inputs: Names of the inputs; "" for absent ones.
             outputs: Number of outputs.
@@ -49,28 +49,28 @@ class Parts:
         return results
 
     def keep(self, name: str, array: Array) -> str:
-        """Add a constant and return its name."""
+        """Add a constant that the nodes read, and return its name."""
         self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name))
         return name
 
 
 Composed = dict[str, Parts]
-"""Parts by the first output of the node that they replace."""
+"""The ONNX nodes that replace each composed node, by the name of the composed node's first output."""
 
 
 @dataclass
 class Recorder:
-    """An importer that adds ONNX operators in place of a composed node, and records them as ONNX nodes.
+    """A recorder of one composed node: it imports the operators of which the node is composed, as ONNX nodes.
 
     Recorded names begin with `prefix`.
 
     Attributes:
         graph: The HIR graph.
         prefix: Prefix of recorded names.
-        names: ONNX names of the node's inputs and of the values computed since.
+        names: ONNX names of the node's inputs and of the results of recorded nodes, by HIR value.
         compose: Function that imports one node, given the values of its inputs by name.
         parts: The recorded nodes.
-        complete: Whether every value that was read has a name in ONNX.
+        complete: Whether every value that the recorded nodes read has a name in ONNX, so that they can be written.
     """
 
     graph: Graph
@@ -93,7 +93,7 @@ class Recorder:
         return tuple(values)
 
     def finish(self, outputs: Sequence[str], results: Sequence[Value | None], composed: Composed) -> None:
-        """Add the recorded nodes to `composed`, unless other code computes the node's results too.
+        """Add the recorded nodes to `composed`, unless nodes that were not recorded also compute the results.
 
         Args:
             outputs: The ONNX names of the node's outputs.
@@ -120,8 +120,8 @@ class Recorder:
         return self.names[value]
 
 
-def taken_branch(branch: onnx.GraphProto, outputs: Sequence[str], full_name: Callable[[str], str]) -> Parts:
-    """Return the nodes of a branch that replace an If whose condition is constant.
+def selected_branch_parts(branch: onnx.GraphProto, outputs: Sequence[str], full_name: Callable[[str], str]) -> Parts:
+    """Return the ONNX nodes that replace an If whose condition is constant.
 
     Args:
         branch: The branch that the condition selects.
@@ -132,7 +132,7 @@ def taken_branch(branch: onnx.GraphProto, outputs: Sequence[str], full_name: Cal
     for node in branch.node:
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
-        rename(copy, {name: full_name(name) for name in (*reads(node), *node.output) if name})
+        rename(copy, {name: full_name(name) for name in (*tensors_read(node), *node.output) if name})
         nodes.append(copy)
     for tensor in branch.initializer:
         stored = onnx.TensorProto()
@@ -148,8 +148,13 @@ def _named(names: Sequence[tuple[str, str]]) -> list[onnx.NodeProto]:
     return [helper.make_node("Identity", [own], [name], f"{name}/Identity") for name, own in names]
 
 
-def spelled_out(model: onnx.ModelProto, composed: Mapping[str, Parts]) -> onnx.ModelProto:
-    """Return the model with composed operators replaced by their ONNX nodes, where these are known."""
+def replace_composed_nodes(model: onnx.ModelProto, composed: Mapping[str, Parts]) -> onnx.ModelProto:
+    """Return a model in which composed nodes are replaced by the ONNX nodes that compute the same.
+
+    Args:
+        model: The model, which is not changed.
+        composed: The replacements. A node without one stays.
+    """
     if not composed:
         return model
     result = onnx.ModelProto()

@@ -12,8 +12,8 @@ import onnx
 from google.protobuf.message import Message
 
 from mcugen.core.errors import DoesNotFitError, ModelError, shortened
-from mcugen.core.limits import MODEL_BYTES, open_regular
-from mcugen.frontend.onnx.formats import format_of
+from mcugen.core.limits import MAX_MODEL_BYTES, open_regular
+from mcugen.frontend.onnx.formats import recognize_format
 
 _HOLDERS = {
     *("ModelProto", "GraphProto", "FunctionProto", "TrainingInfoProto"),
@@ -44,11 +44,11 @@ def load_external_data(model: onnx.ModelProto, path: Path) -> bytes:
 
     Raises:
         ModelError: A file does not exist, or is outside the folder.
-        DoesNotFitError: The elements have more than MODEL_BYTES.
+        DoesNotFitError: The elements have more than MAX_MODEL_BYTES.
     """
     digest, total = hashlib.sha256(), 0
     for tensor in external_tensors(model):
-        data = _External(tensor, path).read(MODEL_BYTES - total)
+        data = _External(tensor, path).read(MAX_MODEL_BYTES - total)
         total += len(data)
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
@@ -89,7 +89,7 @@ class _External:
             if offset + length > size:
                 self._refuse(f"'{file.name}' has {size:,} bytes, {offset:,} + {length:,} are wanted", file)
             if length > max_bytes:
-                rule = f"{self.model}: external data must have at most {MODEL_BYTES:,} bytes, to fit any board"
+                rule = f"{self.model}: external data must have at most {MAX_MODEL_BYTES:,} bytes, to fit any board"
                 raise DoesNotFitError(rule, f"'{self.name}' and others have more", "use a smaller model")
             with open_regular(file) as stream:
                 stream.seek(offset)
@@ -122,7 +122,7 @@ class _External:
         return int(text)
 
     def _refuse(self, fault: str, file: Path | None = None) -> NoReturn:
-        known = format_of(file) if file else None
+        known = recognize_format(file) if file else None
         remedy = known.remedy if known else "keep the .data file in the same folder"
         rule = f"{self.model}: external weights must lie beside the model"
         raise ModelError(rule, f"tensor '{self.name}': {fault}{f' ({known.name})' if known else ''}", remedy)

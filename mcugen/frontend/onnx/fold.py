@@ -13,7 +13,7 @@ from mcugen.frontend.onnx.hazards import hazard
 from mcugen.hir.types import Array
 
 ALWAYS_FOLDED = {"Constant", "Shape", "Size"}
-"""ONNX operators that are always computed at compile time."""
+"""ONNX operators that the importer always computes at compile time."""
 _NOT_FOLDED = {"DequantizeLinear", "RandomNormal", "RandomUniform", "RNN", "LSTM", "GRU"}
 """Operators that are not folded.
 
@@ -23,7 +23,7 @@ _RANDOM = {"RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", 
 
 
 def can_fold(node: onnx.NodeProto) -> bool:
-    """Return whether ONNX's reference implementation can compute a node at compile time, given its inputs."""
+    """Return whether ONNX's reference implementation can compute a node at compile time if its inputs are constant."""
     return node.op_type not in _NOT_FOLDED | _RANDOM and not any(a.HasField("g") for a in node.attribute)
 
 

@@ -41,12 +41,19 @@ def _newest(domain: str) -> int:
     return max((s.since_version for s in onnx.defs.get_all_schemas() if s.domain == domain), default=1)
 
 
-def hide(model: onnx.ModelProto, registry: Registry) -> bool:
-    """Hide operators from ONNX's checker and shape inference, and return whether there are any.
+def hide_operators(model: onnx.ModelProto, registry: Registry) -> bool:
+    """Give operators that ONNX's own code cannot handle another domain, so that it ignores them.
 
-    Three kinds of operators are hidden. The first are operators that only a later operator set or mcugen has. The
-    second are operators that the model's operator set deprecates although a later set has them. The third are
-    operators whose shape inference ends the process.
+    Three kinds of operators are hidden from ONNX's checker and shape inference. The first are operators that only a
+    later operator set or mcugen has. The second are operators that the model's operator set deprecates although a later
+    set has them. The third are operators whose shape inference ends the process.
+
+    Args:
+        model: The model, changed in place.
+        registry: The operators that mcugen can import.
+
+    Returns:
+        Whether any operator was hidden.
 
     Raises:
         UnsupportedError: An operator has attributes that its first definition does not have, so that its meaning
@@ -76,7 +83,7 @@ def _import_hidden(owner: onnx.ModelProto | onnx.FunctionProto, domains: set[str
 
 
 def shown_domain(domain: str) -> str:
-    """Return the true domain of a node whose domain may have been changed by `hide`."""
+    """Return the original domain of a node, if `hide_operators` may have changed it, for messages."""
     return domain.removeprefix(_HIDDEN)
 
 
@@ -96,8 +103,11 @@ def _check_attributes(node: onnx.NodeProto) -> None:
         raise UnsupportedError(rule, f"attribute '{strange[0]}'", f"export with opset {first}")
 
 
-def reveal(model: onnx.ModelProto) -> None:
-    """Undo `hide`. Functions that contain hidden nodes must be inlined before."""
+def reveal_operators(model: onnx.ModelProto) -> None:
+    """Give operators that `hide_operators` hid their domain again, in place.
+
+    Functions that contain such operators must be inlined before.
+    """
     for owner in (model, *model.functions):
         for node in _nodes(owner):
             node.domain = shown_domain(node.domain)

@@ -12,7 +12,12 @@ from mcugen.core.limits import open_regular
 
 @dataclass(frozen=True)
 class ModelFormat:
-    """A file format that is not ONNX: its name, and advice (`remedy`) on how to get an ONNX model from it."""
+    """A file format of neural networks that is not ONNX.
+
+    Attributes:
+        name: Name of the format.
+        remedy: Advice for the user on how to get an ONNX model from such a file.
+    """
 
     name: str
     remedy: str
@@ -77,7 +82,7 @@ _LOOKED_AT = 1 << 16
 """Number of bytes at the beginning and at the end of a file that are compared with the patterns."""
 
 
-def format_of(path: Path) -> ModelFormat | None:
+def recognize_format(path: Path) -> ModelFormat | None:
     """Recognize the format of a file or folder that is not an ONNX model; return None if it is unknown.
 
     Raises:

@@ -19,7 +19,7 @@ MAX_CHECKED_INPUTS = 64
 
 
 STANDARD_DOMAINS = ("", "ai.onnx")
-"""Names of ONNX's own operator domain."""
+"""The two names of ONNX's own operator domain."""
 
 
 def short_domain(domain: str) -> str:
@@ -39,7 +39,7 @@ def _schema(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
 
 @cache
 def first_version(op_type: str) -> int:
-    """Return the first opset with a definition of a standard operator that is not deprecated; 0 if there is none."""
+    """Return the first opset that defines a standard operator and does not deprecate it; 0 if there is none."""
     return _first_versions().get(op_type, 0)
 
 
@@ -82,7 +82,9 @@ def _type_parameters(formals: Sequence[onnx.defs.OpSchema.FormalParameter]) -> l
 
 
 def outputs_like(node: onnx.NodeProto, opset: int, inputs: Sequence[int]) -> list[str]:
-    """Return the names of outputs that share a type parameter with some inputs.
+    """Return the names of outputs that must have the element type of one of some inputs.
+
+    They share a type parameter (T) in the operator's schema.
 
     Args:
         node: The node.
@@ -99,9 +101,9 @@ def outputs_like(node: onnx.NodeProto, opset: int, inputs: Sequence[int]) -> lis
 
 
 def data_inputs(op_type: str, opset: int, domain: str) -> list[int]:
-    """Return the positions of the inputs that hold data: those with the type parameter of the output.
+    """Return the positions of the inputs that hold data: those with the same type parameter (T) as the output.
 
-    If no input has it, return the positions of the inputs with the type parameter of the first input.
+    If no input has it, the inputs with the type parameter of the first input count.
 
     Args:
         op_type: The operator.
@@ -117,19 +119,22 @@ def data_inputs(op_type: str, opset: int, domain: str) -> list[int]:
 
 
 def has_body(op_type: str, opset: int, domain: str) -> bool:
-    """Return whether ONNX defines the operator by a function body."""
+    """Return whether ONNX defines an operator by a function body of simpler operators."""
     schema = _schema(op_type, opset, domain)
     return schema is not None and bool(schema.has_function or schema.has_context_dependent_function)
 
 
 @cache
 def input_types(op_type: str, opset: int, domain: str) -> tuple[frozenset[str], ...]:
-    """Return, for each input, the types that the model's opset or the newest one allows; () if unknown.
+    """Return the names of the types that an operator allows for each input, in the model's opset or in the newest one.
 
     Args:
         op_type: The operator.
         opset: Version of the model's operator set.
         domain: Domain of the operator.
+
+    Returns:
+        A set for each input; empty if the operator is unknown.
     """
     schemas = [_schema(op_type, version, domain) for version in (opset, onnx.defs.onnx_opset_version())]
     rows = [[f.types for f in _spread(schema.inputs)] for schema in schemas if schema is not None]
@@ -137,7 +142,7 @@ def input_types(op_type: str, opset: int, domain: str) -> tuple[frozenset[str], 
 
 
 def type_name(dtype: DType) -> str:
-    """Return a tensor type's name in ONNX's schemas."""
+    """Return the name of a tensor type in ONNX's schemas, such as "tensor(float)"."""
     return f"tensor({onnx.TensorProto.DataType.Name(_number(dtype)).lower()})"
 
 

@@ -10,7 +10,15 @@ from collections.abc import Mapping, Sequence
 import onnx
 
 from mcugen.core.errors import DoesNotFitError, ModelError, shortened
-from mcugen.core.limits import MAX_LINKS, MAX_NAME, MAX_NODES, MAX_PARTS, MAX_PORTS, MAX_RANK, MAX_READERS
+from mcugen.core.limits import (
+    MAX_CONNECTIONS,
+    MAX_MODEL_PORTS,
+    MAX_NAME_CHARACTERS,
+    MAX_NODE_PORTS,
+    MAX_NODES,
+    MAX_RANK,
+    MAX_READERS,
+)
 from mcugen.frontend.onnx.functions import short_domain
 from mcugen.frontend.onnx.nodes import every_node, graphs_of
 
@@ -38,7 +46,7 @@ def check_hazards(model: onnx.ModelProto, place: str) -> None:
 
 
 def hazard(node: onnx.NodeProto, opset: int) -> str:
-    """Return the fault of a node that would crash or hang ONNX's code; "" for a safe node."""
+    """Return what is wrong with a node that would crash or hang ONNX's code, as text; "" for a safe node."""
     if node.op_type == "Einsum":
         terms = [term for a in node.attribute for term in re.split(rb",|->", a.s)]
         if any(term.count(b"...") > 1 for term in terms):  # ONNX's code would never return.
@@ -100,12 +108,12 @@ def _check_budget(model: onnx.ModelProto, place: str) -> None:
     inputs = sum(v.name not in initializers for v in graph.input)
     for what, limit, count, where in (
         ("nodes", MAX_NODES, len(nodes), ""),
-        ("inputs and outputs of nodes", MAX_LINKS, links, ""),
-        ("inputs", MAX_PORTS, inputs, ""),
-        ("outputs", MAX_PORTS, len(graph.output), ""),
-        ("inputs or outputs of a node", MAX_PARTS, *widest),
+        ("inputs and outputs of nodes", MAX_CONNECTIONS, links, ""),
+        ("inputs", MAX_MODEL_PORTS, inputs, ""),
+        ("outputs", MAX_MODEL_PORTS, len(graph.output), ""),
+        ("inputs or outputs of a node", MAX_NODE_PORTS, *widest),
         ("readers of a tensor", MAX_READERS, *max(((n, name) for name, n in readers.items()), default=(0, ""))),
-        ("characters in a name", MAX_NAME, len(longest), longest),
+        ("characters in a name", MAX_NAME_CHARACTERS, len(longest), longest),
     ):
         if count > limit:
             named = f" ('{shortened(where, 100)}')" if where else ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX's own verdict on a node that failed to import, to tell a wrong model from a bug in mcugen."""
+"""ONNX's own verdict on a node that failed to import: it tells an invalid model from a bug in mcugen."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MAX_ONNX_MESSAGE_CHARACTERS = 300
 """Largest number of characters of an ONNX message that an error message quotes."""
 
 
-def objection(
+def onnx_objection(
     node: onnx.NodeProto, types: Sequence[TensorType | None], known: Sequence[Array | None], opsets: Mapping[str, int]
 ) -> str:
-    """Return the reason why ONNX's checker or shape inference rejects a node; "" if it accepts the node.
+    """Return why ONNX's checker or shape inference rejects a node; "" if it accepts the node.
 
-    Nodes with graphs are accepted, as the nodes in these graphs are checked one by one.
+    Nodes with subgraphs are accepted, as the nodes in these graphs are checked one by one.
 
     Args:
         node: The node.

@@ -16,11 +16,11 @@ import onnx.shape_inference
 from google.protobuf.message import DecodeError, Message
 
 from mcugen.core.errors import ModelError
-from mcugen.core.limits import MODEL_BYTES, cpu_seconds, read_bounded
+from mcugen.core.limits import MAX_MODEL_BYTES, limit_cpu_seconds, read_bounded
 from mcugen.frontend.onnx.borders import with_input_types
 from mcugen.frontend.onnx.external import load_external_data, require_internal
-from mcugen.frontend.onnx.foreign import hide, import_domains, reveal
-from mcugen.frontend.onnx.formats import format_of
+from mcugen.frontend.onnx.foreign import hide_operators, import_domains, reveal_operators
+from mcugen.frontend.onnx.formats import recognize_format
 from mcugen.frontend.onnx.hazards import check_hazards
 from mcugen.frontend.onnx.lost_constants import require_constants
 from mcugen.frontend.onnx.opset_upgrade import IMPORTED_OPSET, OLDEST_OPSET, tag_functions, upgrade
@@ -42,9 +42,9 @@ def load_model(path: Path, registry: Registry = BUILT_IN) -> tuple[onnx.ModelPro
 def _read_model(path: Path) -> tuple[onnx.ModelProto, str]:
     """Return the unchanged model with its external data inside, and the SHA-256 of all bytes."""
     try:
-        data = read_bounded(path, MODEL_BYTES)
+        data = read_bounded(path, MAX_MODEL_BYTES)
     except OSError as error:
-        known = format_of(path) if path.is_dir() else None
+        known = recognize_format(path) if path.is_dir() else None
         rule, remedy = f"{path}: the model must be a readable file", known.remedy if known else "check the path"
         raise ModelError(rule, known.name if known else str(error.strerror), remedy) from error
     model = onnx.ModelProto()
@@ -59,7 +59,7 @@ def _read_model(path: Path) -> tuple[onnx.ModelProto, str]:
 
 
 def _no_model(path: Path, fault: str) -> ModelError:
-    known = format_of(path)
+    known = recognize_format(path)
     remedy = known.remedy if known else "export the model again"
     return ModelError(f"{path}: the file must be an ONNX model", known.name if known else fault, remedy)
 
@@ -69,9 +69,9 @@ class LoadedModel:
     """A checked ONNX model.
 
     Attributes:
-        proto: The model after checks, inlining of functions and upgrades.
+        proto: The model after checks, inlining of functions and upgrades of old operator sets.
         given: The model as the user gave it, which other programs run to compute outputs for comparison.
-        sha256: SHA-256 of the bytes of the model.
+        sha256: SHA-256 of the bytes of the model, in hex.
         file: Name of the file without the folder.
         registry: The operators that the model may use.
     """
@@ -139,19 +139,19 @@ def prepare_model(model: onnx.ModelProto, place: str, registry: Registry = BUILT
     require_internal(model, place)
     _check_text(model, place)
     opset = _opset(model, place)
-    with cpu_seconds(f"{place}: expanding sparse tensors"):
+    with limit_cpu_seconds(f"{place}: expanding sparse tensors"):
         make_dense(model, place)
     check_hazards(model, place)
     require_constants(model.graph, place)
     sort_nodes(model)
-    with cpu_seconds(f"{place}: ONNX's checks"):
+    with limit_cpu_seconds(f"{place}: ONNX's checks"):
         return _checked(model, opset, place, registry)
 
 
 def _checked(model: onnx.ModelProto, opset: int, place: str, registry: Registry) -> onnx.ModelProto:
     """Check a model by ONNX's own code, inline its functions and upgrade it."""
     import_domains(model)
-    hidden = hide(model, registry)
+    hidden = hide_operators(model, registry)
     tag_functions(model, opset, place)
     try:
         inferred = onnx.shape_inference.infer_shapes(model)  # Exporters omit shapes of outputs.
@@ -170,7 +170,7 @@ def _checked(model: onnx.ModelProto, opset: int, place: str, registry: Registry)
         raise ModelError(f"{place}: the model must be valid ONNX", reason, "export the model again") from error
     model = upgrade(model, IMPORTED_OPSET, place)
     if hidden:
-        reveal(model)
+        reveal_operators(model)
     return model
 
 

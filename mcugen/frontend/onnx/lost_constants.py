@@ -21,23 +21,23 @@ from mcugen.core.errors import ModelError
 from mcugen.hir.types import Array
 
 MAX_ZERO_DEVIATION = 1e-6
-"""Largest standard deviation that counts as 0: Keras divides by 1e-7 if the variance is 0."""
+"""Largest standard deviation that counts as 0: in place of 0, Keras divides by 1e-7."""
 
 _PASSING = {"Add", "Cast", "Expand", "Identity", "Max", "Reciprocal", "Reshape", "Sqrt", "Squeeze", "Unsqueeze"}
 """Operators between the variance and the division."""
 
 _KERAS = re.compile(r"normalization[^/]*/(sub|truediv|sqrt|maximum|mul)", re.IGNORECASE)
 
-REMEDY = (
+EXPORT_REMEDY = (
     "export again with keras.layers.Rescaling(1 / std, -mean / std) in place of Normalization (std = variance ** 0.5)"
 )
-"""Hint for the user: the mean and scale of a Rescaling layer are exported as constants."""
+"""Hint for the user if constants are lost: exporters keep the mean and the scale of a Rescaling layer."""
 
-BINDING = "or fix both inputs: --bind NAME=FILE.npy"
-"""Additional hint if the mean and variance of a normalization became inputs of the model."""
+BIND_REMEDY = "or fix both inputs: --bind NAME=FILE.npy"
+"""Further hint if the mean and the deviation became inputs of the model: give them a value at compile time."""
 
 
-class Loss(Enum):
+class ConstantLoss(Enum):
     """The way in which an exporter lost the mean or variance of a Keras normalization, as text for messages."""
 
     INPUT = "is an input of the model"
@@ -48,10 +48,15 @@ class Loss(Enum):
 
 @dataclass(frozen=True)
 class LostConstant:
-    """A mean or standard deviation that the exporter lost: the name of its tensor, and the way in which it is lost."""
+    """A mean or standard deviation of a Keras normalization that the exporter lost.
+
+    Attributes:
+        name: Name of its tensor in the ONNX model.
+        loss: The way in which it is lost.
+    """
 
     name: str
-    loss: Loss
+    loss: ConstantLoss
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ class _Source:
     """The origin of an operand: its name, its values if constant, and whether a square root follows it."""
 
     name: str
-    loss: Loss | None
+    loss: ConstantLoss | None
     data: Array | None = None
     is_root: bool = False
 
@@ -77,28 +82,32 @@ def lost_constants(graph: onnx.GraphProto, bound: Collection[str] = ()) -> list[
 
 
 def describe_lost(lost: Collection[LostConstant]) -> str:
-    """Return one line that names the lost constants and says how to export the model again."""
-    return f"{what_is_lost(lost)}; {remedy_of(lost)}"
+    """Return one line for the user that names the lost constants and says how to export the model again."""
+    return f"{list_lost_constants(lost)}; {remedy_of(lost)}"
 
 
-def what_is_lost(lost: Collection[LostConstant]) -> str:
-    """Return a text that names the lost constants and the way in which each is lost."""
+def list_lost_constants(lost: Collection[LostConstant]) -> str:
+    """Return a phrase that names the lost constants and the way in which each is lost."""
     named = ", ".join(f"'{constant.name}' {constant.loss.value}" for constant in lost)
     return f"the exporter lost mean or variance of Keras' Normalization layer: {named}"
 
 
 def remedy_of(lost: Collection[LostConstant]) -> str:
-    """Return the advice on how to export the model again."""
-    return f"{REMEDY}, {BINDING}" if any(constant.loss is Loss.INPUT for constant in lost) else REMEDY
+    """Return the advice for the user on how to export a model again that lacks these constants."""
+    return (
+        f"{EXPORT_REMEDY}, {BIND_REMEDY}"
+        if any(constant.loss is ConstantLoss.INPUT for constant in lost)
+        else EXPORT_REMEDY
+    )
 
 
 def require_constants(graph: onnx.GraphProto, place: str) -> None:
     """Raise ModelError if the mean or the variance of a normalization has no tensor at all."""
-    missing = [constant for constant in lost_constants(graph) if constant.loss is Loss.MISSING]
+    missing = [constant for constant in lost_constants(graph) if constant.loss is ConstantLoss.MISSING]
     if missing:
         named = ", ".join(f"'{constant.name}'" for constant in missing)
         rule = f"{place}: Keras' Normalization layer must have its mean and variance"
-        raise ModelError(rule, f"the exporter lost them: nothing gives {named}", REMEDY)
+        raise ModelError(rule, f"the exporter lost them: nothing gives {named}", EXPORT_REMEDY)
 
 
 class _Reader:
@@ -118,7 +127,7 @@ class _Reader:
                 continue
             is_keras = bool(_KERAS.search(f"{difference.name} {node.name} {mean.name} {deviation.name}"))
             is_both = mean.loss is deviation.loss and deviation.is_root
-            if {mean.loss, deviation.loss} & {Loss.INPUT, Loss.MISSING} and not (is_keras or is_both):
+            if {mean.loss, deviation.loss} & {ConstantLoss.INPUT, ConstantLoss.MISSING} and not (is_keras or is_both):
                 continue  # A network with several inputs may compute the same expression.
             for source in (mean, self._judged(deviation, node)):
                 if source.loss is not None:
@@ -141,7 +150,7 @@ class _Reader:
             producer = self.producers.get(name)
             if producer is None:
                 is_input = name in self.inputs
-                loss = None if name in self.bound else Loss.INPUT if is_input else Loss.MISSING
+                loss = None if name in self.bound else ConstantLoss.INPUT if is_input else ConstantLoss.MISSING
                 return _Source(name, loss, None, is_root)
             if producer.op_type == "Constant":
                 values = [numpy_helper.to_array(a.t) for a in producer.attribute if a.name == "value"]
@@ -159,7 +168,7 @@ class _Reader:
 
     def _constant(self, name: str, data: Array, *, is_root: bool) -> _Source:
         is_bad = data.dtype.kind == "f" and data.size > 0 and not np.isfinite(data).all()
-        return _Source(name, Loss.NOT_FINITE if is_bad else None, data, is_root)
+        return _Source(name, ConstantLoss.NOT_FINITE if is_bad else None, data, is_root)
 
     def _judged(self, deviation: _Source, node: onnx.NodeProto) -> _Source:
         """Return the deviation, marked as lost if all of its divisors are 0."""
@@ -171,4 +180,4 @@ class _Reader:
             divisor = np.sqrt(divisor)
         elif node.op_type == "Mul":
             divisor = 1 / np.maximum(divisor, MAX_ZERO_DEVIATION)
-        return _Source(deviation.name, Loss.ZERO if divisor.max() <= MAX_ZERO_DEVIATION else None)
+        return _Source(deviation.name, ConstantLoss.ZERO if divisor.max() <= MAX_ZERO_DEVIATION else None)

@@ -9,7 +9,7 @@ import onnx
 
 
 def every_node(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes, and recursively those of their bodies."""
+    """Yield nodes, each followed by the nodes of its subgraphs, recursively."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
@@ -25,7 +25,7 @@ def graphs_of(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
 
 
 def bodies_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Yield the bodies of a node, and recursively the bodies of the nodes in them."""
+    """Yield the subgraphs of a node (of If, Loop or Scan), and recursively those of the nodes in them."""
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:
             yield attribute.g
@@ -33,20 +33,27 @@ def bodies_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
                 yield from bodies_of(inner)
 
 
-def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the tensors that a node reads, including outer ones that its bodies read."""
+def tensors_read(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the names of the tensors that a node reads, including those that its subgraphs read from outside."""
     yield from filter(None, node.input)
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:
             body = attribute.g
             own = {n for inner in body.node for n in inner.output} | {v.name for v in body.input}
             own |= {t.name for t in body.initializer}
-            inside = (name for inner in body.node for name in reads(inner))
+            inside = (name for inner in body.node for name in tensors_read(inner))
             yield from (name for name in (*inside, *(o.name for o in body.output)) if name not in own)
 
 
 def rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    """Rename the tensors that a node and its bodies read. In ONNX an inner name never hides an outer one."""
+    """Rename the tensors that a node and its subgraphs read, in place.
+
+    In ONNX an inner name never hides an outer one, so that names may be replaced without regard to scopes.
+
+    Args:
+        node: The node.
+        names: New name by old name; other tensors keep their names.
+    """
     for index, name in enumerate(node.input):
         node.input[index] = names.get(name, name)
     for attribute in node.attribute:
@@ -55,7 +62,12 @@ def rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
 
 
 def rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    """Rename the tensors that a node reads and writes."""
+    """Rename the tensors that a node reads and writes, in place.
+
+    Args:
+        node: The node.
+        names: New name by old name; other tensors keep their names.
+    """
     rename_inputs(node, names)
     for index, name in enumerate(node.output):
         node.output[index] = names.get(name, name)

@@ -20,13 +20,13 @@ from mcugen.core.errors import ModelError
 from mcugen.frontend.onnx.foreign import shown_domain
 from mcugen.frontend.onnx.functions import STANDARD_DOMAINS, first_version, restored_version
 from mcugen.frontend.onnx.nodes import every_node, graphs_of
-from mcugen.frontend.onnx.upgrade_rules import Rewrite, Rule, rules_between
+from mcugen.frontend.onnx.upgrade_rules import NodeUpgrade, Rule, rules_between
 from mcugen.hir.names import Names
 
 OLDEST_OPSET = 6
-"""Oldest operator set of models that can be read."""
+"""Oldest version of ONNX's operator set that a model may have."""
 IMPORTED_OPSET = 13
-"""Oldest operator set that the importer and the quantizer know; older models are upgraded to it."""
+"""Version of ONNX's operator set that older models are upgraded to: importer and quantizer know it and newer ones."""
 
 _TAG = re.compile(r"mcugen\.opset(\d{1,2})\.(.*)", re.DOTALL)
 """Pattern of the domain of a marked node, from a function of another operator set: number of the set, own domain."""
@@ -38,7 +38,7 @@ def standard_opset(owner: onnx.ModelProto | onnx.FunctionProto) -> int | None:
 
 
 def tag_functions(model: onnx.ModelProto, opset: int, place: str) -> None:
-    """Mark the nodes of functions of another operator set than the model's `opset`, so that they can be inlined.
+    """Mark the nodes of functions that import another operator set than the model, so that they can be inlined.
 
     `upgrade` removes the marks.
 
@@ -185,6 +185,6 @@ class _GraphUpgrade:
         rule = rules.get(node.op_type)
         if rule is None:
             return [node]
-        rewrite = Rewrite(node, self.types, self.names, self.constants)
+        rewrite = NodeUpgrade(node, self.types, self.names, self.constants)
         rule(rewrite)
         return rewrite.nodes

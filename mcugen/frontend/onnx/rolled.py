@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replacement of unrolled recurrent layers, which `ops/written_out.py` finds, by recurrent layers of ONNX."""
+"""Replacement of recurrent layers that were unrolled into time steps (ops/written_out.py) by recurrent ONNX layers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from mcugen.ops.written_out import MIN_ROLLED_STEPS, UnrolledLayer, unrolled_lay
 
 
 def may_be_steps(model: onnx.ModelProto) -> bool:
-    """Return whether a model has enough nodes of the operator in every recurrent cell to hold an unrolled layer."""
+    """Return whether a model has enough nodes to hold an unrolled recurrent layer, as a fast first test."""
     return len([node for node in model.graph.node if node.op_type == CELL_MARKER_OPERATOR]) >= MIN_ROLLED_STEPS
 
 
-def rolled_up(model: onnx.ModelProto, graph: Graph, env: Mapping[str, Value | None]) -> Composed:
+def roll_up_steps(model: onnx.ModelProto, graph: Graph, env: Mapping[str, Value | None]) -> Composed:
     """Find unrolled time steps among a model's nodes, and return the recurrent layers that replace them.
 
     Args:

@@ -11,9 +11,9 @@ import onnx
 from onnx import helper, numpy_helper
 
 from mcugen.core.errors import DoesNotFitError, ModelError, UnsupportedError
-from mcugen.core.limits import MAX_NESTED, MAX_NODES, check_size
+from mcugen.core.limits import MAX_CONTROL_FLOW_DEPTH, MAX_NODES, check_size
 from mcugen.frontend.onnx import fold
-from mcugen.frontend.onnx.composition import Composed, Recorder, taken_branch
+from mcugen.frontend.onnx.composition import Composed, Recorder, selected_branch_parts
 from mcugen.frontend.onnx.functions import (
     STANDARD_DOMAINS,
     data_inputs,
@@ -24,8 +24,8 @@ from mcugen.frontend.onnx.functions import (
     outputs_like,
     type_name,
 )
-from mcugen.frontend.onnx.judge import objection
-from mcugen.frontend.onnx.nodes import every_node, reads
+from mcugen.frontend.onnx.judge import onnx_objection
+from mcugen.frontend.onnx.nodes import every_node, tensors_read
 from mcugen.frontend.onnx.sequences import SEQUENCE_OPERATORS, SequenceNode
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType, TensorType
@@ -38,7 +38,7 @@ _MOVES = 4
 Exporters leave a conversion, transposition and reshaping there.
 """
 MAX_INFERENCE_CONSTANT_ELEMENTS = 4096
-"""Largest number of elements of a constant that ONNX's shape inference gets: parameters are short."""
+"""Largest number of elements of a constant that is passed to ONNX's shape inference, which reads only short ones."""
 
 
 @dataclass
@@ -115,11 +115,14 @@ class Scope:
         return value
 
     def full_name(self, name: str) -> str:
-        """Return the name of tensor `name` in the whole model, for bodies whose nodes replace the enclosing node."""
+        """Return the model-wide name of tensor `name` of this scope.
+
+        It is needed for a body whose nodes replace the node that has the body.
+        """
         return self.place + name if self.outer is None or name in self.env else self.outer.full_name(name)
 
     def half(self, name: str) -> DType | None:
-        """Return the float type of at most 16 bits that a value has in ONNX; None for other types."""
+        """Return the narrow float type (at most 16 bits) that a value has in ONNX; None if it has another type."""
         if name in self.env or self.outer is None:
             return self.halves.get(name)
         return self.outer.half(name)
@@ -139,9 +142,16 @@ class Scope:
         return self.graph.constant(self.place + name, stored, dtype=dtype)
 
     def output(self, name: str, declared_type: DType | None) -> Value | None:
-        """Return the value `name`, converted back to its narrow float type if it has one; None if it is unknown.
+        """Return the value that a model output gives.
 
-        `declared_type` is the type that the model declares, or None to use the value's ONNX type.
+        A value that has a narrow float type in ONNX, such as float16, is converted back to that type.
+
+        Args:
+            name: ONNX name of the output.
+            declared_type: The type that the model declares; None to use the value's ONNX type.
+
+        Returns:
+            The value; None if the name is unknown.
         """
         value = self.lookup(name)
         half = self.half(name) if declared_type is None else declared_type
@@ -194,14 +204,14 @@ class Scope:
                 self.refusals.extend(refusal.reasons)
             return self._fail(node, str(refusal))
         except ModelError as error:
-            raise ModelError(f"{label(node)}: {error.rule}", error.found, error.remedy) from error
+            raise ModelError(f"{node_label(node)}: {error.rule}", error.found, error.remedy) from error
         except MemoryError as error:
-            raise DoesNotFitError(f"{label(node)}: must fit this computer", str(error)[:200]) from error
+            raise DoesNotFitError(f"{node_label(node)}: must fit this computer", str(error)[:200]) from error
         except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
             complaint = self._objection(node, inputs)
             if not complaint:
                 raise  # ONNX accepts the node, so this is a bug in mcugen.
-            raise ModelError(f"{label(node)}: must be valid ONNX", complaint, "repair the model") from error
+            raise ModelError(f"{node_label(node)}: must be valid ONNX", complaint, "repair the model") from error
         for name, value in zip(node.output, results, strict=False):
             if name:
                 self._adopt_name(node, name, value)
@@ -211,7 +221,7 @@ class Scope:
         """Return ONNX's own objection to a node with these inputs; "" if there is none."""
         types = [self._onnx_type(name, v) for name, v in zip(node.input, inputs, strict=True)]
         known = [None if v is None or v.type.count > MAX_INFERENCE_CONSTANT_ELEMENTS else v.data for v in inputs]
-        return objection(node, types, known, self.opsets)
+        return onnx_objection(node, types, known, self.opsets)
 
     def _adopt_name(self, node: onnx.NodeProto, name: str, value: Value | None) -> None:
         """Rename a value that an importer named after the node's first output to its own output name."""
@@ -247,7 +257,7 @@ class Scope:
 
     def _line(self, node: onnx.NodeProto, reason: str) -> str:
         where = f" (in {self.within or self.place.rstrip('/')})" if self.place else ""
-        return f"{label(node)}{where}: {reason}"
+        return f"{node_label(node)}{where}: {reason}"
 
     def _unknown_operators(self, node: onnx.NodeProto) -> list[str]:
         """Return a line for each operator of a node and its bodies that cannot be compiled whatever its inputs."""
@@ -287,7 +297,9 @@ class Scope:
             recorder.finish(view.outputs, results, self.composed)
             for body in view.attributes.values():
                 if isinstance(body, Subgraph) and body.taken is not None:
-                    self.composed[view.outputs[0]] = taken_branch(body.proto, view.outputs, body.taken.full_name)
+                    self.composed[view.outputs[0]] = selected_branch_parts(
+                        body.proto, view.outputs, body.taken.full_name
+                    )
             return results
         self._check_schema(node, inputs)
         types = [self._onnx_type(name, v) for name, v in zip(node.input, inputs, strict=True)]
@@ -305,7 +317,9 @@ class Scope:
 
     def _recorder(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> Recorder:
         names = {v: self.full_name(name) for name, v in zip(node.input, inputs, strict=True) if v is not None}
-        inner = [(name, self.lookup(name)) for name in reads(node) if name not in node.input and self.knows(name)]
+        inner = [
+            (name, self.lookup(name)) for name in tensors_read(node) if name not in node.input and self.knows(name)
+        ]
         names |= {v: self.full_name(name) for name, v in inner if v is not None}
         return Recorder(self.graph, f"{self.place}{next(filter(None, node.output), '')}", names, self._composer(node))
 
@@ -313,7 +327,7 @@ class Scope:
         """Return a function that imports a part of a composed node into the graph."""
 
         def compose(part: onnx.NodeProto, env: dict[str, Value | None]) -> list[Value]:
-            location = f"{label(node)} in {self.within}" if self.within else label(node)
+            location = f"{node_label(node)} in {self.within}" if self.within else node_label(node)
             inner = Scope(
                 self.graph,
                 self.opsets,
@@ -448,7 +462,7 @@ class Scope:
             depth=self.depth,
             budget=self.budget,
             place=f"{self.place}{node.name or next(filter(None, node.output), node.op_type)}/",
-            within=f"{label(node)} in {self.within}" if self.within else label(node),
+            within=f"{node_label(node)} in {self.within}" if self.within else node_label(node),
             registry=self.registry,
         )
         actual = dict(zip(body.input, zip(node.input, inputs, strict=True), strict=False))
@@ -475,12 +489,13 @@ class Scope:
 
 @dataclass
 class Subgraph(Body):
-    """A graph attribute (of If, Loop or Scan) that the operator's importer adds to a graph of its choice.
+    """A graph attribute of an If, Loop or Scan, which the node's importer adds to a graph of its choice.
 
     Attributes:
         scope: The scope of the node that has the attribute.
         proto: The graph in ONNX form.
-        taken: Scope of the import if the body's nodes replaced the whole node, as for a constant If.
+        taken: The scope of the import if the subgraph's nodes replaced the whole node, as for an If with a constant
+            condition; else None.
     """
 
     scope: Scope
@@ -500,9 +515,18 @@ class Subgraph(Body):
     def import_into(
         self, graph: Graph, inputs: Sequence[Value], place: str, capture: Capture | None = None
     ) -> list[Value]:
-        """Add the body's nodes to `graph` and return the results; see `Body.import_into`."""
-        if self.scope.depth >= MAX_NESTED:
-            raise UnsupportedError(f"control flow must nest at most {MAX_NESTED} deep", "more", "simplify the model")
+        """Import the subgraph's nodes into a graph, and return the subgraph's results.
+
+        Args:
+            graph: The graph to which the nodes are added.
+            inputs: Values of the subgraph's formal inputs.
+            place: Prefix of the names of the added values.
+            capture: Makes a value of the enclosing scope available in `graph`; None if it is available already.
+        """
+        if self.scope.depth >= MAX_CONTROL_FLOW_DEPTH:
+            raise UnsupportedError(
+                f"control flow must nest at most {MAX_CONTROL_FLOW_DEPTH} deep", "more", "simplify the model"
+            )
         inner = Scope(
             graph,
             self.scope.opsets,
@@ -539,7 +563,7 @@ def declared_types(graph: onnx.GraphProto) -> dict[str, TensorType]:
     """Return the complete types that a graph declares for intermediate tensors and outputs, by name."""
     types = {}
     for info in (*graph.value_info, *graph.output):
-        sizes = sizes_of(info)
+        sizes = declared_sizes(info)
         shape = tuple(size for size in sizes if size is not None)
         dtype = dtype_or_none(info)
         if info.type.tensor_type.HasField("shape") and len(shape) == len(sizes) and dtype:
@@ -547,22 +571,22 @@ def declared_types(graph: onnx.GraphProto) -> dict[str, TensorType]:
     return types
 
 
-def sizes_of(info: onnx.ValueInfoProto) -> list[int | None]:
-    """Return the size of each axis; None for a symbolic axis, for which PaddlePaddle also writes −1."""
+def declared_sizes(info: onnx.ValueInfoProto) -> list[int | None]:
+    """Return the declared size of each axis; None for a symbolic axis, for which PaddlePaddle also writes −1."""
     dims = info.type.tensor_type.shape.dim
     return [dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None for dim in dims]
 
 
 def dtype_or_none(info: onnx.ValueInfoProto) -> DType | None:
-    """Return the element type of a tensor; None if C has no counterpart."""
+    """Return the declared element type of a tensor; None if C has no such type."""
     try:
         return DType(helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type).name)
     except (ValueError, KeyError):
         return None
 
 
-def type_of(number: int) -> str:
-    """Return ONNX's name of an element type number, for messages."""
+def type_number_name(number: int) -> str:
+    """Return the name of an ONNX element type number (TensorProto.DataType), for messages."""
     names: dict[int, str] = dict(map(reversed, onnx.TensorProto.DataType.items()))
     return names.get(number, f"unknown element type {number}")
 
@@ -576,7 +600,7 @@ def to_array(tensor: onnx.TensorProto) -> Array:
     try:
         array: Array = numpy_helper.to_array(tensor)
     except KeyError as error:
-        dtype_name = type_of(tensor.data_type)
+        dtype_name = type_number_name(tensor.data_type)
         raise ModelError(f"tensor '{tensor.name}' must be readable", dtype_name, "export again") from error
     except (ValueError, TypeError, RuntimeError) as error:
         raise ModelError(f"tensor '{tensor.name}' must be readable", str(error)[:200], "export again") from error
@@ -587,8 +611,8 @@ def _domain(node: onnx.NodeProto) -> str:
     return "" if node.domain in STANDARD_DOMAINS else node.domain
 
 
-def label(node: onnx.NodeProto) -> str:
-    """Return a node's name and operator for messages."""
+def node_label(node: onnx.NodeProto) -> str:
+    """Return the name and the operator of a node as text for messages."""
     return f"{node.op_type} '{node.name or next(iter(node.output), '')}'"
 
 
@@ -605,7 +629,7 @@ def _check_types(node: onnx.NodeProto, support: Support, inputs: Sequence[Value 
 def _check_sizes(node: onnx.NodeProto, results: Sequence[Value | None]) -> None:
     for value in results:
         if value is not None and not value.is_constant and not _is_stored(value):
-            check_size(label(node), value.name, value.type.count)
+            check_size(node_label(node), value.name, value.type.count)
 
 
 def _is_stored(value: Value) -> bool:

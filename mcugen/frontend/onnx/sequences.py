@@ -18,17 +18,16 @@ from mcugen.ops.movement import Concat, Slice, normalize_axis, reshaped
 from mcugen.ops.onnx_node import OnnxNode, Refusal
 
 MAX_SPLIT_PARTS = 1024
-"""Largest number of parts into which SplitToSequence splits a tensor; each part is a node."""
+"""Largest number of parts into which SplitToSequence may split a tensor: each part becomes a node."""
 
 
 @dataclass
 class SequenceNode:
-    """An ONNX node that reads or creates sequences, whose length must be known.
-
-    `inputs` has the sequence at each input, or None for a tensor. In `node`, inputs that are sequences are absent.
+    """An ONNX node that reads or creates sequences, whose length must be known at compile time.
 
     Attributes:
-        inputs: The sequences among the inputs, by position.
+        node: The node; inputs that are sequences are absent in it.
+        inputs: The sequence at each input position; None for a tensor.
     """
 
     node: OnnxNode
@@ -172,7 +171,7 @@ SEQUENCE_OPERATORS: dict[str, Callable[[SequenceNode], Value | list[Value]]] = {
     "OptionalGetElement": _only,
     "OptionalHasElement": _has_element,
 }
-"""Importers by ONNX operator; each returns the operator's only result, a value or a sequence.
+"""Importers of operators on sequences, by ONNX operator; each returns the operator's result, a value or a sequence.
 
 `Scope` itself imports Identity of a sequence.
 """

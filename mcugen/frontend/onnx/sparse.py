@@ -12,7 +12,7 @@ import onnx
 from onnx import numpy_helper
 
 from mcugen.core.errors import DoesNotFitError, ModelError, shortened
-from mcugen.core.limits import MODEL_BYTES, check_size
+from mcugen.core.limits import MAX_MODEL_BYTES, check_size
 from mcugen.frontend.onnx.nodes import graphs_of
 from mcugen.frontend.onnx.scope import to_array
 from mcugen.hir.types import Array
@@ -23,16 +23,16 @@ def make_dense(model: onnx.ModelProto, place: str) -> None:
 
     Raises:
         ModelError: Indices violate onnx.proto (SparseTensorProto: ascending, each once).
-        DoesNotFitError: A tensor has more than MAX_ELEMENTS, or all of them more than MODEL_BYTES.
+        DoesNotFitError: A tensor has more than MAX_ELEMENTS, or all of them more than MAX_MODEL_BYTES.
     """
-    left = MODEL_BYTES
+    left = MAX_MODEL_BYTES
 
     def dense(tensor: onnx.SparseTensorProto) -> onnx.TensorProto:
         nonlocal left
         dense_tensor = _dense(tensor, place)
         left -= len(dense_tensor.raw_data)
         if left < 0:
-            rule = f"{place}: sparse tensors must have at most {MODEL_BYTES:,} bytes when they are dense"
+            rule = f"{place}: sparse tensors must have at most {MAX_MODEL_BYTES:,} bytes when they are dense"
             raise DoesNotFitError(rule, "more", "use a smaller model")
         return dense_tensor
 

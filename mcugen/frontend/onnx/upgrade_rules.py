@@ -22,8 +22,8 @@ from mcugen.hir.types import Array
 
 
 @dataclass
-class Rewrite:
-    """A node that an upgrade rule changes in place, with the nodes added around it.
+class NodeUpgrade:
+    """The upgrade of one ONNX node, which a rule changes in place and adds nodes around.
 
     The added nodes are valid in the operator set of the rule, or in a later one that every model is upgraded to.
 
@@ -61,12 +61,12 @@ class Rewrite:
         return [d.dim_value if d.HasField("dim_value") else None for d in type_.tensor_type.shape.dim]
 
     def rank(self, index: int) -> int | None:
-        """Return the rank of an input, or None if it is unknown."""
+        """Return the rank of input `index`; None if it is unknown."""
         dims = self.dims(index)
         return None if dims is None else len(dims)
 
     def float_dtype(self, index: int) -> np.dtype[Any]:
-        """Return the element type of an input of floats; float32 if it is unknown."""
+        """Return the element type of float input `index`; float32 if it is unknown."""
         type_ = self.types.get(self.node.input[index])
         known = onnx.TensorProto.FLOAT if type_ is None else type_.tensor_type.elem_type
         dtype: np.dtype[Any] = helper.tensor_dtype_to_np_dtype(known or onnx.TensorProto.FLOAT)
@@ -131,24 +131,36 @@ class Rewrite:
         return self.node.output[index], original
 
     def attribute_to_input(self, name: str, index: int) -> None:
-        """Turn a list attribute into an int64 constant at input `index`; do nothing if the node does not have it."""
+        """Turn an attribute that is a list of integers into a constant at input `index`; do nothing if it is absent."""
         values = self.pop(name)
         if values is not None:
             constant = self.constant(values, name)
             self.set_inputs(*self.node.input[:index], *[""] * (index - len(self.node.input)), constant)
 
     def refusal(self, rule: str, value: str, remedy: str) -> UnsupportedError:
-        """Return an error that names the node and the value that breaks the rule."""
+        """Return the error that the node cannot be upgraded.
+
+        Args:
+            rule: What must hold.
+            value: The value that breaks the rule.
+            remedy: An action for the user.
+        """
         return UnsupportedError(f"{self.node.op_type} '{self.node.name or self.stem}': {rule}", value, remedy)
 
 
-Rule = Callable[[Rewrite], None]
+Rule = Callable[[NodeUpgrade], None]
+"""A function that upgrades one node to the operator set for which `upgrade_rule` registers it."""
 
 _RULES: dict[int, dict[str, Rule]] = {}
 
 
-def rule(opset: int, *op_types: str) -> Callable[[Rule], Rule]:
-    """Return a decorator that registers an upgrade rule for nodes of operator sets below `opset`."""
+def upgrade_rule(opset: int, *op_types: str) -> Callable[[Rule], Rule]:
+    """Return a decorator that registers a function as the rule that upgrades nodes to operator set `opset`.
+
+    Args:
+        opset: First operator set with the changed meaning.
+        *op_types: The operators that the rule upgrades.
+    """
 
     def register(function: Rule) -> Rule:
         _RULES.setdefault(opset, {}).update(dict.fromkeys(op_types, function))
@@ -158,15 +170,23 @@ def rule(opset: int, *op_types: str) -> Callable[[Rule], Rule]:
 
 
 def rules_between(opset: int, target: int) -> list[Mapping[str, Rule]]:
-    """Return the rules, by operator, of each operator set from above `opset` up to `target`, oldest first."""
+    """Return the rules to upgrade nodes from one operator set to another, oldest first.
+
+    Args:
+        opset: Version of the nodes' operator set.
+        target: Version to upgrade to.
+
+    Returns:
+        For each operator set in between that has rules: the rule by operator.
+    """
     return [rules for number, rules in sorted(_RULES.items()) if opset < number <= target]
 
 
 # -------------------------------------------------------------------------------------------------- opset 7
 
 
-@rule(7, "Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Greater", "Less", "Equal")
-def _use_numpy_broadcasting(rewrite: Rewrite) -> None:
+@upgrade_rule(7, "Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Greater", "Less", "Equal")
+def _use_numpy_broadcasting(rewrite: NodeUpgrade) -> None:
     """Align the second operand to axis `axis` of the first one by trailing axes of size 1."""
     axis, is_broadcast = rewrite.attribute("axis"), rewrite.attribute("broadcast", 0)
     rewrite.remove("axis", "broadcast")
@@ -174,14 +194,14 @@ def _use_numpy_broadcasting(rewrite: Rewrite) -> None:
         _append_axes(rewrite, axis)
 
 
-@rule(7, "PRelu")
-def _align_slope_to_channels(rewrite: Rewrite) -> None:
+@upgrade_rule(7, "PRelu")
+def _align_slope_to_channels(rewrite: NodeUpgrade) -> None:
     """Align a slope of one axis to axis 1."""
     if rewrite.rank(1) in (1, None):
         _append_axes(rewrite, 1)
 
 
-def _append_axes(rewrite: Rewrite, axis: int) -> None:
+def _append_axes(rewrite: NodeUpgrade, axis: int) -> None:
     """Append axes of size 1 to the second input, so that its first axis meets axis `axis` of the first input.
 
     A negative axis counts from the last axis of the first input.
@@ -209,26 +229,26 @@ def _append_axes(rewrite: Rewrite, axis: int) -> None:
     rewrite.node.input[1] = rewrite.add("Reshape", [second, aligned_shape], "aligned")
 
 
-@rule(7, "Gemm")
-def _drop_broadcast(rewrite: Rewrite) -> None:
+@upgrade_rule(7, "Gemm")
+def _drop_broadcast(rewrite: NodeUpgrade) -> None:
     """Drop `broadcast`: the third operand of a Gemm broadcasts as in numpy."""
     rewrite.remove("broadcast")
 
 
-@rule(7, "BatchNormalization", "Dropout")
-def _drop_test_mode(rewrite: Rewrite) -> None:
+@upgrade_rule(7, "BatchNormalization", "Dropout")
+def _drop_test_mode(rewrite: NodeUpgrade) -> None:
     """Drop `is_test`: inference is the only mode of a node with one output."""
     rewrite.remove("is_test")
 
 
-@rule(7, "RNN", "GRU", "LSTM")
-def _drop_output_sequence(rewrite: Rewrite) -> None:
+@upgrade_rule(7, "RNN", "GRU", "LSTM")
+def _drop_output_sequence(rewrite: NodeUpgrade) -> None:
     """Drop `output_sequence`: an output that is read has a name."""
     rewrite.remove("output_sequence")
 
 
-@rule(7, "Upsample")
-def _join_scales(rewrite: Rewrite) -> None:
+@upgrade_rule(7, "Upsample")
+def _join_scales(rewrite: NodeUpgrade) -> None:
     """Write the scales of height and width as a list of all axes."""
     height, width = rewrite.pop("height_scale", 1.0), rewrite.pop("width_scale", 1.0)
     rewrite.set(scales=[1.0, 1.0, height, width])
@@ -239,8 +259,8 @@ def _join_scales(rewrite: Rewrite) -> None:
 # -------------------------------------------------------------------------------------------------- opset 9
 
 
-@rule(9, "BatchNormalization")
-def _normalize_elements(rewrite: Rewrite) -> None:
+@upgrade_rule(9, "BatchNormalization")
+def _normalize_elements(rewrite: NodeUpgrade) -> None:
     """Flatten the elements of a sample to channels where each element has its own statistics (`spatial=0`)."""
     if rewrite.pop("spatial", 1):
         return
@@ -251,14 +271,14 @@ def _normalize_elements(rewrite: Rewrite) -> None:
     _restore_shape(rewrite, x)
 
 
-@rule(9, "Upsample")
-def _pass_scales(rewrite: Rewrite) -> None:
+@upgrade_rule(9, "Upsample")
+def _pass_scales(rewrite: NodeUpgrade) -> None:
     scales = np.asarray(rewrite.pop("scales"), np.float32)
     rewrite.set_inputs(rewrite.node.input[0], rewrite.constant(scales, "scales"))
 
 
-@rule(9, "Scan")
-def _scan_samples(rewrite: Rewrite) -> None:
+@upgrade_rule(9, "Scan")
+def _scan_samples(rewrite: NodeUpgrade) -> None:
     """Scan the samples of a batch one by one: Scan of opset 8 takes batches.
 
     A batch of one is squeezed. Otherwise another Scan, over the axis of the batch, is put around the node.
@@ -296,7 +316,7 @@ def _scan_samples(rewrite: Rewrite) -> None:
     rewrite.set(body=body, num_scan_inputs=len(batches))
 
 
-def _sample_info(rewrite: Rewrite, name: str, sample: str) -> onnx.ValueInfoProto:
+def _sample_info(rewrite: NodeUpgrade, name: str, sample: str) -> onnx.ValueInfoProto:
     """Return the declaration of one sample of a batch."""
     info = onnx.ValueInfoProto(name=sample)
     if name in rewrite.types:
@@ -309,19 +329,19 @@ def _sample_info(rewrite: Rewrite, name: str, sample: str) -> onnx.ValueInfoProt
 # ------------------------------------------------------------------------------------------------- opset 10
 
 
-@rule(10, "Slice")
-def _pass_bounds(rewrite: Rewrite) -> None:
+@upgrade_rule(10, "Slice")
+def _pass_bounds(rewrite: NodeUpgrade) -> None:
     for index, name in enumerate(("starts", "ends", "axes"), start=1):
         rewrite.attribute_to_input(name, index)
 
 
-@rule(10, "TopK")
-def _pass_count(rewrite: Rewrite) -> None:
+@upgrade_rule(10, "TopK")
+def _pass_count(rewrite: NodeUpgrade) -> None:
     rewrite.set_inputs(rewrite.node.input[0], rewrite.constant([rewrite.pop("k")], "k"))
 
 
-@rule(10, "Dropout")
-def _give_mask_type(rewrite: Rewrite) -> None:
+@upgrade_rule(10, "Dropout")
+def _give_mask_type(rewrite: NodeUpgrade) -> None:
     """Convert the mask to the element type of the data, which it had before it became boolean."""
     if len(rewrite.node.output) > 1 and rewrite.node.output[1]:
         dtype = helper.np_dtype_to_tensor_dtype(rewrite.float_dtype(0))
@@ -329,16 +349,16 @@ def _give_mask_type(rewrite: Rewrite) -> None:
         rewrite.after.append(helper.make_node("Cast", [mask], [original], to=dtype))
 
 
-@rule(10, "Upsample")
-def _rename_to_resize(rewrite: Rewrite) -> None:
+@upgrade_rule(10, "Upsample")
+def _rename_to_resize(rewrite: NodeUpgrade) -> None:
     rewrite.node.op_type = "Resize"
 
 
 # ------------------------------------------------------------------------------------------------- opset 11
 
 
-@rule(11, "Clip")
-def _pass_limits(rewrite: Rewrite) -> None:
+@upgrade_rule(11, "Clip")
+def _pass_limits(rewrite: NodeUpgrade) -> None:
     dtype = rewrite.float_dtype(0)
     inputs = [rewrite.node.input[0]]
     for name in ("min", "max"):
@@ -347,21 +367,21 @@ def _pass_limits(rewrite: Rewrite) -> None:
     rewrite.set_inputs(*inputs)
 
 
-@rule(11, "Pad")
-def _pass_padding(rewrite: Rewrite) -> None:
+@upgrade_rule(11, "Pad")
+def _pass_padding(rewrite: NodeUpgrade) -> None:
     value = rewrite.pop("value", 0.0)
     rewrite.attribute_to_input("pads", 1)
     if rewrite.text("mode", "constant") == "constant":
         rewrite.node.input.append(rewrite.constant(np.asarray(value, rewrite.float_dtype(0)), "value"))
 
 
-@rule(11, "Scatter")
-def _rename_to_scatter_elements(rewrite: Rewrite) -> None:
+@upgrade_rule(11, "Scatter")
+def _rename_to_scatter_elements(rewrite: NodeUpgrade) -> None:
     rewrite.node.op_type = "ScatterElements"
 
 
-@rule(11, "Resize")
-def _resize_asymmetrically(rewrite: Rewrite) -> None:
+@upgrade_rule(11, "Resize")
+def _resize_asymmetrically(rewrite: NodeUpgrade) -> None:
     """State the computation of positions, which was fixed before opset 11: position = index / scale.
 
     The nearest element is the element before the position or, on an axis that shrinks, the element behind it. A node of
@@ -386,7 +406,7 @@ def _resize_asymmetrically(rewrite: Rewrite) -> None:
     rewrite.set_inputs(x, "", scales)
 
 
-def _known_values(rewrite: Rewrite, name: str) -> Array | None:
+def _known_values(rewrite: NodeUpgrade, name: str) -> Array | None:
     """Return the elements of a constant, or None for a tensor that is computed."""
     tensor = rewrite.constants.get(name)
     return None if tensor is None else numpy_helper.to_array(tensor)
@@ -395,14 +415,14 @@ def _known_values(rewrite: Rewrite, name: str) -> Array | None:
 # -------------------------------------------------------------------------------------------- opsets 12, 13
 
 
-@rule(12, "Dropout")
-def _drop_ratio(rewrite: Rewrite) -> None:
+@upgrade_rule(12, "Dropout")
+def _drop_ratio(rewrite: NodeUpgrade) -> None:
     """Drop `ratio`, which only training reads."""
     rewrite.remove("ratio")
 
 
-@rule(13, "Softmax", "LogSoftmax", "Hardmax")
-def _flatten_to_rows(rewrite: Rewrite) -> None:
+@upgrade_rule(13, "Softmax", "LogSoftmax", "Hardmax")
+def _flatten_to_rows(rewrite: NodeUpgrade) -> None:
     """Flatten the axes from `axis` on to one, over which the result was computed."""
     rank, axis = rewrite.rank(0), rewrite.attribute("axis", 1)
     rewrite.set(axis=-1)
@@ -413,15 +433,15 @@ def _flatten_to_rows(rewrite: Rewrite) -> None:
     _restore_shape(rewrite, x)
 
 
-def _restore_shape(rewrite: Rewrite, x: str) -> None:
+def _restore_shape(rewrite: NodeUpgrade, x: str) -> None:
     """Give the first output the shape of a tensor."""
     shape = rewrite.add("Shape", [x], "shape")
     flat, original = rewrite.divert_output(0, "_intermediate")
     rewrite.after.append(helper.make_node("Reshape", [flat, shape], [original]))
 
 
-@rule(13, "ReduceSum", "Squeeze", "Unsqueeze")
-@rule(
+@upgrade_rule(13, "ReduceSum", "Squeeze", "Unsqueeze")
+@upgrade_rule(
     18,
     "ReduceL1",
     "ReduceL2",
@@ -433,47 +453,47 @@ def _restore_shape(rewrite: Rewrite, x: str) -> None:
     "ReduceProd",
     "ReduceSumSquare",
 )
-def _pass_axes(rewrite: Rewrite) -> None:
+def _pass_axes(rewrite: NodeUpgrade) -> None:
     rewrite.attribute_to_input("axes", 1)
 
 
-@rule(13, "Split")
-def _pass_parts(rewrite: Rewrite) -> None:
+@upgrade_rule(13, "Split")
+def _pass_parts(rewrite: NodeUpgrade) -> None:
     rewrite.attribute_to_input("split", 1)
 
 
 # ----------------------------------------------------------------------------------------- opsets 16 to 21
 
 
-@rule(16, "RoiAlign")
-def _keep_transformation(rewrite: Rewrite) -> None:
+@upgrade_rule(16, "RoiAlign")
+def _keep_transformation(rewrite: NodeUpgrade) -> None:
     """State the default of `coordinate_transformation_mode`, which changed."""
     if rewrite.attribute("coordinate_transformation_mode") is None:
         rewrite.set(coordinate_transformation_mode="output_half_pixel")
 
 
-@rule(18, "Split")
-def _count_parts(rewrite: Rewrite) -> None:
+@upgrade_rule(18, "Split")
+def _count_parts(rewrite: NodeUpgrade) -> None:
     """State the number of equal parts."""
     if len(rewrite.node.input) < 2 or not rewrite.node.input[1]:
         rewrite.set(num_outputs=len(rewrite.node.output))
 
 
-@rule(20, "GridSample")
-def _rename_modes(rewrite: Rewrite) -> None:
+@upgrade_rule(20, "GridSample")
+def _rename_modes(rewrite: NodeUpgrade) -> None:
     mode = rewrite.text("mode", "bilinear")
     rewrite.set(mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode))
 
 
-@rule(20, "DFT")
-def _pass_axis(rewrite: Rewrite) -> None:
+@upgrade_rule(20, "DFT")
+def _pass_axis(rewrite: NodeUpgrade) -> None:
     axis = rewrite.constant(np.asarray(rewrite.pop("axis", 1), np.int64), "axis")
     x, *length = rewrite.node.input
     rewrite.set_inputs(x, *(length or [""]), axis)
 
 
-@rule(21, "GroupNormalization")
-def _repeat_parameters(rewrite: Rewrite) -> None:
+@upgrade_rule(21, "GroupNormalization")
+def _repeat_parameters(rewrite: NodeUpgrade) -> None:
     """Repeat the scale and the bias of a group for each of its channels."""
     x, *parameters = rewrite.node.input
     groups = rewrite.constant([int(rewrite.attribute("num_groups", 1))], "groups")

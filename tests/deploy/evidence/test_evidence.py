@@ -17,10 +17,10 @@ from cyclonedx.model.bom import Bom
 from mcugen import CompiledModel, CompileOptions, compile_model, load_board
 from mcugen.api.compilation import Compilation
 from mcugen.deploy.evidence.coverage import MIN_CONDITION_COVERAGE_GCC, Coverage, file_coverage, gcc_version
-from mcugen.deploy.evidence.folder import TOOL_DEPENDENT_FILES, Evidence, gather
+from mcugen.deploy.evidence.folder import TOOL_DEPENDENT_FILES, Evidence, gather_evidence
 from mcugen.deploy.evidence.requirements import REQUIREMENTS
-from mcugen.deploy.evidence.sources import Deviation, deviations, functions, layer_places
-from mcugen.deploy.evidence.text import code, coverage_text
+from mcugen.deploy.evidence.sources import Deviation, layer_call_lines, parse_deviations, parse_functions
+from mcugen.deploy.evidence.text import coverage_text, format_code
 from mcugen.deploy.evidence.trace import find_untraced, trace
 from mcugen.driver.tasks import Judging
 
@@ -34,7 +34,7 @@ def digits() -> Evidence:
     if "GCOV_PREFIX" in os.environ:
         pytest.skip("make coverage counts elsewhere")
     judging = Judging(DIGITS / "calibration.npz")
-    return gather(Compilation(DIGITS / "digits_int8.onnx", "nrf52840", judging=judging))
+    return gather_evidence(Compilation(DIGITS / "digits_int8.onnx", "nrf52840", judging=judging))
 
 
 @pytest.mark.qemu
@@ -140,7 +140,7 @@ def test_code_of_other_forms_is_traced(options: dict[str, object]):
 def test_functions_are_read_with_their_lines():
     macro = "#define TWICE(x) \\\n    once(once(x))\n"
     text = f"{macro}int once(int x);\nstatic int once(int x)\n{{\n    return x; /* twice */\n}}\n"
-    found = functions({"a.h": text})
+    found = parse_functions({"a.h": text})
     assert [(f.name, f.first, f.last) for f in found] == [("TWICE", 1, 2), ("once", 4, 7)]
     assert "once" in found[0].words and "twice" not in found[1].words
 
@@ -158,7 +158,7 @@ def test_layers_are_read_with_what_is_brought_for_them():
     MCUGEN_ON_LAYER(&m, 1);
 }
 """
-    found = layer_places("m.c", text)
+    found = layer_call_lines("m.c", text)
     assert [(p.first, p.last) for p in found[1]] == [(6, 10)]
     assert "w" in found[1][0].words and "w" not in found[0][0].words
 
@@ -189,7 +189,7 @@ def test_this_computers_gcc_counts_conditions_if_it_can(digits: Evidence):
 
 def test_annotated_deviations_are_listed():
     text = "int a;\n/* cppcheck-suppress misra-c2012-10.1 ; a reason,\n   and a guard */\nint b = 1 << 2;\n"
-    (found,) = deviations({"a.c": text})
+    (found,) = parse_deviations({"a.c": text})
     assert found == Deviation("10.1", "a.c", 2, "a reason, and a guard")
 
 
@@ -216,15 +216,15 @@ static int plain(int a)
     return a;
 }
 """
-    assert deviations({"b.c": code, "a.h": header}) == [
+    assert parse_deviations({"b.c": code, "a.h": header}) == [
         Deviation("Dir 4.3", "b.c", 2, "all of it", "whole"),
         Deviation("Dir 4.3", "b.c", 7, "a name", "word"),
     ]
 
 
 def test_names_of_a_model_stay_within_their_cell():
-    assert code("a`b|c\nd").count("`") == 2
-    assert "\n" not in code("a\nb") and "|" not in code("a|b")
+    assert format_code("a`b|c\nd").count("`") == 2
+    assert "\n" not in format_code("a\nb") and "|" not in format_code("a|b")
 
 
 @pytest.mark.skipif(shutil.which("gcov") is None, reason="needs gcov")

@@ -9,49 +9,63 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from mcugen.core.errors import BoardError
-from mcugen.deploy.validation.frames import ANSWER, PROTOCOL, REFUSAL, Decoder, Frame, Kind, Reason
+from mcugen.deploy.validation.frames import (
+    ANSWER_KIND_OFFSET,
+    PROTOCOL_VERSION,
+    REFUSAL_KIND,
+    Decoder,
+    Frame,
+    Kind,
+    Reason,
+)
 from mcugen.driver.compiled import CompiledModel
 
 DONE, PAUSED, ROWS = range(3)
 NO_PAUSE = 0xFFFF
+"""Layer number in a run request that stands for "do not pause"."""
 HELLO = struct.Struct("<BBBBHII32s16s")
+"""Layout of the payload of a greeting's answer."""
 PROGRESS = struct.Struct("<BiBQII")
+"""Layout of the payload of a run's answer."""
 MAX_REQUESTS = 20_000
-"""Requests, repeated ones included, after which the computer is said to ask without end."""
+"""Number of requests, repeated ones included, above which the host counts as caught in a loop."""
 MAX_SECONDS = 20_000.0
-"""Seconds of the board's clock after which the computer is said to wait without end."""
+"""Seconds of the fake clock above which the host counts as caught in a loop."""
 
 
 class EndlessError(AssertionError):
-    """The computer does not come to an end."""
+    """The host sends requests or waits without end."""
 
 
 @dataclass
 class Clock:
-    """The time of a board that answers at once unless it is told otherwise."""
+    """A simulated clock, which only moves when a board lets time pass."""
 
     now: float = 0.0
 
     def monotonic(self) -> float:
+        """Return the simulated time in seconds, in place of time.monotonic."""
         return self.now
 
     def advance(self, seconds: float) -> None:
+        """Let simulated time pass."""
         self.now += seconds
         if self.now > MAX_SECONDS:
             raise EndlessError(f"{self.now:,.0f} s")
 
 
 Spoil = Callable[["FakeBoard", Frame], list[bytes]]
-"""What goes over the wire in place of an answer."""
+"""A function that returns the byte strings that the board sends in place of an answer."""
 
 
 def honest(_board: FakeBoard, answer: Frame) -> list[bytes]:
+    """Send the answer unchanged."""
     return [answer.encoded()]
 
 
 @dataclass
 class FakeBoard:
-    """The device's end of a link: results are zeros, digests 0, and constants are right."""
+    """The device's end of a link: results are zeros, digests are 0, and checksums of constants are right."""
 
     compiled: CompiledModel
     clock: Clock
@@ -70,6 +84,7 @@ class FakeBoard:
     _decoder: Decoder = field(default_factory=Decoder)
 
     def read(self, seconds: float) -> bytes:
+        """Return the bytes that the board sends, or let `seconds` of simulated time pass if it is silent."""
         if not self._out:
             self.clock.advance(max(seconds, 0.001))
             return b""
@@ -77,6 +92,7 @@ class FakeBoard:
         return self._out.pop(0)
 
     def write(self, data: bytes) -> None:
+        """Take bytes from the host, and prepare the answers to complete requests."""
         self.writes += 1
         if self.writes > MAX_REQUESTS:
             raise EndlessError(f"{self.writes:,} requests")
@@ -86,20 +102,23 @@ class FakeBoard:
             self._out += [] if self.is_silent else self.answer
 
     def close(self) -> None:
+        """Do nothing: a fake board has no port."""
         pass
 
     def _answered(self, request: Frame) -> Frame:
         if request.session != self.session and request.kind != Kind.HELLO:
-            return replace(request, kind=REFUSAL, payload=bytes([Reason.NO_SESSION]))
+            return replace(request, kind=REFUSAL_KIND, payload=bytes([Reason.NO_SESSION]))
         self.session, self.sequence = request.session, request.sequence
-        return replace(request, kind=request.kind | ANSWER, payload=self._payload(Kind(request.kind), request.payload))
+        return replace(
+            request, kind=request.kind | ANSWER_KIND_OFFSET, payload=self._payload(Kind(request.kind), request.payload)
+        )
 
     def _payload(self, kind: Kind, data: bytes) -> bytes:
         validation = self.compiled.bundle.validation
         assert validation is not None
         if kind is Kind.HELLO:
             sha256 = bytes.fromhex(self.compiled.report.model.sha256)
-            return HELLO.pack(PROTOCOL, 1, 1, 0, self.frame, 4096, 0, sha256, validation.code)
+            return HELLO.pack(PROTOCOL_VERSION, 1, 1, 0, self.frame, 4096, 0, sha256, validation.code)
         if kind is Kind.TEXT:
             return b"text"
         if kind is Kind.RUN:
@@ -125,17 +144,21 @@ class FakeBoard:
 
 
 NUMBERS = (0, 1, 2, 3, 5, 7, 63, 64, 255, 256, 4096, 4097, 65535, 2**31 - 1, 2**31, 2**32 - 1)
+"""Numbers at the limits of types and buffers, by which fields of answers are replaced."""
 
 
 @dataclass
 class Grammar:
-    """Spoils one of so many answers, each in one of the ways of `WAYS`; some boards spoil all from there on."""
+    """A generator of damaged answers: one of `one_of` answers is damaged in a random way of WAYS.
+
+    Some boards damage all answers after the first damaged one.
+    """
 
     random: random.Random
     one_of: int = 20
     kept: Callable[[FakeBoard, Frame], list[bytes]] | None = None
     ways: list[str] = field(default_factory=list)
-    """What was done, for messages."""
+    """Names of the ways in which answers were damaged so far, for messages."""
 
     def __call__(self, board: FakeBoard, answer: Frame) -> list[bytes]:
         draw = self.random
@@ -152,7 +175,7 @@ class Grammar:
 
 def _fields(draw: random.Random, _board: FakeBoard, answer: Frame) -> list[bytes]:
     """Change a field of the payload, or all bytes of one that has none."""
-    layout = {Kind.HELLO: HELLO, Kind.RUN: PROGRESS, Kind.CONTINUE: PROGRESS}.get(answer.kind & ~ANSWER)
+    layout = {Kind.HELLO: HELLO, Kind.RUN: PROGRESS, Kind.CONTINUE: PROGRESS}.get(answer.kind & ~ANSWER_KIND_OFFSET)
     if layout is None or len(answer.payload) != layout.size:
         return [replace(answer, payload=draw.randbytes(len(answer.payload))).encoded()]
     values = list(layout.unpack(answer.payload))
@@ -170,7 +193,7 @@ def _fields(draw: random.Random, _board: FakeBoard, answer: Frame) -> list[bytes
 
 def _standing(draw: random.Random, board: FakeBoard, answer: Frame) -> list[bytes]:
     """Tell of another state of the run, with a likely number."""
-    if answer.kind & ~ANSWER not in (Kind.RUN, Kind.CONTINUE):
+    if answer.kind & ~ANSWER_KIND_OFFSET not in (Kind.RUN, Kind.CONTINUE):
         return _fields(draw, board, answer)
     value = draw.choice((0, 1, 2, 3, -1, board.pause, len(board.compiled.bundle.layers)))
     return [replace(answer, payload=PROGRESS.pack(draw.randrange(4), value, 1, 5, 0, 0)).encoded()]
@@ -194,7 +217,7 @@ def _headed(draw: random.Random, _board: FakeBoard, answer: Frame) -> list[bytes
 
 def _refused(draw: random.Random, _board: FakeBoard, answer: Frame) -> list[bytes]:
     reason = draw.choice((b"", b"\0", b"\1", b"\2", b"\3", b"\x09", b"\1\1"))
-    return [replace(answer, kind=REFUSAL, payload=reason).encoded()]
+    return [replace(answer, kind=REFUSAL_KIND, payload=reason).encoded()]
 
 
 def _damaged(draw: random.Random, _board: FakeBoard, answer: Frame) -> list[bytes]:
@@ -246,3 +269,4 @@ WAYS: dict[str, Callable[[random.Random, FakeBoard, Frame], list[bytes]]] = {
     "cut": _cut,
     "reset": _reset,
 }
+"""Functions that damage an answer, by name."""

@@ -19,9 +19,11 @@ class Fault:
     """A line that passes bytes unchanged; subclasses change them."""
 
     def to_board(self, data: bytes) -> bytes:
+        """Return the bytes that reach the board when the host sends `data`."""
         return data
 
     def to_host(self, data: bytes) -> bytes:
+        """Return the bytes that reach the host when the board sends `data`."""
         return data
 
     def resets(self) -> bool:
@@ -31,7 +33,7 @@ class Fault:
 
 @dataclass
 class Noise(Fault):
-    """A line that damages one of a number of bytes, in both directions; seeded."""
+    """A line that damages one of `one_of` bytes in both directions, at random with a seed."""
 
     change: Callable[[random.Random, int], Sequence[int]]
     one_of: int
@@ -51,7 +53,7 @@ class Noise(Fault):
 
 @dataclass
 class Silence(Fault):
-    """A line on which nothing comes from the board after a number of bytes to it."""
+    """A line on which nothing comes from the board any more once the host has sent `after` bytes."""
 
     after: int
 
@@ -65,7 +67,7 @@ class Silence(Fault):
 
 @dataclass
 class Resets(Fault):
-    """A line that resets the board after a number of bytes to it, a number of times."""
+    """A line that resets the board whenever the host has sent `every` bytes, at most `times` times."""
 
     every: int
     times: int
@@ -113,6 +115,7 @@ class Board:
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        """Start the program."""
         self.stop()
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(self.command, stdin=pipe, stdout=pipe, stderr=subprocess.PIPE, bufsize=0)
@@ -135,7 +138,15 @@ class Board:
 
 
 def carry(board: Board, fault: Fault, near: Callable[[], int], ends: threading.Event, write: Callable) -> None:
-    """Pass bytes in both directions until told to end."""
+    """Pass bytes between host and board in both directions until `ends` is set.
+
+    Args:
+        board: The board's program.
+        fault: The fault of the line.
+        near: Returns the file descriptor of the host's side.
+        ends: Event that ends the transmission.
+        write: Writes bytes to the host's side.
+    """
     board.start()
     while not ends.is_set():
         out = board.process.stdout.fileno()  # type: ignore[union-attr]

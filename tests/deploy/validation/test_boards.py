@@ -15,7 +15,7 @@ from serial_lines import Noise, Resets, on_socket, on_terminal
 from mcugen import CompileOptions, compile_model
 from mcugen.api.compilation import Compilation
 from mcugen.calibration.files import read_runs
-from mcugen.deploy.validation.session import SIMULATOR_PORT, Wiring, validate_model
+from mcugen.deploy.validation.session import SIMULATOR_PORT, ValidationSetup, validate_model
 from mcugen.driver.tasks import Judging
 from mcugen.simulation.build import build_wire_target
 from mcugen.simulation.execute import qemu_program
@@ -141,7 +141,7 @@ def test_an_input_of_raw_data_comes_made_to_board_and_simulator():
     options = CompileOptions("net", input_pipeline="image=rgb565, crop=center, scale=1/255", validation=True)
     raw = np.random.default_rng(0).integers(0, 256, (2, 24, 40, 2), dtype=np.uint8)
     made = Compilation(net.model(), "nrf52840", options, judging=Judging(data={"x": raw}))
-    found = validate_model(made, Wiring(SIMULATOR_PORT, patience=PATIENCE, simulates=True))
+    found = validate_model(made, ValidationSetup(SIMULATOR_PORT, patience=PATIENCE, simulates=True))
     assert (found.outputs, found.samples) == ("exact", 2)
     (layer,) = found.layers
     assert layer.stack is not None and layer.stack_simulated is not None

@@ -13,7 +13,7 @@ from serial_lines import Resets, on_socket
 
 from mcugen import CompiledModel, compile_model
 from mcugen.deploy.validation.figures import ValidationReport, Verdict
-from mcugen.deploy.validation.session import SIMULATOR_PORT, Wiring, validate
+from mcugen.deploy.validation.session import SIMULATOR_PORT, ValidationSetup, validate
 from mcugen.evaluation.metrics import METRICS
 from mcugen.evaluation.samples import Samples
 from mcugen.simulation.build import Checks, build_wire_host
@@ -44,7 +44,7 @@ def _random(random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype
 
 
 def check(compiled: CompiledModel, port: str) -> ValidationReport:
-    wiring = Wiring(port, patience=60, layer_samples=COUNT)
+    wiring = ValidationSetup(port, patience=60, layer_samples=COUNT)
     result = validate(compiled, samples_of(compiled), METRICS["sqnr"], wiring)
     assert result.difference is None and not result.constants_differ
     assert result.outputs in (Verdict.EXACT, Verdict.CLOSE)

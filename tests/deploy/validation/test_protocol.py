@@ -25,9 +25,9 @@ from mcugen.cli.commands.console import _json_of
 from mcugen.core.errors import BoardError, VerificationError
 from mcugen.deploy.validation import device, links, session
 from mcugen.deploy.validation.device import Device
-from mcugen.deploy.validation.frames import ANSWER, Frame, Kind
+from mcugen.deploy.validation.frames import ANSWER_KIND_OFFSET, Frame, Kind
 from mcugen.deploy.validation.runner import Runner
-from mcugen.deploy.validation.session import Wiring
+from mcugen.deploy.validation.session import ValidationSetup
 from mcugen.deploy.validation.text import print_validation
 from mcugen.evaluation.metrics import METRICS
 from mcugen.evaluation.samples import Samples
@@ -94,7 +94,7 @@ def validated(name: str, spoil: Spoil, monkeypatch: pytest.MonkeyPatch, frame: i
     monkeypatch.setattr(session, "_port", port)
     monkeypatch.setattr(session, "_reference", reference)
     samples = [{e.name: -np.ones(e.shape, e.dtype.numpy) for e in model.program.inputs} for _ in range(2)]
-    return session.validate(model, Samples(samples, None), METRICS["sqnr"], Wiring("fake", patience=PATIENCE))
+    return session.validate(model, Samples(samples, None), METRICS["sqnr"], ValidationSetup("fake", patience=PATIENCE))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -139,7 +139,7 @@ def standing(when: int, state: int, value: int, *, once: bool = False) -> Spoil:
 
     def spoil(board: FakeBoard, answer: Frame) -> list[bytes]:
         nonlocal seen
-        if answer.kind & ~ANSWER not in (Kind.RUN, Kind.CONTINUE):
+        if answer.kind & ~ANSWER_KIND_OFFSET not in (Kind.RUN, Kind.CONTINUE):
             return honest(board, answer)
         seen += 1
         if seen == when + 1 if once else seen > when:
@@ -153,7 +153,12 @@ def with_other_digests(then: Spoil) -> Spoil:
     """Tell of digests that differ from the reference's, whereupon the layers' results are read."""
 
     def spoil(board: FakeBoard, answer: Frame) -> list[bytes]:
-        if answer.kind == Kind.READ | ANSWER and board.hooked and not board.events and len(answer.payload) > 8:
+        if (
+            answer.kind == Kind.READ | ANSWER_KIND_OFFSET
+            and board.hooked
+            and not board.events
+            and len(answer.payload) > 8
+        ):
             answer = replace(answer, payload=b"\1" * len(answer.payload))
         return then(board, answer)
 
@@ -162,7 +167,7 @@ def with_other_digests(then: Spoil) -> Spoil:
 
 def always(kind: Kind, payload: bytes) -> Spoil:
     def spoil(board: FakeBoard, answer: Frame) -> list[bytes]:
-        return honest(board, replace(answer, payload=payload) if answer.kind == kind | ANSWER else answer)
+        return honest(board, replace(answer, payload=payload) if answer.kind == kind | ANSWER_KIND_OFFSET else answer)
 
     return spoil
 
@@ -208,7 +213,7 @@ def test_a_run_that_ends_where_a_pause_is_due(monkeypatch: pytest.MonkeyPatch):
     """Digests differ, so that layers are read one by one; the board does not stop for that."""
 
     def spoil(board: FakeBoard, answer: Frame) -> list[bytes]:
-        is_standing = answer.kind & ~ANSWER in (Kind.RUN, Kind.CONTINUE)
+        is_standing = answer.kind & ~ANSWER_KIND_OFFSET in (Kind.RUN, Kind.CONTINUE)
         if is_standing and board.pause != 0xFFFF:
             answer = replace(answer, payload=PROGRESS.pack(DONE, 0, 1, 5, 0, 0))
         return with_other_digests(honest)(board, answer)
@@ -219,7 +224,7 @@ def test_a_run_that_ends_where_a_pause_is_due(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_pause_behind_another_layer(monkeypatch: pytest.MonkeyPatch):
     def spoil(board: FakeBoard, answer: Frame) -> list[bytes]:
-        is_standing = answer.kind & ~ANSWER in (Kind.RUN, Kind.CONTINUE)
+        is_standing = answer.kind & ~ANSWER_KIND_OFFSET in (Kind.RUN, Kind.CONTINUE)
         if is_standing and board.pause != 0xFFFF:
             answer = replace(answer, payload=PROGRESS.pack(PAUSED, board.pause + 1, 1, 5, 0, 0))
         return with_other_digests(honest)(board, answer)
@@ -230,7 +235,7 @@ def test_a_pause_behind_another_layer(monkeypatch: pytest.MonkeyPatch):
 
 def test_an_answer_to_something_else(monkeypatch: pytest.MonkeyPatch):
     def spoil(board: FakeBoard, answer: Frame) -> list[bytes]:
-        return honest(board, replace(answer, kind=0x88) if answer.kind == Kind.TEXT | ANSWER else answer)
+        return honest(board, replace(answer, kind=0x88) if answer.kind == Kind.TEXT | ANSWER_KIND_OFFSET else answer)
 
     with pytest.raises(BoardError, match="must answer TEXT as the protocol says"):
         validated("layers", spoil, monkeypatch)

@@ -15,10 +15,11 @@ from mcugen import CompiledModel, CompileOptions, compile_model
 from mcugen.hir.interpreter import interpret
 
 ML = "ai.onnx.ml"
+"""Name of ONNX's domain of classical machine learning."""
 
 
 class MlCases:
-    """Nodes that share inputs; node i gives y{i} (and z{i})."""
+    """A model of independent nodes that share inputs; node i computes y{i} (and z{i})."""
 
     def __init__(self, version: int = 3, opset: int = 18, **inputs: np.ndarray) -> None:
         self.feeds = inputs
@@ -34,7 +35,14 @@ class MlCases:
         inputs: Sequence[str] = ("x",),
         **attributes: object,
     ) -> None:
-        """The operator; of each output the element type and the rank."""
+        """Add a node.
+
+        Args:
+            op_type: The operator.
+            outputs: Element type and rank of each output.
+            inputs: Names of the inputs.
+            **attributes: Attributes of the node.
+        """
         count = len(self.nodes)
         names = [f"{letter}{count}" for letter in "yz"[: len(outputs)]]
         given = {key: value for key, value in attributes.items() if value is not None}
@@ -44,10 +52,12 @@ class MlCases:
             self.outputs.append(helper.make_tensor_value_info(name, number, [None] * rank))
 
     def const(self, name: str, array: np.ndarray) -> str:
+        """Add a constant and return its name."""
         self.constants.append(onnx.numpy_helper.from_array(array, name))
         return name
 
     def model(self) -> onnx.ModelProto:
+        """Return the ONNX model."""
         inputs = [
             helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
             for name, array in self.feeds.items()
@@ -57,10 +67,11 @@ class MlCases:
         return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
     def compile(self, optimize: str = "balanced") -> CompiledModel:
+        """Compile the model for this computer, for a goal."""
         return compile_model(self.model(), options=CompileOptions(optimize=optimize))
 
     def check(self, relative: float = 1e-5, goals: Sequence[str] = ("balanced",), reference: bool = True) -> None:
-        """onnxruntime ≈ numpy ≈ C, for each goal of optimization."""
+        """Check that ONNX Runtime (or ONNX's reference), numpy and C agree, for each optimization goal."""
         for goal in goals:
             compiled = self.compile(goal)
             found = interpret(compiled.graph, self.feeds)
@@ -70,3 +81,4 @@ class MlCases:
 
 
 LABEL_AND_SCORES = ((np.int64, 1), (np.float32, 2))
+"""Element types and ranks of a classifier's outputs."""
