@@ -4,7 +4,7 @@ DIGITS := examples/digits
 
 unexport PYTHONDONTWRITEBYTECODE  # without .pyc files each program that a test starts takes a second longer
 
-.PHONY: demo test lint lint-c bench plain-c zoo gallery two-cores costs kernel-table docs picture quant-study onnx-tests compile-time random-graphs \
+.PHONY: demo test lint lint-c bench plain-c zoo gallery two-cores costs kernel-table docs docs-site picture quant-study onnx-tests compile-time random-graphs \
 	fuzz fuzz-graphs fuzz-networks fuzz-inputs hostile tutorial sweep cpu-paths big-endian compilers coverage mutants newest clean \
 	setup setup-demo setup-sweep
 
@@ -24,26 +24,26 @@ lint: setup
 	$(BIN)/codespell
 
 lint-c: export PYTHONPATH := tests:tests/ops:tests/quantization:tests/training:tools
-lint-c: setup  ## MISRA C:2012, clang-tidy, -fanalyzer, warnings: the C of every model of ../shared, and of every form; rewrites docs/misra.md
+lint-c: setup  ## MISRA C:2012, clang-tidy, -fanalyzer, warnings: the C of every model of ../shared, and of every form; rewrites docs/reference/misra.md
 	$(BIN)/python -W ignore tests/lint_variants.py build/lint
 	$(BIN)/python -W ignore tools/lint_models.py --write-docs
 
-BENCH ?= --write-docs docs/performance.md
+BENCH ?= --write-docs docs/reference/figures/performance.md
 
-bench: setup  ## compare with other compilers; rewrites docs/performance.md unless BENCH has other options
+bench: setup  ## compare with other compilers; rewrites docs/reference/figures/performance.md unless BENCH has other options
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
 	$(BIN)/python tools/bench.py $(BENCH)
 
-zoo: setup  ## every model of ../shared, as given and quantized, on a board for each CPU; rewrites docs/zoo.md
+zoo: setup  ## every model of ../shared, as given and quantized, on a board for each CPU; rewrites docs/reference/figures/zoo.md
 	$(BIN)/python -W ignore tools/zoo.py --write-docs
 
-two-cores: setup  ## models on both cores of a simulated chip; rewrites the table of docs/two_cores.md
+two-cores: setup  ## models on both cores of a simulated chip; rewrites the table of docs/reference/figures/two_cores.md
 	$(BIN)/python tools/two_cores.py
 
-plain-c: setup  ## what plain C costs on an nRF52840; rewrites the table of docs/performance.md
+plain-c: setup  ## what plain C costs on an nRF52840; rewrites the table of docs/reference/figures/performance.md
 	$(BIN)/python tools/plain_c.py
 
-gallery: setup  ## the models of ../shared on some boards, by `mcugen explore`; rewrites docs/gallery.md
+gallery: setup  ## the models of ../shared on some boards, by `mcugen explore`; rewrites docs/reference/figures/gallery.md
 	$(BIN)/python tools/gallery.py
 
 # {cpu} in CMSIS_NN_LIB stands for a board's CPU: lib/{cpu}/libcmsis-nn.a
@@ -54,26 +54,30 @@ costs: setup  ## measure all kernels on all CPUs, CMSIS-NN's too if it is there;
 	$(BIN)/python tools/measure_costs.py
 	$(BIN)/python tools/measure_code.py
 
-kernel-table: setup  ## our kernels and CMSIS-NN's, layer by layer; needs the library; rewrites docs/kernels.md
-	$(BIN)/python tools/kernel_table.py --write-docs docs/kernels.md
+kernel-table: setup  ## our kernels and CMSIS-NN's, layer by layer; needs the library; rewrites docs/reference/kernels.md
+	$(BIN)/python tools/kernel_table.py --write-docs docs/reference/kernels.md
 
 docs: setup  ## rewrite the generated passages of the documents
 	$(BIN)/python tools/write_docs.py
 	PYTHONPATH=tests:tools $(BIN)/python -W ignore tests/exporters.py
 	PYTHONPATH=tests:tests/ops:tests/quantization:tests/training:tools $(BIN)/python -W ignore tests/proofs.py 0 --write-docs
 
+docs-site: setup  ## the documentation as a site that works offline: build/site/index.html
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 picture: export PYTHONPATH := tests:tools
 picture: setup  ## the picture of README.md; needs chromium
 	$(BIN)/python -W ignore tools/picture.py
 
-quant-study: setup  ## accuracy of quantized models, by technique and by task; rewrites docs/quantization.md
+quant-study: setup  ## accuracy of quantized models, by technique and by task; rewrites docs/reference/figures/quantization.md
 	$(BIN)/python -W ignore tools/quant_study.py --write-docs
 	$(BIN)/python -W ignore tools/task_study.py --write-docs $(if $(TFLITE),--tflite $(TFLITE))
 	$(BIN)/python -W ignore tools/frontier.py --write-docs
 
-onnx-tests: setup  ## all of ONNX's own tests; rewrites docs/onnx_coverage.md
+onnx-tests: setup  ## all of ONNX's own tests; rewrites docs/reference/onnx_coverage.md
 	$(BIN)/python -W ignore tools/onnx_tests.py --also rp2040 --also nrf52840 --also corstone300 \
-		--write-docs docs/onnx_coverage.md
+		--write-docs docs/reference/onnx_coverage.md
 
 random-graphs: setup  ## 200 random models, under the sanitizers
 	$(BIN)/pytest -n 2 tests/test_random_graphs.py
@@ -124,7 +128,7 @@ cpu-paths: setup  ## quantize and report on this CPU, one without AVX and one wi
 compile-time: setup  ## seconds of CPU that compiling takes, and how they grow with the number of nodes
 	$(BIN)/python tools/compile_time.py
 
-compilers: setup-sweep  ## the same bits by every compiler at every level; goes on where it was; rewrites docs/testing.md
+compilers: setup-sweep  ## the same bits by every compiler at every level; goes on where it was; rewrites docs/reference/figures/tests.md
 	$(BIN)/python -W ignore tools/same_bits.py ../shared/models
 	$(BIN)/python -W ignore tools/same_bits.py ../shared/models --boards host,nrf52840,rp2040 --plain --write-docs
 
@@ -135,11 +139,11 @@ big-endian: setup  ## the tests of all operators on a big-endian CPU
 LITTLE := tests/ops/test_overlaps_others.py::test_elementwise \
 	tests/ops/test_elementwise.py::test_every_function_of_every_element_type[float64]
 
-coverage: setup  ## lines and branches that the tests reach, of mcugen/ and of the generated C; rewrites docs/testing.md
+coverage: setup  ## lines and branches that the tests reach, of mcugen/ and of the generated C; rewrites docs/reference/figures/tests.md
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[coverage]'
 	$(BIN)/python tools/measure_coverage.py --write-docs
 
-mutants: setup  ## a mutation score of passes, LIR, memory, quantization and numerics, on a sample; rewrites docs/testing.md
+mutants: setup  ## a mutation score of passes, LIR, memory, quantization and numerics, on a sample; rewrites docs/reference/figures/tests.md
 	$(BIN)/python tools/mutants.py --write-docs
 
 newest: setup  ## the newest versions of all packages, which make test then has to pass with; rewrites tools/constraints.txt

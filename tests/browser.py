@@ -16,6 +16,9 @@ needs_chromium = pytest.mark.skipif(
     not (shutil.which("chromium") and shutil.which("chromedriver")), reason="needs chromium and chromium-driver"
 )
 
+CHARTS_ARE_DRAWN = "return document.documentElement.dataset.drawn == 'yes'"
+"""Whether the page of a report has drawn its charts."""
+
 
 class Page:
     """A page that is open in Chromium."""
@@ -41,14 +44,17 @@ class Page:
 
 
 @contextmanager
-def opened(path: Path, width: int = 1400, dark: bool = False, seconds: float = 60) -> Iterator[Page]:
-    """Open a page in Chromium, and yield it once its charts are drawn.
+def opened(
+    path: Path, width: int = 1400, dark: bool = False, seconds: float = 60, ready: str = CHARTS_ARE_DRAWN
+) -> Iterator[Page]:
+    """Open a page in Chromium, and yield it once it is ready.
 
     Args:
         path: The HTML file.
         width: Width of the window in pixels.
         dark: Whether the browser prefers a dark color scheme.
-        seconds: Longest time to wait for the charts.
+        seconds: Longest time to wait.
+        ready: Script that returns whether the page is ready.
     """
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
@@ -65,9 +71,7 @@ def opened(path: Path, width: int = 1400, dark: bool = False, seconds: float = 6
         metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         driver.get(path.resolve().as_uri())
-        WebDriverWait(driver, seconds).until(
-            lambda d: d.execute_script("return document.documentElement.dataset.drawn") == "yes"
-        )
+        WebDriverWait(driver, seconds).until(lambda d: d.execute_script(ready))
         yield Page(driver)
     finally:
         driver.quit()

@@ -4,7 +4,7 @@
 ONNX Runtime's quantizer runs here. The models of Brevitas, PyTorch and tf2onnx are written node by node, as these
 versions (named in the rows) export a network with the same blocks.
 
-Run as a program, it rewrites docs/exporters.md.
+Run as a program, it rewrites docs/reference/exporters.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mcugen.hir.graph import Node, Value
 from mcugen.hir.types import Array
 from mcugen.simulation import Setup, simulate
 
-DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "exporters.md"
+DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "reference" / "exporters.md"
 SAMPLES = 3
 
 # ----------------------------------------------------------------------------------- float networks, for ORT
@@ -604,7 +604,7 @@ def table(results: Sequence[Measured]) -> str:
 
 
 def main() -> None:
-    """Rewrite the table in docs/exporters.md."""
+    """Rewrite the table in docs/reference/exporters.md."""
     DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), "exporters", table(measured(rows()))))
 
 

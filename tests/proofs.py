@@ -5,10 +5,10 @@ Frama-C's Eva follows the generated code of a small layer with intervals in plac
 constants and all inputs may have any value, including NaN. Biases lie within ±2^30, and all else is as generated. If
 Eva raises no alarm, no such error can happen.
 
-    python tests/proofs.py 60 --write-docs   # the table of docs/safety.md, with so many seconds of CPU for each
+    python tests/proofs.py 60 --write-docs   # the table of docs/reference/figures/proofs.md; seconds of CPU for each
 
 Results are kept in build/proofs.txt by a digest of the code. A run that was interrupted continues, and a run with more
-seconds repeats what did not end in time. Rows of docs/safety.md stay if no result is kept.
+seconds repeats what did not end in time. Rows of docs/reference/figures/proofs.md stay if no result is kept.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mcugen.lir.program import STAGE_WEIGHTS
 from mcugen.reporting.kernels import declared_kernels
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENT = ROOT / "docs" / "safety.md"
+DOCUMENT = ROOT / "docs" / "reference" / "figures" / "proofs.md"
 """Path of the document with the table of results."""
 KEPT = ROOT / "build" / "proofs.txt"
 """Path of the file that keeps results between runs."""

@@ -24,7 +24,7 @@ def test_files_that_documents_and_code_name_exist() -> None:
     """Check paths in documents, docstrings and comments; recipes name files that a reader writes."""
     sources = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
     sources += [path for folder in ("mcugen", "tools") for path in (ROOT / folder).rglob("*.py")]
-    sources.remove(ROOT / "docs" / "recipes.md")
+    sources.remove(ROOT / "docs" / "how-to" / "recipes.md")
     sources.remove(ROOT / "CHANGELOG.md")
     path_of_file = re.compile(r"(?<![\w/.])(?:mcugen|tests|tools)/[\w/]+\.(?:py|txt)\b")
     named = {(path.name, name) for path in sources for name in path_of_file.findall(path.read_text())}
@@ -34,13 +34,13 @@ def test_files_that_documents_and_code_name_exist() -> None:
 
 
 def test_operator_table_is_current() -> None:
-    text = (ROOT / "docs" / "operators.md").read_text()
+    text = (ROOT / "docs" / "reference" / "operators.md").read_text()
     between = text.split("<!-- operators:begin -->\n")[1].split("<!-- operators:end -->")[0]
     assert between == operator_table(), "write the output of `mcugen operators` between the markers"
 
 
 def test_kernel_table_is_current() -> None:
-    text = (ROOT / "docs" / "kernels.md").read_text()
+    text = (ROOT / "docs" / "reference" / "kernels.md").read_text()
     assert replace_between_markers(text, "declared", kernel_table()) == text, "run `make docs`"
     row = next(line for line in text.splitlines() if line.startswith("| `trees_code` |"))
     assert row.endswith("|  | TreeEnsemble, TreeEnsembleClassifier, TreeEnsembleRegressor |")
@@ -66,13 +66,16 @@ def _without_shares(table: str) -> list[str]:
 
 
 def test_the_summary_is_of_the_tables() -> None:
-    text = (ROOT / "docs" / "performance.md").read_text()
+    text = (ROOT / "docs" / "reference" / "figures" / "performance.md").read_text()
     assert replace_between_markers(text, "summary", summary(text)) == text, "run `make docs`"
     assert re.search(r"\| M4 \(5 networks\) \| 0\.[23]\dx \|", summary(text))
 
 
 def test_readme_compares_by_the_tables() -> None:
-    readme, table = (ROOT / "README.md").read_text(), peers((ROOT / "docs" / "performance.md").read_text())
+    readme, table = (
+        (ROOT / "README.md").read_text(),
+        peers((ROOT / "docs" / "reference" / "figures" / "performance.md").read_text()),
+    )
     assert replace_between_markers(readme, "peers", table) == readme, "run `make docs`"
     assert re.search(r"TensorFlow Lite Micro .*\| 5 \| 0\.[23]\d \|", table)
     assert re.search(r"ExecuTorch .*\| 9 \| 0\.[012]\d \|", table)
@@ -87,7 +90,7 @@ def test_readme_is_short_and_begins_with_what_it_does() -> None:
 
 
 def test_documents_list_every_exit_code() -> None:
-    readme = (ROOT / "docs" / "commands.md").read_text()
+    readme = (ROOT / "docs" / "reference" / "commands.md").read_text()
     codes = {cls.exit_code for cls in McugenError.__subclasses__()}
     assert len(codes) >= 8
     for code in codes:
@@ -107,10 +110,10 @@ def test_passage_is_rewritten_between_its_markers() -> None:
     ("file", "name"),
     [
         ("README.md", "peers"),
-        ("docs/tutorial.md", "demo"),
-        ("docs/operators.md", "operators"),
-        ("docs/performance.md", "bench"),
-        ("docs/kernels.md", "kernels"),
+        ("docs/start/first_model.md", "demo"),
+        ("docs/reference/operators.md", "operators"),
+        ("docs/reference/figures/performance.md", "bench"),
+        ("docs/reference/kernels.md", "kernels"),
     ],
 )
 def test_generated_passages_are_filled(file: str, name: str) -> None:

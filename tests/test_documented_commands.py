@@ -12,14 +12,15 @@ import pytest
 import typer
 from _pytest.mark import ParameterSet
 from command_line import mcugen
+from tutorial import PAGES as PAGES_IN_ORDER
 
 from mcugen.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*/README.md")))
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*/README.md")))
 DIGITS = ROOT / "examples" / "digits"
 
-IN_ORDER = {"docs/tutorial.md": "tests/test_tutorial.py"}
+IN_ORDER = {f"docs/tutorials/{page.name}": "tests/test_tutorial.py" for page in PAGES_IN_ORDER.values()}
 """Pages whose commands need what those before them made: which test runs them all."""
 
 ELSEWHERE = {
@@ -39,6 +40,7 @@ ELSEWHERE = {
     "after.json": "tests/reporting/test_differences.py",
     "spotter": "tests/codegen/test_link.py: a model with a state",
     "--input-pipeline": "tests/pipelines/test_report.py and test_preprocess.py: needs raw data, and a model of colors",
+    "--lesson": "tests/training and tests/test_tutorial.py: needs samples of a lesson",
     "…": "a command of which a part is left out",
 }
 """By a part of the command: which test runs it, with what it needs."""
@@ -74,7 +76,12 @@ def plain(command: str) -> list[str]:
 
 def test_pages_have_commands() -> None:
     assert len(COMMANDS) > 40
-    assert {page for page, _ in COMMANDS} >= {"README.md", "docs/memory.md", "docs/validate.md", "docs/export.md"}
+    assert {page for page, _ in COMMANDS} >= {
+        "README.md",
+        "docs/how-to/memory.md",
+        "docs/how-to/validate.md",
+        "docs/how-to/export.md",
+    }
 
 
 @pytest.mark.parametrize(("page", "command"), COMMANDS)

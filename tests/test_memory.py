@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How little RAM the MLPerf Tiny models take, at which price: bytes of arena, and instructions under QEMU.
 
-`pytest -s tests/test_memory.py` prints the figures of docs/memory.md.
+`pytest -s tests/test_memory.py` prints the figures of docs/explanation/memory.md.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A spread of ONNX's own tests; `make onnx-tests` runs all of them and writes docs/onnx_coverage.md."""
+"""A spread of ONNX's own tests; `make onnx-tests` runs all of them and writes docs/reference/onnx_coverage.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from onnx_tests import Case, Outcome, cases, run_suite
 
-COVERAGE = Path(__file__).parents[1] / "docs" / "onnx_coverage.md"
+COVERAGE = Path(__file__).parents[1] / "docs" / "reference" / "onnx_coverage.md"
 EVERY = 160
 """Of the tests beside one an operator, every so many are run. Of those, half are for the host, half for a Cortex-M4."""
 LARGEST = 100_000
@@ -18,7 +18,7 @@ LARGEST = 100_000
 
 
 def known_failures() -> set[str]:
-    """The tests that docs/onnx_coverage.md lists as failed, each with its cause."""
+    """The tests that docs/reference/onnx_coverage.md lists as failed, each with its cause."""
     _, _, failed = COVERAGE.read_text().partition("## Failed")
     return set(re.findall(r"^\| (test_\w+) \|", failed.partition("## By operator")[0], re.MULTILINE))
 

@@ -92,7 +92,7 @@ def test_branch_target_identification_marks_plain_c(tmp_path: Path):
 
 
 def test_the_documented_board_file_is_that_of_the_figures(tmp_path: Path):
-    (text,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "firmware.md").read_text(), re.S)
+    (text,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "how-to" / "firmware.md").read_text(), re.S)
     (tmp_path / "plain.toml").write_text(text)
     board, expected = load_board(str(tmp_path / "plain.toml")), plain(load_board("nrf52840"))
     assert (board.features, board.cflags, board.memories) == (expected.features, expected.cflags, expected.memories)

@@ -83,7 +83,7 @@ def test_what_is_known_does_not_hide_what_is_wrong():
 @frama_c
 @pytest.mark.slow
 def test_kernels_are_within_bounds_for_any_weights():
-    """Those that are not proven in time are told in docs/safety.md."""
+    """Those that are not proven in time are told in docs/reference/figures/proofs.md."""
     failed = {}
     for model in small_models():
         found = prove(model, 60)

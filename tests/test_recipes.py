@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/recipes.md, followed to the letter in a copy of the project."""
+"""docs/how-to/recipes.md, followed to the letter in a copy of the project."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-RECIPES = ROOT / "docs" / "recipes.md"
+RECIPES = ROOT / "docs" / "how-to" / "recipes.md"
 PARTS = ("mcugen", "templates", "runtime_c", "boards", "tests", "tools", "examples", "docs", "pyproject.toml")
 TITLES = [
     "An elementwise operator",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our estimates of cycles beside what others measured on boards: rewrites tables of docs/performance.md.
+"""Estimates of cycles beside what others measured on boards: tables of docs/reference/figures/performance.md.
 
 Programs of others, built here from their sources and priced by our model of time, which tells how right it is, in two
 tables; and our own code beside the marks of MLPerf Tiny. --sources names a folder with checkouts of the repositories

@@ -4,7 +4,8 @@
 Calibration, and all that `auto` chooses and is judged by, is of the calibration split, all else of evaluation.
 ONNX Runtime's row is that of its settings that is best there, which favours it. Intervals of 95 % are of 2,000 paired
 bootstrap samples, an image and its mirror image drawn together. Flash and instructions: the code for an nRF52840 under
-QEMU. Writes a table of docs/quantization.md; what was computed is kept, so that a run that was interrupted goes on.
+QEMU. Writes a table of docs/reference/figures/quantization.md; what was computed is kept, so that a run that was
+interrupted goes on.
 """
 
 from __future__ import annotations
@@ -237,7 +238,9 @@ HEAD = ["model", "precision", "right", "points against float32", "SQNR", "dB aga
 
 def main(
     only: Annotated[str, typer.Option(help="part of a model's name")] = "",
-    write_docs: Annotated[bool, typer.Option("--write-docs", help="rewrite docs/quantization.md")] = False,
+    write_docs: Annotated[
+        bool, typer.Option("--write-docs", help="rewrite docs/reference/figures/quantization.md")
+    ] = False,
 ) -> None:
     """Prints (or writes) the table."""
     kept = remembering("frontier", __file__, quant_study.__file__, ort_quantizer.__file__)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models of ../shared on some boards, by `mcugen explore`: docs/gallery.md (`make gallery`).
+"""The models of ../shared on some boards, by `mcugen explore`: docs/reference/figures/gallery.md (`make gallery`).
 
 Models with data are quantized to int8 and judged on held-out samples; those of ../shared/zoo are taken as they come.
 """
@@ -24,7 +24,7 @@ from mcugen.core.errors import ConstraintError
 from mcugen.evaluation.metrics import described
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENT = ROOT / "docs" / "gallery.md"
+DOCUMENT = ROOT / "docs" / "reference" / "figures" / "gallery.md"
 SHARED = Path("../shared")
 """From the project's folder, as the document's commands have it."""
 
@@ -74,7 +74,7 @@ def main(
     models: Annotated[str, typer.Option(help="parts of model names, by commas; all if empty")] = "",
     jobs: Annotated[int, typer.Option(min=0, help="combinations at once; 0: one for each CPU")] = 0,
 ) -> None:
-    """Explores, and writes a chapter of docs/gallery.md for each model."""
+    """Explores, and writes a chapter of docs/reference/figures/gallery.md for each model."""
     for subject in SUBJECTS:
         if any(name in subject.name for name in models.split(",")):
             text = replace_between_markers(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our kernels and those of CMSIS-NN, layer by layer of the MLPerf Tiny models: rewrites a table of docs/kernels.md.
+"""Our kernels beside CMSIS-NN's by layer of the MLPerf Tiny models: rewrites a table of docs/reference/kernels.md.
 
 It needs the library: headers and an archive for each CPU, as `mcugen report` takes them.
 """

@@ -112,7 +112,7 @@ def main(
     cpus: Annotated[str, typer.Option(help="By commas.")] = ",".join((*VIEWS, PLAIN)),
     skip_compiling: Annotated[bool, typer.Option(help="Takes what lies in build/lint.")] = False,
     compilers: Annotated[bool, typer.Option(help="Whether compilers' analyzers run.")] = True,
-    write_docs: Annotated[bool, typer.Option("--write-docs", help="The counts, in docs/misra.md.")] = False,
+    write_docs: Annotated[bool, typer.Option("--write-docs", help="The counts, in docs/reference/misra.md.")] = False,
 ) -> None:
     """Exit code 1 where a rule is broken without a reason, advisory ones included, or an analyzer complains."""
     for path, precision in () if skip_compiling else wanted(models.split(",")):
@@ -132,7 +132,7 @@ def main(
                 told += _complained(cpu, folder, analyzed)
     print(table(found))
     if write_docs:
-        document = ROOT / "docs" / "misra.md"
+        document = ROOT / "docs" / "reference" / "misra.md"
         document.write_text(replace_between_markers(document.read_text(), "counts", table(found)))
     raise typer.Exit(1 if told else 0)
 

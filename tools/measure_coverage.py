@@ -22,7 +22,7 @@ from pathlib import Path
 from markers import replace_between_markers
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENT = ROOT / "docs" / "testing.md"
+DOCUMENT = ROOT / "docs" / "reference" / "figures" / "tests.md"
 BUILD = ROOT / "build" / "coverage"
 TEMPLATES = ROOT / "templates" / "kernels"
 
@@ -144,7 +144,7 @@ def kernel_table(found: Mapping[str, Mapping[Branch, bool]], most: int = 15) -> 
 
 
 def main() -> None:
-    """Run the tests, print the tables, and rewrite docs/testing.md on request."""
+    """Run the tests, print the tables, and rewrite docs/reference/figures/tests.md on request."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--write-docs", action="store_true")
     parser.add_argument("--kept", action="store_true", help="do not run: read what the last run left")

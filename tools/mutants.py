@@ -36,7 +36,7 @@ from markers import replace_between_markers
 from scipy.stats import binomtest
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENT = ROOT / "docs" / "testing.md"
+DOCUMENT = ROOT / "docs" / "reference" / "figures" / "tests.md"
 SECONDS = 20
 """CPU seconds beyond ten times the recorded time of the tests, after which a mutant is found because it hangs."""
 
@@ -462,7 +462,7 @@ def preload() -> None:
 
 
 def main() -> None:
-    """Print each mutant's fate; rewrite docs/testing.md if asked to."""
+    """Print each mutant's fate; rewrite docs/reference/figures/tests.md if asked to."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--sample", type=int, default=60, help="mutants of each room")
     parser.add_argument("--seed", type=int, default=0)

@@ -315,7 +315,7 @@ def _run_chunk(chunk: tuple[list[Case], int, str]) -> list[Outcome]:
 
 
 def summary(outcomes: Sequence[Outcome], simulated: Mapping[str, Sequence[Outcome]]) -> str:
-    """The Markdown of docs/onnx_coverage.md: outcomes on the host, and of those that passed there on boards."""
+    """The Markdown of docs/reference/onnx_coverage.md: outcomes on the host, and on boards of those that passed."""
     lines = [
         f"onnx {onnx.__version__}, opset {onnx.defs.onnx_opset_version()}; `make onnx-tests`.",
         "",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Instructions of layers with weights of 4 bits, two a byte, beside those of the kernels that come first for a byte.
 
-python tools/packed_ratios.py rp2040 corstone300 …: the table of docs/quantization.md. Kernels that transform weights
-(Winograd's), codes of variable length and short forms for little flash are left out.
+python tools/packed_ratios.py rp2040 corstone300 … prints the table. Kernels that transform weights (Winograd's), codes
+of variable length and short forms for little flash are left out.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Summaries of the tables of docs/performance.md: one row a CPU at its top, and one row a peer in README.md."""
+"""Summaries of docs/reference/figures/performance.md: one row a CPU at its top, and one row a peer in README.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def summary(document: str) -> str:
     """Return the geometric means of the ratios to TFLM by CPU, over the networks that both have.
 
     Args:
-        document: The text of docs/performance.md.
+        document: The text of docs/reference/figures/performance.md.
     """
     ratios = _ratios_to_tflm(document)
     lines = ["| int8, against TFLM | instructions | arena | code | flash | why |", "|---|--:|--:|--:|--:|---|"]
@@ -39,7 +39,7 @@ def peers(document: str) -> str:
     """Return the geometric means of the ratios to each peer on a Cortex-M4.
 
     Args:
-        document: The text of docs/performance.md.
+        document: The text of docs/reference/figures/performance.md.
     """
     tflm = [geometric_mean(column) for column in zip(*_ratios_to_tflm(document)["M4"], strict=True)]
     emx = _table(document, FLOAT32)
@@ -62,7 +62,7 @@ def peers(document: str) -> str:
             *(f"| {name} | {count} | {a:.2f} | {b:.2f} | {c:.2f} |" for name, count, a, b, c in rows),
             "",
             "RAM beside TensorFlow Lite Micro is the arena alone; flash beside emx-onnx-cgen is mostly weights.",
-            "From the tables of [docs/performance.md](docs/performance.md), which says how each was measured "
+            "From the tables of [performance](docs/reference/figures/performance.md), which says how each was measured "
             "(`make bench`, `make docs`).",
         ]
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What plain C costs beside the board's own kernels: the table of docs/performance.md (`make plain-c`)."""
+"""What plain C costs beside the board's kernels: a table of docs/reference/figures/performance.md (`make plain-c`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mcugen.api.compilation import Compilation
 from mcugen.core.board import Board, load_board
 from mcugen.reporting.figures import Report
 
-DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
+DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "reference" / "figures" / "performance.md"
 HEADINGS = ("", "instructions: as ever", "twins", "plain", "code: as ever", "twins", "plain", "arena: as ever", "plain")
 
 
@@ -23,7 +23,7 @@ def twins(board: Board) -> Board:
 
 
 def plain(board: Board) -> Board:
-    """The board with kernels that were written for C, as the board file of docs/firmware.md has it."""
+    """The board with kernels that were written for C, as the board file of docs/how-to/firmware.md has it."""
     return replace(twins(board), features=frozenset())
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures quantization on the shared models: what each technique brings, and the accuracy of the code itself.
 
-Writes the tables of docs/quantization.md (`make quant-study`). Models without data of their own get standard normal
-inputs, other ones for calibration than for evaluation. What was computed is kept, so that a run that was interrupted
-goes on (`remembering`).
+Writes the tables of docs/reference/figures/quantization.md (`make quant-study`). Models without data of their own get
+standard normal inputs, other ones for calibration than for evaluation. What was computed is kept, so that a run that
+was interrupted goes on (`remembering`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mcugen.quantization.scheme import Scheme
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
-DOCUMENT = ROOT / "docs" / "quantization.md"
+DOCUMENT = ROOT / "docs" / "reference" / "figures" / "quantization.md"
 
 Sample = dict[str, Array]
 
@@ -279,7 +279,9 @@ def main(
     board: Annotated[str, typer.Option(help="where the generated code runs")] = "corstone300",
     count: Annotated[int, typer.Option(help="samples to run there")] = 100,
     wanted: Annotated[str, typer.Option("--table", help="accuracy, techniques or few-bits; else all")] = "",
-    write_docs: Annotated[bool, typer.Option("--write-docs", help="rewrite docs/quantization.md")] = False,
+    write_docs: Annotated[
+        bool, typer.Option("--write-docs", help="rewrite docs/reference/figures/quantization.md")
+    ] = False,
 ) -> None:
     """Prints (or writes) the tables, or one of them."""
     subjects, remembered = [s for s in SUBJECTS if only in s.model], remembering("quant-study", __file__)

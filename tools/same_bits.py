@@ -34,7 +34,7 @@ from mcugen.simulation.machines import find_machine
 from mcugen.simulation.toolchain import ARM, RISCV
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENT = ROOT / "docs" / "testing.md"
+DOCUMENT = ROOT / "docs" / "reference" / "figures" / "tests.md"
 BOARDS = ("rp2040", "stm32f103", "nrf52840", "corstone300", "rv32imc", "rv32imafc", "nrf5340", "rt1060")
 """One for each CPU that has kernels of its own."""
 LEVELS: Mapping[str, tuple[str, ...]] = {"-Os": ("-Os",), "-O2": ("-O2",), "-O3": ("-O3",), "LTO": ("-O2", "-flto")}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How exploring gets faster with workers of a Dask cluster: one and two here, more on paper (docs/cluster.md).
+"""How exploring gets faster with workers of a Dask cluster: one and two here, more on paper (docs/how-to/cluster.md).
 
 What counts is seconds of CPU, which do not depend on what else the computer does: with several workers, those of the
 busiest one. On paper, each worker takes the next task as it is free; what all need first (quantizing) is done before.
@@ -31,7 +31,7 @@ from mcugen.explore.search import combinations
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
-DOCUMENT = ROOT / "docs" / "cluster.md"
+DOCUMENT = ROOT / "docs" / "how-to" / "cluster.md"
 BOARDS = (
     *("stm32f446", "stm32h743", "stm32u575", "stm32g0b1", "rp2040", "rp2350"),
     *("nrf52840", "nrf54l15", "rt1060", "esp32c3", "samd21", "alif_e7"),
@@ -89,7 +89,7 @@ def rows(one: Sequence[Spent], two: Sequence[Spent]) -> list[list[str]]:
 
 
 def main(
-    write_docs: Annotated[bool, typer.Option("--write-docs", help="the table, in docs/cluster.md")] = False,
+    write_docs: Annotated[bool, typer.Option("--write-docs", help="the table, in docs/how-to/cluster.md")] = False,
 ) -> None:
     """Estimate the keyword model in int8 on 12 boards for 3 goals (36 tasks), with one worker and with two."""
     data = SHARED / "data" / "kws_calib.npz"

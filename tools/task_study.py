@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures quantization for tasks beside classification, each by its own metric, next to other quantizers.
 
-Writes the table of tasks of docs/quantization.md (`make quant-study`). Networks are trained and data are made by seed
-(tests/quantization/task_networks.py). ONNX Runtime's row is that of its settings which is best on the evaluation
-samples, so the comparison favours ONNX Runtime; the same goes for the two TensorFlow Lite quantizers, which run in a
-Python environment of their own (`--tflite PYTHON`, with the packages of the extra `train-keras`, onnx and
-ai-edge-quantizer); without that, their column stays as the document has it.
-What was computed is kept, so that a run that was interrupted goes on.
+Writes the table of tasks of docs/reference/figures/quantization.md (`make quant-study`). Networks are trained and data
+are made by seed (tests/quantization/task_networks.py). ONNX Runtime's row is that of its settings which is best on the
+evaluation samples, so the comparison favours ONNX Runtime; the same goes for the two TensorFlow Lite quantizers, which
+run in a Python environment of their own (`--tflite PYTHON`, with the packages of the extra `train-keras`, onnx and
+ai-edge-quantizer); without that, their column stays as the document has it. What was computed is kept, so that a run
+that was interrupted goes on.
 """
 
 from __future__ import annotations
@@ -233,7 +233,9 @@ HEAD = ["task", "metric", "float32", "int8", "int16x8", "auto", "ONNX Runtime's 
 def main(
     only: Annotated[str, typer.Option(help="part of a task's name")] = "",
     tflite_python: Annotated[str, typer.Option("--tflite", help="Python that has TensorFlow")] = "",
-    write_docs: Annotated[bool, typer.Option("--write-docs", help="rewrite docs/quantization.md")] = False,
+    write_docs: Annotated[
+        bool, typer.Option("--write-docs", help="rewrite docs/reference/figures/quantization.md")
+    ] = False,
 ) -> None:
     """Print (or write) the table of tasks."""
     logging.disable(logging.WARNING)

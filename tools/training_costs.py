@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What learning takes beside inference: the table of docs/training.md, as JSON lines.
+"""What learning takes beside inference: the table of docs/how-to/training.md, as JSON lines.
 
 python tools/training_costs.py [MODEL ...]
 

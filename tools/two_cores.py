@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models on two cores beside one: the tables of docs/two_cores.md (`make two-cores`; `--tables zoo` for the zoo).
+"""Models on two cores beside one: the tables of docs/reference/figures/two_cores.md (`make two-cores`).
 
 Equal cores are Arm's SSE-200 under QEMU; unlike ones are simulated one after the other, and joined by time.
 """
@@ -29,7 +29,7 @@ from mcugen.simulation import simulate
 from mcugen.simulation.both_cores import run_on_both_cores
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENT = ROOT / "docs" / "two_cores.md"
+DOCUMENT = ROOT / "docs" / "reference" / "figures" / "two_cores.md"
 MODELS = ROOT.parent / "shared" / "models"
 
 NAMES = {

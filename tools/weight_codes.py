@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What codes of variable length would save of int8 weights, layer by layer: a table for docs/quantization.md.
+"""Print what codes of variable length would save of int8 weights, layer by layer, as a table.
 
 python tools/weight_codes.py ../shared/models/autoencoder_ad_int8_qdq.onnx …
 """

@@ -85,15 +85,17 @@ def main() -> None:
     """All passages."""
     rewrite(ROOT / "examples" / "streaming" / "README.md", "streaming", streaming())
     demo = f"What `make demo` prints (`mcugen {' '.join(DEMO)}`):\n\n```\n{output(*DEMO)}\n```"
-    rewrite(ROOT / "docs" / "tutorial.md", "demo", demo)
-    rewrite(ROOT / "docs" / "operators.md", "operators", output("operators"))
-    rewrite(ROOT / "docs" / "kernels.md", "declared", kernel_table())
-    rewrite(ROOT / "docs" / "options.md", "options", option_reference())
-    rewrite(ROOT / "docs" / "export.md", "formats", format_table())
-    rewrite(ROOT / "docs" / "misra.md", "deviations", deviation_table())
-    tutorial.DOCUMENT.write_text(tutorial.current(tutorial.DOCUMENT.read_text(), in_folder))
+    rewrite(ROOT / "docs" / "start" / "first_model.md", "demo", demo)
+    rewrite(ROOT / "docs" / "reference" / "operators.md", "operators", output("operators"))
+    rewrite(ROOT / "docs" / "reference" / "kernels.md", "declared", kernel_table())
+    rewrite(ROOT / "docs" / "reference" / "options.md", "options", option_reference())
+    rewrite(ROOT / "docs" / "how-to" / "export.md", "formats", format_table())
+    rewrite(ROOT / "docs" / "reference" / "misra.md", "deviations", deviation_table())
+    for part, page in tutorial.PAGES.items():
+        trained = tutorial.EXAMPLE / part if part in tutorial.COMMITTED else None
+        page.write_text(tutorial.current(page.read_text(), trained, in_folder))
     output(*EVIDENCE)
-    performance = ROOT / "docs" / "performance.md"
+    performance = ROOT / "docs" / "reference" / "figures" / "performance.md"
     rewrite(performance, "summary", summary(performance.read_text()))
     rewrite(ROOT / "README.md", "peers", peers(performance.read_text()))
     (ROOT / "docs" / "report.schema.json").write_text(json.dumps(report_schema(), indent=1) + "\n")

@@ -51,7 +51,7 @@ FOLDERS = (SHARED / "zoo", SHARED / "models")
 REASONS = benchmark.reasons.__file__
 KEPT = Store(cache_folder() / "zoo")
 """Rows by what they follow from: a run that ended early goes on where it was."""
-DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "zoo.md"
+DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "reference" / "figures" / "zoo.md"
 BOARDS = ("rp2040", "nrf52840", "nrf5340", "corstone300", "rv32imc")
 SAMPLES, NOISE = 32, 0.1
 
@@ -121,8 +121,12 @@ def main(
     boards: Annotated[str, typer.Option(help="board names, by commas")] = ",".join(BOARDS),
     precisions: Annotated[str, typer.Option(help="given, int8, or both by commas")] = "given,int8",
     jobs: Annotated[int, typer.Option(min=1, help="how many are measured at a time")] = os.cpu_count() or 1,
-    cluster: Annotated[str, typer.Option(help="a Dask scheduler whose workers do it, or local: docs/cluster.md")] = "",
-    write_docs: Annotated[bool, typer.Option("--write-docs", help="what was measured, in docs/zoo.md")] = False,
+    cluster: Annotated[
+        str, typer.Option(help="a Dask scheduler whose workers do it, or local: docs/how-to/cluster.md")
+    ] = "",
+    write_docs: Annotated[
+        bool, typer.Option("--write-docs", help="what was measured, in docs/reference/figures/zoo.md")
+    ] = False,
 ) -> None:
     """Instructions, arenas and what is left to plain C, of models that nobody tuned for."""
     console = Console(width=None if sys.stdout.isatty() else 200)

@@ -118,9 +118,10 @@ class Compilation:
         progress: Called with the name of a task, the number of finished steps, and the number of all steps.
         trace: Records the effects of passes and of the program search.
 
-        net = Compilation("model.onnx", "rt1060", quantizing=Quantizing(calibration="samples.npz"))
-        net.write("net")
-        print(net.report("eval.npz").accuracy)
+    Examples:
+        >>> net = Compilation("model.onnx", "rt1060", quantizing=Quantizing(calibration="samples.npz"))
+        >>> net.write("net")
+        >>> print(net.report("eval.npz").accuracy)
     """
 
     model: str | Path | onnx.ModelProto

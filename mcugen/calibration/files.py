@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of a calibration: measured runs (docs/validate.md), and the resulting board file."""
+"""Files of a calibration: measured runs (docs/how-to/validate.md), and the resulting board file."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def _check(layers: Sequence[MeasuredLayer], estimates: Sequence[Estimate], board
         rule = f"measured cycles must be of a {board.cpu} with the memories of {board.name}"
         ratio = f"{measured / max(estimated, 1):.3g} times the estimate"
         raise UsageError(
-            rule, ratio, "name the board that was measured, at its clock, or write its file (docs/boards.md)"
+            rule, ratio, "name the board that was measured, at its clock, or write its file (docs/how-to/boards.md)"
         )
 
 

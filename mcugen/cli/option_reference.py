@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generation of docs/options.md, the reference of all options."""
+"""Generation of docs/reference/options.md, the reference of all options."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of all options of all commands; see mcugen.cli.option for its columns.
 
-The command line, shell completion, `mcugen.toml`, `mcugen link --set` and docs/options.md follow from it. Conflicts
-between options are in mcugen.driver.option_conflicts, as Python code that sets fields meets them too.
+The command line, shell completion, `mcugen.toml`, `mcugen link --set` and docs/reference/options.md follow from it.
+Conflicts between options are in mcugen.driver.option_conflicts, as Python code that sets fields meets them too.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _HEADERS_VARIABLE, _ARCHIVE_VARIABLE = LIBRARIES[CMSIS_NN].variables
 # fmt: off
 # A row has name, type, help; commands, field, group; and what is particular.
 OPTIONS = (
-    Option("--validation", bool, "add the firmware's part of `mcugen validate` (docs/validate.md)",
+    Option("--validation", bool, "add the firmware's part of `mcugen validate` (docs/how-to/validate.md)",
            ("compile",), "CompileOptions.validation", by_hand=True),
     Option("--dim", list[str], "fix a symbolic dimension: N=1; or give the range of its sizes at run time: T=1..64",
            READ, "CompileOptions.dims", READING, parse=values.dims),
@@ -83,7 +83,7 @@ OPTIONS = (
            READ, "CompileOptions.states", READING, parse=values.states),
     Option("--input-pipeline", str,
            "generate code that converts raw data to the input, and convert samples alike: "
-           "'image=rgb565, rgb, scale=1/255', or a file (docs/pipelines.md)",
+           "'image=rgb565, rgb, scale=1/255', or a file (docs/how-to/pipelines.md)",
            READ, "CompileOptions.input_pipeline", SAMPLES),
     Option("--plugin", list[Path], "Python file with operators of your own",
            READ, "CompileOptions.plugins", READING, parse=values.as_tuple, by_hand=True),
@@ -91,7 +91,7 @@ OPTIONS = (
            RUN, "CompileOptions.float16_weights", QUANTIZATION),
     Option("--optimize", str, f"goal of the optimization: {', '.join(GOALS)}; with --cores 2 also {THROUGHPUT}",
            (*RUN, "quantize"), "CompileOptions.optimize", default=GOALS[0], choices=(*GOALS, THROUGHPUT)),
-    Option("--kernels", str, "family of kernels: {choices} (docs/kernels.md)",
+    Option("--kernels", str, "family of kernels: {choices} (docs/how-to/cmsis_nn.md)",
            RUN, "CompileOptions.family", KERNELS, default=OWN, choices=FAMILIES),
     Option("--kernel", list[str], "use this kernel wherever it fits, instead of the kernel that serves the goal",
            RUN, "CompileOptions.kernels", KERNELS, parse=values.as_tuple),
@@ -105,20 +105,22 @@ OPTIONS = (
            RUN, "CompileOptions.max_ram", MEMORY, parse=values.size),
     Option("--max-flash", str, "largest number of bytes of flash, weights and code: 100000, or 100KB",
            RUN, "CompileOptions.max_flash", MEMORY, parse=values.size),
-    Option("--max-latency", str, "longest time of a call on the board: 20ms (docs/memory.md)",
+    Option("--max-latency", str, "longest time of a call on the board: 20ms (docs/how-to/memory.md)",
            RUN, "CompileOptions.max_latency", TIME, parse=values.seconds),
     Option("--max-cycles", str, "largest number of estimated cycles of a call: 1500000",
            RUN, "CompileOptions.max_cycles", TIME, parse=values.cycles),
-    Option("--tune", int, "number of kernels of each layer to simulate, to choose by simulated cycles (docs/memory.md)",
+    Option("--tune", int,
+           "number of kernels of each layer to simulate, to choose by simulated cycles (docs/how-to/memory.md)",
            RUN, "CompileOptions.tune", TIME, default=0, show_default=False),
     Option("--place", list[str],
            "memories of the board for data: auto, or arena=dtcm+ocram, weights=flash, hot-weights=dtcm:32768 "
-           "(docs/memory.md)",
+           "(docs/how-to/memory.md)",
            RUN, "CompileOptions.place", MEMORY, parse=values.places),
     Option("--weights-blob", bool, "write the weights to a file, whose address the run function takes",
            RUN, "CompileOptions.weights_blob", APART),
     Option("--updatable", bool,
-           "--weights-blob with all data that training changes: a retrained model is a new file (docs/memory.md)",
+           "--weights-blob with all data that training changes: a retrained model is a new file "
+           "(docs/how-to/memory.md)",
            RUN, "CompileOptions.updatable", APART),
     Option("--weights-version", int, "version number in the file of --updatable, which the firmware may compare",
            RUN, "CompileOptions.weights_version", APART, default=0, min=0),
@@ -145,12 +147,12 @@ OPTIONS = (
            RUN, "CompileOptions.steps", TIME),
     Option("--max-step-cycles", int, "largest number of cycles of a step on the board, as simulated; implies --steps",
            RUN, "CompileOptions.max_step_cycles", TIME, implies="steps"),
-    Option("--cores", int, "with 2, add code that shares layers between two cores (docs/two_cores.md)",
+    Option("--cores", int, "with 2, add code that shares layers between two cores (docs/how-to/two_cores.md)",
            RUN, "CompileOptions.cores", TIME, default=1),
     Option("--train", str,
            "train on the device: last:N layers, names of layers, bias or bias:N, adapter:RANK or adapter:RANK:N, with "
            "commas between them; or a head that remembers samples: centroids:CLASSES, nearest:CLASSES:SAMPLES:K, "
-           "statistics, optionally with @LAYER; or auto (docs/training.md)",
+           "statistics, optionally with @LAYER; or auto (docs/how-to/training.md)",
            RUN, "CompileOptions.training.layers", LEARNING),
     Option("--loss", str, "loss of the training: {choices}",
            RUN, "CompileOptions.training.loss", LEARNING, default=LOSS_NAMES[0], choices=LOSS_NAMES),
@@ -158,8 +160,7 @@ OPTIONS = (
            RUN, "CompileOptions.training.optimizer", LEARNING, default=OPTIMIZER_NAMES[0], choices=OPTIMIZER_NAMES),
     Option("--train-weights", str,
            "type of trained weights: float32, int8 (not with adam), or auto: int8 if float32 does not fit",
-           RUN, "CompileOptions.training.precision", LEARNING,
-           default=TRAINED_PRECISIONS[0], choices=TRAINED_PRECISIONS),
+           RUN, "CompileOptions.training.precision", LEARNING, default=TRAINED_PRECISIONS[0], choices=TRAINED_PRECISIONS),
     Option("--statistics", str,
            "means and variances of batch normalization behind the first trained layer: frozen, or updated by samples",
            RUN, "CompileOptions.training.statistics", LEARNING, default=STATISTICS_MODES[0], choices=STATISTICS_MODES),
@@ -197,7 +198,8 @@ OPTIONS = (
            f"generate samples: inputs in LOW..HIGH, or inputs of the {MATCH_STATISTICS} of batch normalizations",
            QUANTIZE, "Quantizing.synthetic", QUANTIZATION),
     Option("--preprocess", str,
-           "preprocessing of each sample: 'resize=96x96, gray, scale=1/255, mean=0.5, std=0.25' (docs/quantization.md)",
+           "preprocessing of each sample: 'resize=96x96, gray, scale=1/255, mean=0.5, std=0.25' "
+           "(docs/how-to/quantize.md)",
            (*QUANTIZE, "profile"), "Quantizing.preprocess", QUANTIZATION),
     Option("--method", str, "method to choose ranges: {choices}; by default the one of least measured error",
            QUANTIZE, "Quantizing.scheme.method", QUANTIZATION, parse=values.method, choices=RANGE_METHODS),
@@ -219,7 +221,7 @@ OPTIONS = (
     Option("--pixel-scale", float, "factor from `x_uint8` samples to a float input",
            (*QUANTIZE, "profile"), "Judging.pixel_scale", SAMPLES, default=1.0),
     Option("--metric", str,
-           "{choices}, or your own: FILE.py:FUNCTION; by default one that suits the labels (docs/reports.md)",
+           "{choices}, or your own: FILE.py:FUNCTION; by default one that suits the labels (docs/reference/reports.md)",
            QUANTIZE, "Judging.metric", SAMPLES, choices=tuple(METRIC_TITLES)),
     Option("--max-accuracy-drop", float,
            "limit of --precision auto, in percentage points below float32; by default 0.5",
@@ -238,7 +240,8 @@ OPTIONS = (
            LEARNING, default=1, min=1),
     Option("--jobs -j", int, "number of processes; 0 is one for each CPU",
            SHARE, "Workers.jobs", PARALLEL_WORK, default=0, min=0, parse=values.cpus),
-    Option("--cluster", str, "Dask scheduler whose workers share the work: tcp://HOST:8786; or local (docs/cluster.md)",
+    Option("--cluster", str,
+           "Dask scheduler whose workers share the work: tcp://HOST:8786; or local (docs/how-to/cluster.md)",
            SHARE, "Workers.cluster", PARALLEL_WORK),
     Option("--quiet -q", bool, "print no progress and no summary", QUIET, "OutputOptions.quiet"),
     Option("--json", str, "write the report as JSON to a file, or - for stdout", JSON, "OutputOptions.json_"),

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Descriptions of boards, read from TOML files that inherit from a shared CPU file.
 
-A board describes hardware only; `CompileOptions` says how to compile. docs/boards.md explains how to write a file.
+A board describes hardware only; `CompileOptions` says how to compile. docs/how-to/boards.md explains how to write a
+file.
 """
 
 from __future__ import annotations
@@ -543,7 +544,7 @@ def _require_plain_data(fields: _Fields) -> None:
     for flag in flags:
         if len(flag) > _LONGEST_FLAG or not _SAFE_FLAG.fullmatch(flag):
             rule = "must be flags that shape code: -m…, -f… of a list, -DNAME=VALUE, -UNAME, -O…, -std=…, -g"
-            remedy = "remove it: a board file is data, and names neither programs nor files (docs/boards.md)"
+            remedy = "remove it: a board file is data, and names neither programs nor files (docs/how-to/boards.md)"
             fields.fail("cflags", rule, repr(shortened(flag, _LONGEST_FLAG)), remedy)
 
 

@@ -247,7 +247,7 @@ class CompileOptions:
         weights_reader: Whether a function of the caller reads each layer's part of the file into the arena, as no
             pointer can reach the file.
         copy_ahead: Whether the firmware copies the next layer's weights to the arena while a layer runs, where that
-            saves time (see docs/memory.md).
+            saves time (see docs/how-to/memory.md).
         library: Files of the library that the code is linked with for runs, if it calls one. They do not change code.
         integer_io: Whether the caller does the conversions at a quantized model's inputs and outputs, and passes
             quantized values.

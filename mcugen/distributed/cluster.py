@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work on a Dask cluster, whose scheduler gives the tasks of a lost worker to another one (docs/cluster.md)."""
+"""Work on a Dask cluster, whose scheduler gives the tasks of a lost worker to another one (docs/how-to/cluster.md)."""
 
 from __future__ import annotations
 
@@ -123,7 +123,9 @@ def _warn_without_tls(address: str) -> None:
     if not address.startswith(_ENCRYPTED):
         where = printable(shortened(address, 200))
         risk = "whoever reaches the scheduler can run programs on its workers and read what is sent"
-        print(f"warning: --cluster {where} is not protected by TLS: {risk}; see docs/cluster.md", file=sys.stderr)
+        print(
+            f"warning: --cluster {where} is not protected by TLS: {risk}; see docs/how-to/cluster.md", file=sys.stderr
+        )
 
 
 @contextmanager

@@ -84,7 +84,7 @@ def explain_no_copy_ahead(options: CompileOptions, board: Board) -> UsageError |
         problem = (
             f"board '{board.name}' lists {', '.join(board.dma_reads) or 'none'}, and weights lie in '{source.name}'"
         )
-        remedy = f'a board file with dma_reads = ["{source.name}"], if its DMA controller can (docs/boards.md)'
+        remedy = f'a board file with dma_reads = ["{source.name}"], if its DMA controller can (docs/how-to/boards.md)'
         return UsageError("--copy-ahead: a DMA controller must read the memory of the weights", problem, remedy)
     for name in arenas:
         if name == AUTO_PLACE or board.cache(board.memory(name), "data"):

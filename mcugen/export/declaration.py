@@ -35,11 +35,11 @@ class Format:
     name: str
     """Value of `--format`."""
     tool: str
-    """Names of the tools that use the format, for docs/export.md."""
+    """Names of the tools that use the format, for docs/how-to/export.md."""
     steps: tuple[str, ...]
     """Steps for the user to add a package to a project and to run the self-test, one sentence each."""
     testing: str
-    """Description of how mcugen's tests check the format, for docs/export.md."""
+    """Description of how mcugen's tests check the format, for docs/how-to/export.md."""
     code: str = "src/"
     """Path of the folder of C files in the package, with a slash at its end; "" for the package's root."""
     beside: str = "extras/"

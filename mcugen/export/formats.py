@@ -16,7 +16,7 @@ from mcugen.export.packs import CMSIS_PACK
 _ALL = (CMAKE, MAKE, ARDUINO, PLATFORMIO, ZEPHYR, ESP_IDF, PICO_SDK, CMSIS_PACK, MCUXPRESSO, STM32CUBE, IAR, KEIL)
 
 FORMATS: dict[str, Format] = {format_.name: format_ for format_ in _ALL}
-"""All package formats by the value of `--format`, in the order of docs/export.md."""
+"""All package formats by the value of `--format`, in the order of docs/how-to/export.md."""
 
 
 def require_supported(format_: Format, board: Board) -> None:
@@ -32,7 +32,7 @@ def require_supported(format_: Format, board: Board) -> None:
 
 
 def format_table() -> str:
-    """Return the Markdown table of docs/export.md: formats, the tools that use them, and how they are tested."""
+    """Return the Markdown table of docs/how-to/export.md: formats, the tools that use them, and how they are tested."""
     rows = ["| `--format` | for | how it is checked |", "|---|---|---|"]
     rows += [f"| `{f.name}` | {f.tool} | {f.testing} |" for f in FORMATS.values()]
     return "\n".join(rows) + "\n"

@@ -422,7 +422,7 @@ def registering(registry: Registry) -> Iterator[None]:
 
 
 def leave_out(reason: str, *op_types: str, domain: str = "") -> None:
-    """Record why operators are not supported; the error message and docs/operators.md show the reason."""
+    """Record why operators are not supported; the error message and docs/reference/operators.md show the reason."""
     _OPEN.get().left_out.update({(domain, op_type): reason for op_type in op_types})
 
 

@@ -262,7 +262,7 @@ class _Tail:
         tensors = self.session.run(list(self.outputs), numbers | self.inputs[index]) if self.session else {}
         with np.errstate(invalid="ignore", over="ignore"):
             for name, array in tensors.items():
-                difference = np.subtract(array, exact[self.outputs[name]], dtype=np.float64)
+                difference = np.asarray(np.subtract(array, exact[self.outputs[name]], dtype=np.float64))
                 errors[self.outputs[name]] = float(np.square(difference, out=difference).sum())
         return errors
 

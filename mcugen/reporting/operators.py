@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of operators: what `mcugen operators` prints and docs/operators.md shows."""
+"""The table of operators: what `mcugen operators` prints and docs/reference/operators.md shows."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _library_rows(library: Library) -> Iterator[str]:
     """Yield the layers that a library may compute."""
     yield (
         f"`--kernels {library.key}` takes these kernels wherever they fit, `--kernels auto` where that serves the goal "
-        "(docs/kernels.md). Layers are those of the graph after optimization (`mcugen inspect`)."
+        "(docs/how-to/cmsis_nn.md). Layers are those of the graph after optimization (`mcugen inspect`)."
     )
     yield from ("", "| layer | kernel | where |", "|---|---|---|")
     for layer in sorted(load_families(library.key), key=lambda layer: layer.operators):

@@ -60,9 +60,9 @@ class LayerSpan:
 class TwoCores:
     """The schedule of one inference on both cores, and the causes of lost time.
 
-    Shards are measured on one core each; a barrier takes as many instructions as docs/two_cores.md says; mutual delays
-    in memory are estimated (mcugen.search.contention). The speedup is less than 1 + 1 / pace by the shares of time
-    lost.
+    Shards are measured on one core each; docs/reference/figures/two_cores.md has the instructions of a barrier; mutual
+    delays in memory are estimated (mcugen.search.contention). The speedup is less than 1 + 1 / pace by the shares of
+    time lost.
 
     Attributes:
         unit: Unit of all times: "cycles" (estimated), else "instructions"; "microseconds" for two kinds of cores.

@@ -20,7 +20,7 @@ from mcugen.core.board import Board, Memory
 ACCESSES_PER_CYCLE = 0.3
 """Accesses to the arena's memory per cycle of a core without data cache: loads and stores among instructions.
 
-The value is assumed; no board was at hand to compare with (docs/two_cores.md).
+The value is assumed; no board was at hand to compare with (docs/explanation/two_cores.md).
 """
 
 MISSES_PER_CYCLE = 0.03

@@ -23,7 +23,7 @@ from mcugen.search.objective import TOLERANCES
 BARRIER_INSTRUCTIONS = 60
 """Instructions of the slower core to fork and join once, without its part of the layer and without waiting.
 
-See docs/two_cores.md.
+See docs/explanation/two_cores.md.
 """
 
 NUM_EVEN_CUTS = 8

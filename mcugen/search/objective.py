@@ -171,7 +171,7 @@ class Tolerances:
         0.02,
         unit="time / time",
         meaning="Least share of the estimated time that two cores must save to be used.",
-        evidence="on the nRF5340, one network takes 3 % more time with two cores (docs/two_cores.md)",
+        evidence="on the nRF5340, one network takes 3 % more time with two cores (docs/reference/figures/two_cores.md)",
     )
     max_constants_ratio: float = _tolerance(
         4 / 3,

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cycles of instruction sequences on each core, from memory without wait states.
 
-The modules cortex_m and riscv name the sources of the rules; docs/performance.md lists what the rules leave out.
+The modules cortex_m and riscv name the sources of the rules; docs/explanation/time_model.md lists what the rules leave
+out.
 """
 
 from __future__ import annotations

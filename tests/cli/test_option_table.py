@@ -27,7 +27,7 @@ from mcugen.driver.option_conflicts import FILE as WEIGHTS_FILE
 from mcugen.driver.tasks import Judging, Quantizing
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "options.md"
+PAGE = ROOT / "docs" / "reference" / "options.md"
 MODEL = ROOT / "examples" / "digits" / "digits_int8.onnx"
 
 TEXTS = {

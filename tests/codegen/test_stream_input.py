@@ -76,7 +76,7 @@ def test_the_documented_reader_compiles(tmp_path: Path):
     y = net.op("Conv", net.op("Transpose", x, perm=[0, 3, 1, 2]), weights, strides=[2, 2])
     net.output(net.quantize(net.op("GlobalAveragePool", y), 0.05, 0, out="y"), dtype=np.int8)
     folder = compile_model(net.model(), options=STREAMED).write(tmp_path / "net")
-    document = (Path(__file__).parents[2] / "docs" / "memory.md").read_text()
+    document = (Path(__file__).parents[2] / "docs" / "how-to" / "memory.md").read_text()
     (code,) = (block for block in document.split("```c\n")[1:] if "read_line" in block)
     main = '#include "net.h"\nvoid wait_for_interrupt(void);\nvoid camera_line_received(void);\n'
     main += code.split("```")[0] + "int main(void) { return net_run(net_default_arena(), read_line, NULL); }\n"

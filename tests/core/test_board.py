@@ -266,7 +266,7 @@ def test_energy_follows_from_cycles(tmp_path: Path):
     assert board.energy.microjoules(2_000_000) == pytest.approx(2 * 100.5 * 3)
 
 
-GUIDE = Path(__file__).parents[2] / "docs" / "boards.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "boards.md"
 
 
 def test_the_guide_to_board_files_is_right(tmp_path: Path):

@@ -130,7 +130,7 @@ def test_a_package_in_a_folder_with_a_hostile_name_builds(model: Path, tmp_path:
     assert not list(ROOT.glob("owned"))
 
 
-COMMANDS = re.findall(r"^mcugen export .*$", (ROOT / "docs" / "export.md").read_text(), re.M)
+COMMANDS = re.findall(r"^mcugen export .*$", (ROOT / "docs" / "how-to" / "export.md").read_text(), re.M)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -180,5 +180,5 @@ def test_the_metadata_name_the_web_page(url: str) -> None:
 
 
 def test_the_table_of_formats_is_current() -> None:
-    text = (ROOT / "docs" / "export.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "export.md").read_text()
     assert text.split("<!-- formats:begin -->\n")[1].split("<!-- formats:end -->")[0] == format_table()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/export.md followed by who has never seen the code: its commands and steps, word by word, in fresh folders."""
+"""docs/start/first_board.md followed word by word in fresh folders: its commands and steps."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from export_packages import DIGITS, ROOT, need, on_mps2, run
 from test_frameworks import ZEPHYR
 
 BOARD = ROOT / "examples" / "firmware" / "board"
-DOCUMENT = (
-    (ROOT / "docs" / "export.md").read_text().partition("## The self-test of the digits model in five minutes")[2]
-)
+DOCUMENT = (ROOT / "docs" / "start" / "first_board.md").read_text()
 LINKED = ("-nostartfiles", "-T", BOARD / "link.ld", "--specs=nosys.specs", "--specs=nano.specs", "-Wl,--gc-sections")
 FPU = ("-mcpu=cortex-m4", "-mthumb", "-mfpu=fpv4-sp-d16", "-mfloat-abi=hard")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every exporter with its options: compiled, compared with ONNX Runtime, and as docs/exporters.md says."""
+"""Every exporter with its options: compiled, compared with ONNX Runtime, and as docs/reference/exporters.md says."""
 
 from __future__ import annotations
 

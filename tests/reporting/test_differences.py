@@ -158,7 +158,7 @@ def test_a_report_is_read_as_it_was_written(reports: tuple[Path, Path]) -> None:
 @pytest.mark.qemu
 def test_the_documented_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both examples for continuous integration are YAML; what they run of mcugen is run here, on the digits."""
-    text = (ROOT / "docs" / "reports.md").read_text()
+    text = (ROOT / "docs" / "reference" / "reports.md").read_text()
     github, gitlab = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL))
     scripts = [[step["run"] for step in github["jobs"]["model"]["steps"] if "run" in step], gitlab["model"]["script"]]
     monkeypatch.chdir(tmp_path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/gallery.md: a chapter for each model, by the command that it names."""
+"""docs/reference/figures/gallery.md: a chapter for each model, by the command that it names."""
 
 from __future__ import annotations
 

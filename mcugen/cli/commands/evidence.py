@@ -25,7 +25,7 @@ def evidence(
 ) -> None:
     """Write the evidence for a safety assessment: materials, traceability, coverage, bounds, deviations.
 
-    See docs/evidence.md.
+    See docs/how-to/evidence.md.
     """
     from mcugen.api.compilation import Compilation
     from mcugen.deploy.evidence.folder import gather_evidence, write_evidence

@@ -28,7 +28,7 @@ def export(
     judging: Judging,
     output_options: OutputOptions,
 ) -> None:
-    """Write a package for an IDE or a build system (docs/export.md)."""
+    """Write a package for an IDE or a build system (docs/how-to/export.md)."""
     from mcugen.api.compilation import Compilation
     from mcugen.export.task import Packaging
 

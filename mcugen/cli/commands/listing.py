@@ -70,7 +70,7 @@ def show(name: Annotated[str, typer.Argument()], json_: bool) -> None:
 
 @takes_options
 def operators(plugin: list[Path]) -> None:
-    """Print the table of supported ONNX operators (Markdown: docs/operators.md)."""
+    """Print the table of supported ONNX operators (Markdown: docs/reference/operators.md)."""
     from mcugen.driver.plugins import registry_of
     from mcugen.reporting.operators import operator_table
 

@@ -21,8 +21,8 @@ EVIDENCE_LIMITS = (
     "counted, their twins are.",
     "MC/DC is told where gcc counts it (from version 14 on); else coverage.md says that it is missing.",
     "The bound of stack and the bytes of flash hold for the compiler and the flags in bounds.md.",
-    "Time is bounded in instructions, where bounds.md has a bound, for the premises of docs/safety.md: not in cycles, "
-    "which are estimated, not measured on the board.",
+    "Time is bounded in instructions, where bounds.md has a bound, for the premises of "
+    "docs/explanation/safety.md: not in cycles, which are estimated, not measured on the board.",
     "Digests of compilers are of the programs that run, and of the archives that may be linked; their own shared "
     "libraries, headers and the computer's system are not listed.",
     "Requirements are shown by tests of mcugen's suite, on models of its own: the suite is run by the project, not by "

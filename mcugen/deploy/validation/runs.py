@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of measured runs: cycles of layers on boards, by kernel (docs/validate.md describes the format)."""
+"""Files of measured runs: cycles of layers on boards, by kernel (docs/how-to/validate.md describes the format)."""
 
 from __future__ import annotations
 

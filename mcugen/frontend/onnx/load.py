@@ -161,7 +161,7 @@ def _checked(model: onnx.ModelProto, opset: int, place: str, registry: Registry)
     except Exception as error:  # ONNX raises about a dozen exception types without a common base.
         reason = str(error).strip().split("\n")[0][:300]
         if reason.startswith("No Op registered for "):
-            remedy = "replace it by supported operators (see docs/operators.md), or register it with --plugin"
+            remedy = "replace it by supported operators (see docs/reference/operators.md), or register it with --plugin"
             if model.producer_name == "tf2onnx":
                 remedy = (
                     f"tf2onnx left TensorFlow's operator as it was: export with Keras' PyTorch backend, or {remedy}"

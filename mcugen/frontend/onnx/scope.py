@@ -274,7 +274,7 @@ class Scope:
         domain = _domain(node)
         reason = self.registry.left_out.get((domain, node.op_type), "")
         reason = reason or f"domain '{domain or 'ai.onnx'}', opset {self.opsets.get(domain, 'unknown')}"
-        remedy = "replace it by supported operators (see docs/operators.md), or register it with --plugin"
+        remedy = "replace it by supported operators (see docs/reference/operators.md), or register it with --plugin"
         return Refusal("operator not supported", reason, remedy)
 
     def _results(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> Sequence[Value | None]:

@@ -885,7 +885,7 @@ def narrow_row_slowdown(spec: ConvSpec) -> float:
 
 NARROW_ROW_PRODUCTS = 30.0
 """Overhead of an input row of one pixel, in products that take as long per output pixel (measured on dory_tcn_int,
-docs/two_cores.md)."""
+docs/explanation/two_cores.md)."""
 
 
 def _row(name: str, what: str, *when: Callable[[ConvSpec], bool]) -> Kernel:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A board in Python that speaks the protocol of docs/validate.md, and spoils its answers by a seeded grammar."""
+"""A board in Python that speaks the protocol of docs/how-to/validate.md, and spoils its answers by a seeded grammar."""
 
 from __future__ import annotations
 

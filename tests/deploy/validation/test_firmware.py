@@ -64,7 +64,7 @@ def test_a_frame_that_is_too_small_is_refused(folder: Path, tmp_path: Path):
 
 
 def test_the_firmware_of_the_documents_links(folder: Path, tmp_path: Path):
-    text = (ROOT / "docs" / "validate.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "validate.md").read_text()
     main = re.search(r"```c\n(#include \"board\.h\".*?)```", text, re.DOTALL)
     assert main is not None
     assert len(main[1].splitlines()) <= 16
